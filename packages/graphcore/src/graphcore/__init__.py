@@ -1,0 +1,1 @@
+"""Graphs of Python objects as a hashable definition and a pytree, and back."""

@@ -1,0 +1,1 @@
+"""Scope lifting: JAX transformations over functional modules."""

@@ -1,0 +1,1 @@
+"""JAX transformations with reference semantics."""
