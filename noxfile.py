@@ -1,0 +1,235 @@
+"""The tasks of the repository: ``nox -l`` lists them, ``nox -s NAME`` runs one.
+
+Arguments after ``--`` go to the program that the session runs, most often pytest:
+``nox -s "tests-3.12(graphcore)" -- -k context -x``.
+"""
+
+import glob
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import nox
+
+nox.needs_version = ">=2025.5"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.download_python = "never"
+nox.options.error_on_missing_interpreters = False
+nox.options.reuse_venv = "yes"
+nox.options.sessions = [
+    "lint",
+    "typecheck",
+    "workflows",
+    "tests",
+    "spec",
+    "integration",
+]
+
+ROOT = Path(__file__).resolve().parent
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+
+# Each package after the ones that it depends on.
+PACKAGES = ("graphcore", "nnx-transforms", "linen-lift")
+IMPORTS = [name.replace("-", "_") for name in PACKAGES]
+
+# Sessions are skipped for a Python that is not found. The Python that runs nox always
+# is, so that the tests run on something even where it is a newer one.
+RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
+OLDEST = "3.11"
+PYTHONS = sorted({"3.11", "3.12", "3.13", RUNNING}, key=lambda v: int(v.split(".")[1]))
+
+
+def group(*names: str) -> tuple[str, ...]:
+    """The requirements of these dependency groups of the top-level pyproject.toml."""
+    return nox.project.dependency_groups(PYPROJECT, *names)
+
+
+def metadata(package: str) -> dict[str, Any]:
+    """The [project] table of a package."""
+    return nox.project.load_toml(f"packages/{package}/pyproject.toml")["project"]
+
+
+def install(
+    session: nox.Session, *groups: str, packages: Sequence[str] = PACKAGES, extra=()
+) -> None:
+    """Install packages from the checkout, with what they need and these groups."""
+    editable = [arg for name in packages for arg in ("-e", f"packages/{name}")]
+    session.install(*editable, *group(*groups), *extra)
+
+
+def needed_by(package: str) -> list[str]:
+    """The package and those of this repository that it depends on, in order."""
+    needs = {re.split(r"[<>=\[ ]", r)[0] for r in metadata(package)["dependencies"]}
+    return [name for name in PACKAGES if name in needs or name == package]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Variables for a run of tests: CPU unless the caller chose a platform."""
+    return {"JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"), **changes}
+
+
+def pytest(session: nox.Session, *args: str, workers="auto", **options) -> None:
+    """Run pytest in worker processes; the session's own arguments come last."""
+    options.setdefault("env", environment())
+    session.run(
+        "python", "-m", "pytest", "-n", workers, *args, *session.posargs, **options
+    )
+
+
+def test_folders(packages: Sequence[str]) -> list[str]:
+    """The folders of tests of these packages."""
+    return [f"packages/{package}/tests" for package in packages]
+
+
+def has_paths(session: nox.Session) -> bool:
+    """Whether the session's arguments say themselves what to test."""
+    return any((ROOT / arg.split("::")[0]).exists() for arg in session.posargs)
+
+
+@nox.session(python=PYTHONS)
+@nox.parametrize("package", [nox.param(name, id=name) for name in PACKAGES])
+def tests(session: nox.Session, package: str) -> None:
+    """Test one package with pytest, on each Python that is found."""
+    install(session, "test", packages=needed_by(package))
+    pytest(session, *(() if has_paths(session) else test_folders([package])))
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """Test what crosses packages or needs the outside: optax, processes, installers."""
+    install(session, "integration")
+    pytest(session, *(() if has_paths(session) else ["tests_integration"]))
+
+
+@nox.session
+def spec(session: nox.Session) -> None:
+    """Run every example of the docstrings, the READMEs and the documentation."""
+    install(session, "test")
+    # The docstrings are found in the source files; a package is imported whole first.
+    sources = [f"packages/{name}/src" for name in PACKAGES]
+    pages = ["README.md", "docs", *sorted(glob.glob("packages/*/README.md"))]
+    # A folder of further pages whose examples must hold.
+    if contract := os.environ.get("CONTRACT_EXAMPLES"):
+        pages.append(contract)
+    plugin = ["-p", "tools.markdown_examples", "--import-first", ",".join(IMPORTS)]
+    paths = () if has_paths(session) else [*pages, *sources]
+    pytest(session, *plugin, "--doctest-modules", *paths)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, formatting, and the rules on imports and file lengths."""
+    session.install(*group("lint"))
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("python", "-m", "tools.check_layers")
+
+
+@nox.session
+def typecheck(session: nox.Session) -> None:
+    """Check the types of the three packages with mypy in strict mode."""
+    install(session, "typecheck")
+    session.run("mypy", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation into site/; a warning is an error."""
+    install(session, "docs")
+    command = session.posargs or ["build", "--strict"]
+    # The theme's notice about another project's plans is no warning about the site.
+    session.run("mkdocs", *command, env=environment(NO_MKDOCS_2_WARNING="1"))
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure dispatch, tracing, memory and start-up; --check fails over a bar."""
+    install(session, "test", "bench")
+    session.run("python", "-m", "tools.bench", *session.posargs, env=environment())
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build the sdist and the wheel of each package into dist/."""
+    session.install(*group("build"))
+    for package in PACKAGES:
+        for old in ROOT.glob(f"dist/{package.replace('-', '_')}-*"):
+            old.unlink()
+        session.run("python", "-m", "build", "--outdir", "dist", f"packages/{package}")
+
+
+@nox.session(name="install")
+def install_alone(session: nox.Session) -> None:
+    """Install each package alone, in every documented way, into fresh environments."""
+    session.install(*group("build"), "packaging", "pip>=24", "virtualenv>=20.26")
+    session.run("python", "-m", "tools.check_install", *session.posargs)
+
+
+@nox.session(python=OLDEST)
+def min_versions(session: nox.Session) -> None:
+    """Test every package on the oldest supported Python, jax and numpy."""
+    bounds = {r for name in PACKAGES for r in metadata(name)["dependencies"]}
+    oldest = sorted(r.replace(">=", "==") for r in bounds if "graphcore" not in r)
+    jax = next(r for r in oldest if r.startswith("jax=="))
+    oldest.append(jax.replace("jax", "jaxlib"))
+    install(session, "test", extra=oldest)
+    pytest(session, *(() if has_paths(session) else test_folders(PACKAGES)))
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """Test every package with JAX on CUDA; where there is no GPU say so and skip."""
+    driver = cuda_driver()
+    if driver is None:
+        reason = "No NVIDIA GPU found: neither a working nvidia-smi nor /dev/nvidia*."
+        if os.environ.get("REQUIRE_GPU") == "1":
+            session.error(f"{reason} REQUIRE_GPU=1 asks for one.")
+        session.skip(reason)
+    # GPU_PYTHON or `nox --no-venv` names an environment that has a CUDA JAX and the
+    # test requirements already: nothing is installed, and no network is needed.
+    python = os.environ.get("GPU_PYTHON")
+    env = {"JAX_PLATFORMS": "cuda,cpu"}
+    if python or session.bin_paths is None:
+        python = python or sys.executable
+        sources = [str(ROOT / "packages" / name / "src") for name in PACKAGES]
+        paths = [*sources, *filter(None, [os.environ.get("PYTHONPATH")])]
+        env["PYTHONPATH"] = os.pathsep.join(paths)
+    else:
+        python = "python"
+        cuda = os.environ.get("JAX_CUDA") or ("13" if driver >= 580 else "12")
+        install(session, "test", extra=[f"jax[cuda{cuda}]"])
+    # Without this, a JAX that finds no GPU would pass every test on the CPU.
+    probe = "import jax; print(jax.__version__, jax.devices('cuda'))"
+    session.run(python, "-c", probe, env=env, external=True)
+    workers = ("-n", os.environ.get("GPU_WORKERS", "4"))
+    tests = () if has_paths(session) else test_folders(PACKAGES)
+    command = (python, "-m", "pytest", *workers, *tests, *session.posargs)
+    session.run(*command, env=env, external=True)
+
+
+def cuda_driver() -> int | None:
+    """The major version of the NVIDIA driver, 0 if unknown, None without a GPU."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=True)
+        return int(answer.stdout.split(".")[0])
+    except (OSError, subprocess.CalledProcessError, ValueError):
+        return 0 if glob.glob("/dev/nvidia[0-9]*") else None
+
+
+@nox.session
+def workflows(session: nox.Session) -> None:
+    """Check the workflow files: their schema, and that the sessions exist."""
+    session.install(*group("workflows"), f"nox>={nox.__version__}")
+    session.run("python", "-m", "tools.check_workflows")
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Train a classifier of handwritten digits and draw what happened."""
+    install(session, "demo")
+    session.run("python", "-m", "tools.demo", *session.posargs, env=environment())
