@@ -1,0 +1,163 @@
+"""Check the rules on imports and file lengths: ``python -m tools.check_layers``.
+
+The rules:
+
+- A package imports only the standard library and what the table `ALLOWED` grants it;
+  what `EXTRAS` lists as well, but only on demand: inside a function or a ``try``, or
+  for the type checker.
+- Imports between the modules of one package point one way: there is no cycle, not even
+  through imports inside functions.
+- ``jax._src`` is imported nowhere, ``jax.extend`` in ``graphcore/_jax.py`` only.
+- No file is longer than `LONGEST` lines.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+LONGEST = 700
+
+_BASE = {"jax", "numpy", "typing_extensions"}
+ALLOWED = {
+    "graphcore": _BASE,
+    "nnx_transforms": {*_BASE, "graphcore"},
+    "linen_lift": {*_BASE, "graphcore"},
+}
+# The optional extras of each package.
+EXTRAS = {
+    "graphcore": {"treescope", "IPython"},
+    "nnx_transforms": {"optax", "treescope"},
+    "linen_lift": {"rich"},
+}
+JAX_EXTEND_HOME = "graphcore._jax"
+
+
+class Import(NamedTuple):
+    """One imported module or name."""
+
+    target: str  #: dotted, absolute; a name in a module looks like a submodule
+    line: int
+    deferred: bool  #: in a function, under TYPE_CHECKING or in a try
+
+
+def module_name(path: Path, source_root: Path) -> str:
+    """The dotted name of the module that a file under a source root defines."""
+    parts = path.relative_to(source_root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[Import]:
+    """All imports of a module, at any depth.
+
+    Args:
+        tree: the parsed module.
+        module: its dotted name, to resolve relative imports.
+        is_package: whether it is an ``__init__``.
+
+    Yields:
+        For ``from a import b`` the target ``a.b``, since ``b`` may be a module.
+    """
+
+    def visit(node: ast.AST, deferred: bool) -> Iterator[Import]:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, deferred)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = module.split(".")
+                keep = len(parents) - node.level + is_package
+                base = ".".join(filter(None, [*parents[:keep], base]))
+            for alias in node.names:
+                yield Import(f"{base}.{alias.name}", node.lineno, deferred)
+        inner = (
+            deferred
+            or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+            or isinstance(node, ast.Try)
+        )
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, inner)
+
+    yield from visit(tree, deferred=False)
+
+
+def within(target: str, prefix: str) -> bool:
+    """Whether a dotted name is the prefix or lies below it."""
+    return target == prefix or target.startswith(prefix + ".")
+
+
+def check_package(package: str, source_root: Path) -> list[str]:
+    """Check the modules of one package.
+
+    Args:
+        package: its import name.
+        source_root: the folder that holds the package.
+
+    Returns:
+        One line for each breach, with file and line; empty if all is well.
+    """
+    files = {
+        module_name(path, source_root): path
+        for path in sorted((source_root / package).rglob("*.py"))
+    }
+    problems = []
+    graph: dict[str, set[str]] = {}
+    for module, path in files.items():
+        text = path.read_text(encoding="utf-8")
+        graph[module] = set()
+        for found in imports(ast.parse(text), module, path.name == "__init__.py"):
+            where = f"{path.relative_to(source_root)}:{found.line}"
+            if within(found.target, "jax._src"):
+                problems.append(f"{where}: jax._src is private to JAX")
+            if within(found.target, "jax.extend") and module != JAX_EXTEND_HOME:
+                problems.append(f"{where}: jax.extend belongs in graphcore/_jax.py")
+            top = found.target.split(".")[0]
+            if top == package:
+                # `from package.x import name`: the longest prefix that is a module.
+                target = found.target
+                while target not in files and "." in target:
+                    target = target.rpartition(".")[0]
+                if target != module:
+                    graph[module].add(target)
+            elif top not in sys.stdlib_module_names and top not in ALLOWED[package]:
+                extra = top in EXTRAS[package]
+                if not (extra and found.deferred):
+                    hint = " at module level" if extra else ""
+                    problems.append(f"{where}: {package} may not import {top}{hint}")
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        problems.append(f"{package}: import cycle: {' -> '.join(error.args[1])}")
+    return problems
+
+
+def long_files(root: Path) -> list[str]:
+    """One line for each Python file of the repository that has grown too long."""
+    problems = []
+    folders = ("packages", "tests_integration", "tools", "docs")
+    for path in sorted(p for folder in folders for p in (root / folder).rglob("*.py")):
+        length = len(path.read_text(encoding="utf-8").splitlines())
+        if length > LONGEST:
+            name = path.relative_to(root)
+            problems.append(f"{name}: {length} lines, more than {LONGEST}")
+    return problems
+
+
+def main() -> int:
+    """Check the repository, print the breaches, and return the exit status."""
+    problems = long_files(ROOT)
+    for package in ALLOWED:
+        distribution = package.replace("_", "-")
+        source_root = ROOT / "packages" / distribution / "src"
+        problems += check_package(package, source_root)
+    print("\n".join(problems) or "Imports and file lengths follow the rules.")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
