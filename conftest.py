@@ -2,6 +2,8 @@
 
 import os
 
+from hypothesis import HealthCheck, settings
+
 # Several CPU devices, so that sharding and collectives can be tested anywhere. XLA
 # reads the flag when its first client is made, so it must be set before that; flags
 # that the caller set are kept.
@@ -11,3 +13,12 @@ if _DEVICES not in os.environ.get("XLA_FLAGS", ""):
 
 # A worker process must leave room for the others on one accelerator.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+# No deadline: the first call of a jitted function compiles. Chosen with pytest's
+# --hypothesis-profile; by default "ci", with the same examples in each run, where the
+# variable CI is set.
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("dev", deadline=None, suppress_health_check=_SLOW)
+settings.register_profile("ci", settings.get_profile("dev"), derandomize=True)
+settings.register_profile("thorough", settings.get_profile("dev"), max_examples=2000)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")

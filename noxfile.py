@@ -139,10 +139,11 @@ def typecheck(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation into site/; a warning is an error."""
-    install(session, "docs")
+    # The reference is made from the sources: the packages need not be installed.
+    session.install(*group("docs"))
     command = session.posargs or ["build", "--strict"]
-    # The theme's notice about another project's plans is no warning about the site.
-    session.run("mkdocs", *command, env=environment(NO_MKDOCS_2_WARNING="1"))
+    # The theme's notice about the plans of mkdocs is no warning about this site.
+    session.run("mkdocs", *command, env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 @nox.session

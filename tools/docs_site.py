@@ -1,0 +1,105 @@
+"""Hooks of the documentation site: its navigation and the pages of the reference.
+
+mkdocs calls the ``on_...`` functions (see ``hooks`` in mkdocs.yml). Guides are found in
+their folders, so that adding one means adding a file. The reference has a page for each
+package with every name in its ``__all__``, grouped by the module that defines it; the
+packages are read, not imported.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import griffe
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = {
+    "graphcore": "graphcore",
+    "nnx_transforms": "nnx-transforms",
+    "linen_lift": "linen-lift",
+}
+# Folders of guides, in the order of the navigation.
+SECTIONS = {"graphcore": "graphcore", "nnx": "nnx-transforms", "linen": "linen-lift"}
+
+
+def guides(folder: Path) -> list[str]:
+    """The pages in a folder of docs/, its index first, the others by name."""
+    pages = sorted(folder.glob("*.md"), key=lambda p: (p.stem != "index", p.name))
+    return [page.relative_to(folder.parent).as_posix() for page in pages]
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Make the navigation."""
+    docs = Path(config.docs_dir)
+    config.nav = [
+        "index.md",
+        "install.md",
+        *({title: guides(docs / name)} for name, title in SECTIONS.items()),
+        {"Reference": [f"reference/{name}.md" for name in PACKAGES]},
+        {"Project": ["contributing.md", "changelog.md"]},
+    ]
+    return config
+
+
+def first_line(module: griffe.Module) -> str:
+    """The first line of a module's docstring."""
+    return module.docstring.value.split("\n", 1)[0] if module.docstring else ""
+
+
+def reference(package: str) -> str:
+    """The reference page of a package.
+
+    Args:
+        package: its import name.
+
+    Returns:
+        Markdown in which mkdocstrings fills the entry of each public name.
+    """
+    source = ROOT / "packages" / PACKAGES[package] / "src"
+    loader = griffe.GriffeLoader(search_paths=[str(source)])
+    module: Any = loader.load(package)
+    loader.resolve_aliases()
+    defined: dict[str, list[str]] = {}
+    elsewhere: dict[str, list[str]] = {}
+    submodules = []
+    # Without an __all__, what is not private is public.
+    public = [str(name) for name in module.exports or ()]
+    for name in public or [n for n in module.members if not n.startswith("_")]:
+        member = module[name]
+        if member.is_alias:
+            home = member.target_path.rpartition(".")[0]
+        else:
+            home = member.path if member.is_module else package
+        if not home.startswith(package):
+            elsewhere.setdefault(home, []).append(name)
+        elif member.is_module:
+            submodules.append(home)
+        else:
+            defined.setdefault(home, []).append(name)
+    lines = [f"# {package}", "", first_line(module), ""]
+    for home, names in defined.items():
+        inside = home.removeprefix(package).lstrip(".")
+        found = module[inside] if inside else module
+        if inside:
+            lines += [f"## {inside.replace('_', ' ').strip().capitalize()}", ""]
+            lines += [first_line(found), ""]
+        for name in names:
+            lines += [f"::: {package}.{name}", ""]
+    for home in submodules:
+        lines += [f"## {home}", "", f"::: {home}", "    options:"]
+        lines += ["      show_root_heading: false", ""]
+    if elsewhere:
+        lines += ["## From elsewhere", ""]
+        for home, names in elsewhere.items():
+            listed = ", ".join(f"`{name}`" for name in names)
+            lines += [f"- `{home}`: {listed}"]
+    return "\n".join(lines)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages of the reference."""
+    for package in PACKAGES:
+        path = f"reference/{package}.md"
+        files.append(File.generated(config, path, content=reference(package)))
+    return files
