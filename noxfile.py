@@ -122,11 +122,12 @@ def spec(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style, formatting, and the rules on imports and file lengths."""
+    """Check style, formatting, imports between modules, and the metadata."""
     session.install(*group("lint"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("python", "-m", "tools.check_layers")
+    session.run("python", "-m", "tools.check_metadata")
 
 
 @nox.session

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,12 @@ def named_sessions(workflow: dict[str, Any]) -> Iterator[str]:
                 if "session" in entry:
                     yield entry["session"]
         for step in job.get("steps", []):
-            for call in NOX_CALL.finditer(step.get("run", "")):
-                for word in call[1].split():
-                    if word.startswith("-"):
-                        break
-                    name = word.strip("\"'")
-                    if not name.startswith("$"):  # an expression: see the matrix
-                        yield name
+            # Expressions and variables name what stands in the matrix.
+            script = re.sub(r"\$\{\{.*?\}\}", "$", step.get("run", ""))
+            for call in NOX_CALL.finditer(script):
+                words = takewhile(lambda word: word[0] != "-", call[1].split())
+                names = (word.strip("\"'") for word in words)
+                yield from (name for name in names if not name.startswith("$"))
 
 
 def check(
