@@ -187,9 +187,9 @@ def gpu(session: nox.Session) -> None:
     """Test every package with JAX on CUDA; where there is no GPU say so and skip."""
     driver = cuda_driver()
     if driver is None:
-        reason = "No NVIDIA GPU found: neither a working nvidia-smi nor /dev/nvidia*."
+        reason = "No NVIDIA GPU found (no working nvidia-smi, no /dev/nvidia*)"
         if os.environ.get("REQUIRE_GPU") == "1":
-            session.error(f"{reason} REQUIRE_GPU=1 asks for one.")
+            session.error(f"{reason}, but REQUIRE_GPU=1 asks for one")
         session.skip(reason)
     # GPU_PYTHON or `nox --no-venv` names an environment that has a CUDA JAX and the
     # test requirements already: nothing is installed, and no network is needed.
@@ -226,8 +226,8 @@ def cuda_driver() -> int | None:
 @nox.session
 def workflows(session: nox.Session) -> None:
     """Check the workflow files: their schema, and that the sessions exist."""
-    session.install(*group("workflows"), f"nox>={nox.__version__}")
-    session.run("python", "-m", "tools.check_workflows")
+    session.install(*group("workflows"))
+    session.run("python", "-m", "tools.check_workflows", sys.executable)
 
 
 @nox.session

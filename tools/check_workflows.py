@@ -1,4 +1,4 @@
-"""Check the workflow files of the repository: ``python -m tools.check_workflows``.
+"""Check the workflow files: ``python -m tools.check_workflows [PYTHON_WITH_NOX]``.
 
 Each file under ``.github/workflows`` must fit the vendored schema
 (``tools/schemas/github-workflow.json``), every nox session that it names must exist,
@@ -41,10 +41,14 @@ def load(path: Path) -> Any:
     return yaml.load(path.read_text(encoding="utf-8"), WorkflowLoader)
 
 
-def nox_sessions() -> set[str]:
-    """The names that ``nox -s`` takes: with and without Python and parameters."""
+def nox_sessions(python: str) -> set[str]:
+    """The names that ``nox -s`` takes: with and without Python and parameters.
+
+    Args:
+        python: an interpreter that has nox.
+    """
     # A keyword that matches everything: otherwise only the default sessions are listed.
-    command = [sys.executable, "-m", "nox", "--list", "--json", "-k", "not _none_"]
+    command = [python, "-m", "nox", "--list", "--json", "-k", "not _none_"]
     listing = subprocess.run(
         command, cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout
@@ -117,7 +121,7 @@ def main() -> int:
     schema = jsonschema.validators.validator_for(contents)(contents)
     folder = ROOT / ".github" / "workflows"
     files = sorted([*folder.glob("*.yml"), *folder.glob("*.yaml")])
-    known = nox_sessions()
+    known = nox_sessions(sys.argv[1] if sys.argv[1:] else sys.executable)
     problems = [] if files else [f"no workflow files in {folder}"]
     for path in files:
         problems += check(path, schema, known)
