@@ -167,7 +167,7 @@ def build(session: nox.Session) -> None:
 @nox.session(name="install")
 def install_alone(session: nox.Session) -> None:
     """Install each package alone, in every documented way, into fresh environments."""
-    session.install(*group("build"), "packaging", "pip>=24", "virtualenv>=20.26")
+    session.install(*group("build"), "pip>=24")
     session.run("python", "-m", "tools.check_install", *session.posargs)
 
 

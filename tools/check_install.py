@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -117,7 +118,7 @@ def check(package: str, way: str, wheels: Path, scratch: Path) -> str:
     Raises:
         InstallError: if pip fails, the import fails, or something else came along.
     """
-    run(sys.executable, "-m", "virtualenv", "-q", "--no-pip", scratch / "env")
+    venv.create(scratch / "env", with_pip=False)
     folder = "Scripts" if os.name == "nt" else "bin"
     python = scratch / "env" / folder / "python"
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-compile"]
