@@ -205,7 +205,7 @@ def gpu(session: nox.Session) -> None:
         cuda = os.environ.get("JAX_CUDA") or ("13" if driver >= 580 else "12")
         install(session, "test", extra=[f"jax[cuda{cuda}]"])
     # Without this, a JAX that finds no GPU would pass every test on the CPU.
-    probe = "import jax; print(jax.__version__, jax.devices('cuda'))"
+    probe = "import jax; print(jax.__version__, jax.devices('gpu'))"
     session.run(python, "-c", probe, env=env, external=True)
     workers = ("-n", os.environ.get("GPU_WORKERS", "4"))
     tests = () if has_paths(session) else test_folders(PACKAGES)
