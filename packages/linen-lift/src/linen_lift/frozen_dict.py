@@ -1,0 +1,266 @@
+"""An immutable dict that JAX knows as a pytree.
+
+Variables are plain dicts. Who wants to be sure that nobody changes them wraps them
+with `freeze`; a `FrozenDict` is accepted wherever variables are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from typing import Any, TypeVar
+
+import jax
+
+__all__ = ["FrozenDict", "copy", "freeze", "pop", "unfreeze"]
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class FrozenDict(Mapping[K, V]):
+    """A dict whose content, nested dicts included, cannot be changed.
+
+    It is a pytree with the same order of leaves as the dict, and hashable if its
+    values are.
+
+    Args:
+        *args: what `dict` takes.
+        **kwargs: what `dict` takes.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> frozen = nn.FrozenDict({'a': {'b': 1}})
+        >>> frozen['a']
+        FrozenDict({'b': 1})
+    """
+
+    __slots__ = ("_dict", "_hash")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._dict: dict[Any, Any] = {
+            key: _to_plain(value) for key, value in dict(*args, **kwargs).items()
+        }
+        self._hash: int | None = None
+
+    @classmethod
+    def _wrap(cls, plain: dict[Any, Any]) -> FrozenDict[Any, Any]:
+        new = cls.__new__(cls)
+        new._dict, new._hash = plain, None
+        return new
+
+    def __getitem__(self, key: K) -> Any:
+        value = self._dict[key]
+        return FrozenDict._wrap(value) if type(value) is dict else value
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._dict)
+
+    def __len__(self) -> int:
+        return len(self._dict)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._dict
+
+    def keys(self) -> KeysView[K]:
+        """The keys."""
+        return self._dict.keys()
+
+    def items(self) -> ItemsView[K, Any]:
+        """The pairs; nested dicts come out frozen."""
+        return ItemsView(self)
+
+    def values(self) -> ValuesView[Any]:
+        """The values; nested dicts come out frozen."""
+        return ValuesView(self)
+
+    def __repr__(self) -> str:
+        return f"FrozenDict({self._dict!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, FrozenDict):
+            return self._dict == other._dict
+        if isinstance(other, Mapping):
+            return self._dict == {k: _to_plain(v) for k, v in other.items()}
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(frozenset(self.items()))
+        return self._hash
+
+    def __reduce__(self) -> Any:
+        return FrozenDict, (self._dict,)
+
+    def copy(self, add_or_replace: Mapping[K, Any] | None = None) -> FrozenDict[K, Any]:
+        """A new frozen dict with entries added or replaced.
+
+        Args:
+            add_or_replace: the entries; None for a plain copy.
+
+        Returns:
+            The new frozen dict.
+        """
+        return type(self)({**self, **dict(add_or_replace or {})})
+
+    def pop(self, key: K) -> tuple[FrozenDict[K, Any], Any]:
+        """A new frozen dict without `key`, and what was there.
+
+        Args:
+            key: an existing key.
+
+        Returns:
+            The pair `(rest, value)`.
+
+        Raises:
+            KeyError: if there is no such key.
+        """
+        value = self[key]
+        rest = dict(self._dict)
+        del rest[key]
+        return FrozenDict._wrap(rest), value
+
+    def unfreeze(self) -> dict[K, Any]:
+        """A plain nested dict with the same content."""
+        return unfreeze(self)
+
+    def pretty_repr(self, num_spaces: int = 4) -> str:
+        """An indented representation.
+
+        Args:
+            num_spaces: how far each level is indented.
+
+        Returns:
+            The text, one line per leaf.
+        """
+
+        def lines(value: Any, depth: int) -> str:
+            if type(value) is not dict:
+                return repr(value)
+            pad = " " * (num_spaces * (depth + 1))
+            rows = (f"{pad}{k!r}: {lines(v, depth + 1)},\n" for k, v in value.items())
+            return "{\n" + "".join(rows) + " " * (num_spaces * depth) + "}"
+
+        return f"FrozenDict({lines(self._dict, 0)})"
+
+
+def _to_plain(value: Any) -> Any:
+    # A private copy of nested dicts: nobody outside may hold a mutable reference.
+    if isinstance(value, FrozenDict):
+        return value._dict
+    if isinstance(value, dict):
+        return {k: _to_plain(v) for k, v in value.items()}
+    return value
+
+
+def _flatten_with_keys(frozen: FrozenDict[Any, Any]) -> Any:
+    keys = sorted(frozen._dict)
+    children = [(jax.tree_util.DictKey(k), frozen._dict[k]) for k in keys]
+    return children, tuple(keys)
+
+
+def _flatten(frozen: FrozenDict[Any, Any]) -> Any:
+    keys = sorted(frozen._dict)
+    return [frozen._dict[k] for k in keys], tuple(keys)
+
+
+def _unflatten(keys: Any, children: Any) -> FrozenDict[Any, Any]:
+    plain = {
+        k: v._dict if isinstance(v, FrozenDict) else v
+        for k, v in zip(keys, children, strict=True)
+    }
+    return FrozenDict._wrap(plain)
+
+
+jax.tree_util.register_pytree_with_keys(
+    FrozenDict, _flatten_with_keys, _unflatten, _flatten
+)
+
+
+def freeze(tree: Mapping[Any, Any]) -> FrozenDict[Any, Any]:
+    """Makes a mapping and the dicts in it immutable.
+
+    Args:
+        tree: a mapping.
+
+    Returns:
+        A `FrozenDict` that shares no dict with `tree`.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> nn.freeze({'a': 1})
+        FrozenDict({'a': 1})
+    """
+    return tree if isinstance(tree, FrozenDict) else FrozenDict(tree)
+
+
+def unfreeze(tree: Any) -> Any:
+    """Makes plain nested dicts of frozen ones.
+
+    Args:
+        tree: a mapping; what is not a mapping is returned as it is.
+
+    Returns:
+        A nested dict that shares no dict with `tree`.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> nn.unfreeze(nn.freeze({'a': {'b': 1}}))
+        {'a': {'b': 1}}
+    """
+    if isinstance(tree, FrozenDict):
+        tree = tree._dict
+    if isinstance(tree, dict):
+        return {k: unfreeze(v) for k, v in tree.items()}
+    return tree
+
+
+def copy(tree: Mapping[Any, Any], add_or_replace: Mapping[Any, Any] | None = None) -> Any:
+    """Copies a dict or `FrozenDict`, adding or replacing entries.
+
+    Args:
+        tree: a dict or `FrozenDict`.
+        add_or_replace: the entries; None for none.
+
+    Returns:
+        A new mapping of the same kind.
+
+    Raises:
+        TypeError: if `tree` is neither.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> nn.copy({'a': 1}, {'b': 2})
+        {'a': 1, 'b': 2}
+    """
+    if isinstance(tree, FrozenDict):
+        return tree.copy(add_or_replace)
+    if isinstance(tree, dict):
+        return {**jax.tree.map(lambda x: x, tree), **dict(add_or_replace or {})}
+    raise TypeError(f"Expected a dict or a FrozenDict, found {type(tree).__name__}.")
+
+
+def pop(tree: Mapping[Any, Any], key: Any) -> tuple[Any, Any]:
+    """Takes one entry out of a dict or `FrozenDict`, without changing it.
+
+    Args:
+        tree: a dict or `FrozenDict`.
+        key: an existing key.
+
+    Returns:
+        The pair `(rest, value)`; `rest` is of the same kind as `tree`.
+
+    Raises:
+        KeyError: if there is no such key.
+        TypeError: if `tree` is neither.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> nn.pop({'params': 1, 'state': 2}, 'params')
+        ({'state': 2}, 1)
+    """
+    if isinstance(tree, FrozenDict):
+        return tree.pop(key)
+    if isinstance(tree, dict):
+        rest = jax.tree.map(lambda x: x, tree)
+        return rest, rest.pop(key)
+    raise TypeError(f"Expected a dict or a FrozenDict, found {type(tree).__name__}.")

@@ -1,0 +1,422 @@
+"""Lifted derivatives: `vjp`, `jvp`, `value_and_grad`, `grad` and `custom_vjp`.
+
+Variables of some collections are differentiated together with the arguments. Their
+tangents and cotangents are one dict of collections where one scope is packed, and a
+list of such dicts, one per scope in order, where several are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..errors import MultipleScopesError
+from ..filters import CollectionFilter, StreamFilter
+from .pack import pack
+
+__all__ = ["custom_vjp", "grad", "jvp", "value_and_grad", "vjp"]
+
+
+def _one_or_list(per_scope: Sequence[Any]) -> Any:
+    return per_scope[0] if len(per_scope) == 1 else list(per_scope)
+
+
+def _per_scope(given: Any, roots: Sequence[Any], what: str) -> tuple[Any, ...]:
+    """The inverse of `_one_or_list`, for what a user gives."""
+    if len(roots) == 1 and not isinstance(given, (list, tuple)):
+        return (given,)
+    if not isinstance(given, (list, tuple)) or len(given) != len(roots):
+        paths = ", ".join(f'"{root.path_text}"' for root in roots)
+        raise ValueError(
+            f"{what} must be a list with one dict for each of the scopes at paths "
+            f"{paths}, in this order; found {jax.tree.structure(given)}."
+        )
+    return tuple(given)
+
+
+def _reduced(tree: Any, axes: Sequence[Any]) -> Any:
+    """Sums the cotangents of `tree` over the named axes it is not mapped over."""
+    if not axes:
+        return tree
+    from graphcore.named_axes import psum_cotangents
+
+    return psum_cotangents(tree, axes)
+
+
+def _aux_pair(out: Any, has_aux: bool) -> tuple[Any, Any]:
+    if not has_aux:
+        return out, ()
+    if not (isinstance(out, tuple) and len(out) == 2):
+        raise TypeError(
+            "With has_aux=True the function must return a pair (out, aux); found "
+            f"{type(out).__name__}."
+        )
+    return out
+
+
+def _pull_back(vjp_fn: Callable[..., Any], cotangent: Any) -> tuple[Any, ...]:
+    variables, *inputs = vjp_fn(cotangent)
+    return (_one_or_list(variables), *inputs)
+
+
+def vjp(
+    fn: Callable[..., Any],
+    scope: Any,
+    *primals: Any,
+    has_aux: bool = False,
+    reduce_axes: Sequence[Any] = (),
+    vjp_variables: CollectionFilter = "params",
+    variables: CollectionFilter = True,
+    rngs: StreamFilter = True,
+    multi_scope: bool = False,
+) -> Any:
+    """Lifted `jax.vjp`, with respect to variables and arguments.
+
+    Args:
+        fn: a function `(scope, *primals)`.
+        scope: a scope, or a pytree of scopes.
+        *primals: the arguments to differentiate at.
+        has_aux: whether `fn` returns a pair `(out, aux)`.
+        reduce_axes: named axes to sum cotangents over, for what is not mapped over
+            them.
+        vjp_variables: the collections to differentiate.
+        variables: further collections that `fn` sees.
+        rngs: the streams that it sees.
+        multi_scope: whether several scopes are expected.
+
+    Returns:
+        `(out, pull_back)`, or `(out, pull_back, aux)`. `pull_back(cotangent)` gives
+        `(variable_cotangents, *primal_cotangents)`; it is a pytree.
+
+    Raises:
+        MultipleScopesError: if there are several scopes and `multi_scope` is False.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> def scale(scope, x):
+        ...     return x * scope.get_variable('params', 'w')
+        >>> def run(scope, x):
+        ...     out, pull_back = nn.lift.vjp(scale, scope, x)
+        ...     return pull_back(1.0)
+        >>> params, x = nn.scope.apply(run)({'params': {'w': 3.0}}, 2.0)
+        >>> float(params['params']['w']), float(x)
+        (2.0, 3.0)
+    """
+
+    def inner(
+        scope_fn: Any,
+        repack_fn: Any,
+        variable_groups: Any,
+        rng_groups: Any,
+        *args: Any,
+    ) -> Any:
+        if len(scope_fn.roots) != 1 and not multi_scope:
+            raise MultipleScopesError(root.path_text for root in scope_fn.roots)
+        wanted, others = variable_groups
+
+        def pure(wanted: Any, *args: Any) -> Any:
+            wanted, args = _reduced((wanted, args), reduce_axes)
+            inner_scope = scope_fn((wanted, others), rng_groups)
+            out, aux = _aux_pair(fn(inner_scope, *args), has_aux)
+            return out, (aux, repack_fn(inner_scope, changed_only=True))
+
+        out, vjp_fn, (aux, left) = jax.vjp(pure, wanted, *args, has_aux=True)
+        pull_back = jax.tree_util.Partial(_pull_back, vjp_fn)
+        return ((out, pull_back, aux) if has_aux else (out, pull_back)), left
+
+    filters = (vjp_variables, variables)
+    return pack(inner, filters, filters, (rngs,), name="vjp")(scope, *primals)
+
+
+def value_and_grad(
+    fn: Callable[..., Any],
+    scope: Any,
+    *primals: Any,
+    has_aux: bool = False,
+    reduce_axes: Sequence[Any] = (),
+    variables: CollectionFilter = True,
+    rngs: StreamFilter = True,
+) -> Any:
+    """The value of a scope function and its gradients with respect to arguments.
+
+    Args:
+        fn: a function `(scope, *primals)` with a scalar result.
+        scope: a scope, or a pytree of scopes.
+        *primals: the arguments to differentiate at.
+        has_aux: whether `fn` returns a pair `(out, aux)`.
+        reduce_axes: named axes to sum cotangents over, for what is not mapped over
+            them.
+        variables: the collections that `fn` sees.
+        rngs: the streams that it sees.
+
+    Returns:
+        `(out, grads)`, or `(out, aux, grads)`; `grads` is a tuple with one entry per
+        argument.
+
+    Raises:
+        ValueError: if the result is not a scalar.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> def scale(scope, x):
+        ...     return x * scope.get_variable('params', 'w')
+        >>> def run(scope, x):
+        ...     return nn.lift.value_and_grad(scale, scope, x)
+        >>> out, (x_grad,) = nn.scope.apply(run)({'params': {'w': 3.0}}, 2.0)
+        >>> float(out), float(x_grad)
+        (6.0, 3.0)
+    """
+
+    def inner(
+        scope_fn: Any,
+        repack_fn: Any,
+        variable_groups: Any,
+        rng_groups: Any,
+        *args: Any,
+    ) -> Any:
+        def pure(*args: Any) -> Any:
+            args = _reduced(args, reduce_axes)
+            inner_scope = scope_fn(variable_groups, rng_groups)
+            out, aux = _aux_pair(fn(inner_scope, *args), has_aux)
+            return out, (aux, repack_fn(inner_scope, changed_only=True))
+
+        out, vjp_fn, (aux, left) = jax.vjp(pure, *args, has_aux=True)
+        leaves = jax.tree.leaves(out)
+        if len(leaves) != 1 or jnp.shape(leaves[0]) != ():
+            shapes = jax.tree.map(jnp.shape, out)
+            at = ", ".join(f'"{root.path_text}"' for root in scope_fn.roots)
+            raise ValueError(
+                f"Gradients need a scalar result; the function of the scope at {at} "
+                f"returned shape {shapes}. Reduce it, or use vjp."
+            )
+        grads = vjp_fn(jax.tree.map(jnp.ones_like, out))
+        return ((out, aux, grads) if has_aux else (out, grads)), left
+
+    return pack(inner, (variables,), (variables,), (rngs,), name="value_and_grad")(
+        scope, *primals
+    )
+
+
+def grad(
+    fn: Callable[..., Any],
+    scope: Any,
+    *primals: Any,
+    has_aux: bool = False,
+    reduce_axes: Sequence[Any] = (),
+    variables: CollectionFilter = True,
+    rngs: StreamFilter = True,
+) -> Any:
+    """The gradients of a scope function with respect to arguments.
+
+    Args:
+        fn: a function `(scope, *primals)` with a scalar result.
+        scope: a scope, or a pytree of scopes.
+        *primals: the arguments to differentiate at.
+        has_aux: whether `fn` returns a pair `(out, aux)`.
+        reduce_axes: named axes to sum cotangents over, for what is not mapped over
+            them.
+        variables: the collections that `fn` sees.
+        rngs: the streams that it sees.
+
+    Returns:
+        `grads`, or `(grads, aux)`; `grads` is a tuple with one entry per argument.
+
+    Raises:
+        ValueError: if the result is not a scalar.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> def scale(scope, x):
+        ...     return x * scope.get_variable('params', 'w')
+        >>> def run(scope, x):
+        ...     return nn.lift.grad(scale, scope, x)
+        >>> (x_grad,) = nn.scope.apply(run)({'params': {'w': 3.0}}, 2.0)
+        >>> float(x_grad)
+        3.0
+    """
+    out = value_and_grad(
+        fn,
+        scope,
+        *primals,
+        has_aux=has_aux,
+        reduce_axes=reduce_axes,
+        variables=variables,
+        rngs=rngs,
+    )
+    return (out[2], out[1]) if has_aux else out[1]
+
+
+def jvp(
+    fn: Callable[..., Any],
+    scope: Any,
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    variable_tangents: Any,
+    variables: CollectionFilter = True,
+    rngs: StreamFilter = True,
+) -> tuple[Any, Any]:
+    """Lifted `jax.jvp`, along variables and arguments.
+
+    Args:
+        fn: a function `(scope, *primals)`.
+        scope: a scope, or a pytree of scopes.
+        primals: the arguments.
+        tangents: their tangents.
+        variable_tangents: `{collection: tangents}`, or a list of such dicts where
+            several scopes are packed. Collections that are left out are constant.
+        variables: the collections that `fn` sees.
+        rngs: the streams that it sees.
+
+    Returns:
+        `(out, out_tangent)`.
+
+    Raises:
+        ValueError: if `variable_tangents` does not fit the scopes.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> def scale(scope, x):
+        ...     return x * scope.get_variable('params', 'w')
+        >>> def run(scope, x):
+        ...     return nn.lift.jvp(scale, scope, (x,), (1.0,), {'params': {'w': 1.0}})
+        >>> out, tangent = nn.scope.apply(run)({'params': {'w': 3.0}}, 2.0)
+        >>> float(out), float(tangent)
+        (6.0, 5.0)
+    """
+
+    def inner(
+        scope_fn: Any,
+        repack_fn: Any,
+        variable_groups: Any,
+        rng_groups: Any,
+        *args: Any,
+    ) -> Any:
+        (found,) = variable_groups
+        roots = scope_fn.roots
+        given = _per_scope(variable_tangents, roots, "variable_tangents")
+        moving, constant = [], []
+        for cols, directions, root in zip(found, given, roots, strict=True):
+            for col in directions:
+                if col not in cols and jax.tree.leaves(directions[col]):
+                    raise ValueError(
+                        f'variable_tangents has collection "{col}", but the scope at '
+                        f'path "{root.path_text}" has no such variables.'
+                    )
+            moving.append({c: t for c, t in cols.items() if c in directions})
+            constant.append({c: t for c, t in cols.items() if c not in directions})
+        directions = [
+            {c: t[c] for c in cols} for cols, t in zip(moving, given, strict=True)
+        ]
+
+        def pure(moving: Any, args: Any) -> Any:
+            inner_scope = scope_fn((moving, constant), rng_groups)
+            out = fn(inner_scope, *args)
+            return out, repack_fn(inner_scope, changed_only=True)
+
+        out, out_tangent, left = jax.jvp(
+            pure, (moving, args), (directions, tuple(tangents)), has_aux=True
+        )
+        return (out, out_tangent), left
+
+    return pack(inner, (variables,), (variables,), (rngs,), name="jvp")(scope, *primals)
+
+
+def custom_vjp(
+    fn: Callable[..., Any],
+    forward_fn: Callable[..., Any],
+    backward_fn: Callable[..., Any],
+    grad_vars: CollectionFilter = "params",
+    nondiff_argnums: int | Sequence[int] = (),
+) -> Callable[..., Any]:
+    """Lifted `jax.custom_vjp`: a scope function with its own backward rule.
+
+    Args:
+        fn: a function `(scope, *args)`; it runs where nothing is differentiated.
+        forward_fn: the same arguments; returns `(out, residuals)`.
+        backward_fn: a function `(*nondiff_args, residuals, cotangent)` that returns
+            `(variable_cotangents, *argument_cotangents)`. The cotangents of the
+            variables are one dict, or a list with one dict per scope.
+        grad_vars: the collections that have cotangents.
+        nondiff_argnums: the positions of arguments that have none, the scope being 0.
+
+    Returns:
+        A function with the arguments of `fn`.
+
+    Raises:
+        ValueError: if `nondiff_argnums` names the scope, or if `backward_fn` returns
+            cotangents that do not fit the scopes.
+
+    Example:
+        >>> import linen_lift as nn, jax
+        >>> def scale(scope, x):
+        ...     return x * scope.get_variable('params', 'w')
+        >>> def fwd(scope, x):
+        ...     return nn.lift.vjp(scale, scope, x)
+        >>> def bwd(pull_back, g):
+        ...     params, x = pull_back(g)
+        ...     return jax.tree.map(jax.numpy.sign, params), x
+        >>> run = nn.scope.apply(nn.lift.custom_vjp(scale, fwd, bwd))
+        >>> grads = jax.grad(run)({'params': {'w': 3.0}}, 2.0)
+        >>> float(grads['params']['w'])
+        1.0
+    """
+    if isinstance(nondiff_argnums, int):
+        nondiff_argnums = (nondiff_argnums,)
+    if 0 in nondiff_argnums:
+        raise ValueError(
+            "nondiff_argnums counts the scope or module as argument 0, which is "
+            "always differentiated; found 0."
+        )
+    fixed = {i - 1 for i in nondiff_argnums}
+
+    def inner(
+        scope_fn: Any,
+        repack_fn: Any,
+        variable_groups: Any,
+        rng_groups: Any,
+        *args: Any,
+    ) -> Any:
+        static = {i % len(args) if i < 0 else i for i in fixed}
+        static_args = tuple(arg for i, arg in enumerate(args) if i in static)
+
+        def joined(moving: Sequence[Any]) -> list[Any]:
+            rest, still = iter(moving), iter(static_args)
+            return [next(still if i in static else rest) for i in range(len(args))]
+
+        # What has no cotangent is passed too: closing over it would fail where it is
+        # itself being transformed.
+        @jax.custom_vjp
+        def pure(wanted: Any, others: Any, rngs: Any, moving: Any) -> Any:
+            inner_scope = scope_fn((wanted, others), rngs)
+            out = fn(inner_scope, *joined(moving))
+            return out, repack_fn(inner_scope, changed_only=True)
+
+        def forward(wanted: Any, others: Any, rngs: Any, moving: Any) -> Any:
+            inner_scope = scope_fn((wanted, others), rngs)
+            out, residuals = _aux_pair(forward_fn(inner_scope, *joined(moving)), True)
+            return (out, repack_fn(inner_scope, changed_only=True)), residuals
+
+        roots = scope_fn.roots
+
+        def backward(residuals: Any, cotangents: Any) -> Any:
+            out_cotangent, _ = cotangents
+            found = backward_fn(*static_args, residuals, out_cotangent)
+            if not isinstance(found, (tuple, list)):
+                raise TypeError(
+                    "The backward function must return a tuple (variable_cotangents, "
+                    f"*argument_cotangents); found {type(found).__name__}."
+                )
+            variables, *inputs = found
+            per_scope = _per_scope(variables, roots, "The variable cotangents")
+            return per_scope, None, None, tuple(inputs)
+
+        pure.defvjp(forward, backward)
+        moving = tuple(arg for i, arg in enumerate(args) if i not in static)
+        wanted, others = variable_groups
+        return pure(wanted, others, rng_groups, moving)
+
+    filters: tuple[CollectionFilter, ...] = (grad_vars, True)
+    return pack(inner, filters, filters, (True,), name="custom_vjp")

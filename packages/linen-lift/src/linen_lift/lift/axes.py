@@ -1,0 +1,165 @@
+"""Axes of collections: one for both directions, or `In` and `Out`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from .. import metadata
+from ..filters import CollectionFilter
+
+__all__ = [
+    "AxisSpec",
+    "In",
+    "Out",
+    "broadcast",
+    "cut_axis",
+    "mapped_size",
+    "note_axis",
+    "split_in_out",
+    "split_keys",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class In:
+    """An axis for a collection that goes in and does not come out.
+
+    Args:
+        axis: the axis; None to share the collection.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> nn.lift.In(0)
+        In(axis=0)
+    """
+
+    axis: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Out:
+    """An axis for a collection that is created inside and comes out.
+
+    Args:
+        axis: the axis; None if all instances make the same.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> nn.lift.Out(0)
+        Out(axis=0)
+    """
+
+    axis: Any
+
+
+class _Broadcast:
+    """The type of `broadcast`."""
+
+    def __repr__(self) -> str:
+        return "broadcast"
+
+
+broadcast = _Broadcast()
+"""In the place of a scanned axis: every iteration gets the whole argument."""
+
+AxisSpec: TypeAlias = int | None | In | Out
+
+
+def split_in_out(
+    axes: Mapping[Any, AxisSpec],
+) -> tuple[list[CollectionFilter], list[Any], list[CollectionFilter], list[Any]]:
+    """The filters and axes on the way in, and those on the way out.
+
+    Args:
+        axes: an axis by collection filter.
+
+    Returns:
+        `(in_filters, in_axes, out_filters, out_axes)`.
+    """
+    ins = [
+        (k, v.axis if isinstance(v, In) else v)
+        for k, v in axes.items()
+        if not isinstance(v, Out)
+    ]
+    outs = [
+        (k, v.axis if isinstance(v, Out) else v)
+        for k, v in axes.items()
+        if not isinstance(v, In)
+    ]
+    return (
+        [k for k, _ in ins],
+        [v for _, v in ins],
+        [k for k, _ in outs],
+        [v for _, v in outs],
+    )
+
+
+def _per_group(
+    fn: Callable[..., Any], groups: Any, axes: Sequence[Any], params: Any
+) -> Any:
+    return tuple(
+        group if axis is None or axis is broadcast else fn(group, axis, params)
+        for group, axis in zip(groups, axes, strict=True)
+    )
+
+
+def cut_axis(groups: Any, axes: Sequence[Any], params: Mapping[Any, Any]) -> Any:
+    """Tells the boxes in groups of variables that their axis is mapped over."""
+    return _per_group(metadata.remove_axis, groups, axes, params)
+
+
+def note_axis(groups: Any, axes: Sequence[Any], params: Mapping[Any, Any]) -> Any:
+    """Tells the boxes in groups of variables that an axis was stacked on."""
+    return _per_group(metadata.add_axis, groups, axes, params)
+
+
+def mapped_size(axes: Any, tree: Any) -> int | None:
+    """The size of the first axis that is mapped over, or None.
+
+    Args:
+        axes: a prefix of `tree` with axes; None and `broadcast` map nothing.
+        tree: a pytree of arrays.
+    """
+    flat, treedef = jax.tree.flatten(axes, is_leaf=lambda x: x is None)
+    for axis, part in zip(flat, treedef.flatten_up_to(tree), strict=True):
+        if axis is None or axis is broadcast:
+            continue
+        for leaf in jax.tree.leaves(part):
+            size: int = jnp.shape(leaf)[axis]
+            return size
+    return None
+
+
+def split_keys(
+    groups: Any, splits: Sequence[bool], size: int | None, transform: str
+) -> Any:
+    """Splits the streams of the groups that are to be split.
+
+    Args:
+        groups: groups of streams.
+        splits: whether to split each group.
+        size: into how many keys.
+        transform: the name of the transform, for the error.
+
+    Returns:
+        The groups; a key that was split has a new first axis.
+
+    Raises:
+        ValueError: if the size is needed and not known.
+    """
+    if not any(split and any(group) for group, split in zip(groups, splits, strict=True)):
+        return groups
+    if size is None:
+        raise ValueError(
+            f"Lifted {transform} cannot tell into how many keys to split the random "
+            "streams: nothing is mapped over. Pass the size."
+        )
+    return tuple(
+        jax.tree.map(lambda key: jax.random.split(key, size), group) if split else group
+        for group, split in zip(groups, splits, strict=True)
+    )

@@ -1,0 +1,383 @@
+"""Lifted `checkpoint` (`remat`), `remat_scan`, `jit`, and `named_call`."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from ..filters import CollectionFilter, StreamFilter
+from .axes import AxisSpec
+from .pack import pack
+from .scanning import scan
+from .statics import StaticArguments
+from .variables import path_offsets
+
+__all__ = ["Compiled", "checkpoint", "jit", "named_call", "remat", "remat_scan"]
+
+
+def checkpoint(
+    fn: Callable[..., Any],
+    variables: CollectionFilter = True,
+    rngs: StreamFilter = True,
+    concrete: bool = False,
+    prevent_cse: bool = True,
+    static_argnums: int | Iterable[int] = (),
+    policy: Callable[..., bool] | None = None,
+    static_argnames: str | Iterable[str] = (),
+) -> Callable[..., Any]:
+    """Lifted `jax.checkpoint`: recomputes instead of storing.
+
+    Args:
+        fn: a function whose first argument is a scope.
+        variables: the collections that `fn` sees.
+        rngs: the streams that it sees.
+        concrete: must be False; use `static_argnums`.
+        prevent_cse: as in `jax.checkpoint`.
+        static_argnums: positions of arguments that are not traced, the scope being 0.
+        policy: as in `jax.checkpoint`.
+        static_argnames: names of arguments that are not traced.
+
+    Returns:
+        The function of a scope.
+
+    Raises:
+        ValueError: if `concrete` is True or the scope is named as static.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> def scale(scope, x, times):
+        ...     return x * times * scope.get_variable('params', 'w')
+        >>> run = nn.scope.apply(nn.lift.checkpoint(scale, static_argnames='times'))
+        >>> float(run({'params': {'w': 3.0}}, 2.0, times=2))
+        12.0
+    """
+    if concrete:
+        raise ValueError(
+            "concrete=True is not supported: name the arguments whose values Python "
+            "needs with static_argnums or static_argnames."
+        )
+    statics = StaticArguments(fn, static_argnums, static_argnames)
+
+    def inner(
+        scope_fn: Any,
+        repack_fn: Any,
+        variable_groups: Any,
+        rng_groups: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        split = statics.split(args, kwargs)
+
+        @functools.partial(jax.checkpoint, prevent_cse=prevent_cse, policy=policy)
+        def rematted(variable_groups: Any, rng_groups: Any, args: Any, kwargs: Any) -> Any:
+            scope = scope_fn(variable_groups, rng_groups)
+            all_args, all_kwargs = split.join(args, kwargs)
+            out = fn(scope, *all_args, **all_kwargs)
+            return out, repack_fn(scope, changed_only=True)
+
+        return rematted(variable_groups, rng_groups, split.args, split.kwargs)
+
+    return pack(
+        inner,
+        (variables,),
+        (variables,),
+        (rngs,),
+        name="checkpoint",
+        enable_kwargs=True,
+    )
+
+
+remat = checkpoint
+
+
+def remat_scan(
+    fn: Callable[..., Any],
+    lengths: Sequence[int] = (),
+    policy: Callable[..., bool] | None = None,
+    variable_broadcast: CollectionFilter = False,
+    variable_carry: CollectionFilter = False,
+    variable_axes: Mapping[CollectionFilter, AxisSpec] = {True: 0},
+    split_rngs: Mapping[StreamFilter, bool] = {True: True},
+) -> Callable[..., Any]:
+    """Nested scans, all but the innermost rematerialized.
+
+    With `k` lengths the memory for a depth of `n` layers grows as the `k`-th root of
+    `n`, at the cost of about `k` forward passes.
+
+    Args:
+        fn: a function `(scope, carry) -> carry`.
+        lengths: the length of each scan; their product is the number of layers.
+        policy: as in `jax.checkpoint`.
+        variable_broadcast: see `scan`.
+        variable_carry: see `scan`.
+        variable_axes: see `scan`; one such axis per scan.
+        split_rngs: see `scan`.
+
+    Returns:
+        A function `(scope, carry) -> carry`.
+
+    Raises:
+        ValueError: if there are no lengths.
+
+    Example:
+        >>> import linen_lift as nn, jax
+        >>> def layer(scope, x):
+        ...     return x * scope.param('w', nn.initializers.ones, ())
+        >>> layers = nn.lift.remat_scan(layer, (2, 3))
+        >>> _, variables = nn.scope.init(layers)(jax.random.key(0), 2.0)
+        >>> variables['params']['w'].shape
+        (2, 3)
+    """
+    if not lengths:
+        raise ValueError("remat_scan needs at least one length; found none.")
+    looped = functools.partial(
+        scan,
+        variable_broadcast=variable_broadcast,
+        variable_carry=variable_carry,
+        variable_axes=variable_axes,
+        split_rngs=split_rngs,
+        length=lengths[0],
+    )
+    step = fn
+    if len(lengths) > 1:
+        deeper = remat_scan(
+            fn,
+            lengths[1:],
+            policy,
+            variable_broadcast,
+            variable_carry,
+            variable_axes,
+            split_rngs,
+        )
+        # Inside of a scan nothing can be merged across iterations anyway.
+        step = checkpoint(deeper, policy=policy, prevent_cse=False)
+
+    def body(scope: Any, carry: Any) -> Any:
+        return step(scope, carry), None
+
+    loop = looped(body)
+
+    def run(scope: Any, carry: Any) -> Any:
+        return loop(scope, carry)[0]
+
+    return run
+
+
+@jax.tree_util.register_static
+class _Effects:
+    """What a trace did to draws and names; JAX hands it out again on a cache hit."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Effects) and self.value == other.value
+
+
+class _Call(threading.local):
+    """The calls of compiled functions that are being made in this thread.
+
+    The function to trace comes from here and not from a closure, so that the cache of
+    the compiled function holds on to no module and no scope.
+    """
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+
+
+_calls = _Call()
+
+
+class Compiled:
+    """A compiled scope function that can serve many callers.
+
+    Args:
+        variables: the collections that go in and out.
+        rngs: the streams that go in.
+        donate_argnums: positions of arguments to donate, the scope being 0.
+        **options: further options of `jax.jit`.
+    """
+
+    def __init__(
+        self,
+        variables: CollectionFilter,
+        rngs: StreamFilter,
+        donate_argnums: int | Iterable[int] = (),
+        **options: Any,
+    ) -> None:
+        if isinstance(donate_argnums, int):
+            donate_argnums = (donate_argnums,)
+        self._donated = frozenset(donate_argnums)
+        self._options = options
+        self._by_donation: dict[tuple[int, ...], Callable[..., Any]] = {}
+        self._packed = pack(
+            self._call, (variables,), (variables,), (rngs,), name="jit"
+        )
+
+    def __call__(self, fn: Any, config: Any, split: Any, scope: Any) -> Any:
+        """Calls `fn`.
+
+        Args:
+            fn: a function of a scope and arguments.
+            config: a hashable value; calls with equal ones do the same.
+            split: the arguments, a `SplitArguments`.
+            scope: a scope, or a pytree of scopes.
+        """
+        return self._packed(scope, fn, config, split)
+
+    def _call(
+        self,
+        scope_fn: Any,
+        repack_fn: Any,
+        variable_groups: Any,
+        rng_groups: Any,
+        fn: Any,
+        config: Any,
+        split: Any,
+    ) -> Any:
+        mutable = tuple(scope_fn.inner_mutable(root) for root in scope_fn.roots)
+        key = (
+            config,
+            split.positions,
+            split.static,
+            scope_fn.layout(),
+            scope_fn.history(),
+            mutable,
+        )
+        offsets = path_offsets(scope_fn.roots) if any(map(any, rng_groups)) else None
+        donated = [0] if 0 in self._donated else []
+        donated += [4 + i for i, p in enumerate(split.positions) if p + 1 in self._donated]
+        jitted = self._jitted(tuple(donated))
+        _calls.stack.append((scope_fn, repack_fn, fn, split))
+        try:
+            out, left, effects = jitted(
+                variable_groups, rng_groups, offsets, split.kwargs, *split.args, key=key
+            )
+        finally:
+            _calls.stack.pop()
+        scope_fn.replay(effects.value)
+        return out, left
+
+    def _jitted(self, donated: tuple[int, ...]) -> Callable[..., Any]:
+        found = self._by_donation.get(donated)
+        if found is None:
+            found = jax.jit(
+                _make_traced(),
+                static_argnames="key",
+                donate_argnums=donated,
+                **self._options,
+            )
+            self._by_donation[donated] = found
+        return found
+
+
+def _make_traced() -> Callable[..., Any]:
+    # One function object per compiled function: JAX keeps its cache with it.
+    def traced(
+        variable_groups: Any,
+        rng_groups: Any,
+        offsets: Any,
+        kwargs: Any,
+        *args: Any,
+        key: Any,
+    ) -> Any:
+        scope_fn, repack_fn, fn, split = _calls.stack[-1]
+        scope = scope_fn(variable_groups, rng_groups, True, offsets)
+        all_args, all_kwargs = split.join(args, kwargs)
+        out = fn(scope, *all_args, **all_kwargs)
+        left = repack_fn(scope, changed_only=True)
+        return out, left, _Effects(scope_fn.effects())
+
+    return traced
+
+
+def jit(
+    fn: Callable[..., Any],
+    variables: CollectionFilter = True,
+    rngs: StreamFilter = True,
+    static_argnums: int | Iterable[int] = (),
+    donate_argnums: int | Iterable[int] = (),
+    device: Any = None,
+    backend: str | None = None,
+    static_argnames: str | Iterable[str] = (),
+) -> Callable[..., Any]:
+    """Lifted `jax.jit`.
+
+    The function is compiled once for all scopes with variables of the same shapes,
+    wherever they are.
+
+    Args:
+        fn: a function whose first argument is a scope.
+        variables: the collections that `fn` sees.
+        rngs: the streams that it sees.
+        static_argnums: positions of hashable arguments that are not traced, the scope
+            being 0.
+        donate_argnums: positions of arguments whose buffers may be reused; 0 donates
+            the variables.
+        device: as in `jax.jit`.
+        backend: as in `jax.jit`.
+        static_argnames: names of hashable arguments that are not traced.
+
+    Returns:
+        The function of a scope.
+
+    Raises:
+        ValueError: if the scope is named as static.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> def scale(scope, x):
+        ...     return x * scope.get_variable('params', 'w')
+        >>> float(nn.scope.apply(nn.lift.jit(scale))({'params': {'w': 3.0}}, 2.0))
+        6.0
+    """
+    statics = StaticArguments(fn, static_argnums, static_argnames)
+    compiled = Compiled(variables, rngs, donate_argnums, **jit_options(device, backend))
+
+    @functools.wraps(fn)
+    def wrapper(scope: Any, *args: Any, **kwargs: Any) -> Any:
+        return compiled(fn, (), statics.split(args, kwargs), scope)
+
+    return wrapper
+
+
+def jit_options(device: Any, backend: str | None) -> dict[str, Any]:
+    """The options that were given; newer JAX versions lack some."""
+    options = {"device": device, "backend": backend}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def named_call(fn: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
+    """Gives the operations of a scope function a name in profiles.
+
+    Args:
+        fn: a function whose first argument is a scope.
+        name: the name; None for the function's.
+
+    Returns:
+        The function of a scope.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> def read(scope):
+        ...     return scope.get_variable('params', 'w')
+        >>> nn.scope.apply(nn.lift.named_call(read, 'reading'))({'params': {'w': 1}})
+        1
+    """
+    label = name or getattr(fn, "__name__", "unnamed")
+
+    @functools.wraps(fn)
+    def wrapper(scope: Any, *args: Any, **kwargs: Any) -> Any:
+        with jax.named_scope(label):
+            return fn(scope, *args, **kwargs)
+
+    return wrapper

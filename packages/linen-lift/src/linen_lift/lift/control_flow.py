@@ -1,0 +1,245 @@
+"""Lifted `while_loop`, `cond` and `switch`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import BranchVariablesError
+from ..filters import CollectionFilter, StreamFilter
+from ..scope import describe_place
+from .pack import pack
+
+__all__ = ["cond", "switch", "while_loop"]
+
+
+def while_loop(
+    cond_fn: Callable[..., Any],
+    body_fn: Callable[..., Any],
+    scope: Any,
+    init: Any,
+    carry_variables: CollectionFilter = False,
+    broadcast_variables: CollectionFilter = True,
+    split_rngs: Mapping[StreamFilter, bool] = {},
+) -> Any:
+    """Lifted `jax.lax.while_loop`.
+
+    Args:
+        cond_fn: a function `(scope, carry) -> bool`; it cannot write variables.
+        body_fn: a function `(scope, carry) -> carry`. It can change carried variables
+            and cannot create any.
+        scope: a scope, or a pytree of scopes.
+        init: the first carry.
+        carry_variables: collections whose changes the next iteration sees.
+        broadcast_variables: collections that can only be read.
+        split_rngs: for each stream, whether the iterations get different keys.
+
+    Returns:
+        The last carry.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> def body(scope, c):
+        ...     steps = scope.variable('state', 'steps')
+        ...     steps.value += 1
+        ...     return c + 2
+        >>> def run(scope):
+        ...     return nn.lift.while_loop(lambda _, c: c < 6, body, scope, 0, 'state')
+        >>> out, updated = nn.scope.apply(run, mutable='state')({'state': {'steps': 0}})
+        >>> int(out), int(updated['state']['steps'])
+        (6, 3)
+    """
+    rng_filters, splits = list(split_rngs), list(split_rngs.values())
+
+    def inner(
+        scope_fn: Any, repack_fn: Any, variable_groups: Any, rng_groups: Any, init: Any
+    ) -> Any:
+        carried, shared = variable_groups
+        roots = scope_fn.roots
+        moving = tuple(
+            {c: t for c, t in cols.items() if root.is_mutable_collection(c)}
+            for cols, root in zip(carried, roots, strict=True)
+        )
+        counts = any(
+            split and any(group) for group, split in zip(rng_groups, splits, strict=True)
+        )
+
+        def streams(index: Any) -> Any:
+            return tuple(
+                jax.tree.map(lambda key: jax.random.fold_in(key, index), group)
+                if split
+                else group
+                for group, split in zip(rng_groups, splits, strict=True)
+            )
+
+        def joined(moving: Any) -> Any:
+            return tuple({**a, **b} for a, b in zip(carried, moving, strict=True))
+
+        def condition(state: Any) -> Any:
+            index, moving, carry = state
+            # The complement, so that no key is the body's in some iteration.
+            keys = streams(~index) if counts else rng_groups
+            inner_scope = scope_fn((joined(moving), shared), keys, False)
+            return cond_fn(inner_scope, carry)
+
+        def body(state: Any) -> Any:
+            index, moving, carry = state
+            keys = streams(index) if counts else rng_groups
+            inner_scope = scope_fn((joined(moving), shared), keys)
+            carry = body_fn(inner_scope, carry)
+            (moving,) = repack_fn(inner_scope)
+            return (index + np.uint32(1) if counts else (), moving, carry)
+
+        start = jnp.uint32(0) if counts else ()
+        _, moving, carry = jax.lax.while_loop(condition, body, (start, moving, init))
+        return carry, (moving,)
+
+    return pack(
+        inner,
+        (carry_variables, broadcast_variables),
+        (carry_variables,),
+        rng_filters,
+        name="while_loop",
+    )(scope, init)
+
+
+def _branch(
+    fns: Sequence[Callable[..., Any]],
+    conditional: Callable[..., Any],
+    name: str,
+    scope: Any,
+    operands: tuple[Any, ...],
+    variables: CollectionFilter,
+    rngs: StreamFilter,
+) -> Any:
+    def inner(
+        scope_fn: Any, repack_fn: Any, variable_groups: Any, rng_groups: Any, *args: Any
+    ) -> Any:
+        first: list[Any] = []
+
+        def lifted(number: int, fn: Callable[..., Any]) -> Callable[..., Any]:
+            def branch(variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
+                inner_scope = scope_fn(variable_groups, rng_groups)
+                out = fn(inner_scope, *args)
+                left = repack_fn(inner_scope)
+                shape = jax.tree.map(lambda _: 0, left)
+                if not first:
+                    first.append(shape)
+                elif first[0] != shape:
+                    _raise_difference(first[0], shape, number, scope_fn.roots)
+                return out, left
+
+            return branch
+
+        branches = [lifted(i, fn) for i, fn in enumerate(fns)]
+        return conditional(branches, variable_groups, rng_groups, *args)
+
+    return pack(inner, (variables,), (variables,), (rngs,), name=name)(scope, *operands)
+
+
+def _raise_difference(first: Any, other: Any, number: int, roots: Any) -> None:
+    paths = [
+        {k for k, _ in jax.tree_util.tree_flatten_with_path(groups)[0]}
+        for groups in (first, other)
+    ]
+    lacking = paths[0] - paths[1]
+    if lacking:
+        key_path = min(lacking, key=str)
+    else:
+        key_path, number = min(paths[1] - paths[0], key=str), 0
+    col, name, path = describe_place(key_path)
+    root = roots[key_path[1].idx].path_text
+    raise BranchVariablesError(col, name, f"{root.rstrip('/')}{path}", number)
+
+
+def cond(
+    pred: Any,
+    true_fun: Callable[..., Any],
+    false_fun: Callable[..., Any],
+    scope: Any,
+    *operands: Any,
+    variables: CollectionFilter = True,
+    rngs: StreamFilter = True,
+) -> Any:
+    """Lifted `jax.lax.cond`.
+
+    Both branches must leave the same variables behind. While initializing, call both
+    once before, if they create variables.
+
+    Args:
+        pred: a boolean scalar.
+        true_fun: a function `(scope, *operands)`.
+        false_fun: the same, for when `pred` is false.
+        scope: a scope, or a pytree of scopes.
+        *operands: further arguments of the branches.
+        variables: the collections that the branches see.
+        rngs: the streams that they see.
+
+    Returns:
+        What the chosen branch returns.
+
+    Raises:
+        BranchVariablesError: if the branches leave different variables.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> def add(scope, x):
+        ...     return x + scope.get_variable('params', 'b')
+        >>> def run(scope, x):
+        ...     return nn.lift.cond(x > 0, add, lambda scope, x: x, scope, x)
+        >>> float(nn.scope.apply(run)({'params': {'b': 2.0}}, 1.0))
+        3.0
+    """
+
+    def conditional(branches: Any, *args: Any) -> Any:
+        return jax.lax.cond(pred, *branches, *args)
+
+    fns = (true_fun, false_fun)
+    return _branch(fns, conditional, "cond", scope, operands, variables, rngs)
+
+
+def switch(
+    index: Any,
+    branches: Sequence[Callable[..., Any]],
+    scope: Any,
+    *operands: Any,
+    variables: CollectionFilter = True,
+    rngs: StreamFilter = True,
+) -> Any:
+    """Lifted `jax.lax.switch`.
+
+    All branches must leave the same variables behind. While initializing, call all
+    once before, if they create variables.
+
+    Args:
+        index: an integer scalar; clamped to the number of branches.
+        branches: functions `(scope, *operands)`.
+        scope: a scope, or a pytree of scopes.
+        *operands: further arguments of the branches.
+        variables: the collections that the branches see.
+        rngs: the streams that they see.
+
+    Returns:
+        What the chosen branch returns.
+
+    Raises:
+        BranchVariablesError: if the branches leave different variables.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> def head(name):
+        ...     return lambda scope, x: x * scope.get_variable('params', name)
+        >>> def run(scope, i, x):
+        ...     return nn.lift.switch(i, [head('a'), head('b')], scope, x)
+        >>> float(nn.scope.apply(run)({'params': {'a': 2.0, 'b': 3.0}}, 1, 4.0))
+        12.0
+    """
+
+    def conditional(lifted: Any, *args: Any) -> Any:
+        return jax.lax.switch(index, lifted, *args)
+
+    return _branch(branches, conditional, "switch", scope, operands, variables, rngs)

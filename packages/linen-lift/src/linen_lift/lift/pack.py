@@ -1,0 +1,411 @@
+"""`pack`: the one primitive that every lifted transform is built on.
+
+A JAX transform takes a pure function; a scope function reads, writes and draws through
+its scope. `pack` stands between the two. On the way in it takes the variables and
+streams that some filters select out of the scopes, as plain pytrees. Inside the
+transform, `scope_fn` makes scopes of such pytrees again, at the same paths and under
+the trace of the transform, and `repack_fn` takes the variables back out. On the way
+out, what came back is merged into the outer scopes.
+
+Scopes of one tree that contain one another are packed once, as the topmost, so that
+they share variables inside as they do outside. How many keys were drawn and which
+names were taken inside is noted outside as well, as if the transform were not there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import jax
+
+from ..errors import ModifyScopeVariableError
+from ..filters import (
+    CollectionFilter,
+    StreamFilter,
+    group_collections,
+    in_filter,
+    intersect_filters,
+    union_filters,
+)
+from ..frozen_dict import unfreeze
+from ..scope import Scope
+
+__all__ = ["Boundary", "Groups", "pack"]
+
+Groups: TypeAlias = tuple[tuple[Any, ...], ...]
+"""`groups[i][j]`: the dict that filter `i` selected from packed scope `j`."""
+
+
+class Boundary:
+    """The outer side of one call of a packed function.
+
+    It is the `scope_fn` of `pack`; `collect` is the `repack_fn`.
+
+    Args:
+        scope_tree: a scope, or a pytree of scopes.
+        out_filters: what may come out, one filter per group.
+        label: the name of the transform, for debug paths.
+    """
+
+    __slots__ = (
+        "_entries",
+        "_label",
+        "_opened",
+        "_out_filters",
+        "_out_union",
+        "_places",
+        "_scopes",
+        "_treedef",
+        "roots",
+    )
+
+    def __init__(
+        self, scope_tree: Any, out_filters: Sequence[CollectionFilter], label: str
+    ) -> None:
+        if isinstance(scope_tree, Scope):
+            self._scopes, self._treedef = [scope_tree], None
+        else:
+            leaves, self._treedef = jax.tree.flatten(scope_tree)
+            for leaf in leaves:
+                if not isinstance(leaf, Scope):
+                    raise TypeError(
+                        f"The first argument of a lifted function must be a scope or "
+                        f"a pytree of scopes; found a {type(leaf).__name__} in it."
+                    )
+            self._scopes = leaves
+        for scope in self._scopes:
+            scope._check_usable(f"enter lifted {label}")
+        self.roots, self._places = _topmost(self._scopes)
+        self._out_filters = out_filters
+        self._out_union = functools.reduce(union_filters, out_filters, False)
+        self._label = label
+        self._opened: list[list[Scope]] = []
+        self._entries: dict[int, Mapping[str, Any]] = {}
+
+    # --- in -----------------------------------------------------------------------
+
+    def variable_groups(self, filters: Sequence[CollectionFilter]) -> Groups:
+        """The variables of the packed scopes, by filter and scope."""
+        per_root = []
+        for root in self.roots:
+            found = {}
+            for col in root.root._variables:
+                node = root._collection(col)
+                if node:
+                    found[col] = node
+            per_root.append(group_collections(found, filters))
+        return tuple(zip(*per_root, strict=True)) if per_root else ((),) * len(filters)
+
+    def rng_groups(self, filters: Sequence[StreamFilter]) -> Groups:
+        """The streams of the packed scopes, by filter and scope."""
+        per_root = [group_collections(root.rngs, filters) for root in self.roots]
+        return tuple(zip(*per_root, strict=True)) if per_root else ((),) * len(filters)
+
+    # --- inside -------------------------------------------------------------------
+
+    def inner_mutable(
+        self, outer: Scope, mutable_filter: CollectionFilter = True
+    ) -> CollectionFilter:
+        """Which collections are mutable inside."""
+        if outer.mutable is False or mutable_filter is False:
+            return False
+        mutable = self._out_union
+        if outer.mutable is not True:
+            mutable = intersect_filters(outer.mutable, mutable)
+        if mutable_filter is not True:
+            mutable = intersect_filters(mutable, mutable_filter)
+        return mutable
+
+    def __call__(
+        self,
+        variable_groups: Any,
+        rng_groups: Any,
+        mutable_filter: CollectionFilter = True,
+        rng_offsets: Sequence[Any] | None = None,
+    ) -> Any:
+        """Makes the inner scopes.
+
+        Args:
+            variable_groups: as `pack` gave them, possibly transformed.
+            rng_groups: likewise.
+            mutable_filter: which of the mutable collections stay so inside.
+            rng_offsets: the traced numbers of the scopes' paths, see
+                `linen_lift.rng`; None to use the paths themselves.
+
+        Returns:
+            Scopes in the structure that `pack` was given.
+        """
+        inner_roots = []
+        for i, outer in enumerate(self.roots):
+            variables: dict[str, Any] = {}
+            for group in variable_groups:
+                variables.update(group[i])
+            rngs: dict[str, Any] = {}
+            for group in rng_groups:
+                rngs.update(group[i])
+            mutable = self.inner_mutable(outer, mutable_filter)
+            writable = {
+                col: unfreeze(tree) if in_filter(mutable, col) else tree
+                for col, tree in variables.items()
+            }
+            offset = None if rng_offsets is None else rng_offsets[i]
+            inner = outer._reopen(writable, rngs, mutable, self._label, offset)
+            self._entries[id(inner)] = variables
+            inner_roots.append(inner)
+        known: dict[Any, Scope] = {}
+        scopes = []
+        for outer, (index, relative) in zip(self._scopes, self._places, strict=True):
+            inner = inner_roots[index]
+            for depth, name in enumerate(relative):
+                place = (index, relative[: depth + 1])
+                if place not in known:
+                    known[place] = inner._child_scope(name)
+                inner = known[place]
+            if relative:
+                inner._reserved = dict(outer._reserved)
+            scopes.append(inner)
+        # The roots are kept so that the identities in `_entries` stay theirs.
+        self._opened.append(scopes)
+        if self._treedef is None:
+            return scopes[0]
+        return jax.tree.unflatten(self._treedef, scopes)
+
+    def collect(self, inner_tree: Any, changed_only: bool = False) -> Groups:
+        """The mutable variables of inner scopes, by out filter and packed scope.
+
+        Args:
+            inner_tree: what `scope_fn` returned.
+            changed_only: whether to leave out variables that still hold what they
+                came in with. Such a variable need not pass through the transform.
+
+        Returns:
+            The groups.
+        """
+        scopes = [inner_tree] if self._treedef is None else jax.tree.leaves(inner_tree)
+        inner_roots: dict[int, Scope] = {}
+        for scope, (index, _) in zip(scopes, self._places, strict=True):
+            inner_roots[index] = scope.root
+        per_root = []
+        for index in range(len(self.roots)):
+            inner = inner_roots[index]
+            entry = self._entries[id(inner)]
+            found = {}
+            for col, now in inner._variables.items():
+                if inner.is_mutable_collection(col):
+                    if not changed_only:
+                        found[col] = unfreeze(now)
+                        continue
+                    changes = _changes(now, entry.get(col, {}))
+                    if changes:
+                        found[col] = changes
+            per_root.append(group_collections(found, self._out_filters))
+        filters = self._out_filters
+        return tuple(zip(*per_root, strict=True)) if per_root else ((),) * len(filters)
+
+    # --- out ----------------------------------------------------------------------
+
+    def merge(self, packed: Any) -> None:
+        """Writes what came out of the transform into the outer scopes."""
+        for group in packed:
+            for root, collections in zip(self.roots, group, strict=True):
+                for col, tree in collections.items():
+                    if tree:
+                        _write(root, col, tree)
+
+    def effects(self) -> Any:
+        """Draws and names of all inner scopes so far, relative to the paths here.
+
+        Returns:
+            A hashable value; the same for the same use at another path.
+        """
+        counts: dict[Any, int] = {}
+        names: dict[Any, None] = {}
+        for scopes in self._opened:
+            for i, scope in enumerate(scopes):
+                index, _ = self._places[i]
+                skip = len(self.roots[index].path)
+                for (path, stream), count in scope._counts.counts.items():
+                    place = (index, path[skip:], stream)
+                    counts[place] = max(counts.get(place, 0), count)
+                for name, cols in scope._reserved.items():
+                    for col in cols:
+                        names[i, name, col] = None
+        return tuple(counts.items()), tuple(names)
+
+    def replay(self, effects: Any) -> None:
+        """Notes draws and names in the outer scopes.
+
+        Args:
+            effects: from `effects`.
+        """
+        counts, names = effects
+        for (index, path, stream), count in counts:
+            root = self.roots[index]
+            root._counts.publish({((*root.path, *path), stream): count})
+        for i, name, col in names:
+            reserved = self._scopes[i]._reserved
+            cols = reserved.get(name, ())
+            if col not in cols:
+                reserved[name] = (*cols, col)
+
+    def history(self) -> Any:
+        """The draws before this call and the names taken, relative to the paths.
+
+        Together with the arguments they decide what an inner function does.
+
+        Returns:
+            A hashable value.
+        """
+        found = {}
+        for index, root in enumerate(self.roots):
+            path, skip = root.path, len(root.path)
+            counts: Any = root._counts
+            while counts is not None:
+                for (place, stream), count in counts.counts.items():
+                    if place[:skip] == path:
+                        found.setdefault((index, place[skip:], stream), count)
+                counts = counts.outer
+        names = tuple(tuple(sorted(s._reserved)) for s in self._scopes)
+        return tuple(sorted(found.items())), names
+
+    def layout(self) -> Any:
+        """Which scopes share variables, and how: a hashable value."""
+        flags = tuple(repr(sorted(root.flags.items())) for root in self.roots)
+        return tuple(self._places), self._treedef, flags
+
+    def close(self) -> None:
+        """Ends the call: no inner scope can be used any more."""
+        for scopes in self._opened:
+            for scope in scopes:
+                scope.root.invalidate()
+
+
+def _topmost(scopes: Sequence[Scope]) -> tuple[list[Scope], list[tuple[int, Any]]]:
+    """The scopes that no other contains, and the place of each among them."""
+    if len(scopes) == 1:
+        return list(scopes), [(0, ())]
+    known = {(id(s.root), s._relative) for s in scopes}
+    tops: dict[Any, int] = {}
+    roots: list[Scope] = []
+    places = []
+    for scope in scopes:
+        relative = scope._relative
+        for depth in range(len(relative) + 1):
+            top = (id(scope.root), relative[:depth])
+            if top in known:
+                break
+        places.append((top, relative[depth:]))
+        if depth == len(relative) and top not in tops:
+            tops[top] = len(roots)
+            roots.append(scope)
+    return roots, [(tops[top], rest) for top, rest in places]
+
+
+def _changes(now: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    changes = {}
+    for name, value in now.items():
+        if name in entry:
+            before = entry[name]
+            if value is before:
+                continue
+            if isinstance(value, Mapping) and isinstance(before, Mapping):
+                inner = _changes(value, before)
+                if inner:
+                    changes[name] = inner
+                continue
+        value = unfreeze(value)
+        if not (isinstance(value, dict) and not value):
+            changes[name] = value
+    return changes
+
+
+def _write(scope: Scope, col: str, tree: Mapping[str, Any]) -> None:
+    if not scope.is_mutable_collection(col):
+        raise ModifyScopeVariableError(col, next(iter(tree)), scope.path_text)
+    node = scope.root._variables.setdefault(col, {})
+    for part in scope._relative:
+        node = node.setdefault(part, {})
+    _merge_into(node, tree)
+
+
+def _merge_into(node: dict[str, Any], tree: Mapping[str, Any]) -> None:
+    for name, value in tree.items():
+        old = node.get(name)
+        if isinstance(old, dict) and isinstance(value, Mapping):
+            _merge_into(old, value)
+        else:
+            node[name] = unfreeze(value)
+
+
+def pack(
+    fn: Callable[..., tuple[Any, Any]],
+    in_variable_filters: Sequence[CollectionFilter],
+    out_variable_filters: Sequence[CollectionFilter],
+    rng_filters: Sequence[StreamFilter],
+    name: str | None = None,
+    enable_kwargs: bool = False,
+) -> Callable[..., Any]:
+    """Packs variables and streams of scopes into arguments and results of `fn`.
+
+    Args:
+        fn: a function `(scope_fn, repack_fn, variable_groups, rng_groups, *args)`
+            that returns `(out, packed_variables)`. `variable_groups[i][j]` is a dict
+            of the collections that filter `i` selects from scope `j`, and
+            `rng_groups` has the same form. `scope_fn(variable_groups, rng_groups,
+            mutable_filter=True)` makes scopes of them; `repack_fn(scopes)` gives the
+            variables in them, one group per out filter.
+        in_variable_filters: the collections of each group that goes in; a collection
+            goes to the first that matches.
+        out_variable_filters: the collections of each group that comes out. No other
+            collection is mutable inside.
+        rng_filters: the streams of each group.
+        name: the name of the transform, shown in debug paths.
+        enable_kwargs: whether keyword arguments are passed on to `fn`.
+
+    Returns:
+        A function `(scope, *args)`, or with a pytree of scopes in the place of the
+        scope, that returns `out` and has merged `packed_variables`.
+
+    Raises:
+        TypeError: when called with keyword arguments that are not enabled.
+
+    Example:
+        >>> import linen_lift as nn, jax
+        >>> def double_variables(scope_fn, repack_fn, variable_groups, rng_groups):
+        ...     doubled = jax.tree.map(lambda x: 2 * x, variable_groups)
+        ...     scope = scope_fn(doubled, rng_groups)
+        ...     return scope.get_variable('state', 'n'), repack_fn(scope)
+        >>> double = nn.lift.pack(double_variables, ['state'], ['state'], [])
+        >>> nn.scope.apply(double, mutable='state')({'state': {'n': 2}})
+        (4, {'state': {'n': 4}})
+    """
+    label = name or getattr(fn, "__name__", "pack")
+    in_filters = tuple(in_variable_filters)
+    out_filters = tuple(out_variable_filters)
+    stream_filters = tuple(rng_filters)
+
+    def wrapper(scope: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs and not enable_kwargs:
+            raise TypeError(
+                f"Lifted {label} takes no keyword arguments; found "
+                f"{', '.join(sorted(kwargs))}. Pass them by position."
+            )
+        boundary = Boundary(scope, out_filters, label)
+        try:
+            out, packed = fn(
+                boundary,
+                boundary.collect,
+                boundary.variable_groups(in_filters),
+                boundary.rng_groups(stream_filters),
+                *args,
+                **kwargs,
+            )
+        finally:
+            boundary.close()
+        boundary.merge(packed)
+        boundary.replay(boundary.effects())
+        return out
+
+    return wrapper

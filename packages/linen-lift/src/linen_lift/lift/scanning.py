@@ -1,0 +1,331 @@
+"""Lifted `scan`.
+
+Three kinds of collections take part. *Broadcast* ones are the same in every iteration
+and closed over; *carried* ones go from one iteration to the next; the others are
+*scanned*: each iteration has its slice. Where all variables exist, the body is traced
+once, as in `jax.lax.scan`. Two cases need more, both only when variables are created:
+
+* New broadcast variables must not depend on an iteration, so they are computed
+  beforehand by evaluating that part of the body which depends on no iteration.
+* New carried variables have no value before the first iteration, so that iteration
+  runs outside of the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..dataflow import evaluate_independent
+from ..errors import BroadcastVariableError
+from ..filters import (
+    CollectionFilter,
+    StreamFilter,
+    is_filter_empty,
+    subtract_filters,
+)
+from ..scope import describe_place
+from .axes import (
+    AxisSpec,
+    broadcast,
+    cut_axis,
+    mapped_size,
+    note_axis,
+    split_in_out,
+    split_keys,
+)
+from .pack import pack
+
+__all__ = ["scan"]
+
+
+class _CarryGrew(Exception):
+    """The body made carried variables that did not exist before."""
+
+
+def _is_axis(x: Any) -> bool:
+    return x is None or x is broadcast
+
+
+def _move(tree: Any, source: int, target: int) -> Any:
+    if source == target:
+        return tree
+    return jax.tree.map(lambda x: jnp.moveaxis(x, source, target), tree)
+
+
+class _Arguments:
+    """Splits arguments into scanned and closed-over parts, and joins them again."""
+
+    def __init__(self, in_axes: Any, args: tuple[Any, ...]) -> None:
+        if isinstance(in_axes, list):
+            in_axes = tuple(in_axes)
+        if not isinstance(in_axes, tuple):
+            in_axes = (in_axes,) * len(args)
+        self.axes, self.treedef = jax.tree.flatten(in_axes, is_leaf=_is_axis)
+        self.parts = self.treedef.flatten_up_to(args)
+
+    def scanned(self) -> list[Any]:
+        return [
+            _move(part, axis, 0)
+            for part, axis in zip(self.parts, self.axes, strict=True)
+            if not _is_axis(axis)
+        ]
+
+    def join(self, slices: list[Any]) -> Any:
+        rest = iter(slices)
+        return self.treedef.unflatten(
+            part if _is_axis(axis) else next(rest)
+            for part, axis in zip(self.parts, self.axes, strict=True)
+        )
+
+
+def _place_outputs(ys: Any, out_axes: Any) -> Any:
+    axes, treedef = jax.tree.flatten(out_axes, is_leaf=_is_axis)
+    parts = [
+        jax.tree.map(lambda y: y[-1], part) if _is_axis(axis) else _move(part, 0, axis)
+        for part, axis in zip(treedef.flatten_up_to(ys), axes, strict=True)
+    ]
+    return treedef.unflatten(parts)
+
+
+def scan(
+    fn: Callable[..., Any],
+    variable_axes: Mapping[CollectionFilter, AxisSpec] = {},
+    variable_broadcast: CollectionFilter = False,
+    variable_carry: CollectionFilter = False,
+    split_rngs: Mapping[StreamFilter, bool] = {},
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    data_transform: Callable[..., Any] | None = None,
+    metadata_params: Mapping[Any, Any] = {},
+) -> Callable[..., Any]:
+    """Lifted `jax.lax.scan`: a loop over a scope function.
+
+    Args:
+        fn: a function `(scope, carry, *xs) -> (carry, ys)`.
+        variable_axes: for each collection, the axis along which the iterations'
+            variables are stacked. `In` and `Out` give an axis for one direction.
+        variable_broadcast: collections that all iterations share. They can be
+            created, but not changed.
+        variable_carry: collections whose changes the next iteration sees.
+        split_rngs: for each stream, whether the iterations get different keys.
+        in_axes: the axis of each `xs` to loop over, as a prefix; `broadcast` gives
+            every iteration the whole argument.
+        out_axes: the axis of `ys` along which results are stacked, as a prefix;
+            `broadcast` returns the last iteration's alone.
+        length: the number of iterations, where nothing scanned tells.
+        reverse: whether to start from the end.
+        unroll: as in `jax.lax.scan`.
+        data_transform: applied inside to `(variable_groups, rng_groups)` before the
+            scope is made; the groups are broadcast, carried, then scanned ones.
+        metadata_params: passed to the boxes whose axis is added or removed.
+
+    Returns:
+        The looping function `(scope, carry, *xs) -> (carry, ys)`.
+
+    Raises:
+        BroadcastVariableError: when a broadcast variable is created from the carry or
+            from scanned data.
+
+    Example:
+        >>> import linen_lift as nn, jax
+        >>> def layer(scope, x, _):
+        ...     return x * scope.param('w', nn.initializers.ones, ()), None
+        >>> layers = nn.lift.scan(layer, {'params': 0}, length=4,
+        ...                       split_rngs={'params': True})
+        >>> _, variables = nn.scope.init(layers)(jax.random.key(0), 2.0, None)
+        >>> variables['params']['w'].shape
+        (4,)
+    """
+    in_filters, var_in_axes, out_filters, var_out_axes = split_in_out(variable_axes)
+    rng_filters, splits = list(split_rngs), list(split_rngs.values())
+    not_broadcast = subtract_filters(True, variable_broadcast)
+
+    def inner(
+        scope_fn: Any,
+        repack_fn: Any,
+        variable_groups: Any,
+        rng_groups: Any,
+        init: Any,
+        *args: Any,
+    ) -> Any:
+        shared, carried, *stacked = variable_groups
+        arguments = _Arguments(in_axes, args)
+        size = length
+        if size is None:
+            size = mapped_size(
+                (tuple(var_in_axes), tuple(a for a in arguments.axes if not _is_axis(a))),
+                (
+                    tuple(stacked),
+                    tuple(
+                        part
+                        for part, axis in zip(
+                            arguments.parts, arguments.axes, strict=True
+                        )
+                        if not _is_axis(axis)
+                    ),
+                ),
+            )
+        stacked = [
+            _move(group, axis, 0)
+            for group, axis in zip(
+                cut_axis(stacked, var_in_axes, metadata_params),
+                var_in_axes,
+                strict=True,
+            )
+        ]
+        keys = split_keys(rng_groups, splits, size, "scan")
+        xs = (
+            stacked,
+            [k if split else () for k, split in zip(keys, splits, strict=True)],
+            arguments.scanned(),
+        )
+        # Immutable collections cannot change: they need not be carried.
+        roots = scope_fn.roots
+        moving = tuple(
+            {c: t for c, t in cols.items() if root.is_mutable_collection(c)}
+            for cols, root in zip(carried, roots, strict=True)
+        )
+        resting = tuple(
+            {c: t for c, t in cols.items() if not root.is_mutable_collection(c)}
+            for cols, root in zip(carried, roots, strict=True)
+        )
+
+        def iteration(
+            shared: Any, carried: Any, carry: Any, xs: Any, mutable: Any
+        ) -> tuple[Any, ...]:
+            stacked, split, slices = xs
+            streams = tuple(
+                part if is_split else group
+                for part, group, is_split in zip(split, rng_groups, splits, strict=True)
+            )
+            all_carried = tuple({**a, **b} for a, b in zip(resting, carried, strict=True))
+            groups = (shared, all_carried, *stacked)
+            if data_transform is not None:
+                groups, streams = data_transform(groups, streams)
+            scope = scope_fn(groups, streams, mutable)
+            out = fn(scope, carry, *arguments.join(slices))
+            if not (isinstance(out, tuple) and len(out) == 2):
+                raise TypeError(
+                    "The function of a lifted scan must return a pair (carry, ys); "
+                    f"found {type(out).__name__}."
+                )
+            carry, ys = out
+            _, new_carried, *_ = repack_fn(scope)
+            new_shared, _, *new_stacked = repack_fn(scope, changed_only=True)
+            return new_shared, new_carried, carry, ys, new_stacked
+
+        if not is_filter_empty(variable_broadcast) and any(
+            not is_filter_empty(root.mutable) for root in roots
+        ):
+            shared = _create_shared(iteration, shared, moving, init, xs, roots)
+
+        def loop(carried: Any, carry: Any, xs: Any, size: Any, check: bool) -> Any:
+            def body(state: Any, xs: Any) -> Any:
+                carried, carry = state
+                _, new, carry, ys, out = iteration(
+                    shared, carried, carry, xs, not_broadcast
+                )
+                if check and jax.tree.structure(new) != jax.tree.structure(carried):
+                    raise _CarryGrew
+                return (new, carry), (ys, out)
+
+            return jax.lax.scan(
+                body, (carried, carry), xs, length=size, reverse=reverse, unroll=unroll
+            )
+
+        try:
+            (carried_out, carry), (ys, stacked_out) = loop(
+                moving, init, xs, size, check=size != 0
+            )
+        except _CarryGrew:
+            first = -1 if reverse else 0
+            rest = slice(None, -1) if reverse else slice(1, None)
+            _, carried_out, carry, y, out = iteration(
+                shared,
+                moving,
+                init,
+                jax.tree.map(lambda x: x[first], xs),
+                not_broadcast,
+            )
+            (carried_out, carry), others = loop(
+                carried_out,
+                carry,
+                jax.tree.map(lambda x: x[rest], xs),
+                None if size is None else size - 1,
+                check=False,
+            )
+
+            def join(one: Any, more: Any) -> Any:
+                one = jnp.asarray(one)[None]
+                return jnp.concatenate([more, one] if reverse else [one, more])
+
+            ys, stacked_out = jax.tree.map(join, (y, out), others)
+
+        stacked_out = [
+            _move(group, 0, axis)
+            for group, axis in zip(stacked_out, var_out_axes, strict=True)
+        ]
+        stacked_out = note_axis(stacked_out, var_out_axes, metadata_params)
+        ys = _place_outputs(ys, out_axes)
+        return (carry, ys), (_created(shared, variable_groups[0]), carried_out,
+                             *stacked_out)
+
+    return pack(
+        inner,
+        (variable_broadcast, variable_carry, *in_filters),
+        (variable_broadcast, variable_carry, *out_filters),
+        rng_filters,
+        name="scan",
+    )
+
+
+def _create_shared(
+    iteration: Any, shared: Any, carried: Any, init: Any, xs: Any, roots: Any
+) -> Any:
+    """Broadcast variables with those added that the first iteration creates."""
+
+    def create(carried: Any, carry: Any, xs: Any) -> Any:
+        return iteration(shared, carried, carry, xs, True)[0]
+
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x)[1:], _dtype(x)), xs)
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(jnp.shape(x), _dtype(x)), (carried, init)
+    )
+    new, depends = evaluate_independent(create, (), (*like, one))
+    if any(depends):
+        found, _ = jax.tree_util.tree_flatten_with_path(new, is_leaf=lambda x: x is None)
+        key_path = found[depends.index(True)][0]
+        col, name, path = describe_place(key_path)
+        outer = roots[key_path[0].idx].path_text
+        raise BroadcastVariableError(col, name, f"{outer.rstrip('/')}{path}")
+    return tuple(_joined(old, add) for old, add in zip(shared, new, strict=True))
+
+
+def _dtype(x: Any) -> Any:
+    return getattr(x, "dtype", None) or jnp.result_type(x)
+
+
+def _joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    out = dict(old)
+    for name, value in new.items():
+        before = out.get(name)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        out[name] = _joined(before, value) if both else value  # type: ignore[arg-type]
+    return out
+
+
+def _created(shared: Any, before: Any) -> Any:
+    """What was added to the broadcast variables: nothing if none was created."""
+    if shared is before:
+        return tuple({} for _ in shared)
+    return tuple(
+        {c: t for c, t in new.items() if t is not old.get(c)}
+        for new, old in zip(shared, before, strict=True)
+    )

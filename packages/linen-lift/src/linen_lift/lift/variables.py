@@ -1,0 +1,255 @@
+"""Lifts that change what a scope function sees, without a JAX transform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..filters import (
+    CollectionFilter,
+    StreamFilter,
+    is_filter_empty,
+    subtract_filters,
+)
+from ..frozen_dict import unfreeze
+from ..rng import path_number
+from .axes import AxisSpec, cut_axis, note_axis, split_in_out
+from .pack import pack
+
+__all__ = ["add_metadata_axis", "fold_rngs", "map_variables", "swap_collection"]
+
+
+def _same(collections: Any) -> Any:
+    return collections
+
+
+def map_variables(
+    fn: Callable[..., Any],
+    mapped_collections: CollectionFilter = True,
+    map_in_fn: Callable[[Any], Any] = _same,
+    map_out_fn: Callable[[Any], Any] = _same,
+    init: bool = False,
+    mutable: bool = False,
+    rngs: StreamFilter = True,
+    variables: CollectionFilter = True,
+) -> Callable[..., Any]:
+    """Shows a scope function a transformed view of some collections.
+
+    Args:
+        fn: a function whose first argument is a scope.
+        mapped_collections: the collections to transform.
+        map_in_fn: makes the view of `{collection: variables}`.
+        map_out_fn: makes stored collections of a view.
+        init: whether variables may be created: `fn` runs once on a view in which it
+            creates them, and again on the view of what `map_out_fn` made of those.
+        mutable: whether variables of the view may be changed.
+        rngs: the streams that `fn` sees.
+        variables: further collections that it sees.
+
+    Returns:
+        The function of a scope.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> def double(collections):
+        ...     return {'params': {'w': 2 * collections['params']['w']}}
+        >>> def read(scope):
+        ...     return scope.get_variable('params', 'w')
+        >>> nn.scope.apply(nn.lift.map_variables(read, 'params', double))(
+        ...     {'params': {'w': 3}})
+        6
+    """
+    returns = mutable or init
+    closed = True if returns else subtract_filters(True, mapped_collections)
+
+    def inner(
+        scope_fn: Any,
+        repack_fn: Any,
+        variable_groups: Any,
+        rng_groups: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        stored, others = variable_groups
+
+        def out(views: Any) -> Any:
+            return tuple(map_out_fn(view) if view else {} for view in views)
+
+        created: Any = tuple({} for _ in stored)
+        if init and any(not is_filter_empty(root.mutable) for root in scope_fn.roots):
+            first = scope_fn((stored, others), rng_groups)
+            fn(first, *args, **kwargs)
+            created = out(repack_fn(first)[0])
+            stored = tuple({**a, **b} for a, b in zip(stored, created, strict=True))
+        views = tuple(map_in_fn(unfreeze(cols)) for cols in stored)
+        scope = scope_fn((views, others), rng_groups, closed)
+        result = fn(scope, *args, **kwargs)
+        changed, rest = repack_fn(scope)
+        if not returns:
+            return result, (tuple({} for _ in stored), rest)
+        mapped = out(changed)
+        mapped = tuple({**a, **b} for a, b in zip(created, mapped, strict=True))
+        return result, (mapped, rest)
+
+    return pack(
+        inner,
+        (mapped_collections, variables),
+        (mapped_collections, variables)
+        if returns
+        else (False, subtract_filters(variables, mapped_collections)),
+        (rngs,),
+        name="map_variables",
+        enable_kwargs=True,
+    )
+
+
+def swap_collection(fn: Callable[..., Any], col_a: str, col_b: str) -> Callable[..., Any]:
+    """Shows a scope function two collections under each other's names.
+
+    Args:
+        fn: a function whose first argument is a scope.
+        col_a: the name of a collection.
+        col_b: the name of another.
+
+    Returns:
+        The function of a scope.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> def read(scope):
+        ...     return scope.get_variable('params', 'w')
+        >>> nn.scope.apply(nn.lift.swap_collection(read, 'params', 'ema'))(
+        ...     {'params': {'w': 1}, 'ema': {'w': 2}})
+        2
+    """
+
+    def swap(collections: Mapping[str, Any]) -> dict[str, Any]:
+        swapped = {k: v for k, v in collections.items() if k not in (col_a, col_b)}
+        if collections.get(col_a):
+            swapped[col_b] = collections[col_a]
+        if collections.get(col_b):
+            swapped[col_a] = collections[col_b]
+        return swapped
+
+    return map_variables(fn, (col_a, col_b), swap, swap, mutable=True)
+
+
+def fold_rngs(
+    fn: Callable[..., Any],
+    variables: CollectionFilter = True,
+    rngs: StreamFilter = True,
+) -> Callable[..., Any]:
+    """Makes the computation of a scope function independent of its path.
+
+    The part of each key's number that stands for the path up to the scope is computed
+    once and enters as an array. Keys are as they would be, but the operations inside
+    are the same wherever the function is used, so a compiler can share its work.
+
+    Args:
+        fn: a function whose first argument is a scope.
+        variables: the collections that `fn` sees.
+        rngs: the streams that it sees.
+
+    Returns:
+        The function of a scope.
+
+    Example:
+        >>> import linen_lift as nn, jax
+        >>> def draw(scope):
+        ...     return scope.make_rng()
+        >>> one = nn.scope.apply(draw)({}, rngs=jax.random.key(0))
+        >>> two = nn.scope.apply(nn.lift.fold_rngs(draw))({}, rngs=jax.random.key(0))
+        >>> bool(one == two)
+        True
+    """
+
+    def inner(
+        scope_fn: Any,
+        repack_fn: Any,
+        variable_groups: Any,
+        rng_groups: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        offsets = path_offsets(scope_fn.roots)
+        scope = scope_fn(variable_groups, rng_groups, True, offsets)
+        out = fn(scope, *args, **kwargs)
+        return out, repack_fn(scope, changed_only=True)
+
+    return pack(
+        inner, (variables,), (variables,), (rngs,), name="fold_rngs", enable_kwargs=True
+    )
+
+
+def path_offsets(roots: Any) -> tuple[Any, ...]:
+    """The number of each scope's path, as a uint32 scalar.
+
+    Args:
+        roots: scopes.
+
+    Returns:
+        One scalar per scope, traced where an outer transform made it so.
+    """
+    offsets = []
+    for root in roots:
+        outer = root.root
+        number = path_number(root.path)
+        if outer._offset is None:
+            offsets.append(np.uint32(number))
+        else:
+            number -= path_number(outer._offset_path)
+            offsets.append(outer._offset + np.uint32(number & 0xFFFFFFFF))
+    return tuple(offsets)
+
+
+def add_metadata_axis(
+    fn: Callable[..., Any],
+    variable_axes: Mapping[CollectionFilter, AxisSpec] = {},
+    metadata_params: Mapping[Any, Any] = {},
+) -> Callable[..., Any]:
+    """Adds an axis to the boxes of variables, where `fn` stacked one by itself.
+
+    Args:
+        fn: a function whose first argument is a scope.
+        variable_axes: the axis by collection. Inside, boxes do not have the axis.
+        metadata_params: passed to the boxes.
+
+    Returns:
+        The function of a scope.
+
+    Example:
+        >>> import linen_lift as nn, jax
+        >>> def f(scope):
+        ...     init = nn.with_partitioning(nn.initializers.ones, ('rows',))
+        ...     return scope.param('w', init, (4, 2))
+        >>> f = nn.lift.add_metadata_axis(f, {'params': 0}, {nn.PARTITION_NAME: 'layers'})
+        >>> nn.scope.init(f)(jax.random.key(0))[1]['params']['w'].names
+        ('layers', 'rows')
+    """
+    in_filters, in_axes, out_filters, out_axes = split_in_out(variable_axes)
+
+    def inner(
+        scope_fn: Any,
+        repack_fn: Any,
+        variable_groups: Any,
+        rng_groups: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        *groups, others = variable_groups
+        groups = cut_axis(groups, in_axes, metadata_params)
+        scope = scope_fn((*groups, others), rng_groups)
+        out = fn(scope, *args, **kwargs)
+        *changed, rest = repack_fn(scope, changed_only=True)
+        return out, (*note_axis(changed, out_axes, metadata_params), rest)
+
+    return pack(
+        inner,
+        (*in_filters, True),
+        (*out_filters, True),
+        (True,),
+        name="add_metadata_axis",
+        enable_kwargs=True,
+    )

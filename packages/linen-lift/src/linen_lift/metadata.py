@@ -1,0 +1,372 @@
+"""Boxes that say what the axes of a variable mean.
+
+A box is a pytree node around a value. `param` and `variable` store the box and hand
+out the value, so a model need not know about it; lifted `vmap` and `scan` tell every
+box when they stack a new axis onto its value or take it off again. `Partitioned`, the
+one ready-made box, names the mesh axes that an array is split over.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from .errors import PartitioningUnspecifiedError
+
+__all__ = [
+    "PARTITION_NAME",
+    "AxisMetadata",
+    "Partitioned",
+    "add_axis",
+    "get_partition_spec",
+    "get_sharding",
+    "map_axis_meta",
+    "remove_axis",
+    "replace_boxed",
+    "unbox",
+    "with_partitioning",
+]
+
+PARTITION_NAME = "partition_name"
+"""The key of `metadata_params` under which `Partitioned` finds the new axis' name."""
+
+B = TypeVar("B", bound="AxisMetadata")
+
+
+class AxisMetadata(abc.ABC):
+    """The contract of a box: a pytree node that follows its value's axes.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> box = nn.Partitioned(1.0, ('rows', None))
+        >>> box.add_axis(0, {nn.PARTITION_NAME: 'layers'}).names
+        ('layers', 'rows', None)
+    """
+
+    @abc.abstractmethod
+    def unbox(self) -> Any:
+        """The value in the box."""
+
+    @abc.abstractmethod
+    def replace_boxed(self: B, value: Any) -> B:
+        """A box with the same metadata around `value`."""
+
+    @abc.abstractmethod
+    def add_axis(self: B, index: int, params: Mapping[Any, Any]) -> B:
+        """The box after an axis was inserted into its value at `index`.
+
+        Args:
+            index: the position of the axis in the value that has it; negative counts
+                from the end.
+            params: the `metadata_params` of the lifted transform.
+        """
+
+    @abc.abstractmethod
+    def remove_axis(self: B, index: int, params: Mapping[Any, Any]) -> B:
+        """The box after the axis at `index` was taken out of its value.
+
+        Args:
+            index: the position of the axis in the value that still has it; negative
+                counts from the end.
+            params: the `metadata_params` of the lifted transform.
+        """
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("value",),
+    meta_fields=("names", "mesh"),
+)
+@dataclasses.dataclass(frozen=True)
+class Partitioned(AxisMetadata):
+    """A value with the mesh axis that each of its dimensions is split over.
+
+    Args:
+        value: an array.
+        names: one entry per dimension: the name of a mesh axis, a tuple of names, or
+            None for a dimension that is not split.
+        mesh: if given, the value is constrained to this sharding whenever it is
+            taken out of the box.
+
+    Example:
+        >>> import linen_lift as nn, jax.numpy as jnp
+        >>> nn.Partitioned(jnp.ones((4, 2)), ('rows', None)).get_partition_spec()
+        PartitionSpec('rows', None)
+    """
+
+    value: Any
+    names: tuple[Any, ...]
+    mesh: Mesh | None = None
+
+    def unbox(self) -> Any:
+        """The value, constrained to its sharding if the box has a mesh."""
+        if self.mesh is None:
+            return self.value
+        sharding = NamedSharding(self.mesh, self.get_partition_spec())
+        return jax.lax.with_sharding_constraint(self.value, sharding)
+
+    def replace_boxed(self, value: Any) -> Partitioned:
+        """A box with the same names around `value`."""
+        return dataclasses.replace(self, value=value)
+
+    def _axis_name(self, params: Mapping[Any, Any]) -> Any:
+        if PARTITION_NAME not in params:
+            raise PartitioningUnspecifiedError(self)
+        return params[PARTITION_NAME]
+
+    def add_axis(self, index: int, params: Mapping[Any, Any]) -> Partitioned:
+        """The box with one more name.
+
+        Args:
+            index: where the new dimension is.
+            params: its name, under `PARTITION_NAME`.
+
+        Raises:
+            PartitioningUnspecifiedError: if `params` does not have the name.
+        """
+        name, names = self._axis_name(params), list(self.names)
+        if index < 0:
+            index += len(names) + 1
+        # Names may be fewer than dimensions; the rest are not split.
+        names += [None] * (index - len(names))
+        names.insert(index, name)
+        return dataclasses.replace(self, names=tuple(names))
+
+    def remove_axis(self, index: int, params: Mapping[Any, Any]) -> Partitioned:
+        """The box with one name less.
+
+        Args:
+            index: where the dimension is.
+            params: its name, under `PARTITION_NAME`.
+
+        Raises:
+            PartitioningUnspecifiedError: if `params` does not have the name.
+            ValueError: if another name is at that place.
+        """
+        name, names = self._axis_name(params), list(self.names)
+        if index < 0:
+            index += len(names)
+        found = names[index] if 0 <= index < len(names) else None
+        if found != name:
+            raise ValueError(
+                f"Cannot remove axis {name!r} at position {index} of the names "
+                f"{self.names}: found {found!r} there. Was the variable made with "
+                "the same variable_axes and metadata_params?"
+            )
+        if 0 <= index < len(names):
+            del names[index]
+        return dataclasses.replace(self, names=tuple(names))
+
+    def get_partition_spec(self) -> PartitionSpec:
+        """The names as a `jax.sharding.PartitionSpec`."""
+        return PartitionSpec(*self.names)
+
+    def get_sharding(self, mesh: Mesh) -> NamedSharding:
+        """The names as a sharding over `mesh`.
+
+        Args:
+            mesh: a mesh that has the named axes.
+        """
+        return NamedSharding(mesh, self.get_partition_spec())
+
+
+def with_partitioning(
+    init_fn: Callable[..., Any], names: tuple[Any, ...], mesh: Mesh | None = None
+) -> Callable[..., Partitioned]:
+    """Makes an initializer put its result into a `Partitioned` box.
+
+    Args:
+        init_fn: an initializer.
+        names: a mesh axis per dimension of what it makes.
+        mesh: see `Partitioned`.
+
+    Returns:
+        An initializer with the same arguments.
+
+    Example:
+        >>> import linen_lift as nn, jax
+        >>> init = nn.with_partitioning(nn.initializers.ones, ('rows', None))
+        >>> init(jax.random.key(0), (4, 2)).names
+        ('rows', None)
+    """
+
+    @functools.wraps(init_fn)
+    def boxed_init(*args: Any, **kwargs: Any) -> Partitioned:
+        return Partitioned(init_fn(*args, **kwargs), names, mesh)
+
+    return boxed_init
+
+
+def _is_box(x: Any) -> bool:
+    return isinstance(x, AxisMetadata)
+
+
+def map_axis_meta(fn: Callable[[Any], Any], tree: Any) -> Any:
+    """Applies `fn` to every box in a tree and leaves everything else alone.
+
+    Args:
+        fn: takes a box.
+        tree: a pytree.
+
+    Returns:
+        The tree with each box replaced by what `fn` returned.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> nn.map_axis_meta(lambda b: b.names, {'a': nn.Partitioned(1, ('x',)), 'b': 2})
+        {'a': ('x',), 'b': 2}
+    """
+    return jax.tree.map(
+        lambda x: fn(x) if isinstance(x, AxisMetadata) else x, tree, is_leaf=_is_box
+    )
+
+
+def has_boxes(tree: Any) -> bool:
+    """Whether any leaf of the tree is in a box."""
+    return any(map(_is_box, jax.tree.leaves(tree, is_leaf=_is_box)))
+
+
+def unbox(tree: Any) -> Any:
+    """Takes every value out of its box, nested boxes included.
+
+    Args:
+        tree: a pytree.
+
+    Returns:
+        The tree without boxes.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> nn.unbox({'a': nn.Partitioned(1, ('x',)), 'b': 2})
+        {'a': 1, 'b': 2}
+    """
+    return map_axis_meta(lambda box: unbox(box.unbox()), tree)
+
+
+def replace_boxed(tree: Any, updates: Any) -> Any:
+    """Puts new values into the boxes of a tree.
+
+    Args:
+        tree: a pytree with boxes.
+        updates: the same tree without boxes (`unbox(tree)`), with new values.
+
+    Returns:
+        `updates`, with the boxes of `tree` around its values.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> nn.replace_boxed({'a': nn.Partitioned(1, ('x',))}, {'a': 2})
+        {'a': Partitioned(value=2, names=('x',), mesh=None)}
+    """
+
+    def replace(old: Any, new: Any) -> Any:
+        if isinstance(old, AxisMetadata):
+            return old.replace_boxed(replace_boxed(old.unbox(), new))
+        return new
+
+    return jax.tree.map(replace, tree, updates, is_leaf=_is_box)
+
+
+def add_axis(tree: Any, index: int, params: Mapping[Any, Any]) -> Any:
+    """Tells every box in a tree that its value has a new axis.
+
+    Args:
+        tree: a pytree.
+        index: the position of the axis; negative counts from the end.
+        params: the `metadata_params` of the lifted transform.
+
+    Returns:
+        The tree with changed boxes.
+
+    Raises:
+        PartitioningUnspecifiedError: if a box needs a name that `params` lacks.
+    """
+
+    def add(box: AxisMetadata) -> AxisMetadata:
+        inner = add_axis(box.unbox(), index, params) if _nested(box) else None
+        box = box.add_axis(index, params)
+        return box if inner is None else box.replace_boxed(inner)
+
+    return map_axis_meta(add, tree) if has_boxes(tree) else tree
+
+
+def remove_axis(tree: Any, index: int, params: Mapping[Any, Any]) -> Any:
+    """The inverse of `add_axis`.
+
+    Args:
+        tree: a pytree.
+        index: the position of the axis; negative counts from the end.
+        params: the `metadata_params` of the lifted transform.
+
+    Returns:
+        The tree with changed boxes.
+
+    Raises:
+        PartitioningUnspecifiedError: if a box needs a name that `params` lacks.
+    """
+
+    def remove(box: AxisMetadata) -> AxisMetadata:
+        inner = remove_axis(box.unbox(), index, params) if _nested(box) else None
+        box = box.remove_axis(index, params)
+        return box if inner is None else box.replace_boxed(inner)
+
+    return map_axis_meta(remove, tree) if has_boxes(tree) else tree
+
+
+def _nested(box: AxisMetadata) -> bool:
+    # Looking for inner boxes must not trigger the constraint that `unbox` applies.
+    return isinstance(getattr(box, "value", None), AxisMetadata)
+
+
+def get_partition_spec(tree: Any) -> Any:
+    """The partition spec of every array in a tree.
+
+    Args:
+        tree: a pytree of arrays, or of their shapes, some in boxes.
+
+    Returns:
+        The tree with a `PartitionSpec` in the place of each box and array; an array
+        without a box is not split. Leaves that are no arrays become None.
+
+    Example:
+        >>> import linen_lift as nn, jax.numpy as jnp
+        >>> nn.get_partition_spec({'w': nn.Partitioned(jnp.ones(2), ('x',))})
+        {'w': PartitionSpec('x',)}
+    """
+
+    def spec(x: Any) -> Any:
+        if isinstance(x, AxisMetadata):
+            get = getattr(x, "get_partition_spec", None)
+            return PartitionSpec() if get is None else get()
+        return PartitionSpec() if hasattr(x, "shape") else None
+
+    return jax.tree.map(spec, tree, is_leaf=_is_box)
+
+
+def get_sharding(tree: Any, mesh: Mesh) -> Any:
+    """The sharding over a mesh of every array in a tree.
+
+    Args:
+        tree: a pytree of arrays, or of their shapes, some in boxes.
+        mesh: the mesh that the boxes name axes of.
+
+    Returns:
+        The tree with a `NamedSharding` in the place of each box and array.
+
+    Example:
+        >>> import linen_lift as nn, jax, numpy as np
+        >>> mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ('x',))
+        >>> nn.get_sharding({'w': np.ones(2)}, mesh)['w'].spec
+        PartitionSpec()
+    """
+    return jax.tree.map(
+        lambda spec: NamedSharding(mesh, spec),
+        get_partition_spec(tree),
+        is_leaf=lambda x: isinstance(x, PartitionSpec),
+    )

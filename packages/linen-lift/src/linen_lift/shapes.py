@@ -1,0 +1,112 @@
+"""The shapes that an initializer makes, found without running it.
+
+`param` compares a stored value with what its initializer would make. Tracing the
+initializer each time would cost more than the layer that uses the parameter, so the
+answer is kept per code of the initializer and arguments. Only what is surely
+immutable enters the key, and the table holds code and numbers, never arrays.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+__all__ = ["initial_shapes"]
+
+_Shapes = tuple[tuple[int, ...], ...]
+_MAX_ENTRIES = 4096
+_cache: dict[Any, _Shapes] = {}
+
+# `type` is included because dtypes are often given as scalar types.
+_CONSTANTS = (int, float, complex, str, bytes, bool, type(None), np.dtype, type)
+
+
+class _NotConstant(Exception):
+    pass
+
+
+def _constant_key(value: Any) -> Any:
+    """A hashable stand-in for a value that can never change, or `_NotConstant`."""
+    if isinstance(value, types.FunctionType):
+        cells = value.__closure__ or ()
+        return (
+            value.__code__,
+            tuple([_constant_key(cell.cell_contents) for cell in cells]),
+            _constant_key(value.__defaults__),
+            tuple(
+                (k, _constant_key(v)) for k, v in (value.__kwdefaults__ or {}).items()
+            ),
+        )
+    if isinstance(value, tuple):
+        return (type(value), *[_constant_key(v) for v in value])
+    if isinstance(value, _CONSTANTS):
+        return (type(value), value)
+    if isinstance(value, functools.partial):
+        return (
+            functools.partial,
+            _constant_key(value.func),
+            _constant_key(value.args),
+            tuple((k, _constant_key(v)) for k, v in value.keywords.items()),
+        )
+    if isinstance(value, types.BuiltinFunctionType):
+        return value
+    # `jnp.float32` and the like are instances of a class of JAX's own.
+    if type(value).__name__ == "_ScalarMeta" or callable(value):
+        wrapped = getattr(value, "__wrapped__", None)
+        if isinstance(wrapped, types.FunctionType):  # a jitted function
+            return (type(value), _constant_key(wrapped))
+    raise _NotConstant
+
+
+@functools.cache
+def _typed_key_struct(impl: Any) -> Any:
+    return jax.eval_shape(lambda: jax.random.key(0, impl=impl))
+
+
+def _trace(fn: Callable[..., Any], key: Any, args: Any, kwargs: Any) -> _Shapes:
+    if key is None:
+        struct = _typed_key_struct(jax.config.jax_default_prng_impl)
+    else:
+        struct = jax.ShapeDtypeStruct(key.shape, key.dtype)
+    made = jax.eval_shape(lambda k: fn(k, *args, **kwargs), struct)
+    return tuple(x.shape for x in jax.tree.leaves(made))
+
+
+def initial_shapes(
+    fn: Callable[..., Any],
+    key: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    found: _Shapes,
+) -> _Shapes:
+    """The shapes of the leaves that `fn(key, *args, **kwargs)` makes.
+
+    Args:
+        fn: an initializer.
+        key: an example of a key, or None.
+        args: its other arguments.
+        kwargs: its keyword arguments.
+        found: the shapes that the answer will be compared with. A remembered answer
+            that differs is checked by tracing before it is given, because what an
+            initializer reads from globals may have changed.
+
+    Returns:
+        One shape per leaf, in order.
+    """
+    try:
+        place = (_constant_key(fn), _constant_key(args), _constant_key(tuple(kwargs)))
+        place = (*place, _constant_key(tuple(kwargs.values())))
+        known = _cache.get(place)
+    except (_NotConstant, TypeError, ValueError):  # ValueError: an empty closure cell
+        return _trace(fn, key, args, kwargs)
+    if known != found:
+        known = _trace(fn, key, args, kwargs)
+        if len(_cache) >= _MAX_ENTRIES:
+            _cache.clear()
+        _cache[place] = known
+    return known
