@@ -48,7 +48,6 @@ XS = jnp.linspace(0.1, 1.6, 5)
 # its function out between any two. Each input is mapped over a random subset.
 
 SIZES = {"i": 2, "j": 3, None: 2}
-UNNAMED = None
 
 
 def _scanned(f):
@@ -136,10 +135,9 @@ def mapped_gradient(program):
     levels = reversed(program["order"])
     for axis, stage in zip(levels, stages[1:], strict=True):
         at = {k: 0 if axis in m else None for k, m in program["mapped"].items()}
+        in_axes = ({"a": at["a"], "b": at["b"]}, at["x"])
         gradient = stage(
-            jax.vmap(gradient, ({"a": at["a"], "b": at["b"]}, at["x"]), axis_name=axis)
-            if axis is not UNNAMED
-            else jax.vmap(gradient, ({"a": at["a"], "b": at["b"]}, at["x"]))
+            jax.vmap(gradient, in_axes, axis_name=axis, axis_size=SIZES[axis])
         )
     return gradient
 
@@ -254,9 +252,11 @@ def test_one_name_or_several(names):
 
 
 def test_any_hashable_is_a_name():
-    g = jax.grad(lambda w, x: loss(psum_cotangents(w, 7), x))
-    h = jax.vmap(by_hand(7), (None, 0), axis_name=7)
-    same(jax.vmap(g, (None, 0), axis_name=7)(W, XS), h(W, XS))
+    name = frozenset("ab")
+    want = batch(by_hand("batch"))(W, XS)
+    for stage in (STAGES["eager"], jax.jit):
+        g = jax.vmap(stage(reduced(name)), (None, 0), axis_name=name)
+        same(g(W, XS), want)
 
 
 def test_maps_within_the_differentiated_function():
@@ -420,12 +420,14 @@ def test_the_way_forward_is_the_identity():
         "numpy": np.ones(2),
         "object": "text",
     }
-    seen = []
-    jax.vmap(lambda _: seen.append(psum_cotangents(tree, "batch")), axis_name="batch")(
-        XS
-    )
-    assert seen[0]["w"].tolist() == [0.0, 1.0, 2.0]
-    assert all(seen[0][k] is tree[k] for k in tree if k != "w")
+    seen = {}
+
+    def f(x):
+        seen.update(psum_cotangents(tree, "batch"))
+        return seen["w"] + x
+
+    assert batch(f, 0)(jnp.zeros(2)).tolist() == [[0.0, 1.0, 2.0]] * 2
+    assert all(seen[key] is tree[key] for key in tree if key != "w")
 
 
 def test_integers_and_keys_have_no_gradient():
@@ -455,8 +457,9 @@ def count(jaxpr, name):
 
 
 def test_a_known_answer_costs_one_sum_or_nothing():
-    shared = jax.make_jaxpr(batch(reduced("batch")))(W, XS)
-    own = jax.make_jaxpr(batch(reduced("batch"), (0, 0)))(XS, XS)
+    gradient = reduced("batch", f=lambda w, x: jnp.sin(w * x))
+    shared = jax.make_jaxpr(batch(gradient))(W, XS)
+    own = jax.make_jaxpr(batch(gradient, (0, 0)))(XS, XS)
     assert count(shared, "psum") + count(shared, "reduce_sum") == 1
     assert count(own, "psum") + count(own, "reduce_sum") == 0
     for jaxpr in (shared, own):
@@ -492,6 +495,11 @@ def test_an_unbound_name(tree):
         batch(lambda x: psum_cotangents(tree, ("batch", "nowhere")), 0)(XS)
     with pytest.raises(NameError, match="nowhere"):
         jax.jit(lambda t: psum_cotangents(t, "nowhere"))(tree)
+
+
+def test_an_integer_is_a_position_to_jax():
+    with pytest.raises(ValueError, match=r"named 0.*position"):
+        jax.vmap(reduced(0), (None, 0), axis_name=0)(W, XS)
 
 
 def test_forward_mode_over_the_function_is_the_error_of_custom_vjp():

@@ -94,7 +94,7 @@ def psum_cotangents(tree: T, axis_names: Hashable) -> T:
       NameError: a name is not bound by a surrounding `vmap` or `shard_map`; on the
         way back, if the differentiation is outside the map that binds the name.
       ValueError: a name is an axis of `pmap`, or of `shard_map` without
-        ``check_vma=True``.
+        ``check_vma=True``; or it is an integer.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -108,12 +108,14 @@ def psum_cotangents(tree: T, axis_names: Hashable) -> T:
     names = tuple(dict.fromkeys(_flat_names(axis_names)))
     # Indices first: an unbound name is an error whatever the tree holds.
     indices = {name: lax.axis_index(name) for name in names}
+    _refuse_positions(names)
     mapped = [name for name in names if not _sums_itself(name)]
     leaves, treedef = jax.tree.flatten(tree)
     places = [i for i, leaf in enumerate(leaves) if _is_inexact(leaf)]
     if not mapped or not places:
         return tree
-    no_collectives = _varying_axes() != frozenset()
+    # JAX has no collectives over a map within a `shard_map` that tracks variation.
+    no_collectives = bool(_varying_axes())
     for name in mapped:
         index = indices[name]
         # What the question is asked about must not carry a tangent, or it would be
@@ -143,6 +145,17 @@ def _flat_names(axis_names: Any) -> Iterator[Hashable]:
             yield from _flat_names(name)
     else:
         yield axis_names
+
+
+def _refuse_positions(names: tuple[Hashable, ...]) -> None:
+    """Refuse integers: a map may have such a name, but collectives cannot use it."""
+    for name in names:
+        if isinstance(name, int):
+            raise ValueError(
+                f"cannot sum gradients over an axis named {name!r}: jax.lax.psum reads"
+                " an integer as the position of an array axis. Give the map another"
+                " axis_name, such as a string."
+            )
 
 
 def _is_inexact(leaf: Any) -> bool:
@@ -188,7 +201,7 @@ def _is_mapped(xs: list[Any], index: Any) -> tuple[list[Any], list[Any]]:
     This body only gives the types. Every call sits under the map that binds the
     index, so what runs in the end is the rule.
     """
-    return [np.False_ for _ in xs], [np.uint32(0) for _ in xs]
+    return [np.False_ for _ in xs], [np.int32(0) for _ in xs]
 
 
 @_is_mapped.def_vmap
@@ -199,11 +212,10 @@ def _is_mapped_rule(
     unmapped = [False for _ in xs]
     if not is_this_axis:
         return _is_mapped(xs, index), (unmapped, unmapped)
-    # NumPy constants, and the rows of unmapped arrays unbatched: see the module's
+    # NumPy bools, and the rows of unmapped arrays unbatched: see the module's
     # docstring for what hangs on both.
-    own = np.arange(axis_size, dtype=np.uint32)
     flags = [np.bool_(mapped) for mapped in xs_mapped]
-    rows = [own if mapped else np.uint32(0) for mapped in xs_mapped]
+    rows = [index if mapped else np.int32(0) for mapped in xs_mapped]
     return (flags, rows), (unmapped, list(xs_mapped))
 
 
@@ -250,12 +262,30 @@ def _sum_later(cotangent: Any, name: Hashable, flag: Any, row: Any) -> Any:
     each = lax.all_gather(cotangent, name)
     total = jnp.broadcast_to(jnp.sum(each, axis=0), each.shape)
     stack = lax.select(flag, each, total)
+    # Unsigned, which spares the treatment of negative rows.
+    row = lax.convert_element_type(row, jnp.uint32)
     return lax.dynamic_index_in_dim(stack, row, axis=0, keepdims=False)
 
 
-def _sum_by_rule(cotangent: Any, name: Hashable, row: Any, index: Any) -> Any:
-    """The same by a batching rule, where JAX has no collectives over a `vmap` axis."""
+@jax.custom_jvp
+def _sum_linear(cotangent: Any, row: Any, index: Any) -> Any:
     return _sum_if_unmapped(cotangent, row, index)
+
+
+@_sum_linear.defjvp
+def _sum_linear_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    # Said by hand, because the derivative of a `custom_vmap` function asks the rule
+    # with an index that is not batched at any level.
+    _, row, index = primals
+    return _sum_linear(*primals), _sum_linear(tangents[0], row, index)
+
+
+def _sum_by_rule(cotangent: Any, name: Hashable, row: Any, index: Any) -> Any:
+    """The same by a batching rule, where there are no collectives to use.
+
+    It cannot be transposed inside the map: `custom_vmap` has no reverse mode.
+    """
+    return _sum_linear(cotangent, row, index)
 
 
 @custom_vmap
