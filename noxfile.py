@@ -6,6 +6,7 @@ Arguments after ``--`` go to the program that the session runs, most often pytes
 
 import glob
 import os
+import random
 import re
 import subprocess
 import sys
@@ -72,11 +73,20 @@ def environment(**changes: str) -> dict[str, str]:
     return {"JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"), **changes}
 
 
-def pytest(session: nox.Session, *args: str, workers="auto", **options) -> None:
+def pytest(
+    session: nox.Session,
+    *args: str,
+    python: str = "python",
+    workers: str = "auto",
+    env: dict[str, str] | None = None,
+) -> None:
     """Run pytest in worker processes; the session's own arguments come last."""
-    options.setdefault("env", environment())
+    # The workers must agree on the order of sets, or they collect different tests.
+    seed = os.environ.get("PYTHONHASHSEED") or str(random.randrange(1, 2**32))
+    session.log(f"PYTHONHASHSEED={seed}")
+    command = (python, "-m", "pytest", "-n", workers, *args, *session.posargs)
     session.run(
-        "python", "-m", "pytest", "-n", workers, *args, *session.posargs, **options
+        *command, env={**(env or environment()), "PYTHONHASHSEED": seed}, external=True
     )
 
 
@@ -207,10 +217,9 @@ def gpu(session: nox.Session) -> None:
     # Without this, a JAX that finds no GPU would pass every test on the CPU.
     probe = "import jax; print(jax.__version__, jax.devices('gpu'))"
     session.run(python, "-c", probe, env=env, external=True)
-    workers = ("-n", os.environ.get("GPU_WORKERS", "4"))
     tests = () if has_paths(session) else test_folders(PACKAGES)
-    command = (python, "-m", "pytest", *workers, *tests, *session.posargs)
-    session.run(*command, env=env, external=True)
+    workers = os.environ.get("GPU_WORKERS", "4")
+    pytest(session, *tests, python=python, workers=workers, env=env)
 
 
 def cuda_driver() -> int | None:
