@@ -117,11 +117,10 @@ def psum_cotangents(tree: T, axis_names: Hashable) -> T:
     # JAX has no collectives over a map within a `shard_map` that tracks variation.
     no_collectives = bool(_varying_axes())
     for name in mapped:
-        index = indices[name]
         # What the question is asked about must not carry a tangent, or it would be
         # traced by the differentiation instead of answered by the map.
         asked = [lax.stop_gradient(leaves[i]) for i in places]
-        flags, rows = _is_mapped(asked, index)
+        flags, rows, index = _is_mapped(asked, indices[name])
         for i, flag, row in zip(places, flags, rows, strict=True):
             answered = not isinstance(flag, jax.core.Tracer)
             if answered and flag:
@@ -195,13 +194,17 @@ def _sums_itself(name: Hashable) -> bool:
 
 
 @custom_vmap
-def _is_mapped(xs: list[Any], index: Any) -> tuple[list[Any], list[Any]]:
+def _is_mapped(xs: list[Any], index: Any) -> tuple[list[Any], list[Any], Any]:
     """For each array: is it mapped where `index` is, and which row is its result.
+
+    The index comes back too. Within `shard_map`, JAX gives the index of a map the type
+    of a value that varies over a mesh axis, of which there is none; the type of this
+    result is sound.
 
     This body only gives the types. Every call sits under the map that binds the
     index, so what runs in the end is the rule.
     """
-    return [np.False_ for _ in xs], [np.int32(0) for _ in xs]
+    return [np.False_ for _ in xs], [np.int32(0) for _ in xs], np.int32(0)
 
 
 @_is_mapped.def_vmap
@@ -211,12 +214,12 @@ def _is_mapped_rule(
     xs_mapped, is_this_axis = in_batched
     unmapped = [False for _ in xs]
     if not is_this_axis:
-        return _is_mapped(xs, index), (unmapped, unmapped)
+        return _is_mapped(xs, index), (unmapped, unmapped, False)
     # NumPy bools, and the rows of unmapped arrays unbatched: see the module's
     # docstring for what hangs on both.
     flags = [np.bool_(mapped) for mapped in xs_mapped]
     rows = [index if mapped else np.int32(0) for mapped in xs_mapped]
-    return (flags, rows), (unmapped, list(xs_mapped))
+    return (flags, rows, index), (unmapped, list(xs_mapped), True)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))

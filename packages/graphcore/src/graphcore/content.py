@@ -1,0 +1,151 @@
+"""Equality and hash by content, where Python's own are too loose or too strict.
+
+Python says `1 == True == 1.0` and `0.0 == -0.0`, and refuses to answer for arrays. A
+definition that decides whether a compiled function may be reused needs to tell the
+first apart, and a variable that is compared needs an answer for the second.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import decimal
+import enum
+import fractions
+import pathlib
+import re
+import types
+from typing import Any
+
+import jax
+import numpy as np
+
+__all__ = ["is_immutable", "snapshot", "static_key", "values_equal"]
+
+
+def static_key(value: Any) -> Any:
+    """Returns a stand-in for a static value that compares as strictly as needed.
+
+    Args:
+        value: Any static value.
+
+    Returns:
+        Something that is hashable if the value is, and equal to the stand-in of
+        another value only if the two have the same type and are equal: numbers of
+        different types differ, `0.0` and `-0.0` differ, a NaN equals itself.
+
+    Example:
+        >>> static_key(1) == static_key(True), static_key((1, 2)) == static_key((1, 2))
+        (False, True)
+    """
+    kind = type(value)
+    if kind is float:
+        return float, value.hex()
+    if kind is complex:
+        return complex, value.real.hex(), value.imag.hex()
+    if kind is tuple:
+        return tuple, tuple(map(static_key, value))
+    if kind is frozenset:
+        return frozenset, frozenset(map(static_key, value))
+    return kind, value
+
+
+# Types whose instances can't change what they equal.
+_IMMUTABLE = (
+    *(type(None), type(...), bool, int, float, complex, str, bytes, range),
+    *(type, types.ModuleType, types.MethodType, types.BuiltinFunctionType),
+    *(enum.Enum, decimal.Decimal, fractions.Fraction, pathlib.PurePath, re.Pattern),
+    *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo),
+    *(np.dtype, np.generic, jax.ShapeDtypeStruct, jax.Device),
+    *(jax.sharding.Sharding, jax.sharding.Mesh, jax.sharding.PartitionSpec),
+)
+_immutable_types: set[type[Any]] = set()
+
+
+def is_immutable(value: Any) -> bool:
+    """Tells whether a value surely keeps comparing as it does now.
+
+    Args:
+        value: Any hashable value.
+
+    Returns:
+        True for values of well-known immutable types, and for those that compare by
+        identity, since a change in place does not alter that.
+
+    Example:
+        >>> is_immutable('text'), is_immutable(len), is_immutable(frozenset([1]))
+        (True, True, False)
+    """
+    kind = type(value)
+    if kind in _immutable_types:
+        return True
+    if issubclass(kind, _IMMUTABLE) or (
+        kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__
+    ):
+        _immutable_types.add(kind)
+        return True
+    return False
+
+
+def snapshot(value: Any) -> Any:
+    """Returns a static value in a form that later changes in place don't reach.
+
+    Args:
+        value: Any value.
+
+    Returns:
+        The value itself if it is immutable; else a deep copy, if one can be made that
+        equals it.
+
+    Example:
+        >>> words = ['a']; kept = snapshot(words); words.append('b'); kept
+        ['a']
+    """
+    if is_immutable(value):
+        return value
+    try:
+        duplicate = copy.deepcopy(value)
+        return duplicate if static_key(duplicate) == static_key(value) else value
+    except Exception:  # `__deepcopy__` and `__eq__` of a stranger may raise anything.
+        return value
+
+
+def _leaves_equal(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    is_array = isinstance(a, jax.Array | np.ndarray)
+    if is_array != isinstance(b, jax.Array | np.ndarray):
+        return False
+    if not is_array:
+        return static_key(a) == static_key(b)
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+        a, b = jax.random.key_data(a), jax.random.key_data(b)
+    return bool(np.array_equal(np.asarray(a), np.asarray(b)))
+
+
+def values_equal(a: Any, b: Any) -> bool:
+    """Compares two values, arrays in pytrees included, by content.
+
+    Args:
+        a: An array, or a pytree of arrays and other values.
+        b: Likewise.
+
+    Returns:
+        Whether structure, shapes, dtypes and elements are the same.
+
+    Example:
+        >>> import numpy as np
+        >>> values_equal({'x': np.ones(2)}, {'x': np.ones(2)})
+        True
+        >>> values_equal(np.ones(2), np.ones(3))
+        False
+    """
+    if a is b:
+        return True
+    a_leaves, a_structure = jax.tree.flatten(a)
+    b_leaves, b_structure = jax.tree.flatten(b)
+    if a_structure != b_structure:
+        return False
+    return all(map(_leaves_equal, a_leaves, b_leaves))

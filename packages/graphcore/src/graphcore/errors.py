@@ -1,0 +1,45 @@
+"""Errors that belong to this package, and the one way a path is written in a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["TraceContextError", "path_text"]
+
+
+class TraceContextError(ValueError):
+    """A node or variable was used or mutated from a trace it does not belong to.
+
+    Every node and variable belongs to the JAX trace in which it was made. Storing a
+    value of another trace in it would leak a tracer, so the write is refused. Pass
+    the object through the transformation as an argument instead of capturing it.
+
+    Example:
+        >>> import graphcore as gc, jax, jax.numpy as jnp
+        >>> total = gc.Variable(jnp.array(0.0))
+        >>> @jax.jit
+        ... def add(x):
+        ...     total.value = total.value + x
+        >>> try:
+        ...     add(1.0)
+        ... except gc.TraceContextError as error:
+        ...     print(str(error).partition(':')[0])
+        Cannot mutate Variable from a different trace level
+    """
+
+
+def path_text(path: Iterable[Any]) -> str:
+    """Writes a path as `layers/3/kernel`, the root as `<root>`.
+
+    Args:
+        path: The keys from the root to the place that is meant.
+
+    Returns:
+        The keys, separated by slashes.
+
+    Example:
+        >>> path_text(('layers', 3, 'kernel')), path_text(())
+        ('layers/3/kernel', '<root>')
+    """
+    return "/".join(map(str, path)) or "<root>"

@@ -1,0 +1,84 @@
+"""What every graph node type of our own has below its attributes.
+
+An owned node knows the trace it was made in and refuses to be changed from another
+one; it can hold the plan of the graph below it; and it clears the plans that depend on
+it when its structure changes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Protocol
+
+from typing_extensions import Self
+
+from graphcore._jax import TraceState, current_trace
+from graphcore.errors import TraceContextError
+
+__all__ = ["OwnedNode"]
+
+
+class _Clearable(Protocol):
+    def clear(self) -> None: ...
+
+
+class OwnedNode:
+    """Base of the graph nodes whose edits this library sees.
+
+    The bookkeeping is in slots, so that `vars(node)` holds the attributes and nothing
+    else.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "_dependents", "_plan", "_trace")
+
+    # The plan of the graph below this node, if one was made.
+    _plan: Any
+    # The plans that depend on this node as an inner one.
+    _dependents: tuple[weakref.ref[_Clearable], ...]
+    _trace: TraceState
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        node = object.__new__(cls)
+        _set_plan(node, None)
+        _set_dependents(node, ())
+        _set_trace(node, current_trace())
+        return node
+
+    def _containers(self) -> tuple[Any, ...]:
+        """The dicts and lists that hold the children; `vars(self)` is the first."""
+        return (self.__dict__,)
+
+    def _check_writable(self) -> None:
+        here = current_trace()
+        if self._trace is not here and self._trace != here:
+            raise TraceContextError(
+                f"Cannot mutate {type(self).__name__} from a different trace level: it "
+                "was made outside the JAX transformation that is running (or inside "
+                "one that has ended). Pass it to the transformed function as an "
+                "argument."
+            )
+
+    def _structure_changed(self) -> None:
+        """Clears every plan that depends on this node.
+
+        A plan would find out by itself; this lets go of what was replaced.
+        """
+        if self._plan is not None:
+            self._plan.clear()
+            _set_plan(self, None)
+        if self._dependents:
+            for reference in self._dependents:
+                plan = reference()
+                if plan is not None:
+                    plan.clear()
+            _set_dependents(self, ())
+
+    def _join_plan(self, reference: weakref.ref[_Clearable]) -> None:
+        alive = tuple(r for r in self._dependents if r() is not None)
+        _set_dependents(self, (*alive, reference))
+
+
+_set_plan = OwnedNode.__dict__["_plan"].__set__
+_set_dependents = OwnedNode.__dict__["_dependents"].__set__
+_set_trace = OwnedNode.__dict__["_trace"].__set__
+set_plan = _set_plan

@@ -1,0 +1,351 @@
+"""Plans: what is known of a graph, and a quick way to tell that it still holds.
+
+Walking a graph takes time for every attribute; a training step must not pay it. So the
+result of a walk is kept as a *plan* with the root, together with everything that it
+depends on. Whether a plan holds is decided by comparing that, in a handful of passes
+that run in C: the same children (`is`) under the same keys in the same containers, the
+same types, the same metadata. It works for any kind of edit, also for those that no
+`__setattr__` sees, because it looks at what is there rather than waiting to be told.
+
+Three kinds of thing can change without a trace in a container: metadata of a variable
+(its owner advances `metadata_epoch`), static values changed in place (compared with a
+snapshot), and foreign nodes (flattened anew).
+
+A plan must not keep anything alive that its root would not. It holds no strong
+reference to the root; and a write to any node in it through the node's own methods
+clears it, so that what was replaced can be collected at once.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from itertools import chain
+from operator import attrgetter, is_
+from typing import Any
+
+from graphcore._jax import TraceState, current_trace
+from graphcore.content import static_key
+from graphcore.errors import TraceContextError, path_text
+from graphcore.graphdef import GraphDef, VariableDef
+from graphcore.owned import OwnedNode, set_plan
+from graphcore.refmap import RefMap
+from graphcore.registry import find_node_impl
+from graphcore.variable_impl import VariableImpl
+from graphcore.variables import OWN, metadata_epoch
+from graphcore.walk import Path, Visit, walk
+
+__all__ = ["Layout", "Plan", "plan_of"]
+
+_values_of: Callable[[dict[Any, Any]], Any] = dict.values
+_dict_of = attrgetter("__dict__")
+
+
+class Layout:
+    """The variables of a definition in order of index: where they stand, what they are.
+
+    It refers to no object of the graph, so states may keep it.
+    """
+
+    __slots__ = ("definitions", "paths", "root")
+
+    def __init__(
+        self,
+        root: GraphDef[Any],
+        paths: tuple[Path, ...],
+        definitions: tuple[VariableDef[Any], ...],
+    ) -> None:
+        self.root = root
+        self.paths = paths
+        self.definitions = definitions
+
+
+class Plan:
+    """The definition and variables of the graph below one root, while they hold.
+
+    Attributes:
+        layout: The definition, and paths and definitions of the variables.
+        variables: The variables in order of index.
+        impls: How each variable is handled.
+        all_owned: Whether all of them are `Variable`s.
+        trace: The trace that all members belong to, None if none of them tells.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_dict_sizes",
+        "_dicts",
+        "_epoch",
+        "_foreign_metadata",
+        "_keys",
+        "_list_sizes",
+        "_lists",
+        "_mutable_statics",
+        "_node_dicts",
+        "_node_types",
+        "_nodes",
+        "_root_type",
+        "_unwatched",
+        "_values",
+        "_variable_types",
+        "all_owned",
+        "can_be_kept",
+        "combined",
+        "impls",
+        "layout",
+        "trace",
+        "variables",
+    )
+
+    def __init__(self, root: Any, definition: GraphDef[Any], visit: Visit) -> None:
+        leaves = visit.leaves
+        self._epoch: object = metadata_epoch.mark
+        self.layout = Layout(
+            definition,
+            tuple(leaf.path for leaf in leaves),
+            tuple(leaf.definition for leaf in leaves),
+        )
+        self.variables: list[Any] = [leaf.variable for leaf in leaves]
+        self.impls: list[VariableImpl] = [leaf.impl for leaf in leaves]
+        self.all_owned = all(leaf.impl is OWN for leaf in leaves)
+        self.trace = _common_trace(visit)
+        # What is known of this plan together with those of other roots.
+        self.combined: dict[Any, Any] = {}
+
+        own = root._containers() if isinstance(root, OwnedNode) else ()
+        self._root_type: type[Any] | None = type(root)
+        dicts = [c for c in visit.containers if isinstance(c, dict)]
+        lists = [c for c in visit.containers if not isinstance(c, dict)]
+        self._dict_sizes = list(map(len, dicts))
+        self._list_sizes = list(map(len, lists))
+        self._keys = list(chain.from_iterable(dicts))
+        self._values = list(
+            chain(
+                chain.from_iterable(map(_values_of, dicts)),
+                chain.from_iterable(lists),
+            )
+        )
+        # The root's own containers come first in both, and are not kept.
+        self._dicts: list[Any] = dicts[1:] if own else dicts
+        self._lists: list[Any] = lists[len(own) - 1 :] if own else lists
+        inner = [
+            n for _, n in visit.nodes if n is not root and isinstance(n, OwnedNode)
+        ]
+        self._nodes = inner
+        self._node_types = list(map(type, inner))
+        self._node_dicts = list(map(_dict_of, inner))
+        self._variable_types = list(map(type, self.variables))
+        self._unwatched = visit.unwatched
+        self._mutable_statics: list[tuple[Any, Any, int]] = []
+        # An unhashable static value is refused at a compiled call; until then there is
+        # no sure way to see that it changed.
+        self.can_be_kept = True
+        for value, kept in visit.mutable_statics:
+            try:
+                recorded = static_key(kept)
+                self._mutable_statics.append((value, recorded, hash(value)))
+            except TypeError:
+                self.can_be_kept = False
+        self._foreign_metadata = [
+            (leaf.impl, leaf.variable, leaf.definition.metadata)
+            for leaf in leaves
+            if not leaf.impl.is_owned
+        ]
+
+    def clear(self) -> None:
+        """Makes the plan hold no longer, and lets go of all objects."""
+        self._root_type = None
+        self.variables = []
+        self.impls = []
+        self.combined = {}
+        self._dicts = self._lists = self._keys = self._values = []
+        self._nodes = self._node_dicts = []
+        self._unwatched = []
+        self._mutable_statics = []
+        self._foreign_metadata = []
+
+    def holds(self, root: Any) -> bool:
+        """Tells whether walking the graph now would give this plan again."""
+        if type(root) is not self._root_type:
+            return False
+        root_dict, *root_lists = root._containers()
+        dicts = [root_dict, *self._dicts]
+        lists = [*root_lists, *self._lists] if root_lists else self._lists
+        return (
+            list(map(len, dicts)) == self._dict_sizes
+            and list(map(len, lists)) == self._list_sizes
+            and list(chain.from_iterable(dicts)) == self._keys
+            and all(
+                map(
+                    is_,
+                    chain(
+                        chain.from_iterable(map(_values_of, dicts)),
+                        chain.from_iterable(lists),
+                    ),
+                    self._values,
+                )
+            )
+            and list(map(type, self._nodes)) == self._node_types
+            # `vars(node)` can be replaced as a whole.
+            and all(map(is_, map(_dict_of, self._nodes), self._node_dicts))
+            and list(map(type, self.variables)) == self._variable_types
+            and (self._epoch is metadata_epoch.mark or self._metadata_holds())
+            and (not self._mutable_statics or self._statics_hold())
+            and (not self._foreign_metadata or self._foreign_metadata_holds())
+            and (not self._unwatched or self._unwatched_hold())
+        )
+
+    def _metadata_holds(self) -> bool:
+        mark = metadata_epoch.mark  # first: a change from now on must be seen later
+        for variable, definition, impl in zip(
+            self.variables, self.layout.definitions, self.impls, strict=True
+        ):
+            found = impl.metadata(variable)
+            if found is not definition.metadata and found != definition.metadata:
+                return False
+        self._epoch = mark
+        return True
+
+    def _statics_hold(self) -> bool:
+        try:
+            return all(
+                hash(value) == recorded_hash and static_key(value) == recorded
+                for value, recorded, recorded_hash in self._mutable_statics
+            )
+        except Exception:  # a stranger's `__hash__` or `__eq__`
+            return False
+
+    def _foreign_metadata_holds(self) -> bool:
+        return all(
+            impl.metadata(variable) == metadata
+            for impl, variable, metadata in self._foreign_metadata
+        )
+
+    def _unwatched_hold(self) -> bool:
+        for node, impl, pairs, metadata in self._unwatched:
+            if find_node_impl(node) is not impl:
+                return False
+            now, metadata_now = impl.flatten(node)
+            if len(now) != len(pairs):
+                return False
+            if static_key(metadata) != static_key(metadata_now):
+                return False
+            for (key, value), (key_now, value_now) in zip(pairs, now, strict=True):
+                if value is not value_now or key != key_now:
+                    return False
+        return True
+
+    def values(self) -> list[Any]:
+        """The raw values of the variables."""
+        if self.all_owned:
+            return [variable._raw_value for variable in self.variables]
+        return [
+            impl.get_value(variable)
+            for impl, variable in zip(self.impls, self.variables, strict=True)
+        ]
+
+    def check_trace(self) -> None:
+        """Checks that the graph may be used and changed from the running trace.
+
+        Raises:
+            TraceContextError: If it belongs to another trace, with a path.
+        """
+        found = self.trace
+        if found is None:
+            return
+        here = current_trace()
+        if type(found) is _Mixed:
+            # At most one of the two can be the running trace.
+            for path, kind, trace in found.members:
+                if trace != here:
+                    raise different_trace(path, kind)
+        elif found is not here and found != here:
+            raise different_trace((), self._root_type)
+
+
+def different_trace(path: Path, kind: type[Any]) -> TraceContextError:
+    """The error for an object that belongs to another trace."""
+    return TraceContextError(
+        f"The {kind.__name__} at {path_text(path)!r} belongs to a different trace "
+        "level: it was made outside the JAX transformation that is running, or inside "
+        "one that has ended. Pass it to the transformed function as an argument, and "
+        "return what the function makes."
+    )
+
+
+class _Mixed:
+    """Members of a graph that belong to different traces."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, members: list[tuple[Path, type[Any], TraceState]]) -> None:
+        self.members = members
+
+
+def _common_trace(visit: Visit) -> Any:
+    members: list[tuple[Path, type[Any], TraceState]] = []
+    for path, node in visit.nodes:
+        if isinstance(node, OwnedNode):
+            _add_if_new(members, path, type(node), node._trace)
+    for leaf in visit.leaves:
+        if leaf.impl.get_trace is not None:
+            trace = leaf.impl.get_trace(leaf.variable)
+            _add_if_new(members, leaf.path, type(leaf.variable), trace)
+    if not members:
+        return None
+    return members[0][2] if len(members) == 1 else _Mixed(members)
+
+
+def _add_if_new(
+    members: list[tuple[Path, type[Any], TraceState]],
+    path: Path,
+    kind: type[Any],
+    trace: TraceState,
+) -> None:
+    if members and (members[-1][2] is trace or members[-1][2] == trace):
+        return
+    if all(trace != known for _, _, known in members):
+        members.append((path, kind, trace))
+
+
+def make_plan(root: Any) -> Plan:
+    """Walks a graph and returns its plan, whether it can be kept or not.
+
+    Raises:
+        ValueError: As `walk` does.
+    """
+    visit = Visit()
+    definition = walk(root, RefMap(), visit)
+    return Plan(root, definition, visit)
+
+
+def plan_of(root: Any) -> Plan:
+    """Returns the plan of the graph below a root: the one it has, if that holds.
+
+    Args:
+        root: A node or variable.
+
+    Returns:
+        A plan that holds now.
+
+    Raises:
+        ValueError: As `walk` does.
+
+    Example:
+        >>> import graphcore as gc
+        >>> node = gc.Dict(a=gc.Param(1))
+        >>> plan_of(node) is plan_of(node)
+        True
+    """
+    if not isinstance(root, OwnedNode):
+        return make_plan(root)
+    plan: Plan | None = root._plan
+    if plan is not None and plan.holds(root):
+        return plan
+    plan = make_plan(root)
+    if plan.can_be_kept:
+        set_plan(root, plan)
+        reference = weakref.ref(plan)
+        for node in plan._nodes:
+            node._join_plan(reference)
+    return plan

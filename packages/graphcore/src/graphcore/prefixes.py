@@ -1,0 +1,134 @@
+"""Prefixes: settings given for parts of a tree, such as axes or filters."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import jax
+
+from graphcore.errors import path_text
+from graphcore.functional import edges
+from graphcore.refmap import RefMap
+from graphcore.registry import is_graph_node
+from graphcore.variable_impl import is_variable
+
+__all__ = ["AliasCheck", "PrefixMapping", "broadcast_prefix"]
+
+A = TypeVar("A")
+
+
+class PrefixMapping(abc.ABC, Generic[A]):
+    """A prefix of a graph node that answers for each variable.
+
+    Example:
+        >>> import graphcore as gc
+        >>> class Depth(gc.PrefixMapping):
+        ...     def map_prefix(self, path, variable): return len(path)
+        >>> Depth().map_prefix(('a', 'b'), gc.Param(1))
+        2
+    """
+
+    @abc.abstractmethod
+    def map_prefix(self, path: tuple[Any, ...], variable: Any) -> A:
+        """Returns the prefix of one variable.
+
+        Args:
+            path: The path of the variable in the node.
+            variable: The variable.
+
+        Returns:
+            The prefix.
+        """
+
+
+def broadcast_prefix(
+    prefix_tree: Any,
+    full_tree: Any,
+    prefix_is_leaf: Callable[[Any], bool] | None = None,
+    tree_is_leaf: Callable[[Any], bool] | None = None,
+) -> list[Any]:
+    """Lists the prefix of every leaf of a tree.
+
+    Args:
+        prefix_tree: A tree prefix of the full tree.
+        full_tree: The tree.
+        prefix_is_leaf: What counts as a leaf of the prefix.
+        tree_is_leaf: What counts as a leaf of the tree.
+
+    Returns:
+        One entry a leaf of the full tree, in order.
+
+    Raises:
+        ValueError: If the one is not a prefix of the other.
+
+    Example:
+        >>> broadcast_prefix((0, 1), ({'a': 'x', 'b': 'y'}, 'z'))
+        [0, 0, 1]
+    """
+    found: list[Any] = []
+
+    def visit(prefix: Any, subtree: Any) -> None:
+        found.extend([prefix] * len(jax.tree.leaves(subtree, is_leaf=tree_is_leaf)))
+
+    jax.tree.map(visit, prefix_tree, full_tree, is_leaf=prefix_is_leaf)
+    return found
+
+
+class AliasCheck:
+    """Makes sure that whatever is reached twice is reached under equal prefixes.
+
+    Example:
+        >>> import graphcore as gc
+        >>> shared, check = gc.Param(1), AliasCheck()
+        >>> check.add((0,), gc.Dict(a=shared), 0)
+        >>> try: check.add((1,), gc.Dict(b=shared), None)
+        ... except ValueError as error: print(str(error).splitlines()[0])
+        Inconsistent aliasing detected: a Param is reached under different prefixes:
+    """
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: RefMap[Any, list[tuple[tuple[Any, ...], Any]]] = RefMap()
+
+    def add(self, path: tuple[Any, ...], root: Any, prefix: Any) -> None:
+        """Takes note of everything that is reached from a node under a prefix.
+
+        Args:
+            path: The path of the node.
+            root: The node or variable.
+            prefix: Its prefix.
+
+        Raises:
+            ValueError: If something was reached under another prefix, with all paths.
+        """
+        self._note(root, path, self._prefix_of(root, (), prefix))
+        if is_variable(root):
+            return
+        for inner, _, _, child in edges(root):
+            if is_variable(child) or is_graph_node(child):
+                found = self._prefix_of(child, inner, prefix)
+                self._note(child, (*path, *inner), found)
+
+    @staticmethod
+    def _prefix_of(x: Any, path: tuple[Any, ...], prefix: Any) -> Any:
+        if isinstance(prefix, PrefixMapping) and is_variable(x):
+            return prefix.map_prefix(path, x)
+        return prefix
+
+    def _note(self, x: Any, path: tuple[Any, ...], prefix: Any) -> None:
+        known = self._found.get(x)
+        if known is None:
+            self._found[x] = [(path, prefix)]
+            return
+        known.append((path, prefix))
+        first = known[0][1]
+        if type(first) is not type(prefix) or first != prefix:
+            lines = "\n".join(f"  {path_text(p)}: {found!r}" for p, found in known)
+            raise ValueError(
+                f"Inconsistent aliasing detected: a {type(x).__name__} is reached "
+                f"under different prefixes:\n{lines}\nGive all of its paths the same "
+                "prefix."
+            )

@@ -1,0 +1,586 @@
+"""States: nested mappings from keys to leaves, as pytrees.
+
+A `State` is a view of a nested dict. Sub-states share that dict, so writing through
+`state['a']['b'] = leaf` changes `state`. The state of a graph is made lazily: its
+leaves are listed at once, the nested dict and the leaf objects only when looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from typing import Any, Generic, TypeAlias, TypeVar, overload
+
+import jax
+from typing_extensions import Self
+
+from graphcore.content import values_equal
+from graphcore.errors import path_text
+from graphcore.filters import Filter, PathIn, filters_to_predicates
+from graphcore.printing import text
+from graphcore.variable_state import VariableState
+
+__all__ = [
+    "FlatState",
+    "Key",
+    "Path",
+    "State",
+    "create_path_filters",
+    "key_order",
+    "path_order",
+]
+
+Key: TypeAlias = Any
+"""A string or an integer (other hashable keys of plain dicts pass through)."""
+Path: TypeAlias = tuple[Key, ...]
+K = TypeVar("K")
+L = TypeVar("L")
+M = TypeVar("M")
+
+
+def key_order(key: Key) -> tuple[int, Any, Any]:
+    """The sort key of a key: integers before strings before anything else."""
+    if isinstance(key, str):
+        return 1, "", key
+    if isinstance(key, int):
+        return 0, "", key
+    return 2, type(key).__qualname__, key
+
+
+def path_order(path: Path) -> tuple[tuple[int, Any, Any], ...]:
+    """The sort key of a path."""
+    return tuple(map(key_order, path))
+
+
+class FlatState(Sequence[tuple[Path, L]]):
+    """The leaves of a state with their paths, sorted by path; a pytree.
+
+    Args:
+        pairs: Paths and leaves in any order.
+
+    Example:
+        >>> FlatState([(('b',), 2), (('a', 'x'), 1)]).paths
+        (('a', 'x'), ('b',))
+    """
+
+    __slots__ = ("leaves", "paths")
+
+    paths: tuple[Path, ...]
+    leaves: tuple[L, ...]
+
+    def __init__(self, pairs: Iterable[tuple[Path, L]] = (), /) -> None:
+        ordered = sorted(pairs, key=lambda pair: path_order(pair[0]))
+        self.paths = tuple(path for path, _ in ordered)
+        self.leaves = tuple(leaf for _, leaf in ordered)
+
+    @classmethod
+    def _sorted(cls, paths: tuple[Path, ...], leaves: Iterable[L]) -> Self:
+        flat = cls.__new__(cls)
+        flat.paths, flat.leaves = paths, tuple(leaves)
+        return flat
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[Path, L]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[Path, L]]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return list(zip(self.paths[index], self.leaves[index], strict=True))
+        return self.paths[index], self.leaves[index]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __iter__(self) -> Iterator[tuple[Path, L]]:
+        return iter(zip(self.paths, self.leaves, strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FlatState):
+            return NotImplemented
+        return self.paths == other.paths and all(
+            map(_leaves_equal, self.leaves, other.leaves)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return text(self)
+
+
+def _leaves_equal(a: Any, b: Any) -> bool:
+    if isinstance(a, VariableState) or isinstance(b, VariableState):
+        return bool(a == b)
+    return values_equal(a, b)
+
+
+jax.tree_util.register_pytree_with_keys(
+    FlatState,
+    lambda flat: (
+        tuple(
+            (jax.tree_util.DictKey(path), leaf)
+            for path, leaf in zip(flat.paths, flat.leaves, strict=True)
+        ),
+        flat.paths,
+    ),
+    FlatState._sorted,
+    lambda flat: (flat.leaves, flat.paths),
+)
+
+
+class State(MutableMapping[K, Any], Generic[K, L]):
+    """A mutable mapping from keys to leaves or nested states; a pytree.
+
+    Keys are strings or integers and are kept in sorted order, integers first. Nested
+    mappings become nested states.
+
+    Args:
+        mapping_or_pairs: Keys with leaves or nested mappings.
+
+    Example:
+        >>> s = State({'b': {'c': 2}, 'a': 1})
+        >>> s.b.c, s['b']['c'], list(s)
+        (2, 2, ['a', 'b'])
+    """
+
+    __slots__ = ("__weakref__", "_nested", "_unmade")
+
+    _nested: dict[Any, Any]
+    _unmade: Callable[[], dict[Any, Any]] | None
+
+    def __init__(
+        self, mapping_or_pairs: Mapping[K, Any] | Iterable[tuple[K, Any]] = (), /
+    ) -> None:
+        object.__setattr__(self, "_unmade", None)
+        object.__setattr__(self, "_nested", _as_nested(dict(mapping_or_pairs)))
+
+    @classmethod
+    def _view(cls, nested: dict[Any, Any]) -> Self:
+        state = cls.__new__(cls)
+        object.__setattr__(state, "_unmade", None)
+        object.__setattr__(state, "_nested", nested)
+        return state
+
+    @classmethod
+    def lazily(cls, make_nested: Callable[[], dict[Any, Any]]) -> Self:
+        """Makes a state whose nested dict is made when it is first needed.
+
+        Args:
+            make_nested: Returns the nested plain dict, which becomes the state's own.
+
+        Returns:
+            The state.
+
+        Example:
+            >>> State.lazily(lambda: {'a': 1})['a']
+            1
+        """
+        state = cls.__new__(cls)
+        object.__setattr__(state, "_unmade", make_nested)
+        return state
+
+    @property
+    def raw_mapping(self) -> dict[Any, Any]:
+        """The nested plain dict itself; changes to it change the state."""
+        unmade = self._unmade
+        if unmade is not None:
+            object.__setattr__(self, "_nested", unmade())
+            object.__setattr__(self, "_unmade", None)
+        return self._nested
+
+    # The mapping
+
+    def __getitem__(self, key: K) -> Any:
+        found = self.raw_mapping[key]
+        return State._view(found) if type(found) is dict else found
+
+    def __setitem__(self, key: K, value: Any) -> None:
+        if isinstance(value, Mapping):
+            value = _as_nested(value)
+        self.raw_mapping[key] = value
+
+    def __delitem__(self, key: K) -> None:
+        del self.raw_mapping[key]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(sorted(self.raw_mapping, key=key_order))
+
+    def __len__(self) -> int:
+        return len(self.raw_mapping)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.raw_mapping
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_nested", "_unmade") or name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self[name]  # type: ignore[index]
+        except KeyError:
+            raise AttributeError(
+                f"State has no key {name!r}; its keys are {list(self)}."
+            ) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "__orig_class__":  # `State[str, Any]()`: typing's note to itself
+            raise AttributeError(name)
+        self[name] = value  # type: ignore[index]
+
+    def __delattr__(self, name: str) -> None:
+        try:
+            del self[name]  # type: ignore[arg-type]
+        except KeyError:
+            raise AttributeError(f"State has no key {name!r}.") from None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, State):
+            return NotImplemented
+        return self is other or self.flat_state() == other.flat_state()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return text(self)
+
+    def __getstate__(self) -> dict[Any, Any]:
+        return self.raw_mapping
+
+    def __setstate__(self, nested: dict[Any, Any]) -> None:
+        object.__setattr__(self, "_unmade", None)
+        object.__setattr__(self, "_nested", nested)
+
+    # Flat and nested forms
+
+    def flat_state(self) -> FlatState[L]:
+        """Returns the leaves with their paths.
+
+        Returns:
+            A sequence of `(path, leaf)`, sorted by path.
+
+        Example:
+            >>> State({'b': {'c': 2}, 'a': 1}).flat_state().paths
+            (('a',), ('b', 'c'))
+        """
+        pairs = list(_sorted_leaves(self.raw_mapping))
+        return FlatState._sorted(
+            tuple(p for p, _ in pairs), (leaf for _, leaf in pairs)
+        )
+
+    @classmethod
+    def from_flat_path(
+        cls, pairs: Mapping[Path, L] | Iterable[tuple[Path, L]], /
+    ) -> Self:
+        """Makes a state from leaves with their paths.
+
+        Args:
+            pairs: Paths and leaves, in any order.
+
+        Returns:
+            The nested state.
+
+        Raises:
+            ValueError: If one path goes through another's leaf.
+
+        Example:
+            >>> State.from_flat_path([(('a', 'b'), 1)]).a.b
+            1
+        """
+        items = pairs.items() if isinstance(pairs, Mapping) else pairs
+        return cls._view(nested_from_flat(items))
+
+    def to_pure_dict(self) -> dict[Any, Any]:
+        """Returns nested plain dicts of values.
+
+        Returns:
+            Dicts with sorted keys; a `VariableState` is replaced by its value.
+
+        Example:
+            >>> import graphcore as gc
+            >>> State({'a': {'b': gc.Param.state(1)}}).to_pure_dict()
+            {'a': {'b': 1}}
+        """
+        return nested_from_flat(
+            (path, leaf.value if isinstance(leaf, VariableState) else leaf)
+            for path, leaf in self.flat_state()
+        )
+
+    def replace_by_pure_dict(self, pure_dict: Mapping[Any, Any], /) -> None:
+        """Replaces values in place by those of nested plain dicts.
+
+        Args:
+            pure_dict: As `to_pure_dict` returns it; it may hold fewer leaves. A string
+                of digits stands for the integer key if there is only that one, as in
+                dicts that went through JSON.
+
+        Raises:
+            ValueError: If it holds a path that this state does not; nothing is
+                changed then.
+
+        Example:
+            >>> import graphcore as gc
+            >>> s = State({'a': gc.Param.state(1)})
+            >>> s.replace_by_pure_dict({'a': 2}); s.a.value
+            2
+        """
+        own = dict(self.flat_state())
+        changed: dict[Path, Any] = {}
+
+        def visit(path: Path, given: Any) -> None:
+            if path in own:
+                leaf: Any = own[path]
+                is_state = isinstance(leaf, VariableState)
+                changed[path] = leaf.replace(given) if is_state else given
+            elif isinstance(given, Mapping):
+                for key, item in given.items():
+                    visit((*path, key), item)
+            else:
+                twin = tuple(
+                    int(k) if isinstance(k, str) and k.isdecimal() else k for k in path
+                )
+                if twin not in own:
+                    raise ValueError(
+                        f"The path {path_text(path)!r} of the dict is not in the "
+                        f"state; its paths are {list(map(path_text, own))}."
+                    )
+                visit(twin, given)
+
+        visit((), pure_dict)
+        for path, leaf in changed.items():
+            target = self.raw_mapping
+            for key in path[:-1]:
+                target = target[key]
+            target[path[-1]] = leaf
+
+    # Selections
+
+    def _groups(
+        self, filters: Sequence[Filter]
+    ) -> tuple[list[State[K, L]], list[Path]]:
+        predicates = filters_to_predicates(filters)
+        groups: list[list[tuple[Path, L]]] = [[] for _ in predicates]
+        unmatched: list[Path] = []
+        for path, leaf in self.flat_state():
+            for predicate, group in zip(predicates, groups, strict=True):
+                if predicate(path, leaf):
+                    group.append((path, leaf))
+                    break
+            else:
+                unmatched.append(path)
+        return [State.from_flat_path(group) for group in groups], unmatched
+
+    def split(self, *filters: Filter) -> Any:
+        """Divides the leaves; each goes to the first filter that selects it.
+
+        Args:
+            *filters: At least one.
+
+        Returns:
+            A state for a single filter, else a tuple with one state a filter.
+
+        Raises:
+            ValueError: If no filter selects a leaf, with the paths of all of those.
+
+        Example:
+            >>> import graphcore as gc
+            >>> s = State({'a': gc.Param.state(1), 'b': gc.Cache.state(2)})
+            >>> params, rest = s.split(gc.Param, ...)
+            >>> list(params), list(rest)
+            (['a'], ['b'])
+        """
+        groups, unmatched = self._groups(filters)
+        if unmatched:
+            raise ValueError(
+                "No filter selects the leaves at "
+                f"{', '.join(map(path_text, unmatched))} (filters: {filters}). Add "
+                "`...` as the last filter to take what is left."
+            )
+        return groups[0] if len(groups) == 1 else tuple(groups)
+
+    def filter(self, *filters: Filter) -> Any:
+        """Selects leaves; those that no filter selects are dropped.
+
+        Args:
+            *filters: At least one.
+
+        Returns:
+            A state for a single filter, else a tuple with one state a filter.
+
+        Example:
+            >>> import graphcore as gc
+            >>> s = State({'a': gc.Param.state(1), 'b': gc.Cache.state(2)})
+            >>> list(s.filter(gc.Param))
+            ['a']
+        """
+        groups, _ = self._groups(filters)
+        return groups[0] if len(groups) == 1 else tuple(groups)
+
+    @staticmethod
+    def merge(
+        state: Mapping[Any, Any], /, *states: Mapping[Any, Any]
+    ) -> State[Any, Any]:
+        """Unites states; where two have the same path, the later leaf counts.
+
+        Args:
+            state: The first state.
+            *states: More of them.
+
+        Returns:
+            A new state.
+
+        Raises:
+            ValueError: If a path of one goes through a leaf of another.
+
+        Example:
+            >>> State.merge(State({'a': {'x': 1}}), State({'a': {'y': 2}}))['a'].y
+            2
+        """
+        if not states and isinstance(state, State):
+            return State._view(_as_nested(state.raw_mapping))
+        pairs: dict[Path, Any] = {}
+        for part in (state, *states):
+            whole = part if isinstance(part, State) else State(part)
+            pairs.update(whole.flat_state())
+        return State.from_flat_path(pairs)
+
+    def __or__(self, other: Mapping[Any, Any]) -> State[K, L]:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return State.merge(self, other)
+
+    def __sub__(self, other: Mapping[Any, Any]) -> State[K, L]:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        whole = other if isinstance(other, State) else State(other)
+        removed = set(whole.flat_state().paths)
+        return State.from_flat_path(
+            (path, leaf) for path, leaf in self.flat_state() if path not in removed
+        )
+
+    def map(self, f: Callable[[Path, L], M], /) -> State[K, M]:
+        """Applies a function to every leaf.
+
+        Args:
+            f: Called as `f(path, leaf)`.
+
+        Returns:
+            A new state.
+
+        Example:
+            >>> State({'a': 1, 'b': 2}).map(lambda path, leaf: leaf * 10).to_pure_dict()
+            {'a': 10, 'b': 20}
+        """
+        return State.from_flat_path(
+            (path, f(path, leaf)) for path, leaf in self.flat_state()
+        )
+
+
+def _as_nested(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Copies a nested mapping into nested plain dicts, any depth."""
+    result: dict[Any, Any] = {}
+    pending: list[tuple[dict[Any, Any], Mapping[Any, Any]]] = [(result, mapping)]
+    while pending:
+        target, source = pending.pop()
+        raw = source.raw_mapping if isinstance(source, State) else source
+        for key, value in raw.items():
+            if isinstance(value, Mapping):
+                target[key] = {}
+                pending.append((target[key], value))
+            else:
+                target[key] = value
+    return result
+
+
+def _sorted_leaves(nested: dict[Any, Any]) -> Iterator[tuple[Path, Any]]:
+    pending: list[tuple[Path, Any]] = [((), nested)]
+    while pending:
+        path, node = pending.pop()
+        if type(node) is dict:
+            keys = sorted(node, key=key_order, reverse=True)
+            pending += [((*path, key), node[key]) for key in keys]
+        else:
+            yield path, node
+
+
+def nested_from_flat(pairs: Iterable[tuple[Path, Any]]) -> dict[Any, Any]:
+    """Builds nested plain dicts from leaves with their paths.
+
+    Raises:
+        ValueError: If a path is empty, or goes through another's leaf.
+    """
+    root: dict[Any, Any] = {}
+    parents: dict[Path, dict[Any, Any]] = {(): root}
+
+    def parent(path: Path) -> dict[Any, Any]:
+        known = len(path)
+        while path[:known] not in parents:
+            known -= 1
+        node = parents[path[:known]]
+        for depth in range(known, len(path)):
+            if path[depth] in node:
+                conflict = path_text(path[: depth + 1])
+                raise ValueError(f"{conflict!r} is a leaf as well as a subtree.")
+            node = node.setdefault(path[depth], {})
+            parents[path[: depth + 1]] = node
+        return node
+
+    for path, leaf in pairs:
+        if not path:
+            raise ValueError("A state is a mapping; a leaf can't have an empty path.")
+        if path in parents:
+            raise ValueError(f"{path_text(path)!r} is a leaf as well as a subtree.")
+        parent(path[:-1])[path[-1]] = leaf
+    return root
+
+
+def _state_flatten(state: State[Any, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    keys = tuple(state)
+    return tuple(map(state.__getitem__, keys)), keys
+
+
+def _state_flatten_with_keys(
+    state: State[Any, Any],
+) -> tuple[tuple[tuple[Any, Any], ...], tuple[Any, ...]]:
+    keys = tuple(state)
+    return tuple((jax.tree_util.DictKey(key), state[key]) for key in keys), keys
+
+
+def _state_unflatten(keys: tuple[Any, ...], children: Iterable[Any]) -> State[Any, Any]:
+    # The children may be anything JAX passes around inside a tree operation, so only
+    # states, which were made here, are turned back into plain dicts.
+    return State._view(
+        {
+            key: child.raw_mapping if type(child) is State else child
+            for key, child in zip(keys, children, strict=True)
+        }
+    )
+
+
+jax.tree_util.register_pytree_with_keys(
+    State, _state_flatten_with_keys, _state_unflatten, _state_flatten
+)
+
+
+def create_path_filters(state: Mapping[Any, Any], /) -> dict[PathIn, Any]:
+    """Turns a state of settings into filters, one for each distinct setting.
+
+    Args:
+        state: A state whose leaves are hashable values, such as axes.
+
+    Returns:
+        A mapping from `PathIn` filters to the values that stand at their paths.
+
+    Example:
+        >>> create_path_filters(State({'a': 0, 'b': 0, 'c': None}))
+        {PathIn(('a',), ('b',)): 0, PathIn(('c',)): None}
+    """
+    whole = state if isinstance(state, State) else State(state)
+    paths_of: dict[Any, list[Path]] = {}
+    for path, leaf in whole.flat_state():
+        value = leaf.value if isinstance(leaf, VariableState) else leaf
+        paths_of.setdefault(value, []).append(path)
+    return {PathIn(*paths): value for value, paths in paths_of.items()}

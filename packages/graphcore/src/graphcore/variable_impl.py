@@ -1,0 +1,219 @@
+"""How variables of a type are read, written and made.
+
+Most variables are `Variable`s, but a type that is no subclass of it can be registered.
+Four functions then say how its value and metadata are read, written and made, and
+everything in this repository treats its instances as it treats a `Variable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from graphcore._jax import TraceState
+from graphcore.hashable_mapping import HashableMapping, as_hashable
+
+__all__ = [
+    "VariableImpl",
+    "find_variable_impl",
+    "is_variable",
+    "is_variable_type",
+    "register_variable_type",
+    "variable_impl",
+]
+
+
+@dataclass(frozen=True)
+class VariableImpl:
+    """How variables of one type are read, written and made.
+
+    Args:
+        get_value: `get_value(variable) -> value`, past any hooks.
+        set_value: `set_value(variable, value)`, past any hooks.
+        get_metadata: `get_metadata(variable) -> Mapping`.
+        create: `create(type, value, metadata) -> variable`.
+        set_metadata: `set_metadata(variable, metadata)`; None if it can't be changed.
+        get_trace: `get_trace(variable)`, the trace in which the variable was made;
+            None if the type doesn't tell. A type that has it is *owned*: it reports
+            every change of metadata, so nobody needs to look for one.
+
+    Example:
+        >>> import graphcore as gc
+        >>> variable_impl(gc.Param).get_value(gc.Param(1.0))
+        1.0
+    """
+
+    get_value: Callable[[Any], Any]
+    set_value: Callable[[Any, Any], None]
+    get_metadata: Callable[[Any], Mapping[str, Any]]
+    create: Callable[[type[Any], Any, Mapping[str, Any]], Any]
+    set_metadata: Callable[[Any, HashableMapping[str, Any]], None] | None = None
+    get_trace: Callable[[Any], TraceState] | None = None
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether changes of metadata are reported."""
+        return self.get_trace is not None
+
+    def metadata(self, variable: Any) -> HashableMapping[str, Any]:
+        """The metadata of a variable in the form that definitions hold."""
+        return as_hashable(self.get_metadata(variable))
+
+    def overwrite(
+        self, variable: Any, value: Any, metadata: HashableMapping[str, Any]
+    ) -> None:
+        """Sets value and metadata of a variable that may be written.
+
+        Raises:
+            ValueError: If the metadata differs and the type has no way to change it.
+        """
+        found = self.metadata(variable)
+        if found is not metadata and found != metadata:
+            if self.set_metadata is None:
+                raise ValueError(
+                    f"The metadata of a {type(variable).__name__} would change from "
+                    f"{dict(found)} to {dict(metadata)}, but this registered variable "
+                    "type has no way to set it: make a new variable instead."
+                )
+            self.set_metadata(variable, metadata)
+        self.set_value(variable, value)
+
+
+_impls: dict[type[Any], VariableImpl] = {}
+
+
+def find_variable_impl(kind: type[Any], /) -> VariableImpl | None:
+    """Returns how variables of a type are handled; None if it is no variable type.
+
+    Args:
+        kind: Any class.
+
+    Returns:
+        The implementation of the class or of its nearest registered base.
+
+    Example:
+        >>> find_variable_impl(int) is None
+        True
+    """
+    impl = _impls.get(kind)
+    if impl is not None:
+        return impl
+    for base in kind.__mro__:
+        if base in _impls:
+            return _impls[base]
+    return None
+
+
+def variable_impl(kind: type[Any], /) -> VariableImpl:
+    """Returns how variables of a type are handled.
+
+    Args:
+        kind: `Variable`, a subclass, or a registered type.
+
+    Returns:
+        The implementation.
+
+    Raises:
+        ValueError: If the type is not a variable type.
+
+    Example:
+        >>> import graphcore as gc
+        >>> variable_impl(gc.Param).is_owned
+        True
+    """
+    impl = find_variable_impl(kind)
+    if impl is None:
+        raise ValueError(
+            f"{kind.__name__} is not a variable type: subclass `Variable`, or register "
+            "it with `register_variable_type`."
+        )
+    return impl
+
+
+def add_variable_impl(kind: type[Any], impl: VariableImpl) -> None:
+    """Makes a type and its subclasses variable types.
+
+    Raises:
+        ValueError: If the type is one already.
+    """
+    if find_variable_impl(kind) is not None:
+        raise ValueError(f"{kind.__name__} is a variable type already.")
+    _impls[kind] = impl
+
+
+def registered_variable_types() -> tuple[type[Any], ...]:
+    """The types that were registered, without their subclasses."""
+    return tuple(_impls)
+
+
+def is_variable_type(kind: type[Any], /) -> bool:
+    """Tells whether instances of a type are variables.
+
+    Args:
+        kind: Any class.
+
+    Returns:
+        True for `Variable`, its subclasses, and registered types.
+
+    Example:
+        >>> import graphcore as gc
+        >>> is_variable_type(gc.Param), is_variable_type(int)
+        (True, False)
+    """
+    return find_variable_impl(kind) is not None
+
+
+def is_variable(x: Any, /) -> bool:
+    """Tells whether an object is a variable, of our own or a registered type.
+
+    Args:
+        x: Any object.
+
+    Returns:
+        Whether it is one.
+
+    Example:
+        >>> import graphcore as gc
+        >>> gc.is_variable(gc.Param(1.0)), gc.is_variable(1.0)
+        (True, False)
+    """
+    return find_variable_impl(type(x)) is not None
+
+
+def register_variable_type(
+    type: type[Any],
+    *,
+    get_value: Callable[[Any], Any],
+    set_value: Callable[[Any, Any], None],
+    get_metadata: Callable[[Any], Mapping[str, Any]],
+    create: Callable[[type[Any], Any, Mapping[str, Any]], Any],
+) -> None:
+    """Lets instances of a type, and of its subclasses, act as variables.
+
+    Args:
+        type: The class.
+        get_value: `get_value(x)` returns the value, an array or a pytree.
+        set_value: `set_value(x, value)` replaces it.
+        get_metadata: `get_metadata(x)` returns a mapping from names to static values.
+        create: `create(type, value, metadata)` makes an instance.
+
+    Raises:
+        ValueError: If the type is a variable type already.
+
+    Example:
+        >>> import graphcore as gc, jax.numpy as jnp
+        >>> class Cell:
+        ...     def __init__(self, content): self.content = content
+        >>> gc.register_variable_type(
+        ...     Cell,
+        ...     get_value=lambda cell: cell.content,
+        ...     set_value=lambda cell, value: setattr(cell, 'content', value),
+        ...     get_metadata=lambda cell: {},
+        ...     create=lambda type, value, metadata: type(value),
+        ... )
+        >>> graphdef, state = gc.split(gc.Dict(a=Cell(jnp.ones(2))))
+        >>> gc.merge(graphdef, state).a.content.shape
+        (2,)
+    """
+    add_variable_impl(type, VariableImpl(get_value, set_value, get_metadata, create))

@@ -1,0 +1,664 @@
+"""Variables: mutable boxes around one value, the leaves of an object graph.
+
+A variable has an identity (two attributes may hold the same one), a value (an array or
+a pytree of arrays), and metadata (static facts such as a sharding). Its *type* is what
+filters select by: `Param` for what an optimizer updates, `BatchStat` for running
+statistics, and so on. Subclass `Variable` to add a kind.
+
+The value passes through *hooks* on its way in and out. A hook is metadata with one of
+the names in `HOOKS`, or a method of a subclass of that name.
+
+A variable belongs to the JAX trace it was made in, and refuses to be written from
+another one; see `TraceContextError`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+import jax
+import numpy as np
+from typing_extensions import Self
+
+from graphcore._jax import TraceState, current_trace
+from graphcore.content import values_equal
+from graphcore.errors import TraceContextError
+from graphcore.hashable_mapping import EMPTY, HashableMapping, as_hashable
+from graphcore.printing import text
+from graphcore.variable_impl import VariableImpl, add_variable_impl
+from graphcore.variable_metadata import VariableMetadata
+from graphcore.variable_state import VariableState
+
+__all__ = [
+    "HOOKS",
+    "BatchStat",
+    "Cache",
+    "Intermediate",
+    "Param",
+    "Perturbation",
+    "Variable",
+    "metadata_epoch",
+]
+
+A = TypeVar("A")
+
+HOOKS = (
+    "on_get_value",
+    "on_set_value",
+    "on_create_value",
+    "on_add_axis",
+    "on_remove_axis",
+)
+"""The metadata names that are called rather than only kept."""
+
+
+class _Epoch:
+    """A process-wide mark that is replaced when metadata or a type changes in place.
+
+    Plans of graphs (see `plans`) record the mark; while it stands, no variable's
+    metadata needs to be compared. A fresh object rather than a number: replacing it
+    is one atomic store, so two threads can't lose each other's change.
+    """
+
+    __slots__ = ("mark",)
+
+    def __init__(self) -> None:
+        self.mark = object()
+
+    def advance(self) -> None:
+        self.mark = object()
+
+
+metadata_epoch = _Epoch()
+_SLOTS = frozenset(("_raw_value", "_metadata", "_trace"))
+
+
+def _forward(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def method(self: Any) -> Any:
+        return function(self.value)
+
+    return method
+
+
+def _binary(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        if isinstance(other, Variable):
+            other = other.value
+        return function(self.value, other)
+
+    return method
+
+
+def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        return function(other, self.value)
+
+    return method
+
+
+def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        if isinstance(other, Variable):
+            other = other.value
+        self.value = function(self.value, other)
+        return self
+
+    return method
+
+
+class Variable(Generic[A]):
+    """A mutable box around one value, with metadata.
+
+    Args:
+        value: An array of any shape and dtype, or a pytree; or what an initializer
+            wrapped by `with_metadata` returned.
+        **metadata: Static facts; readable as attributes.
+
+    Raises:
+        ValueError: If the value is itself a variable.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> count = Variable(jnp.array(1), unit='steps')
+        >>> count += 2
+        >>> int(count.value), count.unit
+        (3, 'steps')
+    """
+
+    __slots__ = ("__weakref__", "_metadata", "_raw_value", "_trace")
+
+    _raw_value: A
+    _metadata: HashableMapping[str, Any]
+    _trace: TraceState
+    _has_hook_methods: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._has_hook_methods = any(hasattr(cls, hook) for hook in HOOKS)
+
+    def __init__(self, value: A | VariableMetadata[A], **metadata: Any) -> None:
+        if isinstance(value, VariableMetadata):
+            metadata = {**value.as_metadata(), **metadata}
+            value = value.raw_value
+        _refuse_variable(value)
+        set_trace(self, current_trace())
+        set_metadata(self, _checked_metadata(metadata))
+        set_raw_value(self, value)
+        if metadata or self._has_hook_methods:
+            set_raw_value(self, self._through_hooks("on_create_value", value))
+
+    @classmethod
+    def from_metadata(cls, value: A, metadata: Mapping[str, Any]) -> Self:
+        """Makes a variable without running its creation hooks.
+
+        Args:
+            value: The raw value.
+            metadata: All of the metadata.
+
+        Returns:
+            A variable of this class.
+
+        Example:
+            >>> Param.from_metadata(1.0, {'unit': 'm'}).unit
+            'm'
+        """
+        variable = cls.__new__(cls)
+        set_trace(variable, current_trace())
+        set_metadata(variable, _checked_metadata(metadata))
+        set_raw_value(variable, value)
+        return variable
+
+    @classmethod
+    def state(cls, value: A, **metadata: Any) -> VariableState[A]:
+        """Makes the state of a variable of this class, as `to_state` would.
+
+        Args:
+            value: The value, before creation hooks.
+            **metadata: The metadata.
+
+        Returns:
+            A `VariableState`.
+
+        Example:
+            >>> Param.state(1.0).type is Param
+            True
+        """
+        return cls(value, **metadata).to_state()
+
+    # Values
+
+    def _check_writable(self) -> None:
+        here = current_trace()
+        if self._trace is not here and self._trace != here:
+            raise TraceContextError(
+                f"Cannot mutate {type(self).__name__} from a different trace level: it "
+                "was made outside the JAX transformation that is running (or inside "
+                "one that has ended). Pass it, or the object that holds it, to the "
+                "transformed function as an argument."
+            )
+
+    def _through_hooks(self, name: str, value: Any) -> Any:
+        for hook in self._hooks(name):
+            value = hook(self, value)
+        return value
+
+    def _hooks(self, name: str) -> tuple[Callable[..., Any], ...]:
+        hooks = self._metadata.get(name, ())
+        if callable(hooks):
+            hooks = (hooks,)
+        method = getattr(type(self), name, None)
+        return (method, *hooks) if method is not None else tuple(hooks)
+
+    @property
+    def value(self) -> A:
+        """The value, through the `on_get_value` and `on_set_value` hooks."""
+        value: A = self._raw_value
+        if self._metadata is not EMPTY or self._has_hook_methods:
+            value = self._through_hooks("on_get_value", value)
+        return value
+
+    @value.setter
+    def value(self, value: A) -> None:
+        self._check_writable()
+        _refuse_variable(value)
+        if self._metadata is not EMPTY or self._has_hook_methods:
+            value = self._through_hooks("on_set_value", value)
+        set_raw_value(self, value)
+
+    @property
+    def raw_value(self) -> A:
+        """The value as it is stored, past the hooks."""
+        return self._raw_value
+
+    @raw_value.setter
+    def raw_value(self, value: A) -> None:
+        self._check_writable()
+        _refuse_variable(value)
+        set_raw_value(self, value)
+
+    # Metadata
+
+    def get_metadata(self) -> dict[str, Any]:
+        """Returns a copy of the metadata.
+
+        Returns:
+            A dict from names to values.
+
+        Example:
+            >>> Variable(1, unit='m').get_metadata()
+            {'unit': 'm'}
+        """
+        return dict(self._metadata)
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only when the class has no such attribute.
+        if name in _SLOTS or (name.startswith("__") and name.endswith("__")):
+            raise AttributeError(name)
+        metadata = self._metadata
+        if name in metadata:
+            return metadata[name]
+        try:
+            return getattr(self.value, name)
+        except AttributeError:
+            raise AttributeError(
+                f"{type(self).__name__} has no attribute or metadata {name!r}, and "
+                f"neither has its value of type {type(self._raw_value).__name__}."
+            ) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "__orig_class__":  # `Param[int](0)`: typing's note to itself
+            raise AttributeError(name)
+        if hasattr(type(self), name) and name not in HOOKS:
+            object.__setattr__(self, name, value)
+            if name == "__class__":
+                metadata_epoch.advance()
+            return
+        self._check_writable()
+        self._replace_metadata(_checked_metadata({**self._metadata, name: value}))
+
+    def __delattr__(self, name: str) -> None:
+        if name not in self._metadata:
+            raise AttributeError(f"{type(self).__name__} has no metadata {name!r}.")
+        self._check_writable()
+        kept = {k: v for k, v in self._metadata.items() if k != name}
+        self._replace_metadata(as_hashable(kept))
+
+    def _replace_metadata(self, metadata: HashableMapping[str, Any]) -> None:
+        set_metadata(self, metadata)
+        # After the store: whoever sees the old mark still sees the old metadata.
+        metadata_epoch.advance()
+
+    # Copies and states
+
+    def to_state(self) -> VariableState[A]:
+        """Returns the raw value, type and metadata as a `VariableState`.
+
+        Returns:
+            A snapshot; later writes to the variable don't change it.
+
+        Example:
+            >>> Param(1.0).to_state().value
+            1.0
+        """
+        return VariableState.of(type(self), self._raw_value, self._metadata)
+
+    def copy(self) -> Self:
+        """Returns a new variable with the same raw value and metadata.
+
+        Returns:
+            A variable of the same class.
+
+        Example:
+            >>> a = Param(1.0); b = a.copy(); b.value = 2.0
+            >>> a.value
+            1.0
+        """
+        return self.from_metadata(self._raw_value, self._metadata)
+
+    def replace(self, value: Any = ..., **metadata: Any) -> Self:
+        """Returns a copy with another raw value or other metadata.
+
+        Args:
+            value: The raw value of the copy; this one's if left out.
+            **metadata: What changes.
+
+        Returns:
+            A variable of the same class.
+
+        Example:
+            >>> Param(1.0, unit='m').replace(2.0).unit
+            'm'
+        """
+        value = self._raw_value if value is ... else value
+        return self.from_metadata(value, {**self._metadata, **metadata})
+
+    def copy_from(self, other: Variable[A]) -> None:
+        """Takes over the raw value and metadata of another variable.
+
+        Args:
+            other: A variable of the same class.
+
+        Raises:
+            ValueError: If the classes differ.
+
+        Example:
+            >>> a = Param(1.0); a.copy_from(Param(2.0)); a.value
+            2.0
+        """
+        if type(self) is not type(other):
+            raise ValueError(
+                f"Cannot copy into a {type(self).__name__} from a "
+                f"{type(other).__name__}: expected the same variable type."
+            )
+        self._check_writable()
+        set_raw_value(self, other._raw_value)
+        if self._metadata != other._metadata:
+            self._replace_metadata(other._metadata)
+
+    def update_from_state(self, state: VariableState[A]) -> None:
+        """Takes over the raw value and metadata of a state.
+
+        Args:
+            state: A state of the same variable type.
+
+        Raises:
+            ValueError: If the types differ.
+
+        Example:
+            >>> a = Param(1.0); a.update_from_state(Param.state(2.0)); a.value
+            2.0
+        """
+        if state.type is not type(self):
+            raise ValueError(
+                f"Cannot update a {type(self).__name__} from the state of a "
+                f"{state.type.__name__}: expected the same variable type."
+            )
+        self._check_writable()
+        set_raw_value(self, state.value)
+        if self._metadata != state._metadata:
+            self._replace_metadata(state._metadata)
+
+    def add_axis(self, index: int, name: Any) -> None:
+        """Tells the `on_add_axis` hooks that a transformation added an axis.
+
+        Args:
+            index: Where the axis stands in the value's shape.
+            name: What the transformation calls it.
+
+        Example:
+            >>> seen = []
+            >>> hook = lambda v, index, name: seen.append((index, name))
+            >>> Param(1.0, on_add_axis=hook).add_axis(0, 'layers'); seen
+            [(0, 'layers')]
+        """
+        for hook in self._hooks("on_add_axis"):
+            hook(self, index, name)
+
+    def remove_axis(self, index: int, name: Any) -> None:
+        """Tells the `on_remove_axis` hooks that a transformation removed an axis.
+
+        Args:
+            index: Where the axis stood in the value's shape.
+            name: What the transformation calls it.
+
+        Example:
+            >>> seen = []
+            >>> hook = lambda v, index, name: seen.append((index, name))
+            >>> Param(1.0, on_remove_axis=hook).remove_axis(0, 'layers'); seen
+            [(0, 'layers')]
+        """
+        for hook in self._hooks("on_remove_axis"):
+            hook(self, index, name)
+
+    def __getstate__(self) -> tuple[Any, HashableMapping[str, Any]]:
+        return self._raw_value, self._metadata
+
+    def __setstate__(self, state: tuple[Any, HashableMapping[str, Any]]) -> None:
+        set_raw_value(self, state[0])
+        set_metadata(self, as_hashable(state[1]))
+        set_trace(self, current_trace())
+
+    def __repr__(self) -> str:
+        return text(self)
+
+    # What follows makes a variable usable where its value is.
+
+    def __jax_array__(self) -> Any:
+        return self.value
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        array = np.asarray(self.value, dtype=dtype)
+        return array.copy() if copy else array
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.value if key is ... else self.value[key]  # type: ignore[index]
+
+    def __setitem__(self, key: Any, item: Any) -> None:
+        if key is ...:
+            self.value = item
+            return
+        value: Any = self.value
+        if isinstance(value, jax.Array):
+            self.value = value.at[key].set(item)  # type: ignore[assignment]
+        else:
+            self._check_writable()
+            value[key] = item
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Variable):
+            return NotImplemented
+        return self is other or (
+            type(self) is type(other)
+            and self._metadata == other._metadata
+            and values_equal(self._raw_value, other._raw_value)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.value(*args, **kwargs)  # type: ignore[operator]
+
+    def __len__(self) -> int:
+        return len(self.value)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.value)  # type: ignore[call-overload, no-any-return]
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self.value  # type: ignore[operator]
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __int__(self) -> int:
+        return int(self.value)  # type: ignore[call-overload, no-any-return]
+
+    def __float__(self) -> float:
+        return float(self.value)  # type: ignore[arg-type]
+
+    def __complex__(self) -> complex:
+        return complex(self.value)  # type: ignore[call-overload, no-any-return]
+
+    def __index__(self) -> int:
+        return operator.index(self.value)  # type: ignore[arg-type]
+
+    def __round__(self, digits: int = 0) -> Any:
+        return round(self.value, digits)  # type: ignore[call-overload]
+
+    def __pow__(self, other: Any) -> Any:
+        return _power(self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return other**self.value
+
+    __neg__ = _forward(operator.neg)
+    __pos__ = _forward(operator.pos)
+    __abs__ = _forward(operator.abs)
+    __invert__ = _forward(operator.invert)
+
+    __lt__ = _binary(operator.lt)
+    __le__ = _binary(operator.le)
+    __gt__ = _binary(operator.gt)
+    __ge__ = _binary(operator.ge)
+
+    __add__ = _binary(operator.add)
+    __sub__ = _binary(operator.sub)
+    __mul__ = _binary(operator.mul)
+    __matmul__ = _binary(operator.matmul)
+    __truediv__ = _binary(operator.truediv)
+    __floordiv__ = _binary(operator.floordiv)
+    __mod__ = _binary(operator.mod)
+    __divmod__ = _binary(divmod)
+    __lshift__ = _binary(operator.lshift)
+    __rshift__ = _binary(operator.rshift)
+    __and__ = _binary(operator.and_)
+    __or__ = _binary(operator.or_)
+    __xor__ = _binary(operator.xor)
+
+    __radd__ = _reflected(operator.add)
+    __rsub__ = _reflected(operator.sub)
+    __rmul__ = _reflected(operator.mul)
+    __rmatmul__ = _reflected(operator.matmul)
+    __rtruediv__ = _reflected(operator.truediv)
+    __rfloordiv__ = _reflected(operator.floordiv)
+    __rmod__ = _reflected(operator.mod)
+    __rdivmod__ = _reflected(divmod)
+    __rlshift__ = _reflected(operator.lshift)
+    __rrshift__ = _reflected(operator.rshift)
+    __rand__ = _reflected(operator.and_)
+    __ror__ = _reflected(operator.or_)
+    __rxor__ = _reflected(operator.xor)
+
+    __iadd__ = _in_place(operator.add)
+    __isub__ = _in_place(operator.sub)
+    __imul__ = _in_place(operator.mul)
+    __imatmul__ = _in_place(operator.matmul)
+    __itruediv__ = _in_place(operator.truediv)
+    __ifloordiv__ = _in_place(operator.floordiv)
+    __imod__ = _in_place(operator.mod)
+    __ipow__ = _in_place(operator.pow)
+    __ilshift__ = _in_place(operator.lshift)
+    __irshift__ = _in_place(operator.rshift)
+    __iand__ = _in_place(operator.and_)
+    __ior__ = _in_place(operator.or_)
+    __ixor__ = _in_place(operator.xor)
+
+
+_power = _binary(operator.pow)
+
+# The slots' own setters: past `__setattr__`, in C, without a check. For code that has
+# made sure that the write is allowed.
+set_raw_value = Variable.__dict__["_raw_value"].__set__
+set_metadata = Variable.__dict__["_metadata"].__set__
+set_trace = Variable.__dict__["_trace"].__set__
+
+
+def _refuse_variable(value: Any) -> None:
+    if isinstance(value, Variable):
+        raise ValueError(
+            f"The value of a variable cannot be a variable itself, got a "
+            f"{type(value).__name__}: store its `.value`, or use `copy_from`."
+        )
+
+
+def _checked_metadata(metadata: Mapping[str, Any]) -> HashableMapping[str, Any]:
+    """Metadata in its stored form: lists of hooks become tuples, which are hashable."""
+    if not metadata or isinstance(metadata, HashableMapping):
+        return as_hashable(metadata)
+    return HashableMapping(
+        {
+            name: tuple(value) if name in HOOKS and isinstance(value, list) else value
+            for name, value in metadata.items()
+        },
+        copy=False,
+    )
+
+
+def new_variable(
+    kind: type[Any], value: Any, metadata: HashableMapping[str, Any], trace: TraceState
+) -> Any:
+    """Makes a variable from its parts, as fast as Python can."""
+    variable = _new(kind)
+    set_raw_value(variable, value)
+    set_metadata(variable, metadata)
+    set_trace(variable, trace)
+    return variable
+
+
+def _create(kind: type[Any], value: Any, metadata: Mapping[str, Any]) -> Variable[Any]:
+    return new_variable(kind, value, as_hashable(metadata), current_trace())
+
+
+def _set_metadata(variable: Any, metadata: HashableMapping[str, Any]) -> None:
+    set_metadata(variable, metadata)
+    metadata_epoch.advance()
+
+
+_new = object.__new__
+OWN = VariableImpl(
+    get_value=Variable.__dict__["_raw_value"].__get__,
+    set_value=set_raw_value,
+    get_metadata=Variable.__dict__["_metadata"].__get__,
+    create=_create,
+    set_metadata=_set_metadata,
+    get_trace=Variable.__dict__["_trace"].__get__,
+)
+"""The implementation that all subclasses of `Variable` share."""
+add_variable_impl(Variable, OWN)
+
+
+class Param(Variable[A]):
+    """A variable that an optimizer updates.
+
+    Example:
+        >>> Param(1.0).value
+        1.0
+    """
+
+    __slots__ = ()
+
+
+class BatchStat(Variable[A]):
+    """A running statistic.
+
+    Example:
+        >>> BatchStat(0.0).value
+        0.0
+    """
+
+    __slots__ = ()
+
+
+class Cache(Variable[A]):
+    """A value kept from call to call, such as keys and values in decoding.
+
+    Example:
+        >>> Cache(0.0).value
+        0.0
+    """
+
+    __slots__ = ()
+
+
+class Intermediate(Variable[A]):
+    """A value recorded on the way, for a look at what happens inside.
+
+    Example:
+        >>> Intermediate(0.0).value
+        0.0
+    """
+
+    __slots__ = ()
+
+
+class Perturbation(Intermediate[A]):
+    """A zero added to an intermediate value, whose gradient is that value's.
+
+    Example:
+        >>> isinstance(Perturbation(0.0), Intermediate)
+        True
+    """
+
+    __slots__ = ()

@@ -1,0 +1,246 @@
+"""One visit of a graph: its definition, its variables, and what both depend on.
+
+Everything that takes a graph apart goes through `walk`. It visits depth first in
+sorted order of keys, gives graph nodes and variables consecutive indices in order of
+first visit, and keeps an explicit stack, so graphs can be of any depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+from graphcore.content import is_immutable, snapshot
+from graphcore.errors import path_text
+from graphcore.graphdef import (
+    Attribute,
+    GraphDef,
+    LeafAttribute,
+    NodeDef,
+    NodeRef,
+    StaticAttribute,
+    SubGraphAttribute,
+    VariableDef,
+)
+from graphcore.hashable_mapping import HashableMapping
+from graphcore.owned import OwnedNode
+from graphcore.refmap import RefMap
+from graphcore.registry import (
+    GraphNodeImpl,
+    NodeImpl,
+    UnsortableKeys,
+    find_node_impl,
+)
+from graphcore.variable_impl import VariableImpl, find_variable_impl
+
+__all__ = ["Leaf", "Path", "Visit", "walk"]
+
+Path: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class Leaf:
+    """A variable where it was first visited."""
+
+    path: Path
+    variable: Any
+    impl: VariableImpl
+    definition: VariableDef[Any]
+
+
+@dataclass(slots=True)
+class Visit:
+    """What a walk saw, in order.
+
+    Args:
+        leaves: The variables that were not known before.
+        nodes: The graph nodes that were not known before, with their paths.
+        unwatched: Nodes that must be flattened anew to see whether they changed:
+            foreign graph nodes, and pytree nodes that only JAX knows.
+        containers: The dicts and lists that hold the children of all other nodes.
+        mutable_statics: Static values that might change in place, as
+            `(value, snapshot)`.
+    """
+
+    leaves: list[Leaf] = field(default_factory=list)
+    nodes: list[tuple[Path, Any]] = field(default_factory=list)
+    unwatched: list[tuple[Any, NodeImpl, Any, Any]] = field(default_factory=list)
+    containers: list[Any] = field(default_factory=list)
+    mutable_statics: list[tuple[Any, Any]] = field(default_factory=list)
+
+
+class _Frame:
+    """A node whose children are being visited."""
+
+    __slots__ = ("attributes", "index", "key", "metadata", "node", "path", "pending")
+
+    def __init__(
+        self,
+        node: Any,
+        key: Any,
+        path: Path,
+        index: int,
+        pending: Iterator[tuple[Any, Any]],
+        metadata: Any,
+    ) -> None:
+        self.node = node
+        self.key = key
+        self.path = path
+        self.index = index
+        self.pending = pending
+        self.metadata = metadata
+        self.attributes: list[Attribute] = []
+
+    def definition(self) -> NodeDef[Any]:
+        return NodeDef(
+            type(self.node), self.index, tuple(self.attributes), self.metadata
+        )
+
+
+_ATOMS = frozenset((bool, int, float, complex, str, bytes, type(...)))
+
+
+def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
+    """Visits everything that can be reached from a node or variable.
+
+    Args:
+        root: The node or variable.
+        refs: The indices of what was visited before; extended in place.
+        visit: Extended in place by what is new.
+
+    Returns:
+        The definition: a `NodeRef` if the root itself was visited before.
+
+    Raises:
+        ValueError: If the root is neither a node nor a variable, an attribute is a
+            bare array, plain containers form a cycle, or a plain dict can't be sorted;
+            with the path.
+    """
+    impl = find_variable_impl(type(root))
+    if impl is not None:
+        return _visit_variable(root, impl, (), refs, visit)
+    node_impl = find_node_impl(root)
+    if node_impl is None:
+        raise ValueError(
+            f"Cannot flatten an object of type {type(root).__name__}: it is neither a "
+            "graph node nor a pytree node. Subclass `Object`, or register its type "
+            "with `register_graph_node_type`."
+        )
+    if isinstance(node_impl, GraphNodeImpl) and root in refs:
+        return NodeRef(type(root), refs[root])
+
+    open_pytrees: set[int] = set()
+    stack = [_open(root, node_impl, None, (), refs, visit, open_pytrees)]
+    while True:
+        frame = stack[-1]
+        for key, value in frame.pending:
+            kind = type(value)
+            if kind in _ATOMS:
+                frame.attributes.append(StaticAttribute(key, value))
+                continue
+            impl = find_variable_impl(kind)
+            if impl is not None:
+                leaf = _visit_variable(value, impl, (*frame.path, key), refs, visit)
+                frame.attributes.append(LeafAttribute(key, leaf))
+                continue
+            node_impl = find_node_impl(value)
+            if node_impl is None:
+                static = _static(key, value, frame, visit)
+                frame.attributes.append(static)
+                continue
+            if isinstance(node_impl, GraphNodeImpl):
+                index = refs.get(value)
+                if index is not None:
+                    reference: NodeRef[Any] = NodeRef(kind, index)
+                    frame.attributes.append(SubGraphAttribute(key, reference))
+                    continue
+            path = (*frame.path, key)
+            stack.append(_open(value, node_impl, key, path, refs, visit, open_pytrees))
+            break
+        else:
+            stack.pop()
+            if frame.index == -1:
+                open_pytrees.discard(id(frame.node))
+            definition = frame.definition()
+            if not stack:
+                return definition
+            stack[-1].attributes.append(SubGraphAttribute(frame.key, definition))
+
+
+def _open(
+    node: Any,
+    impl: NodeImpl,
+    key: Any,
+    path: Path,
+    refs: RefMap[Any, int],
+    visit: Visit,
+    open_pytrees: set[int],
+) -> _Frame:
+    try:
+        pairs, metadata = impl.flatten(node)
+    except UnsortableKeys as error:
+        raise error.at(path) from None
+    index = -1
+    if isinstance(impl, GraphNodeImpl):
+        index = refs[node] = len(refs)
+        visit.nodes.append((path, node))
+    elif id(node) in open_pytrees:
+        raise ValueError(
+            f"The {type(node).__name__} at {path_text(path)!r} contains itself. Plain "
+            "containers have no identity, so they can't be part of a cycle: use a "
+            "`List` or `Dict`, or go through an `Object`."
+        )
+    else:
+        open_pytrees.add(id(node))
+    kind = type(node)
+    if isinstance(node, OwnedNode):
+        visit.containers += node._containers()
+    elif kind is list or kind is dict:
+        visit.containers.append(node)
+    elif kind is not tuple and node is not None:
+        visit.unwatched.append((node, impl, pairs, metadata))
+    return _Frame(node, key, path, index, iter(pairs), metadata)
+
+
+def _visit_variable(
+    variable: Any, impl: VariableImpl, path: Path, refs: RefMap[Any, int], visit: Visit
+) -> VariableDef[Any] | NodeRef[Any]:
+    index = refs.get(variable)
+    if index is not None:
+        return NodeRef(type(variable), index)
+    index = refs[variable] = len(refs)
+    metadata = impl.metadata(variable)
+    if metadata:
+        metadata = _kept(metadata, visit)
+    definition: VariableDef[Any] = VariableDef(type(variable), index, metadata)
+    visit.leaves.append(Leaf(path, variable, impl, definition))
+    return definition
+
+
+def _kept(
+    metadata: HashableMapping[str, Any], visit: Visit
+) -> HashableMapping[str, Any]:
+    """The metadata for a definition, safe from changes of its values in place."""
+    changeable = [v for v in metadata.values() if not is_immutable(v)]
+    if not changeable:
+        return metadata
+    kept = HashableMapping({name: snapshot(v) for name, v in metadata.items()}, False)
+    visit.mutable_statics += zip(metadata.values(), kept.values(), strict=True)
+    return kept
+
+
+def _static(key: Any, value: Any, frame: _Frame, visit: Visit) -> StaticAttribute:
+    if isinstance(value, jax.Array | np.ndarray):
+        path = path_text((*frame.path, key))
+        raise ValueError(
+            f"Found a bare array at {path!r} of {type(frame.node).__name__}: "
+            f"{type(value).__name__} of shape {value.shape} and dtype {value.dtype}. "
+            "Arrays are state: wrap it in a `Variable`, such as `Param(array)`."
+        )
+    if not is_immutable(value):
+        visit.mutable_statics.append((value, snapshot(value)))
+    return StaticAttribute(key, value)
