@@ -176,7 +176,7 @@ def summed_gradient(program):
 
 
 random_programs = settings(
-    max_examples=25,
+    max_examples=20,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -574,6 +574,28 @@ def test_a_map_inside_shard_map_leaves_mapped_inputs_and_steps_alone(stage):
         want = want - 0.01 * jax.grad(total)(want)
     want = jax.grad(jax.grad(total))(want) * want
     same(sharded(batch(train, (None, 1), out_axes=None))(W, TABLE), want, 1e-4)
+
+
+@needs_devices
+def test_a_second_transposition_inside_both_maps_is_an_error_and_not_a_number():
+    f = sharded(batch(jax.grad(reduced("batch")), (None, 1)))
+    with pytest.raises(NotImplementedError):
+        f(W, TABLE)
+
+
+@needs_devices
+@pytest.mark.parametrize("stage", [STAGES["eager"], jax.jit], ids=["eager", "jit"])
+def test_types_with_explicit_sharding(stage):
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Explicit,))
+    want = jax.grad(total)(W)
+    with jax.set_mesh(mesh):
+        xs = jax.device_put(TABLE.ravel(), P("d"))
+        f = batch(stage(reduced("batch")), out_axes=None)
+        same(f(W, xs), want)
+        same(jax.jit(f)(W, xs), want)
+        own = batch(stage(reduced("batch")), (0, 0))(xs, xs)
+        same(jax.grad(f)(W, xs), jax.grad(jax.grad(total))(W), 1e-4)
+    same(own, jax.vmap(jax.grad(loss))(TABLE.ravel(), TABLE.ravel()))
 
 
 @needs_devices

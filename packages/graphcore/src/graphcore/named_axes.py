@@ -36,7 +36,8 @@ unbatched, and a row of it is picked: row 0 (a constant) of a stack of sums, or 
 ``axis_index`` (batched) of a stack of cotangents. The answer therefore consists of a
 flag, which fills the stack, and of a row. Everything here but the question itself is
 ordinary JAX, so that a summed gradient can be differentiated and mapped again, in
-any mode and order; XLA folds the constant flag and row away.
+any mode and order; XLA folds the constant flag and row away. (Where JAX's collectives
+do not work over a `vmap`, a batching rule does the sum as well as the asking.)
 
 The axes of a `shard_map` (or `pmap`) are another matter: JAX tracks in the type of a
 value which of these it varies over, and its own differentiation rules already sum the
@@ -79,7 +80,10 @@ def psum_cotangents(tree: T, axis_names: Hashable) -> T:
     JAX sums the gradients of unvarying arrays itself.
 
     The identity has a reverse rule only, so forward mode over the *function* raises
-    the `TypeError` of `jax.custom_vjp`. Forward mode over its *gradient* works.
+    the `TypeError` of `jax.custom_vjp`. Its *gradient* can be differentiated in every
+    mode, inside and outside the map. One case is missing: with explicitly sharded
+    types, or inside a `shard_map`, reverse mode over the gradient within the `vmap`
+    raises `NotImplementedError`; use forward mode there.
 
     Args:
       tree: a pytree. Leaves that are not JAX arrays of an inexact dtype (integers,
@@ -114,8 +118,10 @@ def psum_cotangents(tree: T, axis_names: Hashable) -> T:
     places = [i for i, leaf in enumerate(leaves) if _is_inexact(leaf)]
     if not mapped or not places:
         return tree
-    # JAX has no collectives over a map within a `shard_map` that tracks variation.
-    no_collectives = bool(_varying_axes())
+    # JAX has no collectives over a map within a `shard_map` that tracks variation, and
+    # they fail over a map of arrays whose types are sharded.
+    mesh = jax.sharding.get_abstract_mesh()
+    no_collectives = bool(_varying_axes() or mesh.explicit_axes)
     for name in mapped:
         # What the question is asked about must not carry a tangent, or it would be
         # traced by the differentiation instead of answered by the map.
