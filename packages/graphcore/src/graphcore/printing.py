@@ -1,0 +1,425 @@
+"""Readable text for any object: nested, indented, bounded, and safe from cycles.
+
+`parts` says what stands inside an object; `text` lays it out. This module knows arrays
+and Python's own containers only. The types that stand higher up tell what is inside
+them by `parts.register`, see `descriptions`.
+
+The layout never recurses, and never shows more than `MAX_DEPTH` levels and `MAX_ITEMS`
+entries, so that a look at a large graph stays cheap and readable.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+import types
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+__all__ = ["Parts", "array_text", "leaf_text", "one_line", "parts", "text"]
+
+WIDTH = 88
+MAX_DEPTH = 24
+MAX_ITEMS = 2000
+MAX_LEAF = 100
+_INDENT = 2
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+class Parts(NamedTuple):
+    """What is inside an object, for the layout.
+
+    Args:
+        name: What stands before the opening bracket.
+        children: Labels, such as `kernel=`, with what they label.
+        brackets: The opening and the closing one.
+        has_identity: Whether the object is shown once, and by number after that.
+
+    Example:
+        >>> Parts('Point', [('x=', 1), ('y=', 2)]).brackets
+        ('(', ')')
+    """
+
+    name: str
+    children: Sequence[tuple[str, Any]]
+    brackets: tuple[str, str] = ("(", ")")
+    has_identity: bool = False
+
+
+@functools.singledispatch
+def parts(x: Any) -> Parts | None:
+    """Returns what is inside an object; None if it is to be shown as a leaf.
+
+    Args:
+        x: Any object.
+
+    Returns:
+        Its parts. `parts.register(type)` adds a type.
+
+    Example:
+        >>> parts([True]).children, parts(True)
+        ([('', True)], None)
+    """
+    return None
+
+
+# Subclasses of containers bring a repr of their own, so only the very types count.
+
+
+@parts.register(list)
+def _list_parts(x: list[Any]) -> Parts | None:
+    return Parts("", [("", v) for v in x], ("[", "]")) if type(x) is list else None
+
+
+@parts.register(tuple)
+def _tuple_parts(x: tuple[Any, ...]) -> Parts | None:
+    if type(x) is tuple:
+        return Parts("", [("", v) for v in x], ("(", ",)" if len(x) == 1 else ")"))
+    names = getattr(type(x), "_fields", None)  # those of a named tuple
+    if names is not None:
+        pairs = zip(names, x, strict=True)
+        return Parts(type(x).__name__, [(f"{name}=", v) for name, v in pairs])
+    return None
+
+
+@parts.register(dict)
+def _dict_parts(x: dict[Any, Any]) -> Parts | None:
+    return mapping_parts("", x.items(), ("{", "}")) if type(x) is dict else None
+
+
+@parts.register(set)
+@parts.register(frozenset)
+def _set_parts(x: set[Any] | frozenset[Any]) -> Parts | None:
+    if type(x) not in (set, frozenset):
+        return None
+    # Sorted by text: the order of a set differs from process to process.
+    children = [("", v) for v in sorted(x, key=leaf_text)]
+    if type(x) is set and x:
+        return Parts("", children, ("{", "}"))
+    return Parts(type(x).__name__, children, ("({", "})") if x else ("(", ")"))
+
+
+def mapping_parts(
+    name: str, items: Iterable[tuple[Any, Any]], brackets: tuple[str, str]
+) -> Parts:
+    """The parts of something that is shown like a dict."""
+    return Parts(name, [(f"{leaf_text(key)}: ", v) for key, v in items], brackets)
+
+
+# Leaves
+
+
+def array_text(x: Any) -> str:
+    """Writes shape and dtype of an array, and the value of a concrete scalar.
+
+    Args:
+        x: Anything with a shape and a dtype: an array, a tracer, a random key, a
+            `jax.ShapeDtypeStruct`.
+
+    Returns:
+        Such as `float32[2,3]`, with a remark for what is not a live `jax.Array`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> array_text(jnp.ones((2, 3))), array_text(jnp.array(3))
+        ('float32[2,3]', 'int32[] 3')
+    """
+    kind = f"{getattr(x.dtype, 'name', x.dtype)}[{','.join(map(str, x.shape))}]"
+    if isinstance(x, jax.core.Tracer):
+        return f"{kind} (traced)"
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return f"{kind} (abstract)"
+    if isinstance(x, jax.Array) and x.is_deleted():
+        return f"{kind} (deleted)"
+    if isinstance(x, jax.Array | np.ndarray) and x.shape == ():
+        kind += _scalar_text(x)
+    return f"{kind} (numpy)" if isinstance(x, np.ndarray) else kind
+
+
+def _scalar_text(x: Any) -> str:
+    # A random key has no such value, an array of another process no value here, and
+    # the computation behind one may have failed: all of these raise.
+    try:
+        return f" {_cut(str(np.asarray(x)))}"
+    except Exception:
+        return ""
+
+
+def _cut(line: str, width: int = MAX_LEAF) -> str:
+    return line if len(line) <= width else f"{line[: width - 3]}..."
+
+
+def leaf_text(x: Any) -> str:
+    """Writes an object on one line of bounded length, whatever it is.
+
+    Args:
+        x: Any object.
+
+    Returns:
+        Shape and dtype of an array, the name of a class or function, else the `repr`,
+        without line breaks and cut where it is long. If that raises, the type.
+
+    Example:
+        >>> leaf_text(print), leaf_text('a' * 1000)[-5:]
+        ('<function print>', 'aa...')
+    """
+    try:
+        return _leaf_text(x)
+    except Exception:
+        return f"<{type(x).__name__}, unreadable>"
+
+
+def _leaf_text(x: Any) -> str:
+    if isinstance(x, type):
+        return x.__name__
+    # The repr of a function shows an address, that of a method the whole object.
+    name = getattr(x, "__name__", None) if callable(x) else None
+    if isinstance(name, str):
+        kind = "function" if isinstance(x, _FUNCTIONS) else type(x).__name__
+        return _cut(f"<{kind} {name}>")
+    is_array = isinstance(x, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
+    if is_array or (hasattr(x, "shape") and isinstance(x, jax.core.Tracer)):
+        return array_text(x)
+    if isinstance(x, str | bytes):
+        return _cut(repr(x[: MAX_LEAF + 1]))
+    return _cut(" ".join(_ADDRESS.sub("", repr(x)).split()))
+
+
+# The layout
+
+
+class _Item:
+    """One line of the layout, or the two that hold its children."""
+
+    __slots__ = (
+        "children",
+        "close",
+        "flat",
+        "head",
+        "is_referenced",
+        "label",
+        "name",
+        "number",
+        "target",
+        "value",
+    )
+
+    def __init__(self, label: str, value: Any = None, head: str = "") -> None:
+        self.label = label
+        self.value = value  # kept alive: its id must stay its own during the walk
+        self.name = ""
+        self.head = head  # the whole text of a leaf, or the opening bracket
+        self.close = ""
+        self.children: list[_Item] = []
+        self.is_referenced = False
+        self.number = ""
+        self.target: _Item | None = None
+        self.flat: str | None = None
+
+    @property
+    def opening(self) -> str:
+        if self.target is not None:
+            return f"{self.label}<{self.name}{self.target.number}, {self.head}>"
+        return f"{self.label}{self.name}{self.number}{self.head}"
+
+
+def _safe_parts(x: Any) -> Parts | None:
+    try:
+        return None if isinstance(x, type | jax.Array | np.ndarray) else parts(x)
+    except Exception:
+        return None
+
+
+class _Walk:
+    """Lists what is shown, parents first."""
+
+    def __init__(self, root: Any, max_depth: int, max_items: int) -> None:
+        self.max_depth = max_depth
+        self.items: list[_Item] = []
+        self.seen: dict[int, _Item] = {}
+        self.open: set[int] = set()
+        self.stack: list[tuple[_Item, Sequence[tuple[str, Any]]]] = []
+        self.visit("", root)
+        while self.stack:
+            parent, children = self.stack[-1]
+            shown = len(parent.children)
+            if shown == len(children):
+                self.open.discard(id(parent.value))
+                self.stack.pop()
+            elif len(self.items) >= max_items:
+                parent.children.append(
+                    _Item("", head=f"... {len(children) - shown} more")
+                )
+                self.items.append(parent.children[-1])
+                self.stack.pop()
+            else:
+                parent.children.append(self.visit(*children[shown]))
+
+    def visit(self, label: str, value: Any) -> _Item:
+        item = _Item(label, value)
+        self.items.append(item)
+        target = self.seen.get(id(value))
+        if target is not None:
+            target.is_referenced = True
+            item.target, item.name = target, target.name
+            item.head = "cycle" if id(value) in self.open else "shared"
+            return item
+        inside = _safe_parts(value)
+        if inside is None:
+            item.head = leaf_text(value)
+            return item
+        item.name = inside.name
+        item.head, item.close = inside.brackets
+        if inside.has_identity:
+            self.seen[id(value)] = item
+        if not inside.children:
+            pass
+        elif id(value) in self.open or len(self.stack) >= self.max_depth:
+            item.head += "..."
+        else:
+            self.open.add(id(value))
+            self.stack.append((item, inside.children))
+        return item
+
+
+def _lay_out(items: list[_Item], width: float) -> str:
+    number = 0
+    for item in items:
+        if item.is_referenced:
+            number += 1
+            item.number = f"#{number}"
+    for item in reversed(items):  # children first
+        inside = [child.flat for child in item.children]
+        known = [flat for flat in inside if flat is not None]
+        if len(known) == len(inside):
+            flat = f"{item.opening}{', '.join(known)}{item.close}"
+            item.flat = flat if len(flat) < width or not item.children else None
+    lines: list[str] = []
+    pending: list[tuple[int, _Item | str, str]] = [(0, items[0], "")]
+    while pending:
+        depth, item_or_close, tail = pending.pop()
+        margin = " " * (depth * _INDENT)
+        if isinstance(item_or_close, str):
+            lines.append(f"{margin}{item_or_close}{tail}")
+            continue
+        item = item_or_close
+        flat_line = None if item.flat is None else f"{margin}{item.flat}{tail}"
+        if flat_line is not None and (len(flat_line) <= width or not item.children):
+            lines.append(flat_line)
+            continue
+        lines.append(f"{margin}{item.opening}")
+        pending.append((depth, item.close.removeprefix(","), tail))
+        pending += [(depth + 1, child, ",") for child in reversed(item.children)]
+    return "\n".join(lines)
+
+
+class _Busy(threading.local):
+    """Whether this thread is inside `text`."""
+
+    now = False
+
+
+_busy = _Busy()
+
+
+def text(x: Any, *, width: float = WIDTH) -> str:
+    """Writes an object with everything inside it, in a form for reading.
+
+    An object with identity that is reached again is shown by its number: `shared` if
+    it was complete by then, `cycle` if it is around the place that refers to it.
+    Arrays are shown by dtype and shape.
+
+    Args:
+        x: Any object.
+        width: What fits in so many columns stays on one line.
+
+    Returns:
+        The text; never longer than a bound, however large the object is.
+
+    Example:
+        >>> import graphcore as gc, jax.numpy as jnp
+        >>> tied = gc.Dict(encode=gc.Param(jnp.ones((2, 3))))
+        >>> tied.decode, tied.me = tied.encode, tied
+        >>> print(text(tied, width=50))
+        Dict#1({
+          'decode': Param#2(float32[2,3]),
+          'encode': <Param#2, shared>,
+          'me': <Dict#1, cycle>,
+        })
+    """
+    # The repr of a foreign object may come back here with an object of ours, even one
+    # that is being shown. Names are enough then.
+    if _busy.now:
+        return f"<{type(x).__name__}>"
+    _busy.now = True
+    try:
+        return _lay_out(_Walk(x, MAX_DEPTH, MAX_ITEMS).items, width)
+    finally:
+        _busy.now = False
+
+
+def one_line(x: Any, width: int = MAX_LEAF) -> str:
+    """Writes an object as `text` does, but on one line, cut where it is too long.
+
+    Args:
+        x: Any object.
+        width: The bound of the length.
+
+    Returns:
+        The line.
+
+    Example:
+        >>> one_line({'a': list(range(100))}, width=20)
+        "{'a': [0, 1, 2, 3..."
+    """
+    # Each entry takes a column at least, so more of them can't be seen.
+    return _cut(_lay_out(_Walk(x, MAX_DEPTH, width).items, float("inf")), width)
+
+
+def treescope_repr(x: Any, path: str | None, subtree_renderer: Any) -> Any:
+    """Renders an object for treescope; what a `__treescope_repr__` may return.
+
+    Args:
+        x: An object that `parts` knows.
+        path: As treescope passes it.
+        subtree_renderer: As treescope passes it.
+
+    Returns:
+        A rendering; `NotImplemented` if there is nothing inside the object.
+    """
+    from treescope import rendering_parts
+
+    inside = parts(x)
+    if inside is None:
+        return NotImplemented
+    children = []
+    for number, (label, value) in enumerate(inside.children, 1):
+        line = rendering_parts.siblings_with_annotations(
+            label, subtree_renderer(value, path=_child_path(path, label))
+        )
+        comma = rendering_parts.fold_condition(
+            collapsed=rendering_parts.text(
+                ", " if number < len(inside.children) else ""
+            ),
+            expanded=rendering_parts.text(","),
+        )
+        children.append(rendering_parts.build_full_line_with_annotations(line, comma))
+    return rendering_parts.build_foldable_tree_node_from_children(
+        prefix=rendering_parts.text(f"{inside.name}{inside.brackets[0]}"),
+        children=children,
+        suffix=rendering_parts.text(inside.brackets[1].removeprefix(",")),
+        path=path,
+    )
+
+
+def _child_path(path: str | None, label: str) -> str | None:
+    if path is None:
+        return None
+    if label.endswith("="):
+        return f"{path}.{label[:-1]}"
+    return f"{path}[{label[:-2]}]" if label.endswith(": ") else None
