@@ -60,32 +60,34 @@ def reference(package: str) -> str:
     loader = griffe.GriffeLoader(search_paths=[str(source)])
     module: Any = loader.load(package)
     loader.resolve_aliases()
+    # Home module -> the identifiers by which mkdocstrings finds its public names.
     defined: dict[str, list[str]] = {}
     elsewhere: dict[str, list[str]] = {}
     submodules = []
-    # Without an __all__, what is not private is public.
-    public = [str(name) for name in module.exports or ()]
-    for name in public or [n for n in module.members if not n.startswith("_")]:
-        member = module[name]
-        if member.is_alias:
-            home = member.target_path.rpartition(".")[0]
+    for name in map(str, module.exports or ()):
+        # A function may have the name of a submodule: the import says what is meant.
+        target = module.imports.get(name, f"{package}.{name}")
+        if not target.startswith(f"{package}."):
+            elsewhere.setdefault(target.rpartition(".")[0], []).append(name)
+            continue
+        found = loader.modules_collection[target]
+        while found.is_alias:
+            found = found.target
+        if found.is_module:
+            submodules.append(found.path)
         else:
-            home = member.path if member.is_module else package
-        if not home.startswith(package):
-            elsewhere.setdefault(home, []).append(name)
-        elif member.is_module:
-            submodules.append(home)
-        else:
-            defined.setdefault(home, []).append(name)
+            shadowed = module[name].is_module
+            identifier = found.path if shadowed else f"{package}.{name}"
+            defined.setdefault(found.module.path, []).append(identifier)
     lines = [f"# {package}", "", first_line(module), ""]
-    for home, names in defined.items():
+    for home, identifiers in defined.items():
         inside = home.removeprefix(package).lstrip(".")
         found = module[inside] if inside else module
         if inside:
             lines += [f"## {inside.replace('_', ' ').strip().capitalize()}", ""]
             lines += [first_line(found), ""]
-        for name in names:
-            lines += [f"::: {package}.{name}", ""]
+        for identifier in identifiers:
+            lines += [f"::: {identifier}", ""]
     for home in submodules:
         lines += [f"## {home}", "", f"::: {home}", "    options:"]
         lines += ["      show_root_heading: false", ""]
