@@ -1,0 +1,257 @@
+"""Modules: objects with a few methods for what happens inside a model.
+
+A module is a graph node whose attributes are its layers, variables and settings. What
+is here beyond `graphcore.Object` lets a forward pass leave values behind (`sow`,
+`perturb`) and lets a whole tree of modules change its settings (`train`, `eval`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from graphcore import (
+    Filter,
+    Object,
+    Perturbation,
+    Variable,
+    get_node_impl,
+    is_variable,
+    iter_graph,
+    to_predicate,
+    variable_type_from_name,
+)
+
+__all__ = ["Module"]
+
+_MISSING: Any = object()
+
+
+def _append(collected: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    return (*collected, value)
+
+
+class Module(Object):
+    """Base class of layers and models.
+
+    Example:
+        >>> import graphcore as gc, jax.numpy as jnp
+        >>> class Scale(Module):
+        ...     def __init__(self, factor):
+        ...         self.factor = gc.Param(jnp.array(factor))
+        ...     def __call__(self, x):
+        ...         self.sow(gc.Intermediate, 'inputs', x)
+        ...         return self.factor.value * x
+        >>> scale = Scale(2.0)
+        >>> float(scale(3.0)), scale.inputs.value
+        (6.0, (3.0,))
+    """
+
+    def sow(
+        self,
+        variable_type: type[Variable[Any]] | str,
+        name: str,
+        value: Any,
+        reduce_fn: Callable[[Any, Any], Any] = _append,
+        init_fn: Callable[[], Any] = tuple,
+    ) -> None:
+        """Records a value in a variable of this module.
+
+        Args:
+            variable_type: The type of the variable, or its snake-case name.
+            name: The attribute that holds the variable; made by the first call.
+            value: An array of any shape and dtype, or a pytree.
+            reduce_fn: `reduce_fn(recorded, value)` returns what is recorded next; by
+                default, the value is appended to a tuple.
+            init_fn: Returns what is recorded before the first value.
+
+        Raises:
+            ValueError: If the attribute is there and no variable of that type.
+
+        Example:
+            >>> import graphcore as gc
+            >>> m = Module()
+            >>> for x in (1, 2, 3):
+            ...     m.sow(gc.Intermediate, 'xs', x)
+            ...     m.sow(gc.Cache, 'total', x, lambda a, b: a + b, lambda: 0)
+            >>> m.xs.value, m.total.value
+            ((1, 2, 3), 6)
+        """
+        kind = _variable_type(variable_type)
+        variable = self._own_variable("sow", kind, name)
+        if variable is None:
+            setattr(self, name, kind(reduce_fn(init_fn(), value)))
+        else:
+            variable.value = reduce_fn(variable.value, value)
+
+    def perturb(
+        self,
+        name: str,
+        value: Any,
+        variable_type: type[Variable[Any]] | str = Perturbation,
+    ) -> Any:
+        """Adds a variable that is zero to a value on its way through this module.
+
+        The gradient with respect to the variable is the one with respect to the value,
+        which is otherwise out of reach.
+
+        Args:
+            name: The attribute that holds the variable; made by the first call.
+            value: An array of any shape and an inexact dtype, or a pytree of them.
+            variable_type: The type of the variable, or its snake-case name.
+
+        Returns:
+            The value plus the variable.
+
+        Raises:
+            ValueError: If the attribute is there and no variable of that type.
+
+        Example:
+            >>> import graphcore as gc, jax, jax.numpy as jnp
+            >>> class Model(Module):
+            ...     def __call__(self, x):
+            ...         return self.perturb('hidden', 3 * x) ** 2
+            >>> m = Model(); y = m(jnp.array(2.0))
+            >>> graphdef, state = gc.split(m)
+            >>> g = jax.grad(lambda s: gc.merge(graphdef, s)(jnp.array(2.0)))(state)
+            >>> float(g.hidden.value)
+            12.0
+        """
+        kind = _variable_type(variable_type)
+        variable = self._own_variable("perturb", kind, name)
+        if variable is None:
+            variable = kind(jax.tree.map(jnp.zeros_like, value))
+            setattr(self, name, variable)
+        return jax.tree.map(jnp.add, value, variable.value)
+
+    def _own_variable(
+        self, method: str, kind: type[Variable[Any]], name: str
+    ) -> Any | None:
+        found = getattr(self, name, _MISSING)
+        if found is _MISSING:
+            return None
+        if not is_variable(found) or type(found) is not kind:
+            raise ValueError(
+                f"Cannot {method} into {type(self).__name__}/{name}: expected a "
+                f"{kind.__name__} or no attribute of that name, found a "
+                f"{type(found).__name__}. Choose another name or variable type."
+            )
+        return found
+
+    def iter_modules(self) -> Iterator[tuple[tuple[Any, ...], Module]]:
+        """Lists this module and all modules below it, children before parents.
+
+        Yields:
+            `(path, module)`, each module once, at its first path.
+
+        Example:
+            >>> m = Module(); m.layers = [Module(), Module()]; m.last = m.layers[1]
+            >>> [path for path, _ in m.iter_modules()]
+            [('last',), ('layers', 0), ()]
+        """
+        for path, value in iter_graph(self):
+            if isinstance(value, Module):
+                yield path, value
+
+    def iter_children(self) -> Iterator[tuple[Any, Module]]:
+        """Lists the modules that are attributes of this one.
+
+        Yields:
+            `(name, module)`, in sorted order.
+
+        Example:
+            >>> m = Module(); m.b = Module(); m.a = Module(); m.a.inner = Module()
+            >>> [name for name, _ in m.iter_children()]
+            ['a', 'b']
+        """
+        for key, value in get_node_impl(self).flatten(self)[0]:
+            if isinstance(value, Module):
+                yield key, value
+
+    def set_attributes(
+        self,
+        *filters: Filter,
+        raise_if_not_found: bool = True,
+        **attributes: Any,
+    ) -> None:
+        """Sets attributes of this module and the modules below it that have them.
+
+        Args:
+            *filters: Select the modules, any of them by path or type; all if left out.
+            raise_if_not_found: Whether each attribute must be there at least once.
+            **attributes: The new values.
+
+        Raises:
+            ValueError: If no selected module has one of the attributes; nothing is
+                changed then.
+
+        Example:
+            >>> m = Module(); m.inner = Module(); m.inner.rate = 0.5
+            >>> m.set_attributes(rate=0.1)
+            >>> m.inner.rate, hasattr(m, 'rate')
+            (0.1, False)
+        """
+        predicate = to_predicate(filters or ...)
+        selected = [m for path, m in self.iter_modules() if predicate(path, m)]
+        changes = [
+            (module, name, value)
+            for name, value in attributes.items()
+            for module in selected
+            if hasattr(module, name)
+        ]
+        missing = sorted(attributes.keys() - {name for _, name, _ in changes})
+        if missing and raise_if_not_found:
+            raise ValueError(
+                f"None of the {len(selected)} selected modules of "
+                f"{type(self).__name__} has the attributes {missing}. Check the names "
+                "and filters, or pass `raise_if_not_found=False`."
+            )
+        done: list[tuple[Module, str, Any]] = []
+        try:
+            for module, name, value in changes:
+                before = getattr(module, name)
+                setattr(module, name, value)
+                done.append((module, name, before))
+        except BaseException:
+            for module, name, before in reversed(done):
+                setattr(module, name, before)
+            raise
+
+    def train(self, **attributes: Any) -> None:
+        """Switches this module and those below it to training.
+
+        Sets `deterministic` and `use_running_average` to False where they are.
+
+        Args:
+            **attributes: Further attributes to set where they are.
+
+        Example:
+            >>> m = Module(); m.deterministic = True; m.train(); m.deterministic
+            False
+        """
+        mode = {"deterministic": False, "use_running_average": False, **attributes}
+        self.set_attributes(raise_if_not_found=False, **mode)
+
+    def eval(self, **attributes: Any) -> None:
+        """Switches this module and those below it to evaluation.
+
+        Sets `deterministic` and `use_running_average` to True where they are.
+
+        Args:
+            **attributes: Further attributes to set where they are.
+
+        Example:
+            >>> m = Module(); m.deterministic = False; m.eval(); m.deterministic
+            True
+        """
+        mode = {"deterministic": True, "use_running_average": True, **attributes}
+        self.set_attributes(raise_if_not_found=False, **mode)
+
+
+def _variable_type(variable_type: type[Variable[Any]] | str) -> type[Variable[Any]]:
+    if isinstance(variable_type, str):
+        return variable_type_from_name(variable_type)
+    return variable_type
