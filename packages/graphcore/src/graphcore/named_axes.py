@@ -245,7 +245,7 @@ def _identity_bwd(
     name: Hashable, summed: _Sum, operands: Any, cotangent: Any
 ) -> tuple[Any, None]:
     # Differentiation around the map comes here once the map is left. Its cotangents
-    # are summed over the map already; to sum again would count each index twice.
+    # are summed over the map already, and a second sum would multiply them.
     try:
         lax.axis_size(name)
     except NameError as error:
