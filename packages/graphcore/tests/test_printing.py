@@ -265,8 +265,21 @@ def test_definitions():
     )
     states = gc.NodeStates.from_split(graphdef, state, metadata="note")
     assert repr(states).startswith("NodeStates(\n  graphdef=NodeDef(Linear, index=0, {")
-    assert "  State({'kernel': VariableState(Param, float32[2,2])})," in repr(states)
+    assert "  state=State({'kernel': VariableState(Param, float32[2,2])})," in repr(
+        states
+    )
     assert repr(states).endswith("  metadata='note',\n)")
+
+
+def test_node_states_without_a_definition():
+    empty = gc.State({})
+    assert repr(gc.NodeStates.from_states(empty)) == "NodeStates(state=State({}))"
+    assert repr(gc.NodeStates.from_states(empty, empty)) == (
+        "NodeStates(states=(State({}), State({})))"
+    )
+    assert repr(gc.NodeStates.from_prefixes([0, None], metadata="m")) == (
+        "NodeStates(states=(0, None), metadata='m')"
+    )
 
 
 def test_mappings_and_static():
@@ -274,6 +287,8 @@ def test_mappings_and_static():
     assert text(gc.RefMap([(v, 0), (v, 1)])) == "RefMap([(Param(1), 1)])"
     assert text(gc.HashableMapping({"a": 1})) == "HashableMapping({'a': 1})"
     assert text(gc.Static("x")) == "Static('x')"
+    metadata = gc.VariableMetadata(jnp.ones(2), metadata={"unit": "m"})
+    assert text(metadata) == "VariableMetadata(float32[2], unit='m')"
 
 
 def test_named_tuples_and_pytrees_show_their_fields():

@@ -33,6 +33,7 @@ from graphcore.registry import GraphNodeImpl, find_node_impl, get_node_impl
 from graphcore.state import FlatState, State
 from graphcore.trees import NodeStates
 from graphcore.variable_impl import find_variable_impl
+from graphcore.variable_metadata import VariableMetadata
 from graphcore.variable_state import VariableState
 
 __all__: list[str] = []
@@ -126,11 +127,23 @@ def _variable_state_parts(x: VariableState[Any]) -> Parts:
 
 
 @parts.register(NodeStates)
-def _node_states_parts(x: Any) -> Parts:
-    children = [("graphdef=", x.graphdef), *(("", state) for state in x.states)]
+def _node_states_parts(x: NodeStates[Any]) -> Parts:
+    children: list[tuple[str, Any]] = []
+    if x._graphdef is not None:
+        children.append(("graphdef=", x._graphdef))
+    states: Any = x.states  # JAX may put anything there on its way
+    if isinstance(states, tuple) and len(states) == 1:
+        children.append(("state=", states[0]))
+    else:
+        children.append(("states=", states))
     if x.metadata is not None:
         children.append(("metadata=", x.metadata))
     return Parts("NodeStates", children)
+
+
+@parts.register(VariableMetadata)
+def _variable_metadata_parts(x: VariableMetadata[Any]) -> Parts:
+    return Parts("VariableMetadata", [("", x.raw_value), *_fields(x.as_metadata())])
 
 
 # Definitions
