@@ -2,10 +2,11 @@
 
 nox is installed into an environment under the checkout (``.nox/bootstrap``, or the
 folder that ``NOX_BOOTSTRAP`` names), once; all arguments go to nox. The environment is
-made without ensurepip and filled by the pip of the calling Python, so that this works
-where the system's Python is externally managed or ships without ensurepip.
+filled by the pip of the calling Python, so that this works where the system's Python is
+externally managed or ships without ensurepip; ensurepip helps where there is no pip.
 """
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -34,9 +35,12 @@ def bootstrap(folder: Path) -> Path:
     if ready.exists() and python.exists():
         return python
     print(f"Installing {REQUIREMENT} into {folder}", flush=True)
-    venv.create(folder, with_pip=False, clear=True)
-    # The pip of the calling interpreter installs into the new environment.
-    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    if importlib.util.find_spec("pip"):
+        venv.create(folder, with_pip=False, clear=True)
+        pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    else:
+        venv.create(folder, with_pip=True, clear=True)
+        pip = [str(python), "-m", "pip"]
     subprocess.run(
         [*pip, "install", "--quiet", "--disable-pip-version-check", REQUIREMENT],
         check=True,
