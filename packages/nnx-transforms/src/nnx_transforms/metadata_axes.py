@@ -8,7 +8,7 @@ over a variable call `remove_axis` on its way in and `add_axis` on its way out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -126,7 +126,7 @@ def _changed(
     scratch = scratch.copy()
     change(scratch, transform_metadata[PARTITION_NAME])
     if is_state:
-        return scratch.to_state()  # type: ignore[no-any-return]
+        return cast("V", scratch.to_state())
     given.copy_from(scratch)
     return variable
 
