@@ -59,7 +59,9 @@ def evaluate_independent(
         return values[v] if _is_var(v) else v.val
 
     for eqn in reversed(kept):
-        subfuns, params = eqn.primitive.get_bind_params(eqn.params)
+        params = eqn.primitive.get_bind_params(eqn.params)
+        # JAX before 0.10 gives functions among the parameters separately.
+        subfuns, params = params if isinstance(params, tuple) else ((), params)
         out = eqn.primitive.bind(*subfuns, *map(read, eqn.invars), **params)
         outs = out if eqn.primitive.multiple_results else [out]
         values.update(zip(eqn.outvars, outs, strict=True))

@@ -204,6 +204,7 @@ class Compiled:
         variables: the collections that go in and out.
         rngs: the streams that go in.
         donate_argnums: positions of arguments to donate, the scope being 0.
+        name: what the function is called in jaxprs and profiles.
         **options: further options of `jax.jit`.
     """
 
@@ -212,27 +213,37 @@ class Compiled:
         variables: CollectionFilter,
         rngs: StreamFilter,
         donate_argnums: int | Iterable[int] = (),
+        name: str = "fn",
         **options: Any,
     ) -> None:
         if isinstance(donate_argnums, int):
             donate_argnums = (donate_argnums,)
         self._donated = frozenset(donate_argnums)
+        self._name = name
         self._options = options
         self._by_donation: dict[tuple[int, ...], Callable[..., Any]] = {}
         self._packed = pack(
             self._call, (variables,), (variables,), (rngs,), name="jit"
         )
 
-    def __call__(self, fn: Any, config: Any, split: Any, scope: Any) -> Any:
+    def __call__(
+        self, fn: Any, config: Any, split: Any, scope: Any, extra: Any
+    ) -> tuple[Any, Any]:
         """Calls `fn`.
 
         Args:
-            fn: a function of a scope and arguments.
+            fn: a function `(extra, scope, *args, **kwargs) -> (out, note)`; the note
+                is hashable and comes back even if `fn` need not be traced again.
             config: a hashable value; calls with equal ones do the same.
             split: the arguments, a `SplitArguments`.
             scope: a scope, or a pytree of scopes.
+            extra: a pytree of arrays for `fn`.
+
+        Returns:
+            What `fn` returned.
         """
-        return self._packed(scope, fn, config, split)
+        result: tuple[Any, Any] = self._packed(scope, fn, config, split, extra)
+        return result
 
     def _call(
         self,
@@ -243,6 +254,7 @@ class Compiled:
         fn: Any,
         config: Any,
         split: Any,
+        extra: Any,
     ) -> Any:
         mutable = tuple(scope_fn.inner_mutable(root) for root in scope_fn.roots)
         key = (
@@ -255,23 +267,30 @@ class Compiled:
         )
         offsets = path_offsets(scope_fn.roots) if any(map(any, rng_groups)) else None
         donated = [0] if 0 in self._donated else []
-        donated += [4 + i for i, p in enumerate(split.positions) if p + 1 in self._donated]
+        donated += [5 + i for i, p in enumerate(split.positions) if p + 1 in self._donated]
         jitted = self._jitted(tuple(donated))
         _calls.stack.append((scope_fn, repack_fn, fn, split))
         try:
             out, left, effects = jitted(
-                variable_groups, rng_groups, offsets, split.kwargs, *split.args, key=key
+                variable_groups,
+                rng_groups,
+                offsets,
+                extra,
+                split.kwargs,
+                *split.args,
+                key=key,
             )
         finally:
             _calls.stack.pop()
-        scope_fn.replay(effects.value)
-        return out, left
+        scopes_did, note = effects.value
+        scope_fn.replay(scopes_did)
+        return (out, note), left
 
     def _jitted(self, donated: tuple[int, ...]) -> Callable[..., Any]:
         found = self._by_donation.get(donated)
         if found is None:
             found = jax.jit(
-                _make_traced(),
+                _make_traced(self._name),
                 static_argnames="key",
                 donate_argnums=donated,
                 **self._options,
@@ -280,12 +299,13 @@ class Compiled:
         return found
 
 
-def _make_traced() -> Callable[..., Any]:
+def _make_traced(name: str) -> Callable[..., Any]:
     # One function object per compiled function: JAX keeps its cache with it.
     def traced(
         variable_groups: Any,
         rng_groups: Any,
         offsets: Any,
+        extra: Any,
         kwargs: Any,
         *args: Any,
         key: Any,
@@ -293,10 +313,11 @@ def _make_traced() -> Callable[..., Any]:
         scope_fn, repack_fn, fn, split = _calls.stack[-1]
         scope = scope_fn(variable_groups, rng_groups, True, offsets)
         all_args, all_kwargs = split.join(args, kwargs)
-        out = fn(scope, *all_args, **all_kwargs)
+        out, note = fn(extra, scope, *all_args, **all_kwargs)
         left = repack_fn(scope, changed_only=True)
-        return out, left, _Effects(scope_fn.effects())
+        return out, left, _Effects((scope_fn.effects(), note))
 
+    traced.__name__ = traced.__qualname__ = name
     return traced
 
 
@@ -341,11 +362,16 @@ def jit(
         6.0
     """
     statics = StaticArguments(fn, static_argnums, static_argnames)
-    compiled = Compiled(variables, rngs, donate_argnums, **jit_options(device, backend))
+    name = getattr(fn, "__name__", "fn")
+    options = jit_options(device, backend)
+    compiled = Compiled(variables, rngs, donate_argnums, name, **options)
+
+    def noteless(_: Any, scope: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        return fn(scope, *args, **kwargs), None
 
     @functools.wraps(fn)
     def wrapper(scope: Any, *args: Any, **kwargs: Any) -> Any:
-        return compiled(fn, (), statics.split(args, kwargs), scope)
+        return compiled(noteless, (), statics.split(args, kwargs), scope, ())[0]
 
     return wrapper
 

@@ -44,7 +44,8 @@ class StaticArguments:
 
     Args:
         fn: the function; its first parameter is the scope or module.
-        argnums: positions, the scope or module being 0.
+        argnums: positions, the scope or module being 0; or the answer for a
+            function that `fn` stands for.
         argnames: names.
 
     Raises:
@@ -56,9 +57,12 @@ class StaticArguments:
     def __init__(
         self,
         fn: Callable[..., Any],
-        argnums: int | Iterable[int] | None,
+        argnums: int | Iterable[int] | StaticArguments | None,
         argnames: str | Iterable[str] | None,
     ) -> None:
+        if isinstance(argnums, StaticArguments):  # already found
+            self.positions, self.names = argnums.positions, argnums.names
+            return
         nums = {argnums} if isinstance(argnums, int) else set(argnums or ())
         names = {argnames} if isinstance(argnames, str) else set(argnames or ())
         if nums or names:

@@ -1,0 +1,139 @@
+"""How submodules find their place: their parent, their name and their scope.
+
+A module is *made* unbound, or inside a method of another module, which becomes its
+parent. It gets its scope
+
+* in a compact method, at once, under the given name or a default one;
+* in `setup`, when it is assigned to an attribute, under the attribute's name;
+* as (part of) a field of another module, when that one gets its scope, under the
+  field's name. A module from outside is cloned first, once per tree of modules, so
+  what is shared stays shared and the original stays as it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import AssignSubModuleError
+from .containers import replace
+
+if TYPE_CHECKING:
+    from ..scope import Scope
+    from .base import Module
+
+__all__ = ["adopt", "adopt_fields", "bind_to", "register"]
+
+
+def register(parent: Module, child: Module) -> None:
+    """Gives a module that was just made in a method of `parent` its place.
+
+    Args:
+        parent: the module whose method is running.
+        child: the new module.
+
+    Raises:
+        AssignSubModuleError: if no submodule may be made here.
+        NameInUseError: if its name is taken.
+    """
+    state = parent._state
+    if state.in_setup:
+        if child.name is not None:
+            _bind_below(parent, child, child.name)
+        return  # else it waits for its attribute
+    scope = parent.scope
+    if scope is None or not state.in_compact:
+        where = "no path: it is unbound" if scope is None else scope.path_text
+        kind = f"Submodule {type(child).__name__}"
+        raise AssignSubModuleError(kind, type(parent).__name__, where)
+    name = child.name
+    if name is None:
+        prefix = type(child).__name__
+        number = state.cursor.get(prefix, 0)
+        state.cursor[prefix] = number + 1
+        name = f"{prefix}_{number}"
+        child.__dict__["name"] = name
+        child._state.auto_named = True
+    _bind_below(parent, child, name)
+
+
+def _bind_below(parent: Module, child: Module, name: str) -> None:
+    assert parent.scope is not None
+    scope = parent.scope.push(name)
+    parent._state.children[name] = child
+    child._state.adopted = parent._state.adopted
+    bind_to(child, scope)
+
+
+def bind_to(module: Module, scope: Scope) -> None:
+    """Gives a module its scope, and places to the modules in its fields.
+
+    Args:
+        module: an unbound module; it is changed.
+        scope: its scope.
+    """
+    module.__dict__["scope"] = scope
+    adopt_fields(module)
+
+
+def adopt_fields(module: Module) -> None:
+    """Gives places to the modules in the fields of a bound module."""
+    from .base import Module
+
+    attributes = module.__dict__
+    scope = attributes["scope"]
+    adopted = False
+    for name in module._field_names:
+        value = attributes.get(name)
+        new = replace(value, (Module,), _Adopter(module, name), freeze=True)
+        if new is not value:
+            attributes[name] = new
+            adopted = True
+    if adopted:
+        # They hold for all calls of compact methods.
+        scope._fixed.update(scope._reserved)
+        scope._reserved = {}
+
+
+def adopt(module: Module, name: str, value: Any) -> Any:
+    """Gives places to the modules in an attribute that is assigned in `setup`.
+
+    Args:
+        module: the module whose setup is running.
+        name: the attribute.
+        value: its value.
+
+    Returns:
+        The value with adopted modules; lists and dicts of modules become immutable.
+    """
+    from .base import Module
+
+    return replace(value, (Module,), _Adopter(module, name), freeze=True)
+
+
+class _Adopter:
+    """Adopts one module found in an attribute."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: Module, name: str) -> None:
+        self.owner = owner
+        self.name = name
+
+    def __call__(self, child: Module, suffix: str) -> Module:
+        if child.scope is not None:
+            return child  # it has its place elsewhere, and is shared
+        owner = self.owner
+        if child.parent is None:
+            known = owner._state.adopted.get(id(child))
+            if known is not None:
+                clone: Module = known[1]
+                return clone
+            original, child = child, child.clone()
+            # The original is kept so that its identity stays its own.
+            owner._state.adopted[id(original)] = (original, child)
+        name = f"{self.name}{suffix}"
+        child.__dict__["parent"] = owner
+        child.__dict__["name"] = name
+        child._state.auto_named = True
+        _bind_below(owner, child, name)
+        return child

@@ -1,0 +1,759 @@
+"""`Module`: a dataclass whose methods own variables.
+
+The fields of a module are its configuration; its variables live in a scope, which it
+has while it is *bound*. `init` and `apply` bind a clone for the time of one call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+
+from ..errors import (
+    ApplyModuleInvalidMethodError,
+    AssignSubModuleError,
+    CallCompactUnboundModuleError,
+    CallSetupUnboundModuleError,
+    CallUnbindOnUnboundModuleError,
+    DescriptorAttributeError,
+    IncorrectPostInitOverrideError,
+    InvalidInstanceModuleError,
+    SetAttributeFrozenModuleError,
+    SetAttributeInModuleSetupError,
+)
+from .. import scope as scopes
+from ..filters import CollectionFilter, DenyList, union_filters
+from ..scope import Scope, Variable
+from .adoption import adopt, bind_to, register
+from .containers import replace
+from .context import context
+from .definition import RESERVED, define
+from .state import State
+
+__all__ = ["Module"]
+
+M = TypeVar("M", bound="Module")
+
+_UNSPECIFIED: Any = type("_Unspecified", (), {"__repr__": lambda _: "<unspecified>"})()
+
+CaptureFilter = bool | Callable[["Module", str], bool]
+
+_INIT_MUTABLE = DenyList("intermediates")
+
+
+def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    return (*values, value)
+
+
+@dataclass_transform(kw_only_default=False, field_specifiers=(dataclasses.field,))
+class Module:
+    """The base of all modules.
+
+    A subclass with annotated fields becomes a dataclass. Its submodules and variables
+    are made in `setup`, or inline in one method marked `compact`. Two keyword-only
+    fields are always there: `name`, and `parent`, which is found by itself.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> class Affine(nn.Module):
+        ...     features: int
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         w = self.param('w', nn.initializers.ones, (x.shape[-1], self.features))
+        ...         return x @ w
+        >>> model = Affine(2)
+        >>> variables = model.init(jax.random.key(0), jnp.ones(3))
+        >>> model.apply(variables, jnp.ones(3)).tolist()
+        [3.0, 3.0]
+    """
+
+    parent: Any = dataclasses.field(
+        default=_UNSPECIFIED, repr=False, compare=False, hash=False, kw_only=True
+    )
+    name: str | None = dataclasses.field(default=None, kw_only=True)
+
+    scope: ClassVar[Scope | None] = None
+    _state: ClassVar[Any] = None
+    _field_names: ClassVar[tuple[str, ...]] = ()
+    _init_names: ClassVar[tuple[str, ...]] = ()
+    _has_setup: ClassVar[bool] = False
+
+    def __init_subclass__(
+        cls, kw_only: bool = False, _derived: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init_subclass__(**kwargs)
+        if not _derived:  # a lifted class has the fields and methods of its base
+            define(cls, kw_only)
+
+    def __post_init__(self) -> None:
+        attributes = self.__dict__
+        base = tuple(attributes)
+        attributes["_state"] = State(base)
+        attributes["scope"] = None
+        parent = attributes["parent"]
+        if parent is _UNSPECIFIED:
+            modules = context.modules
+            parent = attributes["parent"] = modules[-1] if modules else None
+        if parent is None:
+            return
+        if isinstance(parent, Scope):
+            attributes["parent"] = None
+            bind_to(self, parent)
+        elif isinstance(parent, Module):
+            register(parent, self)
+        else:
+            raise TypeError(
+                "The parent of a module must be a module, a scope or None; found "
+                f"{type(parent).__name__}."
+            )
+
+    # --- attributes -----------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        state = self.__dict__.get("_state")
+        if state is None:
+            object.__setattr__(self, name, value)
+            return
+        if not state.in_setup:
+            raise SetAttributeFrozenModuleError(type(self).__name__, name, _path(self))
+        if name in self._field_names or name in RESERVED:
+            raise SetAttributeInModuleSetupError(type(self).__name__, name, _path(self))
+        object.__setattr__(self, name, adopt(self, name, value))
+
+    def __delattr__(self, name: str) -> None:
+        state = self.__dict__.get("_state")
+        if state is not None and not state.in_setup:
+            raise SetAttributeFrozenModuleError(type(self).__name__, name, _path(self))
+        object.__delattr__(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached for what is not there: perhaps `setup` has not run.
+        attributes = self.__dict__
+        cls = type(self)
+        state = attributes.get("_state")
+        if name.startswith("__") or (state is None and name in self._field_names):
+            raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
+        if state is None:
+            raise IncorrectPostInitOverrideError(cls.__name__)
+        if attributes["scope"] is not None and not state.setup_done:
+            self._run_setup()
+            if name in attributes:
+                return attributes[name]
+        if hasattr(cls, name):
+            return _descriptor_value(self, name)
+        if attributes["scope"] is None and self._has_setup:
+            raise CallSetupUnboundModuleError(cls.__name__, name)
+        raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        lines = [
+            f"{name} = {self.__dict__[name]!r}".replace("\n", "\n    ")
+            for name in (*self._field_names, "name")
+            if name in self.__dict__ and (name != "name" or self.name is not None)
+        ]
+        return f"{type(self).__name__}({', '.join(lines)})"
+
+    def _run_setup(self) -> None:
+        state = self._state
+        state.setup_done = True
+        if not self._has_setup:
+            return
+        scope, modules = self.scope, context.modules
+        assert scope is not None
+        before, scope._reserved = scope._reserved, {}
+        state.in_setup = True
+        modules.append(self)
+        try:
+            self.setup()
+        except BaseException:
+            state.setup_done = False
+            scope._reserved = before
+            raise
+        finally:
+            modules.pop()
+            state.in_setup = False
+        # What setup took holds for all calls of compact methods. Its scope may have
+        # become another one by `share_scope`.
+        scope = self.scope
+        scope._fixed.update(scope._reserved)
+        scope._reserved = before
+
+    def setup(self) -> None:
+        """Makes submodules and variables; runs once, before the first use.
+
+        Override it, and assign submodules to attributes: `self.dense = Dense(3)`.
+        """
+
+    # --- cloning and binding --------------------------------------------------------
+
+    def clone(self: M, *, parent: Any = None, **updates: Any) -> M:
+        """A copy with the same fields, unbound unless `parent` is given.
+
+        Args:
+            parent: a module or scope to bind the copy to.
+            **updates: new values for fields.
+
+        Returns:
+            The copy. Modules in its fields that belonged to this one are unbound.
+        """
+        attributes = self.__dict__
+        values = {name: attributes[name] for name in self._init_names}
+        values.update(updates)
+        if self.scope is not None:
+            values = {k: replace(v, (Module,), self._released) for k, v in values.items()}
+        if "name" not in values:
+            values["name"] = None if self._state.auto_named else self.name
+        return type(self)(parent=parent, **values)
+
+    def _released(self, child: Module, _: str) -> Module:
+        return child.clone() if child.parent is self else child
+
+    def copy(
+        self: M, *, parent: Any = _UNSPECIFIED, name: str | None = None, **updates: Any
+    ) -> M:
+        """A copy with variables of its own, made where it is called.
+
+        Args:
+            parent: a module, scope or None; the running module if it is not given.
+            name: the name of the copy.
+            **updates: new values for fields.
+
+        Returns:
+            The copy.
+        """
+        return self.clone(parent=parent, name=name, **updates)
+
+    def bind(
+        self: M,
+        variables: Mapping[str, Any],
+        rngs: Any = None,
+        mutable: CollectionFilter = False,
+    ) -> M:
+        """A copy that has variables, for interactive use.
+
+        Args:
+            variables: `{collection: nested dict}`.
+            rngs: a key, or keys by stream.
+            mutable: which collections may be written.
+
+        Returns:
+            The bound copy; its methods can be called directly.
+
+        Raises:
+            InvalidInstanceModuleError: if called on a class.
+        """
+        _check_instance(self, "bind")
+        return self.clone(parent=scopes.bind(variables, rngs, mutable))
+
+    def unbind(self: M) -> tuple[M, dict[str, Any]]:
+        """The inverse of `bind`, also for submodules of a bound module.
+
+        Returns:
+            An unbound copy and its variables.
+
+        Raises:
+            CallUnbindOnUnboundModuleError: if the module is not bound.
+        """
+        if self.scope is None:
+            raise CallUnbindOnUnboundModuleError(type(self).__name__)
+        if not self._state.setup_done:
+            self._run_setup()
+        return self.clone(), self.variables
+
+    # --- pure functions -------------------------------------------------------------
+
+    def apply(
+        self,
+        variables: Mapping[str, Any],
+        *args: Any,
+        rngs: Any = None,
+        method: Any = None,
+        mutable: CollectionFilter = False,
+        capture_intermediates: CaptureFilter = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Calls a method with given variables.
+
+        Args:
+            variables: `{collection: nested dict}`.
+            *args: arguments of the method.
+            rngs: a key (for the stream `params`), or keys by stream.
+            method: a method or its name, or a function of the module; `__call__` by
+                default.
+            mutable: which collections may be written.
+            capture_intermediates: whether to store what `__call__` of every submodule
+                returns in the collection `intermediates`; or a function `(module,
+                method_name)` that tells for every method.
+            **kwargs: keyword arguments of the method.
+
+        Returns:
+            What the method returns and, if something is mutable, with it the mutable
+            collections.
+
+        Raises:
+            ApplyModuleInvalidMethodError: if `method` is neither.
+            InvalidInstanceModuleError: if called on a class.
+
+        Example:
+            >>> import linen_lift as nn, jax.numpy as jnp
+            >>> variables = {'params': {'kernel': jnp.ones((3, 1))}}
+            >>> nn.Dense(1, use_bias=False).apply(variables, jnp.ones(3)).tolist()
+            [3.0]
+        """
+        run, mutable, flags = _prepare(
+            self, "apply", method, mutable, capture_intermediates
+        )
+        applied = scopes.apply(run, mutable, flags)
+        return applied(variables, *args, rngs=rngs, **kwargs)
+
+    def init_with_output(
+        self,
+        rngs: Any,
+        *args: Any,
+        method: Any = None,
+        mutable: CollectionFilter = _INIT_MUTABLE,
+        capture_intermediates: CaptureFilter = False,
+        **kwargs: Any,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Creates the variables of a module.
+
+        Args:
+            rngs: a key (for the stream `params`), or keys by stream.
+            *args: arguments of the method.
+            method: as for `apply`.
+            mutable: which collections are created.
+            capture_intermediates: as for `apply`.
+            **kwargs: keyword arguments of the method.
+
+        Returns:
+            What the method returns, and the variables.
+
+        Example:
+            >>> import linen_lift as nn, jax, jax.numpy as jnp
+            >>> out, _ = nn.Dense(2).init_with_output(jax.random.key(0), jnp.ones(3))
+            >>> out.shape
+            (2,)
+        """
+        run, mutable, flags = _prepare(
+            self, "init_with_output", method, mutable, capture_intermediates
+        )
+        made: tuple[Any, dict[str, Any]] = scopes.init(run, mutable, flags)(
+            rngs, *args, **kwargs
+        )
+        return made
+
+    def init(
+        self,
+        rngs: Any,
+        *args: Any,
+        method: Any = None,
+        mutable: CollectionFilter = _INIT_MUTABLE,
+        capture_intermediates: CaptureFilter = False,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Creates the variables of a module.
+
+        Args:
+            rngs: a key (for the stream `params`), or keys by stream.
+            *args: arguments of the method.
+            method: as for `apply`.
+            mutable: which collections are created.
+            capture_intermediates: as for `apply`.
+            **kwargs: keyword arguments of the method.
+
+        Returns:
+            The variables.
+
+        Example:
+            >>> import linen_lift as nn, jax, jax.numpy as jnp
+            >>> variables = nn.Dense(2).init(jax.random.key(0), jnp.ones(3))
+            >>> variables['params']['kernel'].shape
+            (3, 2)
+        """
+        _check_instance(self, "init")
+        return self.init_with_output(
+            rngs,
+            *args,
+            method=method,
+            mutable=mutable,
+            capture_intermediates=capture_intermediates,
+            **kwargs,
+        )[1]
+
+    def lazy_init(
+        self,
+        rngs: Any,
+        *args: Any,
+        method: Any = None,
+        mutable: CollectionFilter = _INIT_MUTABLE,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Creates the variables of a module without computing its output.
+
+        Args:
+            rngs: a key (for the stream `params`), or keys by stream.
+            *args: arguments of the method; `jax.ShapeDtypeStruct` stands for arrays
+                whose values no variable depends on.
+            method: as for `apply`.
+            mutable: which collections are created.
+            **kwargs: keyword arguments of the method.
+
+        Returns:
+            The variables.
+
+        Raises:
+            LazyInitError: if a variable depends on the values of such an argument.
+
+        Example:
+            >>> import linen_lift as nn, jax
+            >>> x = jax.ShapeDtypeStruct((8, 3), 'float32')
+            >>> nn.Dense(2).lazy_init(jax.random.key(0), x)['params']['kernel'].shape
+            (3, 2)
+        """
+        run, mutable, flags = _prepare(self, "lazy_init", method, mutable, False)
+        made: dict[str, Any] = scopes.lazy_init(run, mutable, flags)(
+            rngs, *args, **kwargs
+        )
+        return made
+
+    def tabulate(
+        self,
+        rngs: Any,
+        *args: Any,
+        depth: int | None = None,
+        show_repeated: bool = False,
+        mutable: CollectionFilter = _INIT_MUTABLE,
+        method: Any = None,
+        console_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> str:
+        """A table of the submodules, what they take and return, and their variables.
+
+        Nothing is computed; arguments may be `jax.ShapeDtypeStruct`.
+
+        Args:
+            rngs: as for `init`.
+            *args: arguments of the method.
+            depth: how deep to look; None for all the way.
+            show_repeated: whether further calls of a submodule have rows.
+            mutable: as for `init`.
+            method: as for `apply`.
+            console_kwargs: options for `rich.console.Console`. If they are given, rich
+                draws the table.
+            **kwargs: keyword arguments of the method.
+
+        Returns:
+            The table.
+
+        Example:
+            >>> import linen_lift as nn, jax, jax.numpy as jnp
+            >>> table = nn.Dense(2).tabulate(jax.random.key(0), jnp.ones((1, 3)))
+            >>> 'Total: 8' in table
+            True
+        """
+        from .summary import tabulate
+
+        _check_instance(self, "tabulate")
+        return tabulate(
+            self,
+            rngs,
+            args,
+            kwargs,
+            depth=depth,
+            show_repeated=show_repeated,
+            mutable=mutable,
+            method=method,
+            console_kwargs=console_kwargs,
+        )
+
+    # --- inside of methods ----------------------------------------------------------
+
+    def _bound(self, action: str) -> Scope:
+        scope = self.scope
+        if scope is None:
+            raise CallCompactUnboundModuleError(type(self).__name__, action)
+        return scope
+
+    def _declaring(self, what: str, name: str, action: str) -> Scope:
+        scope = self._bound(action)
+        state = self._state
+        if not (state.in_compact or state.in_setup):
+            raise AssignSubModuleError(
+                f'{what} "{name}"', type(self).__name__, scope.path_text
+            )
+        return scope
+
+    def param(
+        self,
+        name: str,
+        init_fn: Callable[..., Any],
+        *init_args: Any,
+        unbox: bool = True,
+        **init_kwargs: Any,
+    ) -> Any:
+        """Declares a parameter, and returns its value.
+
+        Args:
+            name: its name.
+            init_fn: makes the first value from a key and the other arguments.
+            *init_args: arguments of `init_fn` after the key.
+            unbox: whether to return the value without its axis metadata.
+            **init_kwargs: keyword arguments of `init_fn`.
+
+        Returns:
+            The value.
+
+        Raises:
+            AssignSubModuleError: outside `setup` and compact methods.
+            ScopeParamShapeError: if the stored value has another shape than `init_fn`
+                makes; and what else `Scope.param` raises.
+        """
+        scope = self._declaring("Parameter", name, "param")
+        return scope.param(name, init_fn, *init_args, unbox=unbox, **init_kwargs)
+
+    def variable(
+        self,
+        col: str,
+        name: str,
+        init_fn: Callable[..., Any] | None = None,
+        *init_args: Any,
+        unbox: bool = True,
+        **init_kwargs: Any,
+    ) -> Variable[Any]:
+        """Declares a variable.
+
+        Args:
+            col: its collection.
+            name: its name.
+            init_fn: makes the first value.
+            *init_args: arguments of `init_fn`.
+            unbox: whether its `value` looks through axis metadata.
+            **init_kwargs: keyword arguments of `init_fn`.
+
+        Returns:
+            The variable; read and write its `value`.
+
+        Raises:
+            AssignSubModuleError: outside `setup` and compact methods; and what
+                `Scope.variable` raises.
+        """
+        scope = self._declaring("Variable", name, "variable")
+        return scope.variable(
+            col, name, init_fn, *init_args, unbox=unbox, **init_kwargs
+        )
+
+    def get_variable(self, col: str, name: str, default: Any = None) -> Any:
+        """The value of a variable of this module.
+
+        Args:
+            col: its collection.
+            name: its name.
+            default: what to return if it does not exist.
+        """
+        return self._bound("get_variable").get_variable(col, name, default)
+
+    def put_variable(self, col: str, name: str, value: Any) -> None:
+        """Stores a value in a variable of this module.
+
+        Args:
+            col: its collection, which must be mutable.
+            name: its name.
+            value: a pytree.
+        """
+        self._bound("put_variable").put_variable(col, name, value)
+
+    def has_variable(self, col: str, name: str) -> bool:
+        """Whether a variable of this module exists.
+
+        Args:
+            col: its collection.
+            name: its name.
+        """
+        return self._bound("has_variable").has_variable(col, name)
+
+    def is_mutable_collection(self, col: str) -> bool:
+        """Whether a collection may be written.
+
+        Args:
+            col: its name.
+        """
+        return self._bound("is_mutable_collection").is_mutable_collection(col)
+
+    def has_rng(self, name: str) -> bool:
+        """Whether a random stream was given.
+
+        Args:
+            name: its name.
+        """
+        return self._bound("has_rng").has_rng(name)
+
+    def make_rng(self, name: str = "params") -> jax.Array:
+        """Draws a key.
+
+        Args:
+            name: the name of a stream; `params` is used if it was not given.
+
+        Returns:
+            A key that no other draw returns.
+        """
+        return self._bound("make_rng").make_rng(name)
+
+    def is_initializing(self) -> bool:
+        """Whether `init` is running."""
+        return bool(self._bound("is_initializing").get_flag("initializing", False))
+
+    def sow(
+        self,
+        col: str,
+        name: str,
+        value: Any,
+        reduce_fn: Callable[[Any, Any], Any] = _append,
+        init_fn: Callable[[], Any] = tuple,
+    ) -> bool:
+        """Stores a value for the caller of `apply`, if its collection is mutable.
+
+        Args:
+            col: the collection, often `intermediates`.
+            name: the name.
+            value: a pytree.
+            reduce_fn: joins what is there and `value`; appends to a tuple by default.
+            init_fn: makes what is there at first.
+
+        Returns:
+            Whether it was stored.
+        """
+        scope = self._bound("sow")
+        if not scope.is_mutable_collection(col):
+            return False
+        if scope.has_variable(col, name):
+            before = scope.get_variable(col, name)
+        else:
+            scope.reserve(name, col)
+            before = init_fn()
+        scope.put_variable(col, name, reduce_fn(before, value))
+        return True
+
+    def perturb(self, name: str, value: Any, collection: str = "perturbations") -> Any:
+        """Adds a variable that is zero to a value, to differentiate with respect to it.
+
+        Without the collection, `value` is returned as it is.
+
+        Args:
+            name: the name of the perturbation.
+            value: a pytree of arrays.
+            collection: where it lives.
+
+        Returns:
+            The sum.
+        """
+        scope = self._bound("perturb")
+        if self.is_initializing() and not scope.has_variable(collection, name):
+            if scope.is_mutable_collection(collection):
+                scope.reserve(name, collection)
+                zeros = jax.tree.map(jnp.zeros_like, value)
+                scope.put_variable(collection, name, zeros)
+        if not scope.has_variable(collection, name):
+            return value
+        added = scope.get_variable(collection, name)
+        return jax.tree.map(jnp.add, value, added)
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """The variables of this module and its submodules: `{collection: dict}`."""
+        return self._bound("variables").variables()
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The names from the root to this module."""
+        return self._bound("path").path
+
+
+# `Module` itself has no annotations to add; only subclasses are completed by
+# `__init_subclass__`.
+dataclasses.dataclass(unsafe_hash=True, repr=False)(Module)
+
+
+def _path(module: Module) -> str:
+    return "unbound" if module.scope is None else module.scope.path_text
+
+
+def _descriptor_value(module: Module, name: str) -> Any:
+    """What a property gives; Python hid why it raised AttributeError."""
+    descriptor = getattr(type(module), name)
+    if not hasattr(descriptor, "__get__"):
+        return descriptor
+    try:
+        return descriptor.__get__(module, type(module))
+    except AttributeError as error:
+        raise DescriptorAttributeError(type(module).__name__, name) from error
+
+
+def _check_instance(module: Any, method: str) -> None:
+    if not isinstance(module, Module):
+        raise InvalidInstanceModuleError(module, method)
+
+
+def method_of(module: Module, method: Any) -> Callable[..., Any]:
+    """The function of a module that `method=` stands for.
+
+    Args:
+        module: a module.
+        method: None, a name, a method of it or of its class, or a function of it.
+
+    Raises:
+        ApplyModuleInvalidMethodError: if it is none of these.
+    """
+    cls = type(module)
+    if method is None:
+        method = "__call__"
+    if isinstance(method, str):
+        if not callable(getattr(cls, method, None)):
+            attribute = method
+            if method == "__call__":
+                raise ApplyModuleInvalidMethodError(cls.__name__, method)
+
+            # Perhaps setup makes it: a submodule, for example.
+            def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+                target = getattr(module, attribute, None)
+                if not callable(target):
+                    raise ApplyModuleInvalidMethodError(cls.__name__, attribute)
+                return target(*args, **kwargs)
+
+            return call
+        found: Callable[..., Any] = getattr(cls, method)
+        return found
+    if isinstance(method, (Module, type)) or not callable(method):
+        raise ApplyModuleInvalidMethodError(cls.__name__, method)
+    return getattr(method, "__func__", method)
+
+
+def _call_only(_: Module, method_name: str) -> bool:
+    return method_name == "__call__"
+
+
+def _prepare(
+    module: Module, action: str, method: Any, mutable: Any, capture: CaptureFilter
+) -> tuple[Callable[..., Any], CollectionFilter, dict[str, Any]]:
+    """A scope function that calls a method of a module, and how to run it."""
+    _check_instance(module, action)
+    fn = method_of(module, method)
+    flags: dict[str, Any] = {}
+    if capture is not False:
+        flags["capture_intermediates"] = _call_only if capture is True else capture
+        mutable = union_filters(mutable, "intermediates")
+
+    def run(scope: Scope, *args: Any, **kwargs: Any) -> Any:
+        # A call from inside of another module's method starts a tree of its own.
+        outer, context.modules = context.modules, []
+        try:
+            return fn(module.clone(parent=scope), *args, **kwargs)
+        finally:
+            context.modules = outer
+
+    return run, mutable, flags
+
+

@@ -1,0 +1,164 @@
+"""What happens around a method of a module."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from ..errors import (
+    CallCompactUnboundModuleError,
+    IncorrectPostInitOverrideError,
+    NameInUseError,
+)
+from .context import InterceptorContext, context, named_calls
+
+if TYPE_CHECKING:
+    from .base import Module
+
+__all__ = ["call_method", "wrap_method"]
+
+
+def wrap_method(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a plain function a method of a module.
+
+    Args:
+        fn: a function whose first argument is the module.
+
+    Returns:
+        The method.
+    """
+    name = fn.__name__
+    compact = getattr(fn, "_compact", False)
+    name_scope = getattr(fn, "_compact_name_scope", False)
+
+    @functools.wraps(fn)
+    def method(self: Module, /, *args: Any, **kwargs: Any) -> Any:
+        if name_scope:
+            return _in_name_scope(self, fn, name, args, kwargs)
+        return call_method(self, fn, name, compact, True, args, kwargs)
+
+    # Itself, because `functools.wraps` copies attributes to other functions.
+    method._wrapped_method = method  # type: ignore[attr-defined]
+    return method
+
+
+def call_method(
+    module: Module,
+    fn: Callable[..., Any],
+    name: str,
+    compact: bool,
+    is_method: bool,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Calls a function of a module with everything that belongs to it.
+
+    Args:
+        module: the module.
+        fn: the function.
+        name: its name.
+        compact: whether it may make submodules.
+        is_method: whether interceptors and captures apply.
+        args: its arguments after the module.
+        kwargs: its keyword arguments.
+    """
+    state = module._state
+    if state is None:
+        raise IncorrectPostInitOverrideError(type(module).__name__)
+    scope = module.scope
+    if scope is None:
+        if compact:
+            raise CallCompactUnboundModuleError(type(module).__name__, name)
+    elif not state.setup_done:
+        module._run_setup()
+
+    modules = context.modules
+    modules.append(module)
+    enters = compact and not state.in_compact
+    if enters and scope is not None:
+        state.in_compact = True
+        state.cursor = {}
+        before, scope._reserved = scope._reserved, {}
+    try:
+        if is_method and context.interceptors:
+            out = _intercepted(module, fn, name, args, kwargs)
+        elif scope is not None and named_calls():
+            label = module.name or type(module).__name__
+            if name != "__call__":
+                label = f"{label}.{name}"
+            with jax.named_scope(label):
+                out = fn(module, *args, **kwargs)
+        else:
+            out = fn(module, *args, **kwargs)
+        if is_method and scope is not None:
+            capture = scope.flags.get("capture_intermediates")
+            if capture is not None and capture(module, name):
+                module.sow("intermediates", name, out)
+        return out
+    finally:
+        modules.pop()
+        if enters and scope is not None:
+            state.in_compact = False
+            if state.shares_scope:
+                scope._reserved = {**before, **scope._reserved}
+
+
+def _intercepted(
+    module: Module,
+    fn: Callable[..., Any],
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    def original(*args: Any, **kwargs: Any) -> Any:
+        if module.scope is None or not named_calls():
+            return fn(module, *args, **kwargs)
+        with jax.named_scope(module.name or type(module).__name__):
+            return fn(module, *args, **kwargs)
+
+    about = InterceptorContext(module, name, functools.partial(fn, module))
+    call: Callable[..., Any] = original
+    for interceptor in reversed(context.interceptors):
+        call = _with_interceptor(interceptor, call, about)
+    return call(*args, **kwargs)
+
+
+def _with_interceptor(
+    interceptor: Any, call: Callable[..., Any], about: InterceptorContext
+) -> Callable[..., Any]:
+    def intercepted(*args: Any, **kwargs: Any) -> Any:
+        return interceptor(call, args, kwargs, about)
+
+    return intercepted
+
+
+def _in_name_scope(
+    module: Module,
+    fn: Callable[..., Any],
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Calls a method whose submodules live in a scope with the method's name."""
+    state = module._state
+    if state is None:
+        raise IncorrectPostInitOverrideError(type(module).__name__)
+    outer = module.scope
+    if outer is None:
+        raise CallCompactUnboundModuleError(type(module).__name__, name)
+    if not state.setup_done:
+        module._run_setup()
+    if name in outer._reserved:
+        raise NameInUseError("name scope", name, outer.path_text)
+    outer._fixed.setdefault(name, (None,))
+    before = state.cursor, state.in_compact
+    state.in_compact = False
+    module.__dict__["scope"] = outer._child_scope(name)
+    try:
+        return call_method(module, fn, name, True, True, args, kwargs)
+    finally:
+        module.__dict__["scope"] = outer
+        state.cursor, state.in_compact = before

@@ -1,0 +1,130 @@
+"""What is going on in this thread: running methods, interceptors, naming in profiles."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from .base import Module
+
+__all__ = [
+    "Interceptor",
+    "InterceptorContext",
+    "context",
+    "disable_named_call",
+    "enable_named_call",
+    "intercept_methods",
+    "override_named_call",
+]
+
+
+class InterceptorContext(NamedTuple):
+    """What an interceptor learns about the call.
+
+    Args:
+        module: the module whose method is called.
+        method_name: the name of the method.
+        orig_method: the method itself, bound to the module, without interceptors.
+    """
+
+    module: Module
+    method_name: str
+    orig_method: Callable[..., Any]
+
+
+Interceptor = Callable[
+    [Callable[..., Any], tuple[Any, ...], dict[str, Any], InterceptorContext], Any
+]
+
+
+class _Context(threading.local):
+    def __init__(self) -> None:
+        self.modules: list[Module] = []
+        self.interceptors: tuple[Interceptor, ...] = ()
+        self.named_call: bool | None = None
+
+
+context = _Context()
+
+_named_call_everywhere = True
+
+
+def named_calls() -> bool:
+    """Whether operations carry the names of modules."""
+    override = context.named_call
+    return _named_call_everywhere if override is None else override
+
+
+def enable_named_call() -> None:
+    """Makes the operations of a module carry its name in profiles (the default).
+
+    Example:
+        >>> import linen_lift as nn
+        >>> nn.enable_named_call()
+    """
+    global _named_call_everywhere
+    _named_call_everywhere = True
+
+
+def disable_named_call() -> None:
+    """Undoes `enable_named_call`, for all threads.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> nn.disable_named_call()
+        >>> nn.enable_named_call()
+    """
+    global _named_call_everywhere
+    _named_call_everywhere = False
+
+
+@contextlib.contextmanager
+def override_named_call(enable: bool = True) -> Iterator[None]:
+    """Switches the names of modules in profiles on or off, in this thread.
+
+    Args:
+        enable: whether operations carry the names of modules.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> with nn.override_named_call(False):
+        ...     pass
+    """
+    before = context.named_call
+    context.named_call = enable
+    try:
+        yield
+    finally:
+        context.named_call = before
+
+
+@contextlib.contextmanager
+def intercept_methods(interceptor: Interceptor) -> Iterator[None]:
+    """Passes every call of a module's method through a function, in this thread.
+
+    The interceptor registered last is the outermost.
+
+    Args:
+        interceptor: a function `(next_fun, args, kwargs, context)`. It returns the
+            result of the call, usually `next_fun(*args, **kwargs)`.
+
+    Example:
+        >>> import linen_lift as nn, jax
+        >>> def double(next_fun, args, kwargs, context):
+        ...     out = next_fun(*args, **kwargs)
+        ...     return 2 * out if context.method_name == '__call__' else out
+        >>> layer, x = nn.Dense(1, kernel_init=nn.initializers.ones), jax.numpy.ones(3)
+        >>> variables = layer.init(jax.random.key(0), x)
+        >>> with nn.intercept_methods(double):
+        ...     layer.apply(variables, x).tolist()
+        [6.0]
+    """
+    before = context.interceptors
+    context.interceptors = (interceptor, *before)
+    try:
+        yield
+    finally:
+        context.interceptors = before

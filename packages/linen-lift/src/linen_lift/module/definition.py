@@ -1,0 +1,115 @@
+"""Turning a subclass of `Module` into a dataclass with methods that know their module."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import (
+    CallSetupUnboundModuleError,
+    MultipleMethodsCompactError,
+    ReservedModuleAttributeError,
+)
+from .calling import wrap_method
+
+__all__ = ["RESERVED", "define", "is_lifted", "mark_lifted"]
+
+RESERVED = ("parent", "name")
+
+
+def define(cls: type[Any], kw_only: bool) -> None:
+    """Completes a new subclass of `Module`.
+
+    Args:
+        cls: the class.
+        kw_only: whether its fields are keyword-only.
+
+    Raises:
+        ReservedModuleAttributeError: if it declares `name` or `parent`.
+        MultipleMethodsCompactError: if several methods are compact.
+    """
+    annotations = cls.__dict__.get("__annotations__") or inspect.get_annotations(cls)
+    for name in RESERVED:
+        if name in annotations:
+            raise ReservedModuleAttributeError(cls.__name__, name)
+    dataclasses.dataclass(
+        unsafe_hash="__hash__" not in cls.__dict__, repr=False, kw_only=kw_only
+    )(cls)
+    tabulate_fields(cls)
+    _check_compact(cls)
+    for name, value in list(cls.__dict__.items()):
+        if _is_method(cls, name, value):
+            setattr(cls, name, wrap_method(value))
+    if "setup" in cls.__dict__:
+        cls.setup = _checked_setup(cls.__dict__["setup"])
+        cls._has_setup = True
+
+
+def tabulate_fields(cls: type[Any]) -> None:
+    """Notes the names of the fields of a class."""
+    fields = dataclasses.fields(cls)
+    cls._field_names = tuple(f.name for f in fields if f.name not in RESERVED)
+    cls._init_names = tuple(
+        f.name for f in fields if f.init and f.name not in RESERVED
+    )
+
+
+def _check_compact(cls: type[Any]) -> None:
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        found.update(base.__dict__)
+    names = [name for name, value in found.items() if getattr(value, "_compact", False)]
+    if len(names) > 1:
+        raise MultipleMethodsCompactError(cls.__name__, sorted(names))
+
+
+_NOT_METHODS = frozenset({"setup", "lazy_init", "tabulate"})
+
+
+def _is_method(cls: type[Any], name: str, value: Any) -> bool:
+    if not inspect.isfunction(value) or name in _NOT_METHODS:
+        return False
+    if name.startswith("__") and name.endswith("__") and name != "__call__":
+        return False
+    if getattr(value, "_nowrap", False) or _is_wrapped(value):
+        return False
+    if name in cls._field_names:  # the default of a field
+        return False
+    if is_lifted(value):
+        # What it transforms is made a method inside of the transform, unless only
+        # the transformed function is marked.
+        return any(
+            getattr(value, mark, False)
+            and not getattr(inspect.unwrap(value), mark, False)
+            for mark in ("_compact", "_compact_name_scope")
+        )
+    return True
+
+
+def _is_wrapped(fn: Any) -> bool:
+    return getattr(fn, "_wrapped_method", None) is fn
+
+
+def is_lifted(fn: Any) -> bool:
+    """Whether a function is the result of a lifted transform."""
+    return getattr(fn, "_lifted", None) is fn
+
+
+def mark_lifted(fn: Any) -> Any:
+    """Notes that a function is the result of a lifted transform."""
+    # Itself, because `functools.wraps` copies attributes to other functions.
+    fn._lifted = fn
+    return fn
+
+
+def _checked_setup(setup: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(setup)
+    def checked(self: Any) -> None:
+        if self.scope is None:
+            raise CallSetupUnboundModuleError(type(self).__name__, "setup")
+        setup(self)
+
+    return checked

@@ -1,0 +1,189 @@
+"""`init`, `apply` and their kin as functions, and relations between modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .. import scope as scopes
+from ..errors import CallShareScopeOnUnboundModuleError, InvalidInstanceModuleError
+from ..filters import CollectionFilter
+from .base import CaptureFilter, Module, _prepare
+
+__all__ = ["apply", "init", "init_with_output", "merge_param", "share_scope"]
+
+
+def apply(
+    fn: Callable[..., Any],
+    module: Module,
+    mutable: CollectionFilter = False,
+    capture_intermediates: CaptureFilter = False,
+) -> Callable[..., Any]:
+    """A pure function that applies a function of a module.
+
+    Args:
+        fn: a function whose first argument is the module.
+        module: an unbound module.
+        mutable: which collections may be written.
+        capture_intermediates: see `Module.apply`.
+
+    Returns:
+        A function `(variables, *args, rngs=None, **kwargs)`.
+
+    Example:
+        >>> import linen_lift as nn, jax.numpy as jnp
+        >>> dense = nn.Dense(1, use_bias=False)
+        >>> twice = nn.apply(lambda dense, x: dense(dense(x)), dense)
+        >>> twice({'params': {'kernel': jnp.full((1, 1), 3.0)}}, jnp.ones(1)).tolist()
+        [9.0]
+    """
+    run, mutable, flags = _prepare(module, "apply", fn, mutable, capture_intermediates)
+    return scopes.apply(run, mutable, flags)
+
+
+def init_with_output(
+    fn: Callable[..., Any],
+    module: Module,
+    mutable: CollectionFilter = scopes.DenyList("intermediates"),
+    capture_intermediates: CaptureFilter = False,
+) -> Callable[..., Any]:
+    """A function that creates the variables a function of a module needs.
+
+    Args:
+        fn: a function whose first argument is the module.
+        module: an unbound module.
+        mutable: which collections are created.
+        capture_intermediates: see `Module.apply`.
+
+    Returns:
+        A function `(rngs, *args, **kwargs)` that returns `(out, variables)`.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> make = nn.init_with_output(lambda dense, x: dense(x), nn.Dense(2))
+        >>> make(jax.random.key(0), jnp.ones(3))[0].shape
+        (2,)
+    """
+    run, mutable, flags = _prepare(
+        module, "init_with_output", fn, mutable, capture_intermediates
+    )
+    return scopes.init(run, mutable, flags)
+
+
+def init(
+    fn: Callable[..., Any],
+    module: Module,
+    mutable: CollectionFilter = scopes.DenyList("intermediates"),
+    capture_intermediates: CaptureFilter = False,
+) -> Callable[..., Any]:
+    """A function that creates the variables a function of a module needs.
+
+    Args:
+        fn: a function whose first argument is the module.
+        module: an unbound module.
+        mutable: which collections are created.
+        capture_intermediates: see `Module.apply`.
+
+    Returns:
+        A function `(rngs, *args, **kwargs)` that returns the variables.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> make = nn.init(lambda dense, x: dense(x), nn.Dense(2))
+        >>> make(jax.random.key(0), jnp.ones(3))['params']['bias'].shape
+        (2,)
+    """
+    make = init_with_output(fn, module, mutable, capture_intermediates)
+
+    def wrapper(rngs: Any, *args: Any, **kwargs: Any) -> Any:
+        return make(rngs, *args, **kwargs)[1]
+
+    return wrapper
+
+
+def share_scope(module: Module, other: Module) -> None:
+    """Lets two modules have one scope: their variables lie side by side.
+
+    If `other` is a submodule of `module`, it moves into the scope of `module`; else
+    `module` moves into the scope of `other`.
+
+    Args:
+        module: a bound module.
+        other: another one.
+
+    Raises:
+        CallShareScopeOnUnboundModuleError: if one of them is not bound.
+
+    Example:
+        >>> import linen_lift as nn, jax
+        >>> class Wrapped(nn.Module):
+        ...     def setup(self):
+        ...         self.dense = nn.Dense(2)
+        ...         nn.share_scope(self, self.dense)
+        ...     def __call__(self, x):
+        ...         return self.dense(x)
+        >>> variables = Wrapped().init(jax.random.key(0), jax.numpy.ones(3))
+        >>> sorted(variables['params'])
+        ['bias', 'kernel']
+    """
+    for each in (module, other):
+        if not isinstance(each, Module):
+            raise InvalidInstanceModuleError(each, "share_scope")
+        if each.scope is None:
+            raise CallShareScopeOnUnboundModuleError(type(each).__name__)
+    assert module.scope is not None and other.scope is not None
+    inside = other.scope.root is module.scope.root and (
+        other.scope.path[: len(module.scope.path)] == module.scope.path
+    )
+    if inside:
+        moved, scope = other, module.scope
+    else:
+        moved, scope = module, other.scope
+    before = moved.scope
+    if before is scope:
+        return
+    module._state.shares_scope = other._state.shares_scope = True
+    if inside and before is not None and before.parent is scope and before.name:
+        # Its name becomes free: nothing is stored under it any more.
+        scope._reserved.pop(before.name, None)
+        scope._fixed.pop(before.name, None)
+    _move(moved, scope)
+
+
+def _move(module: Module, scope: scopes.Scope) -> None:
+    before, module.__dict__["scope"] = module.scope, scope
+    for name, child in module._state.children.items():
+        if child.scope is not None and child.scope.parent is before:
+            _move(child, scope.push(name))
+
+
+def merge_param(name: str, a: Any, b: Any) -> Any:
+    """The one of two values that is given: as a field, or when calling.
+
+    Args:
+        name: what it is called in the error.
+        a: a value, or None.
+        b: a value, or None.
+
+    Returns:
+        The one that is not None.
+
+    Raises:
+        ValueError: if both are given, or none.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> nn.merge_param('deterministic', None, True)
+        True
+    """
+    if a is None and b is None:
+        raise ValueError(
+            f'Parameter "{name}" is given neither to the module nor to its call. '
+            "Give it to one of them."
+        )
+    if a is not None and b is not None:
+        raise ValueError(
+            f'Parameter "{name}" is given to the module ({a!r}) and to its call '
+            f"({b!r}). Give it to one of them only."
+        )
+    return b if a is None else a

@@ -1,0 +1,310 @@
+"""Derivatives of functions of modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import lift
+from ..errors import TransformTargetError
+from ..filters import CollectionFilter, StreamFilter
+from ..module.base import Module
+from .direct import call_lifted
+
+__all__ = ["custom_vjp", "grad", "jvp", "value_and_grad", "vjp"]
+
+
+def vjp(
+    fn: Callable[..., Any],
+    mdl: Module,
+    *primals: Any,
+    has_aux: bool = False,
+    reduce_axes: Sequence[Any] = (),
+    vjp_variables: CollectionFilter = "params",
+    variables: CollectionFilter = True,
+    rngs: StreamFilter = True,
+    multi_scope: bool = False,
+) -> Any:
+    """Lifted `jax.vjp`, with respect to variables and arguments.
+
+    Args:
+        fn: a function `(module, *primals)`.
+        mdl: the module; others may be in its fields and among `primals`.
+        *primals: the arguments to differentiate at.
+        has_aux: whether `fn` returns a pair `(out, aux)`.
+        reduce_axes: named axes to sum cotangents over, for what is not mapped over
+            them.
+        vjp_variables: the collections to differentiate.
+        variables: further collections that `fn` sees.
+        rngs: the streams that it sees.
+        multi_scope: whether several scopes may take part. The cotangents of the
+            variables are then a list, one dict per scope: modules among the arguments
+            first, then those in fields, depth first, `mdl` last. A scope inside of
+            another one belongs to that.
+
+    Returns:
+        `(out, pull_back)`, or `(out, pull_back, aux)`. `pull_back(cotangent)` gives
+        `(variable_cotangents, *primal_cotangents)`; it is a pytree.
+
+    Raises:
+        MultipleScopesError: if there are several scopes and `multi_scope` is False.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> class Net(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         dense = nn.Dense(1, use_bias=False)
+        ...         out, pull_back = nn.vjp(lambda dense, x: dense(x), dense, x)
+        ...         params, x_grad = pull_back(jnp.ones_like(out))
+        ...         return params['params']['kernel']
+        >>> Net().init_with_output(jax.random.key(0), jnp.full((1, 2), 5.0))[0].tolist()
+        [[5.0], [5.0]]
+    """
+
+    def lifted(cores: Any, scopes: Any, args: Any) -> Any:
+        return lift.vjp(
+            cores[0],
+            scopes,
+            *args,
+            has_aux=has_aux,
+            reduce_axes=reduce_axes,
+            vjp_variables=vjp_variables,
+            variables=variables,
+            rngs=rngs,
+            multi_scope=multi_scope,
+        )
+
+    return call_lifted("vjp", [fn], mdl, primals, lifted)
+
+
+def value_and_grad(
+    fn: Callable[..., Any],
+    mdl: Module,
+    *primals: Any,
+    has_aux: bool = False,
+    reduce_axes: Sequence[Any] = (),
+    variables: CollectionFilter = True,
+    rngs: StreamFilter = True,
+) -> Any:
+    """The value of a function of a module and its gradients in the arguments.
+
+    Args:
+        fn: a function `(module, *primals)` with a scalar result.
+        mdl: the module; others may be in its fields and among `primals`.
+        *primals: the arguments to differentiate at.
+        has_aux: whether `fn` returns a pair `(out, aux)`.
+        reduce_axes: named axes to sum cotangents over, for what is not mapped over
+            them.
+        variables: the collections that `fn` sees.
+        rngs: the streams that it sees.
+
+    Returns:
+        `(out, grads)`, or `(out, aux, grads)`; `grads` is a tuple with one entry per
+        argument.
+
+    Raises:
+        ValueError: if the result is not a scalar.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> class Energy(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         scale = nn.Dense(1, kernel_init=nn.initializers.ones)
+        ...         f = lambda scale, x: scale(x).sum()
+        ...         return nn.value_and_grad(f, scale, x)
+        >>> out, _ = Energy().init_with_output(jax.random.key(0), jnp.ones(2))
+        >>> float(out[0]), out[1][0].tolist()
+        (2.0, [1.0, 1.0])
+    """
+
+    def lifted(cores: Any, scopes: Any, args: Any) -> Any:
+        return lift.value_and_grad(
+            cores[0],
+            scopes,
+            *args,
+            has_aux=has_aux,
+            reduce_axes=reduce_axes,
+            variables=variables,
+            rngs=rngs,
+        )
+
+    return call_lifted("value_and_grad", [fn], mdl, primals, lifted)
+
+
+def grad(
+    fn: Callable[..., Any],
+    mdl: Module,
+    *primals: Any,
+    has_aux: bool = False,
+    reduce_axes: Sequence[Any] = (),
+    variables: CollectionFilter = True,
+    rngs: StreamFilter = True,
+) -> Any:
+    """The gradients of a function of a module in its arguments.
+
+    Args:
+        fn: a function `(module, *primals)` with a scalar result.
+        mdl: the module; others may be in its fields and among `primals`.
+        *primals: the arguments to differentiate at.
+        has_aux: whether `fn` returns a pair `(out, aux)`.
+        reduce_axes: named axes to sum cotangents over, for what is not mapped over
+            them.
+        variables: the collections that `fn` sees.
+        rngs: the streams that it sees.
+
+    Returns:
+        `grads`, or `(grads, aux)`; `grads` is a tuple with one entry per argument.
+
+    Raises:
+        ValueError: if the result is not a scalar.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> class Slope(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         scale = nn.Dense(1, kernel_init=nn.initializers.ones)
+        ...         return nn.grad(lambda scale, x: scale(x).sum(), scale, x)[0]
+        >>> Slope().init_with_output(jax.random.key(0), jnp.ones(2))[0].tolist()
+        [1.0, 1.0]
+    """
+
+    def lifted(cores: Any, scopes: Any, args: Any) -> Any:
+        return lift.grad(
+            cores[0],
+            scopes,
+            *args,
+            has_aux=has_aux,
+            reduce_axes=reduce_axes,
+            variables=variables,
+            rngs=rngs,
+        )
+
+    return call_lifted("grad", [fn], mdl, primals, lifted)
+
+
+def jvp(
+    fn: Callable[..., Any],
+    mdl: Module,
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    variable_tangents: Any,
+    variables: CollectionFilter = True,
+    rngs: StreamFilter = True,
+) -> tuple[Any, Any]:
+    """Lifted `jax.jvp`, along variables and arguments.
+
+    Args:
+        fn: a function `(module, *primals)`.
+        mdl: the module; others may be in its fields and among `primals`.
+        primals: the arguments.
+        tangents: their tangents.
+        variable_tangents: `{collection: tangents}`; where several scopes take part, a
+            list of such dicts in the order that `vjp` describes. Collections that are
+            left out are constant.
+        variables: the collections that `fn` sees.
+        rngs: the streams that it sees.
+
+    Returns:
+        `(out, out_tangent)`.
+
+    Raises:
+        ValueError: if `variable_tangents` does not fit the scopes.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> class Net(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         dense = nn.Dense(1)
+        ...         y = dense(x)
+        ...         f = lambda dense, x: dense(x)
+        ...         return nn.jvp(f, dense, (x,), (x,), {})[1] - y
+        >>> Net().init_with_output(jax.random.key(0), jnp.ones(2))[0].tolist()
+        [0.0]
+    """
+
+    def lifted(cores: Any, scopes: Any, args: Any) -> Any:
+        # A module among the primals has no tangent: its variables do.
+        like = call_tangents(args, tangents)
+        return lift.jvp(cores[0], scopes, args, like, variable_tangents, variables, rngs)
+
+    out: tuple[Any, Any] = call_lifted("jvp", [fn], mdl, tuple(primals), lifted)
+    return out
+
+
+def call_tangents(args: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
+    """Tangents with the places of modules filled, where they were given as None."""
+    import jax
+
+    if len(tangents) != len(args):
+        raise ValueError(
+            f"jvp needs one tangent per primal; found {len(tangents)} for {len(args)}."
+        )
+    return tuple(
+        arg if not jax.tree.leaves(arg) else tangent
+        for arg, tangent in zip(args, tangents, strict=True)
+    )
+
+
+def custom_vjp(
+    fn: Callable[..., Any],
+    forward_fn: Callable[..., Any],
+    backward_fn: Callable[..., Any],
+    grad_vars: CollectionFilter = "params",
+    nondiff_argnums: int | Sequence[int] = (),
+) -> Callable[..., Any]:
+    """Lifted `jax.custom_vjp`: a function of a module with its own backward rule.
+
+    Args:
+        fn: a function `(module, *args)`; it runs where nothing is differentiated.
+        forward_fn: the same arguments; returns `(out, residuals)`. The `pull_back` of
+            `vjp` can be a residual.
+        backward_fn: a function `(*nondiff_args, residuals, cotangent)` that returns
+            `(variable_cotangents, *argument_cotangents)`. The cotangents of the
+            variables are one dict, or a list in the order that `vjp` describes.
+        grad_vars: the collections that have cotangents.
+        nondiff_argnums: the positions of arguments that have none, the module being 0.
+
+    Returns:
+        A function with the arguments of `fn`.
+
+    Raises:
+        TransformTargetError: if `fn` or `forward_fn` is no function.
+        ValueError: if `nondiff_argnums` names the module.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> def f(dense, x):
+        ...     return dense(x)
+        >>> def fwd(dense, x):
+        ...     return nn.vjp(f, dense, x)
+        >>> def bwd(pull_back, g):
+        ...     params, x = pull_back(g)
+        ...     return jax.tree.map(jnp.sign, params), x
+        >>> class SignGrad(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         return nn.custom_vjp(f, fwd, bwd)(nn.Dense(1), x).sum()
+        >>> model, x = SignGrad(), jnp.full((2, 3), 7.0)
+        >>> variables = model.init(jax.random.key(0), x)
+        >>> grads = jax.grad(lambda v: model.apply(v, x))(variables)
+        >>> grads['params']['Dense_0']['bias'].tolist()
+        [1.0]
+    """
+    for each in (fn, forward_fn):
+        if not callable(each) or isinstance(each, (type, Module)):
+            raise TransformTargetError("custom_vjp", each)
+
+    def wrapper(mdl: Module, *args: Any) -> Any:
+        def lifted(cores: Any, scopes: Any, args: Any) -> Any:
+            f, forward = cores
+            return lift.custom_vjp(f, forward, backward_fn, grad_vars, nondiff_argnums)(
+                scopes, *args
+            )
+
+        return call_lifted("custom_vjp", [fn, forward_fn], mdl, args, lifted)
+
+    return wrapper

@@ -1,0 +1,49 @@
+"""Helpers for transforms that are only called, not used as decorators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import TransformTargetError
+from ..module.base import Module
+from .frame import Frame
+from .targets import Core, as_body, make_core
+
+__all__ = ["call_lifted"]
+
+
+def call_lifted(
+    transform: str,
+    fns: Sequence[Callable[..., Any]],
+    module: Any,
+    args: tuple[Any, ...],
+    lift: Callable[..., Any],
+) -> Any:
+    """Calls functions of a module in a transform.
+
+    Args:
+        transform: the name of the transform.
+        fns: the functions that the transform takes.
+        module: the module.
+        args: further arguments; modules among them take part.
+        lift: calls the transform: `lift(cores, scopes, args)`, with a function of
+            scopes for each of `fns`.
+
+    Raises:
+        TransformTargetError: if a function is none, or `module` is no module.
+    """
+    for fn in fns:
+        if not callable(fn) or isinstance(fn, (type, Module)):
+            raise TransformTargetError(transform, fn)
+    if not isinstance(module, Module):
+        raise TransformTargetError(transform, module)
+    frame = Frame(module, args, {}, transform)
+    cores: list[Core] = [
+        make_core(as_body(fn), frame, getattr(fn, "__name__", transform)) for fn in fns
+    ]
+    out = lift(cores, frame.scopes, frame.args)
+    naming = frame.naming()
+    if naming:
+        frame.publish(naming)
+    return out
