@@ -8,7 +8,7 @@ The second writes. If it is interrupted, what it wrote is taken back.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,11 +176,15 @@ class Builder:
         if existing is not _MISSING:
             self._check(existing, definition, path)
             self._objects[index] = existing
-            if leaf is not None:
-                value, metadata = leaf
-                if metadata is None:
-                    metadata = definition.metadata
-                self._variable_writes.append((existing, value, metadata))
+            if leaf is None:
+                impl = variable_impl(type(existing))
+                if impl.metadata(existing) == definition.metadata:
+                    return existing
+                leaf = impl.get_value(existing), None
+            value, metadata = leaf
+            if metadata is None:
+                metadata = definition.metadata
+            self._variable_writes.append((existing, value, metadata))
             return existing
         if leaf is None:
             raise ValueError(f"There is no value for the variable {path_text(path)!r}.")
@@ -206,6 +210,16 @@ class Builder:
                 "this definition: pass what was merged before it as well."
             )
         return found
+
+    def write_value(self, variable: Any, value: Any) -> None:
+        """Has an existing variable get a value on `commit`.
+
+        Args:
+            variable: The variable; it keeps its metadata.
+            value: The raw value.
+        """
+        metadata = variable_impl(type(variable)).metadata(variable)
+        self._variable_writes.append((variable, value, metadata))
 
     def commit(self) -> None:
         """Writes to the existing objects: all of it, or nothing."""
@@ -260,7 +274,9 @@ def _keep_container(old: Any, new: Any) -> Any:
     return new
 
 
-def set_values(variables: list[Any], values: list[Any], all_owned: bool) -> None:
+def set_values(
+    variables: Sequence[Any], values: Sequence[Any], all_owned: bool
+) -> None:
     """Writes the raw values of variables that may be written: all, or none.
 
     Args:

@@ -1,0 +1,123 @@
+"""Several graphs in one index space.
+
+A function of a model and an optimizer that refers to it is a function of two roots
+whose graphs overlap. `joint_of` describes them together, as if the roots were the
+children of one node: what the first root reaches comes first, and what a later one
+reaches again is a reference.
+
+What is known of the roots together is kept with the plan of the first, holds no object
+of any graph, and stands as long as all of their plans do.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from graphcore.graphdef import GraphDef, VariableDef
+from graphcore.plans import Plan, plan_of
+from graphcore.refmap import RefMap
+from graphcore.walk import Path, Visit, walk
+
+__all__ = ["Joint", "joint_of"]
+
+_MAX_COMBINED = 16
+
+
+class Joint:
+    """The definitions and variables of several roots in one index space.
+
+    Attributes:
+        definitions: One for each root; hashable as a tuple.
+        variable_definitions: Those of the variables, in order of index.
+        paths: The path of each variable; the number of its root comes first.
+    """
+
+    __slots__ = ("_chosen", "definitions", "paths", "variable_definitions")
+
+    def __init__(self, roots: Sequence[Any], plans: Sequence[Plan]) -> None:
+        if len(roots) == 1:
+            layout = plans[0].layout
+            self.definitions: tuple[GraphDef[Any], ...] = (layout.root,)
+            self.variable_definitions: tuple[VariableDef[Any], ...] = layout.definitions
+            self.paths: tuple[Path, ...] = tuple((0, *path) for path in layout.paths)
+            # Which of each plan's variables are not in an earlier one; None for all.
+            self._chosen: list[list[int] | None] = [None]
+            return
+        refs: RefMap[Any, int] = RefMap()
+        visit = Visit()
+        known: RefMap[Any, None] = RefMap()
+        definitions: list[GraphDef[Any]] = []
+        paths: list[Path] = []
+        self._chosen = []
+        for number, (root, plan) in enumerate(zip(roots, plans, strict=True)):
+            first = len(visit.leaves)
+            definitions.append(walk(root, refs, visit))
+            paths += [(number, *leaf.path) for leaf in visit.leaves[first:]]
+            new = [i for i, v in enumerate(plan.variables) if v not in known]
+            self._chosen.append(None if len(new) == len(plan.variables) else new)
+            known.update((v, None) for v in plan.variables)
+        self.definitions = tuple(definitions)
+        self.variable_definitions = tuple(leaf.definition for leaf in visit.leaves)
+        self.paths = tuple(paths)
+
+    def variables(self, plans: Sequence[Plan]) -> list[Any]:
+        """The variables of all roots in order of index."""
+        if len(plans) == 1:
+            return plans[0].variables
+        found: list[Any] = []
+        for plan, chosen in zip(plans, self._chosen, strict=True):
+            own = plan.variables
+            found += own if chosen is None else [own[i] for i in chosen]
+        return found
+
+    def values(self, plans: Sequence[Plan]) -> list[Any]:
+        """Their raw values."""
+        if len(plans) == 1:
+            return plans[0].values()
+        found: list[Any] = []
+        for plan, chosen in zip(plans, self._chosen, strict=True):
+            own = plan.values()
+            found += own if chosen is None else [own[i] for i in chosen]
+        return found
+
+
+def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:
+    """Describes the graphs of several roots together.
+
+    Args:
+        roots: Nodes and variables, each once.
+
+    Returns:
+        The description, and the plan of each root; both hold now.
+
+    Raises:
+        ValueError: As `walk` does.
+
+    Example:
+        >>> import graphcore as gc
+        >>> shared = gc.Param(1)
+        >>> joint, plans = joint_of([gc.Dict(a=shared), gc.Dict(b=shared)])
+        >>> joint.paths
+        ((0, 'a'),)
+    """
+    plans = [plan_of(root) for root in roots]
+    if not plans:
+        return _NOTHING, plans
+    known = plans[0].combined
+    key = tuple(map(id, plans[1:]))
+    entry = known.get(key)
+    if entry is not None:
+        references, joint = entry
+        if all(r() is plan for r, plan in zip(references, plans[1:], strict=True)):
+            found: Joint = joint
+            return found, plans
+    joint = Joint(roots, plans)
+    if len(known) >= _MAX_COMBINED:
+        known.clear()
+    known[key] = tuple(map(weakref.ref, plans[1:])), joint
+    return joint, plans
+
+
+_NOTHING = Joint((), ())

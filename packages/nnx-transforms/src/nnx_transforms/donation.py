@@ -1,0 +1,53 @@
+"""Which buffers a compiled step may take over from its caller."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+__all__ = ["OtherWrites", "abstract_key", "held_twice"]
+
+
+class OtherWrites(Exception):
+    """Raised while tracing: the function overwrites other variables than assumed.
+
+    Args:
+        positions: The numbers of the variables that it does overwrite.
+    """
+
+    def __init__(self, positions: frozenset[int]) -> None:
+        self.positions = positions
+        super().__init__(positions)
+
+
+def held_twice(values: Sequence[Any], others: Any) -> set[int]:
+    """Finds the values whose arrays something else in the call holds as well.
+
+    Args:
+        values: The raw values of the variables.
+        others: All other arguments.
+
+    Returns:
+        The numbers of the values that must not be donated.
+    """
+    plain = jax.tree.leaves(others)
+    if not plain and len(set(map(id, values))) == len(values):
+        # A value that is no array but a pytree of some: those are compared below.
+        if all(isinstance(value, jax.Array) for value in values):
+            return set()
+    leaves = [jax.tree.leaves(value) for value in values]
+    count = Counter(id(x) for group in (*leaves, plain) for x in group)
+    return {
+        number
+        for number, group in enumerate(leaves)
+        if any(count[id(x)] > 1 for x in group)
+    }
+
+
+def abstract_key(values: Any) -> Any:
+    """What a trace depends on: structure, shapes and dtypes of a pytree of arrays."""
+    leaves, structure = jax.tree.flatten(values)
+    return structure, tuple(map(jax.typeof, leaves))

@@ -1,0 +1,204 @@
+"""Prefixes: what a transformation is to do with each variable of an object.
+
+`in_axes`, `in_shardings` and their like take a setting for each argument. Where an
+argument is an object, these give one for each filter: a variable gets the setting of
+the first filter that selects it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphcore import (
+    Filter,
+    Param,
+    PrefixMapping,
+    State,
+    create_path_filters,
+    to_predicate,
+)
+from graphcore.errors import path_text
+from graphcore.filters import Predicate, filters_to_predicates
+
+__all__ = ["Carry", "DiffState", "StateAxes", "StateSharding"]
+
+
+class _Carry:
+    """Marks what is carried from one iteration to the next; there is one `Carry`."""
+
+    def __repr__(self) -> str:
+        return "Carry"
+
+    def __reduce__(self) -> str:
+        return "Carry"
+
+
+Carry = _Carry()
+"""Stands for an axis in `scan`: the value is threaded through the iterations."""
+
+
+class _ByFilter(PrefixMapping[Any]):
+    """A mapping from filters to settings; the first match counts.
+
+    Args:
+        mapping: From filters to settings, pairs of them, or a `State` whose leaves are
+            settings, which stand for the variables at their paths.
+
+    Raises:
+        ValueError: If a filter stands behind one that takes everything.
+    """
+
+    __slots__ = ("_predicates", "_settings", "_written")
+
+    def __init__(
+        self, mapping: Mapping[Any, Any] | Iterable[tuple[Filter, Any]]
+    ) -> None:
+        if isinstance(mapping, type(self)):
+            mapping = list(zip(mapping._written, mapping._settings, strict=True))
+        if isinstance(mapping, State):
+            mapping = create_path_filters(mapping)
+        pairs = mapping.items() if isinstance(mapping, Mapping) else mapping
+        # A filter may be a list, which is hashable only as a predicate.
+        written = [(_hashable(f), setting) for f, setting in pairs]
+        self._written: tuple[Any, ...] = tuple(f for f, _ in written)
+        self._settings: tuple[Any, ...] = tuple(setting for _, setting in written)
+        self._predicates: tuple[Predicate, ...] = filters_to_predicates(self._written)
+
+    @property
+    def filters(self) -> tuple[Any, ...]:
+        """The filters in order."""
+        return self._written
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """The setting of each filter."""
+        return self._settings
+
+    def map_prefix(self, path: tuple[Any, ...], variable: Any) -> Any:
+        """Returns the setting of one variable.
+
+        Args:
+            path: The path of the variable in its object.
+            variable: The variable.
+
+        Returns:
+            The setting of the first filter that selects it.
+
+        Raises:
+            ValueError: If no filter does, with the path.
+        """
+        for predicate, setting in zip(self._predicates, self._settings, strict=True):
+            if predicate(path, variable):
+                return setting
+        raise ValueError(
+            f"No filter of {self!r} selects the {type(variable).__name__} at "
+            f"{path_text(path)!r}: add `...` as the last filter."
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return (
+            self._predicates == other._predicates and self._settings == other._settings
+        )
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._predicates, self._settings))
+
+    def __repr__(self) -> str:
+        pairs = ", ".join(
+            f"{_filter_text(f)}: {setting!r}"
+            for f, setting in zip(self._written, self._settings, strict=True)
+        )
+        return f"{type(self).__name__}({{{pairs}}})"
+
+
+def _hashable(filter: Filter) -> Any:
+    return to_predicate(filter) if isinstance(filter, list) else filter
+
+
+def _filter_text(filter: Any) -> str:
+    if filter is ...:
+        return "..."
+    return filter.__name__ if isinstance(filter, type) else repr(filter)
+
+
+class StateAxes(_ByFilter):
+    """Mapped axes of the variables of an object, by filter.
+
+    Args:
+        mapping: From filters to an axis (an integer), None for variables that are not
+            mapped, or, in `scan`, `Carry`. May be a `State` of axes.
+
+    Raises:
+        ValueError: If a filter stands behind one that takes everything.
+
+    Example:
+        >>> import nnx_transforms as nnx
+        >>> axes = nnx.StateAxes({nnx.Param: 0, ...: None})
+        >>> axes, axes == nnx.StateAxes([(nnx.Param, 0), (True, None)])
+        (StateAxes({Param: 0, ...: None}), True)
+    """
+
+    __slots__ = ()
+
+    @property
+    def axes(self) -> tuple[Any, ...]:
+        """The axis of each filter."""
+        return self._settings
+
+
+class StateSharding(_ByFilter):
+    """Shardings of the variables of an object, by filter.
+
+    Args:
+        mapping: From filters to a `jax.sharding.Sharding`, or a `PartitionSpec` where
+            a mesh is in force. None leaves the choice to JAX. May be a `State`.
+
+    Raises:
+        ValueError: If a filter stands behind one that takes everything.
+
+    Example:
+        >>> import nnx_transforms as nnx
+        >>> nnx.StateSharding({...: None})
+        StateSharding({...: None})
+    """
+
+    __slots__ = ()
+
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        """The sharding of each filter."""
+        return self._settings
+
+
+@dataclass(frozen=True)
+class DiffState:
+    """Says which variables of an argument are differentiated.
+
+    Args:
+        argnum: The position of the argument.
+        filter: Selects its differentiated variables.
+
+    Example:
+        >>> import nnx_transforms as nnx
+        >>> nnx.DiffState(0, nnx.PathContains('head'))
+        DiffState(argnum=0, filter=PathContains('head'))
+    """
+
+    argnum: int
+    filter: Filter = Param
+    predicate: Predicate = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "predicate", to_predicate(self.filter))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DiffState):
+            return NotImplemented
+        return self.argnum == other.argnum and self.predicate == other.predicate
+
+    def __hash__(self) -> int:
+        return hash((self.argnum, self.predicate))
