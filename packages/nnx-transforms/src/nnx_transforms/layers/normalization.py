@@ -14,7 +14,13 @@ from jax import lax
 from jax.nn import initializers
 
 from graphcore import BatchStat, Param
-from nnx_transforms.layers.dtypes import Array, DType, Initializer, cast
+from nnx_transforms.layers.dtypes import (
+    Array,
+    DType,
+    Initializer,
+    cast,
+    promoted_dtype,
+)
 from nnx_transforms.module import Module
 from nnx_transforms.rngs import Rngs
 

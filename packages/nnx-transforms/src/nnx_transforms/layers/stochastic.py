@@ -85,18 +85,17 @@ class Dropout(Module):
         """
         if deterministic is None:
             deterministic = self.deterministic
-        x = jnp.asarray(x)
+        values: jax.Array = jnp.asarray(x)
         if deterministic or self.rate == 0:
-            return x
+            return values
         if self.rate == 1:
-            return jnp.zeros_like(x)
-        shape = list(x.shape)
+            return jnp.zeros_like(values)
+        shape = list(values.shape)
         for axis in self.broadcast_dims:
             shape[axis] = 1
         kept = 1 - self.rate
         mask = jax.random.bernoulli(self._key(rngs), kept, tuple(shape))
-        dropped: jax.Array = jnp.where(mask, x / kept, 0)
-        return dropped
+        return jnp.where(mask, values / kept, 0)
 
     def _key(self, rngs: Rngs | RngStream | jax.Array | None) -> jax.Array:
         source = self.rngs if rngs is None else rngs

@@ -1,0 +1,316 @@
+"""An optimizer: a gradient transformation together with its state.
+
+The state of an optax transformation is a pytree. Each of its leaves is kept in a
+variable of its own, an `OptState`, in one flat `Dict` that names it by its path:
+
+- a leaf that belongs to a parameter (a momentum, say) carries that parameter's
+  `sharding` and `mesh`, so it is placed where the parameter is;
+- filters, checkpoints and `explain_recompile` can speak of a single leaf, and a leaf
+  that a step does not write costs nothing on the way out;
+- to a compiled step, one flat node is the cheapest container there is. The optax
+  pytree itself would have to be flattened on every call, in case it had changed.
+
+The pytree is rebuilt from the leaves while a step is traced.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from graphcore import (
+    Dict,
+    Filter,
+    FlatState,
+    Object,
+    Param,
+    State,
+    Variable,
+    VariableState,
+    is_variable,
+    variables,
+)
+from graphcore.errors import path_text
+from graphcore.variable_impl import variable_impl
+from nnx_transforms.atomic_writes import read_raw, write_raw
+
+__all__ = ["OptState", "Optimizer"]
+
+A = TypeVar("A")
+M = TypeVar("M")
+Path = tuple[Any, ...]
+_MISSING: Any = object()
+
+
+class OptState(Variable[A]):
+    """A leaf of the state of an optimizer, or its step count.
+
+    Example:
+        >>> OptState(0).value
+        0
+    """
+
+    __slots__ = ()
+
+
+class _Rule:
+    """What an optimizer knows beside its state. Static, and compared by identity."""
+
+    __slots__ = ("keys", "structure", "tx", "wrt")
+
+    def __init__(self, tx: Any, wrt: Filter, structure: Any, keys: tuple[str, ...]):
+        self.tx = tx
+        self.wrt = wrt
+        self.structure = structure
+        self.keys = keys
+
+    # Nothing in it changes, so a copy of an optimizer shares it, and what was compiled.
+    def __copy__(self) -> _Rule:
+        return self
+
+    def __deepcopy__(self, memo: object) -> _Rule:
+        return self
+
+
+class Optimizer(Object, Generic[M]):
+    """Updates the parameters of a model by a gradient transformation.
+
+    Args:
+        model: A graph node; kept, so that `update(grads)` knows what to update.
+        tx: Anything with the `init(params)` and `update(grads, state, params)` of
+            `optax.GradientTransformation`. Parameters and gradients are given to it as
+            nested dicts of arrays, keyed as in the model (or as `State`s, where a level
+            mixes integers and strings, which JAX can't sort in a dict).
+        wrt: Selects the variables that are updated.
+
+    Attributes:
+        step: How many updates there were; a uint32 scalar.
+        slots: A `Dict` of the leaves of the transformation's state, by their paths.
+
+    Raises:
+        TypeError: If `tx` is no gradient transformation.
+        ValueError: If the filter selects nothing.
+
+    Example:
+        >>> import graphcore as gc, jax.numpy as jnp, optax
+        >>> model = gc.Dict(w=gc.Param(jnp.array([1.0, 2.0])))
+        >>> optimizer = Optimizer(model, optax.sgd(0.5, momentum=0.9))
+        >>> optimizer.update(gc.State({'w': jnp.array([1.0, 1.0])}))
+        >>> model.w.value.tolist(), int(optimizer.step.value), list(optimizer.slots)
+        ([0.5, 1.5], 1, ['0/trace/w'])
+    """
+
+    step: OptState[jax.Array]
+    slots: Dict
+    model: M
+
+    def __init__(self, model: M, tx: Any, wrt: Filter = Param) -> None:
+        init = getattr(tx, "init", None)
+        if not callable(init) or not callable(getattr(tx, "update", None)):
+            raise TypeError(
+                f"Optimizer got tx={tx!r} of type {type(tx).__name__}, expected a "
+                "gradient transformation with `init` and `update`, such as "
+                "`optax.adam(1e-3)`."
+            )
+        selected: FlatState[Any] = variables(model, wrt).flat_state()
+        if not selected:
+            raise ValueError(
+                f"wrt={wrt!r} selects no variables of the {type(model).__name__}, so "
+                "there is nothing to optimize."
+            )
+        leaves, structure = jax.tree_util.tree_flatten_with_path(
+            init(_tree(selected.paths, map(read_raw, selected.leaves)))
+        )
+        keys = _names([path for path, _ in leaves])
+        placed = {
+            path: (variable_impl(type(v)).metadata(v), _shape(read_raw(v)))
+            for path, v in selected
+        }
+        self.model = model
+        self.step = OptState(jnp.zeros((), jnp.uint32))
+        self.slots = Dict(
+            (key, OptState(jnp.asarray(leaf), **_placement(path, leaf, placed)))
+            for key, (path, leaf) in zip(keys, leaves, strict=True)
+        )
+        self._rule = _Rule(tx, wrt, structure, keys)
+
+    @property
+    def tx(self) -> Any:
+        """The gradient transformation."""
+        return self._rule.tx
+
+    @property
+    def wrt(self) -> Filter:
+        """The filter that selects what is updated."""
+        return self._rule.wrt
+
+    @property
+    def opt_state(self) -> Any:
+        """The state of the gradient transformation, as the pytree that it made.
+
+        Setting it writes the leaves into `slots`; the structure must be the same.
+        """
+        values = [self.slots[key].raw_value for key in self._rule.keys]
+        return jax.tree.unflatten(self._rule.structure, values)
+
+    @opt_state.setter
+    def opt_state(self, state: Any) -> None:
+        write_raw(self._slot_writes(state))
+
+    def _slot_writes(self, state: Any) -> list[tuple[Any, Any]]:
+        leaves, structure = jax.tree.flatten(state)
+        if structure != self._rule.structure:
+            raise ValueError(
+                "The state of the gradient transformation changed its structure from "
+                f"{self._rule.structure} to {structure}, so it can't be stored. Make "
+                "a new Optimizer for another transformation or other parameters."
+            )
+        slots = (self.slots[key] for key in self._rule.keys)
+        return [
+            (slot, jnp.asarray(leaf)) for slot, leaf in zip(slots, leaves, strict=True)
+        ]
+
+    def update(
+        self, model: Any = _MISSING, grads: Any = _MISSING, **extra: Any
+    ) -> None:
+        """Updates the parameters, the transformation's state and the step count.
+
+        Called as `update(grads)` or `update(model, grads)`.
+
+        Args:
+            model: The model to update; the one that the optimizer was made with, if
+                left out.
+            grads: The gradients, with a leaf for each variable that `wrt` selects, at
+                the same path: a `State` as `grad` returns it, or nested dicts.
+            **extra: Further arguments of the transformation's `update`, such as the
+                `value` of the loss.
+
+        Raises:
+            ValueError: If the gradients don't have the paths and shapes of the
+                parameters. Nothing is changed then.
+            TypeError: If the gradients are not a mapping.
+
+        Example:
+            >>> import graphcore as gc, jax.numpy as jnp, optax
+            >>> model = gc.Dict(w=gc.Param(jnp.array(1.0)))
+            >>> optimizer = Optimizer(model, optax.sgd(0.1))
+            >>> optimizer.update(model, gc.State({'w': gc.Param.state(jnp.array(5.0))}))
+            >>> float(model.w.value)
+            0.5
+        """
+        if grads is _MISSING:
+            model, grads = _MISSING, model
+        if model is _MISSING:
+            model = self.model
+        if grads is _MISSING:
+            raise TypeError(
+                "Optimizer.update got no gradients: `update(model, grads)`."
+            )
+        selected: FlatState[Any] = variables(model, self.wrt).flat_state()
+        values = list(map(read_raw, selected.leaves))
+        params = _tree(selected.paths, values)
+        updates, state = self.tx.update(
+            _tree(selected.paths, _aligned(grads, selected.paths, values)),
+            self.opt_state,
+            params,
+            **extra,
+        )
+        updated = jax.tree.map(_moved, params, updates)
+        write_raw(
+            [
+                *(
+                    (variable, functools.reduce(operator.getitem, path, updated))
+                    for path, variable in selected
+                ),
+                *self._slot_writes(state),
+                (self.step, self.step.raw_value + 1),
+            ]
+        )
+
+
+def _moved(param: Any, update: Any) -> jax.Array:
+    return jnp.asarray(param + update, jnp.result_type(param))
+
+
+def _aligned(grads: Any, paths: tuple[Path, ...], values: list[Any]) -> list[Any]:
+    """The gradients in the order of the parameters."""
+    if not isinstance(grads, Mapping):
+        raise TypeError(
+            f"Optimizer.update got gradients of type {type(grads).__name__}, expected "
+            "a State, as `grad` returns it for a graph node, or nested dicts."
+        )
+    state: State[Any, Any] = grads if isinstance(grads, State) else State(grads)
+    found = dict(state.flat_state())
+    missing = [path_text(path) for path in paths if path not in found]
+    extra = [path_text(path) for path in found.keys() - set(paths)]
+    if missing or extra:
+        raise ValueError(
+            "The gradients don't fit the variables that the optimizer updates: none "
+            f"for {missing}, superfluous ones for {sorted(extra)}. Differentiate with "
+            "respect to the same filter, `wrt`, that the optimizer has."
+        )
+    aligned = [_value(found[path]) for path in paths]
+    for path, gradient, value in zip(paths, aligned, values, strict=True):
+        if _shape(gradient) != _shape(value):
+            raise ValueError(
+                f"The gradient for {path_text(path)!r} has shape {_shape(gradient)}, "
+                f"expected that of the variable, {_shape(value)}."
+            )
+    return aligned
+
+
+def _value(leaf: Any) -> Any:
+    if isinstance(leaf, VariableState):
+        return leaf.value
+    return read_raw(leaf) if is_variable(leaf) else leaf
+
+
+def _shape(value: Any) -> Any:
+    """The shape of an array; of a pytree of arrays, a pytree of shapes."""
+    if hasattr(value, "shape"):
+        return tuple(value.shape)
+    return [jnp.shape(leaf) for leaf in jax.tree.leaves(value)]
+
+
+def _tree(paths: tuple[Path, ...], values: Iterable[Any]) -> Any:
+    state: State[Any, Any] = State.from_flat_path(zip(paths, values, strict=True))
+    kinds: dict[Path, bool] = {}
+    for path in paths:
+        for depth, key in enumerate(path):
+            is_integer = isinstance(key, int)
+            if kinds.setdefault(path[:depth], is_integer) != is_integer:
+                return state
+    return state.to_pure_dict()
+
+
+def _names(paths: list[Any]) -> tuple[str, ...]:
+    """A distinct name for each leaf, `0/mu/layers/0/kernel` where that is one."""
+    write: Callable[..., str] = jax.tree_util.keystr
+    names = tuple(write(path, simple=True, separator="/") for path in paths)
+    return names if len(set(names)) == len(names) else tuple(map(write, paths))
+
+
+def _placement(path: Any, leaf: Any, placed: Mapping[Path, Any]) -> dict[str, Any]:
+    """The placement of the parameter that a leaf of the state stands beside.
+
+    The state mirrors the parameters, so the path of such a leaf ends in the path of its
+    parameter, and the shapes agree.
+    """
+    keys = tuple(map(_key, path))
+    for start in range(len(keys)):
+        metadata, shape = placed.get(keys[start:], ({}, None))
+        if shape == _shape(leaf):
+            return {k: metadata[k] for k in ("sharding", "mesh") if k in metadata}
+    return {}
+
+
+def _key(entry: Any) -> Any:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(entry, attribute):
+            return getattr(entry, attribute)
+    return entry
