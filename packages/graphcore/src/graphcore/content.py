@@ -43,6 +43,8 @@ def static_key(value: Any) -> Any:
         return float, value.hex()
     if kind is complex:
         return complex, value.real.hex(), value.imag.hex()
+    if isinstance(value, np.inexact):
+        return kind, value.tobytes()
     if kind is tuple:
         return tuple, tuple(map(static_key, value))
     if kind is frozenset:
@@ -51,8 +53,9 @@ def static_key(value: Any) -> Any:
 
 
 # Types whose instances can't change what they equal.
+_VALUES = (bool, int, float, complex, str, bytes, range)
 _IMMUTABLE = (
-    *(type(None), type(...), bool, int, float, complex, str, bytes, range),
+    *(type(None), type(...), *_VALUES, jax.tree_util.PyTreeDef),
     *(type, types.ModuleType, types.MethodType, types.BuiltinFunctionType),
     *(enum.Enum, decimal.Decimal, fractions.Fraction, pathlib.PurePath, re.Pattern),
     *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo),
@@ -79,12 +82,22 @@ def is_immutable(value: Any) -> bool:
     kind = type(value)
     if kind in _immutable_types:
         return True
-    if issubclass(kind, _IMMUTABLE) or (
-        kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__
+    if (
+        (issubclass(kind, _IMMUTABLE) and not _compares_in_its_own_way(kind))
+        or kind.__hash__ is object.__hash__
+        and kind.__eq__ is object.__eq__
     ):
         _immutable_types.add(kind)
         return True
     return False
+
+
+def _compares_in_its_own_way(kind: type[Any]) -> bool:
+    """Whether a subclass of a built-in value type defines its own equality."""
+    base = next((base for base in kind.__mro__ if base in _VALUES), None)
+    return base is not None and (
+        kind.__eq__ is not base.__eq__ or kind.__hash__ is not base.__hash__
+    )
 
 
 def snapshot(value: Any) -> Any:

@@ -241,8 +241,7 @@ class SplitContext:
         if isinstance(definition, VariableDef):
             return definition, VariableState.from_variable(node)
         state: State[Any, Any] = State.from_flat_path(
-            (leaf.path, VariableState.from_variable(leaf.variable))
-            for leaf in visit.leaves
+            (leaf.path, leaf.state()) for leaf in visit.leaves
         )
         if not filters:
             return definition, state

@@ -118,7 +118,7 @@ def flatten(
     visit = Visit()
     definition = walk(node, ref_index, visit)
     return definition, State.from_flat_path(
-        (leaf.path, VariableState.from_variable(leaf.variable)) for leaf in visit.leaves
+        (leaf.path, leaf.state()) for leaf in visit.leaves
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from graphcore.content import static_key
+from graphcore.content import is_immutable, snapshot, static_key
 
-__all__ = ["EMPTY", "HashableMapping", "as_hashable"]
+__all__ = ["EMPTY", "HashableMapping", "as_hashable", "as_kept"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -102,3 +102,23 @@ def as_hashable(metadata: Mapping[str, Any]) -> HashableMapping[str, Any]:
     if isinstance(metadata, HashableMapping):
         return metadata
     return HashableMapping(metadata)
+
+
+def as_kept(metadata: HashableMapping[str, Any]) -> HashableMapping[str, Any]:
+    """Returns metadata in a form that later changes of its values don't reach.
+
+    Args:
+        metadata: Metadata in use.
+
+    Returns:
+        The mapping itself if all of its values are immutable.
+
+    Example:
+        >>> metadata = as_hashable({'unit': 'm'})
+        >>> as_kept(metadata) is metadata
+        True
+    """
+    if all(map(is_immutable, metadata.values())):
+        return metadata
+    kept = {name: snapshot(value) for name, value in metadata.items()}
+    return HashableMapping(kept, copy=False)

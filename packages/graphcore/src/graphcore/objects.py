@@ -49,12 +49,14 @@ class Object(OwnedNode):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.__dict__.get("__slots__") and cls.__module__ != __name__:
-            raise TypeError(
-                f"{cls.__name__} declares __slots__ {cls.__dict__['__slots__']}: the "
-                "attributes of an Object must be in its `__dict__` to be found, so "
-                "leave the declaration out."
-            )
+        for base in cls.__mro__:
+            slots = base.__dict__.get("__slots__")
+            if slots and not base.__module__.startswith("graphcore."):
+                raise TypeError(
+                    f"{base.__name__} declares __slots__ {slots}: the attributes of "
+                    f"an Object such as {cls.__name__} must be in its `__dict__` to "
+                    "be found, so leave the declaration out."
+                )
         register_graph_node_type(
             cls,
             flatten=cls._flatten_node,
@@ -69,9 +71,9 @@ class Object(OwnedNode):
         if name == "__orig_class__":  # `Layer[int]()`: typing's note to itself
             raise AttributeError(name)
         self._check_writable()
-        if self._plan is not None or self._dependents:
-            if self.__dict__.get(name, _MISSING) is value:
-                return
+        if (
+            self._plan is not None or self._dependents
+        ) and self.__dict__.get(name, _MISSING) is not value:
             self._structure_changed()
         object.__setattr__(self, name, value)
 
@@ -259,8 +261,13 @@ class List(Object, MutableSequence[Any]):
             super()._set_key(key, value)
         elif key == len(self._items):
             self._change().append(value)
-        else:
+        elif 0 <= key < len(self._items):
             self._change()[key] = value
+        else:
+            raise ValueError(
+                f"Cannot set position {key} of a {type(self).__name__} of length "
+                f"{len(self._items)}: positions are filled in order."
+            )
 
     def _pop_key(self, key: Any) -> Any:
         if not isinstance(key, int):

@@ -31,7 +31,7 @@ from graphcore.graphdef import GraphDef, VariableDef
 from graphcore.owned import OwnedNode, set_plan
 from graphcore.refmap import RefMap
 from graphcore.registry import find_node_impl
-from graphcore.variable_impl import VariableImpl
+from graphcore.variable_impl import VariableImpl, find_variable_impl
 from graphcore.variables import OWN, metadata_epoch
 from graphcore.walk import Path, Visit, walk
 
@@ -85,6 +85,8 @@ class Plan:
         "_node_types",
         "_nodes",
         "_root_type",
+        "_stranger_types",
+        "_strangers",
         "_unwatched",
         "_values",
         "_variable_types",
@@ -135,6 +137,8 @@ class Plan:
         self._node_types = list(map(type, inner))
         self._node_dicts = list(map(_dict_of, inner))
         self._variable_types = list(map(type, self.variables))
+        self._strangers = visit.strangers
+        self._stranger_types = list(map(type, visit.strangers))
         self._unwatched = visit.unwatched
         self._mutable_statics: list[tuple[Any, Any, int]] = []
         # An unhashable static value is refused at a compiled call; until then there is
@@ -160,7 +164,7 @@ class Plan:
         self.combined = {}
         self._dicts = self._lists = self._keys = self._values = []
         self._nodes = self._node_dicts = []
-        self._unwatched = []
+        self._strangers = self._unwatched = []
         self._mutable_statics = []
         self._foreign_metadata = []
 
@@ -190,6 +194,7 @@ class Plan:
             and all(map(is_, map(_dict_of, self._nodes), self._node_dicts))
             and list(map(type, self.variables)) == self._variable_types
             and (self._epoch is metadata_epoch.mark or self._metadata_holds())
+            and (not self._strangers or self._strangers_hold())
             and (not self._mutable_statics or self._statics_hold())
             and (not self._foreign_metadata or self._foreign_metadata_holds())
             and (not self._unwatched or self._unwatched_hold())
@@ -205,6 +210,15 @@ class Plan:
                 return False
         self._epoch = mark
         return True
+
+    def _strangers_hold(self) -> bool:
+        if list(map(type, self._strangers)) != self._stranger_types:
+            return False
+        one_of_each = dict(zip(self._stranger_types, self._strangers, strict=True))
+        return all(
+            find_variable_impl(kind) is None and find_node_impl(stranger) is None
+            for kind, stranger in one_of_each.items()
+        )
 
     def _statics_hold(self) -> bool:
         try:
@@ -228,7 +242,10 @@ class Plan:
             now, metadata_now = impl.flatten(node)
             if len(now) != len(pairs):
                 return False
-            if static_key(metadata) != static_key(metadata_now):
+            try:
+                if static_key(metadata) != static_key(metadata_now):
+                    return False
+            except Exception:  # a stranger's `__eq__`
                 return False
             for (key, value), (key_now, value_now) in zip(pairs, now, strict=True):
                 if value is not value_now or key != key_now:

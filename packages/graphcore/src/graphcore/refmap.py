@@ -89,6 +89,10 @@ class RefMap(MutableMapping[K, V]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By pairs: a copy of a key has another id.
+        return RefMap, (list(self._entries.values()),)
+
     def __repr__(self) -> str:
         pairs = ", ".join(f"{k!r}: {v!r}" for k, v in self._entries.values())
         return f"RefMap({{{pairs}}})"

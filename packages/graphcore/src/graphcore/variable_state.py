@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 import jax
 
 from graphcore.content import values_equal
-from graphcore.hashable_mapping import HashableMapping, as_hashable
+from graphcore.hashable_mapping import HashableMapping, as_hashable, as_kept
 from graphcore.printing import text
 from graphcore.variable_impl import variable_impl
 
@@ -90,7 +90,7 @@ class VariableState(Generic[A]):
         """
         kind = type(variable)
         impl = variable_impl(kind)
-        return cls.of(kind, impl.get_value(variable), impl.metadata(variable))
+        return cls.of(kind, impl.get_value(variable), as_kept(impl.metadata(variable)))
 
     def get_metadata(self) -> dict[str, Any]:
         """Returns a copy of the metadata.

@@ -25,7 +25,12 @@ from typing_extensions import Self
 from graphcore._jax import TraceState, current_trace
 from graphcore.content import values_equal
 from graphcore.errors import TraceContextError
-from graphcore.hashable_mapping import EMPTY, HashableMapping, as_hashable
+from graphcore.hashable_mapping import (
+    EMPTY,
+    HashableMapping,
+    as_hashable,
+    as_kept,
+)
 from graphcore.printing import text
 from graphcore.variable_impl import VariableImpl, add_variable_impl
 from graphcore.variable_metadata import VariableMetadata
@@ -302,7 +307,7 @@ class Variable(Generic[A]):
             >>> Param(1.0).to_state().value
             1.0
         """
-        return VariableState.of(type(self), self._raw_value, self._metadata)
+        return VariableState.of(type(self), self._raw_value, as_kept(self._metadata))
 
     def copy(self) -> Self:
         """Returns a new variable with the same raw value and metadata.
@@ -425,6 +430,9 @@ class Variable(Generic[A]):
 
     # What follows makes a variable usable where its value is.
 
+    # NumPy's arrays leave operators to us, as they do for JAX's arrays.
+    __array_priority__ = 100
+
     def __jax_array__(self) -> Any:
         return self.value
 
@@ -484,8 +492,9 @@ class Variable(Generic[A]):
     def __index__(self) -> int:
         return operator.index(self.value)  # type: ignore[arg-type]
 
-    def __round__(self, digits: int = 0) -> Any:
-        return round(self.value, digits)  # type: ignore[call-overload]
+    def __round__(self, digits: int | None = None) -> Any:
+        value: Any = self.value
+        return round(value) if digits is None else round(value, digits)
 
     def __pow__(self, other: Any) -> Any:
         return _power(self, other)

@@ -26,7 +26,7 @@ from graphcore.graphdef import (
     SubGraphAttribute,
     VariableDef,
 )
-from graphcore.hashable_mapping import HashableMapping
+from graphcore.hashable_mapping import as_kept
 from graphcore.owned import OwnedNode
 from graphcore.refmap import RefMap
 from graphcore.registry import (
@@ -36,6 +36,7 @@ from graphcore.registry import (
     find_node_impl,
 )
 from graphcore.variable_impl import VariableImpl, find_variable_impl
+from graphcore.variable_state import VariableState
 
 __all__ = ["Leaf", "Path", "Visit", "walk"]
 
@@ -51,6 +52,11 @@ class Leaf:
     impl: VariableImpl
     definition: VariableDef[Any]
 
+    def state(self) -> VariableState[Any]:
+        """The state of the variable."""
+        kind, metadata = self.definition.type, self.definition.metadata
+        return VariableState.of(kind, self.impl.get_value(self.variable), metadata)
+
 
 @dataclass(slots=True)
 class Visit:
@@ -64,6 +70,8 @@ class Visit:
         containers: The dicts and lists that hold the children of all other nodes.
         mutable_statics: Static values that might change in place, as
             `(value, snapshot)`.
+        strangers: Static values of types that are not built in: the type of the value
+            can change, or become that of a node or variable.
     """
 
     leaves: list[Leaf] = field(default_factory=list)
@@ -71,12 +79,16 @@ class Visit:
     unwatched: list[tuple[Any, NodeImpl, Any, Any]] = field(default_factory=list)
     containers: list[Any] = field(default_factory=list)
     mutable_statics: list[tuple[Any, Any]] = field(default_factory=list)
+    strangers: list[Any] = field(default_factory=list)
 
 
 class _Frame:
     """A node whose children are being visited."""
 
-    __slots__ = ("attributes", "index", "key", "metadata", "node", "path", "pending")
+    __slots__ = (
+        *("attributes", "index", "key", "metadata", "node", "path", "pending"),
+        "reopened",
+    )
 
     def __init__(
         self,
@@ -86,6 +98,7 @@ class _Frame:
         index: int,
         pending: Iterator[tuple[Any, Any]],
         metadata: Any,
+        reopened: int | None,
     ) -> None:
         self.node = node
         self.key = key
@@ -93,6 +106,9 @@ class _Frame:
         self.index = index
         self.pending = pending
         self.metadata = metadata
+        # For a pytree node that is visited already further up, what `open_pytrees`
+        # said of that.
+        self.reopened = reopened
         self.attributes: list[Attribute] = []
 
     def definition(self) -> NodeDef[Any]:
@@ -101,6 +117,8 @@ class _Frame:
         )
 
 
+# What CPython sets in `__flags__` of types that are not built in.
+_HEAP_TYPE = 1 << 9
 _ATOMS = frozenset((bool, int, float, complex, str, bytes, type(...)))
 
 
@@ -120,6 +138,16 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
             bare array, plain containers form a cycle, or a plain dict can't be sorted;
             with the path.
     """
+    known = len(refs)
+    try:
+        return _walk(root, refs, visit)
+    except BaseException:
+        for x in list(refs)[known:]:
+            del refs[x]
+        raise
+
+
+def _walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
     impl = find_variable_impl(type(root))
     if impl is not None:
         return _visit_variable(root, impl, (), refs, visit)
@@ -133,7 +161,9 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
     if isinstance(node_impl, GraphNodeImpl) and root in refs:
         return NodeRef(type(root), refs[root])
 
-    open_pytrees: set[int] = set()
+    # The pytree nodes that are being visited, by id, with the number of graph nodes
+    # that were known when each was opened.
+    open_pytrees: dict[int, int] = {}
     stack = [_open(root, node_impl, None, (), refs, visit, open_pytrees)]
     while True:
         frame = stack[-1]
@@ -164,7 +194,10 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
         else:
             stack.pop()
             if frame.index == -1:
-                open_pytrees.discard(id(frame.node))
+                if frame.reopened is None:
+                    del open_pytrees[id(frame.node)]
+                else:
+                    open_pytrees[id(frame.node)] = frame.reopened
             definition = frame.definition()
             if not stack:
                 return definition
@@ -178,32 +211,36 @@ def _open(
     path: Path,
     refs: RefMap[Any, int],
     visit: Visit,
-    open_pytrees: set[int],
+    open_pytrees: dict[int, int],
 ) -> _Frame:
     try:
         pairs, metadata = impl.flatten(node)
     except UnsortableKeys as error:
         raise error.at(path) from None
     index = -1
+    reopened = None
     if isinstance(impl, GraphNodeImpl):
         index = refs[node] = len(refs)
         visit.nodes.append((path, node))
-    elif id(node) in open_pytrees:
+    else:
+        # A cycle through a graph node ends there. One without any has no end.
+        reopened = open_pytrees.get(id(node))
+        open_pytrees[id(node)] = len(visit.nodes)
+    if reopened == len(visit.nodes):
         raise ValueError(
             f"The {type(node).__name__} at {path_text(path)!r} contains itself. Plain "
             "containers have no identity, so they can't be part of a cycle: use a "
             "`List` or `Dict`, or go through an `Object`."
         )
-    else:
-        open_pytrees.add(id(node))
     kind = type(node)
     if isinstance(node, OwnedNode):
         visit.containers += node._containers()
     elif kind is list or kind is dict:
         visit.containers.append(node)
     elif kind is not tuple and node is not None:
+        metadata = snapshot(metadata)
         visit.unwatched.append((node, impl, pairs, metadata))
-    return _Frame(node, key, path, index, iter(pairs), metadata)
+    return _Frame(node, key, path, index, iter(pairs), metadata, reopened)
 
 
 def _visit_variable(
@@ -214,23 +251,13 @@ def _visit_variable(
         return NodeRef(type(variable), index)
     index = refs[variable] = len(refs)
     metadata = impl.metadata(variable)
-    if metadata:
-        metadata = _kept(metadata, visit)
-    definition: VariableDef[Any] = VariableDef(type(variable), index, metadata)
+    kept = as_kept(metadata)
+    if kept is not metadata:
+        pairs = zip(metadata.values(), kept.values(), strict=True)
+        visit.mutable_statics += [pair for pair in pairs if not is_immutable(pair[0])]
+    definition: VariableDef[Any] = VariableDef(type(variable), index, kept)
     visit.leaves.append(Leaf(path, variable, impl, definition))
     return definition
-
-
-def _kept(
-    metadata: HashableMapping[str, Any], visit: Visit
-) -> HashableMapping[str, Any]:
-    """The metadata for a definition, safe from changes of its values in place."""
-    changeable = [v for v in metadata.values() if not is_immutable(v)]
-    if not changeable:
-        return metadata
-    kept = HashableMapping({name: snapshot(v) for name, v in metadata.items()}, False)
-    visit.mutable_statics += zip(metadata.values(), kept.values(), strict=True)
-    return kept
 
 
 def _static(key: Any, value: Any, frame: _Frame, visit: Visit) -> StaticAttribute:
@@ -241,6 +268,8 @@ def _static(key: Any, value: Any, frame: _Frame, visit: Visit) -> StaticAttribut
             f"{type(value).__name__} of shape {value.shape} and dtype {value.dtype}. "
             "Arrays are state: wrap it in a `Variable`, such as `Param(array)`."
         )
+    if type(value).__flags__ & _HEAP_TYPE:
+        visit.strangers.append(value)
     if not is_immutable(value):
         visit.mutable_statics.append((value, snapshot(value)))
     return StaticAttribute(key, value)

@@ -1,0 +1,296 @@
+"""A plan is trusted only while walking the graph again would give the same."""
+
+import functools
+import gc as garbage
+import weakref
+
+import graph_strategies as gs
+import graph_zoo as zoo
+import graphcore as gc
+import jax.numpy as jnp
+import pytest
+from graphcore.plans import plan_of
+from graphcore.refmap import RefMap
+from graphcore.walk import Visit, walk
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def fresh(root):
+    visit = Visit()
+    return walk(root, RefMap(), visit), visit
+
+
+def assert_plan_is_right(root):
+    definition, visit = fresh(root)
+    plan = plan_of(root)
+    assert plan.layout.root == definition
+    assert hash(plan.layout.root) == hash(definition)
+    assert plan.layout.paths == tuple(leaf.path for leaf in visit.leaves)
+    assert plan.layout.definitions == tuple(leaf.definition for leaf in visit.leaves)
+    assert len(plan.variables) == len(visit.leaves)
+    assert all(
+        a is b.variable for a, b in zip(plan.variables, visit.leaves, strict=True)
+    )
+    # The public functions, against what is independent of the package.
+    expected = zoo.canonical(root)
+    assert zoo.canonical(gc.merge(*gc.flatten(root))) == expected
+    assert zoo.canonical(gc.clone(root)) == expected
+    live = [leaf for _, leaf in gc.variables(root).flat_state()]
+    assert {id(x) for x in live} == {id(x) for x in zoo.variables_of(root)}
+    assert len(live) == len(zoo.variables_of(root))
+
+
+@settings(max_examples=150)
+@given(gs.graphs(), st.lists(st.tuples(st.booleans(), gs.edits), max_size=8))
+def test_a_plan_equals_a_fresh_walk_after_any_edit(root, edits):
+    assert_plan_is_right(root)
+    for behind, edit in edits:
+        (gs.edit_behind if behind else gs.edit_structure)(root, edit)
+        assert_plan_is_right(root)
+
+
+@settings(max_examples=100)
+@given(gs.graphs(), st.lists(st.tuples(st.booleans(), gs.edits), max_size=5))
+def test_plans_of_all_inner_nodes_hold_as_long_as_they_may(root, edits):
+    for behind, edit in edits:
+        for node in zoo.graph_nodes_of(root):
+            plan_of(node)
+        (gs.edit_behind if behind else gs.edit_structure)(root, edit)
+    for node in zoo.graph_nodes_of(root):
+        assert plan_of(node).layout.root == fresh(node)[0]
+
+
+@settings(max_examples=50)
+@given(gs.graphs(foreign=False), gs.edits)
+def test_an_older_definition_does_not_follow_later_edits(root, edit):
+    before = zoo.canonical(root)
+    definition, state = gc.split(root)
+    gs.edit_behind(root, edit)
+    after = zoo.canonical(root)
+    now = gc.graphdef(root)
+    if now == definition:
+        assert zoo.canonical(gc.merge(now, gc.state(root))) == after
+        strip = functools.partial(zoo.canonical, label=lambda x: None)
+        assert strip(gc.merge(definition, gc.state(root))) == after
+    else:
+        assert before != after
+
+
+def test_an_unchanged_graph_keeps_its_plan():
+    node = gc.Dict(a=gc.Param(1), b=[gc.Param(2), {"c": gc.BatchStat(3)}])
+    plan = plan_of(node)
+    node.a.value = 5
+    node.b[0].raw_value = 6
+    assert plan_of(node) is plan
+    assert gc.state(node).a.value == 5
+    assert gc.state(node)["b"][0].value == 6
+
+
+def test_cached_property_is_seen():
+    class Lazy(gc.Object):
+        @functools.cached_property
+        def table(self):
+            return gc.Param(jnp.ones(2))
+
+    outer = gc.Dict(inner=Lazy())
+    assert len(gc.state(outer)) == 0
+    _ = outer.inner.table
+    assert gc.state(outer).flat_state().paths == (("inner", "table"),)
+
+
+def test_a_property_setter_runs_on_a_planned_object():
+    class Counted(gc.Object):
+        def __init__(self):
+            self.sets = 0
+            self.__dict__["size"] = 1
+
+        @property
+        def size(self):
+            return self.__dict__["size"]
+
+        @size.setter
+        def size(self, value):
+            self.__dict__["size"] = value
+            self.sets += 1
+
+    node = Counted()
+    gc.graphdef(node)
+    node.size = 1
+    assert node.sets == 1
+
+
+def test_a_type_that_becomes_a_node_type_is_seen():
+    class Later:
+        def __init__(self):
+            self.weight = gc.Param(1)
+
+    node = gc.Dict(later=Later())
+    assert len(gc.state(node)) == 0
+    gc.register_pytree_node_type(
+        Later,
+        flatten=lambda x: ([("weight", x.weight)], None),
+        unflatten=lambda pairs, metadata: Later(),
+    )
+    assert gc.state(node).flat_state().paths == (("later", "weight"),)
+
+
+def test_a_type_that_becomes_a_variable_type_is_seen():
+    class LaterVariable:
+        pass
+
+    node = gc.Dict(later=LaterVariable())
+    assert len(gc.state(node)) == 0
+    gc.register_variable_type(
+        LaterVariable,
+        get_value=lambda x: 1,
+        set_value=lambda x, value: None,
+        get_metadata=lambda x: {},
+        create=lambda kind, value, metadata: kind(),
+    )
+    assert gc.state(node).flat_state().paths == (("later",),)
+
+
+def test_a_static_value_that_changes_its_class_is_seen():
+    class Before:
+        pass
+
+    class After:
+        pass
+
+    thing = Before()
+    node = gc.Dict(thing=thing)
+    before = gc.graphdef(node)
+    thing.__class__ = After
+    after = gc.graphdef(node)
+    assert after == fresh(node)[0]
+    assert before != after
+
+
+def test_a_subclass_of_an_immutable_type_may_compare_by_something_mutable():
+    class Name(str):
+        version = 0
+
+        def __eq__(self, other):
+            return type(other) is Name and self.version == other.version
+
+        def __hash__(self):
+            return hash(self.version)
+
+    name = Name("x")
+    node = gc.Dict(name=name)
+    before = gc.graphdef(node)
+    name.version = 1
+    assert gc.graphdef(node) != before
+
+
+def test_metadata_of_a_foreign_node_changed_in_place_is_seen():
+    class Options:
+        def __init__(self):
+            self.words = zoo.Tag("a")
+
+    gc.register_graph_node_type(
+        Options,
+        flatten=lambda x: ((), x.words),
+        set_key=lambda x, k, v: None,
+        pop_key=lambda x, k: None,
+        create_empty=lambda metadata: Options(),
+        clear=lambda x: None,
+        init=lambda x, pairs: None,
+    )
+    node = gc.Dict(options=Options())
+    before = gc.graphdef(node)
+    node.options.words.word = "b"
+    assert gc.graphdef(node) != before
+
+
+def test_metadata_changed_in_place_reaches_definitions_and_states():
+    tag = zoo.Tag("a")
+    node = gc.Dict(v=gc.Param(1, tag=tag))
+    before = gc.split(node)
+    with gc.split_context() as ctx:
+        in_context = ctx.split(node)
+    snapshot = node.v.to_state()
+    tag.word = "b"
+    after = gc.split(node)
+    assert before[0] != after[0]
+    assert before[1].v.tag.word == "a"
+    assert after[1].v.tag.word == "b"
+    assert in_context[1].v.tag.word == "a"
+    assert snapshot.tag.word == "a"
+    assert node.v.tag is tag
+
+
+# What a plan keeps alive
+
+
+def test_a_plan_does_not_keep_its_root():
+    node = zoo.Node()
+    node.w = gc.Param(jnp.ones(3))
+    node.inner = zoo.Node()
+    plan = plan_of(node)
+    root, variable = weakref.ref(node), weakref.ref(node.w)
+    del node
+    assert root() is None
+    del plan
+    garbage.collect()
+    assert variable() is None
+
+
+@pytest.mark.parametrize("how", ["setattr", "delattr", "List", "Dict", "pop", "update"])
+def test_a_detached_child_is_collected_while_its_planned_root_lives(how):
+    root = zoo.Node()
+    root.mid = zoo.Node()
+    root.mid.items = gc.List([zoo.Node(), zoo.Node()])
+    root.mid.table = gc.Dict(x=zoo.Node())
+    child = zoo.Node()
+    child.w = gc.Param(jnp.ones(3))
+    child.up = root
+    owner = root.mid
+    if how in ("setattr", "delattr", "pop", "update"):
+        owner.child = child
+    elif how == "List":
+        owner.items[1] = child
+    else:
+        owner.table["x"] = child
+    gc.split(root)
+    gc.split(root.mid)
+    found = weakref.ref(child)
+    array = weakref.ref(child.w.value)
+    if how == "setattr":
+        owner.child = None
+    elif how in ("delattr", "update"):
+        del owner.child
+    elif how == "pop":
+        gc.pop(root, gc.Param)
+        del owner.child
+    elif how == "List":
+        del owner.items[1]
+    else:
+        del owner.table["x"]
+    del child, owner
+    garbage.collect()
+    assert found() is None
+    assert array() is None
+
+
+def test_a_child_detached_from_a_plain_list_goes_at_the_next_use():
+    root = zoo.Node()
+    root.layers = [gc.Param(jnp.ones(2)), gc.Param(jnp.ones(2))]
+    gc.split(root)
+    found = weakref.ref(root.layers.pop())
+    gc.graphdef(root)
+    garbage.collect()
+    assert found() is None
+
+
+def test_dropping_a_graph_with_cycles_frees_everything():
+    root = gc.Dict(l=gc.List([gc.Param(jnp.ones(2))]))
+    root.me = root
+    root.l.up = root
+    for _ in range(3):
+        gc.split(root), gc.clone(root), gc.graphdef(root.l)
+    found = [weakref.ref(x) for x in (root, root.l, root.l[0], root.l[0].value)]
+    del root
+    garbage.collect()
+    assert [f() for f in found] == [None] * 4
