@@ -121,7 +121,8 @@ class FrozenDict(Mapping[K, V]):
 
     def unfreeze(self) -> dict[K, Any]:
         """A plain nested dict with the same content."""
-        return unfreeze(self)
+        plain: dict[K, Any] = unfreeze(self)
+        return plain
 
     def pretty_repr(self, num_spaces: int = 4) -> str:
         """An indented representation.
@@ -214,7 +215,9 @@ def unfreeze(tree: Any) -> Any:
     return tree
 
 
-def copy(tree: Mapping[Any, Any], add_or_replace: Mapping[Any, Any] | None = None) -> Any:
+def copy(
+    tree: Mapping[Any, Any], add_or_replace: Mapping[Any, Any] | None = None
+) -> Any:
     """Copies a dict or `FrozenDict`, adding or replacing entries.
 
     Args:

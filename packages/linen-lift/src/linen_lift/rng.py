@@ -115,5 +115,5 @@ def is_key(x: Any) -> bool:
     if dtype is None or shape is None:
         return False
     if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
-        return shape == ()
-    return len(shape) == 1 and dtype == np.uint32
+        return bool(shape == ())
+    return len(shape) == 1 and bool(dtype == np.uint32)

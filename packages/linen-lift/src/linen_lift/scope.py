@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 import jax
+
 from graphcore._jax import current_trace
 
 from .dataflow import evaluate_independent
@@ -191,7 +192,7 @@ class Scope:
             self._open_below(parent, name)
             return
         self.name = name
-        self.parent = None
+        self.parent: Scope | None = None
         self.root = self
         self.path: Path = tuple(path)
         self.debug_path: Path = tuple(debug_path) or self.path
@@ -504,7 +505,10 @@ class Scope:
             name = "params"
         count = self._counts.next((self.path, name))
         root = self.root
-        return draw_key(rngs[name], self.path, count, root._offset, root._offset_path)
+        key: jax.Array = draw_key(
+            rngs[name], self.path, count, root._offset, root._offset_path
+        )
+        return key
 
     # --- variables --------------------------------------------------------------
 
@@ -893,7 +897,8 @@ def lazy_init(
         >>> def dense(scope, x):
         ...     return x @ scope.param('w', nn.initializers.ones, (x.shape[-1], 2))
         >>> x = jax.ShapeDtypeStruct((8, 3), 'float32')
-        >>> jax.tree.map(jax.numpy.shape, nn.scope.lazy_init(dense)(jax.random.key(0), x))
+        >>> variables = nn.scope.lazy_init(dense)(jax.random.key(0), x)
+        >>> jax.tree.map(jax.numpy.shape, variables)
         {'params': {'w': (3, 2)}}
     """
     initialize = init(fn, mutable, flags)

@@ -99,8 +99,8 @@ def initial_shapes(
         One shape per leaf, in order.
     """
     try:
-        place = (_constant_key(fn), _constant_key(args), _constant_key(tuple(kwargs)))
-        place = (*place, _constant_key(tuple(kwargs.values())))
+        named = tuple(kwargs.items())
+        place = (_constant_key(fn), _constant_key(args), _constant_key(named))
         known = _cache.get(place)
     except (_NotConstant, TypeError, ValueError):  # ValueError: an empty closure cell
         return _trace(fn, key, args, kwargs)

@@ -18,9 +18,7 @@ __all__ = ["Conv", "Dense", "Embed"]
 Initializer = Callable[..., Any]
 
 _default_kernel_init = initializers.lecun_normal()
-_default_embed_init = initializers.variance_scaling(
-    1.0, "fan_in", "normal", out_axis=0
-)
+_default_embed_init = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
 
 
 class Dense(Module):
@@ -189,7 +187,9 @@ class Conv(Module):
             lhs_dilation=input_dilation,
             rhs_dilation=kernel_dilation,
             dimension_numbers=lax.ConvDimensionNumbers(
-                (0, rank + 1, *axes), (rank + 1, rank, *range(rank)), (0, rank + 1, *axes)
+                (0, rank + 1, *axes),
+                (rank + 1, rank, *range(rank)),
+                (0, rank + 1, *axes),
             ),
             feature_group_count=self.feature_group_count,
             precision=self.precision,

@@ -164,8 +164,12 @@ class GRUCell(Module):
         """
         h = carry
         linear = self._linear
-        r = self.gate_fn(linear("ir", False, True)(inputs) + linear("hr", True, False)(h))
-        z = self.gate_fn(linear("iz", False, True)(inputs) + linear("hz", True, False)(h))
+        r = self.gate_fn(
+            linear("ir", False, True)(inputs) + linear("hr", True, False)(h)
+        )
+        z = self.gate_fn(
+            linear("iz", False, True)(inputs) + linear("hz", True, False)(h)
+        )
         # The candidate needs a bias inside of the reset as well.
         n = self.activation_fn(
             linear("in", False, True)(inputs) + r * linear("hn", True, True)(h)

@@ -7,7 +7,7 @@ list of such dicts, one per scope in order, where several are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -54,6 +54,21 @@ def _aux_pair(out: Any, has_aux: bool) -> tuple[Any, Any]:
             "With has_aux=True the function must return a pair (out, aux); found "
             f"{type(out).__name__}."
         )
+    return out
+
+
+def _all_known(created: Any, known: Any) -> bool:
+    if not isinstance(created, Mapping):
+        return True
+    return all(k in known and _all_known(v, known[k]) for k, v in created.items())
+
+
+def _joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    out = dict(old)
+    for name, value in new.items():
+        before = out.get(name)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        out[name] = _joined(before, value) if both else value  # type: ignore[arg-type]
     return out
 
 
@@ -124,6 +139,13 @@ def vjp(
             return out, (aux, repack_fn(inner_scope, changed_only=True))
 
         out, vjp_fn, (aux, left) = jax.vjp(pure, wanted, *args, has_aux=True)
+        created = left[0]
+        if any(created) and not all(map(_all_known, created, wanted)):
+            # Variables that were just made have cotangents too: differentiate again,
+            # now that they exist.
+            wanted = tuple(map(_joined, wanted, created))
+            out, vjp_fn, (aux, left) = jax.vjp(pure, wanted, *args, has_aux=True)
+            left = (tuple(map(_joined, created, left[0])), *left[1:])
         pull_back = jax.tree_util.Partial(_pull_back, vjp_fn)
         return ((out, pull_back, aux) if has_aux else (out, pull_back)), left
 
@@ -321,7 +343,9 @@ def jvp(
         )
         return (out, out_tangent), left
 
-    return pack(inner, (variables,), (variables,), (rngs,), name="jvp")(scope, *primals)
+    lifted = pack(inner, (variables,), (variables,), (rngs,), name="jvp")
+    result: tuple[Any, Any] = lifted(scope, *primals)
+    return result
 
 
 def custom_vjp(

@@ -152,7 +152,9 @@ def split_keys(
     Raises:
         ValueError: if the size is needed and not known.
     """
-    if not any(split and any(group) for group, split in zip(groups, splits, strict=True)):
+    if not any(
+        split and any(group) for group, split in zip(groups, splits, strict=True)
+    ):
         return groups
     if size is None:
         raise ValueError(

@@ -79,7 +79,9 @@ def vmap(
         variable_groups = cut_axis(variable_groups, var_axes, metadata_params)
         rng_groups = split_keys(rng_groups, splits, size, "vmap")
 
-        def mapped(variable_groups: Any, rng_groups: Any, args: Any, kwargs: Any) -> Any:
+        def mapped(
+            variable_groups: Any, rng_groups: Any, args: Any, kwargs: Any
+        ) -> Any:
             scope = scope_fn(variable_groups, rng_groups)
             out = fn(scope, *args, **kwargs)
             return out, repack_fn(scope, changed_only=True)

@@ -73,7 +73,9 @@ def checkpoint(
         split = statics.split(args, kwargs)
 
         @functools.partial(jax.checkpoint, prevent_cse=prevent_cse, policy=policy)
-        def rematted(variable_groups: Any, rng_groups: Any, args: Any, kwargs: Any) -> Any:
+        def rematted(
+            variable_groups: Any, rng_groups: Any, args: Any, kwargs: Any
+        ) -> Any:
             scope = scope_fn(variable_groups, rng_groups)
             all_args, all_kwargs = split.join(args, kwargs)
             out = fn(scope, *all_args, **all_kwargs)
@@ -222,9 +224,7 @@ class Compiled:
         self._name = name
         self._options = options
         self._by_donation: dict[tuple[int, ...], Callable[..., Any]] = {}
-        self._packed = pack(
-            self._call, (variables,), (variables,), (rngs,), name="jit"
-        )
+        self._packed = pack(self._call, (variables,), (variables,), (rngs,), name="jit")
 
     def __call__(
         self, fn: Any, config: Any, split: Any, scope: Any, extra: Any
@@ -267,7 +267,9 @@ class Compiled:
         )
         offsets = path_offsets(scope_fn.roots) if any(map(any, rng_groups)) else None
         donated = [0] if 0 in self._donated else []
-        donated += [5 + i for i, p in enumerate(split.positions) if p + 1 in self._donated]
+        donated += [
+            5 + i for i, p in enumerate(split.positions) if p + 1 in self._donated
+        ]
         jitted = self._jitted(tuple(donated))
         _calls.stack.append((scope_fn, repack_fn, fn, split))
         try:
@@ -399,7 +401,7 @@ def named_call(fn: Callable[..., Any], name: str | None = None) -> Callable[...,
         >>> nn.scope.apply(nn.lift.named_call(read, 'reading'))({'params': {'w': 1}})
         1
     """
-    label = name or getattr(fn, "__name__", "unnamed")
+    label = name or str(getattr(fn, "__name__", "unnamed"))
 
     @functools.wraps(fn)
     def wrapper(scope: Any, *args: Any, **kwargs: Any) -> Any:

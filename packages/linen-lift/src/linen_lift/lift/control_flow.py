@@ -65,7 +65,8 @@ def while_loop(
             for cols, root in zip(carried, roots, strict=True)
         )
         counts = any(
-            split and any(group) for group, split in zip(rng_groups, splits, strict=True)
+            split and any(group)
+            for group, split in zip(rng_groups, splits, strict=True)
         )
 
         def streams(index: Any) -> Any:

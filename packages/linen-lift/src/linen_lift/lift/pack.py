@@ -14,7 +14,6 @@ names were taken inside is noted outside as well, as if the transform were not t
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -79,7 +78,9 @@ class Boundary:
             scope._check_usable(f"enter lifted {label}")
         self.roots, self._places = _topmost(self._scopes)
         self._out_filters = out_filters
-        self._out_union = functools.reduce(union_filters, out_filters, False)
+        self._out_union: CollectionFilter = False
+        for names in out_filters:
+            self._out_union = union_filters(self._out_union, names)
         self._label = label
         self._opened: list[list[Scope]] = []
         self._entries: dict[int, Mapping[str, Any]] = {}
@@ -111,7 +112,7 @@ class Boundary:
         """Which collections are mutable inside."""
         if outer.mutable is False or mutable_filter is False:
             return False
-        mutable = self._out_union
+        mutable: CollectionFilter = self._out_union
         if outer.mutable is not True:
             mutable = intersect_filters(outer.mutable, mutable)
         if mutable_filter is not True:
@@ -258,7 +259,7 @@ class Boundary:
         Returns:
             A hashable value.
         """
-        found = {}
+        found: dict[Any, int] = {}
         for index, root in enumerate(self.roots):
             path, skip = root.path, len(root.path)
             counts: Any = root._counts
@@ -381,7 +382,7 @@ def pack(
         >>> nn.scope.apply(double, mutable='state')({'state': {'n': 2}})
         (4, {'state': {'n': 4}})
     """
-    label = name or getattr(fn, "__name__", "pack")
+    label = name or str(getattr(fn, "__name__", "pack"))
     in_filters = tuple(in_variable_filters)
     out_filters = tuple(out_variable_filters)
     stream_filters = tuple(rng_filters)

@@ -160,7 +160,10 @@ def scan(
         size = length
         if size is None:
             size = mapped_size(
-                (tuple(var_in_axes), tuple(a for a in arguments.axes if not _is_axis(a))),
+                (
+                    tuple(var_in_axes),
+                    tuple(a for a in arguments.axes if not _is_axis(a)),
+                ),
                 (
                     tuple(stacked),
                     tuple(
@@ -205,7 +208,9 @@ def scan(
                 part if is_split else group
                 for part, group, is_split in zip(split, rng_groups, splits, strict=True)
             )
-            all_carried = tuple({**a, **b} for a, b in zip(resting, carried, strict=True))
+            all_carried = tuple(
+                {**a, **b} for a, b in zip(resting, carried, strict=True)
+            )
             groups = (shared, all_carried, *stacked)
             if data_transform is not None:
                 groups, streams = data_transform(groups, streams)
@@ -274,8 +279,11 @@ def scan(
         ]
         stacked_out = note_axis(stacked_out, var_out_axes, metadata_params)
         ys = _place_outputs(ys, out_axes)
-        return (carry, ys), (_created(shared, variable_groups[0]), carried_out,
-                             *stacked_out)
+        return (carry, ys), (
+            _created(shared, variable_groups[0]),
+            carried_out,
+            *stacked_out,
+        )
 
     return pack(
         inner,
@@ -300,7 +308,9 @@ def _create_shared(
     )
     new, depends = evaluate_independent(create, (), (*like, one))
     if any(depends):
-        found, _ = jax.tree_util.tree_flatten_with_path(new, is_leaf=lambda x: x is None)
+        found, _ = jax.tree_util.tree_flatten_with_path(
+            new, is_leaf=lambda x: x is None
+        )
         key_path = found[depends.index(True)][0]
         col, name, path = describe_place(key_path)
         outer = roots[key_path[0].idx].path_text

@@ -1,4 +1,4 @@
-"""Arguments that are not traced: told by position or by name, however they are passed."""
+"""Arguments that are not traced, told by position or name, however they are passed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class SplitArguments(NamedTuple):
     positions: tuple[int, ...]
     static: tuple[tuple[int | str, Any], ...]
 
-    def join(self, args: Iterable[Any], kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+    def join(
+        self, args: Iterable[Any], kwargs: Any
+    ) -> tuple[list[Any], dict[str, Any]]:
         """All arguments, with `args` and `kwargs` for the traced ones."""
         placed = dict(zip(self.positions, args, strict=True))
         named = dict(kwargs)
@@ -53,6 +55,9 @@ class StaticArguments:
     """
 
     __slots__ = ("names", "positions")
+
+    names: frozenset[str]
+    positions: frozenset[int]
 
     def __init__(
         self,
@@ -108,4 +113,6 @@ class StaticArguments:
                 static.append((name, value))
             else:
                 named[name] = value
-        return SplitArguments(tuple(args[i] for i in traced), named, traced, tuple(static))
+        return SplitArguments(
+            tuple(args[i] for i in traced), named, traced, tuple(static)
+        )

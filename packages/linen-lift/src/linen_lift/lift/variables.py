@@ -105,7 +105,9 @@ def map_variables(
     )
 
 
-def swap_collection(fn: Callable[..., Any], col_a: str, col_b: str) -> Callable[..., Any]:
+def swap_collection(
+    fn: Callable[..., Any], col_a: str, col_b: str
+) -> Callable[..., Any]:
     """Shows a scope function two collections under each other's names.
 
     Args:
@@ -224,7 +226,8 @@ def add_metadata_axis(
         >>> def f(scope):
         ...     init = nn.with_partitioning(nn.initializers.ones, ('rows',))
         ...     return scope.param('w', init, (4, 2))
-        >>> f = nn.lift.add_metadata_axis(f, {'params': 0}, {nn.PARTITION_NAME: 'layers'})
+        >>> params = {nn.PARTITION_NAME: 'layers'}
+        >>> f = nn.lift.add_metadata_axis(f, {'params': 0}, params)
         >>> nn.scope.init(f)(jax.random.key(0))[1]['params']['w'].names
         ('layers', 'rows')
     """

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 import jax
 import jax.numpy as jnp
 
+from .. import scope as scopes
 from ..errors import (
     ApplyModuleInvalidMethodError,
     AssignSubModuleError,
@@ -25,7 +26,6 @@ from ..errors import (
     SetAttributeFrozenModuleError,
     SetAttributeInModuleSetupError,
 )
-from .. import scope as scopes
 from ..filters import CollectionFilter, DenyList, union_filters
 from ..scope import Scope, Variable
 from .adoption import adopt, bind_to, register
@@ -42,7 +42,7 @@ _UNSPECIFIED: Any = type("_Unspecified", (), {"__repr__": lambda _: "<unspecifie
 
 CaptureFilter = bool | Callable[["Module", str], bool]
 
-_INIT_MUTABLE = DenyList("intermediates")
+INIT_MUTABLE = DenyList("intermediates")
 
 
 def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
@@ -50,7 +50,11 @@ def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
 
 
 @dataclass_transform(kw_only_default=False, field_specifiers=(dataclasses.field,))
-class Module:
+class _Dataclass:
+    """Tells type checkers that what inherits from this is a dataclass."""
+
+
+class Module(_Dataclass):
     """The base of all modules.
 
     A subclass with annotated fields becomes a dataclass. Its submodules and variables
@@ -63,7 +67,8 @@ class Module:
         ...     features: int
         ...     @nn.compact
         ...     def __call__(self, x):
-        ...         w = self.param('w', nn.initializers.ones, (x.shape[-1], self.features))
+        ...         shape = (x.shape[-1], self.features)
+        ...         w = self.param('w', nn.initializers.ones, shape)
         ...         return x @ w
         >>> model = Affine(2)
         >>> variables = model.init(jax.random.key(0), jnp.ones(3))
@@ -179,6 +184,7 @@ class Module:
         # What setup took holds for all calls of compact methods. Its scope may have
         # become another one by `share_scope`.
         scope = self.scope
+        assert scope is not None
         scope._fixed.update(scope._reserved)
         scope._reserved = before
 
@@ -204,7 +210,9 @@ class Module:
         values = {name: attributes[name] for name in self._init_names}
         values.update(updates)
         if self.scope is not None:
-            values = {k: replace(v, (Module,), self._released) for k, v in values.items()}
+            values = {
+                k: replace(v, (Module,), self._released) for k, v in values.items()
+            }
         if "name" not in values:
             values["name"] = None if self._state.auto_named else self.name
         return type(self)(parent=parent, **values)
@@ -304,7 +312,7 @@ class Module:
             >>> nn.Dense(1, use_bias=False).apply(variables, jnp.ones(3)).tolist()
             [3.0]
         """
-        run, mutable, flags = _prepare(
+        run, mutable, flags = prepare(
             self, "apply", method, mutable, capture_intermediates
         )
         applied = scopes.apply(run, mutable, flags)
@@ -315,7 +323,7 @@ class Module:
         rngs: Any,
         *args: Any,
         method: Any = None,
-        mutable: CollectionFilter = _INIT_MUTABLE,
+        mutable: CollectionFilter = INIT_MUTABLE,
         capture_intermediates: CaptureFilter = False,
         **kwargs: Any,
     ) -> tuple[Any, dict[str, Any]]:
@@ -338,7 +346,7 @@ class Module:
             >>> out.shape
             (2,)
         """
-        run, mutable, flags = _prepare(
+        run, mutable, flags = prepare(
             self, "init_with_output", method, mutable, capture_intermediates
         )
         made: tuple[Any, dict[str, Any]] = scopes.init(run, mutable, flags)(
@@ -351,7 +359,7 @@ class Module:
         rngs: Any,
         *args: Any,
         method: Any = None,
-        mutable: CollectionFilter = _INIT_MUTABLE,
+        mutable: CollectionFilter = INIT_MUTABLE,
         capture_intermediates: CaptureFilter = False,
         **kwargs: Any,
     ) -> dict[str, Any]:
@@ -389,7 +397,7 @@ class Module:
         rngs: Any,
         *args: Any,
         method: Any = None,
-        mutable: CollectionFilter = _INIT_MUTABLE,
+        mutable: CollectionFilter = INIT_MUTABLE,
         **kwargs: Any,
     ) -> dict[str, Any]:
         """Creates the variables of a module without computing its output.
@@ -414,7 +422,7 @@ class Module:
             >>> nn.Dense(2).lazy_init(jax.random.key(0), x)['params']['kernel'].shape
             (3, 2)
         """
-        run, mutable, flags = _prepare(self, "lazy_init", method, mutable, False)
+        run, mutable, flags = prepare(self, "lazy_init", method, mutable, False)
         made: dict[str, Any] = scopes.lazy_init(run, mutable, flags)(
             rngs, *args, **kwargs
         )
@@ -426,7 +434,7 @@ class Module:
         *args: Any,
         depth: int | None = None,
         show_repeated: bool = False,
-        mutable: CollectionFilter = _INIT_MUTABLE,
+        mutable: CollectionFilter = INIT_MUTABLE,
         method: Any = None,
         console_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
@@ -728,14 +736,15 @@ def method_of(module: Module, method: Any) -> Callable[..., Any]:
         return found
     if isinstance(method, (Module, type)) or not callable(method):
         raise ApplyModuleInvalidMethodError(cls.__name__, method)
-    return getattr(method, "__func__", method)
+    unbound: Callable[..., Any] = getattr(method, "__func__", method)
+    return unbound
 
 
 def _call_only(_: Module, method_name: str) -> bool:
     return method_name == "__call__"
 
 
-def _prepare(
+def prepare(
     module: Module, action: str, method: Any, mutable: Any, capture: CaptureFilter
 ) -> tuple[Callable[..., Any], CollectionFilter, dict[str, Any]]:
     """A scope function that calls a method of a module, and how to run it."""
@@ -755,5 +764,3 @@ def _prepare(
             context.modules = outer
 
     return run, mutable, flags
-
-

@@ -43,9 +43,10 @@ def _is_named_tuple(value: tuple[Any, ...]) -> bool:
 
 
 def _is_leaf(value: Any) -> bool:
-    return jax.tree_util.treedef_is_leaf(
-        jax.tree_util.tree_structure(value, is_leaf=lambda x: x is not value)
-    )
+    if hasattr(value, "dtype"):  # an array or a tracer
+        return True
+    structure = jax.tree.structure(value, is_leaf=lambda x: x is not value)
+    return bool(jax.tree_util.treedef_is_leaf(structure))
 
 
 def find(value: Any, wanted: tuple[type, ...]) -> Iterator[Any]:

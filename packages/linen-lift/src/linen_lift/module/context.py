@@ -1,4 +1,4 @@
-"""What is going on in this thread: running methods, interceptors, naming in profiles."""
+"""What is going on in this thread: running methods, interceptors, naming."""
 
 from __future__ import annotations
 

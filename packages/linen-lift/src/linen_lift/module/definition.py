@@ -1,4 +1,4 @@
-"""Turning a subclass of `Module` into a dataclass with methods that know their module."""
+"""Turning a subclass of `Module` into a dataclass with wrapped methods."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def define(cls: type[Any], kw_only: bool) -> None:
         ReservedModuleAttributeError: if it declares `name` or `parent`.
         MultipleMethodsCompactError: if several methods are compact.
     """
-    annotations = cls.__dict__.get("__annotations__") or inspect.get_annotations(cls)
+    annotations = inspect.get_annotations(cls)
     for name in RESERVED:
         if name in annotations:
             raise ReservedModuleAttributeError(cls.__name__, name)
@@ -52,9 +52,7 @@ def tabulate_fields(cls: type[Any]) -> None:
     """Notes the names of the fields of a class."""
     fields = dataclasses.fields(cls)
     cls._field_names = tuple(f.name for f in fields if f.name not in RESERVED)
-    cls._init_names = tuple(
-        f.name for f in fields if f.init and f.name not in RESERVED
-    )
+    cls._init_names = tuple(f.name for f in fields if f.init and f.name not in RESERVED)
 
 
 def _check_compact(cls: type[Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from .. import scope as scopes
 from ..errors import CallShareScopeOnUnboundModuleError, InvalidInstanceModuleError
 from ..filters import CollectionFilter
-from .base import CaptureFilter, Module, _prepare
+from .base import INIT_MUTABLE, CaptureFilter, Module, prepare
 
 __all__ = ["apply", "init", "init_with_output", "merge_param", "share_scope"]
 
@@ -37,14 +37,14 @@ def apply(
         >>> twice({'params': {'kernel': jnp.full((1, 1), 3.0)}}, jnp.ones(1)).tolist()
         [9.0]
     """
-    run, mutable, flags = _prepare(module, "apply", fn, mutable, capture_intermediates)
+    run, mutable, flags = prepare(module, "apply", fn, mutable, capture_intermediates)
     return scopes.apply(run, mutable, flags)
 
 
 def init_with_output(
     fn: Callable[..., Any],
     module: Module,
-    mutable: CollectionFilter = scopes.DenyList("intermediates"),
+    mutable: CollectionFilter = INIT_MUTABLE,
     capture_intermediates: CaptureFilter = False,
 ) -> Callable[..., Any]:
     """A function that creates the variables a function of a module needs.
@@ -64,7 +64,7 @@ def init_with_output(
         >>> make(jax.random.key(0), jnp.ones(3))[0].shape
         (2,)
     """
-    run, mutable, flags = _prepare(
+    run, mutable, flags = prepare(
         module, "init_with_output", fn, mutable, capture_intermediates
     )
     return scopes.init(run, mutable, flags)
@@ -73,7 +73,7 @@ def init_with_output(
 def init(
     fn: Callable[..., Any],
     module: Module,
-    mutable: CollectionFilter = scopes.DenyList("intermediates"),
+    mutable: CollectionFilter = INIT_MUTABLE,
     capture_intermediates: CaptureFilter = False,
 ) -> Callable[..., Any]:
     """A function that creates the variables a function of a module needs.

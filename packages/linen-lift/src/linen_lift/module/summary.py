@@ -139,9 +139,11 @@ def _own(tree: Any, path: tuple[str, ...], depth: int | None) -> str:
             axes = "" if names is None else f" {names}"
             lines.append(f"{name}{inner}: {_text(leaf)}{axes}")
     if lines:
-        local = tree if whole else {
-            k: v for k, v in tree.items() if not isinstance(v, Mapping)
-        }
+        local = (
+            tree
+            if whole
+            else {k: v for k, v in tree.items() if not isinstance(v, Mapping)}
+        )
         lines.append(_size_text(local))
     return "\n".join(lines)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 from .. import lift
-from ..errors import TransformTargetError
 from ..filters import CollectionFilter, StreamFilter
 from ..module.base import Module
-from .direct import call_lifted
+from .direct import call_lifted, check_function
 
 __all__ = ["custom_vjp", "grad", "jvp", "value_and_grad", "vjp"]
 
@@ -229,7 +230,9 @@ def jvp(
     def lifted(cores: Any, scopes: Any, args: Any) -> Any:
         # A module among the primals has no tangent: its variables do.
         like = call_tangents(args, tangents)
-        return lift.jvp(cores[0], scopes, args, like, variable_tangents, variables, rngs)
+        return lift.jvp(
+            cores[0], scopes, args, like, variable_tangents, variables, rngs
+        )
 
     out: tuple[Any, Any] = call_lifted("jvp", [fn], mdl, tuple(primals), lifted)
     return out
@@ -237,8 +240,6 @@ def jvp(
 
 def call_tangents(args: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
     """Tangents with the places of modules filled, where they were given as None."""
-    import jax
-
     if len(tangents) != len(args):
         raise ValueError(
             f"jvp needs one tangent per primal; found {len(tangents)} for {len(args)}."
@@ -295,8 +296,7 @@ def custom_vjp(
         [1.0]
     """
     for each in (fn, forward_fn):
-        if not callable(each) or isinstance(each, (type, Module)):
-            raise TransformTargetError("custom_vjp", each)
+        check_function("custom_vjp", each)
 
     def wrapper(mdl: Module, *args: Any) -> Any:
         def lifted(cores: Any, scopes: Any, args: Any) -> Any:

@@ -71,7 +71,10 @@ def checkpoint(
         )
 
     def build(
-        fn: Callable[..., Any], static_argnums: Any, static_argnames: Any, **options: Any
+        fn: Callable[..., Any],
+        static_argnums: Any,
+        static_argnames: Any,
+        **options: Any,
     ) -> Runner:
         statics = StaticArguments(fn, static_argnums, static_argnames)
 
@@ -285,13 +288,14 @@ def named_call(class_fn: Any, force: bool = True) -> Any:
         named = named_call(class_fn.func, force)
         return functools.partial(named, *class_fn.args, **class_fn.keywords)
     if isinstance(class_fn, type) and issubclass(class_fn, Module):
+        metaclass: Any = type(class_fn)
         namespace = {
             "__module__": class_fn.__module__,
             "__qualname__": class_fn.__qualname__,
             "__doc__": class_fn.__doc__,
-            "__call__": _named(class_fn.__call__, force),  # type: ignore[operator]
+            "__call__": _named(class_fn.__call__, force),
         }
-        return type(class_fn)(class_fn.__name__, (class_fn,), namespace, _derived=True)
+        return metaclass(class_fn.__name__, (class_fn,), namespace, _derived=True)
     if isinstance(class_fn, (type, Module)) or not callable(class_fn):
         raise TransformTargetError("named_call", class_fn)
     return _named(class_fn, force)

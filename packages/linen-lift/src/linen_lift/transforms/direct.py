@@ -10,7 +10,21 @@ from ..module.base import Module
 from .frame import Frame
 from .targets import Core, as_body, make_core
 
-__all__ = ["call_lifted"]
+__all__ = ["call_lifted", "check_function"]
+
+
+def check_function(transform: str, fn: Any) -> None:
+    """Refuses what is no function of a module.
+
+    Args:
+        transform: the name of the transform.
+        fn: what it was given.
+
+    Raises:
+        TransformTargetError: if `fn` is a class, a module or cannot be called.
+    """
+    if not callable(fn) or isinstance(fn, (type, Module)):
+        raise TransformTargetError(transform, fn)
 
 
 def call_lifted(
@@ -34,8 +48,7 @@ def call_lifted(
         TransformTargetError: if a function is none, or `module` is no module.
     """
     for fn in fns:
-        if not callable(fn) or isinstance(fn, (type, Module)):
-            raise TransformTargetError(transform, fn)
+        check_function(transform, fn)
     if not isinstance(module, Module):
         raise TransformTargetError(transform, module)
     frame = Frame(module, args, {}, transform)

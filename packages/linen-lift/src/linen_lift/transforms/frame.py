@@ -57,8 +57,16 @@ class Frame:
         CallCompactUnboundModuleError: if the module is not bound.
     """
 
-    __slots__ = ("_clones", "_in_args", "_index", "_modules", "args", "kwargs",
-                 "module", "scopes")
+    __slots__ = (
+        "_clones",
+        "_in_args",
+        "_index",
+        "_modules",
+        "args",
+        "kwargs",
+        "module",
+        "scopes",
+    )
 
     def __init__(
         self,

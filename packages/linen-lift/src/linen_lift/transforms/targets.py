@@ -56,7 +56,6 @@ def as_body(fn: Callable[..., Any]) -> Callable[..., Any]:
     return body
 
 
-@functools.lru_cache(maxsize=1024)
 def _is_method(cls: type, name: str, fn: Any) -> bool:
     found = getattr(cls, name, None)
     return found is not None and inspect.unwrap(found) is fn

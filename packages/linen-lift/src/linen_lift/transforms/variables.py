@@ -68,7 +68,8 @@ def map_variables(
         >>> import linen_lift as nn, jax, jax.numpy as jnp
         >>> def transposed(collections):
         ...     return jax.tree.map(jnp.transpose, collections)
-        >>> Wide = nn.map_variables(nn.Dense, 'params', transposed, transposed, init=True)
+        >>> Wide = nn.map_variables(
+        ...     nn.Dense, 'params', transposed, transposed, init=True)
         >>> variables = Wide(2).init(jax.random.key(0), jnp.ones(3))
         >>> variables['params']['kernel'].shape
         (2, 3)
