@@ -1,0 +1,181 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import graphcore as gc
+from nnx_transforms.module import Module
+
+
+class Block(Module):
+    def __init__(self):
+        self.rate = 0.5
+        self.deterministic = False
+        self.kernel = gc.Param(jnp.ones(2))
+
+
+class Norm(Module):
+    def __init__(self):
+        self.use_running_average = False
+
+
+class Model(Module):
+    def __init__(self):
+        self.blocks = [Block(), Block()]
+        self.first = self.blocks[0]
+        self.norm = Norm()
+        self.table = {"inner": Norm()}
+        self.me = self
+
+
+def test_sow_appends_to_a_tuple_and_keeps_the_variable():
+    m = Module()
+    m.sow(gc.Intermediate, "xs", 1)
+    variable = m.xs
+    m.sow(gc.Intermediate, "xs", 2)
+    assert m.xs is variable
+    assert type(variable) is gc.Intermediate
+    assert variable.value == (1, 2)
+
+
+def test_sow_reduces_with_given_functions():
+    m = Module()
+    for x in range(4):
+        m.sow(gc.Cache, "total", x, reduce_fn=lambda a, b: a + b, init_fn=lambda: 10)
+    assert m.total.value == 16
+
+
+def test_sow_takes_the_name_of_a_variable_type():
+    m = Module()
+    m.sow("cache", "last", 1)
+    assert type(m.last) is gc.Cache
+
+
+@pytest.mark.parametrize("method", ["sow", "perturb"])
+@pytest.mark.parametrize(
+    ("taken", "found"), [(3, "int"), (gc.Param(1.0), "Param"), (None, "NoneType")]
+)
+def test_a_taken_name_is_refused_and_kept(method, taken, found):
+    m = Module()
+    m.xs = taken
+    with pytest.raises(ValueError, match=f"Module/xs.*found a {found}"):
+        if method == "sow":
+            m.sow(gc.Intermediate, "xs", 1.0)
+        else:
+            m.perturb("xs", 1.0)
+    assert m.xs is taken
+
+
+def test_sow_does_not_shadow_methods():
+    m = Module()
+    with pytest.raises(ValueError, match="Module/train"):
+        m.sow(gc.Intermediate, "train", 1)
+    assert "train" not in vars(m)
+
+
+def test_sow_is_popped_like_any_variable():
+    m = Model()
+    m.blocks[1].sow(gc.Intermediate, "xs", jnp.array(1.0))
+    popped = gc.pop(m, gc.Intermediate)
+    assert popped.flat_state().paths == (("blocks", 1, "xs"),)
+    assert not hasattr(m.blocks[1], "xs")
+
+
+def test_the_gradient_of_a_perturbation_is_that_of_the_value():
+    class Net(Module):
+        def __call__(self, x):
+            return jnp.sum(self.perturb("hidden", jnp.sin(x)) ** 2)
+
+    net, x = Net(), jnp.array([0.3, 1.1])
+    assert float(net(x)) == pytest.approx(float(jnp.sum(jnp.sin(x) ** 2)))
+    assert type(net.hidden) is gc.Perturbation
+    assert not net.hidden.value.any()
+    graphdef, state = gc.split(net)
+    grad = jax.grad(lambda s: gc.merge(graphdef, s)(x))(state)
+    np.testing.assert_allclose(grad.hidden.value, 2 * jnp.sin(x), rtol=1e-6)
+
+
+def test_perturb_takes_pytrees():
+    m = Module()
+    value = {"a": jnp.ones(2), "b": (jnp.zeros(3),)}
+    m.perturb("p", value)
+    m.p.value = jax.tree.map(lambda x: x + 1, m.p.value)
+    out = m.perturb("p", value)
+    assert out["a"].tolist() == [2, 2]
+    assert out["b"][0].tolist() == [1, 1, 1]
+
+
+def test_iter_modules_lists_each_once_with_itself_last():
+    m = Model()
+    listed = list(m.iter_modules())
+    assert [path for path, _ in listed] == [
+        ("blocks", 0),
+        ("blocks", 1),
+        ("norm",),
+        ("table", "inner"),
+        (),
+    ]
+    assert listed[-1][1] is m
+    assert len({id(module) for _, module in listed}) == len(listed)
+
+
+def test_iter_children_lists_attributes_only():
+    m = Model()
+    assert [name for name, _ in m.iter_children()] == ["first", "me", "norm"]
+
+
+def test_set_attributes_by_filter():
+    m = Model()
+    m.set_attributes(gc.PathContains(1), rate=0.1)
+    assert [b.rate for b in m.blocks] == [0.5, 0.1]
+    m.set_attributes(Block, Norm, rate=0.2, use_running_average=True)
+    assert [b.rate for b in m.blocks] == [0.2, 0.2]
+    assert m.norm.use_running_average
+    assert not hasattr(m, "rate")
+
+
+def test_set_attributes_raises_before_it_changes_anything():
+    m = Model()
+    with pytest.raises(ValueError, match=r"\['no_such'\]"):
+        m.set_attributes(rate=0.1, no_such=1)
+    assert [b.rate for b in m.blocks] == [0.5, 0.5]
+    m.set_attributes(rate=0.1, no_such=1, raise_if_not_found=False)
+    assert [b.rate for b in m.blocks] == [0.1, 0.1]
+
+
+def test_set_attributes_undoes_what_it_did_when_an_attribute_refuses():
+    class Picky(Module):
+        @property
+        def rate(self):
+            return 1
+
+    m = Model()
+    m.zz = Picky()
+    with pytest.raises(AttributeError):
+        m.set_attributes(rate=0.1)
+    assert [b.rate for b in m.blocks] == [0.5, 0.5]
+
+
+def test_set_attributes_from_another_trace_changes_nothing():
+    m = Model()
+
+    @jax.jit
+    def change(x):
+        m.train(rate=0.1)
+        return x
+
+    with pytest.raises(gc.TraceContextError):
+        change(1.0)
+    assert [b.rate for b in m.blocks] == [0.5, 0.5]
+
+
+def test_train_and_eval_switch_modes_and_set_more():
+    m = Model()
+    m.eval(rate=0.0)
+    assert all(b.deterministic and b.rate == 0.0 for b in m.blocks)
+    assert m.norm.use_running_average and m.table["inner"].use_running_average
+    m.train()
+    assert not any(b.deterministic for b in m.blocks)
+    assert not m.norm.use_running_average
+    m.train(deterministic=True)
+    assert all(b.deterministic for b in m.blocks)
