@@ -1,8 +1,9 @@
 """A griffe extension for the reference: how this repository words its docstrings.
 
 Griffe knows the heading ``Examples`` alone; one example reads better in the singular.
-And it knows the arguments of functions and dataclasses, but not those of a NamedTuple,
-which it lists among the attributes.
+And it knows the arguments of functions and of decorated dataclasses, but not those that
+a base class makes of annotated fields (NamedTuple, linen_lift's Module): these it lists
+among the attributes.
 """
 
 import re
@@ -14,19 +15,25 @@ EXAMPLE = re.compile(r"^([ \t]*)Example:[ \t]*$", re.M)
 ARGS = re.compile(r"^([ \t]*)Args:[ \t]*$", re.M)
 
 
-def is_named_tuple(obj: griffe.Object) -> bool:
-    """Whether an object is a class that names NamedTuple among its bases."""
-    bases = obj.bases if isinstance(obj, griffe.Class) else []
-    return any(str(base).rpartition(".")[2] == "NamedTuple" for base in bases)
+def has_fields_for_arguments(cls: griffe.Class) -> bool:
+    """Whether a class has annotated fields and no constructor of its own."""
+    fields = (
+        member.is_attribute and member.annotation is not None
+        for member in cls.members.values()
+        if not member.is_alias
+    )
+    return "__init__" not in cls.members and any(fields)
 
 
 class RepositoryDocstrings(griffe.Extension):
     """Rewrite headings into those that griffe knows."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Rewrite the headings in one docstring."""
+        """Rewrite the heading of the examples."""
         if obj.docstring:
-            text = EXAMPLE.sub(r"\1Examples:", obj.docstring.value)
-            if is_named_tuple(obj):
-                text = ARGS.sub(r"\1Attributes:", text)
-            obj.docstring.value = text
+            obj.docstring.value = EXAMPLE.sub(r"\1Examples:", obj.docstring.value)
+
+    def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
+        """Rewrite the heading of arguments that are fields."""
+        if cls.docstring and has_fields_for_arguments(cls):
+            cls.docstring.value = ARGS.sub(r"\1Attributes:", cls.docstring.value)
