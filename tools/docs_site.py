@@ -47,26 +47,37 @@ def first_line(module: griffe.Module) -> str:
     return module.docstring.value.split("\n", 1)[0] if module.docstring else ""
 
 
-def reference(package: str) -> str:
+def load_packages() -> griffe.GriffeLoader:
+    """Read all packages, so that what one exports of another is known."""
+    folders = [ROOT / "packages" / name / "src" for name in PACKAGES.values()]
+    loader = griffe.GriffeLoader(search_paths=folders)
+    for package in PACKAGES:
+        loader.load(package)
+    loader.resolve_aliases()
+    return loader
+
+
+def reference(package: str, loader: griffe.GriffeLoader) -> str:
     """The reference page of a package.
 
     Args:
         package: its import name.
+        loader: has read all packages.
 
     Returns:
         Markdown in which mkdocstrings fills the entry of each public name.
     """
-    source = ROOT / "packages" / PACKAGES[package] / "src"
-    loader = griffe.GriffeLoader(search_paths=[str(source)])
-    module: Any = loader.load(package)
-    loader.resolve_aliases()
+    module: Any = loader.modules_collection[package]
     # Home module -> the identifiers by which mkdocstrings finds its public names.
     defined: dict[str, list[str]] = {}
     elsewhere: dict[str, list[str]] = {}
     submodules = []
     for name in map(str, module.exports or ()):
         # A function may have the name of a submodule: the import says what is meant.
-        target = module.imports.get(name, f"{package}.{name}")
+        # Only names from `import *` are no imports but aliases.
+        member = module.members[name]
+        there = member.target_path if member.is_alias else member.path
+        target = module.imports.get(name, there)
         if not target.startswith(f"{package}."):
             elsewhere.setdefault(target.rpartition(".")[0], []).append(name)
             continue
@@ -76,7 +87,7 @@ def reference(package: str) -> str:
         if found.is_module:
             submodules.append(found.path)
         else:
-            shadowed = module[name].is_module
+            shadowed = member.is_module
             identifier = found.path if shadowed else f"{package}.{name}"
             defined.setdefault(found.module.path, []).append(identifier)
     lines = [f"# {package}", "", first_line(module), ""]
@@ -94,14 +105,20 @@ def reference(package: str) -> str:
     if elsewhere:
         lines += ["## From elsewhere", ""]
         for home, names in elsewhere.items():
+            if home in PACKAGES:
+                home = f"[{home}]({home}.md)"
+            else:
+                home = f"`{home}`"
             listed = ", ".join(f"`{name}`" for name in names)
-            lines += [f"- `{home}`: {listed}"]
+            lines += [f"- {home}: {listed}"]
     return "\n".join(lines)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of the reference."""
+    loader = load_packages()
     for package in PACKAGES:
         path = f"reference/{package}.md"
-        files.append(File.generated(config, path, content=reference(package)))
+        content = reference(package, loader)
+        files.append(File.generated(config, path, content=content))
     return files
