@@ -68,7 +68,13 @@ class Dense(Module):
             )
         inputs, kernel, bias = promoted(inputs, kernel, bias, dtype=self.dtype)
         dimensions = (((inputs.ndim - 1,), (0,)), ((), ()))
-        out = lax.dot_general(inputs, kernel, dimensions, precision=self.precision)
+        out = lax.dot_general(
+            inputs,
+            kernel,
+            dimensions,
+            precision=self.precision,
+            preferred_element_type=inputs.dtype,  # as in `inputs @ kernel`
+        )
         return out if bias is None else out + bias
 
 
