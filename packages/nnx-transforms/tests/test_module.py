@@ -58,11 +58,9 @@ def test_sow_takes_the_name_of_a_variable_type():
 def test_a_taken_name_is_refused_and_kept(method, taken, found):
     m = Module()
     m.xs = taken
+    args = ("xs", 1.0) if method == "perturb" else (gc.Intermediate, "xs", 1.0)
     with pytest.raises(ValueError, match=f"Module/xs.*found a {found}"):
-        if method == "sow":
-            m.sow(gc.Intermediate, "xs", 1.0)
-        else:
-            m.perturb("xs", 1.0)
+        getattr(m, method)(*args)
     assert m.xs is taken
 
 

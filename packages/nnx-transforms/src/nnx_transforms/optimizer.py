@@ -271,9 +271,9 @@ def _value(leaf: Any) -> Any:
 
 
 def _shape(value: Any) -> Any:
-    """The shape of an array; of a pytree of arrays, a pytree of shapes."""
-    if hasattr(value, "shape"):
-        return tuple(value.shape)
+    """The shape of an array; of a pytree of arrays, the shapes of all."""
+    if jax.tree_util.all_leaves((value,)):
+        return jnp.shape(value)
     return [jnp.shape(leaf) for leaf in jax.tree.leaves(value)]
 
 

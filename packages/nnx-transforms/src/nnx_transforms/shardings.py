@@ -73,11 +73,9 @@ def get_named_sharding(state: Any, mesh: Any) -> Any:
         True
     """
 
-    def sharding(path: str, metadata: Mapping[str, Any]) -> Sharding:
-        found = metadata.get("sharding")
-        if isinstance(found, Sharding):
-            return found
-        return NamedSharding(metadata.get("mesh") or mesh, _spec(path, found))
+    def sharding(path: str, metadata: Mapping[str, Any]) -> Any:
+        found = sharding_of(metadata, mesh, path)
+        return found or NamedSharding(metadata.get("mesh") or mesh, PartitionSpec())
 
     return _map_values(sharding, state)
 

@@ -1,0 +1,295 @@
+import copy
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import graphcore as gc
+from nnx_transforms.layers import Linear
+from nnx_transforms.module import Module
+from nnx_transforms.optimizer import Optimizer, OptState
+from nnx_transforms.rngs import Rngs
+
+
+class Model(Module):
+    def __init__(self, seed=0):
+        rngs = Rngs(seed)
+        self.layers = [Linear(3, 4, rngs=rngs), Linear(4, 2, rngs=rngs)]
+        self.tied = self.layers[0]
+        self.calls = gc.BatchStat(jnp.array(0))
+
+    def __call__(self, x):
+        return self.layers[1](jnp.tanh(self.layers[0](x)))
+
+
+def loss(model, x):
+    return jnp.mean(model(x) ** 2)
+
+
+def gradients(model, x, wrt=gc.Param):
+    graphdef, selected, rest = gc.split(model, wrt, ...)
+    return jax.grad(lambda s: loss(gc.merge(graphdef, s, rest), x))(selected)
+
+
+X = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)), jnp.float32)
+TRANSFORMATIONS = {
+    "sgd": lambda: optax.sgd(0.1, momentum=0.9, nesterov=True),
+    "adamw": lambda: optax.adamw(
+        optax.cosine_decay_schedule(0.1, 10),
+        mask=lambda params: jax.tree.map(lambda p: p.ndim > 1, params),
+    ),
+    "clipped": lambda: optax.chain(optax.clip_by_global_norm(0.1), optax.adam(0.1)),
+    "adafactor": lambda: optax.adafactor(0.1, min_dim_size_to_factor=2),
+    "injected": lambda: optax.inject_hyperparams(optax.rmsprop)(learning_rate=0.1),
+    "accumulated": lambda: optax.MultiSteps(optax.adam(0.1), every_k_schedule=2),
+    "masked": lambda: optax.partition(
+        {"decay": optax.adam(0.1), "freeze": optax.set_to_zero()},
+        lambda params: jax.tree_util.tree_map_with_path(
+            lambda path, _: "freeze" if "bias" in str(path[-1]) else "decay", params
+        ),
+    ),
+    "noisy": lambda: optax.noisy_sgd(0.1, key=jax.random.key(0)),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+@pytest.mark.parametrize("with_model", [True, False])
+def test_updates_are_those_of_optax(name, with_model):
+    model, tx = Model(), TRANSFORMATIONS[name]()
+    optimizer = Optimizer(model, tx)
+    params = gc.state(model, gc.Param).to_pure_dict()
+    opt_state = tx.init(params)
+    for _ in range(3):
+        grads = gradients(model, X)
+        updates, opt_state = tx.update(grads.to_pure_dict(), opt_state, params)
+        params = optax.apply_updates(params, updates)
+        if with_model:
+            optimizer.update(model, grads)
+        else:
+            optimizer.update(grads)
+        ours = gc.state(model, gc.Param).to_pure_dict()
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+            ours,
+            params,
+        )
+    assert jax.tree.structure(optimizer.opt_state) == jax.tree.structure(opt_state)
+    assert int(optimizer.step.value) == 3
+    assert optimizer.step.value.dtype == jnp.uint32
+    assert int(model.calls.value) == 0
+
+
+def test_a_jitted_step_over_both_is_the_eager_one():
+    def step(model, optimizer):
+        optimizer.update(model, gradients(model, X))
+
+    eager, lazy = ((m, Optimizer(m, optax.adam(0.1))) for m in (Model(), Model()))
+
+    @jax.jit
+    def pure(state):
+        model, optimizer = gc.merge(graphdef, state)
+        assert optimizer.model is model
+        step(model, optimizer)
+        return gc.state((model, optimizer))
+
+    graphdef, state = gc.split(lazy)
+    for _ in range(3):
+        step(*eager)
+        state = pure(state)
+    gc.update(lazy, state)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5),
+        gc.state(eager).to_pure_dict(),
+        gc.state(lazy).to_pure_dict(),
+    )
+    assert gc.graphdef(lazy) == graphdef
+    assert pure._cache_size() == 1
+
+
+def test_training_lowers_the_loss():
+    model = Model()
+    optimizer = Optimizer(model, optax.adam(0.05))
+    before = float(loss(model, X))
+    for _ in range(30):
+        optimizer.update(gradients(model, X))
+    assert float(loss(model, X)) < before / 10
+
+
+def test_wrt_selects_what_is_updated():
+    model = Model()
+    wrt = gc.All(gc.Param, gc.PathContains("bias"))
+    optimizer = Optimizer(model, optax.sgd(1.0), wrt=wrt)
+    kernel = model.tied.kernel.value
+    optimizer.update(gradients(model, X, wrt))
+    assert model.tied.kernel.value is kernel
+    assert model.tied.bias.value.any()
+    assert optimizer.wrt is wrt
+
+
+def test_state_is_in_variables_with_readable_names():
+    model = gc.Dict(layers=gc.List([gc.Param(jnp.ones(2))]))
+    optimizer = Optimizer(model, optax.adam(0.1))
+    assert set(optimizer.slots) == {"0/count", "0/mu/layers/0", "0/nu/layers/0"}
+    assert all(type(v) is OptState for v in optimizer.slots.values())
+    assert len(gc.state(optimizer, OptState).flat_state()) == 4
+    optimizer.update({"layers": {0: jnp.ones(2)}})
+    assert optimizer.opt_state[0].mu["layers"][0].tolist() == pytest.approx([0.1, 0.1])
+
+
+def test_names_that_would_collide_are_told_apart():
+    model = gc.Dict({"a/b": gc.Param(1.0), "a": gc.Dict(b=gc.Param(jnp.ones(2)))})
+    optimizer = Optimizer(model, optax.sgd(0.1, momentum=0.5))
+    assert len(optimizer.slots) == 2
+    optimizer.update({"a/b": 1.0, "a": {"b": jnp.ones(2)}})
+    assert float(model["a/b"].value) == pytest.approx(0.9)
+
+
+def test_keys_of_mixed_types_on_a_level():
+    model = gc.Dict({0: gc.Param(jnp.array(1.0)), "a": gc.Param(jnp.array(2.0))})
+    optimizer = Optimizer(model, optax.adam(0.1))
+    optimizer.update(gc.State({0: jnp.array(1.0), "a": jnp.array(-1.0)}))
+    assert float(model[0].value) == pytest.approx(0.9)
+    assert float(model.a.value) == pytest.approx(2.1)
+
+
+def test_state_of_a_parameter_takes_over_its_sharding():
+    mesh = jax.make_mesh((1,), ("x",))
+    model = gc.Dict(
+        kernel=gc.Param(jnp.ones((2, 2)), sharding=("x", None), mesh=mesh, unit="m"),
+        inner=gc.Dict(kernel=gc.Param(jnp.ones((2, 2)), sharding=(None, "x"))),
+        scale=gc.Param(jnp.ones(2)),
+    )
+    slots = Optimizer(model, optax.adam(0.1)).slots
+    expected = {"sharding": ("x", None), "mesh": mesh}
+    assert slots["0/mu/kernel"].get_metadata() == expected
+    assert slots["0/nu/kernel"].get_metadata() == expected
+    assert slots["0/mu/inner/kernel"].get_metadata() == {"sharding": (None, "x")}
+    assert slots["0/mu/scale"].get_metadata() == {}
+    assert slots["0/count"].get_metadata() == {}
+
+
+def test_the_optax_state_can_be_read_and_set():
+    model = gc.Dict(w=gc.Param(jnp.array(1.0)))
+    tx = optax.inject_hyperparams(optax.sgd)(learning_rate=0.5)
+    optimizer = Optimizer(model, tx)
+    state = optimizer.opt_state
+    state.hyperparams["learning_rate"] = jnp.array(0.0)
+    optimizer.opt_state = state
+    optimizer.update({"w": 1.0})
+    assert float(model.w.value) == 1.0
+    with pytest.raises(ValueError, match="changed its structure"):
+        optimizer.opt_state = (1, 2)
+    assert optimizer.tx is tx
+
+
+def test_extra_arguments_reach_the_transformation():
+    model = gc.Dict(w=gc.Param(jnp.array(1.0)))
+    tx = optax.chain(
+        optax.sgd(1.0), optax.contrib.reduce_on_plateau(factor=0.5, patience=1)
+    )
+    optimizer = Optimizer(model, tx)
+    for _ in range(4):
+        optimizer.update(model, {"w": 0.0}, value=jnp.array(1.0))
+    assert float(optimizer.opt_state[1].scale) < 1
+
+
+def test_a_parameter_keeps_its_dtype_and_hooks_are_passed_by():
+    reads = []
+    model = gc.Dict(
+        w=gc.Param(
+            jnp.ones(2, jnp.bfloat16),
+            on_get_value=lambda v, x: reads.append(1) or x * 2,
+            on_set_value=lambda v, x: x * 3,
+        )
+    )
+    optimizer = Optimizer(model, optax.sgd(0.5))
+    optimizer.update({"w": jnp.ones(2, jnp.float32)})
+    assert model.w.raw_value.tolist() == [0.5, 0.5]
+    assert model.w.raw_value.dtype == jnp.bfloat16
+    assert not reads
+
+
+def test_a_value_that_is_a_pytree():
+    model = gc.Dict(w=gc.Param({"a": jnp.array(1.0), "b": (jnp.ones(2),)}))
+    optimizer = Optimizer(model, optax.adam(0.1))
+    grads = gc.State({"w": gc.Param.state(jax.tree.map(jnp.ones_like, model.w.value))})
+    optimizer.update(grads)
+    assert float(model.w.value["a"]) == pytest.approx(0.9)
+    assert model.w.value["b"][0].tolist() == pytest.approx([0.9, 0.9])
+
+
+def test_foreign_variables_are_updated():
+    class Cell:
+        def __init__(self, content):
+            self.content = content
+
+    gc.register_variable_type(
+        Cell,
+        get_value=lambda c: c.content,
+        set_value=lambda c, v: setattr(c, "content", v),
+        get_metadata=lambda c: {},
+        create=lambda kind, value, metadata: kind(value),
+    )
+    model = gc.Dict(w=Cell(jnp.array(1.0)))
+    Optimizer(model, optax.sgd(0.5), wrt=Cell).update({"w": 1.0})
+    assert float(model.w.content) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("grads", "error", "message"),
+    [
+        ({"w": jnp.ones(2)}, ValueError, r"none for \['b'\]"),
+        (
+            {"w": jnp.ones(2), "b": 1.0, "c": {"d": 1.0}},
+            ValueError,
+            r"superfluous ones for \['c/d'\]",
+        ),
+        ({"w": 1.0, "b": 1.0}, ValueError, r"'w' has shape \(\), expected.*\(2,\)"),
+        (jnp.ones(2), TypeError, "expected a State"),
+    ],
+)
+def test_gradients_that_do_not_fit_change_nothing(grads, error, message):
+    model = gc.Dict(w=gc.Param(jnp.ones(2)), b=gc.Param(jnp.array(0.0)))
+    optimizer = Optimizer(model, optax.adam(0.1))
+    before = gc.state((model, optimizer))
+    with pytest.raises(error, match=message):
+        optimizer.update(grads)
+    assert gc.state((model, optimizer)) == before
+
+
+def test_no_gradients_no_parameters_no_transformation():
+    model = gc.Dict(w=gc.Param(jnp.ones(2)))
+    with pytest.raises(TypeError, match="no gradients"):
+        Optimizer(model, optax.sgd(0.1)).update()
+    with pytest.raises(ValueError, match="selects no variables of the Dict"):
+        Optimizer(model, optax.sgd(0.1), wrt=gc.Cache)
+    with pytest.raises(TypeError, match=r"optax\.adam\(1e-3\)"):
+        Optimizer(model, 0.1)
+
+
+def test_another_trace_is_refused_and_nothing_changes():
+    model = gc.Dict(w=gc.Param(jnp.ones(2)))
+    optimizer = Optimizer(model, optax.adam(0.1))
+    before = gc.state(optimizer)
+
+    @jax.jit
+    def step(state):
+        inner = gc.merge(graphdef, state)  # written first, and must be written back
+        with pytest.raises(gc.TraceContextError):
+            optimizer.update(inner, {"w": jnp.ones(2)})
+        return gc.state(inner)
+
+    graphdef, state = gc.split(model)
+    assert step(state) == state
+    assert gc.state(optimizer) == before
+
+
+def test_copies_are_independent_and_share_what_is_compiled():
+    optimizer = Optimizer(Model(), optax.adam(0.1))
+    before = gc.state(optimizer)
+    for twin in (gc.clone(optimizer), copy.deepcopy(optimizer)):
+        assert gc.graphdef(twin) == gc.graphdef(optimizer)
+        twin.update(gradients(twin.model, X))
+        assert gc.state(optimizer) == before
