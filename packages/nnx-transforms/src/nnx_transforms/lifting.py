@@ -28,9 +28,16 @@ from typing import Any, TypeAlias
 
 import jax
 
-from graphcore import GraphDef, PrefixMapping, RefMap, broadcast_prefix, is_variable
+from graphcore import (
+    GraphDef,
+    PrefixMapping,
+    RefMap,
+    broadcast_prefix,
+    is_variable,
+)
 from graphcore._jax import current_trace
 from graphcore.build import Builder, set_values
+from graphcore.graphdef import NodeDef, VariableDef
 from graphcore.joint import Joint, joint_of
 from graphcore.owned import OwnedNode
 from graphcore.plans import Plan, different_trace
@@ -171,7 +178,7 @@ def prefix_of(prefix: Any, path: Path, variable: Any) -> Any:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a function did to the structure of its objects, and which objects it returned.
+    """What a function did to the structure of its objects, and what it returned.
 
     Args:
         positions: The number among the inputs' variables of each written value, None
@@ -225,8 +232,8 @@ class Written:
         index: Its index in the definitions afterwards.
         variable: The inner variable.
         impl: How it is handled.
-        path: Where it was first found: the number of the root, -1 for the output, then
-            the path from there.
+        path: Where it was first found: the number of the root, -1 for the output, -2
+            for what no root reaches any more; then the path from there.
         prefix: Its prefix.
     """
 
@@ -360,7 +367,7 @@ def publish(
         if values:
             variables = joint.variables(plans)
             chosen = [variables[p] for p in outcome.positions]  # type: ignore[index]
-            set_values(chosen, values, all([plan.all_owned for plan in plans]))
+            set_values(chosen, values, joint.all_owned(plans))
         return plain_out
     refs: RefMap[Any, int] = RefMap()
     visit = Visit()
@@ -502,31 +509,38 @@ class Inside:
             )
         refs: RefMap[Any, int] = RefMap()
         visit = Visit()
-        owners: list[tuple[int, Any]] = []
+        owners: list[tuple[Path, Any]] = []
 
-        def visited(root: Any, number: int, prefix: Any) -> GraphDef[Any]:
+        def visited(root: Any, place: Path, prefix: Any) -> GraphDef[Any]:
             definition = walk(root, refs, visit)
             new = len(visit.leaves) - len(owners)
-            owners.extend([(number, prefix)] * new)
+            owners.extend([(place, prefix)] * new)
             return definition
 
         given = list(root_prefixes) or [NoPrefix] * len(self.roots)
         definitions = tuple(
-            visited(root, number, given[number])
+            visited(root, (number,), given[number])
             for number, root in enumerate(self.roots)
         )
+        # The first place of each returned object counts.
+        places: dict[int, Path] = {}
+        for path, (_, number) in zip(paths, skeleton.spots, strict=True):
+            places.setdefault(number, (-1, *path))
         out_definitions = tuple(
-            visited(x, -1, per_spot[number]) for number, x in enumerate(returned)
+            visited(x, places[number], per_spot[number])
+            for number, x in enumerate(returned)
         )
         detached = tuple(
-            visited(x, -2, NoPrefix) for x in self._objects.values() if x not in refs
+            visited(x, (-2,), self._root_prefix(index, given))
+            for index, x in self._objects.items()
+            if x not in refs
         )
         self._check_traces(visit)
 
         old_index = RefMap((x, index) for index, x in self._objects.items())
         old_position = RefMap((v, i) for i, v in enumerate(self.variables))
         written: list[Written] = []
-        for leaf, (number, prefix) in zip(visit.leaves, owners, strict=True):
+        for leaf, (place, prefix) in zip(visit.leaves, owners, strict=True):
             position = old_position.get(leaf.variable)
             if position is None:
                 prefix = prefix_of(prefix, leaf.path, leaf.variable)
@@ -535,7 +549,7 @@ class Inside:
                 if position not in keep and same_value(value, self._values[position]):
                     continue
                 prefix = prefixes[position] if prefixes else NoPrefix
-            path = (number, *leaf.path)
+            path = (*place, *leaf.path)
             index = leaf.definition.index
             written.append(
                 Written(position, index, leaf.variable, leaf.impl, path, prefix)
@@ -553,6 +567,16 @@ class Inside:
             skeleton=skeleton,
         )
         return Left(written, tree, outcome)
+
+    def _root_prefix(self, index: int, prefixes: Sequence[Any]) -> Any:
+        """The prefix of the root through which an input object was first reached."""
+        found: Any = NoPrefix
+        for definition, prefix in zip(self._joint.definitions, prefixes, strict=True):
+            # Indices are in order of first visit; what is a reference added none.
+            if isinstance(definition, NodeDef | VariableDef):
+                if definition.index <= index:
+                    found = prefix
+        return found
 
     def _in_place(self, refs: RefMap[Any, int]) -> bool:
         """Whether the same objects stand where they stood before."""
