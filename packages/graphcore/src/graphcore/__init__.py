@@ -16,6 +16,7 @@ from graphcore.context import (
     update_context,
 )
 from graphcore.display import display, to_dot, to_mermaid
+from graphcore.editing import pop, update
 from graphcore.errors import TraceContextError
 from graphcore.filters import (
     All,
@@ -38,13 +39,10 @@ from graphcore.functional import (
     clone,
     flatten,
     graphdef,
-    iter_graph,
     merge,
-    pop,
     split,
     state,
     unflatten,
-    update,
     variables,
 )
 from graphcore.graphdef import (
@@ -74,6 +72,7 @@ from graphcore.registry import (
     register_pytree_node_type,
 )
 from graphcore.state import FlatState, State, create_path_filters
+from graphcore.traversal import iter_graph
 from graphcore.trees import (
     NodeStates,
     broadcast_state,
@@ -101,7 +100,7 @@ from graphcore.variables import (
 
 __version__ = "1.0.0"
 
-__all__ = [
+__all__ = [  # noqa: RUF022 (grouped)
     # Variables
     "Variable",
     "Param",

@@ -13,7 +13,10 @@ from typing import Any, TypeAlias
 try:
     from jax.extend.core import get_opaque_trace_state as _opaque_trace_state
 except ImportError:  # JAX before 0.9
-    from jax.core import get_opaque_trace_state as _opaque_trace_state
+    # The type checker sees the newest JAX, which has no such name here.
+    from jax.core import (  # type: ignore[attr-defined,no-redef]
+        get_opaque_trace_state as _opaque_trace_state,
+    )
 
 __all__ = ["TraceState", "current_trace"]
 

@@ -10,30 +10,33 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 
 from graphcore._jax import current_trace
+from graphcore.content import static_key
 from graphcore.errors import path_text
 from graphcore.graphdef import (
     GraphDef,
     NodeDef,
     NodeRef,
     StaticAttribute,
-    SubGraphAttribute,
     VariableDef,
 )
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.owned import OwnedNode
-from graphcore.plans import Path, different_trace
+from graphcore.plans import different_trace
 from graphcore.registry import (
     GraphNodeImpl,
     NodeImpl,
     get_node_impl_for_type,
 )
+from graphcore.undo import restorer, undoing
 from graphcore.variable_impl import variable_impl
 from graphcore.variables import OWN, new_variable, set_raw_value
+from graphcore.walk import Path
 
 __all__ = ["Builder", "set_values"]
 
@@ -164,10 +167,24 @@ class Builder:
         if not isinstance(impl, GraphNodeImpl):
             return impl.unflatten(frame.pairs, frame.definition.metadata)
         if frame.definition.index in self._existing:
+            if not isinstance(frame.node, OwnedNode):
+                self._check_metadata(frame, impl)
             self._node_writes.append(_Write(frame.node, impl, frame.pairs))
         else:
             impl.init(frame.node, frame.pairs)
         return frame.node
+
+    @staticmethod
+    def _check_metadata(frame: _Frame, impl: GraphNodeImpl) -> None:
+        found = impl.flatten(frame.node)[1]
+        wanted = frame.definition.metadata
+        if static_key(found) != static_key(wanted):
+            raise ValueError(
+                f"The metadata of the {impl.type.__name__} at "
+                f"{path_text(frame.path)!r} would change from {found!r} to {wanted!r}, "
+                "but an existing node of a registered type has no way to change it: "
+                "keep what changes in a child."
+            )
 
     def _variable(self, definition: VariableDef[Any], path: Path) -> Any:
         index = definition.index
@@ -223,10 +240,10 @@ class Builder:
 
     def commit(self) -> None:
         """Writes to the existing objects: all of it, or nothing."""
-        undo: list[tuple[Any, ...]] = []
-        try:
+        with undoing() as undo:
             for write in self._node_writes:
-                old, _ = write.impl.flatten(write.node)
+                node, impl = write.node, write.impl
+                old, _ = impl.flatten(node)
                 known = dict(old)
                 new = [
                     (key, _keep_container(known.get(key), child))
@@ -237,24 +254,18 @@ class Builder:
                     for (k1, c1), (k2, c2) in zip(old, new, strict=True)
                 ):
                     continue
-                undo.append((write, list(old)))
-                write.impl.clear(write.node)
-                write.impl.init(write.node, new)
+                if isinstance(node, OwnedNode):
+                    # What was there keeps its place in the order of insertion.
+                    place = {key: i for i, key in enumerate(vars(node))}
+                    new.sort(key=lambda pair: place.get(pair[0], len(place)))
+                undo.append(restorer(node, impl))
+                impl.clear(node)
+                impl.init(node, new)
             for variable, value, metadata in self._variable_writes:
-                impl = variable_impl(type(variable))
-                undo.append(
-                    (variable, impl.get_value(variable), impl.metadata(variable))
-                )
-                impl.overwrite(variable, value, metadata)
-        except BaseException:
-            for entry in reversed(undo):
-                if isinstance(entry[0], _Write):
-                    entry[0].impl.clear(entry[0].node)
-                    entry[0].impl.init(entry[0].node, entry[1])
-                else:
-                    variable, value, metadata = entry
-                    variable_impl(type(variable)).overwrite(variable, value, metadata)
-            raise
+                how = variable_impl(type(variable))
+                before = how.get_value(variable), how.metadata(variable)
+                undo.append(partial(how.overwrite, variable, *before))
+                how.overwrite(variable, value, metadata)
 
 
 def _keep_container(old: Any, new: Any) -> Any:
@@ -288,12 +299,8 @@ def set_values(
         # One call into C: a signal can't be handled halfway through.
         deque(map(set_raw_value, variables, values), maxlen=0)
         return
-    impls = [variable_impl(type(variable)) for variable in variables]
-    old = [impl.get_value(v) for impl, v in zip(impls, variables, strict=True)]
-    try:
-        for impl, variable, value in zip(impls, variables, values, strict=True):
+    with undoing() as undo:
+        for variable, value in zip(variables, values, strict=True):
+            impl = variable_impl(type(variable))
+            undo.append(partial(impl.set_value, variable, impl.get_value(variable)))
             impl.set_value(variable, value)
-    except BaseException:
-        for impl, variable, value in zip(impls, variables, old, strict=True):
-            impl.set_value(variable, value)
-        raise

@@ -8,13 +8,14 @@ first apart, and a variable that is compared needs an answer for the second.
 from __future__ import annotations
 
 import copy
-import datetime
+import datetime as dt
 import decimal
 import enum
 import fractions
 import pathlib
 import re
 import types
+from operator import is_
 from typing import Any
 
 import jax
@@ -53,12 +54,12 @@ def static_key(value: Any) -> Any:
 
 
 # Types whose instances can't change what they equal.
-_VALUES = (bool, int, float, complex, str, bytes, range)
+_VALUES = (int, float, complex, str, bytes, range)
 _IMMUTABLE = (
     *(type(None), type(...), *_VALUES, jax.tree_util.PyTreeDef),
     *(type, types.ModuleType, types.MethodType, types.BuiltinFunctionType),
     *(enum.Enum, decimal.Decimal, fractions.Fraction, pathlib.PurePath, re.Pattern),
-    *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo),
+    *(dt.date, dt.time, dt.timedelta, dt.tzinfo),
     *(np.dtype, np.generic, jax.ShapeDtypeStruct, jax.Device),
     *(jax.sharding.Sharding, jax.sharding.Mesh, jax.sharding.PartitionSpec),
 )
@@ -82,22 +83,21 @@ def is_immutable(value: Any) -> bool:
     kind = type(value)
     if kind in _immutable_types:
         return True
-    if (
-        (issubclass(kind, _IMMUTABLE) and not _compares_in_its_own_way(kind))
-        or kind.__hash__ is object.__hash__
-        and kind.__eq__ is object.__eq__
+    if _compares_like(kind, object) or (
+        # A subclass of a value type may compare by something that changes.
+        issubclass(kind, _IMMUTABLE)
+        and all(
+            _compares_like(kind, base) for base in _VALUES if issubclass(kind, base)
+        )
     ):
         _immutable_types.add(kind)
         return True
     return False
 
 
-def _compares_in_its_own_way(kind: type[Any]) -> bool:
-    """Whether a subclass of a built-in value type defines its own equality."""
-    base = next((base for base in kind.__mro__ if base in _VALUES), None)
-    return base is not None and (
-        kind.__eq__ is not base.__eq__ or kind.__hash__ is not base.__hash__
-    )
+def _compares_like(kind: type[Any], base: type[Any]) -> bool:
+    methods: Any = kind.__eq__, kind.__hash__
+    return all(map(is_, methods, (base.__eq__, base.__hash__)))
 
 
 def snapshot(value: Any) -> Any:
@@ -130,7 +130,7 @@ def _leaves_equal(a: Any, b: Any) -> bool:
     if is_array != isinstance(b, jax.Array | np.ndarray):
         return False
     if not is_array:
-        return static_key(a) == static_key(b)
+        return bool(static_key(a) == static_key(b))
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):

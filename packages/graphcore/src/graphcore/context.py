@@ -17,12 +17,11 @@ from typing import Any, TypeVar
 
 from graphcore.build import Builder
 from graphcore.filters import Filter
-from graphcore.functional import leaves_for
 from graphcore.graphdef import GraphDef, NodeDef, VariableDef
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.refmap import RefMap, compose_mapping
+from graphcore.leaves import leaves_for
+from graphcore.refmap import RefMap, compose_mapping, forget_after
 from graphcore.state import State
-from graphcore.variable_state import VariableState
 from graphcore.walk import Visit, walk
 
 __all__ = [
@@ -66,6 +65,13 @@ class UpdateContext:
         self._outer: dict[int, Any] = {}
         # The outer index of each inner object, from step 2 on.
         self._inner: RefMap[Any, int] | None = None
+
+    def _notice_restart(self, node: Any) -> None:
+        # An outer object that is split again: the last round ended with an error, so
+        # this is step 1 of a new one.
+        if self._inner is not None and node not in self._inner:
+            if any(node is known for known in self._outer.values()):
+                self._forget()
 
     def split(self, node: A, /, *filters: Filter) -> Any:
         """Takes a graph apart: step 1 outside, step 3 inside.
@@ -230,23 +236,38 @@ class SplitContext:
             >>> state.a.value
             1
         """
+        known = len(self._refs)
+        try:
+            return self._split(node, filters)
+        except BaseException:
+            # As if this node had never been here.
+            forget_after(self._refs, known)
+            raise
+
+    def _split(self, node: Any, filters: tuple[Filter, ...]) -> Any:
         visit = Visit()
         definition = walk(node, self._refs, visit)
-        inner = self._context._inner if self._context is not None else None
-        if inner is not None and isinstance(definition, NodeDef):
+        context = self._context
+        if context is not None:
+            context._notice_restart(node)
+        inner = context._inner if context is not None else None
+        if inner is not None and isinstance(definition, NodeDef | VariableDef):
             mapping: dict[int, int] = {
                 index: inner[x] for x, index in self._refs.items() if x in inner
             }
             definition = definition.with_index_mapping(HashableMapping(mapping, False))
+        states: tuple[Any, ...]
         if isinstance(definition, VariableDef):
-            return definition, VariableState.from_variable(node)
-        state: State[Any, Any] = State.from_flat_path(
-            (leaf.path, leaf.state()) for leaf in visit.leaves
-        )
-        if not filters:
-            return definition, state
-        parts = state.split(*filters)
-        return (definition, parts) if len(filters) == 1 else (definition, *parts)
+            states = (visit.leaves[0].state(),)
+        else:
+            state: State[Any, Any] = State.from_flat_path(
+                (leaf.path, leaf.state()) for leaf in visit.leaves
+            )
+            if len(filters) > 1:
+                states = state.split(*filters)
+            else:
+                states = (state.split(*filters) if filters else state,)
+        return definition, *states
 
     def _finish(self) -> None:
         context = self._context
@@ -301,7 +322,7 @@ class MergeContext:
         """
         context = self._context
         existing: Mapping[int, Any] = {}
-        if context is not None and isinstance(graphdef, NodeDef):
+        if context is not None and isinstance(graphdef, NodeDef | VariableDef):
             mapping = graphdef.index_mapping
             if mapping is not None:
                 self._is_last_step = True

@@ -1,4 +1,4 @@
-"""Errors that belong to this package, and the one way a path is written in a message."""
+"""Errors of this package, and the one way in which messages write a path."""
 
 from __future__ import annotations
 

@@ -213,6 +213,8 @@ class Any(_ByMeaning):
 
     __slots__ = ("predicates",)
 
+    predicates: frozenset[Predicate]
+
     def __init__(self, *filters: Filter) -> None:
         members: set[Predicate] = set()
         for predicate in map(to_predicate, filters):
@@ -242,6 +244,8 @@ class All(_ByMeaning):
     """
 
     __slots__ = ("predicates",)
+
+    predicates: frozenset[Predicate]
 
     def __init__(self, *filters: Filter) -> None:
         members: set[Predicate] = set()

@@ -11,7 +11,7 @@ one works with an explicit stack.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -108,6 +108,7 @@ class VariableDef(GraphDef[A]):
         type: The variable type.
         index: Its place among the graph nodes and variables, in order of first visit.
         metadata: The metadata.
+        index_mapping: As in `NodeDef`, for a variable that is itself a root.
 
     Example:
         >>> import graphcore as gc
@@ -118,6 +119,26 @@ class VariableDef(GraphDef[A]):
     type: type[Any]
     index: int
     metadata: HashableMapping[str, Any]
+    index_mapping: HashableMapping[int, int] | None = None
+
+    def with_index_mapping(
+        self, index_mapping: HashableMapping[int, int] | None
+    ) -> VariableDef[A]:
+        """Returns the same definition with another index mapping.
+
+        Args:
+            index_mapping: The mapping, or None to remove it.
+
+        Returns:
+            A new definition.
+
+        Example:
+            >>> import graphcore as gc
+            >>> d = VariableDef(gc.Param, 0, gc.HashableMapping())
+            >>> d.with_index_mapping(gc.HashableMapping({0: 0})) == d
+            False
+        """
+        return VariableDef(self.type, self.index, self.metadata, index_mapping)
 
     def __repr__(self) -> str:
         return text(self)
@@ -227,6 +248,8 @@ class NodeDef(GraphDef[A]):
     metadata: Any = None
     index_mapping: HashableMapping[int, int] | None = None
     _hash: int | None = field(default=None, init=False)
+    # How to build the graph; see `recipes`.
+    _recipe: Any = field(default=None, init=False)
 
     def __hash__(self) -> int:
         if self._hash is None:
@@ -237,7 +260,7 @@ class NodeDef(GraphDef[A]):
 
     def _own_hash(self, path: tuple[Any, ...]) -> int:
         mapping = self.index_mapping
-        parts: list[Hashable] = [self.type, self.index, mapping]
+        parts: list[Any] = [self.type, self.index, mapping]
         try:
             parts.append(hash(static_key(self.metadata)))
         except TypeError:
@@ -262,7 +285,7 @@ class NodeDef(GraphDef[A]):
             return NotImplemented
         if None not in (self._hash, other._hash) and self._hash != other._hash:
             return False
-        pending: list[tuple[NodeDef[Any], NodeDef[Any]]] = [(self, other)]
+        pending: list[tuple[NodeDef[Any], Any]] = [(self, other)]
         while pending:
             a, b = pending.pop()
             if a is b:

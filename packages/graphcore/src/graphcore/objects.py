@@ -71,9 +71,9 @@ class Object(OwnedNode):
         if name == "__orig_class__":  # `Layer[int]()`: typing's note to itself
             raise AttributeError(name)
         self._check_writable()
-        if (
-            self._plan is not None or self._dependents
-        ) and self.__dict__.get(name, _MISSING) is not value:
+        if (self._plan is not None or self._dependents) and self.__dict__.get(
+            name, _MISSING
+        ) is not value:
             self._structure_changed()
         object.__setattr__(self, name, value)
 
@@ -187,6 +187,7 @@ class List(Object, MutableSequence[Any]):
     __slots__ = ("_items",)
 
     _items: list[Any]
+    _has_only_attributes = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         node = super().__new__(cls)

@@ -8,18 +8,15 @@ it when its structure changes.
 from __future__ import annotations
 
 import weakref
-from typing import Any, Protocol
-
-from typing_extensions import Self
+from collections import deque
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Any, ClassVar, Self
 
 from graphcore._jax import TraceState, current_trace
 from graphcore.errors import TraceContextError
 
 __all__ = ["OwnedNode"]
-
-
-class _Clearable(Protocol):
-    def clear(self) -> None: ...
 
 
 class OwnedNode:
@@ -34,8 +31,10 @@ class OwnedNode:
     # The plan of the graph below this node, if one was made.
     _plan: Any
     # The plans that depend on this node as an inner one.
-    _dependents: tuple[weakref.ref[_Clearable], ...]
+    _dependents: tuple[weakref.ref[Any], ...]
     _trace: TraceState
+    # Whether a new node needs nothing but these slots, and its children are attributes.
+    _has_only_attributes: ClassVar[bool] = True
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         node = object.__new__(cls)
@@ -73,7 +72,7 @@ class OwnedNode:
                     plan.clear()
             _set_dependents(self, ())
 
-    def _join_plan(self, reference: weakref.ref[_Clearable]) -> None:
+    def _join_plan(self, reference: weakref.ref[Any]) -> None:
         alive = tuple(r for r in self._dependents if r() is not None)
         _set_dependents(self, (*alive, reference))
 
@@ -81,4 +80,26 @@ class OwnedNode:
 _set_plan = OwnedNode.__dict__["_plan"].__set__
 _set_dependents = OwnedNode.__dict__["_dependents"].__set__
 _set_trace = OwnedNode.__dict__["_trace"].__set__
+
+
+def make_owned(kinds: Iterable[type[Any]], trace: TraceState) -> list[Any]:
+    """Makes nodes without attributes, and without running any `__init__`.
+
+    Args:
+        kinds: Their types.
+        trace: The trace that they belong to.
+
+    Returns:
+        The nodes.
+    """
+    nodes = list(map(object.__new__, kinds))
+    for setter, value in (
+        (_set_plan, None),
+        (_set_dependents, ()),
+        (_set_trace, trace),
+    ):
+        deque(map(setter, nodes, repeat(value)), maxlen=0)
+    return nodes
+
+
 set_plan = _set_plan

@@ -19,7 +19,7 @@ clears it, so that what was replaced can be collected at once.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
@@ -31,6 +31,7 @@ from graphcore.graphdef import GraphDef, VariableDef
 from graphcore.owned import OwnedNode, set_plan
 from graphcore.refmap import RefMap
 from graphcore.registry import find_node_impl
+from graphcore.state import nested_from_flat
 from graphcore.variable_impl import VariableImpl, find_variable_impl
 from graphcore.variables import OWN, metadata_epoch
 from graphcore.walk import Path, Visit, walk
@@ -47,7 +48,7 @@ class Layout:
     It refers to no object of the graph, so states may keep it.
     """
 
-    __slots__ = ("definitions", "paths", "root")
+    __slots__ = ("_places", "definitions", "paths", "root")
 
     def __init__(
         self,
@@ -58,6 +59,15 @@ class Layout:
         self.root = root
         self.paths = paths
         self.definitions = definitions
+        self._places: dict[Any, Any] | None = None
+
+    def places(self) -> dict[Any, Any]:
+        """The position of each variable, in nested dicts as a state has them."""
+        if self._places is None:
+            self._places = nested_from_flat(
+                (path, place) for place, path in enumerate(self.paths)
+            )
+        return self._places
 
 
 class Plan:
@@ -73,27 +83,28 @@ class Plan:
 
     __slots__ = (
         "__weakref__",
-        "_dict_sizes",
+        "_children",
+        "_containers",
         "_dicts",
         "_epoch",
         "_foreign_metadata",
         "_keys",
-        "_list_sizes",
         "_lists",
         "_mutable_statics",
-        "_node_dicts",
-        "_node_types",
         "_nodes",
+        "_root_dict",
         "_root_type",
+        "_sizes",
         "_stranger_types",
         "_strangers",
+        "_typed",
+        "_types",
         "_unwatched",
-        "_values",
-        "_variable_types",
         "all_owned",
         "can_be_kept",
         "combined",
         "impls",
+        "joint",
         "layout",
         "trace",
         "variables",
@@ -111,32 +122,29 @@ class Plan:
         self.impls: list[VariableImpl] = [leaf.impl for leaf in leaves]
         self.all_owned = all(leaf.impl is OWN for leaf in leaves)
         self.trace = _common_trace(visit)
-        # What is known of this plan together with those of other roots.
+        # What is known of this plan alone, and together with those of other roots, in
+        # one index space; see `joint`.
+        self.joint: Any = None
         self.combined: dict[Any, Any] = {}
 
-        own = root._containers() if isinstance(root, OwnedNode) else ()
+        # The root itself must not be kept; its `__dict__` doesn't refer to it.
         self._root_type: type[Any] | None = type(root)
+        self._root_dict = getattr(root, "__dict__", None)
         dicts = [c for c in visit.containers if isinstance(c, dict)]
         lists = [c for c in visit.containers if not isinstance(c, dict)]
-        self._dict_sizes = list(map(len, dicts))
-        self._list_sizes = list(map(len, lists))
-        self._keys = list(chain.from_iterable(dicts))
-        self._values = list(
-            chain(
-                chain.from_iterable(map(_values_of, dicts)),
-                chain.from_iterable(lists),
-            )
-        )
-        # The root's own containers come first in both, and are not kept.
-        self._dicts: list[Any] = dicts[1:] if own else dicts
-        self._lists: list[Any] = lists[len(own) - 1 :] if own else lists
         inner = [
             n for _, n in visit.nodes if n is not root and isinstance(n, OwnedNode)
         ]
+        # `vars(node)` can be replaced as a whole, so it is compared as well.
         self._nodes = inner
-        self._node_types = list(map(type, inner))
-        self._node_dicts = list(map(_dict_of, inner))
-        self._variable_types = list(map(type, self.variables))
+        self._dicts: list[Any] = dicts
+        self._lists: list[Any] = lists
+        self._containers: list[Any] = [*dicts, *lists]
+        self._sizes = list(map(len, self._containers))
+        self._keys = list(chain.from_iterable(dicts))
+        self._children = list(self._present_children())
+        self._typed = [*self.variables, *inner]
+        self._types = list(map(type, self._typed))
         self._strangers = visit.strangers
         self._stranger_types = list(map(type, visit.strangers))
         self._unwatched = visit.unwatched
@@ -162,37 +170,34 @@ class Plan:
         self.variables = []
         self.impls = []
         self.combined = {}
-        self._dicts = self._lists = self._keys = self._values = []
-        self._nodes = self._node_dicts = []
+        self._root_dict = None
+        self._dicts = self._lists = self._containers = []
+        self._keys = self._children = []
+        self._nodes = self._typed = []
         self._strangers = self._unwatched = []
         self._mutable_statics = []
         self._foreign_metadata = []
 
+    def _present_children(self) -> Iterator[Any]:
+        """What all containers hold now, and the `__dict__` each node has now."""
+        return chain(
+            chain.from_iterable(map(_values_of, self._dicts)),
+            chain.from_iterable(self._lists),
+            map(_dict_of, self._nodes),
+        )
+
     def holds(self, root: Any) -> bool:
-        """Tells whether walking the graph now would give this plan again."""
-        if type(root) is not self._root_type:
-            return False
-        root_dict, *root_lists = root._containers()
-        dicts = [root_dict, *self._dicts]
-        lists = [*root_lists, *self._lists] if root_lists else self._lists
+        """Tells whether walking the graph now would give this plan again.
+
+        Few passes, each of them in C: on a small graph it is their number that costs.
+        """
         return (
-            list(map(len, dicts)) == self._dict_sizes
-            and list(map(len, lists)) == self._list_sizes
-            and list(chain.from_iterable(dicts)) == self._keys
-            and all(
-                map(
-                    is_,
-                    chain(
-                        chain.from_iterable(map(_values_of, dicts)),
-                        chain.from_iterable(lists),
-                    ),
-                    self._values,
-                )
-            )
-            and list(map(type, self._nodes)) == self._node_types
-            # `vars(node)` can be replaced as a whole.
-            and all(map(is_, map(_dict_of, self._nodes), self._node_dicts))
-            and list(map(type, self.variables)) == self._variable_types
+            type(root) is self._root_type
+            and root.__dict__ is self._root_dict
+            and list(map(len, self._containers)) == self._sizes
+            and list(chain.from_iterable(self._dicts)) == self._keys
+            and all(map(is_, self._present_children(), self._children))
+            and list(map(type, self._typed)) == self._types
             and (self._epoch is metadata_epoch.mark or self._metadata_holds())
             and (not self._strangers or self._strangers_hold())
             and (not self._mutable_statics or self._statics_hold())
@@ -277,7 +282,7 @@ class Plan:
                 if trace != here:
                     raise different_trace(path, kind)
         elif found is not here and found != here:
-            raise different_trace((), self._root_type)
+            raise different_trace((), self._root_type or object)
 
 
 def different_trace(path: Path, kind: type[Any]) -> TraceContextError:

@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 import jax
 
 from graphcore.errors import path_text
-from graphcore.functional import edges
 from graphcore.refmap import RefMap
 from graphcore.registry import is_graph_node
+from graphcore.traversal import edges
 from graphcore.variable_impl import is_variable
 
 __all__ = ["AliasCheck", "PrefixMapping", "broadcast_prefix"]

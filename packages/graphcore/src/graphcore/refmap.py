@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar
 
-__all__ = ["RefMap", "compose_mapping", "compose_mapping_reversed"]
+__all__ = ["RefMap", "compose_mapping", "compose_mapping_reversed", "forget_after"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -96,6 +96,17 @@ class RefMap(MutableMapping[K, V]):
     def __repr__(self) -> str:
         pairs = ", ".join(f"{k!r}: {v!r}" for k, v in self._entries.values())
         return f"RefMap({{{pairs}}})"
+
+
+def forget_after(refs: RefMap[Any, Any], length: int) -> None:
+    """Removes the entries of a map that were added last.
+
+    Args:
+        refs: The map.
+        length: How many to keep.
+    """
+    for key in list(refs)[length:]:
+        del refs[key]
 
 
 def compose_mapping(ab: Mapping[A, B], bc: Mapping[B, C], /) -> Mapping[A, C]:

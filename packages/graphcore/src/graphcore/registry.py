@@ -348,8 +348,8 @@ class UnsortableKeys(TypeError):
     def at(self, path: tuple[Any, ...]) -> ValueError:
         """The error for users."""
         return ValueError(
-            f"At {path_text(path)!r} there is {self}: JAX sorts the keys of a dict. Use "
-            "keys of one type, or a `Dict`, which puts integers before strings."
+            f"At {path_text(path)!r} there is {self}: JAX sorts the keys of a dict. "
+            "Use keys of one type, or a `Dict`, which puts integers before strings."
         )
 
 

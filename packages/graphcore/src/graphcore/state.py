@@ -15,10 +15,9 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
-from typing import Any, Generic, TypeAlias, TypeVar, overload
+from typing import Any, Generic, Self, TypeAlias, TypeVar, overload
 
 import jax
-from typing_extensions import Self
 
 from graphcore.content import values_equal
 from graphcore.errors import path_text

@@ -81,6 +81,7 @@ class VariableImpl:
 
 
 _impls: dict[type[Any], VariableImpl] = {}
+_found: dict[type[Any], VariableImpl] = {}
 
 
 def find_variable_impl(kind: type[Any], /) -> VariableImpl | None:
@@ -96,11 +97,13 @@ def find_variable_impl(kind: type[Any], /) -> VariableImpl | None:
         >>> find_variable_impl(int) is None
         True
     """
-    impl = _impls.get(kind)
+    impl = _found.get(kind)
     if impl is not None:
         return impl
     for base in kind.__mro__:
         if base in _impls:
+            # That a type is none is not kept: it can become one.
+            _found[kind] = _impls[base]
             return _impls[base]
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import jax
 
@@ -14,6 +14,7 @@ from graphcore.variable_impl import variable_impl
 __all__ = ["VariableState"]
 
 A = TypeVar("A")
+_Type: TypeAlias = type[Any]
 B = TypeVar("B")
 
 
@@ -38,18 +39,18 @@ class VariableState(Generic[A]):
     __slots__ = ("__weakref__", "_metadata", "type", "value")
 
     # Named on the class so that filters can tell that instances carry a type.
-    type: type[Any]
+    type: _Type
     value: A
     _metadata: HashableMapping[str, Any]
 
-    def __init__(self, type: type[Any], value: A, **metadata: Any) -> None:
+    def __init__(self, type: _Type, value: A, **metadata: Any) -> None:
         self.type = type
         self.value = value
         self._metadata = as_hashable(metadata)
 
     @classmethod
     def of(
-        cls, type: type[Any], value: B, metadata: HashableMapping[str, Any]
+        cls, type: _Type, value: B, metadata: HashableMapping[str, Any]
     ) -> VariableState[B]:
         """Makes a state that shares its metadata.
 

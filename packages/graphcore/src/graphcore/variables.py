@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import jax
 import numpy as np
-from typing_extensions import Self
 
 from graphcore._jax import TraceState, current_trace
 from graphcore.content import values_equal
@@ -597,7 +596,10 @@ def new_variable(
 
 
 def _create(kind: type[Any], value: Any, metadata: Mapping[str, Any]) -> Variable[Any]:
-    return new_variable(kind, value, as_hashable(metadata), current_trace())
+    made: Variable[Any] = new_variable(
+        kind, value, as_hashable(metadata), current_trace()
+    )
+    return made
 
 
 def _set_metadata(variable: Any, metadata: HashableMapping[str, Any]) -> None:

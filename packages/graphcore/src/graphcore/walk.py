@@ -28,7 +28,7 @@ from graphcore.graphdef import (
 )
 from graphcore.hashable_mapping import as_kept
 from graphcore.owned import OwnedNode
-from graphcore.refmap import RefMap
+from graphcore.refmap import RefMap, forget_after
 from graphcore.registry import (
     GraphNodeImpl,
     NodeImpl,
@@ -142,8 +142,7 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
     try:
         return _walk(root, refs, visit)
     except BaseException:
-        for x in list(refs)[known:]:
-            del refs[x]
+        forget_after(refs, known)
         raise
 
 

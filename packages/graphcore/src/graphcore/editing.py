@@ -1,0 +1,259 @@
+"""Graphs changed in place: new values from states, and variables taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from graphcore.build import set_values
+from graphcore.errors import path_text
+from graphcore.filters import Filter, filters_to_predicates
+from graphcore.graphdef import VariableDef
+from graphcore.hashable_mapping import HashableMapping
+from graphcore.leaves import (
+    leaf_instead_of_nested,
+    leaf_of,
+    nested_instead_of_leaf,
+    raw,
+    unmade,
+)
+from graphcore.objects import Dict
+from graphcore.plans import Plan, plan_of
+from graphcore.registry import (
+    GraphNodeImpl,
+    find_node_impl,
+    get_node_impl,
+)
+from graphcore.state import State, key_order
+from graphcore.traversal import edges
+from graphcore.undo import restorer, undoing
+from graphcore.variable_impl import find_variable_impl, is_variable, variable_impl
+from graphcore.variable_state import VariableState
+from graphcore.walk import Path
+
+__all__ = ["pop", "update"]
+
+
+def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> None:
+    """Updates a graph in place from states or nested dicts.
+
+    Values and metadata of variables are replaced; a raw value leaves the metadata as
+    it is. A key that a graph node does not have is added to it; that needs leaves with
+    a type, so `VariableState`s or variables.
+
+    Args:
+        node: A graph node or pytree node.
+        state: The state; it may be partial.
+        *states: More of them; where two have the same path, the later one counts.
+
+    Raises:
+        ValueError: If a leaf stands where a subgraph is due or the reverse, the path
+            is that of a static attribute, the type of a variable differs, or a key
+            would be added to a pytree node; nothing is changed then.
+
+    Example:
+        >>> import graphcore as gc
+        >>> node = gc.Dict(a=gc.Param(1))
+        >>> gc.update(node, {'a': 2}); node.a.value
+        2
+    """
+    get_node_impl(node)
+    given = State.merge(state, *states) if states else state
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            f"Expected a state or a nested mapping, got {type(given).__name__}."
+        )
+    plan: Plan | None = getattr(node, "_plan", None)
+    if plan is not None and plan.all_owned and plan_of(node) is plan:
+        found = _by_plan(plan, given)
+        if found is not None:
+            plan.check_trace()
+            set_values(*found, True)
+            return
+    _Update(given).run(node)
+
+
+def _by_plan(plan: Plan, given: Any) -> tuple[list[Any], list[Any]] | None:
+    """The variables and values of a plain update; None if there is more to it."""
+    lazy = unmade(given)
+    if lazy is not None and lazy.layout is plan.layout:
+        return plan.variables, lazy.values
+    definitions, all_variables = plan.layout.definitions, plan.variables
+    variables: list[Any] = []
+    values: list[Any] = []
+    pending: list[tuple[Any, Mapping[Any, Any]]] = [(plan.layout.places(), raw(given))]
+    while pending:
+        places, items = pending.pop()
+        for key, item in items.items():
+            place = places.get(key)
+            if type(place) is int:
+                definition = definitions[place]
+                if (
+                    type(item) is not VariableState
+                    or item.type is not definition.type
+                    or item._metadata is not definition.metadata
+                ):
+                    return None
+                variables.append(all_variables[place])
+                values.append(item.value)
+            elif type(place) is dict and isinstance(item, Mapping):
+                pending.append((place, raw(item)))
+            else:
+                return None
+    return variables, values
+
+
+class _Update:
+    """What an update is going to write, found before anything is written."""
+
+    def __init__(self, given: Mapping[Any, Any]) -> None:
+        self._given = given
+        # In a `State` a nested mapping is always a part of the state; in plain dicts
+        # it can also be the value of a variable.
+        self._is_state = isinstance(given, State)
+        self._values: list[tuple[Any, Any, HashableMapping[str, Any]]] = []
+        self._added: list[tuple[Path, Any, GraphNodeImpl, Any]] = []
+
+    def run(self, node: Any) -> None:
+        pending: list[tuple[Path, Any, Mapping[Any, Any]]] = [
+            ((), node, raw(self._given))
+        ]
+        while pending:
+            path, target, items = pending.pop()
+            impl = get_node_impl(target)
+            children = dict(impl.flatten(target)[0])
+            for key in sorted(items, key=key_order):
+                item = items[key]
+                where = (*path, key)
+                if key not in children:
+                    self._add(where, target, impl, item)
+                    continue
+                child = children[key]
+                if find_variable_impl(type(child)) is not None:
+                    self._set(where, child, item)
+                elif find_node_impl(child) is None:
+                    raise ValueError(
+                        f"Got state for the static attribute {path_text(where)!r} of "
+                        f"{type(target).__name__}, which is {child!r}: set it on the "
+                        "object."
+                    )
+                elif isinstance(item, Mapping):
+                    pending.append((where, child, raw(item)))
+                else:
+                    raise leaf_instead_of_nested(item, where, type(child))
+        self._write()
+
+    def _add(self, path: Path, node: Any, impl: Any, item: Any) -> None:
+        if not isinstance(impl, GraphNodeImpl):
+            raise ValueError(
+                f"Cannot add the key {path_text(path)!r} to a pytree node "
+                f"({impl.type.__name__}): only graph nodes can get new keys."
+            )
+        self._added.append((path, node, impl, _new_child(item, path)))
+
+    def _set(self, path: Path, variable: Any, item: Any) -> None:
+        impl = variable_impl(type(variable))
+        found = impl.metadata(variable)
+        if isinstance(item, Mapping) and (
+            self._is_state or not isinstance(impl.get_value(variable), Mapping)
+        ):
+            raise nested_instead_of_leaf(item, path, type(variable))
+        definition: VariableDef[Any] = VariableDef(type(variable), -1, found)
+        value, metadata = leaf_of(definition, item, path)
+        self._values.append((variable, value, found if metadata is None else metadata))
+
+    def _write(self) -> None:
+        with undoing() as undo:
+            for variable, value, metadata in self._values:
+                impl = variable_impl(type(variable))
+                if impl.is_owned:
+                    variable._check_writable()
+                old = impl.get_value(variable), impl.metadata(variable)
+                undo.append(partial(impl.overwrite, variable, *old))
+                impl.overwrite(variable, value, metadata)
+            for path, node, node_impl, child in self._added:
+                undo.append(restorer(node, node_impl))
+                try:
+                    node_impl.set_key(node, path[-1], child)
+                except Exception as error:
+                    error.add_note(f"While adding {path_text(path)!r}.")
+                    raise
+
+
+def _new_child(item: Any, path: Path) -> Any:
+    if is_variable(item):
+        return item
+    if isinstance(item, VariableState):
+        return item.to_variable()
+    if isinstance(item, Mapping):
+        return Dict(
+            {key: _new_child(child, (*path, key)) for key, child in item.items()}
+        )
+    raise ValueError(
+        f"Cannot add {path_text(path)!r}: a new key needs a `VariableState` or a "
+        f"variable, which say what to make, got {type(item).__name__}."
+    )
+
+
+def pop(node: Any, /, *filters: Filter) -> Any:
+    """Removes variables from a graph and returns their state.
+
+    Args:
+        node: A graph node or pytree node.
+        *filters: At least one; a variable goes to the first that selects it. All
+            references to a selected variable are removed.
+
+    Returns:
+        A state for a single filter, else a tuple with one state a filter.
+
+    Raises:
+        ValueError: If there is no filter, or a selected variable is held by a pytree
+            node, from which nothing can be removed; nothing is changed then.
+
+    Example:
+        >>> import graphcore as gc
+        >>> node = gc.Dict(w=gc.Param(1), seen=gc.Intermediate(2))
+        >>> gc.pop(node, gc.Intermediate).seen.value, hasattr(node, 'seen')
+        (2, False)
+    """
+    if not filters:
+        raise ValueError("pop needs at least one filter; `...` removes all variables.")
+    get_node_impl(node)
+    predicates = filters_to_predicates(filters)
+    groups: list[list[tuple[Path, Any]]] = [[] for _ in predicates]
+    # By id: whether each variable is selected. The graph keeps them alive meanwhile.
+    selected: dict[int, bool] = {}
+    removals: list[tuple[Any, GraphNodeImpl, Any]] = []
+    for path, holder, key, child in edges(node):
+        if find_variable_impl(type(child)) is None:
+            continue
+        chosen = selected.get(id(child))
+        if chosen is None:
+            chosen = False
+            for predicate, group in zip(predicates, groups, strict=True):
+                if predicate(path, child):
+                    chosen = True
+                    group.append((path, VariableState.from_variable(child)))
+                    break
+            selected[id(child)] = chosen
+        if not chosen:
+            continue
+        impl = get_node_impl(holder)
+        if not isinstance(impl, GraphNodeImpl):
+            raise ValueError(
+                f"Cannot remove {path_text(path)!r} from a pytree node "
+                f"({impl.type.__name__}): variables that are to be popped must be held "
+                "by graph nodes."
+            )
+        removals.append((holder, impl, key))
+    states: list[Any] = [State.from_flat_path(group) for group in groups]
+    with undoing() as undo:
+        noted: set[int] = set()
+        # Backwards, so that positions in a sequence stay right.
+        for holder, impl, key in reversed(removals):
+            if id(holder) not in noted:
+                noted.add(id(holder))
+                undo.append(restorer(holder, impl))
+            impl.pop_key(holder, key)
+    return states[0] if len(states) == 1 else tuple(states)

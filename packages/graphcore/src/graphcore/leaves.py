@@ -1,0 +1,214 @@
+"""The values of variables in a state, found by where a definition has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from graphcore.errors import path_text
+from graphcore.graphdef import (
+    GraphDef,
+    LeafAttribute,
+    NodeDef,
+    NodeRef,
+    StaticAttribute,
+    VariableDef,
+)
+from graphcore.hashable_mapping import HashableMapping
+from graphcore.plans import Layout
+from graphcore.state import State, nested_from_flat
+from graphcore.variable_impl import is_variable
+from graphcore.variable_state import VariableState
+from graphcore.walk import Path
+
+__all__ = ["Leaves", "UnmadeState", "leaf_of", "leaves_for", "raw", "unmade"]
+
+Leaves: TypeAlias = dict[int, tuple[Any, HashableMapping[str, Any] | None]]
+"""Value and metadata by index; None stands for metadata that did not come along."""
+
+_MISSING = object()
+
+
+class UnmadeState:
+    """The leaves of a state that nobody has looked at: makes the nested dict."""
+
+    __slots__ = ("layout", "values")
+
+    def __init__(self, layout: Layout, values: list[Any]) -> None:
+        self.layout = layout
+        self.values = values
+
+    def __call__(self) -> dict[Any, Any]:
+        layout = self.layout
+        return nested_from_flat(
+            (path, VariableState.of(d.type, value, d.metadata))
+            for path, d, value in zip(
+                layout.paths, layout.definitions, self.values, strict=True
+            )
+        )
+
+
+def unmade(state: Any) -> UnmadeState | None:
+    """What a state will be made of, if nobody has looked at it yet."""
+    found = state._unmade if isinstance(state, State) else None
+    return found if isinstance(found, UnmadeState) else None
+
+
+def raw(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """The plain mapping below a state."""
+    return state.raw_mapping if isinstance(state, State) else state
+
+
+def leaves_for(definition: GraphDef[Any], given: Any) -> Leaves:
+    """Finds the value of each variable of a definition in its state.
+
+    Args:
+        definition: Of a node, or of a variable whose state is then a leaf.
+        given: The state.
+
+    Returns:
+        Value and metadata by index.
+
+    Raises:
+        ValueError: If a key is missing or unknown, or a leaf stands where a subgraph
+            is due or the reverse, with the path.
+    """
+    lazy = unmade(given)
+    if lazy is not None and lazy.layout.root is definition:
+        definitions = lazy.layout.definitions
+        return {
+            d.index: (v, None) for d, v in zip(definitions, lazy.values, strict=True)
+        }
+    if isinstance(definition, VariableDef):
+        return {definition.index: leaf_of(definition, given, ())}
+    if isinstance(definition, NodeRef):
+        return {}
+    if not isinstance(definition, NodeDef):
+        raise ValueError(f"Expected a GraphDef, got {type(definition).__name__}.")
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            f"Expected a state of the {definition.type.__name__}, a nested mapping; "
+            f"got {type(given).__name__}."
+        )
+    # In a `State` a nested mapping is always a part of the state; in plain dicts it
+    # can also be the value of a variable.
+    is_state = isinstance(given, State)
+    found: Leaves = {}
+    pending: list[tuple[Path, NodeDef[Any], Mapping[Any, Any]]] = [
+        ((), definition, raw(given))
+    ]
+    while pending:
+        path, node, items = pending.pop()
+        used = 0
+        for attribute in node.attributes:
+            if isinstance(attribute, StaticAttribute):
+                continue
+            child: Any = attribute.value
+            if isinstance(child, NodeRef):
+                continue
+            key = attribute.key
+            item = items.get(key, _MISSING)
+            if isinstance(attribute, LeafAttribute):
+                if item is _MISSING:
+                    raise _missing(path, key, child, items)
+                used += 1
+                # First what is nearly always there.
+                if type(item) is VariableState and item.type is child.type:
+                    found[child.index] = item.value, item._metadata
+                elif is_state and isinstance(item, Mapping):
+                    raise nested_instead_of_leaf(item, (*path, key), child.type)
+                else:
+                    found[child.index] = leaf_of(child, item, (*path, key))
+            elif item is _MISSING:
+                # A subgraph without variables may be left out.
+                pending.append(((*path, key), child, {}))
+            elif isinstance(item, Mapping):
+                used += 1
+                pending.append(((*path, key), child, raw(item)))
+            else:
+                raise leaf_instead_of_nested(item, (*path, key), child.type)
+        if used != len(items):
+            raise _unknown(path, node, items)
+    return found
+
+
+def _missing(
+    path: Path, key: Any, child: VariableDef[Any], items: Mapping[Any, Any]
+) -> ValueError:
+    return ValueError(
+        f"Expected key {key!r} in the state at {path_text(path)!r}, for a "
+        f"{child.type.__name__}; found the keys {list(items)}. Pass all states that "
+        "the graph was split into."
+    )
+
+
+def _unknown(path: Path, node: NodeDef[Any], items: Mapping[Any, Any]) -> ValueError:
+    attributes = {attribute.key: attribute for attribute in node.attributes}
+    for key in items:
+        if isinstance(attributes.get(key), StaticAttribute):
+            return ValueError(
+                f"Got state for the static attribute {path_text((*path, key))!r} of "
+                f"{node.type.__name__}: static values are in the definition, so leave "
+                "it out of the state."
+            )
+    due = [
+        key
+        for key, attribute in attributes.items()
+        if isinstance(getattr(attribute, "value", None), NodeDef | VariableDef)
+    ]
+    unknown = [key for key in items if key not in due]
+    return ValueError(
+        f"Unknown keys in the state at {path_text(path)!r}: {unknown}; the "
+        f"{node.type.__name__} there has {due}. What is reached in several ways is in "
+        "the state at its first path only."
+    )
+
+
+def nested_instead_of_leaf(item: Any, path: Path, kind: type[Any]) -> ValueError:
+    """The error for a nested state in the place of a variable's."""
+    return ValueError(
+        f"Got a nested state with the keys {list(item)} at {path_text(path)!r}, where "
+        f"there is a variable ({kind.__name__}): expected a leaf."
+    )
+
+
+def leaf_instead_of_nested(item: Any, path: Path, kind: type[Any]) -> ValueError:
+    """The error for a leaf in the place of a node's state."""
+    return ValueError(
+        f"Got a leaf of type {type(item).__name__} at {path_text(path)!r}, where there "
+        f"is a subgraph ({kind.__name__}): expected a nested state."
+    )
+
+
+def leaf_of(
+    definition: VariableDef[Any], leaf: Any, path: Path
+) -> tuple[Any, HashableMapping[str, Any] | None]:
+    """The value and metadata that a leaf of a state gives to a variable.
+
+    Raises:
+        ValueError: If the leaf is of another variable type, or a nested state.
+    """
+    if is_variable(leaf):
+        leaf = VariableState.from_variable(leaf)
+    if isinstance(leaf, VariableState):
+        if leaf.type is not definition.type:
+            raise ValueError(
+                f"The state at {path_text(path)!r} is of a {leaf.type.__name__}, but "
+                f"there is a {definition.type.__name__}: expected the same variable "
+                "type."
+            )
+        return leaf.value, leaf._metadata
+    if isinstance(leaf, State) or (isinstance(leaf, Mapping) and _has_states(leaf)):
+        raise nested_instead_of_leaf(leaf, path, definition.type)
+    return leaf, None
+
+
+def _has_states(mapping: Mapping[Any, Any]) -> bool:
+    pending: list[Mapping[Any, Any]] = [mapping]
+    while pending:
+        for item in pending.pop().values():
+            if isinstance(item, VariableState | State) or is_variable(item):
+                return True
+            if isinstance(item, Mapping):
+                pending.append(item)
+    return False

@@ -1,0 +1,239 @@
+"""How to build a new graph of a definition, worked out once for each definition.
+
+Merging, cloning and tracing build the same few definitions again and again. A recipe
+lists what is to be made in an order that needs no decisions: all variables, all graph
+nodes, then their contents, pytree nodes before what holds them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import itemgetter
+from typing import Any
+
+from graphcore._jax import current_trace
+from graphcore.graphdef import (
+    NodeDef,
+    NodeRef,
+    StaticAttribute,
+    VariableDef,
+)
+from graphcore.hashable_mapping import HashableMapping
+from graphcore.owned import OwnedNode, make_owned
+from graphcore.registry import (
+    GraphNodeImpl,
+    PytreeNodeImpl,
+    get_node_impl_for_type,
+)
+from graphcore.variable_impl import VariableImpl, variable_impl
+from graphcore.variables import OWN, set_metadata, set_raw_value, set_trace
+
+__all__ = ["Recipe", "recipe_of"]
+
+_Getter = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+class Recipe:
+    """Makes new graphs of one definition.
+
+    Everything that a graph consists of gets a place in one list: the variables and the
+    graph nodes in order of index, the static values, then the pytree nodes in the
+    order in which they are made.
+
+    Args:
+        definition: A definition that refers to nothing outside of itself.
+
+    Attributes:
+        variables: The definitions of the variables in order of index.
+
+    Raises:
+        KeyError: If it does refer to something outside.
+    """
+
+    __slots__ = (
+        "_all_owned",
+        "_create",
+        "_fill",
+        "_impls",
+        "_kinds",
+        "_metadata",
+        "_owned_kinds",
+        "_root",
+        "_statics",
+        "_trees",
+        "variables",
+    )
+
+    def __init__(self, definition: NodeDef[Any]) -> None:
+        self.variables: list[VariableDef[Any]] = []
+        nodes: list[NodeDef[Any]] = []
+        trees: list[NodeDef[Any]] = []
+        statics: list[Any] = []
+        # What stands at each place is known by identity of its definition, except for
+        # references, which have the index.
+        order = _children_first(definition)
+        for item in order:
+            if isinstance(item, VariableDef):
+                self.variables.append(item)
+            elif isinstance(item, StaticAttribute):
+                statics.append(item)
+            elif item.index == -1:
+                trees.append(item)
+            else:
+                nodes.append(item)
+        self.variables.sort(key=lambda d: d.index)
+        # Nodes that are made alike first, to be made together.
+        impls = {id(d): get_node_impl_for_type(d.type) for d in nodes}
+        nodes.sort(key=lambda d: not _is_made_plainly(d.type))
+        places: dict[int, int] = {}
+        by_index: dict[int, int] = {}
+        for place, item in enumerate([*self.variables, *nodes, *statics, *trees]):
+            places[id(item)] = place
+            if isinstance(item, VariableDef | NodeDef) and item.index != -1:
+                by_index[item.index] = place
+
+        def children(node: NodeDef[Any]) -> tuple[tuple[Any, ...], _Getter]:
+            found = []
+            for attribute in node.attributes:
+                if isinstance(attribute, StaticAttribute):
+                    found.append(places[id(attribute)])
+                elif isinstance(attribute.value, NodeRef):
+                    found.append(by_index[attribute.value.index])
+                else:
+                    found.append(places[id(attribute.value)])
+            keys = tuple(attribute.key for attribute in node.attributes)
+            return keys, _getter(found)
+
+        self._kinds = [d.type for d in self.variables]
+        self._metadata = [d.metadata for d in self.variables]
+        self._impls: list[VariableImpl] = [variable_impl(k) for k in self._kinds]
+        self._all_owned = all(impl is OWN for impl in self._impls)
+        self._owned_kinds = [d.type for d in nodes if _is_made_plainly(d.type)]
+        self._create = [
+            (impls[id(d)].create_empty, d.metadata)  # type: ignore[union-attr]
+            for d in nodes[len(self._owned_kinds) :]
+        ]
+        self._statics = [attribute.value for attribute in statics]
+        self._trees = [(_maker(d), *children(d)) for d in trees]
+        self._fill = []
+        for d in nodes:
+            impl = impls[id(d)]
+            if not isinstance(impl, GraphNodeImpl):
+                raise KeyError(d.type)
+            init = None if _is_made_plainly(d.type) else impl.init
+            self._fill.append((init, places[id(d)], *children(d)))
+        self._root = places[id(definition)]
+
+    def make(
+        self,
+        values: Sequence[Any],
+        metadata: Sequence[HashableMapping[str, Any]] | None = None,
+    ) -> Any:
+        """Makes a graph.
+
+        Args:
+            values: The raw values of the variables, in order of index.
+            metadata: Their metadata; as in the definition if left out.
+
+        Returns:
+            The root node.
+        """
+        trace = current_trace()
+        if metadata is None:
+            metadata = self._metadata
+        if self._all_owned:
+            made = list(map(object.__new__, self._kinds))
+            _run(map(set_raw_value, made, values))
+            _run(map(set_metadata, made, metadata))
+            _run(map(set_trace, made, repeat(trace)))
+        else:
+            made = [
+                impl.create(kind, value, data)
+                for impl, kind, value, data in zip(
+                    self._impls, self._kinds, values, metadata, strict=True
+                )
+            ]
+        made += make_owned(self._owned_kinds, trace)
+        for create, data in self._create:
+            made.append(create(data))
+        made += self._statics
+        for make, keys, children in self._trees:
+            made.append(make(keys, children(made)))
+        for init, place, keys, children in self._fill:
+            pairs = zip(keys, children(made))  # noqa: B905 (as many, by construction)
+            if init is None:
+                made[place].__dict__.update(pairs)
+            else:
+                init(made[place], list(pairs))
+        return made[self._root]
+
+
+def _run(calls: Any) -> None:
+    deque(calls, maxlen=0)
+
+
+def _is_made_plainly(kind: type[Any]) -> bool:
+    return issubclass(kind, OwnedNode) and kind._has_only_attributes
+
+
+def _getter(places: list[int]) -> _Getter:
+    if not places:
+        return lambda made: ()
+    if len(places) == 1:
+        (place,) = places
+        return lambda made: (made[place],)
+    return itemgetter(*places)
+
+
+def _maker(d: NodeDef[Any]) -> Callable[[tuple[Any, ...], Sequence[Any]], Any]:
+    if d.type is list:
+        return lambda keys, children: list(children)
+    impl = get_node_impl_for_type(d.type)
+    if not isinstance(impl, PytreeNodeImpl):
+        raise KeyError(d.type)
+    unflatten, metadata = impl.unflatten, d.metadata
+    return lambda keys, children: unflatten(
+        list(zip(keys, children, strict=True)), metadata
+    )
+
+
+def _children_first(root: NodeDef[Any]) -> list[Any]:
+    found: list[Any] = []
+    known: set[int] = set()
+    pending: list[tuple[Any, bool]] = [(root, False)]
+    while pending:
+        item, visited = pending.pop()
+        if id(item) in known:
+            continue
+        if visited or not isinstance(item, NodeDef):
+            known.add(id(item))
+            found.append(item)
+            continue
+        pending.append((item, True))
+        for attribute in item.attributes:
+            if isinstance(attribute, StaticAttribute):
+                pending.append((attribute, False))
+            elif not isinstance(attribute.value, NodeRef):
+                pending.append((attribute.value, False))
+    return found
+
+
+def recipe_of(definition: NodeDef[Any]) -> Recipe | None:
+    """The recipe of a definition, which keeps it; None if there can't be one.
+
+    Args:
+        definition: The definition.
+
+    Returns:
+        The recipe, or None if the definition refers to something outside of itself.
+    """
+    known = definition._recipe
+    if known is None:
+        try:
+            known = Recipe(definition)
+        except KeyError:
+            known = False
+        object.__setattr__(definition, "_recipe", known)
+    return known or None

@@ -1,0 +1,85 @@
+"""Writes to several objects that happen together or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from graphcore.owned import OwnedNode
+from graphcore.registry import GraphNodeImpl
+
+__all__ = ["restorer", "undoing"]
+
+
+@contextlib.contextmanager
+def undoing() -> Iterator[list[Callable[[], Any]]]:
+    """Runs the collected steps backwards if the block raises, whatever it raises.
+
+    A step is added before the write that it takes back. One that fails itself doesn't
+    keep the others from running.
+
+    Yields:
+        The list of steps.
+
+    Example:
+        >>> numbers = [1]
+        >>> try:
+        ...     with undoing() as undo:
+        ...         undo.append(numbers.pop)
+        ...         numbers.append(2)
+        ...         raise KeyError
+        ... except KeyError:
+        ...     numbers
+        [1]
+    """
+    steps: list[Callable[[], Any]] = []
+    try:
+        yield steps
+    except BaseException as error:
+        for step in reversed(steps):
+            try:
+                step()
+            except Exception as failure:
+                error.add_note(f"While taking back what was written: {failure!r}")
+        raise
+
+
+def restorer(node: Any, impl: GraphNodeImpl) -> Callable[[], None]:
+    """Takes note of the children of a graph node.
+
+    Args:
+        node: The node.
+        impl: How it is handled.
+
+    Returns:
+        A function that gives the node these children again.
+
+    Example:
+        >>> import graphcore as gc
+        >>> node = gc.Dict(b=1, a=2)
+        >>> restore = restorer(node, gc.get_node_impl(node))
+        >>> node.clear(); restore(); list(node)
+        ['b', 'a']
+    """
+    if isinstance(node, OwnedNode):
+        # By its containers: `init` would not restore the order of insertion.
+        contents = [container.copy() for container in node._containers()]
+
+        def restore_containers() -> None:
+            node._structure_changed()
+            for container, content in zip(node._containers(), contents, strict=True):
+                container.clear()
+                if isinstance(container, dict):
+                    container.update(content)
+                else:
+                    container.extend(content)
+
+        return restore_containers
+    pairs = list(impl.flatten(node)[0])
+
+    def restore() -> None:
+        impl.clear(node)
+        impl.init(node, pairs)
+
+    return restore
