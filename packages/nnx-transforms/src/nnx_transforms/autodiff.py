@@ -1,0 +1,174 @@
+"""Derivatives of functions of live objects.
+
+Each of these is JAX's own derivative of a pure function; see `differentiation` for how
+one is made of a function of objects, and `tangents` for what stands for an object in
+gradients and tangents.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+
+from graphcore import Filter
+from nnx_transforms.differentiation import (
+    Argnums,
+    Differentiation,
+    keeping_metadata,
+)
+from nnx_transforms.tangents import to_states
+
+__all__ = ["grad", "value_and_grad"]
+
+_MISSING: Any = object()
+
+
+def value_and_grad(
+    f: Callable[..., Any] = _MISSING,
+    argnums: Any = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Hashable = (),
+    *,
+    wrt: Filter | None = None,
+) -> Any:
+    """Makes a function that computes a function's value and gradient.
+
+    What `f` does to its objects is published. The gradient of an object is a `State`
+    with exactly the selected variables; of a variable that is an argument itself, a
+    `VariableState`; of a pytree, a pytree. An object that stands in two differentiated
+    arguments has its gradient in the first, and an empty `State` in the second.
+
+    Args:
+        f: A function that returns a scalar. Left out, this is a decorator.
+        argnums: The positions of the differentiated arguments: an integer, a
+            `DiffState`, or a sequence of them, for which the gradient is a tuple.
+        has_aux: Whether `f` returns a pair `(value, aux)`, of which only the first is
+            differentiated.
+        holomorphic: As for `jax.grad`.
+        allow_int: As for `jax.grad`: the gradient of integers has dtype `float0`.
+        reduce_axes: Names of axes of surrounding maps. Over each of them, the gradient
+            of what is not mapped over it is summed.
+        wrt: Selects the differentiated variables of objects, where `argnums` has no
+            `DiffState`. By default that is `Param`.
+
+    Returns:
+        A function with the arguments of `f` that returns `(value, gradient)`, or
+        `((value, aux), gradient)`.
+
+    Raises:
+        TypeError: As `jax.grad` does; with the path if a selected variable can't be
+            differentiated.
+        ValueError: If an argument is named twice in `argnums`, or a variable is
+            differentiated in one argument and not in another.
+        NameError: If one of `reduce_axes` is not bound.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> model = nnx.Dict(w=nnx.Param(jnp.array(3.0)), n=nnx.BatchStat(0))
+        >>> def loss(model, x):
+        ...     model.n.value += 1
+        ...     return model.w.value ** 2 * x
+        >>> value, grads = nnx.value_and_grad(loss)(model, 2.0)
+        >>> float(value), float(grads.w.value), int(model.n.value)
+        (18.0, 12.0, 1)
+    """
+    if f is _MISSING:
+        return functools.partial(
+            value_and_grad,
+            argnums=argnums,
+            has_aux=has_aux,
+            holomorphic=holomorphic,
+            allow_int=allow_int,
+            reduce_axes=reduce_axes,
+            wrt=wrt,
+        )
+    chosen = Argnums(argnums, wrt)
+    options: dict[str, Any] = {"holomorphic": holomorphic, "allow_int": allow_int}
+
+    @keeping_metadata(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        call = Differentiation(
+            f,
+            args,
+            kwargs,
+            chosen.filters,
+            has_aux=has_aux,
+            reduce_axes=reduce_axes,
+            scalar=True,
+        )
+        call.check(jax.grad, **options)
+        derivative = jax.value_and_grad(
+            call.function, chosen.numbers, has_aux=True, **options
+        )
+        (value, rest), gradient = derivative(*call.args, **call.kwargs)
+        return call.publish(value, rest), to_states(gradient)
+
+    return wrapper
+
+
+def grad(
+    f: Callable[..., Any] = _MISSING,
+    argnums: Any = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Hashable = (),
+    *,
+    wrt: Filter | None = None,
+) -> Any:
+    """Makes a function that computes a function's gradient.
+
+    As `value_and_grad`, without the value.
+
+    Args:
+        f: A function that returns a scalar. Left out, this is a decorator.
+        argnums: The positions of the differentiated arguments: an integer, a
+            `DiffState`, or a sequence of them.
+        has_aux: Whether `f` returns a pair `(value, aux)`.
+        holomorphic: As for `jax.grad`.
+        allow_int: As for `jax.grad`.
+        reduce_axes: Names of axes over which the gradient of what is not mapped over
+            them is summed.
+        wrt: Selects the differentiated variables of objects; `Param` by default.
+
+    Returns:
+        A function with the arguments of `f` that returns the gradient, or
+        `(gradient, aux)`.
+
+    Raises:
+        TypeError: As `value_and_grad`.
+        ValueError: Likewise.
+        NameError: Likewise.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> model = nnx.Dict(w=nnx.Param(jnp.array(3.0)), b=nnx.BatchStat(1.0))
+        >>> grads = nnx.grad(lambda m, x: m.w.value * x + m.b.value)(model, 2.0)
+        >>> grads.to_pure_dict()
+        {'w': Array(2., dtype=float32, weak_type=True)}
+    """
+    if f is _MISSING:
+        return functools.partial(
+            grad,
+            argnums=argnums,
+            has_aux=has_aux,
+            holomorphic=holomorphic,
+            allow_int=allow_int,
+            reduce_axes=reduce_axes,
+            wrt=wrt,
+        )
+    with_value = value_and_grad(
+        f, argnums, has_aux, holomorphic, allow_int, reduce_axes, wrt=wrt
+    )
+
+    @keeping_metadata(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        out, gradient = with_value(*args, **kwargs)
+        return (gradient, out[1]) if has_aux else gradient
+
+    return wrapper
