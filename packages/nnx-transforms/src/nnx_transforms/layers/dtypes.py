@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -36,7 +37,10 @@ def promote(dtype: DType | None, *arrays: Array | None) -> tuple[Any, ...]:
         ('float32', 'float32', None)
     """
     if dtype is None:
-        dtype = promoted_dtype([a for a in arrays if a is not None])
+        present = [a for a in arrays if a is not None]
+        if _common_dtype(present) is not None:
+            return arrays
+        dtype = promoted_dtype(present)
     return tuple(None if a is None else cast(a, dtype) for a in arrays)
 
 
@@ -55,11 +59,27 @@ def promoted_dtype(arrays: list[Array]) -> DType:
         >>> promoted_dtype([jnp.arange(2), 1]) == jnp.float32
         True
     """
-    dtype = getattr(arrays[0], "dtype", None)
-    # Most arrays of a model have one dtype; JAX's promotion costs time in every trace.
-    if dtype is None or any(getattr(a, "dtype", None) != dtype for a in arrays[1:]):
+    dtype = _common_dtype(arrays)
+    if dtype is None:
         dtype = jnp.result_type(*arrays)
-    return dtype if jnp.issubdtype(dtype, jnp.inexact) else jnp.result_type(float)
+    return dtype if _is_inexact(dtype) else jnp.result_type(float)
+
+
+def _common_dtype(arrays: list[Array]) -> DType | None:
+    """The inexact dtype of all arrays, if they have one.
+
+    Most arrays of a model do, and JAX's own promotion costs time in every trace.
+    """
+    dtype = getattr(arrays[0], "dtype", None)
+    for array in arrays:
+        if getattr(array, "dtype", None) is not dtype:
+            return None
+    return dtype if dtype is not None and _is_inexact(dtype) else None
+
+
+@functools.cache
+def _is_inexact(dtype: DType) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
 def cast(array: Array, dtype: DType) -> jax.Array:

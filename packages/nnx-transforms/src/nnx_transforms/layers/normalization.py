@@ -225,6 +225,8 @@ class LayerNorm(Module):
 
 
 def _at_least_float32(x: jax.Array) -> jax.Array:
+    if x.dtype == jnp.float32:
+        return x
     return cast(x, jnp.promote_types(x.dtype, jnp.float32))
 
 
