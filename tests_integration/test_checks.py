@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 from tools import check_layers, check_metadata, markdown_examples
@@ -20,6 +21,10 @@ def write_package(root: Path, **modules: str) -> list[str]:
     for name, text in modules.items():
         (package / f"{name}.py").write_text(text)
     return check_layers.check_package("graphcore", root)
+
+
+def test_tests_have_several_cpu_devices() -> None:
+    assert len(jax.devices("cpu")) == 8
 
 
 class TestLayers:
