@@ -471,3 +471,15 @@ def test_the_same_parameters_as_flax_from_the_same_seed():
     mine = Linear(3, 4, rngs=Rngs(0))
     other = flax_nnx.Linear(3, 4, rngs=flax_nnx.Rngs(0))
     np.testing.assert_array_equal(mine.kernel.value, other.kernel[...])
+
+
+def test_train_and_eval_reach_the_layers_of_a_model():
+    rngs = Rngs(0)
+    model = Sequential(BatchNorm(3, rngs=rngs), Sequential(Dropout(0.5, rngs=rngs)))
+    model.eval()
+    x = jnp.asarray(random(0, (4, 3)))
+    np.testing.assert_array_equal(model(x), model(x))
+    assert not model.layers[0].mean.value.any()
+    model.train()
+    assert (np.asarray(model(x)) != np.asarray(model(x))).any()
+    assert model.layers[0].mean.value.any()

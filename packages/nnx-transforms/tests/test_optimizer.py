@@ -293,3 +293,17 @@ def test_copies_are_independent_and_share_what_is_compiled():
         assert gc.graphdef(twin) == gc.graphdef(optimizer)
         twin.update(gradients(twin.model, X))
         assert gc.state(optimizer) == before
+
+
+def test_pickling_with_its_functions():
+    cloudpickle = pytest.importorskip("cloudpickle")
+    optimizer = Optimizer(Model(), optax.adam(0.1))
+    optimizer.update(gradients(optimizer.model, X))
+    twin = cloudpickle.loads(cloudpickle.dumps(optimizer))
+    for o in (optimizer, twin):
+        o.update(gradients(o.model, X))
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        gc.state(twin).to_pure_dict(),
+        gc.state(optimizer).to_pure_dict(),
+    )
