@@ -31,9 +31,10 @@ from nnx_transforms.tangents import (
     without_parts,
 )
 
-__all__ = ["Argnums", "Differentiation", "keeping_metadata"]
+__all__ = ["Argnums", "Differentiation", "all_arguments", "keeping_metadata"]
 
 Path: TypeAlias = tuple[Any, ...]
+_MISSING: Any = object()
 
 
 def keeping_metadata(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,6 +95,18 @@ class Argnums:
         numbers = [n + count if n < 0 else n for n, _ in self._settings]
         _refuse_repeats(numbers)
         return dict(zip(numbers, (f for _, f in self._settings), strict=True))
+
+
+def all_arguments(wrt: Filter | None) -> Callable[[int], dict[int, Filter | None]]:
+    """The filters where all arguments are differentiated.
+
+    Args:
+        wrt: The filter; None for the default.
+
+    Returns:
+        As `Argnums.filters`.
+    """
+    return lambda count: dict.fromkeys(range(count), wrt)
 
 
 def _refuse_repeats(numbers: Sequence[int]) -> None:
@@ -271,20 +284,17 @@ class Differentiation:
             args, kwargs = jax.tree.unflatten(inputs.skeleton.structure, leaves)
         function = self._callee.on([inside.roots[n] for n in inputs.bound])
         out = function(*args, **kwargs)
-        aux = None
         differentiated = out
         if self._has_aux:
             if not isinstance(out, tuple | list) or len(out) != 2:
                 return out  # JAX refuses it.
-            differentiated, aux = out
+            differentiated, _ = out
         if self._scalar:
             self._refuse_objects(differentiated)
         left = inside.leave(out)
-        if self._has_aux:
-            _, aux = left.tree
         if left.outcome.skeleton.spots:
             differentiated = parts_of_outputs(differentiated)
-        return differentiated, (left.values(), aux, left.outcome)
+        return differentiated, (left.values(), left.tree, left.outcome)
 
     def _sum_cotangents(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         numbers = [n for n in self._filters if 0 <= n < len(args)]
@@ -303,21 +313,22 @@ class Differentiation:
                     f"{self._callee.name!r} returned a {type(leaf).__name__}.{hint}"
                 )
 
-    def publish(self, out: Any, rest: Any) -> Any:
+    def publish(self, rest: Any, out: Any = _MISSING) -> Any:
         """Brings what the function did to the caller's objects: all of it, or nothing.
 
         Args:
-            out: The differentiated output as JAX returned it.
-            rest: The other half of what `function` returned.
+            rest: The second half of what `function` returned.
+            out: The first half, if JAX returned it.
 
         Returns:
             The output of the user's function.
         """
-        values, aux, outcome = rest
-        plain = without_parts(out) if outcome.skeleton.spots else out
-        return self._inputs.publish(
-            outcome, values, (plain, aux) if self._has_aux else plain
-        )
+        values, tree, outcome = rest
+        if out is not _MISSING:
+            # JAX has made arrays of the numbers in it.
+            plain = without_parts(out) if outcome.skeleton.spots else out
+            tree = (plain, tree[1]) if self._has_aux else plain
+        return self._inputs.publish(outcome, values, tree)
 
 
 def _nothing(path: Path, variable: Any) -> bool:
@@ -341,5 +352,6 @@ def _inconsistent(
     return ValueError(
         f"Inconsistent aliasing detected: a {type(variable).__name__} is "
         f"differentiated where it is reached by one path, and not by another:\n"
-        f"{lines}\nDifferentiate both arguments with filters that agree about it, or neither."
+        f"{lines}\n"
+        "Differentiate both arguments with filters that agree about it, or neither."
     )

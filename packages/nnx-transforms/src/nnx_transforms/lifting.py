@@ -43,7 +43,7 @@ from graphcore.owned import OwnedNode
 from graphcore.plans import Plan, different_trace
 from graphcore.prefixes import AliasCheck
 from graphcore.registry import is_graph_node
-from graphcore.variable_impl import VariableImpl
+from graphcore.variable_impl import VariableImpl, find_variable_impl
 from graphcore.walk import Visit, walk
 
 __all__ = [
@@ -636,7 +636,8 @@ class Callee:
 
     A method of an object, and a callable object, hide one of their arguments. It
     takes part in a transformation all the same: the function reads its present
-    values, and what it writes is published.
+    values, and what it writes is published. (An object of another trace does not: as
+    one that a function closes over, it can be read and not written.)
 
     Args:
         f: Any callable.
@@ -653,11 +654,14 @@ class Callee:
         self.name = getattr(f, "__name__", type(f).__name__)
         self._function = f
         if inspect.ismethod(f) and is_object(f.__self__):
-            self.bound = (f.__self__,)
-            self._function = f.__func__
+            hidden, function = f.__self__, f.__func__
         elif is_object(f):
-            self.bound = (f,)
-            self._function = type(f).__call__
+            hidden, function = f, type(f).__call__
+        else:
+            return
+        if _belongs_here(hidden):
+            self.bound = (hidden,)
+            self._function = function
 
     def on(self, inner: Sequence[Any]) -> Callable[..., Any]:
         """The function on the inner objects that stand for the hidden ones.
@@ -669,3 +673,15 @@ class Callee:
             A callable with the same arguments as the original.
         """
         return functools.partial(self._function, *inner) if inner else self._function
+
+
+def _belongs_here(x: Any) -> bool:
+    """Whether an object was made in the running trace, as far as it tells."""
+    impl = find_variable_impl(type(x))
+    if isinstance(x, OwnedNode):
+        found = x._trace
+    elif impl is not None and impl.get_trace is not None:
+        found = impl.get_trace(x)
+    else:
+        return True
+    return bool(found == current_trace())

@@ -29,6 +29,7 @@ __all__ = [
     "Part",
     "PartLayout",
     "from_states",
+    "has_parts",
     "is_part",
     "parts_of_outputs",
     "to_states",
@@ -102,6 +103,11 @@ jax.tree_util.register_pytree_node(
 def is_part(x: Any) -> bool:
     """Tells whether a leaf of a pytree stands for an object."""
     return type(x) is Part
+
+
+def has_parts(tree: Any) -> bool:
+    """Tells whether there are parts in a pytree."""
+    return any(map(is_part, jax.tree.leaves(tree, is_leaf=is_part)))
 
 
 def to_states(tree: Any) -> Any:
