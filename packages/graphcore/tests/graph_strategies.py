@@ -4,10 +4,11 @@ An edit is a tuple of small numbers, so that the same edit can be applied to a g
 and to a copy of it.
 """
 
-import graphcore as gc
 import graph_zoo as zoo
 import jax.numpy as jnp
 from hypothesis import strategies as st
+
+import graphcore as gc
 
 names = st.sampled_from("abcde")
 integers = st.integers(0, 4)
@@ -293,7 +294,7 @@ def strange_twin(old, number):
     if type(old) in (list, dict):
         return old.copy()
     if type(old) is tuple:
-        return tuple(list(old))
+        return (*old,)
     if isinstance(old, gc.Variable):
         return old.copy()
     return pick([1, "other", old], number)

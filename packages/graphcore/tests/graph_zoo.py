@@ -8,10 +8,11 @@ flattens anything.
 import collections
 import math
 
-import graphcore as gc
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+import graphcore as gc
 
 
 class Node(gc.Object):

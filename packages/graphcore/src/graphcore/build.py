@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jax
-
 from graphcore._jax import current_trace
 from graphcore.content import static_key
 from graphcore.errors import path_text
@@ -31,10 +29,12 @@ from graphcore.plans import different_trace
 from graphcore.registry import (
     GraphNodeImpl,
     NodeImpl,
+    PytreeNodeImpl,
+    find_node_impl,
     get_node_impl_for_type,
 )
 from graphcore.undo import restorer, undoing
-from graphcore.variable_impl import variable_impl
+from graphcore.variable_impl import is_variable, variable_impl
 from graphcore.variables import OWN, new_variable, set_raw_value
 from graphcore.walk import Path
 
@@ -274,15 +274,19 @@ def _keep_container(old: Any, new: Any) -> Any:
     Pytree nodes are made anew when a graph is rebuilt. Where nothing changed, the
     object that its owner knows should stay.
     """
-    if type(old) is not type(new) or type(old) not in (list, dict, tuple):
+    if old is new or type(old) is not type(new) or is_variable(old):
         return new
-    old_leaves, old_structure = jax.tree.flatten(old)
-    new_leaves, new_structure = jax.tree.flatten(new)
-    if old_structure == new_structure and all(
-        a is b for a, b in zip(old_leaves, new_leaves, strict=True)
-    ):
-        return old
-    return new
+    impl = find_node_impl(old)
+    if not isinstance(impl, PytreeNodeImpl):
+        return new
+    (before, metadata), (after, new_metadata) = impl.flatten(old), impl.flatten(new)
+    if len(before) != len(after) or static_key(metadata) != static_key(new_metadata):
+        return new
+    same = all(
+        k1 == k2 and _keep_container(c1, c2) is c1
+        for (k1, c1), (k2, c2) in zip(before, after, strict=True)
+    )
+    return old if same else new
 
 
 def set_values(
@@ -296,6 +300,9 @@ def set_values(
         all_owned: Whether all of them are `Variable`s.
     """
     if all_owned:
+        if len(values) == 1:
+            set_raw_value(variables[0], values[0])
+            return
         # One call into C: a signal can't be handled halfway through.
         deque(map(set_raw_value, variables, values), maxlen=0)
         return

@@ -194,6 +194,9 @@ class StaticAttribute:
     def __hash__(self) -> int:
         return hash((self.key, self.compared))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StaticAttribute, (self.key, self.value)
+
     def __repr__(self) -> str:
         return text(self)
 

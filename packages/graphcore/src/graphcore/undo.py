@@ -40,7 +40,7 @@ def undoing() -> Iterator[list[Callable[[], Any]]]:
         for step in reversed(steps):
             try:
                 step()
-            except Exception as failure:
+            except BaseException as failure:  # the same interrupt once more, say
                 error.add_note(f"While taking back what was written: {failure!r}")
         raise
 
