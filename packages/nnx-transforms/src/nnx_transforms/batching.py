@@ -173,7 +173,7 @@ class _Vmapped:
                 *args, **kwargs
             )
         except (TypeError, ValueError) as error:
-            if body.notes and body.returned:
+            if body.notes and body.returns_objects:
                 axes = None, axes_of_arguments("vmap", in_axes, args)
                 check_broadcast(body, (), (*args, kwargs), axes, self._options, error)
             elif body.notes is not None:

@@ -15,12 +15,14 @@ from itertools import chain
 from typing import Any
 
 import jax
+import numpy as np
 
 from graphcore import PrefixMapping, broadcast_prefix
 from graphcore.errors import path_text
 from nnx_transforms.lifting import (
     Callee,
     Inputs,
+    Inside,
     Left,
     Outcome,
     Path,
@@ -165,11 +167,13 @@ class Note:
     Args:
         path: Where it is, as in `Written`.
         prefix: Its setting.
+        rank: The least number of axes of an array in its value.
         varying: The mesh axes over which its value varies, where JAX tells.
     """
 
     path: Path
     prefix: Any
+    rank: int
     varying: frozenset[Any]
 
 
@@ -185,7 +189,7 @@ class MappedBody:
     Attributes:
         groups: The settings with which values can leave.
         notes: What the function wrote when it last returned; None before.
-        returned: Whether objects were in the output then.
+        returns_objects: Whether objects were in the output then.
     """
 
     def __init__(
@@ -205,7 +209,7 @@ class MappedBody:
         )
         self.groups = Groups([*given, *inputs.prefixes, *prefix_leaves(out_prefix)])
         self.notes: list[Note] | None = None
-        self.returned = False
+        self.returns_objects = False
 
     def run(self, values: Sequence[Any], plain: Any) -> Left:
         """Runs the function, where JAX calls it.
@@ -227,7 +231,9 @@ class MappedBody:
             ):
                 if is_axis(prefix):
                     remove_axis(variable, prefix, self._metadata, path[1:])
+        seen = self.entered(inside)
         out = function(*args, **kwargs)
+        self.returned(seen, args, out)
         check_plain_prefix(self._out_prefix, out, "output")
         prefixes = inputs.root_prefixes, inputs.prefixes, self._out_prefix
         if tells:
@@ -238,9 +244,24 @@ class MappedBody:
                     add_axis(w.variable, w.prefix, self._metadata, w.path[1:])
         left = inside.leave(out, *prefixes)
         # No value may be kept here: that would leak tracers.
-        self.notes = [Note(w.path, w.prefix, _varying(w.value)) for w in left.written]
-        self.returned = bool(left.outcome.returned)
+        self.notes = [
+            Note(w.path, w.prefix, _least_rank(w.value), _varying(w.value))
+            for w in left.written
+        ]
+        self.returns_objects = bool(left.outcome.returned)
         return left
+
+    def entered(self, inside: Inside) -> Any:
+        """Called before the function runs, to remember what `returned` checks."""
+
+    def returned(self, seen: Any, args: Sequence[Any], out: Any) -> None:
+        """Called when the function has run, before what it left is taken apart.
+
+        Args:
+            seen: What `entered` returned.
+            args: The positional arguments, with inner objects.
+            out: The output, with inner objects.
+        """
 
     def place(self, path: Path) -> str:
         """Where a variable is, for messages."""
@@ -264,6 +285,10 @@ class MappedBody:
                         f"{type(leaf).__name__}, which JAX cannot map: {leaf!r}. Keep "
                         "it as a static attribute, or give the variable the axis None."
                     ) from error
+
+
+def _least_rank(value: Any) -> int:
+    return min((np.ndim(leaf) for leaf in jax.tree.leaves(value)), default=0)
 
 
 def _varying(value: Any) -> frozenset[Any]:

@@ -17,7 +17,7 @@ from graphcore.errors import path_text
 from nnx_transforms.groups import MappedBody, is_axis, place_text
 from nnx_transforms.lifting import Inputs, key_path
 
-__all__ = ["check_broadcast", "check_sizes", "find_varying"]
+__all__ = ["check_broadcast", "check_out_ranks", "check_sizes", "find_varying"]
 
 # Stands for the axis where the user named none.
 _INDEX = "nnx_transforms.index"
@@ -85,6 +85,25 @@ def check_sizes(
             + "\nAll of them must be equal. What is not to be mapped has axis None; "
             "for single variables of an object, say so with a `StateAxes`."
         ) from error
+
+
+def check_out_ranks(body: MappedBody, error: BaseException | None) -> None:
+    """Says which variable was left with a value that has no room for its axis.
+
+    Args:
+        body: The function, which has run.
+        error: What JAX said, if anything.
+
+    Raises:
+        ValueError: If there is one, with its path.
+    """
+    for note in body.notes or ():
+        if is_axis(note.prefix) and not -note.rank - 1 <= note.prefix <= note.rank:
+            raise ValueError(
+                f"The values of the variable at {body.place(note.path)!r} are stacked "
+                f"along axis {note.prefix}, but the function left it with an array of "
+                f"{note.rank} axes."
+            ) from error
 
 
 def find_varying(
