@@ -19,7 +19,11 @@ from nnx_transforms.mapped_arguments import (
     updated_by,
     with_positions,
 )
-from nnx_transforms.mapping_errors import check_broadcast, check_sizes
+from nnx_transforms.mapping_errors import (
+    check_broadcast,
+    check_out_ranks,
+    check_sizes,
+)
 
 __all__ = ["vmap"]
 
@@ -150,6 +154,7 @@ class _Vmapped:
                 body.blame_values(values, error)
                 check_sizes("vmap", inputs, in_axes[1], self._options, error)
             else:
+                check_out_ranks(body, error)
                 check_broadcast(
                     body, values, inputs.plain, in_axes, self._options, error
                 )
@@ -174,6 +179,7 @@ class _Vmapped:
             )
         except (TypeError, ValueError) as error:
             if body.notes and body.returns_objects:
+                check_out_ranks(body, error)
                 axes = None, axes_of_arguments("vmap", in_axes, args)
                 check_broadcast(body, (), (*args, kwargs), axes, self._options, error)
             elif body.notes is not None:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from graphcore import broadcast_prefix
+from graphcore.errors import path_text
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.carries import (
     CarriedGraph,
@@ -24,13 +25,13 @@ from nnx_transforms.groups import (
     is_axis,
     plain_prefix,
 )
-from nnx_transforms.lifting import Callee, Inputs, Inside, Left, take
+from nnx_transforms.lifting import Callee, Inputs, Inside, Left, key_path, take
 from nnx_transforms.mapped_arguments import (
     NO_METADATA,
     axes_of_arguments,
     updated_by,
 )
-from nnx_transforms.mapping_errors import check_sizes
+from nnx_transforms.mapping_errors import check_out_ranks, check_sizes
 from nnx_transforms.prefixes import Carry
 
 __all__ = ["scan"]
@@ -92,7 +93,7 @@ def scan(
     """
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     places = check_scan_axes(in_axes, out_axes)
-    options = {
+    options: dict[str, Any] = {
         "length": length,
         "reverse": reverse,
         "unroll": unroll,
@@ -144,6 +145,7 @@ def _scanned(body: _Body, axes: Any, options: dict[str, Any]) -> Any:
         plain = structure.unflatten(_replaced(leaves, own_leaves))
         left = body.run(now, put_carry(plain, plain_carry, body.place_in))
         body.check_written(left)
+        check_out_ranks(body, None)
         new = _replaced(now, {w.position: w.value for w in left.written})
         groups, outcome = body.groups.divide(left)
         for group, setting in zip(groups, body.groups.settings, strict=True):
@@ -160,7 +162,7 @@ def _scanned(body: _Body, axes: Any, options: dict[str, Any]) -> Any:
         (last, carry), (groups, rest, outcome) = jax.lax.scan(
             step, init, scanned, **options
         )
-    except (TypeError, ValueError) as error:
+    except (IndexError, TypeError, ValueError) as error:
         if body.notes is None:
             body.blame_values(values, error)
             check_sizes("scan", inputs, axes, options, error)
@@ -208,10 +210,17 @@ def _to_axis(value: Any, axis: int) -> Any:
 
 
 def _stacked_output(rest: Any, axes: Any) -> Any:
-    leaves, structure = jax.tree.flatten(rest)
+    pairs, structure = jax.tree_util.tree_flatten_with_path(rest)
+    moved: list[Any] = []
     leaf_axes = broadcast_prefix(axes, rest, lambda p: p is None)
-    pairs = zip(leaves, leaf_axes, strict=True)
-    return structure.unflatten([_to_axis(leaf, axis) for leaf, axis in pairs])
+    for (path, leaf), axis in zip(pairs, leaf_axes, strict=True):
+        if not -leaf.ndim <= axis < leaf.ndim:
+            raise ValueError(
+                f"What the function returned at {path_text(key_path(path))!r} is "
+                f"stacked along axis {axis}, but it has {leaf.ndim - 1} axes."
+            )
+        moved.append(_to_axis(leaf, axis))
+    return structure.unflatten(moved)
 
 
 class _Body(MappedBody):
