@@ -1,0 +1,150 @@
+"""Transformations of JAX that are lifted by hand."""
+
+import gc as garbage
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import graphcore as gc
+from nnx_transforms import Dict, Module, Param, Variable
+from nnx_transforms.boundary import merge_inputs, split_inputs
+
+
+class Model(Module):
+    def __init__(self):
+        self.w = Param(jnp.arange(3.0))
+        self.tied = self.w
+        self.count = Variable(jnp.array(0))
+
+
+def jit(f):
+    return split_inputs(jax.jit(merge_inputs(f)))
+
+
+def test_values_structure_and_identity():
+    m, other = Model(), Dict()
+    traces = []
+
+    @jit
+    def f(m, x, other):
+        traces.append(x)
+        m.count.value = m.count.value + 1
+        m.w.value = m.w.value * x
+        other.model = m
+        other.new = Variable(x)
+        return {"same": other, "new": Dict(w=m.w)}, x * 2
+
+    for calls in (1, 2, 3):
+        out, x = f(m, 2.0, other=other)
+        assert (float(x), int(m.count.value)) == (4.0, calls)
+        assert m.w.value.tolist() == [0.0, 2.0**calls, 2 * 2.0**calls]
+        assert out["same"] is other
+        assert other.model is m
+        assert out["new"].w is m.w
+        assert m.tied is m.w
+    assert len(traces) == 2  # the structure of `other` changed in the first call
+
+
+def test_variables_on_their_own_are_shared():
+    v = Variable(jnp.array(1.0))
+
+    @jit
+    def f(a, pair):
+        assert a is pair[0]
+        pair[1].v = a
+        a.value = a.value + 1
+        return a, Variable(a.value)
+
+    node = Dict()
+    same, new = f(v, (v, node))
+    assert (same is v, node.v is v, float(v.value)) == (True, True, 2.0)
+    assert new is not v
+    assert float(new.value) == 2.0
+
+
+def test_cond_and_other_transformations():
+    def cond(pred, *rest):
+        return split_inputs(jax.lax.cond)(pred, *map(merge_inputs, rest[:2]), *rest[2:])
+
+    m = Model()
+
+    def double(m, x):
+        m.w.value = m.w.value * x
+        return m
+
+    def count(m, x):
+        m.count.value = m.count.value + 1
+        return m
+
+    assert cond(True, double, count, m, 2.0) is m
+    assert cond(False, double, count, m, 2.0) is m
+    assert (m.w.value.tolist(), int(m.count.value)) == ([0.0, 2.0, 4.0], 1)
+
+    vmapped = split_inputs(jax.vmap(merge_inputs(double), (0, None), (0, 0)))
+    stack = Dict(w=Param(jnp.ones((4, 3))))
+    assert vmapped(stack, 2.0) is stack
+    np.testing.assert_array_equal(stack.w.value, np.full((4, 3), 2.0))
+
+
+def test_nested_under_one_tag_and_under_two():
+    m = Model()
+
+    @split_inputs(ctxtag="outer")
+    @jax.jit
+    @merge_inputs(ctxtag="outer")
+    def outer(m):
+        @jit
+        def inner(m):
+            @jit
+            def innermost(count):
+                count.value = count.value + 1
+
+            innermost(m.count)
+            innermost(m.count)
+            return m
+
+        assert inner(m) is m
+        return m
+
+    assert outer(m) is m
+    assert int(m.count.value) == 2
+
+
+def test_an_error_changes_nothing_and_closes_the_context():
+    m = Model()
+    before = gc.split(m)
+
+    @jit
+    def bad(m):
+        m.w.value = m.w.value + 1
+        m.new = 1
+        raise KeyError("no")
+
+    with pytest.raises(KeyError):
+        bad(m)
+    graphdef, state = gc.split(m)
+    assert graphdef == before[0]
+    jax.tree.map(np.testing.assert_array_equal, state, before[1])
+    with pytest.raises(ValueError, match="split_inputs and merge_inputs"):
+        merge_inputs(lambda m: None)(gc.to_tree(m))
+
+
+def test_the_pair_is_needed():
+    with pytest.raises(
+        TypeError, match=r"split_inputs\(jax.jit\(merge_inputs\(f\)\)\)"
+    ):
+        split_inputs(jax.jit(lambda m: None))(Model())
+
+
+def test_nothing_is_kept():
+    m = Model()
+    f = jit(lambda m: m.w.value.sum())
+    with jax.checking_leaks():
+        f(m)
+    reference = weakref.ref(m)
+    del m
+    garbage.collect()
+    assert reference() is None
