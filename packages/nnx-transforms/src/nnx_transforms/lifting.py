@@ -352,6 +352,21 @@ class Inputs:
         """
         return publish(self.roots, self.joint, self.plans, outcome, values, plain_out)
 
+    def discard(self, outcome: Outcome, values: Sequence[Any], plain_out: Any) -> Any:
+        """Puts the output together without touching the caller's objects.
+
+        Args:
+            outcome: What the function did to the structure.
+            values: One for each of the outcome's positions.
+            plain_out: The output with None in the place of objects.
+
+        Returns:
+            The output with objects: the caller's own, as they are, where it had them.
+        """
+        return publish(
+            self.roots, self.joint, self.plans, outcome, values, plain_out, write=False
+        )
+
 
 def publish(
     roots: Sequence[Any],
@@ -360,11 +375,13 @@ def publish(
     outcome: Outcome,
     values: Sequence[Any],
     plain_out: Any,
+    *,
+    write: bool = True,
 ) -> Any:
-    """See `Inputs.publish`."""
+    """See `Inputs.publish`, and `Inputs.discard` if nothing is to be written."""
     returned = outcome.returned
     if outcome.definitions is None and not returned:
-        if values:
+        if values and write:
             variables = joint.variables(plans)
             chosen = [variables[p] for p in outcome.positions]  # type: ignore[index]
             set_values(chosen, values, joint.all_owned(plans))
@@ -389,7 +406,8 @@ def publish(
         for definition in (*outcome.definitions, *outcome.detached):
             builder.build(definition)
     out_objects = [builder.build(definition) for definition in returned]
-    builder.commit()
+    if write:
+        builder.commit()
     return outcome.skeleton.fill(plain_out, out_objects)
 
 
