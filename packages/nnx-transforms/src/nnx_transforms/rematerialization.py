@@ -1,0 +1,235 @@
+"""`remat`: computing again on the way back what would take memory to keep."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+
+from graphcore.content import static_key
+from graphcore.joint import joint_of
+from nnx_transforms.arguments import positions_of
+from nnx_transforms.captures import closes_over_objects
+from nnx_transforms.differentiation import keeping_metadata
+from nnx_transforms.lifting import (
+    Callee,
+    Inputs,
+    Inside,
+    is_object,
+    publish,
+    take,
+)
+
+__all__ = ["checkpoint", "remat"]
+
+_MISSING: Any = object()
+_MAX_STRUCTURES = 1024
+_JAX_TAKES_NAMES = "static_argnames" in inspect.signature(jax.checkpoint).parameters
+
+
+def remat(
+    f: Callable[..., Any] = _MISSING,
+    *,
+    prevent_cse: bool | Sequence[bool] = True,
+    static_argnums: int | tuple[int, ...] = (),
+    static_argnames: str | Iterable[str] = (),
+    policy: Callable[..., bool] | None = None,
+) -> Any:
+    """Makes a function whose intermediate values are computed again on the way back.
+
+    Under differentiation only what `policy` says, by default nothing, is kept of what
+    `f` computes; see `jax.checkpoint`. What `f` does to its objects is published once,
+    and the computation that is repeated draws the same random keys, since it starts
+    from the same state.
+
+    Like JAX, this keeps traces: `f` is traced again if the definition of its objects,
+    an abstract value or a static argument changes, and at each call if `f` can be
+    seen to close over objects, so that it reads what they hold now.
+
+    Args:
+        f: A function of any pytrees with objects. Left out, this is a decorator.
+        prevent_cse: As for `jax.checkpoint`.
+        static_argnums: The positions of arguments that are not traced.
+        static_argnames: The names of arguments that are not traced.
+        policy: As for `jax.checkpoint`, such as one of `jax.checkpoint_policies`.
+
+    Returns:
+        A function with the arguments of `f`.
+
+    Raises:
+        TypeError: As `jax.checkpoint` does.
+        ValueError: At a call, if `static_argnums` are out of range, or an object can't
+            be flattened or belongs to another trace.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax, jax.numpy as jnp
+        >>> model = nnx.Dict(w=nnx.Param(jnp.array(2.0)), calls=nnx.BatchStat(0))
+        >>> @nnx.remat
+        ... def layer(model, x):
+        ...     model.calls.value += 1
+        ...     return jnp.sin(model.w.value * x)
+        >>> grads = nnx.grad(layer)(model, 0.0)
+        >>> float(grads.w.value), int(model.calls.value)
+        (0.0, 1)
+    """
+    if f is _MISSING:
+        return functools.partial(
+            remat,
+            prevent_cse=prevent_cse,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+            policy=policy,
+        )
+    names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
+    options = {"prevent_cse": prevent_cse, "policy": policy}
+    rematerialized = _Rematerialized(f, static_argnums, tuple(names), options)
+    return keeping_metadata(f)(lambda *args, **kwargs: rematerialized(args, kwargs))
+
+
+checkpoint = remat
+
+
+class _Rematerialized:
+    """A function, checkpointed for each structure of its objects."""
+
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        static_argnums: Any,
+        static_argnames: tuple[str, ...],
+        options: dict[str, Any],
+    ) -> None:
+        self._f = f
+        self._argnums = static_argnums
+        self._argnames = static_argnames
+        self._options = options
+        self._entries: dict[Any, Callable[..., Any]] = {}
+        self._plain = self._checkpoint_plain()
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        callee = Callee(self._f)
+        function = callee.on(()) if callee.bound else self._f
+        keeps_traces = not closes_over_objects(function)
+        has_objects = bool(callee.bound) or any(
+            map(is_object, jax.tree.leaves((args, kwargs), is_leaf=is_object))
+        )
+        if not has_objects and (_JAX_TAKES_NAMES or not self._argnames):
+            plain = self._plain if keeps_traces else self._checkpoint_plain()
+            values, tree, outcome = plain(*args, **kwargs)
+            return publish((), joint_of(())[0], (), outcome, values, tree)
+        args, kwargs = positions_of(function, args, kwargs)
+        statics = self._statics(function, args, kwargs)
+        dynamic = tuple(None if i in statics else x for i, x in enumerate(args))
+        named = {k: v for k, v in kwargs.items() if k not in statics}
+        inputs = take((dynamic, named), bound=callee.bound)
+        if keeps_traces:
+            checkpointed = self._find(callee, inputs, statics)
+        else:
+            checkpointed = self._checkpoint(callee, inputs, statics)
+        plain_args, plain_kwargs = inputs.plain
+        values, tree, outcome = checkpointed(
+            inputs.values(), *plain_args, **plain_kwargs
+        )
+        return inputs.publish(outcome, values, tree)
+
+    def _statics(
+        self, f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[Any, Any]:
+        """The static arguments of a call by position or name."""
+        argnums = self._argnums
+        numbers = (argnums,) if isinstance(argnums, int) else argnums
+        if not isinstance(numbers, tuple) or not all(
+            isinstance(n, int) and -len(args) <= n < len(args) for n in numbers
+        ):
+            # JAX says what is wrong.
+            jax.checkpoint(lambda *_: (), static_argnums=argnums)(*(0.0 for _ in args))
+        statics: dict[Any, Any] = {n % len(args): args[n] for n in numbers}
+        if self._argnames:
+            parameters = list(inspect.signature(f).parameters)
+            for name in self._argnames:
+                if name in kwargs:
+                    statics[name] = kwargs[name]
+                elif name in parameters and parameters.index(name) < len(args):
+                    number = parameters.index(name)
+                    statics[number] = args[number]
+        return statics
+
+    def _find(
+        self, callee: Callee, inputs: Inputs, statics: dict[Any, Any]
+    ) -> Callable[..., Any]:
+        """The checkpointed function for a structure; its traces are kept by JAX."""
+        key = (
+            inputs.joint.definitions,
+            inputs.skeleton,
+            inputs.bound,
+            tuple((name, static_key(x)) for name, x in statics.items()),
+        )
+        try:
+            known = self._entries.get(key)
+        except TypeError:  # Something static is not hashable.
+            return self._checkpoint(callee, inputs, statics)
+        if known is None:
+            known = self._checkpoint(callee, inputs, statics)
+            if len(self._entries) >= _MAX_STRUCTURES:
+                del self._entries[next(iter(self._entries))]
+            self._entries[key] = known
+        return known
+
+    def _checkpoint(
+        self, callee: Callee, inputs: Inputs, statics: dict[Any, Any]
+    ) -> Callable[..., Any]:
+        # What is kept with a trace must not hold the objects of the call.
+        joint, skeleton, bound = inputs.joint, inputs.skeleton, inputs.bound
+
+        @functools.wraps(self._f, updated=())
+        def pure(values: list[Any], *args: Any, **kwargs: Any) -> Any:
+            inside = Inside(joint, values)
+            function = callee.on([inside.roots[n] for n in bound])
+            args, kwargs = skeleton.fill((args, kwargs), inside.roots)
+            args = tuple(statics.get(i, x) for i, x in enumerate(args))
+            kwargs.update((k, v) for k, v in statics.items() if isinstance(k, str))
+            left = inside.leave(function(*args, **kwargs))
+            return left.values(), left.tree, left.outcome
+
+        options = dict(self._options)
+        prevent_cse = options["prevent_cse"]
+        if isinstance(prevent_cse, Sequence):
+            options["prevent_cse"] = _prevent_cse(inputs, prevent_cse)
+        return jax.checkpoint(pure, **options)
+
+    def _checkpoint_plain(self) -> Callable[..., Any]:
+        """The function for calls without objects: JAX gets the user's arguments."""
+
+        @functools.wraps(self._f, updated=())
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            left = Inside(joint_of(())[0], ()).leave(self._f(*args, **kwargs))
+            return left.values(), left.tree, left.outcome
+
+        options = dict(self._options, static_argnums=self._argnums)
+        if self._argnames and _JAX_TAKES_NAMES:
+            options["static_argnames"] = self._argnames
+        return jax.checkpoint(plain, **options)
+
+
+def _prevent_cse(inputs: Inputs, per_argument: Sequence[bool]) -> Any:
+    """The setting where the values of all objects come first.
+
+    Args:
+        inputs: The arguments.
+        per_argument: The setting of each argument.
+
+    Returns:
+        A prefix for the values and the arguments.
+    """
+    _, named = inputs.plain
+    if named:  # There is no setting for arguments by keyword.
+        return any(per_argument)
+    settings = list(per_argument)
+    of_values = []
+    for position in range(len(inputs.joint.paths)):
+        place, number, *_ = *inputs.variable_path(position), None
+        of_values.append(settings[number] if place == 0 else True)
+    return (of_values, *settings)
