@@ -109,7 +109,9 @@ def test_the_box_itself_on_request():
 def test_a_mesh_constrains_the_value():
     mesh = Mesh(np.array(jax.devices()[:1]), ("model",))
     variables = Sharded(mesh).init(jax.random.key(0), jnp.ones((1, 3)))
-    jaxpr = jax.make_jaxpr(lambda v: Sharded(mesh).apply(v, jnp.ones((1, 3)), mutable=True))
+    jaxpr = jax.make_jaxpr(
+        lambda v: Sharded(mesh).apply(v, jnp.ones((1, 3)), mutable=True)
+    )
     assert "sharding_constraint" in str(jaxpr(variables))
 
 
@@ -204,9 +206,7 @@ def test_custom_boxes_take_part():
         def __call__(self, x):
             return x + self.param("p", lambda key: Custom(jnp.ones(())))
 
-    Many = nn.vmap(
-        Model, {"params": 0}, {"params": True}, metadata_params={"step": 5}
-    )
+    Many = nn.vmap(Model, {"params": 0}, {"params": True}, metadata_params={"step": 5})
     variables = Many().init(jax.random.key(0), jnp.ones(2))
     assert variables["params"]["p"].count == 5
     assert Many().apply(variables, jnp.ones(2)).tolist() == [2, 2]

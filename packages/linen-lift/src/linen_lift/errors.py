@@ -341,8 +341,11 @@ class CallCompactUnboundModuleError(LinenLiftError):
         )
 
 
-class CallSetupUnboundModuleError(LinenLiftError):
-    """`setup` or something it defines was asked for on an unbound module."""
+class CallSetupUnboundModuleError(LinenLiftError, AttributeError):
+    """`setup` or something it defines was asked for on an unbound module.
+
+    It is an `AttributeError` too, so that `hasattr` answers.
+    """
 
     def __init__(self, module: str, name: str) -> None:
         super().__init__(

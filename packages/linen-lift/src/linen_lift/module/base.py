@@ -207,6 +207,8 @@ class Module(_Dataclass):
             The copy. Modules in its fields that belonged to this one are unbound.
         """
         attributes = self.__dict__
+        if self._state is None:
+            raise IncorrectPostInitOverrideError(type(self).__name__)
         values = {name: attributes[name] for name in self._init_names}
         values.update(updates)
         if self.scope is not None:
@@ -719,7 +721,11 @@ def method_of(module: Module, method: Any) -> Callable[..., Any]:
     if method is None:
         method = "__call__"
     if isinstance(method, str):
-        if not callable(getattr(cls, method, None)):
+        # Not `getattr`: a class can be called although its instances cannot.
+        found = next(
+            (b.__dict__[method] for b in cls.__mro__ if method in b.__dict__), 0
+        )
+        if not callable(found):
             attribute = method
             if method == "__call__":
                 raise ApplyModuleInvalidMethodError(cls.__name__, method)
@@ -732,7 +738,6 @@ def method_of(module: Module, method: Any) -> Callable[..., Any]:
                 return target(*args, **kwargs)
 
             return call
-        found: Callable[..., Any] = getattr(cls, method)
         return found
     if isinstance(method, (Module, type)) or not callable(method):
         raise ApplyModuleInvalidMethodError(cls.__name__, method)

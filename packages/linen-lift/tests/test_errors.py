@@ -1,0 +1,603 @@
+"""Every error, with the collection, name and path in its message."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import linen_lift as nn
+from linen_lift import errors
+from linen_lift.scope import DenyList, apply, bind, in_filter, init
+
+KEY = jax.random.key(0)
+X = jnp.ones((2, 3))
+ones = nn.initializers.ones
+
+
+def raised(error, fn, *words):
+    with pytest.raises(error) as info:
+        fn()
+    message = str(info.value)
+    for word in words:
+        assert word in message, f"{word!r} not in {message!r}"
+    assert isinstance(info.value, nn.LinenLiftError)
+    return info.value
+
+
+def at(path, fn):
+    """Runs `fn` with a scope at a path."""
+
+    def run(scope):
+        for name in path.strip("/").split("/"):
+            scope = scope.push(name)
+        return fn(scope)
+
+    return run
+
+
+class Block(nn.Module):
+    fn: Any
+
+    @nn.compact
+    def __call__(self):
+        return self.fn(self)
+
+
+class Outer(nn.Module):
+    """Calls a function of a module at the path /block."""
+
+    fn: Any
+
+    @nn.compact
+    def __call__(self):
+        return Block(self.fn, name="block")()
+
+
+def test_every_error_is_tested_and_exported():
+    source = Path(__file__).read_text()
+    classes = [
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, nn.LinenLiftError)
+    ]
+    assert sorted(classes) == sorted(errors.__all__)
+    for name in classes:
+        assert f"errors.{name}" in source or name == "LinenLiftError", name
+
+
+# --- scopes ---------------------------------------------------------------------
+
+
+def test_invalid_rng():
+    draw = at("a/b", lambda s: s.make_rng("dropout"))
+    raised(
+        errors.InvalidRngError,
+        lambda: apply(draw)({}, rngs={"noise": KEY}),
+        '"dropout"',
+        '"/a/b"',
+        "noise",
+    )
+    raised(errors.InvalidRngError, lambda: bind({}, {"noise": 3}), '"noise"')
+
+
+def test_scope_collection_not_found():
+    raised(
+        errors.ScopeCollectionNotFound,
+        lambda: apply(at("a/b", lambda s: s.param("w", ones, ())))({}),
+        '"params"',
+        '"w"',
+        "/a/b/w",
+    )
+    raised(
+        errors.ScopeCollectionNotFound,
+        lambda: apply(at("a", lambda s: s.variable("state", "n", lambda: 0)))({}),
+        '"state"',
+        '"n"',
+        "/a/n",
+    )
+
+
+def test_scope_param_not_found():
+    raised(
+        errors.ScopeParamNotFoundError,
+        lambda: apply(at("a", lambda s: s.param("w", ones, ())))(
+            {"params": {"a": {"v": 1}}}
+        ),
+        '"params"',
+        '"w"',
+        "/a/w",
+    )
+
+
+def test_scope_variable_not_found():
+    variables = {"state": {"a": {"v": 1}}}
+    get = at("a", lambda s: s.variable("state", "n", lambda: 0))
+    raised(
+        errors.ScopeVariableNotFoundError,
+        lambda: apply(get)(variables),
+        '"state"',
+        '"n"',
+        "/a/n",
+    )
+    without_init = at("a", lambda s: s.variable("state", "n"))
+    raised(
+        errors.ScopeVariableNotFoundError,
+        lambda: apply(without_init, mutable=True)(variables),
+        "init_fn",
+        "/a/n",
+    )
+
+
+def test_scope_param_shape():
+    variables = {"params": {"a": {"w": jnp.ones(3)}}}
+    raised(
+        errors.ScopeParamShapeError,
+        lambda: apply(at("a", lambda s: s.param("w", ones, (4,))))(variables),
+        '"params"',
+        '"w"',
+        "/a/w",
+        "(3,)",
+        "(4,)",
+    )
+
+
+def test_modify_scope_variable():
+    raised(
+        errors.ModifyScopeVariableError,
+        lambda: apply(at("a", lambda s: s.put_variable("state", "n", 1)))({}),
+        '"state"',
+        '"n"',
+        "/a/n",
+        "mutable=['state']",
+    )
+
+
+def test_name_in_use():
+    def twice(scope):
+        scope.param("w", ones, ())
+        scope.param("w", ones, ())
+
+    raised(
+        errors.NameInUseError,
+        lambda: init(at("a", twice))(KEY),
+        '"params"',
+        '"w"',
+        "/a/w",
+    )
+
+    def modules(module):
+        nn.Dense(2, name="x")
+        nn.Dense(2, name="x")
+
+    raised(errors.NameInUseError, lambda: Outer(modules).init(KEY), '"x"', "/block/x")
+
+    def mixed(module):
+        module.param("x", ones, ())
+        nn.Dense(2, name="x")
+
+    raised(errors.NameInUseError, lambda: Outer(mixed).init(KEY), '"x"', "/block/x")
+
+    class InSetup(nn.Module):
+        inner: nn.Module
+
+        def setup(self):
+            self.param("inner", ones, ())
+
+        def __call__(self):
+            return self.inner(X)
+
+    raised(
+        errors.NameInUseError,
+        lambda: InSetup(nn.Dense(2)).init(KEY),
+        '"params"',
+        '"inner"',
+        "/inner",
+    )
+
+
+def test_invalid_scope():
+    kept = []
+    apply(at("a", kept.append))({})
+    raised(errors.InvalidScopeError, lambda: kept[0].get_variable("p", "w"), '"/a"')
+
+
+def test_jax_transform():
+    def leaks(module):
+        return jax.jit(lambda x: nn.Dense(2, name="dense")(x))(X)
+
+    raised(
+        errors.JaxTransformError, lambda: Outer(leaks).init(KEY), '"dense"', "/block"
+    )
+
+    def writes(module):
+        v = module.variable("state", "n", lambda: 0.0)
+
+        def body(x):
+            v.value = x
+            return x
+
+        return jax.vmap(body)(jnp.ones(2))
+
+    raised(
+        errors.JaxTransformError,
+        lambda: Outer(writes).init(KEY),
+        '"state"',
+        '"n"',
+        "/block",
+    )
+
+    def draws(module):
+        return jax.grad(lambda x: x * jax.random.uniform(module.make_rng("noise")))(1.0)
+
+    raised(
+        errors.JaxTransformError,
+        lambda: Outer(draws).apply({}, rngs={"noise": KEY}),
+        '"noise"',
+        "/block",
+    )
+
+    def closes_over(module):
+        dense = nn.Dense(2, name="dense")
+        return nn.remat(lambda m, x: dense(x))(module, X)
+
+    raised(
+        errors.JaxTransformError,
+        lambda: Outer(closes_over).init(KEY),
+        '"kernel"',
+        "/block/dense",
+    )
+
+
+def test_invalid_filter():
+    raised(errors.InvalidFilterError, lambda: in_filter(DenyList(3), "params"), "3")
+    raised(errors.InvalidFilterError, lambda: apply(lambda s: 0, mutable=3), "3")
+
+
+@pytest.mark.parametrize(
+    ("variables", "word"),
+    [(3, "int"), ({3: {}}, "3"), ({"params": 5}, '"params"'), ({"p": {3: 1}}, '"p"')],
+)
+def test_invalid_variables_type(variables, word):
+    raised(
+        errors.ApplyScopeInvalidVariablesTypeError,
+        lambda: apply(lambda s: 0)(variables),
+        word,
+    )
+
+
+def test_invalid_variables_structure():
+    raised(
+        errors.ApplyScopeInvalidVariablesStructureError,
+        lambda: nn.Dense(2).apply({"params": {"params": {"kernel": 1}}}, X),
+        '"params"',
+        "kernel",
+        "/params",
+    )
+
+
+def test_lazy_init():
+    class Data(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return self.variable("stats", "mean", x.mean).value
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return Data(name="data")(x)
+
+    raised(
+        errors.LazyInitError,
+        lambda: Net().lazy_init(KEY, jax.ShapeDtypeStruct((2,), jnp.float32)),
+        '"stats"',
+        '"mean"',
+        "/data/mean",
+    )
+
+
+def test_partitioning_unspecified():
+    boxed = nn.with_partitioning(ones, ("model",))
+    Many = nn.vmap(nn.Dense, {"params": 0}, {"params": True})
+    raised(
+        errors.PartitioningUnspecifiedError,
+        lambda: Many(2, bias_init=boxed).init(KEY, X),
+        "Partitioned",
+        "PARTITION_NAME",
+    )
+
+
+def test_branch_variables():
+    def run(module):
+        child = nn.Dense(2, name="dense")
+        return nn.cond(True, lambda m, x: m(x), lambda m, x: x[:, :2], child, X)
+
+    raised(
+        errors.BranchVariablesError,
+        lambda: Outer(run).init(KEY),
+        '"params"',
+        '"bias"',
+        "/block/dense/bias",
+        "Branch 1",
+    )
+
+    def other_way(module):
+        child = nn.Dense(2, name="dense")
+        return nn.cond(True, lambda m, x: x[:, :2], lambda m, x: m(x), child, X)
+
+    raised(
+        errors.BranchVariablesError,
+        lambda: Outer(other_way).init(KEY),
+        '"bias"',
+        "/block/dense/bias",
+        "Branch 0",
+    )
+
+
+def test_broadcast_variable():
+    def body(module, c, x):
+        module.variable("state", "first", lambda: x)
+        return c, x
+
+    def run(module):
+        loop = nn.scan(body, variable_broadcast="state", split_rngs={"params": False})
+        return loop(module, 0.0, jnp.ones(3))
+
+    raised(
+        errors.BroadcastVariableError,
+        lambda: Outer(run).init(KEY),
+        '"state"',
+        '"first"',
+        "/block/first",
+    )
+
+
+class Pair(nn.Module):
+    a: nn.Module
+
+    @nn.compact
+    def __call__(self, x):
+        f = lambda mdl, x: mdl.a(x) + nn.Dense(2, name="own")(x)
+        return nn.vjp(f, self, x)[0]
+
+
+def test_multiple_scopes():
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self):
+            return Pair(nn.Dense(2, name="shared"), name="pair")(X)
+
+    raised(
+        errors.MultipleScopesError,
+        lambda: Net().init(KEY),
+        '"/shared", "/pair"',
+        "multi_scope=True",
+    )
+
+
+# --- modules ----------------------------------------------------------------------
+
+
+def test_assign_submodule():
+    class Net(nn.Module):
+        def setup(self):
+            self.inner = Inner()
+
+        def __call__(self):
+            return self.inner()
+
+    class Inner(nn.Module):
+        def __call__(self):
+            return nn.Dense(2)
+
+    raised(errors.AssignSubModuleError, lambda: Net().init(KEY), "Dense", "/inner")
+
+    class Declares(Inner):
+        def __call__(self):
+            return self.param("w", ones, ())
+
+    Inner = Declares
+    raised(errors.AssignSubModuleError, lambda: Net().init(KEY), '"w"', "/inner")
+
+    class Unbound(nn.Module):
+        def make(self):
+            return nn.Dense(2)
+
+    raised(errors.AssignSubModuleError, Unbound().make, "Dense", "unbound")
+
+
+def test_set_attribute_in_setup():
+    class Inner(nn.Module):
+        width: int = 3
+
+        def setup(self):
+            self.width = 4
+
+        def __call__(self):
+            return 0
+
+    raised(
+        errors.SetAttributeInModuleSetupError,
+        lambda: Outer(lambda m: Inner(name="inner")()).init(KEY),
+        '"width"',
+        "Inner",
+        "/block/inner",
+    )
+
+
+def test_set_attribute_of_a_frozen_module():
+    def assigns(module):
+        module.state = 3
+
+    raised(
+        errors.SetAttributeFrozenModuleError,
+        lambda: Outer(assigns).init(KEY),
+        '"state"',
+        "Block",
+        "/block",
+    )
+    raised(
+        errors.SetAttributeFrozenModuleError,
+        lambda: setattr(nn.Dense(2), "features", 3),
+        '"features"',
+        "Dense",
+    )
+    raised(
+        errors.SetAttributeFrozenModuleError,
+        lambda: delattr(nn.Dense(2), "features"),
+        '"features"',
+    )
+
+
+def test_multiple_compact_methods():
+    def define():
+        class Net(nn.Module):
+            @nn.compact
+            def a(self):
+                pass
+
+            @nn.compact
+            def b(self):
+                pass
+
+    raised(errors.MultipleMethodsCompactError, define, "Net", "a, b")
+
+
+@pytest.mark.parametrize("name", ["name", "parent"])
+def test_reserved_attributes(name):
+    raised(
+        errors.ReservedModuleAttributeError,
+        lambda: type("Net", (nn.Module,), {"__annotations__": {name: str}}),
+        "Net",
+        f'"{name}"',
+    )
+
+
+@pytest.mark.parametrize("method", [3, "missing", nn.Dense, nn.Dense(2)])
+def test_invalid_method(method):
+    raised(
+        errors.ApplyModuleInvalidMethodError,
+        lambda: nn.Dense(2).apply({}, X, method=method),
+        "Dense",
+        str(method) if method != nn.Dense else "Dense",
+    )
+
+    class Silent(nn.Module):
+        pass
+
+    raised(errors.ApplyModuleInvalidMethodError, lambda: Silent().init(KEY), "Silent")
+
+
+def test_unbound_compact_call():
+    raised(
+        errors.CallCompactUnboundModuleError, lambda: nn.Dense(2)(X), "Dense.__call__"
+    )
+    for use in (
+        lambda: nn.Dense(2).variables,
+        lambda: nn.Dense(2).make_rng(),
+        lambda: nn.remat(nn.Dense)(2)(X),
+        lambda: nn.vjp(lambda m, x: m(x), nn.Dense(2), X),
+    ):
+        raised(errors.CallCompactUnboundModuleError, use, "Dense")
+
+
+def test_unbound_setup():
+    class Net(nn.Module):
+        def setup(self):
+            self.dense = nn.Dense(2)
+
+    raised(errors.CallSetupUnboundModuleError, lambda: Net().dense, "Net.dense")
+    raised(errors.CallSetupUnboundModuleError, Net().setup, "Net.setup")
+    assert not hasattr(Net(), "dense")
+    with pytest.raises(AttributeError, match="nothing"):
+        nn.Dense(2).nothing  # noqa: B018
+
+
+def test_unbind_unbound():
+    raised(errors.CallUnbindOnUnboundModuleError, nn.Dense(2).unbind, "Dense")
+
+
+def test_share_scope_unbound():
+    raised(
+        errors.CallShareScopeOnUnboundModuleError,
+        lambda: nn.share_scope(nn.Dense(2), nn.Dense(3)),
+        "Dense",
+    )
+
+
+def test_class_instead_of_instance():
+    raised(errors.InvalidInstanceModuleError, lambda: nn.Dense.init(KEY, X), "init")
+    raised(errors.InvalidInstanceModuleError, lambda: nn.Dense.apply({}, X), "apply")
+    raised(errors.InvalidInstanceModuleError, lambda: nn.Dense.bind({}, X), "bind")
+    raised(
+        errors.InvalidInstanceModuleError,
+        lambda: nn.init(lambda m: 0, nn.Dense),
+        "parentheses",
+    )
+
+
+def test_post_init_without_super():
+    class Net(nn.Module):
+        def __post_init__(self):
+            pass
+
+        @nn.compact
+        def __call__(self):
+            return 0
+
+    for use in (lambda: Net()(), lambda: Net().init(KEY)):
+        raised(errors.IncorrectPostInitOverrideError, use, "Net", "super()")
+
+
+def test_properties_that_raise_attribute_errors():
+    class Net(nn.Module):
+        @property
+        def width(self):
+            return self.missing
+
+    error = raised(
+        errors.DescriptorAttributeError, lambda: Net().width, "Net", '"width"'
+    )
+    assert "missing" in str(error.__cause__)
+
+
+# --- lifted transforms --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [lambda m: m, lambda m: [m.variable("s", "v", int)]])
+@pytest.mark.parametrize("transform", [nn.jit, nn.remat, nn.fold_rngs])
+def test_transformed_methods_that_return_modules(transform, value):
+    raised(
+        errors.TransformedMethodReturnValueError,
+        lambda: Outer(transform(value)).init(KEY),
+        "<lambda>",
+        "/block",
+    )
+
+
+@pytest.mark.parametrize("target", [3, nn.Dense(2), int])
+def test_transform_targets(target):
+    for transform in (
+        nn.jit,
+        nn.vmap,
+        nn.scan,
+        nn.remat,
+        nn.map_variables,
+        nn.fold_rngs,
+        nn.add_metadata_axis,
+        nn.named_call,
+    ):
+        raised(errors.TransformTargetError, lambda: transform(target), str(target)[:9])
+    raised(
+        errors.TransformTargetError,
+        lambda: nn.custom_vjp(target, target, target),
+        "custom_vjp",
+    )
+    run = lambda m: nn.vjp(target, m, 1.0)
+    raised(errors.TransformTargetError, lambda: Outer(run).init(KEY), "vjp")
+    raised(errors.TransformTargetError, lambda: nn.remat(lambda m: m)(3), "3")
+    raised(errors.TransformTargetError, lambda: nn.vjp(lambda m: m, 3), "3")
+    raised(
+        errors.TransformTargetError, lambda: nn.remat(nn.Dense, methods="nope"), "nope"
+    )
