@@ -295,3 +295,36 @@ def test_dropping_a_graph_with_cycles_frees_everything():
     del root
     garbage.collect()
     assert [f() for f in found] == [None] * 4
+
+
+class Whimsical(gc.Variable):
+    """A variable that claims to equal everything."""
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
+def test_the_type_of_a_variable_changed_in_any_way_is_seen():
+    node = gc.Dict(v=gc.Param(1))
+    gc.graphdef(node)
+    node.v.__class__ = gc.BatchStat
+    assert gc.state(node).v.type is gc.BatchStat
+    object.__setattr__(node.v, "__class__", gc.Cache)
+    assert gc.state(node).v.type is gc.Cache
+    assert isinstance(node.v, gc.Cache)
+    assert node.v.__class__ is gc.Cache
+
+
+@pytest.mark.parametrize("first", [gc.Variable, Whimsical])
+@pytest.mark.parametrize("second", [gc.Variable, Whimsical])
+def test_variables_are_told_apart_even_if_they_claim_to_be_equal(first, second):
+    node = gc.Dict(v=first(1), l=[first(2)])
+    gc.graphdef(node)
+    for new in (second(3), second(4)):
+        vars(node)["v"] = new
+        node["l"][0] = new
+        assert gc.variables(node).flat_state().leaves[0] is new
+        assert gc.graphdef(node).attributes[0].key == "l"
+        assert len(gc.state(node).flat_state()) == 1

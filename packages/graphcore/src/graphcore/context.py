@@ -19,7 +19,7 @@ from graphcore.build import Builder
 from graphcore.filters import Filter
 from graphcore.graphdef import GraphDef, NodeDef, VariableDef
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.leaves import leaves_for
+from graphcore.leaves import leaves_for, merged
 from graphcore.refmap import RefMap, compose_mapping, forget_after
 from graphcore.state import State
 from graphcore.walk import Visit, walk
@@ -327,7 +327,7 @@ class MergeContext:
             if mapping is not None:
                 self._is_last_step = True
                 existing = compose_mapping(mapping, context._outer)
-        whole = State.merge(state, *states) if states else state
+        whole = merged((state, *states))
         objects = dict(self._objects)
         builder = Builder(leaves_for(graphdef, whole), objects, existing)
         node = builder.build(graphdef)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from graphcore.hashable_mapping import HashableMapping
 from graphcore.leaves import (
     leaf_instead_of_nested,
     leaf_of,
+    merged,
     nested_instead_of_leaf,
     raw,
     unmade,
@@ -59,7 +60,7 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
         2
     """
     get_node_impl(node)
-    given = State.merge(state, *states) if states else state
+    given = merged((state, *states))
     if not isinstance(given, Mapping):
         raise ValueError(
             f"Expected a state or a nested mapping, got {type(given).__name__}."
@@ -74,11 +75,13 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
     _Update(given).run(node)
 
 
-def _by_plan(plan: Plan, given: Any) -> tuple[list[Any], list[Any]] | None:
+def _by_plan(plan: Plan, given: Any) -> tuple[Sequence[Any], Sequence[Any]] | None:
     """The variables and values of a plain update; None if there is more to it."""
     lazy = unmade(given)
     if lazy is not None and lazy.layout is plan.layout:
-        return plan.variables, lazy.values
+        if lazy.places is None:
+            return plan.variables, lazy.values
+        return list(map(plan.variables.__getitem__, lazy.places)), lazy.values
     definitions, all_variables = plan.layout.definitions, plan.variables
     variables: list[Any] = []
     values: list[Any] = []

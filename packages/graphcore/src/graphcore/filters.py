@@ -24,6 +24,7 @@ __all__ = [
     "Predicate",
     "WithTag",
     "filters_to_predicates",
+    "looks_at_no_value",
     "to_predicate",
 ]
 
@@ -318,6 +319,28 @@ def to_predicate(filter: Filter, /) -> Predicate:
     raise TypeError(
         f"{filter!r} is not a filter: expected a type, a string, `...`, a bool, None, "
         "a list or tuple of filters, or a callable (path, value) -> bool."
+    )
+
+
+def looks_at_no_value(predicate: Predicate, /) -> bool:
+    """Whether what a predicate says of a variable's state depends on no value.
+
+    Args:
+        predicate: A predicate.
+
+    Returns:
+        Whether path, type and metadata settle it.
+
+    Example:
+        >>> looks_at_no_value(Not('slow')), looks_at_no_value(lambda path, x: True)
+        (True, False)
+    """
+    if isinstance(predicate, Any | All):
+        return all(map(looks_at_no_value, predicate.predicates))
+    if isinstance(predicate, Not):
+        return looks_at_no_value(predicate.predicate)
+    return type(predicate) in (
+        *(Everything, Nothing, OfType, WithTag, PathContains, PathIn),
     )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from graphcore.build import Builder
 from graphcore.filters import Filter
 from graphcore.graphdef import GraphDef, NodeDef
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.leaves import UnmadeState, leaves_for, unmade
+from graphcore.leaves import UnmadeState, leaves_for, merged, unmade
 from graphcore.plans import plan_of
 from graphcore.recipes import Recipe, recipe_of
 from graphcore.refmap import RefMap
@@ -233,9 +233,9 @@ def unflatten(
 
 def _in_order(
     definition: GraphDef[Any], given: Any, recipe: Recipe
-) -> tuple[list[Any], list[HashableMapping[str, Any]] | None]:
+) -> tuple[Sequence[Any], list[HashableMapping[str, Any]] | None]:
     lazy = unmade(given)
-    if lazy is not None and lazy.layout.root is definition:
+    if lazy is not None and lazy.is_all_of(definition):
         return lazy.values, None
     leaves = leaves_for(definition, given)
     values: list[Any] = []
@@ -268,7 +268,7 @@ def merge(
         >>> gc.merge(*gc.split(gc.Dict(a=gc.Param(1)))).a.value
         1
     """
-    return unflatten(graphdef, State.merge(state, *states) if states else state)
+    return unflatten(graphdef, merged((state, *states)))
 
 
 def clone(node: A, /) -> A:

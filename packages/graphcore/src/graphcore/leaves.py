@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from graphcore.errors import path_text
+from graphcore.filters import Predicate, looks_at_no_value
 from graphcore.graphdef import (
     GraphDef,
     LeafAttribute,
@@ -21,31 +22,112 @@ from graphcore.variable_impl import is_variable
 from graphcore.variable_state import VariableState
 from graphcore.walk import Path
 
-__all__ = ["Leaves", "UnmadeState", "leaf_of", "leaves_for", "raw", "unmade"]
+__all__ = ["Leaves", "UnmadeState", "leaf_of", "leaves_for", "merged", "raw", "unmade"]
 
 Leaves: TypeAlias = dict[int, tuple[Any, HashableMapping[str, Any] | None]]
 """Value and metadata by index; None stands for metadata that did not come along."""
 
 _MISSING = object()
+_MAX_SELECTIONS = 16
 
 
 class UnmadeState:
-    """The leaves of a state that nobody has looked at: makes the nested dict."""
+    """The leaves of a state that nobody has looked at: makes the nested dict.
 
-    __slots__ = ("layout", "values")
+    Args:
+        layout: Of the graph.
+        values: The raw values.
+        places: Which of the layout's variables they belong to; None for all.
+    """
 
-    def __init__(self, layout: Layout, values: list[Any]) -> None:
+    __slots__ = ("layout", "places", "values")
+
+    def __init__(
+        self, layout: Layout, values: Sequence[Any], places: Sequence[int] | None = None
+    ) -> None:
         self.layout = layout
         self.values = values
+        self.places = places
+
+    def is_all_of(self, definition: GraphDef[Any]) -> bool:
+        """Whether these are the leaves of just this definition."""
+        return self.places is None and self.layout.root is definition
 
     def __call__(self) -> dict[Any, Any]:
-        layout = self.layout
-        return nested_from_flat(
-            (path, VariableState.of(d.type, value, d.metadata))
-            for path, d, value in zip(
-                layout.paths, layout.definitions, self.values, strict=True
-            )
-        )
+        return nested_from_flat(self._leaves())
+
+    def _leaves(self) -> Iterator[tuple[Path, VariableState[Any]]]:
+        paths, definitions = self.layout.paths, self.layout.definitions
+        places = range(len(paths)) if self.places is None else self.places
+        for place, value in zip(places, self.values, strict=True):
+            d = definitions[place]
+            yield paths[place], VariableState.of(d.type, value, d.metadata)
+
+    def select(
+        self, predicates: tuple[Predicate, ...]
+    ) -> tuple[list[State[Any, Any]], list[Path]]:
+        """Divides the leaves among predicates, as `State.split` does.
+
+        Args:
+            predicates: Each leaf goes to the first that selects it.
+
+        Returns:
+            One state a predicate, and the paths of leaves that none selects.
+        """
+        # Positions among the values here.
+        groups: list[list[int]]
+        rest: list[int]
+        known = self.layout.selections
+        lasting = self.places is None and all(map(looks_at_no_value, predicates))
+        if lasting and predicates in known:
+            groups, rest = known[predicates]
+        else:
+            groups, rest = [[] for _ in predicates], []
+            for i, (path, leaf) in enumerate(self._leaves()):
+                for predicate, group in zip(predicates, groups, strict=True):
+                    if predicate(path, leaf):
+                        group.append(i)
+                        break
+                else:
+                    rest.append(i)
+            if lasting:
+                if len(known) >= _MAX_SELECTIONS:
+                    known.clear()
+                known[predicates] = groups, rest
+        states: list[State[Any, Any]] = []
+        for group in groups:
+            values = list(map(self.values.__getitem__, group))
+            if self.places is not None:
+                group = list(map(self.places.__getitem__, group))
+            states.append(State.lazily(UnmadeState(self.layout, values, group)))
+        paths = [path for path, _ in self._leaves()] if rest else []
+        return states, [paths[i] for i in rest]
+
+
+def merged(states: Sequence[Mapping[Any, Any]]) -> Mapping[Any, Any]:
+    """Unites states; where two have the same path, the later leaf counts.
+
+    Args:
+        states: At least one.
+
+    Returns:
+        A state. The parts into which one state was split are put together without a
+        look at any leaf.
+    """
+    if len(states) == 1:
+        return states[0]
+    parts = [unmade(state) for state in states]
+    layout = parts[0].layout if parts[0] is not None else None
+    values: list[Any] = [_MISSING] * (len(layout.paths) if layout is not None else 0)
+    for part in parts:
+        if part is None or part.layout is not layout:
+            return State.merge(*states)
+        places = range(len(values)) if part.places is None else part.places
+        for place, value in zip(places, part.values, strict=True):
+            values[place] = value
+    if layout is None or any(value is _MISSING for value in values):
+        return State.merge(*states)
+    return State.lazily(UnmadeState(layout, values))
 
 
 def unmade(state: Any) -> UnmadeState | None:
@@ -74,7 +156,7 @@ def leaves_for(definition: GraphDef[Any], given: Any) -> Leaves:
             is due or the reverse, with the path.
     """
     lazy = unmade(given)
-    if lazy is not None and lazy.layout.root is definition:
+    if lazy is not None and lazy.is_all_of(definition):
         definitions = lazy.layout.definitions
         return {
             d.index: (v, None) for d, v in zip(definitions, lazy.values, strict=True)

@@ -19,9 +19,9 @@ clears it, so that what was replaced can be collected at once.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from itertools import chain
-from operator import attrgetter, is_
+from operator import attrgetter, is_, itemgetter
 from typing import Any
 
 from graphcore._jax import TraceState, current_trace
@@ -33,7 +33,7 @@ from graphcore.refmap import RefMap
 from graphcore.registry import find_node_impl
 from graphcore.state import nested_from_flat
 from graphcore.variable_impl import VariableImpl, find_variable_impl
-from graphcore.variables import OWN, metadata_epoch
+from graphcore.variables import OWN, comparing, metadata_epoch
 from graphcore.walk import Path, Visit, walk
 
 __all__ = ["Layout", "Plan", "plan_of"]
@@ -42,13 +42,20 @@ _values_of: Callable[[dict[Any, Any]], Any] = dict.values
 _dict_of = attrgetter("__dict__")
 
 
+def _picker(positions: Sequence[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
+    """A function that picks the entries at some positions of a list, in C."""
+    if len(positions) < 2:
+        return lambda entries: tuple(entries[i] for i in positions)
+    return itemgetter(*positions)
+
+
 class Layout:
     """The variables of a definition in order of index: where they stand, what they are.
 
     It refers to no object of the graph, so states may keep it.
     """
 
-    __slots__ = ("_places", "definitions", "paths", "root")
+    __slots__ = ("_places", "definitions", "paths", "root", "selections")
 
     def __init__(
         self,
@@ -60,6 +67,8 @@ class Layout:
         self.paths = paths
         self.definitions = definitions
         self._places: dict[Any, Any] | None = None
+        # Which variables filters select; see `leaves`.
+        self.selections: dict[Any, Any] = {}
 
     def places(self) -> dict[Any, Any]:
         """The position of each variable, in nested dicts as a state has them."""
@@ -84,21 +93,19 @@ class Plan:
     __slots__ = (
         "__weakref__",
         "_children",
-        "_containers",
         "_dicts",
         "_epoch",
+        "_facts",
         "_foreign_metadata",
-        "_keys",
         "_lists",
         "_mutable_statics",
+        "_needs_closer_look",
         "_nodes",
-        "_root_dict",
+        "_pick",
+        "_picked",
         "_root_type",
-        "_sizes",
         "_stranger_types",
         "_strangers",
-        "_typed",
-        "_types",
         "_unwatched",
         "all_owned",
         "can_be_kept",
@@ -127,24 +134,40 @@ class Plan:
         self.joint: Any = None
         self.combined: dict[Any, Any] = {}
 
-        # The root itself must not be kept; its `__dict__` doesn't refer to it.
         self._root_type: type[Any] | None = type(root)
-        self._root_dict = getattr(root, "__dict__", None)
-        dicts = [c for c in visit.containers if isinstance(c, dict)]
-        lists = [c for c in visit.containers if not isinstance(c, dict)]
-        inner = [
-            n for _, n in visit.nodes if n is not root and isinstance(n, OwnedNode)
+        # The root itself must not be kept, nor its `__dict__`, which can be replaced.
+        own = [n for _, n in visit.nodes if isinstance(n, OwnedNode)]
+        self._nodes = [n for n in own if n is not root]
+        node_dicts = {id(n.__dict__) for n in own}
+        self._dicts = [
+            c
+            for c in visit.containers
+            if isinstance(c, dict) and id(c) not in node_dicts
         ]
-        # `vars(node)` can be replaced as a whole, so it is compared as well.
-        self._nodes = inner
-        self._dicts: list[Any] = dicts
-        self._lists: list[Any] = lists
-        self._containers: list[Any] = [*dicts, *lists]
-        self._sizes = list(map(len, self._containers))
-        self._keys = list(chain.from_iterable(dicts))
-        self._children = list(self._present_children())
-        self._typed = [*self.variables, *inner]
-        self._types = list(map(type, self._typed))
+        self._lists = [c for c in visit.containers if not isinstance(c, dict)]
+        if isinstance(root, OwnedNode):
+            dicts = [root.__dict__, *map(_dict_of, self._nodes), *self._dicts]
+            children = [
+                *chain.from_iterable(map(_values_of, dicts)),
+                *chain.from_iterable(self._lists),
+            ]
+            self._facts = [
+                *map(len, dicts),
+                *map(len, self._lists),
+                *map(type, self._nodes),
+                *chain.from_iterable(dicts),
+            ]
+            self._children = children
+            # Variables are compared by identity as a plan compares them, with `==`;
+            # all other children are picked out.
+            self._pick = _picker(
+                [
+                    position
+                    for position, child in enumerate(children)
+                    if find_variable_impl(type(child)) is not OWN
+                ]
+            )
+            self._picked = self._pick(children)
         self._strangers = visit.strangers
         self._stranger_types = list(map(type, visit.strangers))
         self._unwatched = visit.unwatched
@@ -164,42 +187,65 @@ class Plan:
             if not leaf.impl.is_owned
         ]
 
+        self._needs_closer_look = bool(
+            self._strangers
+            or self._mutable_statics
+            or self._foreign_metadata
+            or self._unwatched
+        )
+
     def clear(self) -> None:
         """Makes the plan hold no longer, and lets go of all objects."""
         self._root_type = None
         self.variables = []
         self.impls = []
         self.combined = {}
-        self._root_dict = None
-        self._dicts = self._lists = self._containers = []
-        self._keys = self._children = []
-        self._nodes = self._typed = []
+        self._dicts = self._lists = []
+        self._nodes = []
+        self._facts = self._children = []
+        self._picked = ()
         self._strangers = self._unwatched = []
         self._mutable_statics = []
         self._foreign_metadata = []
 
-    def _present_children(self) -> Iterator[Any]:
-        """What all containers hold now, and the `__dict__` each node has now."""
-        return chain(
-            chain.from_iterable(map(_values_of, self._dicts)),
-            chain.from_iterable(self._lists),
-            map(_dict_of, self._nodes),
-        )
-
     def holds(self, root: Any) -> bool:
         """Tells whether walking the graph now would give this plan again.
 
-        Few passes, each of them in C: on a small graph it is their number that costs.
+        Few passes, each of them in C: on a small graph it is their number that costs,
+        on a large one the calls for each child. `list.__eq__` makes none where both
+        sides hold the same object.
         """
+        if type(root) is not self._root_type:
+            return False
+        nodes, lists = self._nodes, self._lists
+        dicts = [root.__dict__, *map(_dict_of, nodes), *self._dicts]
+        # How many children there are, of what types nodes are, and all keys.
+        facts = [
+            *map(len, dicts),
+            *map(len, lists),
+            *map(type, nodes),
+            *chain.from_iterable(dicts),
+        ]
+        children = [
+            *chain.from_iterable(map(_values_of, dicts)),
+            *chain.from_iterable(lists),
+        ]
+        comparing.by_identity = True
+        try:
+            return (
+                facts == self._facts
+                and all(map(is_, self._pick(children), self._picked))
+                and children == self._children
+                and (self._epoch is metadata_epoch.mark or self._metadata_holds())
+                and (not self._needs_closer_look or self._holds_closer())
+            )
+        finally:
+            comparing.by_identity = False
+
+    def _holds_closer(self) -> bool:
+        """Whether all holds that doesn't show in the children of a container."""
         return (
-            type(root) is self._root_type
-            and root.__dict__ is self._root_dict
-            and list(map(len, self._containers)) == self._sizes
-            and list(chain.from_iterable(self._dicts)) == self._keys
-            and all(map(is_, self._present_children(), self._children))
-            and list(map(type, self._typed)) == self._types
-            and (self._epoch is metadata_epoch.mark or self._metadata_holds())
-            and (not self._strangers or self._strangers_hold())
+            (not self._strangers or self._strangers_hold())
             and (not self._mutable_statics or self._statics_hold())
             and (not self._foreign_metadata or self._foreign_metadata_holds())
             and (not self._unwatched or self._unwatched_hold())
@@ -210,6 +256,10 @@ class Plan:
         for variable, definition, impl in zip(
             self.variables, self.layout.definitions, self.impls, strict=True
         ):
+            if type(variable) is not definition.type:
+                return False
+            if type(variable) is not definition.type:
+                return False
             found = impl.metadata(variable)
             if found is not definition.metadata and found != definition.metadata:
                 return False

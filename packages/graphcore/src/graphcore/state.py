@@ -147,22 +147,26 @@ class State(MutableMapping[K, Any], Generic[K, L]):
         (2, 2, ['a', 'b'])
     """
 
-    __slots__ = ("__weakref__", "_nested", "_unmade")
+    __slots__ = ("__weakref__", "_depth", "_nested", "_unmade")
 
+    # How far below the root of a pytree this state stands, while JAX visits it.
+    _depth: int
     _nested: dict[Any, Any]
     _unmade: Callable[[], dict[Any, Any]] | None
 
     def __init__(
         self, mapping_or_pairs: Mapping[K, Any] | Iterable[tuple[K, Any]] = (), /
     ) -> None:
-        object.__setattr__(self, "_unmade", None)
-        object.__setattr__(self, "_nested", _as_nested(dict(mapping_or_pairs)))
+        _set_depth(self, 0)
+        _set_unmade(self, None)
+        _set_nested(self, _as_nested(dict(mapping_or_pairs)))
 
     @classmethod
-    def _view(cls, nested: dict[Any, Any]) -> Self:
+    def _view(cls, nested: dict[Any, Any], depth: int = 0) -> Self:
         state = cls.__new__(cls)
-        object.__setattr__(state, "_unmade", None)
-        object.__setattr__(state, "_nested", nested)
+        _set_depth(state, depth)
+        _set_unmade(state, None)
+        _set_nested(state, nested)
         return state
 
     @classmethod
@@ -180,7 +184,8 @@ class State(MutableMapping[K, Any], Generic[K, L]):
             1
         """
         state = cls.__new__(cls)
-        object.__setattr__(state, "_unmade", make_nested)
+        _set_depth(state, 0)
+        _set_unmade(state, make_nested)
         return state
 
     @property
@@ -188,8 +193,8 @@ class State(MutableMapping[K, Any], Generic[K, L]):
         """The nested plain dict itself; changes to it change the state."""
         unmade = self._unmade
         if unmade is not None:
-            object.__setattr__(self, "_nested", unmade())
-            object.__setattr__(self, "_unmade", None)
+            _set_nested(self, unmade())
+            _set_unmade(self, None)
         return self._nested
 
     # The mapping
@@ -216,7 +221,7 @@ class State(MutableMapping[K, Any], Generic[K, L]):
         return key in self.raw_mapping
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_nested", "_unmade") or name.startswith("__"):
+        if name in ("_depth", "_nested", "_unmade") or name.startswith("__"):
             raise AttributeError(name)
         try:
             return self[name]  # type: ignore[index]
@@ -246,12 +251,10 @@ class State(MutableMapping[K, Any], Generic[K, L]):
     def __repr__(self) -> str:
         return text(self)
 
-    def __getstate__(self) -> dict[Any, Any]:
-        return self.raw_mapping
-
-    def __setstate__(self, nested: dict[Any, Any]) -> None:
-        object.__setattr__(self, "_unmade", None)
-        object.__setattr__(self, "_nested", nested)
+    def __reduce__(self) -> tuple[Any, ...]:
+        if _is_deep(self.raw_mapping):  # pickle recurses
+            return State.from_flat_path, (list(self.flat_state()),)
+        return State._view, (self.raw_mapping,)
 
     # Flat and nested forms
 
@@ -326,34 +329,39 @@ class State(MutableMapping[K, Any], Generic[K, L]):
             >>> s.replace_by_pure_dict({'a': 2}); s.a.value
             2
         """
-        own = dict(self.flat_state())
-        changed: dict[Path, Any] = {}
-
-        def visit(path: Path, given: Any) -> None:
-            if path in own:
-                leaf: Any = own[path]
-                is_state = isinstance(leaf, VariableState)
-                changed[path] = leaf.replace(given) if is_state else given
-            elif isinstance(given, Mapping):
-                for key, item in given.items():
-                    visit((*path, key), item)
-            else:
-                twin = tuple(
-                    int(k) if isinstance(k, str) and k.isdecimal() else k for k in path
-                )
-                if twin not in own:
+        changed: list[tuple[dict[Any, Any], Any, Any]] = []
+        pending: list[tuple[Path, dict[Any, Any], Mapping[Any, Any]]] = [
+            ((), self.raw_mapping, pure_dict)
+        ]
+        while pending:
+            path, own, given = pending.pop()
+            for given_key, item in given.items():
+                key = _own_key(own, given_key)
+                where = (*path, key)
+                if key not in own:
                     raise ValueError(
-                        f"The path {path_text(path)!r} of the dict is not in the "
-                        f"state; its paths are {list(map(path_text, own))}."
+                        f"The path {path_text(where)!r} of the dict is not in the "
+                        f"state, which has the keys {list(own)} there."
                     )
-                visit(twin, given)
-
-        visit((), pure_dict)
-        for path, leaf in changed.items():
-            target = self.raw_mapping
-            for key in path[:-1]:
-                target = target[key]
-            target[path[-1]] = leaf
+                leaf = own[key]
+                if type(leaf) is dict:
+                    if not isinstance(item, Mapping):
+                        raise ValueError(
+                            f"Got a leaf of type {type(item).__name__} at "
+                            f"{path_text(where)!r}, where the state has a subtree."
+                        )
+                    pending.append((where, leaf, item))
+                    continue
+                value = leaf.value if isinstance(leaf, VariableState) else leaf
+                if isinstance(item, Mapping) and not isinstance(value, Mapping):
+                    raise ValueError(
+                        f"Got a dict with the keys {list(item)} at "
+                        f"{path_text(where)!r}, where the state has a leaf."
+                    )
+                is_state = isinstance(leaf, VariableState)
+                changed.append((own, key, leaf.replace(item) if is_state else item))
+        for own, key, leaf in changed:
+            own[key] = leaf
 
     # Selections
 
@@ -361,6 +369,10 @@ class State(MutableMapping[K, Any], Generic[K, L]):
         self, filters: Sequence[Filter]
     ) -> tuple[list[State[K, L]], list[Path]]:
         predicates = filters_to_predicates(filters)
+        select = getattr(self._unmade, "select", None)
+        if select is not None:
+            found: tuple[list[State[K, L]], list[Path]] = select(predicates)
+            return found
         groups: list[list[tuple[Path, L]]] = [[] for _ in predicates]
         unmatched: list[Path] = []
         for path, leaf in self.flat_state():
@@ -478,6 +490,18 @@ class State(MutableMapping[K, Any], Generic[K, L]):
         )
 
 
+def _own_key(own: Mapping[Any, Any], key: Any) -> Any:
+    """The key of a dict that one that went through JSON means."""
+    if key not in own and isinstance(key, str):
+        try:
+            number = int(key)
+        except ValueError:
+            return key
+        if number in own and str(number) == key:
+            return number
+    return key
+
+
 def _as_nested(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
     """Copies a nested mapping into nested plain dicts, any depth."""
     result: dict[Any, Any] = {}
@@ -536,19 +560,51 @@ def nested_from_flat(pairs: Iterable[tuple[Path, Any]]) -> dict[Any, Any]:
     return root
 
 
+_set_depth = State.__dict__["_depth"].__set__
+_set_nested = State.__dict__["_nested"].__set__
+_set_unmade = State.__dict__["_unmade"].__set__
+
+# JAX recurses into pytrees, so what is nested more deeply is one node for it.
+_MAX_DEPTH = 100
+
+
+class _Paths(tuple[Path, ...]):
+    """Stands for the keys of a state whose children are all leaves below it."""
+
+    __slots__ = ()
+
+
+def _is_deep(nested: dict[Any, Any]) -> bool:
+    level = [nested]
+    for _ in range(_MAX_DEPTH):
+        level = [x for node in level for x in node.values() if type(x) is dict]
+        if not level:
+            return False
+    return True
+
+
 def _state_flatten(state: State[Any, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    keys = tuple(state)
-    return tuple(map(state.__getitem__, keys)), keys
+    nested, below = state.raw_mapping, state._depth + 1
+    if below > _MAX_DEPTH:
+        flat = state.flat_state()
+        return flat.leaves, _Paths(flat.paths)
+    keys = tuple(sorted(nested, key=key_order))
+    children = (nested[key] for key in keys)
+    return tuple(
+        [State._view(x, below) if type(x) is dict else x for x in children]
+    ), keys
 
 
 def _state_flatten_with_keys(
     state: State[Any, Any],
 ) -> tuple[tuple[tuple[Any, Any], ...], tuple[Any, ...]]:
-    keys = tuple(state)
-    return tuple((jax.tree_util.DictKey(key), state[key]) for key in keys), keys
+    children, keys = _state_flatten(state)
+    return tuple(zip(map(jax.tree_util.DictKey, keys), children, strict=True)), keys
 
 
 def _state_unflatten(keys: tuple[Any, ...], children: Iterable[Any]) -> State[Any, Any]:
+    if type(keys) is _Paths:
+        return State._view(nested_from_flat(zip(keys, children, strict=True)))
     # The children may be anything JAX passes around inside a tree operation, so only
     # states, which were made here, are turned back into plain dicts.
     return State._view(

@@ -146,12 +146,17 @@ class NodeStates(Generic[S]):
 
 jax.tree_util.register_pytree_with_keys(
     NodeStates,
+    # The definition is a child without leaves rather than a part of the treedef, so
+    # that node states without one can be a prefix of those with one.
     lambda x: (
-        ((jax.tree_util.GetAttrKey("states"), x.states),),
-        (x._graphdef, x.metadata),
+        (
+            (jax.tree_util.GetAttrKey("graphdef"), x._graphdef),
+            (jax.tree_util.GetAttrKey("states"), x.states),
+        ),
+        x.metadata,
     ),
-    lambda aux, children: NodeStates(aux[0], children[0], aux[1]),
-    lambda x: ((x.states,), (x._graphdef, x.metadata)),
+    lambda metadata, children: NodeStates(children[0], children[1], metadata),
+    lambda x: ((x._graphdef, x.states), x.metadata),
 )
 
 

@@ -14,7 +14,9 @@ another one; see `TraceContextError`.
 
 from __future__ import annotations
 
+import functools
 import operator
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -76,6 +78,19 @@ class _Epoch:
 
 
 metadata_epoch = _Epoch()
+
+
+class _Comparing(threading.local):
+    """Whether this thread is comparing the children of nodes with recorded ones.
+
+    Two lists are compared much faster than by a call for each entry, if `==` between
+    variables means the same as `is` meanwhile.
+    """
+
+    by_identity = False
+
+
+comparing = _Comparing()
 _SLOTS = frozenset(("_raw_value", "_metadata", "_trace"))
 
 
@@ -112,7 +127,32 @@ def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return method
 
 
-class Variable(Generic[A]):
+def _with_identity(equal: Callable[[Any, object], Any]) -> Any:
+    """Makes a subclass's own `__eq__` respect `comparing`."""
+
+    @functools.wraps(equal)
+    def method(self: Any, other: object) -> Any:
+        return self is other if comparing.by_identity else equal(self, other)
+
+    method._by_identity_too = True  # type: ignore[attr-defined]
+    return method
+
+
+def _set_class(variable: Any, kind: type[Any]) -> None:
+    variable._check_writable()
+    _class_of_object.__set__(variable, kind)
+    metadata_epoch.advance()
+
+
+_class_of_object: Any = object.__dict__["__class__"]
+# The type of a variable can be changed by assignment to `__class__`; a property sees
+# that even where the assignment goes past `__setattr__`.
+_Retypable: Any = type(
+    "_Retypable", (), {"__slots__": (), "__class__": property(type, _set_class)}
+)
+
+
+class Variable(_Retypable, Generic[A]):
     """A mutable box around one value, with metadata.
 
     Args:
@@ -141,6 +181,9 @@ class Variable(Generic[A]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._has_hook_methods = any(hasattr(cls, hook) for hook in HOOKS)
+        equal = cls.__eq__
+        if equal is not Variable.__eq__ and not hasattr(equal, "_by_identity_too"):
+            cls.__eq__ = _with_identity(equal)  # type: ignore[method-assign]
 
     def __init__(self, value: A | VariableMetadata[A], **metadata: Any) -> None:
         if isinstance(value, VariableMetadata):
@@ -276,8 +319,6 @@ class Variable(Generic[A]):
             raise AttributeError(name)
         if hasattr(type(self), name) and name not in HOOKS:
             object.__setattr__(self, name, value)
-            if name == "__class__":
-                metadata_epoch.advance()
             return
         self._check_writable()
         self._replace_metadata(_checked_metadata({**self._metadata, name: value}))
@@ -456,6 +497,8 @@ class Variable(Generic[A]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Variable):
             return NotImplemented
+        if comparing.by_identity:
+            return self is other
         return self is other or (
             type(self) is type(other)
             and self._metadata == other._metadata
