@@ -1,86 +1,108 @@
-"""Does a function close over objects?
+"""Finding the objects that a function captures.
 
-JAX keeps the trace of a checkpointed function and uses it again when the function is
-called with like arguments. What the function closes over is then as it was when it was
-traced. For an array that is all there is; but an object changes in place, and whoever
-closes over it expects to read what it holds now.
+Python keeps what a function captures in its cells, its defaults, the globals that its
+code names, and, for methods and partial functions, beside it.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jax
-
+from graphcore import RefMap
 from nnx_transforms.lifting import is_object
 
-__all__ = ["closes_over_objects"]
+__all__ = ["captured_objects"]
+
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
 
 
-def closes_over_objects(f: Any) -> bool:
-    """Tells whether a function can be seen to read objects that are no arguments.
+def captured_objects(f: Any) -> list[Any]:
+    """Finds the graph nodes and variables that a function captures.
 
-    Looks at what it closes over, its defaults and the global names that it uses, and
-    at those of the functions found there that are from the same module.
+    Functions that it captures are looked into as well; of their globals, only if they
+    are of the same module.
 
     Args:
         f: Any callable.
 
     Returns:
-        Whether an object was found.
+        The objects, each once, in the order in which they are found.
 
     Example:
-        >>> import nnx_transforms as nnx
-        >>> def make(count):
-        ...     return lambda x: x * count.value
-        >>> closes_over_objects(make(nnx.Param(1))), closes_over_objects(make)
-        (True, False)
+        >>> import graphcore as gc
+        >>> def scaled():
+        ...     w = gc.Param(2.0)
+        ...     return lambda x: x * w.value
+        >>> captured_objects(scaled())
+        [Param(2.0)]
     """
+    found: RefMap[Any, None] = RefMap()
+    seen: RefMap[Any, None] = RefMap()
+    home = _globals_of(f)
     pending = [f]
-    seen: set[int] = set()
     while pending:
         x = pending.pop()
-        if id(x) in seen:
+        if isinstance(x, _PLAIN) or x in seen:
             continue
-        seen.add(id(x))
+        seen[x] = None
         if is_object(x):
-            return True
-        if isinstance(x, functools.partial):
-            pending += [x.func, *x.args, *x.keywords.values()]
-        elif inspect.ismethod(x):
-            pending += [x.__self__, x.__func__]
-        elif inspect.isfunction(x):
-            pending += _captured(x)
-        elif isinstance(x, list | tuple | dict):
-            leaves = jax.tree.leaves(x, is_leaf=is_object)
-            pending += [leaf for leaf in leaves if leaf is not x]
-    return False
+            found[x] = None
+        else:
+            pending += reversed(list(_contents(x, home)))
+    return list(found)
 
 
-def _captured(f: types.FunctionType) -> Iterator[Any]:
-    """What a function reads besides its arguments."""
-    for cell in f.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    yield from f.__defaults__ or ()
-    yield from (f.__kwdefaults__ or {}).values()
-    for name in _names(f.__code__):
-        x = f.__globals__.get(name)
-        if inspect.isfunction(x):
-            if x.__globals__ is f.__globals__:
-                yield x
-        elif x is not None and not isinstance(x, type | types.ModuleType):
-            yield x
+def _globals_of(f: Any) -> Any:
+    while True:
+        if isinstance(f, types.MethodType):
+            f = f.__func__
+        elif isinstance(f, functools.partial):
+            f = f.func
+        elif isinstance(f, types.FunctionType):
+            return f.__globals__
+        elif hasattr(f, "__wrapped__"):
+            f = f.__wrapped__
+        else:
+            return getattr(type(f).__call__, "__globals__", None)
 
 
-@functools.lru_cache(maxsize=1024)
-def _names(code: types.CodeType) -> tuple[str, ...]:
-    """The names that may be global, also those in functions defined inside."""
-    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
-    return code.co_names + tuple(name for c in inner for name in _names(c))
+def _contents(x: Any, home: Any) -> Iterator[Any]:
+    if isinstance(x, types.MethodType):
+        yield x.__self__
+        yield x.__func__
+    elif isinstance(x, functools.partial):
+        yield x.func
+        yield from x.args
+        yield from x.keywords.values()
+    elif isinstance(x, types.FunctionType):
+        for cell in x.__closure__ or ():
+            try:
+                yield cell.cell_contents
+            except ValueError:  # not filled yet
+                continue
+        yield from x.__defaults__ or ()
+        yield from (x.__kwdefaults__ or {}).values()
+        if x.__globals__ is home:
+            names = dict.fromkeys(_names(x.__code__))
+            yield from (home[name] for name in names if name in home)
+    elif isinstance(x, Mapping):
+        yield from x.values()
+    elif isinstance(x, list | tuple | set | frozenset):
+        yield from x
+    else:
+        # Compiled and wrapped functions; and plain objects that hold others.
+        if hasattr(x, "__wrapped__"):
+            yield x.__wrapped__
+        attributes = getattr(x, "__dict__", None)
+        if isinstance(attributes, dict):
+            yield from attributes.values()
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
