@@ -140,11 +140,11 @@ class _Vmapped:
 
         def pure(values: Any, plain: Any) -> Any:
             left = body.run(values, plain)
-            groups, outcome = body.groups.divide(left)
+            groups, outcome = body.divide(left)
             return groups, outcome, left.tree
 
         in_axes = inputs.prefixes, plain_prefix(axes)
-        out_axes = list(body.groups.settings), None, self._plain_axes[1]
+        out_axes = list(body.settings), None, self._plain_axes[1]
         try:
             groups, outcome, tree = jax.vmap(pure, in_axes, out_axes, **self._options)(
                 values, inputs.plain
@@ -168,17 +168,17 @@ class _Vmapped:
         @functools.wraps(self._f, updated=updated_by(self._f))
         def pure(*args: Any, **kwargs: Any) -> Any:
             left = body.run((), (*args, kwargs))
-            groups, outcome = body.groups.divide(left)
+            groups, outcome = body.divide(left)
             return groups, outcome, left.tree
 
         in_axes, plain_out = self._plain_axes
-        out_axes = list(body.groups.settings), None, plain_out
+        out_axes = list(body.settings), None, plain_out
         try:
             groups, outcome, tree = jax.vmap(pure, in_axes, out_axes, **self._options)(
                 *args, **kwargs
             )
         except (TypeError, ValueError) as error:
-            if body.notes and body.returns_objects:
+            if body.returns_objects and body.notes is not None:
                 check_out_ranks(body, error)
                 axes = None, axes_of_arguments("vmap", in_axes, args)
                 check_broadcast(body, (), (*args, kwargs), axes, self._options, error)

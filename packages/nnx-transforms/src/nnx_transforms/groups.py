@@ -9,7 +9,7 @@ known beforehand, though, so values leave in one list a setting.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -32,9 +32,9 @@ from nnx_transforms.lifting import (
 from nnx_transforms.metadata_axes import PARTITION_NAME, add_axis, remove_axis
 
 __all__ = [
-    "Groups",
     "MappedBody",
     "Note",
+    "Static",
     "check_plain_prefix",
     "is_axis",
     "is_mapping",
@@ -130,34 +130,18 @@ def without_objects(inputs: Inputs) -> Inputs:
     )
 
 
-class Groups:
-    """The settings that variables can have on the way out.
+@dataclass(frozen=True)
+class Static:
+    """An argument that is part of the structure of the arguments.
 
     Args:
-        found: Settings, some of them repeatedly.
-
-    Attributes:
-        settings: The distinct ones.
+        value: Anything hashable.
     """
 
-    def __init__(self, found: Sequence[Any]) -> None:
-        self.settings: tuple[Any, ...] = tuple(dict.fromkeys(found))
+    value: Any
 
-    def divide(self, left: Left) -> tuple[list[list[Any]], Outcome]:
-        """Divides what was written by setting.
 
-        Args:
-            left: What the function left behind.
-
-        Returns:
-            The values, one list a setting; and the outcome in the order of these.
-        """
-        numbers: list[list[int]] = [[] for _ in self.settings]
-        for number, written in enumerate(left.written):
-            numbers[self.settings.index(written.prefix)].append(number)
-        values = left.values()
-        outcome = left.outcome.select(list(chain.from_iterable(numbers)))
-        return [[values[i] for i in group] for group in numbers], outcome
+jax.tree_util.register_static(Static)
 
 
 @dataclass(frozen=True)
@@ -185,9 +169,10 @@ class MappedBody:
         inputs: Its arguments; only their structure is used.
         out_prefix: The prefix of its output.
         transform_metadata: What to tell variables about a mapped axis.
+        keep: Variables that count as written in any case.
 
     Attributes:
-        groups: The settings with which values can leave.
+        settings: The distinct settings with which values can leave.
         notes: What the function wrote when it last returned; None before.
         returns_objects: Whether objects were in the output then.
     """
@@ -198,16 +183,19 @@ class MappedBody:
         inputs: Inputs,
         out_prefix: Any,
         transform_metadata: Mapping[str, Any],
+        keep: Container[int] = (),
     ) -> None:
         self._callee = callee
         self.inputs = inputs
         self._out_prefix = out_prefix
         self._metadata = transform_metadata
+        self._keep = keep
         given = chain.from_iterable(
             prefix.settings if is_mapping(prefix) else [prefix]
             for prefix in inputs.root_prefixes
         )
-        self.groups = Groups([*given, *inputs.prefixes, *prefix_leaves(out_prefix)])
+        found = [*given, *inputs.prefixes, *prefix_leaves(out_prefix)]
+        self.settings = tuple(dict.fromkeys(map(self.setting, found)))
         self.notes: list[Note] | None = None
         self.returns_objects = False
 
@@ -224,6 +212,7 @@ class MappedBody:
         self.notes = None
         inputs = self.inputs
         inside, function, (*args, kwargs) = inputs.enter(self._callee, values, plain)
+        args = [x.value if isinstance(x, Static) else x for x in args]
         tells = PARTITION_NAME in self._metadata
         if tells:
             for variable, prefix, path in zip(
@@ -242,7 +231,7 @@ class MappedBody:
             for w in everything.written:
                 if is_axis(w.prefix):
                     add_axis(w.variable, w.prefix, self._metadata, w.path[1:])
-        left = inside.leave(out, *prefixes)
+        left = inside.leave(out, *prefixes, keep=self._keep)
         # No value may be kept here: that would leak tracers.
         self.notes = [
             Note(w.path, w.prefix, _least_rank(w.value), _varying(w.value))
@@ -262,6 +251,28 @@ class MappedBody:
             args: The positional arguments, with inner objects.
             out: The output, with inner objects.
         """
+
+    @staticmethod
+    def setting(prefix: Any) -> Any:
+        """What a prefix of a variable says to JAX."""
+        return prefix
+
+    def divide(self, left: Left) -> tuple[list[list[Any]], Outcome]:
+        """Divides what the function wrote by setting.
+
+        Args:
+            left: What it left behind.
+
+        Returns:
+            The values, one list a setting; and the outcome in the order of these.
+        """
+        numbers: list[list[int]] = [[] for _ in self.settings]
+        for number, written in enumerate(left.written):
+            group = self.settings.index(self.setting(written.prefix))
+            numbers[group].append(number)
+        values = left.values()
+        outcome = left.outcome.select(list(chain.from_iterable(numbers)))
+        return [[values[i] for i in group] for group in numbers], outcome
 
     def place(self, path: Path) -> str:
         """Where a variable is, for messages."""
@@ -295,7 +306,10 @@ def _varying(value: Any) -> frozenset[Any]:
     found: set[Any] = set()
     for leaf in jax.tree.leaves(value):
         try:
-            found |= jax.typeof(leaf).vma
-        except (AttributeError, TypeError):
+            kind = jax.typeof(leaf)
+        except TypeError:
             continue
+        manual = getattr(kind, "manual_axis_type", None)
+        # The attribute of older versions of JAX is deprecated in newer ones.
+        found |= getattr(kind, "vma", frozenset()) if manual is None else manual.varying
     return frozenset(found)

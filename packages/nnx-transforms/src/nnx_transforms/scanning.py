@@ -147,8 +147,8 @@ def _scanned(body: _Body, axes: Any, options: dict[str, Any]) -> Any:
         body.check_written(left)
         check_out_ranks(body, None)
         new = _replaced(now, {w.position: w.value for w in left.written})
-        groups, outcome = body.groups.divide(left)
-        for group, setting in zip(groups, body.groups.settings, strict=True):
+        groups, outcome = body.divide(left)
+        for group, setting in zip(groups, body.settings, strict=True):
             if setting is Carry:
                 group.clear()
         plain_carry, rest = take_carry(left.tree, body.place_out)
@@ -171,7 +171,7 @@ def _scanned(body: _Body, axes: Any, options: dict[str, Any]) -> Any:
         raise
     final = dict(zip(carried, last, strict=True))
     stacked: list[Any] = []
-    for group, setting in zip(groups, body.groups.settings, strict=True):
+    for group, setting in zip(groups, body.settings, strict=True):
         if setting is Carry:
             count = sum(p in final for p in outcome.positions)
             first = len(stacked)
