@@ -27,9 +27,24 @@ from graphcore.graphdef import (
     definition_paths,
 )
 from graphcore.variable_impl import is_variable_type, variable_impl
-from nnx_transforms.lifting import Inputs, Inside, Left, Outcome, Path, key_path
+from nnx_transforms.lifting import (
+    Inputs,
+    Inside,
+    Left,
+    Outcome,
+    Path,
+    Skeleton,
+    key_path,
+)
 
-__all__ = ["Description", "describe_inputs", "describe_left", "fail", "merge_outcomes"]
+__all__ = [
+    "Description",
+    "check_unchanged",
+    "describe_inputs",
+    "describe_left",
+    "fail",
+    "merge_outcomes",
+]
 
 _MAX_LINES = 10
 
@@ -157,6 +172,36 @@ def describe_left(inputs: Inputs, inside: Inside, left: Left) -> Description:
     )
 
 
+def check_unchanged(inputs: Inputs, outcome: Outcome, message: str) -> None:
+    """Checks that a function left the structure of its objects alone.
+
+    Args:
+        inputs: What it was given.
+        outcome: What it did to the structure.
+        message: What to say otherwise; a list of differences follows.
+
+    Raises:
+        ValueError: If it did not, with the paths.
+    """
+    if outcome.definitions is None:
+        return
+    nothing = Skeleton(jax.tree.structure(None), ())
+    places = _places(inputs)
+    before, after = (
+        Description(
+            _graph(inputs, definitions, [], nothing, ()),
+            {new: places[old] for new, old in mapping},
+            {},
+            None,
+        )
+        for definitions, mapping in (
+            (inputs.joint.definitions, [(i, i) for i in places]),
+            (outcome.definitions, outcome.mapping),
+        )
+    )
+    before.check_graph(after, message)
+
+
 def merge_outcomes(inputs: Inputs, outcomes: Sequence[Outcome]) -> Outcome:
     """Combines the outcomes of runs that agree but may have written other variables.
 
@@ -228,7 +273,7 @@ def _graph(
     inputs: Inputs,
     definitions: Sequence[GraphDef[Any]],
     detached: Sequence[tuple[str, GraphDef[Any]]],
-    skeleton: Any,
+    skeleton: Skeleton,
     returned: Sequence[GraphDef[Any]],
 ) -> GraphDef[Any]:
     """Roots, removed and returned objects as the children of one node."""
