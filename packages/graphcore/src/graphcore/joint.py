@@ -72,6 +72,12 @@ class Joint:
             found += own if chosen is None else [own[i] for i in chosen]
         return found
 
+    def all_owned(self, plans: Sequence[Plan]) -> bool:
+        """Whether all of the variables are `Variable`s."""
+        if len(plans) == 1:
+            return plans[0].all_owned
+        return all(plan.all_owned for plan in plans)
+
     def values(self, plans: Sequence[Plan]) -> list[Any]:
         """Their raw values."""
         if len(plans) == 1:
@@ -105,6 +111,12 @@ def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:
     plans = [plan_of(root) for root in roots]
     if not plans:
         return _NOTHING, plans
+    if len(plans) == 1:
+        plan = plans[0]
+        if plan.joint is None:
+            plan.joint = Joint(roots, plans)
+        alone: Joint = plan.joint
+        return alone, plans
     known = plans[0].combined
     key = tuple(map(id, plans[1:]))
     entry = known.get(key)

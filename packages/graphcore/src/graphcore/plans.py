@@ -331,7 +331,7 @@ class Plan:
             for path, kind, trace in found.members:
                 if trace != here:
                     raise different_trace(path, kind)
-        elif found is not here and found != here:
+        elif not found == here:  # noqa: SIM201  `!=` is `==` with a detour here
             raise different_trace((), self._root_type or object)
 
 

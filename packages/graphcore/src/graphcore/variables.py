@@ -152,7 +152,7 @@ _Retypable: Any = type(
 )
 
 
-class Variable(_Retypable, Generic[A]):
+class Variable(_Retypable, Generic[A]):  # type: ignore[misc] # (a dynamic base)
     """A mutable box around one value, with metadata.
 
     Args:

@@ -17,10 +17,11 @@ import jax
 import numpy as np
 
 from graphcore import is_node_type
+from graphcore.build import set_values
 from graphcore.content import static_key
 from graphcore.errors import path_text
 from graphcore.joint import Joint, joint_of
-from graphcore.plans import Plan
+from graphcore.plans import Plan, plan_of
 from graphcore.registry import GraphNodeImpl, get_node_impl_for_type
 from graphcore.variable_impl import is_variable_type
 from nnx_transforms.abstract import eval_shape
@@ -44,22 +45,34 @@ __all__ = ["Jitted", "explain_recompile", "jit"]
 MAX_STRUCTURES = 1024
 """How many structures one jitted function keeps compiled functions for."""
 
-_PLAIN, _OBJECT = 1, 2
-# What a type of argument surely is; a type that might contain objects is not in it.
-_kinds: dict[type[Any], int] = {}
+# For the types of the arguments of a call, the positions of objects if they are
+# arguments themselves; empty if it takes a closer look to tell where they are.
+_spots_of: dict[tuple[type[Any], ...], tuple[int, ...]] = {}
+_MAX_SPOTS = 4096
+_ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 
-def _classify(kind: type[Any]) -> int:
-    if is_variable_type(kind) or (
+def _find_spots(kinds: tuple[type[Any], ...], count: int) -> tuple[int, ...]:
+    """Finds where the objects of a call are, and keeps it for calls like it.
+
+    Args:
+        kinds: The types of the arguments, those by keyword last.
+        count: How many of them are positional.
+    """
+    spots = tuple(i for i, kind in enumerate(kinds) if _is_object_type(kind))
+    known = all(i in spots or issubclass(k, _ARRAYS) for i, k in enumerate(kinds))
+    if not known or (spots and spots[-1] >= count):
+        spots = ()
+    if len(_spots_of) >= _MAX_SPOTS:
+        _spots_of.clear()
+    _spots_of[kinds] = spots
+    return spots
+
+
+def _is_object_type(kind: type[Any]) -> bool:
+    return is_variable_type(kind) or (
         is_node_type(kind) and isinstance(get_node_impl_for_type(kind), GraphNodeImpl)
-    ):
-        found = _OBJECT
-    elif issubclass(kind, jax.Array | np.ndarray | np.generic | bool | int | float):
-        found = _PLAIN
-    else:
-        return 0
-    _kinds[kind] = found
-    return found
+    )
 
 
 class _Statics:
@@ -217,50 +230,86 @@ class Jitted:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         self._explanation = None
-        call = self._locate_quickly(args, kwargs) if self._is_quick else None
+        if self._is_quick:
+            kinds = tuple(map(type, (*args, *kwargs.values()) if kwargs else args))
+            spots = _spots_of.get(kinds)
+            if spots is None:
+                spots = _find_spots(kinds, len(args))
+            if len(spots) == 1:
+                return self._call_with_one(spots[0], args, kwargs)
+            if spots:
+                return self._call_with_several(spots, args, kwargs)
+        call = self._locate(args, kwargs)
         if call is None:
-            call = self._locate(args, kwargs)
-            if call is None:
-                out, tree, outcome = self._plain(*args, **kwargs)
-                return publish((), joint_of(())[0], (), outcome, out, tree)
+            out, tree, outcome = self._plain(*args, **kwargs)
+            return publish((), joint_of(())[0], (), outcome, out, tree)
         return call.function(call.roots, call.plans, call.joint, call.args, call.kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def _locate_quickly(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> _Call | None:
-        """Locates a call whose objects are arguments themselves; else None."""
+    def _call_with_one(
+        self, position: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A call whose only object is one positional argument.
+
+        The same as `_call_with_several`, without the detours: most calls are of this
+        kind, and on a small model each step shows.
+        """
+        plan = plan_of(args[position])
+        plan.check_trace()
+        function = self._entries.get((plan.layout.root, position))
+        if function is None:
+            function = self._add(
+                (plan.layout.root, position),
+                args,
+                kwargs,
+                _fill_spots(((position, 0),)),
+                {},
+            )
+        plain = [*args]
+        plain[position] = None
+        if not function.is_direct:
+            joint, plans = joint_of(args[position : position + 1])
+            return function(args[position : position + 1], plans, joint, plain, kwargs)
+        values = plan.values()
+        try:
+            out, tree, outcome = function.direct(values, (), *plain, **kwargs)
+        except TypeError as error:
+            function.blame(error, values)
+            raise
+        if outcome.is_in_place:
+            if out:
+                variables = plan.variables
+                chosen = [variables[p] for p in outcome.positions]
+                set_values(chosen, out, plan.all_owned)
+            return tree
+        joint, plans = joint_of(args[position : position + 1])
+        return publish(args[position : position + 1], joint, plans, outcome, out, tree)
+
+    def _call_with_several(
+        self, spots: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A call whose only objects are the positional arguments at some spots."""
+        plain = [*args]
         roots: list[Any] = []
-        spots: list[tuple[int, int]] = []
-        for position, arg in enumerate(args):
-            kind = _kinds.get(type(arg)) or _classify(type(arg))
-            if kind == _OBJECT:
-                number = len(roots)
-                for known, root in enumerate(roots):
-                    if root is arg:
-                        number = known
-                if number == len(roots):
-                    roots.append(arg)
-                spots.append((position, number))
-            elif kind != _PLAIN:
-                return None
-        for arg in kwargs.values():
-            if (_kinds.get(type(arg)) or _classify(type(arg))) != _PLAIN:
-                return None
-        if not roots:
-            return None
+        numbers: tuple[int, ...] = ()
+        for position in spots:
+            root = args[position]
+            plain[position] = None
+            known = [n for n, x in enumerate(roots) if x is root]
+            if known:
+                numbers += (known[0],)
+            else:
+                numbers += (len(roots),)
+                roots.append(root)
         joint, plans = joint_of(roots)
-        where = tuple(spots)
-        key = joint.definitions, where
+        key = joint.definitions, spots, numbers
         function = self._entries.get(key)
         if function is None:
+            where = tuple(zip(spots, numbers, strict=True))
             function = self._add(key, args, kwargs, _fill_spots(where), {})
-        plain = list(args)
-        for position, _ in spots:
-            plain[position] = None
-        return _Call(function, roots, plans, joint, tuple(plain), kwargs)
+        return function(roots, plans, joint, plain, kwargs)
 
     def _locate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
         """Locates any call; None if there are no objects."""
@@ -575,21 +624,21 @@ def jit(
         >>> float(step(count, jnp.array(3.0))), int(count.value)
         (6.0, 1)
     """
-    arguments = dict(
-        in_shardings=in_shardings,
-        out_shardings=out_shardings,
-        static_argnums=static_argnums,
-        static_argnames=static_argnames,
-        donate_argnums=donate_argnums,
-        donate_argnames=donate_argnames,
-        keep_unused=keep_unused,
-        device=device,
-        backend=backend,
-        inline=inline,
-        donate_state=donate_state,
-        constrain_state=constrain_state,
-        more=more,
-    )
+    arguments = {
+        "in_shardings": in_shardings,
+        "out_shardings": out_shardings,
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+        "keep_unused": keep_unused,
+        "device": device,
+        "backend": backend,
+        "inline": inline,
+        "donate_state": donate_state,
+        "constrain_state": constrain_state,
+        "more": more,
+    }
     if fun is None:
         return lambda f: Jitted(f, arguments)
     return Jitted(fun, arguments)

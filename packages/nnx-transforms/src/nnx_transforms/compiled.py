@@ -99,6 +99,10 @@ class CompiledFunction:
         arrangement: The structure.
         options: What `jit` was told.
         traced: Called with the signature whenever the function is traced.
+
+    Attributes:
+        is_direct: Whether the values enter and leave as one list, none donated.
+        direct: JAX's function for that case.
     """
 
     def __init__(
@@ -132,12 +136,12 @@ class CompiledFunction:
             found = [None if p is NoPrefix else p for p in found]
             self._shardings = list(dict.fromkeys(found))
         donates = self._always_donated or options.donate_state
-        self._is_direct = not donates and not self._shardings
+        self.is_direct = not donates and not self._shardings
         self._variants: dict[Any, Callable[..., Any]] = {}
         # What the function overwrites, while that does not depend on shapes.
         self._writes: frozenset[int] | None = None
         self._writes_by_shape: dict[Any, frozenset[int]] = {}
-        self._direct = self._variant(None, frozenset())
+        self.direct = self._variant(None, frozenset())
 
     # Outside
 
@@ -165,15 +169,13 @@ class CompiledFunction:
             plan.check_trace()
         values = joint.values(plans)
         try:
-            if self._is_direct:
-                out, tree, outcome = self._direct(values, (), *args, **kwargs)
+            if self.is_direct:
+                out, tree, outcome = self.direct(values, (), *args, **kwargs)
             else:
                 out, tree, outcome = self._call_arranged(values, args, kwargs)
         except TypeError as error:
-            self._blame(error, values)
+            self.blame(error, values)
             raise
-        if outcome.definitions is None and not outcome.returned and not out:
-            return tree
         return publish(roots, joint, plans, outcome, out, tree)
 
     def _call_arranged(
@@ -208,8 +210,8 @@ class CompiledFunction:
         Returns:
             A function of JAX, the kept and the donated values.
         """
-        if self._is_direct:
-            return self._direct, values, ()
+        if self.is_direct:
+            return self.direct, values, ()
         writes: frozenset[int] | None = None
         donated = self._always_donated
         if self._options.donate_state:
@@ -245,7 +247,7 @@ class CompiledFunction:
             self._writes_by_shape[key] = known
         return known
 
-    def _blame(self, error: TypeError, values: Sequence[Any]) -> None:
+    def blame(self, error: TypeError, values: Sequence[Any]) -> None:
         """Says which variable holds what JAX does not accept."""
         arrangement = self._arrangement
         for (number, *path), value in zip(arrangement.joint.paths, values, strict=True):
@@ -293,7 +295,7 @@ class CompiledFunction:
             if plain is not None:
                 passed_on["in_shardings"] = (groups, groups, *plain)
             passed_on["out_shardings"] = (groups, _plain(options.out_shardings), None)
-        if self._is_direct:
+        if self.is_direct:
             return jax.jit(self._pure_without_donation, **passed_on)
         kept_groups, donated_groups = self._groups(donated)
         order = [
@@ -374,7 +376,7 @@ class CompiledFunction:
             for variable, _ in variables:
                 constrain(variable)
             return
-        by_path = dict((path, variable) for variable, path in variables)
+        by_path = {path: variable for variable, path in variables}
         given = State._view(
             nested_from_flat(
                 (path, VariableState.from_variable(v)) for path, v in by_path.items()

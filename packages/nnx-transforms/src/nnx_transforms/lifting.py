@@ -24,6 +24,7 @@ import functools
 import inspect
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, TypeAlias
 
 import jax
@@ -198,6 +199,11 @@ class Outcome:
     returned: tuple[GraphDef[Any], ...]
     mapping: tuple[tuple[int, int], ...]
     skeleton: Skeleton
+
+    @functools.cached_property
+    def is_in_place(self) -> bool:
+        """Whether it did nothing but write values, and returned no object."""
+        return self.definitions is None and not self.returned
 
     def select(self, order: Sequence[int]) -> Outcome:
         """The same outcome with the written values in another order.
@@ -555,11 +561,11 @@ class Inside:
         )
         self._check_traces(visit)
 
-        old_index = RefMap((x, index) for index, x in self._objects.items())
-        old_position = RefMap((v, i) for i, v in enumerate(self.variables))
+        positions, mapping = self._old_places(refs, visit)
         written: list[Written] = []
-        for leaf, (place, prefix) in zip(visit.leaves, owners, strict=True):
-            position = old_position.get(leaf.variable)
+        for leaf, (place, prefix), position in zip(
+            visit.leaves, owners, positions, strict=True
+        ):
             if position is None:
                 prefix = prefix_of(prefix, leaf.path, leaf.variable)
             else:
@@ -579,12 +585,30 @@ class Inside:
             definitions=None if unchanged and self._in_place(refs) else definitions,
             detached=detached,
             returned=out_definitions,
-            mapping=tuple(
-                (index, old_index[x]) for x, index in refs.items() if x in old_index
-            ),
+            mapping=mapping,
             skeleton=skeleton,
         )
         return Left(written, tree, outcome)
+
+    def _old_places(
+        self, refs: RefMap[Any, int], visit: Visit
+    ) -> tuple[Sequence[int | None], tuple[tuple[int, int], ...]]:
+        """Finds what was an input object, among what a function left.
+
+        Returns:
+            For each variable its number among the inputs, and for each object that was
+            one the index that it has now with the one it had.
+        """
+        old = self._objects
+        if len(refs) == len(old) and all(map(is_, refs, old.values())):
+            # As usual, it is all of them in the same order.
+            return range(len(visit.leaves)), tuple(zip(old, old, strict=True))
+        old_index = RefMap((x, index) for index, x in old.items())
+        old_position = RefMap((v, i) for i, v in enumerate(self.variables))
+        return (
+            [old_position.get(leaf.variable) for leaf in visit.leaves],
+            tuple((index, old_index[x]) for x, index in refs.items() if x in old_index),
+        )
 
     def _root_prefix(self, index: int, prefixes: Sequence[Any]) -> Any:
         """The prefix of the root through which an input object was first reached."""
