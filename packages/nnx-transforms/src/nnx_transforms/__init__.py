@@ -6,11 +6,37 @@ Functions take and mutate live objects, and the caller sees the mutation. The na
 
 import graphcore as _graphcore
 from graphcore import *  # noqa: F403
+from jax.nn import initializers as initializers
+
 from nnx_transforms.abstract import eval_shape
 from nnx_transforms.ahead_of_time import Compiled, Lowered, Traced
-from nnx_transforms.compilation import explain_recompile, jit
+from nnx_transforms.arguments import resolve_kwargs
+from nnx_transforms.autodiff import grad, jvp, linearize, value_and_grad, vjp
+from nnx_transforms.batching import vmap
+from nnx_transforms.boundary import merge_inputs, split_inputs
+from nnx_transforms.closures import closure_convert
+from nnx_transforms.compilation import Jitted, explain_recompile, jit
+from nnx_transforms.control_flow import cond, fori_loop, switch, while_loop
+from nnx_transforms.custom_gradient import custom_gradient
+from nnx_transforms.custom_jvp import custom_jvp
+from nnx_transforms.custom_vjp import custom_vjp
+from nnx_transforms.device_mapping import pmap
+from nnx_transforms.error_checks import checkify
+from nnx_transforms.jacobians import hessian, jacfwd, jacrev
+from nnx_transforms.layers import (
+    BatchNorm,
+    Conv,
+    Dropout,
+    Embed,
+    LayerNorm,
+    Linear,
+    Sequential,
+)
+from nnx_transforms.linear_call import linear_call
+from nnx_transforms.manual_sharding import shard_map
 from nnx_transforms.metadata_axes import PARTITION_NAME
 from nnx_transforms.module import Module
+from nnx_transforms.optimizer import Optimizer, OptState
 from nnx_transforms.prefixes import Carry, DiffState, StateAxes, StateSharding
 from nnx_transforms.random_splits import (
     ForkStates,
@@ -19,7 +45,9 @@ from nnx_transforms.random_splits import (
     restore_rngs,
     split_rngs,
 )
+from nnx_transforms.rematerialization import checkpoint, remat
 from nnx_transforms.rngs import RngCount, RngKey, Rngs, RngState, RngStream
+from nnx_transforms.scanning import scan
 from nnx_transforms.shardings import get_named_sharding, get_partition_spec
 
 __version__ = "1.0.0"
@@ -38,7 +66,18 @@ __all__ = [
     "reseed",
     "fork",
     "ForkStates",
-    # Prefixes
+    # Layers and training
+    "Linear",
+    "Conv",
+    "Embed",
+    "BatchNorm",
+    "LayerNorm",
+    "Dropout",
+    "Sequential",
+    "initializers",
+    "Optimizer",
+    "OptState",
+    # Prefixes and metadata
     "Carry",
     "DiffState",
     "StateAxes",
@@ -48,9 +87,40 @@ __all__ = [
     "get_partition_spec",
     # Compilation
     "jit",
+    "Jitted",
     "explain_recompile",
     "Traced",
     "Lowered",
     "Compiled",
     "eval_shape",
+    "checkify",
+    # Derivatives
+    "grad",
+    "value_and_grad",
+    "vjp",
+    "jvp",
+    "linearize",
+    "jacfwd",
+    "jacrev",
+    "hessian",
+    "custom_vjp",
+    "custom_jvp",
+    "custom_gradient",
+    "closure_convert",
+    "linear_call",
+    "remat",
+    "checkpoint",
+    # Mapping and loops
+    "vmap",
+    "pmap",
+    "shard_map",
+    "scan",
+    "cond",
+    "switch",
+    "while_loop",
+    "fori_loop",
+    # Lifting by hand
+    "split_inputs",
+    "merge_inputs",
+    "resolve_kwargs",
 ]
