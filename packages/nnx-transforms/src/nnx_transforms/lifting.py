@@ -686,15 +686,16 @@ class Callee:
 
     Attributes:
         bound: The hidden objects, at most one.
+        function: The function that takes them first.
         name: What it is called.
     """
 
-    __slots__ = ("_function", "bound", "name")
+    __slots__ = ("bound", "function", "name")
 
     def __init__(self, f: Callable[..., Any]) -> None:
         self.bound: tuple[Any, ...] = ()
         self.name = getattr(f, "__name__", type(f).__name__)
-        self._function = f
+        self.function = f
         if inspect.ismethod(f) and is_object(f.__self__):
             hidden, function = f.__self__, f.__func__
         elif is_object(f):
@@ -703,7 +704,7 @@ class Callee:
             return
         if _belongs_here(hidden):
             self.bound = (hidden,)
-            self._function = function
+            self.function = function
 
     def on(self, inner: Sequence[Any]) -> Callable[..., Any]:
         """The function on the inner objects that stand for the hidden ones.
@@ -714,7 +715,7 @@ class Callee:
         Returns:
             A callable with the same arguments as the original.
         """
-        return functools.partial(self._function, *inner) if inner else self._function
+        return functools.partial(self.function, *inner) if inner else self.function
 
 
 def _belongs_here(x: Any) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -12,7 +14,7 @@ import jax
 from graphcore.content import static_key
 from graphcore.joint import joint_of
 from nnx_transforms.arguments import positions_of
-from nnx_transforms.captures import closes_over_objects
+from nnx_transforms.captures import captured_objects
 from nnx_transforms.differentiation import keeping_metadata
 from nnx_transforms.lifting import (
     Callee,
@@ -92,6 +94,12 @@ def remat(
 checkpoint = remat
 
 
+# For each function what JAX checkpoints, by structure and options: as JAX does it,
+# traces are kept with the function and not with what `remat` made of it.
+_kept: weakref.WeakKeyDictionary[Any, dict[Any, Callable[..., Any]]]
+_kept = weakref.WeakKeyDictionary()
+
+
 class _Rematerialized:
     """A function, checkpointed for each structure of its objects."""
 
@@ -106,38 +114,32 @@ class _Rematerialized:
         self._argnums = static_argnums
         self._argnames = static_argnames
         self._options = options
-        self._entries: dict[Any, Callable[..., Any]] = {}
-        self._plain = self._checkpoint_plain()
+        self._plain: Callable[..., Any] | None = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         callee = Callee(self._f)
-        function = callee.on(()) if callee.bound else self._f
-        keeps_traces = not closes_over_objects(function)
+        keeps_traces = not captured_objects(callee.function)
         has_objects = bool(callee.bound) or any(
             map(is_object, jax.tree.leaves((args, kwargs), is_leaf=is_object))
         )
         if not has_objects and (_JAX_TAKES_NAMES or not self._argnames):
-            plain = self._plain if keeps_traces else self._checkpoint_plain()
-            values, tree, outcome = plain(*args, **kwargs)
+            if self._plain is None or not keeps_traces:
+                self._plain = self._checkpoint_plain()
+            values, tree, outcome = self._plain(*args, **kwargs)
             return publish((), joint_of(())[0], (), outcome, values, tree)
-        args, kwargs = positions_of(function, args, kwargs)
-        statics = self._statics(function, args, kwargs)
+        args, kwargs = positions_of(self._f, args, kwargs)
+        statics = self._statics(args, kwargs)
         dynamic = tuple(None if i in statics else x for i, x in enumerate(args))
         named = {k: v for k, v in kwargs.items() if k not in statics}
         inputs = take((dynamic, named), bound=callee.bound)
-        if keeps_traces:
-            checkpointed = self._find(callee, inputs, statics)
-        else:
-            checkpointed = self._checkpoint(callee, inputs, statics)
         plain_args, plain_kwargs = inputs.plain
+        checkpointed = self._checkpoint(callee.function, inputs, statics, keeps_traces)
         values, tree, outcome = checkpointed(
             inputs.values(), *plain_args, **plain_kwargs
         )
         return inputs.publish(outcome, values, tree)
 
-    def _statics(
-        self, f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> dict[Any, Any]:
+    def _statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[Any, Any]:
         """The static arguments of a call by position or name."""
         argnums = self._argnums
         numbers = (argnums,) if isinstance(argnums, int) else argnums
@@ -148,7 +150,7 @@ class _Rematerialized:
             jax.checkpoint(lambda *_: (), static_argnums=argnums)(*(0.0 for _ in args))
         statics: dict[Any, Any] = {n % len(args): args[n] for n in numbers}
         if self._argnames:
-            parameters = list(inspect.signature(f).parameters)
+            parameters = list(inspect.signature(self._f).parameters)
             for name in self._argnames:
                 if name in kwargs:
                     statics[name] = kwargs[name]
@@ -157,48 +159,35 @@ class _Rematerialized:
                     statics[number] = args[number]
         return statics
 
-    def _find(
-        self, callee: Callee, inputs: Inputs, statics: dict[Any, Any]
-    ) -> Callable[..., Any]:
-        """The checkpointed function for a structure; its traces are kept by JAX."""
-        key = (
-            inputs.joint.definitions,
-            inputs.skeleton,
-            inputs.bound,
-            tuple((name, static_key(x)) for name, x in statics.items()),
-        )
-        try:
-            known = self._entries.get(key)
-        except TypeError:  # Something static is not hashable.
-            return self._checkpoint(callee, inputs, statics)
-        if known is None:
-            known = self._checkpoint(callee, inputs, statics)
-            if len(self._entries) >= _MAX_STRUCTURES:
-                del self._entries[next(iter(self._entries))]
-            self._entries[key] = known
-        return known
-
     def _checkpoint(
-        self, callee: Callee, inputs: Inputs, statics: dict[Any, Any]
+        self,
+        function: Callable[..., Any],
+        inputs: Inputs,
+        statics: dict[Any, Any],
+        keeps_traces: bool,
     ) -> Callable[..., Any]:
-        # What is kept with a trace must not hold the objects of the call.
-        joint, skeleton, bound = inputs.joint, inputs.skeleton, inputs.bound
-
-        @functools.wraps(self._f, updated=())
-        def pure(values: list[Any], *args: Any, **kwargs: Any) -> Any:
-            inside = Inside(joint, values)
-            function = callee.on([inside.roots[n] for n in bound])
-            args, kwargs = skeleton.fill((args, kwargs), inside.roots)
-            args = tuple(statics.get(i, x) for i, x in enumerate(args))
-            kwargs.update((k, v) for k, v in statics.items() if isinstance(k, str))
-            left = inside.leave(function(*args, **kwargs))
-            return left.values(), left.tree, left.outcome
-
+        """What JAX checkpoints: a function of the values and the other arguments."""
         options = dict(self._options)
-        prevent_cse = options["prevent_cse"]
-        if isinstance(prevent_cse, Sequence):
-            options["prevent_cse"] = _prevent_cse(inputs, prevent_cse)
-        return jax.checkpoint(pure, **options)
+        if isinstance(options["prevent_cse"], Sequence):
+            options["prevent_cse"] = _prevent_cse(inputs, options["prevent_cse"])
+        key = (
+            *(inputs.joint.definitions, inputs.skeleton, inputs.bound),
+            *(options["prevent_cse"], options["policy"]),
+            *((name, static_key(x)) for name, x in statics.items()),
+        )
+        entries: dict[Any, Callable[..., Any]] = {}
+        with contextlib.suppress(TypeError):  # Not everything static is hashable.
+            if keeps_traces and hash(key) is not None:
+                entries = _kept.setdefault(function, entries)
+        known = entries.get(key) if entries else None
+        if known is None:
+            pure = _pure(function, inputs, statics)
+            known = jax.checkpoint(pure, **options)
+            if len(entries) >= _MAX_STRUCTURES:
+                del entries[next(iter(entries))]
+            with contextlib.suppress(TypeError):
+                entries[key] = known
+        return known
 
     def _checkpoint_plain(self) -> Callable[..., Any]:
         """The function for calls without objects: JAX gets the user's arguments."""
@@ -212,6 +201,32 @@ class _Rematerialized:
         if self._argnames and _JAX_TAKES_NAMES:
             options["static_argnames"] = self._argnames
         return jax.checkpoint(plain, **options)
+
+
+def _pure(
+    function: Callable[..., Any], inputs: Inputs, statics: dict[Any, Any]
+) -> Callable[..., Any]:
+    # What is kept must hold neither the objects of a call, nor the function itself,
+    # or neither would ever be collected.
+    joint, skeleton, bound = inputs.joint, inputs.skeleton, inputs.bound
+    reference: Any
+    try:
+        reference = weakref.ref(function)
+    except TypeError:  # It is not kept, then.
+        reference = lambda: function  # noqa: E731
+
+    def pure(values: list[Any], *args: Any, **kwargs: Any) -> Any:
+        inside = Inside(joint, values)
+        args, kwargs = skeleton.fill((args, kwargs), inside.roots)
+        args = tuple(statics.get(i, x) for i, x in enumerate(args))
+        kwargs.update((k, v) for k, v in statics.items() if isinstance(k, str))
+        objects = [inside.roots[n] for n in bound]
+        left = inside.leave(reference()(*objects, *args, **kwargs))
+        return left.values(), left.tree, left.outcome
+
+    pure.__name__ = getattr(function, "__name__", type(function).__name__)
+    pure.__qualname__ = getattr(function, "__qualname__", pure.__name__)
+    return pure
 
 
 def _prevent_cse(inputs: Inputs, per_argument: Sequence[bool]) -> Any:
