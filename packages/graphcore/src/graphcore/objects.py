@@ -11,6 +11,7 @@ from collections.abc import (
 )
 from typing import Any, TypeVar, overload
 
+from graphcore.copying import deepcopy_node, reduce_node
 from graphcore.owned import OwnedNode
 from graphcore.printing import text
 from graphcore.registry import register_graph_node_type
@@ -20,6 +21,11 @@ __all__ = ["Dict", "List", "Object"]
 
 T = TypeVar("T")
 _MISSING = object()
+# A class that defines one of these is copied as it says.
+_COPY_METHODS = (
+    *("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"),
+    *("__deepcopy__", "__copy__", "__getnewargs__", "__getnewargs_ex__"),
+)
 
 
 class Object(OwnedNode):
@@ -49,14 +55,18 @@ class Object(OwnedNode):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for base in cls.__mro__:
-            slots = base.__dict__.get("__slots__")
-            if slots and not base.__module__.startswith("graphcore."):
-                raise TypeError(
-                    f"{base.__name__} declares __slots__ {slots}: the attributes of "
-                    f"an Object such as {cls.__name__} must be in its `__dict__` to "
-                    "be found, so leave the declaration out."
-                )
+        if cls.__dict__.get("__slots__") and cls.__module__ != __name__:
+            raise TypeError(
+                f"{cls.__name__} declares __slots__ {cls.__dict__['__slots__']}: the "
+                "attributes of an Object must be in its `__dict__` to be found, so "
+                "leave the declaration out."
+            )
+        if not cls._is_copied_plainly or any(
+            name in cls.__dict__ for name in _COPY_METHODS
+        ):
+            cls._is_copied_plainly = cls.__module__ == __name__
+            if not cls._is_copied_plainly and "__deepcopy__" not in cls.__dict__:
+                cls.__deepcopy__ = None  # type: ignore[method-assign, assignment]
         register_graph_node_type(
             cls,
             flatten=cls._flatten_node,
@@ -87,6 +97,17 @@ class Object(OwnedNode):
 
     def __setstate__(self, state: Any) -> None:
         self.__dict__.update(state)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return reduce_node(self, protocol)
+
+    def __copy__(self) -> Any:
+        twin = type(self).__new__(type(self))
+        twin.__setstate__(self.__getstate__())
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return deepcopy_node(self, memo)
 
     def __repr__(self) -> str:
         return text(self)
@@ -147,6 +168,7 @@ class Dict(Object, MutableMapping[Any, Any]):
         /,
         **items: Any,
     ) -> None:
+        self._check_writable()
         vars(self).update(mapping_or_pairs, **items)
 
     def __getitem__(self, key: Any) -> Any:
@@ -195,6 +217,7 @@ class List(Object, MutableSequence[Any]):
         return node
 
     def __init__(self, items: Iterable[Any] = (), /) -> None:
+        self._check_writable()
         self._items.extend(items)
 
     def _containers(self) -> tuple[Any, ...]:

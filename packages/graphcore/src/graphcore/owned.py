@@ -35,6 +35,8 @@ class OwnedNode:
     _trace: TraceState
     # Whether a new node needs nothing but these slots, and its children are attributes.
     _has_only_attributes: ClassVar[bool] = True
+    # Whether no subclass changes how nodes are copied.
+    _is_copied_plainly: ClassVar[bool] = True
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         node = object.__new__(cls)
