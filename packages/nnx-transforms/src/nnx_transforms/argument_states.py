@@ -436,8 +436,8 @@ class Arguments:
         else:
             due_kind = "VariableState" if is_variable_type(spot.kind) else "State"
             raise TypeError(
-                f"{where} a {type(given).__name__}, but the tangent of a {kind} must "
-                f"be a {due_kind}: start from the one that the rule is given, or make "
+                f"{where} {_kind_of(given)}, but the tangent of a {kind} must be "
+                f"a {due_kind}: start from the one that the rule is given, or make "
                 f"one with `{due_kind}`."
             )
         positions = {self.joint.paths[p][1:]: p for p in spot.members}
@@ -452,7 +452,7 @@ class Arguments:
                 )
             if not isinstance(leaf, VariableState):
                 raise TypeError(
-                    f"{where} a State with a {type(leaf).__name__} at "
+                    f"{where} a State with {_kind_of(leaf)} at "
                     f"{path_text(path)!r}, where a VariableState is due: set the "
                     "`.value` of the one that is there."
                 )
@@ -471,6 +471,13 @@ class Arguments:
                 "return a tangent for every differentiable variable, or leave the "
                 "others out with a `DiffState`."
             )
+
+
+def _kind_of(x: Any) -> str:
+    try:
+        return f"an array of type {jax.typeof(x)}"
+    except TypeError:
+        return f"a {type(x).__name__}"
 
 
 def _paths(paths: Any) -> str:

@@ -139,6 +139,12 @@ class CustomVJP:
         rule_call = RuleCall.of(fun, name, args, kwargs, self._nondiff, hidden)
         inputs, arguments = rule_call.inputs, rule_call.arguments
         differentiable = rule_call.differentiable
+        for argnum, chosen in self._filters.items():
+            if argnum not in differentiable:
+                raise IndexError(
+                    f"nondiff_argnums of {name!r} holds {chosen!r}, but the call has "
+                    f"{len(differentiable) + len(self._nondiff)} arguments."
+                )
         selected = frozenset(
             position
             for position, variable in enumerate(inputs.variables)

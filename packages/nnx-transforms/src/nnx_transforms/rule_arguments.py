@@ -6,6 +6,7 @@ that are not differentiated are told by it.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,6 +114,9 @@ def bind_positions(
     Raises:
         TypeError: If the arguments do not fit, or one has no position.
     """
+    # The defaults of a partial function are no arguments of the rules, as in JAX.
+    if isinstance(f, functools.partial) and not kwargs:
+        return tuple(args)
     try:
         bound = inspect.signature(f).bind(*args, **kwargs)
     except (TypeError, ValueError) as error:
