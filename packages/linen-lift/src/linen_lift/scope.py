@@ -153,6 +153,7 @@ class Scope:
     __slots__ = (
         "__weakref__",
         "_counts",
+        "_entry",
         "_fixed",
         "_offset",
         "_offset_path",
@@ -213,6 +214,7 @@ class Scope:
         self._counts = DrawCounts()
         self._offset: Any = None
         self._offset_path: Path = ()
+        self._entry: Mapping[str, Any] = {}
 
     def _open_below(self, parent: Scope, name: str) -> None:
         self.name = name
@@ -253,6 +255,8 @@ class Scope:
         new.flags = self.flags
         new._relative = ()
         new._variables = dict(variables)
+        # What came in, to tell later what was changed.
+        new._entry = variables
         new._reserved = dict(self._reserved)
         new._fixed = {}
         new._valid = True

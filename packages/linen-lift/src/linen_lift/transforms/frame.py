@@ -58,7 +58,7 @@ class Frame:
     """
 
     __slots__ = (
-        "_clones",
+        "_cursors",
         "_in_args",
         "_index",
         "_modules",
@@ -81,7 +81,7 @@ class Frame:
         self._index: dict[Scope, int] = {}
         self._modules: dict[int, Module] = {}
         self._in_args: list[Any] = []
-        self._clones: list[tuple[Module, Module]] = []
+        self._cursors: list[tuple[int, dict[str, int]]] = []
         self.args = tuple([self._slotted(arg) for arg in args])
         self.kwargs = {name: self._slotted(arg) for name, arg in kwargs.items()}
         self._enter(module)
@@ -135,17 +135,13 @@ class Frame:
         found: Scope = inner_scopes[self._index[scope]]
         return found
 
-    def note(self, original: Module, clone: Module) -> None:
-        """Remembers a clone whose naming the original goes on from."""
-        self._clones.append((original, clone))
+    def note(self, original: Module, cursor: dict[str, int]) -> None:
+        """Remembers how far naming gets in a clone; not the clone, which has tracers."""
+        self._cursors.append((list(self._modules).index(id(original)), cursor))
 
     def naming(self) -> tuple[Any, ...]:
         """How far naming got in the clones so far: a hashable value."""
-        places = {key: i for i, key in enumerate(self._modules)}
-        return tuple(
-            (places[id(original)], tuple(clone._state.cursor.items()))
-            for original, clone in self._clones
-        )
+        return tuple((place, tuple(cursor.items())) for place, cursor in self._cursors)
 
     def publish(self, naming: tuple[Any, ...]) -> None:
         """Lets the originals go on naming where the clones stopped."""
@@ -232,7 +228,7 @@ class _Rebuilt:
         if state.in_compact:
             new.in_compact = True
             new.cursor = dict(state.cursor)
-            self._frame.note(value, clone)
+            self._frame.note(value, new.cursor)
         return clone
 
 
