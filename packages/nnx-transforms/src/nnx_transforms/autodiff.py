@@ -285,8 +285,9 @@ def jvp(
     if not all(isinstance(given, tuple | list) for given in (primals, tangents)):
         return jax.jvp(f, primals, tangents, has_aux)  # JAX refuses it.
     call = Differentiation(f, tuple(primals), {}, all_arguments(wrt), has_aux=has_aux)
-    dots = from_states(tuple(tangents), call.args, "tangent")
-    out, dot, rest = jax.jvp(call.function, call.args, dots, has_aux=True)
+    args = call.args if isinstance(primals, tuple) else list(call.args)
+    dots = from_states(tangents, args, "tangent")
+    out, dot, rest = jax.jvp(call.function, args, dots, has_aux=True)
     result = call.publish(rest, out)
     dot = to_states(dot)
     return (result[0], dot, result[1]) if has_aux else (result, dot)
