@@ -195,7 +195,7 @@ def constant(x):
     if isinstance(x, float):
         return "float", math.copysign(1, x), "nan" if x != x else x
     if isinstance(x, Tag):
-        return "Tag", constant(x.word)
+        return "Tag", x.word  # as its own `==` compares
     if isinstance(x, tuple):
         return "tuple", tuple(map(constant, x))
     return type(x).__name__, x

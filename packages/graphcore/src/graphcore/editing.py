@@ -229,13 +229,15 @@ def pop(node: Any, /, *filters: Filter) -> Any:
     selected: dict[int, bool] = {}
     removals: list[tuple[Any, GraphNodeImpl, Any]] = []
     for path, holder, key, child in edges(node):
-        if find_variable_impl(type(child)) is None:
+        variable_type = find_variable_impl(type(child))
+        if variable_type is None:
             continue
         chosen = selected.get(id(child))
         if chosen is None:
             chosen = False
+            shown = variable_type.shown(child)
             for predicate, group in zip(predicates, groups, strict=True):
-                if predicate(path, child):
+                if predicate(path, shown):
                     chosen = True
                     group.append((path, VariableState.from_variable(child)))
                     break

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from graphcore.build import Builder
-from graphcore.filters import Filter
+from graphcore.filters import Filter, filters_to_predicates
 from graphcore.graphdef import GraphDef, NodeDef
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.leaves import UnmadeState, leaves_for, merged, unmade
@@ -19,7 +19,7 @@ from graphcore.registry import (
 )
 from graphcore.state import State, nested_from_flat
 from graphcore.variable_state import VariableState
-from graphcore.walk import Visit, walk
+from graphcore.walk import Path, Visit, walk
 
 __all__ = [
     "CallProxy",
@@ -178,8 +178,18 @@ def variables(node: Any, /, *filters: Filter) -> Any:
     _refuse_non_node(node)
     plan = plan_of(node)
     pairs = list(zip(plan.layout.paths, plan.variables, strict=True))
-    whole: State[Any, Any] = State.lazily(lambda: nested_from_flat(pairs))
-    return whole.filter(*filters) if filters else whole
+    if not filters:
+        return State.lazily(lambda: nested_from_flat(pairs))
+    predicates = filters_to_predicates(filters)
+    groups: list[list[tuple[Path, Any]]] = [[] for _ in predicates]
+    for impl, (path, variable) in zip(plan.impls, pairs, strict=True):
+        shown = impl.shown(variable)
+        for predicate, group in zip(predicates, groups, strict=True):
+            if predicate(path, shown):
+                group.append((path, variable))
+                break
+    states: list[Any] = [State.from_flat_path(group) for group in groups]
+    return states[0] if len(states) == 1 else tuple(states)
 
 
 # Building

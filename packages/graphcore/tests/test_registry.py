@@ -1,0 +1,143 @@
+import collections
+import dataclasses
+
+import graph_zoo as zoo
+import jax
+import jax.numpy as jnp
+import pytest
+
+import graphcore as gc
+
+
+def test_questions():
+    cases = [
+        # value, node, graph node, pytree node
+        (gc.Dict(), True, True, False),
+        (zoo.Bag(), True, True, False),
+        (zoo.Pair(1, 2), True, False, True),
+        (zoo.JaxPair(1, 2), True, False, True),
+        (zoo.Point(1, 2), True, False, True),
+        (collections.OrderedDict(a=1), True, False, True),
+        ([], True, False, True),
+        ((), True, False, True),
+        ({}, True, False, True),
+        (None, True, False, True),
+        (gc.State({}), True, False, True),
+        (gc.Param(1), False, False, False),
+        (zoo.Cell(1), False, False, False),
+        (1, False, False, False),
+        ("x", False, False, False),
+        (jnp.ones(1), False, False, False),
+        (object(), False, False, False),
+        (zoo.Node, False, False, False),
+    ]
+    for x, is_node, is_graph_node, is_pytree_node in cases:
+        assert gc.is_node(x) == is_node, x
+        assert gc.is_graph_node(x) == is_graph_node, x
+        assert gc.is_pytree_node(x) == is_pytree_node, x
+        assert gc.is_node_type(type(x)) == is_node, x
+
+
+def test_implementations_are_frozen():
+    impl = gc.get_node_impl(zoo.Bag())
+    assert isinstance(impl, gc.GraphNodeImpl)
+    assert impl is gc.get_node_impl_for_type(zoo.Bag)
+    assert isinstance(gc.get_node_impl([]), gc.PytreeNodeImpl)
+    for x in (impl, gc.get_node_impl([])):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            x.type = int
+    with pytest.raises(ValueError, match="object"):
+        gc.get_node_impl(object())
+    with pytest.raises(ValueError, match="int"):
+        gc.get_node_impl_for_type(int)
+
+
+def test_types_are_registered_once():
+    nothing = dict.fromkeys(
+        ("flatten", "set_key", "pop_key", "create_empty", "clear", "init")
+    )
+    for kind in (zoo.Bag, zoo.Pair, list, gc.Dict):
+        with pytest.raises(ValueError, match=kind.__name__):
+            gc.register_graph_node_type(kind, **nothing)
+        with pytest.raises(ValueError, match=kind.__name__):
+            gc.register_pytree_node_type(kind, None, None)
+
+
+def test_subclasses_of_foreign_types_are_registered_on_their_own():
+    class SubBag(zoo.Bag):
+        pass
+
+    assert not gc.is_node(SubBag())
+
+
+def test_a_foreign_graph_node_can_be_a_root_and_is_changed_in_place():
+    bag = zoo.Bag("label")
+    bag.items = {2: gc.Param(jnp.array(1)), "a": zoo.Node(), 1: "x"}
+    bag.items["a"].bag = bag
+    with gc.update_context("test") as ctx:
+        inner = ctx.merge(*ctx.split(bag))
+        assert inner.label == "label"
+        inner.items["new"] = gc.Param(jnp.array(2))
+        del inner.items[1]
+        assert ctx.merge(*ctx.split(inner)) is bag
+    assert list(bag.items) == [2, "a", "new"]
+    gc.update(bag, {"more": gc.Param.state(3)})
+    assert bag.items["more"].value == 3
+    assert set(gc.pop(bag, gc.Param)) == {2, "new", "more"}
+    assert list(bag.items) == ["a"]
+
+
+@jax.tree_util.register_pytree_node_class
+class NoKeys:
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+    def tree_flatten(self):
+        return (self.a, self.b), None
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        return cls(*children)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Data:
+    x: object
+    y: object = None
+    static: str = dataclasses.field(default="s", metadata={"static": True})
+
+
+def test_every_kind_of_jax_pytree_is_a_node():
+    node = gc.Dict(
+        a=NoKeys(gc.Param(1), [gc.Param(2)]),
+        b=Data(gc.Param(3), static="t"),
+        c=collections.OrderedDict(z=gc.Param(4), y=gc.Param(5)),
+        d=collections.defaultdict(list, k=gc.Param(6)),
+        e=jax.tree_util.Partial(abs, gc.Param(7)),
+        f=zoo.Point(gc.Param(8), None),
+        g=gc.State({"s": gc.Param(9)}),
+    )
+    twin = gc.clone(node)
+    assert (twin.a.a.value, twin.a.b[0].value) == (1, 2)
+    assert (twin.b.x.value, twin.b.static) == (3, "t")
+    assert list(twin.c) == ["z", "y"]
+    assert twin.d.default_factory is list
+    assert twin.e.args[0].value == 7
+    assert type(twin.f) is zoo.Point
+    assert twin.g.s.value == 9
+    assert gc.graphdef(node) == gc.graphdef(twin)
+    assert len(gc.state(node).flat_state()) == 9
+    node.b.static = "u"
+    assert gc.graphdef(node) != gc.graphdef(twin)
+    assert gc.state(node)["a"].flat_state().paths[0] == (0,)
+
+
+def test_lists_and_dicts_of_other_types_are_static():
+    class Sub(list):
+        pass
+
+    node = gc.Dict(x=Sub([1]))
+    assert gc.clone(node).x is node.x
+    with pytest.raises(TypeError, match="x"):
+        hash(gc.graphdef(node))

@@ -1,0 +1,307 @@
+import copy
+import json
+import pickle
+
+import graph_strategies as gs
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import graphcore as gc
+
+keys = st.one_of(st.integers(-3, 12), st.sampled_from(["a", "b", "c", "10", "x_1"]))
+leaves = st.one_of(
+    st.integers(0, 9),
+    st.builds(gc.Param.state, st.integers(0, 9)),
+    st.builds(gc.BatchStat.state, st.integers(0, 9)),
+)
+trees = st.recursive(
+    st.dictionaries(keys, leaves, min_size=1, max_size=3),
+    lambda inner: st.dictionaries(
+        keys, st.one_of(leaves, inner), min_size=1, max_size=3
+    ),
+    max_leaves=8,
+)
+
+
+def flat(tree, path=()):
+    """The leaves of nested dicts, sorted by path with integers first."""
+    found = []
+    for key in sorted(tree, key=lambda k: (isinstance(k, str), k)):
+        x = tree[key]
+        found += flat(x, (*path, key)) if isinstance(x, dict) else [((*path, key), x)]
+    return found
+
+
+def pure(x):
+    return x.value if isinstance(x, gc.VariableState) else x
+
+
+@given(trees)
+def test_flat_state_is_sorted_with_integers_first(tree):
+    state = gc.State(tree)
+    found = state.flat_state()
+    assert isinstance(found, gc.FlatState)
+    assert list(found) == flat(tree)
+    assert found.paths == tuple(path for path, _ in flat(tree))
+    assert found.leaves == tuple(leaf for _, leaf in flat(tree))
+    assert (len(found), found[0], found[:1]) == (
+        len(flat(tree)),
+        flat(tree)[0],
+        flat(tree)[:1],
+    )
+    assert gc.FlatState(reversed(flat(tree))) == found
+
+
+@given(trees, st.randoms())
+def test_from_flat_path_inverts_flat_state(tree, random):
+    pairs = flat(tree)
+    random.shuffle(pairs)
+    state = gc.State(tree)
+    assert gc.State.from_flat_path(pairs) == state
+    assert gc.State.from_flat_path(dict(pairs)) == state
+    assert gc.State.from_flat_path(state.flat_state()) == state
+
+
+@given(trees)
+def test_states_are_mappings(tree):
+    state = gc.State(tree)
+    assert list(state) == sorted(tree, key=lambda k: (isinstance(k, str), k))
+    assert len(state) == len(tree)
+    for key, x in tree.items():
+        assert key in state
+        assert state[key] == (gc.State(x) if isinstance(x, dict) else x)
+        if isinstance(key, str):
+            assert getattr(state, key) == state[key]
+    assert gc.State(list(tree.items())) == state
+    assert gc.State(state) == state
+
+
+def test_nested_states_share_and_copies_do_not():
+    state = gc.State({"a": {"b": 1}})
+    state["a"]["b"] = 2
+    state.a.c = {"d": 3}
+    assert state.to_pure_dict() == {"a": {"b": 2, "c": {"d": 3}}}
+    assert state.raw_mapping["a"]["b"] == 2
+    twin = gc.State(state)
+    twin.a.b = 9
+    assert state.a.b == 2
+    del state.a.c
+    del state["a"]["b"]
+    assert state.to_pure_dict() == {}
+    source = {"x": {"y": 1}}
+    gc.State(source).x.y = 2
+    assert source == {"x": {"y": 1}}
+
+
+def test_missing_keys():
+    state = gc.State({"a": 1})
+    with pytest.raises(KeyError):
+        state["z"]
+    with pytest.raises(AttributeError, match=r"'z'.*'a'"):
+        _ = state.z
+    with pytest.raises(AttributeError, match="'z'"):
+        del state.z
+
+
+def test_paths_that_clash_are_refused():
+    for pairs in (
+        [(("a",), 1), (("a", "b"), 2)],
+        [(("a", "b"), 2), (("a",), 1)],
+        [((), 1)],
+    ):
+        with pytest.raises(ValueError):
+            gc.State.from_flat_path(pairs)
+
+
+@given(trees)
+def test_split_filter_and_merge(tree):
+    state = gc.State(tree)
+    params, stats, rest = state.split(gc.Param, gc.BatchStat, ...)
+    for path, leaf in params.flat_state():
+        assert leaf.type is gc.Param
+        assert (path, leaf) in flat(tree)
+    assert gc.State.merge(params, stats, rest) == state
+    assert gc.State.merge(rest, params, stats) == state
+    assert params | stats | rest == state
+    assert state - params == gc.State.merge(stats, rest)
+    assert state.filter(gc.Param) == params
+    assert state.filter(gc.Param, gc.BatchStat) == (params, stats)
+    assert state.split(...) == state
+    if len(rest.flat_state()):
+        with pytest.raises(ValueError) as error:
+            state.split(gc.Param, gc.BatchStat)
+        for path in rest.flat_state().paths:
+            assert "/".join(map(str, path)) in str(error.value)
+
+
+@given(trees, trees)
+def test_union_and_difference(one, two):
+    a, b = gc.State(one), gc.State(two)
+    ours, theirs = dict(flat(one)), dict(flat(two))
+    assert dict((a - b).flat_state()) == {
+        p: x for p, x in ours.items() if p not in theirs
+    }
+    try:
+        union = a | b
+    except ValueError:
+        return  # a leaf of one is a subtree of the other
+    assert dict(union.flat_state()) == {**ours, **theirs}
+    assert (a | two) == union
+
+
+@given(trees)
+def test_map_and_pure_dicts(tree):
+    state = gc.State(tree)
+    seen = []
+
+    def f(path, leaf):
+        seen.append((path, leaf))
+        return pure(leaf) + 1
+
+    mapped = state.map(f)
+    assert seen == flat(tree)
+    assert dict(mapped.flat_state()) == {p: pure(x) + 1 for p, x in flat(tree)}
+    assert mapped.to_pure_dict() == mapped.raw_mapping
+    values = state.to_pure_dict()
+    assert flat(values) == [(p, pure(x)) for p, x in flat(tree)]
+    target = gc.State(tree)
+    target.replace_by_pure_dict(mapped.to_pure_dict())
+    assert target.to_pure_dict() == mapped.to_pure_dict()
+    for path, leaf in target.flat_state():
+        old = dict(flat(tree))[path]
+        assert getattr(leaf, "type", None) is getattr(old, "type", None)
+    target.replace_by_pure_dict(values)
+    assert target == state
+
+
+def test_pure_dicts_may_come_from_json_and_be_partial():
+    state = gc.State({"layers": {0: {"w": gc.Param.state(1)}, -1: {"w": 2}}, "b": 3})
+    dumped = json.loads(json.dumps(state.to_pure_dict()))
+    dumped["layers"]["0"]["w"] = 5
+    dumped["layers"]["-1"]["w"] = 6
+    del dumped["b"]
+    state.replace_by_pure_dict(dumped)
+    assert state.to_pure_dict() == {"layers": {-1: {"w": 6}, 0: {"w": 5}}, "b": 3}
+    both = gc.State({"0": 1, 0: 2})
+    both.replace_by_pure_dict({"0": 5})
+    assert both.to_pure_dict() == {0: 2, "0": 5}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"z": 1}, "'z'"),
+        ({"b": {"z": 1}}, "'b/z'"),
+        ({"b": 1}, "'b'.*subtree"),
+        ({"a": {"x": 1}}, "'a'.*leaf"),
+        ({"b": {"c": {"x": 1}}}, "'b/c'.*leaf"),
+    ],
+)
+def test_a_wrong_pure_dict_changes_nothing(wrong, message):
+    state = gc.State({"a": gc.Param.state(1), "b": {"c": 2, "d": 3}})
+    before = copy.deepcopy(state)
+    with pytest.raises(ValueError, match=message):
+        state.replace_by_pure_dict({"b": {"d": 9}, **wrong})
+    with pytest.raises(ValueError, match=message):
+        state.replace_by_pure_dict(wrong)
+    assert state == before
+
+
+def test_pure_dicts_of_values_that_are_dicts():
+    state = gc.State({"a": gc.Param.state({"x": 1})})
+    state.replace_by_pure_dict({"a": {"x": 2}})
+    assert state.a.value == {"x": 2}
+
+
+# As a pytree
+
+
+@given(trees)
+def test_a_state_is_a_pytree_in_sorted_order_with_key_paths(tree):
+    state = gc.State(tree)
+    assert jax.tree.leaves(state) == [pure(x) for _, x in flat(tree)]
+    found = jax.tree_util.tree_leaves_with_path(state)
+    for (path, _), (expected, leaf) in zip(found, flat(tree), strict=True):
+        names = [getattr(entry, "key", None) for entry in path[: len(expected)]]
+        assert tuple(names) == expected
+        assert len(path) == len(expected) + isinstance(leaf, gc.VariableState)
+    doubled = jax.tree.map(lambda x: 2 * x, state)
+    assert doubled == state.map(
+        lambda path, x: (
+            x.replace(2 * x.value) if isinstance(x, gc.VariableState) else 2 * x
+        )
+    )
+    leaves, structure = jax.tree.flatten(state)
+    assert jax.tree.unflatten(structure, leaves) == state
+    assert structure == jax.tree.structure(gc.State(reversed(tree.items())))
+    assert hash(structure) == hash(jax.tree.structure(doubled))
+    assert pickle.loads(pickle.dumps(state)) == state
+    assert copy.deepcopy(state) == state
+    flat_state = state.flat_state()
+    leaves, structure = jax.tree.flatten(flat_state)
+    assert jax.tree.unflatten(structure, leaves) == flat_state
+    assert leaves == jax.tree.leaves(state)
+
+
+@given(gs.graphs())
+def test_a_state_nobody_looked_at_is_the_same_pytree(root):
+    looked_at = gc.state(root)
+    _ = looked_at.raw_mapping
+    assert jax.tree.structure(gc.state(root)) == jax.tree.structure(looked_at)
+    for a, b in zip(
+        jax.tree.leaves(gc.state(root)), jax.tree.leaves(looked_at), strict=True
+    ):
+        assert a is b
+    assert gc.state(root) == looked_at
+    refs = gc.RefMap()
+    walked = gc.flatten(root, refs)[1]
+    assert jax.tree.structure(walked) == jax.tree.structure(looked_at)
+
+
+def test_a_state_may_be_a_prefix():
+    state = gc.State({"a": {"x": jnp.ones(2), "y": jnp.ones((2, 3))}, "b": jnp.ones(3)})
+    axes = gc.State({"a": 0, "b": None})
+    out = jax.vmap(lambda s: s.a.x + s.a.y.sum() + s.b.sum(), in_axes=(axes,))(state)
+    assert out.tolist() == [7.0, 7.0]
+
+
+def test_jit_compiles_once_for_equal_states():
+    runs = []
+
+    @jax.jit
+    def f(state):
+        runs.append(1)
+        return jax.tree.map(lambda x: x + 1, state)
+
+    node = gc.Dict({"a": gc.Param(1.0, unit="m"), 3: gc.Param(2.0)})
+    for state in (gc.state(node), gc.State(gc.state(node)), gc.state(gc.clone(node))):
+        assert f(state).a.value == 2.0
+    assert len(runs) == 1
+    node.a.unit = "s"
+    f(gc.state(node))
+    assert len(runs) == 2
+
+
+def test_equality_is_by_content():
+    one = gc.State({"a": gc.Param.state(jnp.ones(2)), "b": 1})
+    assert one == gc.State({"a": gc.Param.state(jnp.ones(2)), "b": 1})
+    assert one != gc.State({"a": gc.Param.state(jnp.zeros(2)), "b": 1})
+    assert one != gc.State({"a": gc.BatchStat.state(jnp.ones(2)), "b": 1})
+    assert one != gc.State({"a": gc.Param.state(jnp.ones(2)), "b": True})
+    assert one != {"a": 1}
+    with pytest.raises(TypeError):
+        hash(one)
+
+
+def test_create_path_filters():
+    filters = gc.create_path_filters(
+        gc.State({"a": 0, "b": {"c": 0, "d": None}, "e": gc.Param.state(1)})
+    )
+    assert filters == {
+        gc.PathIn(("a",), ("b", "c")): 0,
+        gc.PathIn(("b", "d")): None,
+        gc.PathIn(("e",)): 1,
+    }
