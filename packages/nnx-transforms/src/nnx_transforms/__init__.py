@@ -4,10 +4,10 @@ Functions take and mutate live objects, and the caller sees the mutation. The na
 `graphcore` are exported here as well, so that one import is enough.
 """
 
-import graphcore as _graphcore
-from graphcore import *  # noqa: F403
 from jax.nn import initializers as initializers
 
+import graphcore as _graphcore
+from graphcore import *  # noqa: F403
 from nnx_transforms.abstract import eval_shape
 from nnx_transforms.ahead_of_time import Compiled, Lowered, Traced
 from nnx_transforms.arguments import resolve_kwargs

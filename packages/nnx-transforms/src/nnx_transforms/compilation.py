@@ -47,25 +47,23 @@ MAX_STRUCTURES = 1024
 
 # For the types of the arguments of a call, the positions of objects if they are
 # arguments themselves; empty if it takes a closer look to tell where they are.
-_spots_of: dict[tuple[type[Any], ...], tuple[int, ...]] = {}
+_spots_of: dict[tuple[Any, ...], tuple[int, ...]] = {}
 _MAX_SPOTS = 4096
 _ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 
-def _find_spots(kinds: tuple[type[Any], ...], count: int) -> tuple[int, ...]:
-    """Finds where the objects of a call are, and keeps it for calls like it.
-
-    Args:
-        kinds: The types of the arguments, those by keyword last.
-        count: How many of them are positional.
-    """
+def _find_spots(
+    key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[int, ...]:
+    """Finds where the objects of a call are, and keeps it for calls like it."""
+    kinds = [*map(type, args), *map(type, kwargs.values())]
     spots = tuple(i for i, kind in enumerate(kinds) if _is_object_type(kind))
     known = all(i in spots or issubclass(k, _ARRAYS) for i, k in enumerate(kinds))
-    if not known or (spots and spots[-1] >= count):
+    if not known or (spots and spots[-1] >= len(args)):
         spots = ()
     if len(_spots_of) >= _MAX_SPOTS:
         _spots_of.clear()
-    _spots_of[kinds] = spots
+    _spots_of[key] = spots
     return spots
 
 
@@ -224,6 +222,14 @@ class Jitted:
             constrain_state=arguments["constrain_state"],
             passed_on=passed_on,
         )
+        # Objects in the output are placed by filter, even if none came in.
+        self._places_objects = any(
+            isinstance(p, StateSharding)
+            for p in jax.tree.leaves(
+                arguments["out_shardings"],
+                is_leaf=lambda p: isinstance(p, StateSharding),
+            )
+        )
         self._plain = self._jit_plain(f, passed_on)
 
     # Calls
@@ -231,10 +237,13 @@ class Jitted:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         self._explanation = None
         if self._is_quick:
-            kinds = tuple(map(type, (*args, *kwargs.values()) if kwargs else args))
+            # The number of positional arguments matters where others follow.
+            kinds: tuple[Any, ...] = tuple(map(type, args))
+            if kwargs:
+                kinds = len(args), *kinds, *map(type, kwargs.values())
             spots = _spots_of.get(kinds)
             if spots is None:
-                spots = _find_spots(kinds, len(args))
+                spots = _find_spots(kinds, args, kwargs)
             if len(spots) == 1:
                 return self._call_with_one(spots[0], args, kwargs)
             if spots:
@@ -320,7 +329,7 @@ class Jitted:
         for x in self._callee.bound:
             if not any(x is root for root in roots):
                 roots.append(x)
-        if not roots:
+        if not roots and not self._places_objects:
             return None
         joint, plans = joint_of(roots)
         static_keys = tuple((k, static_key(v)) for k, v in statics.items())
@@ -464,7 +473,8 @@ class Jitted:
             passed_on = {**passed_on, "in_shardings": given}
         if arguments["out_shardings"] is not None:
             given = remove_prefixes(arguments["out_shardings"], is_mapping)
-            passed_on = {**passed_on, "out_shardings": (None, given, None)}
+            whole = given if isinstance(given, jax.sharding.Sharding) else None
+            passed_on = {**passed_on, "out_shardings": (whole, given, None)}
         return jax.jit(pure, **passed_on)
 
     # Ahead of time

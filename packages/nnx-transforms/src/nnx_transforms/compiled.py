@@ -373,11 +373,11 @@ class CompiledFunction:
     def _constrain(self, variables: list[tuple[Any, Path]]) -> None:
         how = self._options.constrain_state
         if not callable(how):
-            for variable, _ in variables:
-                constrain(variable)
+            for variable, path in variables:
+                constrain(variable, path_text(path))
             return
         by_path = {path: variable for variable, path in variables}
-        given = State._view(
+        given: State[Any, Any] = State._view(
             nested_from_flat(
                 (path, VariableState.from_variable(v)) for path, v in by_path.items()
             )

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-
 from graphcore.variable_impl import variable_impl
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from nnx_transforms.shardings import sharding_of
 
 __all__ = ["constrain"]
 
 
-def constrain(variable: Any) -> None:
+def constrain(variable: Any, path: str) -> None:
     """Constrains a variable's value to be sharded as its metadata says.
 
     The metadata `sharding` is a `jax.sharding.Sharding`, a `PartitionSpec` or a tuple
@@ -20,25 +22,34 @@ def constrain(variable: Any) -> None:
 
     Args:
         variable: The variable, inside a traced function.
+        path: Where it stands, for messages.
+
+    Raises:
+        ValueError: If the sharding is of an unknown kind, with the path.
     """
     impl = variable_impl(type(variable))
-    metadata = impl.metadata(variable)
-    sharding = metadata.get("sharding")
-    if sharding is None:
+    sharding = sharding_of(impl.metadata(variable), None, path)
+    if sharding is None or not (
+        isinstance(sharding, jax.sharding.Sharding) or _mesh_in_force()
+    ):
         return
-    if not isinstance(sharding, jax.sharding.Sharding):
-        spec = sharding
-        if not isinstance(spec, jax.sharding.PartitionSpec):
-            spec = jax.sharding.PartitionSpec(*spec)
-        mesh = metadata.get("mesh")
-        if mesh is not None:
-            sharding = jax.sharding.NamedSharding(mesh, spec)
-        elif _mesh_in_force():
-            sharding = spec
-        else:
-            return
-    value = jax.lax.with_sharding_constraint(impl.get_value(variable), sharding)
+    value = impl.get_value(variable)
+    if _has_explicit_axes(sharding):
+        value = jax.sharding.reshard(value, sharding)
+    else:
+        value = jax.lax.with_sharding_constraint(value, sharding)
     impl.set_value(variable, value)
+
+
+def _has_explicit_axes(sharding: Any) -> bool:
+    """Whether the mesh has axes on which a constraint is not a hint but a type."""
+    if isinstance(sharding, PartitionSpec):
+        mesh: Any = jax.sharding.get_abstract_mesh()
+    elif isinstance(sharding, NamedSharding):
+        mesh = sharding.mesh
+    else:
+        return False
+    return AxisType.Explicit in mesh.axis_types
 
 
 def _mesh_in_force() -> bool:
@@ -48,7 +59,7 @@ def _mesh_in_force() -> bool:
     # to no particular sharding tells whether there is one.
     try:
         jax.eval_shape(
-            lambda x: jax.lax.with_sharding_constraint(x, jax.sharding.PartitionSpec()),
+            lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec()),
             jax.ShapeDtypeStruct((), "float32"),
         )
     except RuntimeError:

@@ -121,7 +121,7 @@ class Signature:
             (before.statics, self.statics),
         ):
             for path in dict.fromkeys((*old, *new)):
-                a, b = old.get(path, "absent"), new.get(path, "absent")
-                if type(a) is not type(b) or a != b:
-                    found.append((path, a, b))
+                was, now = old.get(path, "absent"), new.get(path, "absent")
+                if type(was) is not type(now) or was != now:
+                    found.append((path, was, now))
         return found or Explanation([("<configuration>", "other", "JAX settings")])

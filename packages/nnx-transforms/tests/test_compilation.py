@@ -1,0 +1,920 @@
+"""`jit`: what a caller sees of a compiled function of live objects."""
+
+import gc as garbage
+import threading
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import graphcore as gc
+import nnx_transforms as nnx
+
+
+class Block(nnx.Module):
+    def __init__(self, seed):
+        self.w = nnx.Param(jnp.arange(3.0) + seed)
+        self.n = nnx.BatchStat(jnp.array(0))
+        self.rate = 2
+
+
+class Model(nnx.Module):
+    def __init__(self):
+        self.blocks = nnx.List([Block(0), Block(1)])
+        self.plain = [Block(2), {"deep": Block(3)}]
+        self.tied = self.blocks[0].w
+        self.me = self
+
+    def __call__(self, x):
+        for block in self.blocks:
+            block.n.value += 1
+            x = x * block.w.value * block.rate
+        return x
+
+
+def snapshot(*nodes):
+    graphdef, state = gc.split(nnx.List(nodes))
+    return graphdef, jax.tree.map(np.asarray, state.to_pure_dict())
+
+
+def assert_unchanged(before, *nodes):
+    graphdef, values = snapshot(*nodes)
+    assert graphdef == before[0]
+    jax.tree.map(np.testing.assert_array_equal, values, before[1])
+
+
+def counting(f):
+    """A function and the list of its traces."""
+    traces = []
+
+    def traced(*args, **kwargs):
+        traces.append(None)
+        return f(*args, **kwargs)
+
+    return traced, traces
+
+
+# Values
+
+
+def test_writes_are_seen_and_reads_keep_their_arrays():
+    model = Model()
+    read = model.blocks[0].w.value
+    out = nnx.jit(lambda m, x: m(x))(model, jnp.ones(3))
+    np.testing.assert_allclose(out, jnp.arange(3.0) * (jnp.arange(3.0) + 1) * 4)
+    assert [int(b.n.value) for b in model.blocks] == [1, 1]
+    assert model.blocks[0].w.value is read
+    assert model.tied is model.blocks[0].w
+
+
+def test_only_written_variables_are_outputs():
+    model = Model()
+    jaxpr = nnx.jit(lambda m: m(jnp.ones(3)).sum()).trace(model).jaxpr
+    assert len(jaxpr.out_avals) == 1 + 2
+
+
+def test_the_jaxpr_is_that_of_the_functional_form():
+    model = Model()
+    values = [v for _, v in gc.variables(model).flat_state()]
+
+    def by_hand(n0, w0, n1, w1, x):
+        x = x * w0 * 2
+        x = x * w1 * 2
+        return n0 + 1, n1 + 1, x
+
+    ours = nnx.jit(lambda m, x: m(x)).trace(model, jnp.ones(3)).jaxpr
+    hand = jax.make_jaxpr(by_hand)(0, jnp.ones(3), 0, jnp.ones(3), jnp.ones(3))
+    assert len(values) == 8
+    assert sorted(str(e.primitive) for e in ours.eqns) == sorted(
+        str(e.primitive) for e in hand.eqns
+    )
+
+
+def test_positions_keywords_containers_and_defaults():
+    model = Model()
+
+    @nnx.jit
+    def f(a, b=None, *, c=None, k=2):
+        for m in (a, b, c):
+            if m is not None:
+                inner = m["m"][0] if isinstance(m, dict) else m
+                inner.blocks[0].n.value += k
+        return a
+
+    assert f(model) is model
+    f(Model(), b={"m": [model]})
+    f(Model(), c=model)
+    f(a=model, k=5)
+    f({"m": (model, 1.0)})
+    assert int(model.blocks[0].n.value) == 2 + 2 + 2 + 5 + 2
+
+
+def test_one_object_twice_is_one_object_inside():
+    model = Model()
+
+    @nnx.jit
+    def f(a, b, c):
+        assert a is b
+        assert c is a.blocks[0]
+        a.blocks[0].n.value += 1
+        b.blocks[0].n.value += 1
+        c.n.value += 1
+        return a, c
+
+    a, c = f(model, model, model.blocks[0])
+    assert a is model
+    assert c is model.blocks[0]
+    assert int(c.n.value) == 3
+
+
+def test_objects_that_share_a_part():
+    shared = Block(0)
+    one, two = nnx.Dict(a=shared), nnx.Dict(b=shared, own=Block(1))
+
+    @nnx.jit
+    def f(one, two):
+        assert one.a is two.b
+        two.b.n.value += 1
+        two.own.n.value += 2
+
+    f(one, two)
+    f(two=two, one=one)
+    assert (int(shared.n.value), int(two.own.n.value)) == (2, 4)
+    # The same structure without the sharing is another one.
+    with pytest.raises(AssertionError):
+        f(nnx.Dict(a=Block(0)), nnx.Dict(b=Block(0), own=Block(1)))
+
+
+def test_structure_changes_are_seen():
+    model = Model()
+    first, second = model.blocks
+
+    @nnx.jit
+    def f(m):
+        a, b = m.blocks
+        m.blocks[0], m.blocks[1] = b, a
+        del m.tied
+        m.made = nnx.Cache(a.w.value * 2)
+        m.alias = m.made
+        m.loop = nnx.Dict(up=m)
+        m.plain.append(a)
+        m.name = "changed"
+        a.n.tag = "metadata"
+        return m.loop
+
+    loop = f(model)
+    assert list(model.blocks) == [second, first]
+    assert not hasattr(model, "tied")
+    assert model.made is model.alias
+    assert model.loop is loop
+    assert loop.up is model
+    assert model.plain[2] is first
+    assert model.name == "changed"
+    assert first.n.tag == "metadata"
+    np.testing.assert_array_equal(model.made.value, [0.0, 2.0, 4.0])
+
+
+def test_a_detached_object_gets_its_writes():
+    model = Model()
+    block = model.blocks[1]
+
+    @nnx.jit
+    def f(m):
+        block = m.blocks.pop()
+        block.n.value += 7
+        block.extra = 1
+
+    f(model)
+    assert len(model.blocks) == 1
+    assert (int(block.n.value), block.extra) == (7, 1)
+
+
+def test_a_container_that_did_not_change_stays():
+    model = Model()
+    plain = model.plain
+    nnx.jit(lambda m: setattr(m, "made", nnx.Cache(1)))(model)
+    assert model.plain is plain
+
+
+def test_variables_as_arguments_and_results():
+    count = nnx.Variable(jnp.array(1))
+
+    @nnx.jit
+    def f(v, w):
+        assert v is w
+        v.value += 1
+        return w, nnx.Param(v.value * 10)
+
+    same, new = f(count, count)
+    assert same is count
+    assert (int(count.value), int(new.value), type(new)) == (2, 20, nnx.Param)
+
+
+def test_a_value_may_be_a_pytree():
+    box = nnx.Variable({"a": jnp.ones(2), "b": (jnp.zeros(()), None)})
+
+    @nnx.jit
+    def f(v):
+        v.value = {**v.value, "b": (v.value["b"][0] + 1, jnp.ones(1))}
+
+    f(box)
+    assert float(box.value["b"][0]) == 1
+    f(box)
+    assert float(box.value["b"][0]) == 2
+
+
+def test_methods_bound_and_unbound():
+    class Counter(nnx.Module):
+        def __init__(self):
+            self.n = nnx.Variable(jnp.array(0))
+
+        @nnx.jit
+        def bump(self, by):
+            self.n.value += by
+            return self
+
+        def __call__(self, by):
+            return self.bump(by).n.value
+
+    counter = Counter()
+    assert counter.bump(1) is counter
+    assert int(nnx.jit(counter.__call__)(2)) == 3
+    assert int(nnx.jit(counter)(3)) == 6
+    assert int(counter.n.value) == 6
+
+
+def test_a_foreign_variable_type():
+    class Cell:
+        def __init__(self, content):
+            self.content = content
+
+    gc.register_variable_type(
+        Cell,
+        get_value=lambda c: c.content,
+        set_value=lambda c, value: setattr(c, "content", value),
+        get_metadata=lambda c: {},
+        create=lambda kind, value, metadata: kind(value),
+    )
+    node = nnx.Dict(cell=Cell(jnp.array(1)), own=nnx.Param(jnp.array(2)))
+    cell = node.cell
+
+    @nnx.jit
+    def f(node):
+        node.cell.content = node.cell.content + node.own.value
+        node.new = Cell(jnp.array(9))
+
+    f(node)
+    assert node.cell is cell
+    assert (int(cell.content), int(node.new.content)) == (3, 9)
+
+
+def test_created_inside():
+    model = nnx.jit(lambda x: nnx.Dict(a=nnx.Param(x), b=[nnx.Param(x * 2)]))(2.0)
+    model.a.value += 1  # belongs to the caller's trace
+    assert (float(model.a.value), float(model.b[0].value)) == (3.0, 4.0)
+
+
+# When it compiles
+
+
+def test_hits_and_misses():
+    f, traces = counting(lambda m, x: m(x))
+    jitted = nnx.jit(f)
+    model = Model()
+    x = jnp.ones(3)
+    for _ in range(3):
+        jitted(model, x)
+    jitted(Model(), x)  # equal structure, other objects
+    assert len(traces) == 1
+    model.blocks[0].rate = 3
+    jitted(model, x)
+    assert len(traces) == 2
+    model.blocks[0].rate = 2
+    jitted(model, x)
+    assert len(traces) == 2
+    model.blocks[0].rate = 2.0
+    jitted(model, x)
+    assert len(traces) == 3
+    jitted(model, jnp.ones((2, 3)))
+    assert len(traces) == 4
+    jitted.clear_cache()
+    jitted(model, x)
+    assert len(traces) == 5
+
+
+def test_explain_recompile_names_what_changed():
+    @nnx.jit
+    def f(m, x, flag=False):
+        return m(x)
+
+    model = Model()
+    f(model, jnp.ones(3))
+    assert nnx.explain_recompile(f) != []
+    f(model, jnp.ones(3))
+    assert nnx.explain_recompile(f) == []
+    assert str(nnx.explain_recompile(f)) == "nothing was compiled"
+
+    f(model, jnp.ones((2, 3)))
+    assert nnx.explain_recompile(f) == [("args/1", "float32[3]", "float32[2,3]")]
+    model.blocks[1].rate = 5
+    f(model, jnp.ones((2, 3)))
+    assert nnx.explain_recompile(f) == [("args/0/blocks/1/rate", 2, 5)]
+    assert str(nnx.explain_recompile(f)) == "args/0/blocks/1/rate: 2 -> 5"
+    model.blocks[1].w.value = jnp.ones(1)
+    f(model, jnp.ones((2, 3)))
+    assert nnx.explain_recompile(f) == [
+        ("args/0/blocks/1/w", "float32[3]", "float32[1]")
+    ]
+
+
+def test_static_arguments():
+    f, traces = counting(lambda m, k, x, how="plus": (m(x) * k, how)[:1])
+    jitted = nnx.jit(f, static_argnums=1, static_argnames="how")
+    model, x = Model(), jnp.ones(3)
+    for _ in range(2):
+        jitted(model, 2, x, how="plus")
+    assert len(traces) == 1
+    jitted(model, 3, x, how="plus")
+    jitted(model, 3, x, how="minus")
+    assert len(traces) == 3
+    assert ("how", "plus", "minus") in nnx.explain_recompile(jitted)
+    with pytest.raises(ValueError, match=r"static argument 1 is not hashable"):
+        jitted(model, [1], x)
+
+
+def test_static_names_follow_from_numbers_and_back():
+    def f(m, k, x):
+        return m(x) * (k if isinstance(k, int) else 1 / 0)
+
+    model = Model()
+    by_name = nnx.jit(f, static_argnames="k")
+    by_number = nnx.jit(f, static_argnums=1)
+    for jitted in (by_name, by_number):
+        jitted(model, 2, jnp.ones(3))
+        jitted(model, k=2, x=jnp.ones(3))
+
+
+def test_the_number_of_kept_structures_is_bounded(monkeypatch):
+    monkeypatch.setattr("nnx_transforms.compilation.MAX_STRUCTURES", 3)
+    f, traces = counting(lambda m: m.a.value + m.k)
+    jitted = nnx.jit(f)
+    for k in range(6):
+        assert int(jitted(nnx.Dict(a=nnx.Param(1), k=k))) == 1 + k
+    assert len(jitted._entries) == 3
+    jitted(nnx.Dict(a=nnx.Param(1), k=0))
+    assert len(traces) == 7
+
+
+# Plain pytrees
+
+
+def test_plain_calls_are_jax():
+    f = nnx.jit(lambda x, y: {"s": x["a"] + y, "t": (x["a"], None)})
+    out = f({"a": jnp.ones(2)}, 1)
+    assert jax.tree.structure(out) == jax.tree.structure({"s": 0, "t": (0, None)})
+    with pytest.raises(TypeError):
+        f("text", 1)
+    with pytest.raises(jax.errors.TracerBoolConversionError):
+        nnx.jit(lambda x: 1 if x else 2)(jnp.array(True))
+    with pytest.raises(ValueError, match=r"[Nn]on-hashable"):
+        nnx.jit(lambda x: x, static_argnums=0)([1])
+    donated = jnp.ones(3)
+    nnx.jit(lambda x: x + 1, donate_argnums=0)(donated)
+    assert donated.is_deleted()
+
+
+# Errors
+
+
+def test_an_error_inside_changes_nothing():
+    model, other = Model(), Block(9)
+
+    @nnx.jit
+    def f(m, o):
+        m(jnp.ones(3))
+        m.blocks.append(o)
+        m.plain.clear()
+        o.w.value = o.w.value * 0
+        o.w.note = "x"
+        del m.tied
+        raise KeyboardInterrupt
+
+    before = snapshot(model, other)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            f(model, other)
+        assert_unchanged(before, model, other)
+    assert model.me is model
+
+
+def test_an_error_of_the_compiled_call_changes_nothing():
+    def explode(x):
+        raise ValueError("at run time")
+
+    @nnx.jit
+    def f(m):
+        m.blocks[0].n.value += 1
+        shape = jax.ShapeDtypeStruct((3,), jnp.float32)
+        m.blocks[0].w.value = jax.pure_callback(explode, shape, m.blocks[0].w.value)
+        return m.blocks[0].w.value
+
+    model = Model()
+    before = snapshot(model)
+    with pytest.raises(Exception, match="at run time"):
+        jax.block_until_ready(f(model))
+    # The call itself may return before it fails; what it wrote then says so.
+    if model.blocks[0].w.value is before[1]:
+        assert_unchanged(before, model)
+
+
+def test_bare_arrays_are_refused_with_their_path():
+    model = Model()
+    model.blocks[0].bare = jnp.ones(2)
+    with pytest.raises(ValueError, match=r"blocks/0/bare"):
+        nnx.jit(lambda m: None)(model)
+
+
+def test_unhashable_statics_are_refused_with_their_path():
+    model = Model()
+    model.blocks[1].config = {1, 2}
+    gc.split(model)
+    with pytest.raises(TypeError, match=r"blocks/1/config"):
+        nnx.jit(lambda m: None)(model)
+
+
+def test_values_that_jax_refuses_are_named():
+    model = Model()
+    model.blocks[1].w.value = "text"
+    with pytest.raises(TypeError, match=r"args/0/blocks/1/w"):
+        nnx.jit(lambda m: None)(model)
+
+
+@pytest.mark.parametrize("level", [nnx.jit, jax.jit, jax.grad, jax.vmap])
+def test_captured_objects_can_be_read_and_not_written(level):
+    model = Model()
+    before = snapshot(model)
+    x = jnp.ones(3) if level is jax.vmap else jnp.array(1.0)
+    level(lambda x: (model.blocks[0].w.value * x).sum())(x)
+
+    def value(x):
+        model.blocks[0].w.value = x
+        return x
+
+    def attribute(x):
+        model.blocks[0].note = 1
+        return x
+
+    def item(x):
+        model.blocks.append(1)
+        return x
+
+    def metadata(x):
+        model.blocks[0].w.note = 1
+        return x
+
+    for f in (value, attribute, item, metadata):
+        with pytest.raises(nnx.TraceContextError):
+            level(f)(x)
+        assert_unchanged(before, model)
+
+
+def test_objects_of_another_trace_are_refused_at_the_boundary():
+    model = Model()
+
+    @jax.jit
+    def f(x):
+        return nnx.jit(lambda m: m.blocks[0].w.value)(model)
+
+    with pytest.raises(ValueError, match="different trace level"):
+        f(1.0)
+
+    kept = []
+    nnx.jit(lambda: kept.append(Block(0)))()
+    with pytest.raises(ValueError, match="different trace level"):
+        nnx.jit(lambda b: b.w.value)(kept[0])
+
+    @nnx.jit
+    def attach(m):
+        m.captured = model
+
+    with pytest.raises(ValueError, match=r"captured.*different trace level"):
+        attach(nnx.Dict())
+
+
+def test_what_is_hidden_in_a_plain_container_is_refused_at_the_boundary():
+    model = Model()
+
+    @nnx.jit
+    def f(x):
+        model.plain.append(nnx.Param(x))
+
+    f(1.0)
+    with pytest.raises(ValueError, match=r"plain/2.*different trace level"):
+        nnx.jit(lambda m: None)(model)
+
+
+# Donation
+
+
+def test_donate_state_donates_what_is_overwritten():
+    model = Model()
+    w, n = model.blocks[0].w.value, model.blocks[0].n.value
+
+    @nnx.jit(donate_state=True)
+    def f(m):
+        m.blocks[0].n.value += 1
+        return m.blocks[0].w.value.sum()
+
+    f(model)
+    assert n.is_deleted()
+    assert not w.is_deleted()
+    f(model)
+    assert int(model.blocks[0].n.value) == 2
+
+
+def test_a_buffer_that_is_held_twice_is_not_donated():
+    array = jnp.arange(3.0)
+    node = nnx.Dict(a=nnx.Param(array), b=nnx.Param(array), c=nnx.Param(array + 1))
+    f = nnx.jit(
+        lambda n, x: [setattr(v, "value", v.value + x) for v in (n.a, n.c)] and None,
+        donate_state=True,
+    )
+    c = node.c.value
+    f(node, jnp.ones(3))
+    assert not array.is_deleted()
+    assert c.is_deleted()
+    np.testing.assert_array_equal(node.b.value, array)
+    a = node.a.value
+    f(node, a)  # passed as an argument as well
+    assert not a.is_deleted()
+    np.testing.assert_array_equal(node.a.value, a * 2)
+
+
+def test_what_is_donated_may_depend_on_shapes():
+    @nnx.jit(donate_state=True)
+    def f(n, x):
+        target = n.a if x.ndim else n.b
+        target.value = target.value + 1
+
+    node = nnx.Dict(a=nnx.Param(jnp.zeros(2)), b=nnx.Param(jnp.zeros(2)))
+    for x, donated, kept in [
+        (jnp.ones(1), "a", "b"),
+        (jnp.ones(()), "b", "a"),
+        (jnp.ones(1), "a", "b"),
+        (jnp.ones(()), "b", "a"),
+    ]:
+        before = {k: node[k].value for k in "ab"}
+        f(node, x)
+        assert before[donated].is_deleted()
+        assert not before[kept].is_deleted()
+    assert node.a.value.tolist() == node.b.value.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("how", [{"donate_argnums": 0}, {"donate_argnames": "m"}])
+def test_donated_arguments_stay_usable(how):
+    model = Model()
+    old = [v.value for _, v in gc.variables(model).flat_state()]
+    f = nnx.jit(lambda m, x: m(x), **how)
+    if "donate_argnums" in how:
+        f(model, jnp.ones(3))
+    else:
+        f(m=model, x=jnp.ones(3))
+    assert all(x.is_deleted() for x in old)
+    assert not any(v.value.is_deleted() for _, v in gc.variables(model).flat_state())
+
+
+# Shardings
+
+
+def mesh(kind=AxisType.Auto):
+    return jax.make_mesh((8,), ("data",), axis_types=(kind,))
+
+
+def test_state_sharding_by_filter():
+    split = NamedSharding(mesh(), PartitionSpec("data"))
+    whole = NamedSharding(mesh(), PartitionSpec())
+    by_filter = nnx.StateSharding({nnx.Param: split, ...: whole})
+
+    class Wide(nnx.Module):
+        def __init__(self, x):
+            self.w = nnx.Param(x)
+            self.n = nnx.BatchStat(x)
+
+    make = nnx.jit(Wide, in_shardings=None, out_shardings=by_filter)
+    wide = make(jnp.arange(8.0))
+    assert wide.w.value.sharding.is_equivalent_to(split, 1)
+    assert wide.n.value.sharding.is_equivalent_to(whole, 1)
+
+    @nnx.jit(in_shardings=(by_filter, None), out_shardings=whole)
+    def f(m, x):
+        m.n.value = m.w.value * x
+        m.extra = nnx.Param(m.w.value)
+        return m.w.value + x
+
+    out = f(wide, 2.0)
+    assert out.sharding.is_equivalent_to(whole, 1)
+    assert wide.n.value.sharding.is_equivalent_to(whole, 1)
+    assert wide.extra.value.sharding.is_equivalent_to(split, 1)
+    with pytest.raises(ValueError, match="Inconsistent aliasing detected"):
+        nnx.jit(lambda a, b: None, in_shardings=(split, whole))(wide, wide)
+
+
+def test_constrain_state():
+    m = mesh()
+    node = nnx.Dict(
+        a=nnx.Param(jnp.arange(8.0), sharding=("data",), mesh=m),
+        b=nnx.Param(jnp.arange(8.0)),
+    )
+    f = nnx.jit(
+        lambda n: setattr(n.a, "value", n.a.value + n.b.value), constrain_state=True
+    )
+    f(node)
+    expected = NamedSharding(m, PartitionSpec("data"))
+    assert node.a.value.sharding.is_equivalent_to(expected, 1)
+    np.testing.assert_array_equal(node.a.value, jnp.arange(8.0) * 2)
+
+    seen = []
+
+    def by_hand(state):
+        seen.append(state.flat_state().paths)
+        return state.map(lambda path, leaf: leaf)
+
+    nnx.jit(lambda n: setattr(n.a, "value", n.a.value), constrain_state=by_hand)(node)
+    assert seen
+
+
+def test_constrain_state_on_the_mesh_in_force():
+    node = nnx.Dict(a=nnx.Param(jnp.arange(8.0), sharding=("data",)))
+    f = nnx.jit(lambda n: setattr(n.a, "value", n.a.value + 1), constrain_state=True)
+    f(node)  # no mesh, nothing to do
+    m = mesh(AxisType.Explicit)
+    with jax.set_mesh(m):
+        f(node)
+    expected = NamedSharding(m, PartitionSpec("data"))
+    assert node.a.value.sharding.is_equivalent_to(expected, 1)
+    np.testing.assert_array_equal(node.a.value, jnp.arange(8.0) + 2)
+
+
+# Ahead of time
+
+
+def test_lower_and_compile():
+    model, x = Model(), jnp.ones(3)
+    f, traces = counting(lambda m, x, k: m(x) * k)
+    jitted = nnx.jit(f, static_argnums=2)
+    lowered = jitted.lower(model, x, 2)
+    assert "multiply" in lowered.as_text()
+    compiled = lowered.compile()
+    assert int(model.blocks[0].n.value) == 0
+    expected = nnx.jit(f, static_argnums=2)(Model(), x, 2)
+    np.testing.assert_allclose(compiled(model, x, 2), expected)
+    assert int(model.blocks[0].n.value) == 1
+    assert compiled.cost_analysis() is not None
+    model.blocks[0].rate = 7
+    with pytest.raises(TypeError, match="another structure"):
+        compiled(model, x, 2)
+    assert len(traces) == 2
+
+
+def test_lowering_with_abstract_values():
+    model = nnx.eval_shape(Model)
+    x = jax.ShapeDtypeStruct((3,), jnp.float32)
+    compiled = nnx.jit(lambda m, x: m(x)).lower(model, x).compile()
+    real = Model()
+    assert compiled(real, jnp.ones(3)).shape == (3,)
+    assert int(real.blocks[1].n.value) == 1
+
+
+def test_eval_shape_publishes_nothing():
+    model = Model()
+    before = snapshot(model)
+
+    def f(m, x):
+        m(x)
+        m.made = nnx.Param(jnp.ones((5, 5)))
+        return m, m.made, m.made
+
+    same, made, again = nnx.eval_shape(f, model, jnp.ones(3))
+    assert_unchanged(before, model)
+    assert same is not model
+    assert made is again
+    assert same.made is made
+    assert made.value == jax.ShapeDtypeStruct((5, 5), jnp.float32)
+    assert nnx.jit(f).eval_shape(model, jnp.ones(3))[1].value.shape == (5, 5)
+
+
+# Nothing leaks, threads don't meet
+
+
+def test_objects_are_collected_when_dropped():
+    jitted = nnx.jit(lambda m, x: m(x))
+
+    def run():
+        model = Model()
+        jitted(model, jnp.ones(3))
+        jitted(model, jnp.ones(3))
+        return [weakref.ref(x) for x in (model, model.blocks[0], model.blocks[0].w)]
+
+    references = run()
+    garbage.collect()
+    assert [r() for r in references] == [None] * 3
+
+
+def test_a_partner_is_collected_while_the_model_lives():
+    model = Model()
+    jitted = nnx.jit(lambda m, o: m(o.w.value))
+
+    def run():
+        other = Block(1)
+        other.me = other
+        jitted(model, other)
+        return weakref.ref(other)
+
+    reference = run()
+    garbage.collect()
+    assert reference() is None
+    detached = weakref.ref(model.blocks[1])
+    jitted(model, Block(0))
+    del model.blocks[1]
+    garbage.collect()
+    assert detached() is None
+
+
+def test_a_thousand_steps_leave_what_ten_left():
+    model = Model()
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1))
+
+    @nnx.jit
+    def step(model, optimizer, fresh):
+        grads = nnx.grad(lambda m: m(fresh.w.value).sum())(model)
+        optimizer.update(grads)
+        fresh.n.value += 1
+
+    def count():
+        garbage.collect()
+        return len(jax.live_arrays()), len(garbage.get_objects()), len(step._entries)
+
+    for _ in range(10):
+        step(model, optimizer, Block(1))
+    arrays, objects, entries = count()
+    for _ in range(990):
+        step(model, optimizer, Block(1))
+    after = count()
+    assert after[0] == arrays
+    assert after[1] <= objects + 50
+    assert after[2] == entries
+
+
+def test_no_tracer_leaks():
+    model = Model()
+    with jax.checking_leaks():
+        nnx.jit(lambda m, x: m(x))(model, jnp.ones(3))
+        nnx.jit(lambda m: setattr(m, "made", nnx.Param(jnp.ones(2))))(model)
+    assert not any(
+        isinstance(v.value, jax.core.Tracer)
+        for _, v in gc.variables(model).flat_state()
+    )
+
+
+def test_eight_threads_share_one_function():
+    @nnx.jit
+    def f(m, x):
+        m.total = nnx.Cache(x)
+        return m(x)
+
+    failures = []
+
+    def work(number):
+        model = Model()
+        try:
+            for i in range(30):
+                x = jnp.full(3, float(number + 1))
+                out = f(model, x)
+                np.testing.assert_allclose(
+                    out, x * jnp.arange(3.0) * (jnp.arange(3.0) + 1) * 4
+                )
+                assert int(model.blocks[0].n.value) == i + 1
+                assert float(model.total.value[0]) == number + 1
+        except BaseException as error:  # reported by the main thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_a_deep_graph():
+    root = node = nnx.Dict(w=nnx.Param(jnp.array(0.0)))
+    for _ in range(2000):
+        node.next = nnx.Dict(w=nnx.Param(1.0))
+        node = node.next
+
+    @nnx.jit
+    def f(root):
+        inner = root
+        while "next" in inner:
+            inner = inner.next
+        inner.w.value = inner.w.value + 1
+        inner.last = True
+
+    f(root)
+    assert float(node.w.value) == 2
+    assert node.last
+
+
+# Against an independent rewrite
+
+
+@st.composite
+def programs(draw):
+    """A list of small edits, each a function of a model and a number."""
+    steps = draw(
+        st.lists(
+            st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)),
+            min_size=1,
+            max_size=6,
+        )
+    )
+
+    def variable(m, i):
+        return [m.blocks[0].w, m.blocks[-1].w, m.plain[0].w, m.plain[1]["deep"].w][i]
+
+    def run(m, x):
+        total = x
+        for op, i, j in steps:
+            a, b = variable(m, i), variable(m, j)
+            if op <= 1:
+                a.value = a.value + b.value * x
+            elif op == 2:
+                m.blocks[0], m.blocks[-1] = m.blocks[-1], m.blocks[0]
+            elif op == 3:
+                setattr(m, f"made{i}", nnx.Cache(a.value * 2))
+            elif op == 4 and hasattr(m, f"made{i}"):
+                delattr(m, f"made{i}")
+            elif op == 5:
+                m.tied = b
+            elif op == 6:
+                m.plain.insert(2, m.blocks[0])
+            elif op == 7:
+                a.note = j
+            elif op == 8:
+                m.plain[1] = {"deep": m.plain[1]["deep"], "also": m.blocks[-1]}
+            elif op == 9:
+                m.extra = nnx.Dict(up=m, down=b)
+            total = total + a.value.sum()
+        return total
+
+    return run
+
+
+def canonical(root):
+    """Identity pattern, types, statics, metadata and values of a graph."""
+    order = {}
+    lines = []
+
+    def visit(path, x):
+        if isinstance(x, nnx.Object | nnx.Variable):
+            if id(x) in order:
+                lines.append((path, "again", order[id(x)]))
+                return
+            order[id(x)] = len(order)
+        if isinstance(x, nnx.Variable):
+            value = np.asarray(x.value).tolist()
+            lines.append((path, type(x).__name__, x.get_metadata(), value))
+        elif isinstance(x, nnx.List | list):
+            lines.append((path, type(x).__name__))
+            for i, child in enumerate(x):
+                visit((*path, i), child)
+        elif isinstance(x, nnx.Object | dict):
+            lines.append((path, type(x).__name__))
+            for key, child in sorted((x if isinstance(x, dict) else vars(x)).items()):
+                visit((*path, key), child)
+        else:
+            lines.append((path, x))
+
+    visit((), root)
+    return lines
+
+
+@settings(max_examples=60)
+@given(st.lists(programs(), min_size=1, max_size=3))
+def test_jit_does_what_the_function_does(runs):
+    ours, eager = Model(), Model()
+    known = [ours, *ours.blocks, ours.plain[0], ours.plain[1]["deep"]]
+    twins = [eager, *eager.blocks, eager.plain[0], eager.plain[1]["deep"]]
+    for run in runs:
+        x = jnp.array(2.0)
+        np.testing.assert_allclose(nnx.jit(run)(ours, x), run(eager, x), rtol=1e-6)
+        assert canonical(ours) == canonical(eager)
+        # The caller's own objects, in the same roles.
+        for a, b in zip(known, twins, strict=True):
+            assert canonical(a) == canonical(b)
