@@ -1,0 +1,63 @@
+"""The command line: ``python -m tools.demo --help``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+from tools.demo.progress import Settings
+from tools.demo.timing import stopwatch
+
+PARTS = {
+    "1": "live_objects",
+}
+
+
+def read_arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.demo",
+        description="Train classifiers of handwritten digits, and draw what happened.",
+    )
+    parser.add_argument("--quick", action="store_true", help="train for a shorter time")
+    parser.add_argument(
+        "--part", choices=[*PARTS, "all"], default="all", help="which part to run"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("demo_output"),
+        metavar="DIR",
+        help="the folder for the figures (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="makes the run reproducible (default: 0)"
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Runs the parts that were asked for.
+
+    Returns:
+        The exit code: 1 if the accuracy of a part is too low.
+    """
+    arguments = read_arguments()
+    settings = Settings(arguments.out, arguments.seed, arguments.quick)
+    passed = True
+    for number in PARTS if arguments.part == "all" else [arguments.part]:
+        part = importlib.import_module(f"tools.demo.{PARTS[number]}")
+        headline = part.__doc__.splitlines()[0]
+        print(headline, flush=True)
+        with stopwatch() as watch:
+            result = part.run(settings)
+        print(result)
+        print(f"took {watch.seconds:.0f} s", end="\n\n", flush=True)
+        passed = passed and result.passed
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
