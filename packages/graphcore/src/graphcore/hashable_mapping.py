@@ -97,7 +97,7 @@ def as_hashable(metadata: Mapping[str, Any]) -> HashableMapping[str, Any]:
         >>> as_hashable({}) is EMPTY
         True
     """
-    if not metadata:
+    if metadata is EMPTY or not metadata:
         return EMPTY
     if isinstance(metadata, HashableMapping):
         return metadata
@@ -118,7 +118,7 @@ def as_kept(metadata: HashableMapping[str, Any]) -> HashableMapping[str, Any]:
         >>> as_kept(metadata) is metadata
         True
     """
-    if all(map(is_immutable, metadata.values())):
+    if metadata is EMPTY or all(map(is_immutable, metadata._mapping.values())):
         return metadata
     kept = {name: snapshot(value) for name, value in metadata.items()}
     return HashableMapping(kept, copy=False)
