@@ -137,13 +137,15 @@ class _Vmapped:
         inputs = take(tree, axes, self._callee.bound)
         body = MappedBody(self._callee, inputs, self._out_axes, self._metadata)
         values = inputs.values()
+        in_axes = inputs.prefixes, plain_prefix(axes)
+        if self._options["axis_size"] is not None:  # JAX 0.8 does not look.
+            check_sizes("vmap", inputs, in_axes[1], self._options, None)
 
         def pure(values: Any, plain: Any) -> Any:
             left = body.run(values, plain)
             groups, outcome = body.divide(left)
             return groups, outcome, left.tree
 
-        in_axes = inputs.prefixes, plain_prefix(axes)
         out_axes = list(body.settings), None, self._plain_axes[1]
         try:
             groups, outcome, tree = jax.vmap(pure, in_axes, out_axes, **self._options)(

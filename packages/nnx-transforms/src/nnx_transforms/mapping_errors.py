@@ -45,7 +45,7 @@ def check_sizes(
     inputs: Inputs,
     plain_axes: Any,
     options: Mapping[str, Any],
-    error: BaseException,
+    error: BaseException | None,
 ) -> None:
     """Says which variable has no axis to be mapped, or one of another size.
 
@@ -54,7 +54,7 @@ def check_sizes(
         inputs: The arguments.
         plain_axes: The axes of those that are not objects.
         options: What the transformation was told.
-        error: What JAX said.
+        error: What JAX said, if anything.
 
     Raises:
         ValueError: If there is one, with the paths.
