@@ -198,6 +198,10 @@ class Arguments:
         """The number of arguments."""
         return len(self._arguments)
 
+    def plain_avals(self, number: int) -> Any:
+        """The abstract values of one argument, None in the place of objects."""
+        return self._arguments[number].plain
+
     @property
     def has_objects(self) -> bool:
         """Whether there is any object, be it a hidden one."""

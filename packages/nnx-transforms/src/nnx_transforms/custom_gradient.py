@@ -72,7 +72,7 @@ def _pure(callee: Callee, arguments: Arguments, runs: Runs) -> Callable[..., Any
             tangents = vjp_fun(runs.out_states(tree_g, values_g, value))
             if not arguments.has_objects:
                 return tangents  # JAX checks it
-            if not isinstance(tangents, tuple | list):
+            if arguments.count == 1 and not isinstance(tangents, tuple | list):
                 tangents = (tangents,)
             plain, of_variables = arguments.take_tangents(
                 tangents,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jax.custom_derivatives import linear_call as jax_linear_call
 
@@ -108,9 +109,10 @@ class _Call:
         given = [None if u else next(of_output) for u in self._is_update]
         out_g = self.runs.out_states(tree_g, given, None)
         arguments = self._arguments
-        # Nobody sees the linear arguments here.
-        nothing = (None, [None] * len(self._linear)) if arguments.has_objects else None
-        inside, (inner, _) = self._enter(residual, nothing)
+        # Nobody sees the linear arguments here: abstract values stand in for them.
+        nothing = arguments.plain_avals(1), [None] * len(self._linear)
+        linear = nothing if arguments.has_objects else None
+        inside, (inner, _) = self._enter(residual, linear)
         function = arguments.bind(self._transpose, inside, len(self._callee.bound))
         tangent = function(inner, out_g)
         if not arguments.has_objects:
@@ -129,26 +131,78 @@ def _filled(value: Any, avals: Any) -> Any:
 
 
 def _guard(residual: Any, name: str) -> Any:
-    """Lets an attempt to differentiate residual arguments fail with a message."""
+    """Lets an attempt to differentiate residual arguments fail with a message.
+
+    Where a call was traced before, JAX fails far from it, with an empty assertion.
+    """
 
     @jax.custom_jvp
-    def guard(x: Any) -> Any:
-        return x
+    def guarded(xs: Any) -> Any:
+        return xs
 
     def rule(primals: Any, tangents: Any) -> Any:
-        if type(tangents[0]) is not SymbolicZero:
+        if any(type(t) is not SymbolicZero for t in tangents[0]):
             raise _not_differentiable(name, "residual_args")
         return primals[0], tangents[0]
 
-    guard.defjvp(rule, symbolic_zeros=True)
-    return jax.tree.map(
-        lambda x: (
-            guard(x)
-            if isinstance(x, jax.core.Tracer) and is_inexact(jax.typeof(x))
-            else x
-        ),
-        residual,
-    )
+    guarded.defjvp(rule, symbolic_zeros=True)
+    return _on_tracers(guarded, residual, at_least=1)
+
+
+@jax.custom_jvp
+def _together(xs: Any) -> Any:
+    """The same values; if one of them has a tangent, all have.
+
+    The differential of JAX's `linear_call` has no place for symbolic zeros. A zero
+    that does not depend on any tangent would become symbolic again.
+    """
+    return xs
+
+
+def _together_rule(primals: Any, tangents: Any) -> Any:
+    (xs,), (ts,) = primals, tangents
+    found = [t for t in ts if type(t) is not SymbolicZero]
+    if not found or len(found) == len(ts):
+        return xs, ts
+    total = sum(jnp.sum(t) for t in found)
+
+    def zero_like(x: Any) -> Any:
+        zero = jnp.where(False, total, 0.0)
+        dtype = jnp.result_type(x)
+        if not jnp.issubdtype(dtype, jnp.complexfloating):
+            zero = zero.real
+        return jnp.broadcast_to(zero.astype(dtype), jnp.shape(x))
+
+    return xs, [
+        zero_like(x) if type(t) is SymbolicZero else t
+        for x, t in zip(xs, ts, strict=True)
+    ]
+
+
+_together.defjvp(_together_rule, symbolic_zeros=True)
+
+
+def _on_tracers(f: Callable[..., Any], tree: Any, at_least: int) -> Any:
+    """Applies a function to the list of the inexact leaves, if any can have a tangent.
+
+    Args:
+        f: A function from list to list.
+        tree: A pytree.
+        at_least: The number of leaves that it takes for `f` to matter.
+
+    Returns:
+        The pytree with the leaves that `f` returned.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    places = [i for i, x in enumerate(leaves) if is_inexact(jax.typeof(x))]
+    chosen = [leaves[i] for i in places]
+    if len(chosen) < at_least or not any(
+        isinstance(x, jax.core.Tracer) for x in chosen
+    ):
+        return tree
+    for i, x in zip(places, f(chosen), strict=True):
+        leaves[i] = x
+    return jax.tree.unflatten(structure, leaves)
 
 
 def _not_differentiable(name: str, what: str) -> TypeError:
@@ -223,7 +277,7 @@ def linear_call(
             named_like(fun, primal),
             named_like(fun_transpose, transposed),
             _guard(residual, callee.name),
-            linear,
+            _on_tracers(_together, linear, at_least=2),
         )
     except AssertionError as error:
         if call.runs.outcome is None:
