@@ -29,6 +29,7 @@ from graphcore import (
 )
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.lifting import is_object
+from nnx_transforms.mapped_arguments import updated_by
 
 __all__ = ["merge_inputs", "split_inputs"]
 
@@ -92,7 +93,7 @@ def split_inputs(
     if f is _MISSING:
         return functools.partial(split_inputs, ctxtag=ctxtag)
 
-    @functools.wraps(f, updated=())
+    @functools.wraps(f, updated=updated_by(f))
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args = resolve_kwargs(f, args, kwargs)
         with update_context(ctxtag):
@@ -143,7 +144,7 @@ def merge_inputs(
     if f is _MISSING:
         return functools.partial(merge_inputs, ctxtag=ctxtag)
 
-    @functools.wraps(f, updated=())
+    @functools.wraps(f, updated=updated_by(f))
     def wrapper(*pure_args: Any) -> Any:
         boxed = from_tree(pure_args, ctxtag=ctxtag)
         out = f(*_unbox(boxed))

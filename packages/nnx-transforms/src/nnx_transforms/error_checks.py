@@ -13,6 +13,7 @@ from jax.experimental import checkify as jax_checkify
 from graphcore.errors import path_text
 from nnx_transforms.agreement import check_unchanged
 from nnx_transforms.lifting import Callee, Inputs, Outcome, take
+from nnx_transforms.mapped_arguments import updated_by
 
 __all__ = ["checkify"]
 
@@ -64,7 +65,7 @@ def checkify(
         return functools.partial(checkify, errors=errors)
     callee = Callee(f)
 
-    @functools.wraps(f, updated=())
+    @functools.wraps(f, updated=updated_by(f))
     def wrapper(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         given = {"args": args, "kwargs": kwargs}
         inputs = take(given, bound=callee.bound)

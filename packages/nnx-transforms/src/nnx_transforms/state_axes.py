@@ -198,7 +198,7 @@ def _mapped(
         all_axes = _with_objects((in_axes_kwargs, *axes), given, object_axes)
         leaves, structure = jax.tree.flatten(all_axes, is_leaf=lambda p: p is None)
         function = transformed(structure, tuple(leaves))
-        with _split(given, all_axes, axis_size, split_rngs):
+        with _split("axis_size", given, all_axes, axis_size, split_rngs):
             plain, objects, skeleton = function(list(callee.bound), *given)
         return skeleton.value.fill(plain, objects)
 
@@ -364,7 +364,7 @@ def scan(
             del axes[carry_argnum]
         given = (kwargs, *rest)
         all_axes = _with_objects((in_axes_kwargs, *axes), given, object_axes)
-        with _split(given, all_axes, length, split_rngs):
+        with _split("length", given, all_axes, length, split_rngs):
             carry, out = scanning.scan(
                 body,
                 length=length,
@@ -424,17 +424,24 @@ def _with_objects(axes: Any, tree: Any, object_axes: StateAxes) -> Any:
 
 @contextlib.contextmanager
 def _split(
-    tree: Any, axes: Any, size: int | None, split_rngs: Filter
+    size_name: str, tree: Any, axes: Any, size: int | None, split_rngs: Filter
 ) -> Iterator[None]:
     """Gives each index its own random streams, unless they have that already."""
     single = All(RngState, split_rngs, _is_single)
     if size is None:
         size = next(_sizes(tree, axes), None)
-    if size is None:  # The transformation will say so.
-        yield
+    if size is not None:
+        with with_split_rngs(tree, splits=size, only=single):
+            yield
         return
-    with with_split_rngs(tree, splits=size, only=single):
-        yield
+    for root in filter(is_object, jax.tree.leaves(tree, is_leaf=is_object)):
+        for path, x in iter_graph(root):
+            if is_variable(x) and single(path, x):
+                raise ValueError(
+                    f"Into how many is the random stream {x.tag!r} to be split? No "
+                    f"array or variable is mapped: give `{size_name}`."
+                )
+    yield
 
 
 def _is_single(path: Any, variable: Any) -> bool:
