@@ -12,6 +12,8 @@ from tools.demo.timing import stopwatch
 
 PARTS = {
     "1": "live_objects",
+    "2": "deep_network",
+    "3": "functional_modules",
 }
 
 
