@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from graphcore.build import Builder
 from graphcore.filters import Filter, filters_to_predicates
-from graphcore.graphdef import GraphDef, NodeDef
+from graphcore.graphdef import GraphDef, NodeDef, set_proxy_maker
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.leaves import UnmadeState, leaves_for, merged, unmade
 from graphcore.plans import plan_of
@@ -355,6 +355,9 @@ class CallProxy:
             method = access(method, key)
         out = method(*args, **kwargs)
         return out, flatten(node)
+
+
+set_proxy_maker(CallProxy)
 
 
 def call(graphdef_and_state: tuple[GraphDef[Any], Any], /) -> CallProxy:

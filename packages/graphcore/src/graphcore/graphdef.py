@@ -38,6 +38,24 @@ __all__ = [
 A = TypeVar("A")
 
 
+class _Proxies:
+    """Makes what `GraphDef.apply` returns.
+
+    Calling needs everything that is built on definitions, so the maker is set by the
+    module that defines it.
+    """
+
+    make: Callable[[GraphDef[Any], tuple[Any, ...]], Any]
+
+
+_proxies = _Proxies()
+
+
+def set_proxy_maker(make: Callable[[GraphDef[Any], tuple[Any, ...]], Any]) -> None:
+    """Says what `GraphDef.apply` returns for a definition and its states."""
+    _proxies.make = make
+
+
 class GraphDef(Generic[A]):
     """The static half of a graph of objects.
 
@@ -73,10 +91,7 @@ class GraphDef(Generic[A]):
             >>> out, state.n.value
             (2, 3)
         """
-        # Down here because calling needs everything that is built on definitions.
-        from graphcore.functional import CallProxy
-
-        return CallProxy(self, (state, *states))
+        return _proxies.make(self, (state, *states))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from graphcore.joint import joint_of
 from nnx_transforms.compiled import CompiledFunction
 from nnx_transforms.lifting import publish
 
-if TYPE_CHECKING:
-    from nnx_transforms.compilation import Jitted
-
 __all__ = ["Compiled", "Lowered", "Traced"]
+
+
+class _Jitted(Protocol):
+    """What a stage needs of the jitted function that it is of."""
+
+    def _locate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Locates a call; None if there are no objects."""
+
+    def _without_statics(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments without static ones."""
+        ...
 
 
 class _Stage:
@@ -27,7 +37,7 @@ class _Stage:
     __slots__ = ("_function", "_jitted", "_stage")
 
     def __init__(
-        self, jitted: Jitted, function: CompiledFunction | None, stage: Any
+        self, jitted: _Jitted, function: CompiledFunction | None, stage: Any
     ) -> None:
         self._jitted = jitted
         self._function = function
@@ -118,7 +128,7 @@ class Compiled(_Stage):
                     "This function was compiled for a call with objects, but there "
                     "are none among the arguments."
                 )
-            args, kwargs = jitted._statics.without(args, kwargs)
+            args, kwargs = jitted._without_statics(args, kwargs)
             out, tree, outcome = self._stage(*args, **kwargs)
             return publish((), joint_of(())[0], (), outcome, out, tree)
         if call.function is not self._function:

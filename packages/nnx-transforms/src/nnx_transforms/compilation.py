@@ -114,13 +114,6 @@ class _Statics:
         rest = tuple(None if i in found else x for i, x in enumerate(args))
         return rest, {k: v for k, v in kwargs.items() if k not in found}, found
 
-    def without(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Leaves the static arguments out, as a compiled function of JAX expects."""
-        _, free, found = self.take(args, kwargs)
-        return tuple(x for i, x in enumerate(args) if i not in found), free
-
 
 def _as_tuple(x: Any, kind: type[Any]) -> tuple[Any, ...]:
     if x is None:
@@ -343,6 +336,13 @@ class Jitted:
             fill = _fill_skeleton(skeleton, statics)
             function = self._add(key, args, kwargs, fill, statics)
         return _Call(function, roots, plans, joint, *plain)
+
+    def _without_statics(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Leaves the static arguments out, as a compiled function of JAX expects."""
+        _, free, found = self._statics.take(args, kwargs)
+        return tuple(x for i, x in enumerate(args) if i not in found), free
 
     @staticmethod
     def _refuse_unhashable(statics: dict[Any, Any]) -> None:

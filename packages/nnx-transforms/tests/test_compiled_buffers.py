@@ -1,0 +1,152 @@
+"""`jit`: which buffers are donated, and where arrays are placed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jitted_models import Model
+
+import graphcore as gc
+import nnx_transforms as nnx
+
+# Donation
+
+
+def test_donate_state_donates_what_is_overwritten():
+    model = Model()
+    w, n = model.blocks[0].w.value, model.blocks[0].n.value
+
+    @nnx.jit(donate_state=True)
+    def f(m):
+        m.blocks[0].n.value += 1
+        return m.blocks[0].w.value.sum()
+
+    f(model)
+    assert n.is_deleted()
+    assert not w.is_deleted()
+    f(model)
+    assert int(model.blocks[0].n.value) == 2
+
+
+def test_a_buffer_that_is_held_twice_is_not_donated():
+    array = jnp.arange(3.0)
+    node = nnx.Dict(a=nnx.Param(array), b=nnx.Param(array), c=nnx.Param(array + 1))
+    f = nnx.jit(
+        lambda n, x: [setattr(v, "value", v.value + x) for v in (n.a, n.c)] and None,
+        donate_state=True,
+    )
+    c = node.c.value
+    f(node, jnp.ones(3))
+    assert not array.is_deleted()
+    assert c.is_deleted()
+    np.testing.assert_array_equal(node.b.value, array)
+    a = node.a.value
+    f(node, a)  # passed as an argument as well
+    assert not a.is_deleted()
+    np.testing.assert_array_equal(node.a.value, a * 2)
+
+
+def test_what_is_donated_may_depend_on_shapes():
+    @nnx.jit(donate_state=True)
+    def f(n, x):
+        target = n.a if x.ndim else n.b
+        target.value = target.value + 1
+
+    node = nnx.Dict(a=nnx.Param(jnp.zeros(2)), b=nnx.Param(jnp.zeros(2)))
+    for x, donated, kept in [
+        (jnp.ones(1), "a", "b"),
+        (jnp.ones(()), "b", "a"),
+        (jnp.ones(1), "a", "b"),
+        (jnp.ones(()), "b", "a"),
+    ]:
+        before = {k: node[k].value for k in "ab"}
+        f(node, x)
+        assert before[donated].is_deleted()
+        assert not before[kept].is_deleted()
+    assert node.a.value.tolist() == node.b.value.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("how", [{"donate_argnums": 0}, {"donate_argnames": "m"}])
+def test_donated_arguments_stay_usable(how):
+    model = Model()
+    old = [v.value for _, v in gc.variables(model).flat_state()]
+    f = nnx.jit(lambda m, x: m(x), **how)
+    if "donate_argnums" in how:
+        f(model, jnp.ones(3))
+    else:
+        f(m=model, x=jnp.ones(3))
+    assert all(x.is_deleted() for x in old)
+    assert not any(v.value.is_deleted() for _, v in gc.variables(model).flat_state())
+
+
+# Shardings
+
+
+def mesh(kind=AxisType.Auto):
+    return jax.make_mesh((8,), ("data",), axis_types=(kind,))
+
+
+def test_state_sharding_by_filter():
+    split = NamedSharding(mesh(), PartitionSpec("data"))
+    whole = NamedSharding(mesh(), PartitionSpec())
+    by_filter = nnx.StateSharding({nnx.Param: split, ...: whole})
+
+    class Wide(nnx.Module):
+        def __init__(self, x):
+            self.w = nnx.Param(x)
+            self.n = nnx.BatchStat(x)
+
+    make = nnx.jit(Wide, in_shardings=None, out_shardings=by_filter)
+    wide = make(jnp.arange(8.0))
+    assert wide.w.value.sharding.is_equivalent_to(split, 1)
+    assert wide.n.value.sharding.is_equivalent_to(whole, 1)
+
+    @nnx.jit(in_shardings=(by_filter, None), out_shardings=whole)
+    def f(m, x):
+        m.n.value = m.w.value * x
+        m.extra = nnx.Param(m.w.value)
+        return m.w.value + x
+
+    out = f(wide, 2.0)
+    assert out.sharding.is_equivalent_to(whole, 1)
+    assert wide.n.value.sharding.is_equivalent_to(whole, 1)
+    assert wide.extra.value.sharding.is_equivalent_to(split, 1)
+    with pytest.raises(ValueError, match="Inconsistent aliasing detected"):
+        nnx.jit(lambda a, b: None, in_shardings=(split, whole))(wide, wide)
+
+
+def test_constrain_state():
+    m = mesh()
+    node = nnx.Dict(
+        a=nnx.Param(jnp.arange(8.0), sharding=("data",), mesh=m),
+        b=nnx.Param(jnp.arange(8.0)),
+    )
+    f = nnx.jit(
+        lambda n: setattr(n.a, "value", n.a.value + n.b.value), constrain_state=True
+    )
+    f(node)
+    expected = NamedSharding(m, PartitionSpec("data"))
+    assert node.a.value.sharding.is_equivalent_to(expected, 1)
+    np.testing.assert_array_equal(node.a.value, jnp.arange(8.0) * 2)
+
+    seen = []
+
+    def by_hand(state):
+        seen.append(state.flat_state().paths)
+        return state.map(lambda path, leaf: leaf)
+
+    nnx.jit(lambda n: setattr(n.a, "value", n.a.value), constrain_state=by_hand)(node)
+    assert seen
+
+
+def test_constrain_state_on_the_mesh_in_force():
+    node = nnx.Dict(a=nnx.Param(jnp.arange(8.0), sharding=("data",)))
+    f = nnx.jit(lambda n: setattr(n.a, "value", n.a.value + 1), constrain_state=True)
+    f(node)  # no mesh, nothing to do
+    m = mesh(AxisType.Explicit)
+    with jax.set_mesh(m):
+        f(node)
+    expected = NamedSharding(m, PartitionSpec("data"))
+    assert node.a.value.sharding.is_equivalent_to(expected, 1)
+    np.testing.assert_array_equal(node.a.value, jnp.arange(8.0) + 2)
