@@ -126,8 +126,9 @@ def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:
             found: Joint = joint
             return found, plans
     joint = Joint(roots, plans)
-    for other in [k for k, (refs, _) in known.items() if any(r() is None for r in refs)]:
-        del known[other]
+    for other, (others, _) in list(known.items()):
+        if any(reference() is None for reference in others):
+            del known[other]
     if len(known) >= _MAX_COMBINED:
         known.clear()
     known[key] = tuple(map(weakref.ref, plans[1:])), joint
