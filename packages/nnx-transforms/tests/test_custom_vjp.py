@@ -557,6 +557,22 @@ def test_a_bound_method_writes_to_its_object():
     assert int(m.calls.value) == 2
 
 
+def test_no_derivative_by_an_object_that_the_function_is_bound_to():
+    class Model(Pair):
+        def f(self, x):
+            return self.x.value * x
+
+    def loss(m, x):
+        f = custom_vjp(m.f)
+        f.defvjp(lambda x: (m.f(x), None), lambda _, g: (g[1],))
+        return f(x)
+
+    close(grad(loss, argnums=1)(Model(), 3.0), 1.0)
+    for transform in (lambda f: f, jit):
+        with pytest.raises(TypeError, match="'f' is bound to an object"):
+            grad(transform(loss))(Model(), 3.0)
+
+
 def test_metadata_and_forms_of_decoration():
     def f(x):
         "Says something."

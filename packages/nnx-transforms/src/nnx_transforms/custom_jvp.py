@@ -256,9 +256,9 @@ def custom_jvp(
     carry no tangent. Where a call is traced first and differentiated later, the rule
     must write no more than the function.
 
-    An object that the function is bound to takes part, but has no tangent: let it be
-    an argument for that. A method may be decorated in its class; `self` is then the
-    first argument.
+    An object that the function is bound to takes part, but the function can't be
+    differentiated by it: let it be an argument for that. A method may be decorated in
+    its class; `self` is then the first argument.
 
     Args:
         fun: The function. Left out, `custom_jvp` returns a decorator.

@@ -14,9 +14,9 @@ from graphcore.prefixes import AliasCheck
 from nnx_transforms.argument_states import (
     Arguments,
     instantiate,
-    is_inexact,
     zero_of,
 )
+from nnx_transforms.guards import on_tracers, without_tangents
 from nnx_transforms.lifting import Callee, Inside, take
 from nnx_transforms.rule_runs import Runs, named_like, released
 
@@ -130,25 +130,6 @@ def _filled(value: Any, avals: Any) -> Any:
     return value
 
 
-def _guard(residual: Any, name: str) -> Any:
-    """Lets an attempt to differentiate residual arguments fail with a message.
-
-    Where a call was traced before, JAX fails far from it, with an empty assertion.
-    """
-
-    @jax.custom_jvp
-    def guarded(xs: Any) -> Any:
-        return xs
-
-    def rule(primals: Any, tangents: Any) -> Any:
-        if any(type(t) is not SymbolicZero for t in tangents[0]):
-            raise _not_differentiable(name, "residual_args")
-        return primals[0], tangents[0]
-
-    guarded.defjvp(rule, symbolic_zeros=True)
-    return _on_tracers(guarded, residual, at_least=1)
-
-
 @jax.custom_jvp
 def _together(xs: Any) -> Any:
     """The same values; if one of them has a tangent, all have.
@@ -180,29 +161,6 @@ def _together_rule(primals: Any, tangents: Any) -> Any:
 
 
 _together.defjvp(_together_rule, symbolic_zeros=True)
-
-
-def _on_tracers(f: Callable[..., Any], tree: Any, at_least: int) -> Any:
-    """Applies a function to the list of the inexact leaves, if any can have a tangent.
-
-    Args:
-        f: A function from list to list.
-        tree: A pytree.
-        at_least: The number of leaves that it takes for `f` to matter.
-
-    Returns:
-        The pytree with the leaves that `f` returned.
-    """
-    leaves, structure = jax.tree.flatten(tree)
-    places = [i for i, x in enumerate(leaves) if is_inexact(jax.typeof(x))]
-    chosen = [leaves[i] for i in places]
-    if len(chosen) < at_least or not any(
-        isinstance(x, jax.core.Tracer) for x in chosen
-    ):
-        return tree
-    for i, x in zip(places, f(chosen), strict=True):
-        leaves[i] = x
-    return jax.tree.unflatten(structure, leaves)
 
 
 def _not_differentiable(name: str, what: str) -> TypeError:
@@ -247,12 +205,13 @@ def linear_call(
 
     Example:
         >>> import nnx_transforms as nnx, jax, jax.numpy as jnp
-        >>> scale = nnx.Dict(by=nnx.Variable(jnp.array(2.0)))
-        >>> def f(x):
+        >>> def divide(x, by):
+        ...     scale = nnx.Dict(by=nnx.Variable(by))
         ...     return nnx.linear_call(
         ...         lambda s, x: x / s.by.value, lambda s, g: g / s.by.value, scale, x
         ...     )
-        >>> float(f(3.0)), float(jax.grad(f)(3.0))
+        >>> by = jnp.array(2.0)
+        >>> float(divide(3.0, by)), float(jax.grad(divide)(3.0, by))
         (1.5, 0.5)
     """
     callee, transpose = Callee(fun), Callee(fun_transpose)
@@ -276,8 +235,10 @@ def linear_call(
         of_output, tree = jax_linear_call(
             named_like(fun, primal),
             named_like(fun_transpose, transposed),
-            _guard(residual, callee.name),
-            _on_tracers(_together, linear, at_least=2),
+            without_tangents(
+                residual, lambda: _not_differentiable(callee.name, "residual_args")
+            ),
+            on_tracers(_together, linear, at_least=2),
         )
     except AssertionError as error:
         if call.runs.outcome is None:

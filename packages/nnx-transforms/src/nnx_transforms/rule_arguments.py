@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from nnx_transforms.argument_states import Arguments
+from nnx_transforms.guards import without_tangents
 from nnx_transforms.lifting import Inputs, is_object, take
 from nnx_transforms.prefixes import DiffState
 
@@ -90,8 +91,29 @@ class RuleCall:
         for position, plain in zip(differentiable, inputs.plain, strict=True):
             pure_args[position] = plain
         if arguments.has_objects:
-            pure_args.append(inputs.values())
+            pure_args.append(_guarded(inputs.values(), arguments, name))
         return cls(inputs, arguments, differentiable, pure_args)
+
+
+def _guarded(values: list[Any], arguments: Arguments, name: str) -> list[Any]:
+    """Sees to it that nobody differentiates by an object that a function is bound to.
+
+    No rule is told of its tangents, and gives any.
+    """
+    hidden = [i for i, owner in enumerate(arguments.owners) if owner is None]
+    if not hidden:
+        return values
+
+    def error() -> TypeError:
+        return TypeError(
+            f"{name!r} is bound to an object, or one of its rules is, by which it is "
+            "being differentiated; but derivative rules go by arguments. Decorate the "
+            "method in its class, or pass the object as an argument."
+        )
+
+    guarded = without_tangents([values[i] for i in hidden], error)
+    whole = dict(enumerate(values)) | dict(zip(hidden, guarded, strict=True))
+    return [whole[i] for i in range(len(values))]
 
 
 def bind_positions(
