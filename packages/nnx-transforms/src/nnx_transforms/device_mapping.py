@@ -193,7 +193,12 @@ class _Pmapped:
             else:
                 check_out_ranks(body, error)
             raise
-        check_broadcast(body, values, inputs.plain, in_axes, self._named, None)
+        try:
+            check_broadcast(body, values, inputs.plain, in_axes, self._named, None)
+        except ValueError:
+            # A later call must find out again, so it must trace again.
+            self._entries.clear()
+            raise
         return inputs.publish(outcome, list(chain.from_iterable(groups)), tree)
 
     def _call_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -206,12 +211,20 @@ class _Pmapped:
                 check_out_ranks(body, error)
             elif body.notes is not None:
                 # The output doesn't fit: say so in terms of what the function returns.
-                self._jax_pmap(self._f, self._plain_out)(*args, **kwargs)
+                @functools.wraps(self._f, updated=updated_by(self._f))
+                def fresh(*args: Any, **kwargs: Any) -> Any:  # known to no cache
+                    return self._f(*args, **kwargs)
+
+                self._jax_pmap(fresh, self._plain_out)(*args, **kwargs)
             raise
         if body.returns_objects and body.notes is not None:
             plain = (*self._mark_statics(args), kwargs)
             axes = None, axes_of_arguments("pmap", plain_prefix(self._in_axes), args)
-            check_broadcast(body, (), plain, axes, self._named, None)
+            try:
+                check_broadcast(body, (), plain, axes, self._named, None)
+            except ValueError:
+                self._plain = self._compile_plain()
+                raise
         return take(()).publish(outcome, list(chain.from_iterable(groups)), tree)
 
     def _is_static(self, position: int, args: tuple[Any, ...]) -> bool:
