@@ -39,6 +39,7 @@ from nnx_transforms import (
 )
 from nnx_transforms.autodiff import grad, jvp, linearize, value_and_grad, vjp
 from nnx_transforms.jacobians import hessian, jacfwd, jacrev
+from nnx_transforms.rematerialization import remat
 
 X = jnp.array(3.0)
 GRADIENTS = [grad, value_and_grad, jacfwd, jacrev, hessian]
@@ -756,3 +757,23 @@ def test_arrays_are_collected():
 def test_numpy_values():
     m = Dict(w=Param(np.ones(2, np.float32)))
     assert grad(lambda m: m.w.value.sum())(m).w.value.tolist() == [1.0, 1.0]
+
+
+def test_objects_behind_transformed_methods():
+    m = Line()
+    calls = 0
+    for g in (
+        jit(grad(m)),
+        grad(grad(m)),
+        grad(remat(m)),
+        remat(grad(m.__call__)),
+        hessian(m),
+        jit(jacrev(remat(m))),
+    ):
+        assert float(g(X)) in (2.0, 0.0)
+        calls += 1
+        assert int(m.calls.value) == calls
+    # Another's wrapper, which copies the attributes of ours, is not taken for it.
+    other = functools.wraps(grad(m))(lambda x: x * 3)
+    assert float(jit(other)(X)) == 9.0
+    assert float(grad(other)(X)) == 3.0

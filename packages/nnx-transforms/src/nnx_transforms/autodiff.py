@@ -19,8 +19,8 @@ from nnx_transforms.differentiation import (
     Argnums,
     Differentiation,
     all_arguments,
-    keeping_metadata,
 )
+from nnx_transforms.lifting import lifted
 from nnx_transforms.tangents import from_states, has_parts, to_states
 
 __all__ = ["grad", "jvp", "linearize", "value_and_grad", "vjp"]
@@ -79,20 +79,21 @@ def value_and_grad(
         >>> float(value), float(grads.w.value), int(model.n.value)
         (18.0, 12.0, 1)
     """
+    again = functools.partial(
+        value_and_grad,
+        argnums=argnums,
+        has_aux=has_aux,
+        holomorphic=holomorphic,
+        allow_int=allow_int,
+        reduce_axes=reduce_axes,
+        wrt=wrt,
+    )
     if f is _MISSING:
-        return functools.partial(
-            value_and_grad,
-            argnums=argnums,
-            has_aux=has_aux,
-            holomorphic=holomorphic,
-            allow_int=allow_int,
-            reduce_axes=reduce_axes,
-            wrt=wrt,
-        )
+        return again
     chosen = Argnums(argnums, wrt)
     options: dict[str, Any] = {"holomorphic": holomorphic, "allow_int": allow_int}
 
-    @keeping_metadata(f)
+    @lifted(f, again)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = Differentiation(
             f,
@@ -154,21 +155,22 @@ def grad(
         >>> grads.to_pure_dict()
         {'w': Array(2., dtype=float32, weak_type=True)}
     """
+    again = functools.partial(
+        grad,
+        argnums=argnums,
+        has_aux=has_aux,
+        holomorphic=holomorphic,
+        allow_int=allow_int,
+        reduce_axes=reduce_axes,
+        wrt=wrt,
+    )
     if f is _MISSING:
-        return functools.partial(
-            grad,
-            argnums=argnums,
-            has_aux=has_aux,
-            holomorphic=holomorphic,
-            allow_int=allow_int,
-            reduce_axes=reduce_axes,
-            wrt=wrt,
-        )
+        return again
     with_value = value_and_grad(
         f, argnums, has_aux, holomorphic, allow_int, reduce_axes, wrt=wrt
     )
 
-    @keeping_metadata(f)
+    @lifted(f, again)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         out, gradient = with_value(*args, **kwargs)
         return (gradient, out[1]) if has_aux else gradient

@@ -31,16 +31,10 @@ from nnx_transforms.tangents import (
     without_parts,
 )
 
-__all__ = ["Argnums", "Differentiation", "all_arguments", "keeping_metadata"]
+__all__ = ["Argnums", "Differentiation", "all_arguments"]
 
 Path: TypeAlias = tuple[Any, ...]
 _MISSING: Any = object()
-
-
-def keeping_metadata(f: Callable[..., Any]) -> Callable[..., Any]:
-    """As `functools.wraps(f)`, without the attributes of an object that is callable."""
-    updated = () if is_object(f) else functools.WRAPPER_UPDATES
-    return functools.wraps(f, updated=updated)
 
 
 class Argnums:

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 
 from graphcore import Filter
-from nnx_transforms.differentiation import Argnums, Differentiation, keeping_metadata
+from nnx_transforms.differentiation import Argnums, Differentiation
+from nnx_transforms.lifting import lifted
 from nnx_transforms.tangents import to_states
 
 __all__ = ["hessian", "jacfwd", "jacrev"]
@@ -54,13 +55,14 @@ def jacfwd(
         >>> nnx.jacfwd(lambda m: m.w.value ** 2)(model).w.value.tolist()
         [[2.0, 0.0], [0.0, 4.0]]
     """
-    if f is _MISSING:
-        return functools.partial(
-            jacfwd, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic, wrt=wrt
-        )
-    return _jacobian(
-        jax.jacfwd, f, Argnums(argnums, wrt), has_aux, holomorphic=holomorphic
+    again = functools.partial(
+        jacfwd, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic, wrt=wrt
     )
+    if f is _MISSING:
+        return again
+    chosen = Argnums(argnums, wrt)
+    wrapper = _jacobian(jax.jacfwd, f, chosen, has_aux, holomorphic=holomorphic)
+    return lifted(f, again)(wrapper)
 
 
 def jacrev(
@@ -100,23 +102,14 @@ def jacrev(
         >>> jacobian['sum'].w.value.tolist()
         [1.0, 1.0]
     """
-    if f is _MISSING:
-        return functools.partial(
-            jacrev,
-            argnums=argnums,
-            has_aux=has_aux,
-            holomorphic=holomorphic,
-            allow_int=allow_int,
-            wrt=wrt,
-        )
-    return _jacobian(
-        jax.jacrev,
-        f,
-        Argnums(argnums, wrt),
-        has_aux,
-        holomorphic=holomorphic,
-        allow_int=allow_int,
+    options: dict[str, Any] = {"holomorphic": holomorphic, "allow_int": allow_int}
+    again = functools.partial(
+        jacrev, argnums=argnums, has_aux=has_aux, wrt=wrt, **options
     )
+    if f is _MISSING:
+        return again
+    chosen = Argnums(argnums, wrt)
+    return lifted(f, again)(_jacobian(jax.jacrev, f, chosen, has_aux, **options))
 
 
 def _jacobian(
@@ -125,8 +118,7 @@ def _jacobian(
     chosen: Argnums,
     has_aux: bool,
     **options: Any,
-) -> Any:
-    @keeping_metadata(f)
+) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = Differentiation(f, args, kwargs, chosen.filters, has_aux=has_aux)
         call.check(derivative, **options)

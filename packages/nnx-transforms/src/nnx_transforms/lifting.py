@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from operator import is_
@@ -58,6 +59,7 @@ __all__ = [
     "Written",
     "is_object",
     "key_path",
+    "lifted",
     "prefix_of",
     "publish",
     "remove_prefixes",
@@ -678,8 +680,9 @@ class Callee:
 
     A method of an object, and a callable object, hide one of their arguments. It
     takes part in a transformation all the same: the function reads its present
-    values, and what it writes is published. (An object of another trace does not: as
-    one that a function closes over, it can be read and not written.)
+    values, and what it writes is published. So does one that hides behind `lifted`
+    functions. (An object of another trace does not: as one that a function closes
+    over, it can be read and not written.)
 
     Args:
         f: Any callable.
@@ -701,6 +704,11 @@ class Callee:
         elif is_object(f):
             hidden, function = f, type(f).__call__
         else:
+            again = _how_lifted(f)
+            if again is not None:
+                inner = Callee(f.__wrapped__)  # type: ignore[attr-defined]
+                self.bound = inner.bound
+                self.function = _later(inner.function, again) if inner.bound else f
             return
         if _belongs_here(hidden):
             self.bound = (hidden,)
@@ -716,6 +724,47 @@ class Callee:
             A callable with the same arguments as the original.
         """
         return functools.partial(self.function, *inner) if inner else self.function
+
+
+def lifted(
+    f: Callable[..., Any], again: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Marks what a transformation made of a function, as `functools.wraps` does.
+
+    Args:
+        f: The function.
+        again: Applies the same transformation to another function. By that a further
+            transformation reaches an object that `f` is bound to; see `Callee`.
+
+    Returns:
+        A decorator for the wrapper.
+    """
+    updated = () if is_object(f) else functools.WRAPPER_UPDATES
+
+    def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
+        functools.update_wrapper(wrapper, f, updated=updated)
+        # With the wrapper itself, since other wrappers copy the attributes of this one.
+        wrapper._lifted = wrapper, again  # type: ignore[attr-defined]
+        return wrapper
+
+    return decorate
+
+
+def _how_lifted(f: Callable[..., Any]) -> Callable[[Any], Any] | None:
+    wrapper, again = getattr(f, "_lifted", (None, None))
+    return again if wrapper is f else None
+
+
+def _later(
+    function: Callable[..., Any], again: Callable[[Any], Any]
+) -> Callable[..., Any]:
+    """The transformed function, of an object that the original is bound to then."""
+
+    @functools.wraps(function)
+    def bind(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return again(types.MethodType(function, x))(*args, **kwargs)
+
+    return bind
 
 
 def _belongs_here(x: Any) -> bool:

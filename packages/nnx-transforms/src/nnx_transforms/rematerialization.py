@@ -15,12 +15,12 @@ from graphcore.content import static_key
 from graphcore.joint import joint_of
 from nnx_transforms.arguments import positions_of
 from nnx_transforms.captures import captured_objects
-from nnx_transforms.differentiation import keeping_metadata
 from nnx_transforms.lifting import (
     Callee,
     Inputs,
     Inside,
     is_object,
+    lifted,
     publish,
     take,
 )
@@ -77,18 +77,19 @@ def remat(
         >>> float(grads.w.value), int(model.calls.value)
         (0.0, 1)
     """
+    again = functools.partial(
+        remat,
+        prevent_cse=prevent_cse,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        policy=policy,
+    )
     if f is _MISSING:
-        return functools.partial(
-            remat,
-            prevent_cse=prevent_cse,
-            static_argnums=static_argnums,
-            static_argnames=static_argnames,
-            policy=policy,
-        )
+        return again
     names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
     options = {"prevent_cse": prevent_cse, "policy": policy}
     rematerialized = _Rematerialized(f, static_argnums, tuple(names), options)
-    return keeping_metadata(f)(lambda *args, **kwargs: rematerialized(args, kwargs))
+    return lifted(f, again)(lambda *args, **kwargs: rematerialized(args, kwargs))
 
 
 checkpoint = remat
