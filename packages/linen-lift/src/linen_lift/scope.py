@@ -269,6 +269,12 @@ class Scope:
             new._offset, new._offset_path = offset, self.path
         return new
 
+    def _hollow(self, label: str) -> Scope:
+        """The same place with nothing in it that could be a tracer."""
+        new = self._reopen({}, {}, self.mutable, label)
+        new._offset, new._offset_path = None, ()
+        return new
+
     # --- where it is ------------------------------------------------------------
 
     @property

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from ..errors import MultipleScopesError
 from ..filters import CollectionFilter, StreamFilter
 from .pack import pack
+from .variables import path_offsets
 
 __all__ = ["custom_vjp", "grad", "jvp", "value_and_grad", "vjp"]
 
@@ -70,6 +71,12 @@ def _joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(before, Mapping) and isinstance(value, Mapping)
         out[name] = _joined(before, value) if both else value  # type: ignore[arg-type]
     return out
+
+
+def _restricted(tree: Any, known: Any) -> Any:
+    if not (isinstance(tree, Mapping) and isinstance(known, Mapping)):
+        return tree
+    return {k: _restricted(v, known[k]) for k, v in tree.items() if k in known}
 
 
 def _pull_back(vjp_fn: Callable[..., Any], cotangent: Any) -> tuple[Any, ...]:
@@ -403,27 +410,32 @@ def custom_vjp(
         rng_groups: Any,
         *args: Any,
     ) -> Any:
-        static = {i % len(args) if i < 0 else i for i in fixed}
+        count = len(args)
+        static = {i % count if i < 0 else i for i in fixed}
         static_args = tuple(arg for i, arg in enumerate(args) if i in static)
+        known = jax.tree.map(lambda _: None, variable_groups[0])
 
         def joined(moving: Sequence[Any]) -> list[Any]:
             rest, still = iter(moving), iter(static_args)
-            return [next(still if i in static else rest) for i in range(len(args))]
+            return [next(still if i in static else rest) for i in range(count)]
 
-        # What has no cotangent is passed too: closing over it would fail where it is
-        # itself being transformed.
+        # JAX keeps these functions, and may trace `forward` when everything here is
+        # over. So they hold no scope with variables, and what has no cotangent is
+        # passed as well.
+        kept = scope_fn.detached()
+
         @jax.custom_vjp
-        def pure(wanted: Any, others: Any, rngs: Any, moving: Any) -> Any:
-            inner_scope = scope_fn((wanted, others), rngs)
+        def pure(wanted: Any, others: Any, rngs: Any, offsets: Any, moving: Any) -> Any:
+            inner_scope = kept((wanted, others), rngs, True, offsets)
             out = fn(inner_scope, *joined(moving))
-            return out, repack_fn(inner_scope, changed_only=True)
+            return out, kept.collect(inner_scope, changed_only=True)
 
-        def forward(wanted: Any, others: Any, rngs: Any, moving: Any) -> Any:
-            inner_scope = scope_fn((wanted, others), rngs)
+        def forward(
+            wanted: Any, others: Any, rngs: Any, offsets: Any, moving: Any
+        ) -> Any:
+            inner_scope = kept((wanted, others), rngs, True, offsets)
             out, residuals = _aux_pair(forward_fn(inner_scope, *joined(moving)), True)
-            return (out, repack_fn(inner_scope, changed_only=True)), residuals
-
-        roots = scope_fn.roots
+            return (out, kept.collect(inner_scope, changed_only=True)), residuals
 
         def backward(residuals: Any, cotangents: Any) -> Any:
             out_cotangent, _ = cotangents
@@ -434,13 +446,20 @@ def custom_vjp(
                     f"*argument_cotangents); found {type(found).__name__}."
                 )
             variables, *inputs = found
-            per_scope = _per_scope(variables, roots, "The variable cotangents")
-            return per_scope, None, None, tuple(inputs)
+            per_scope = _per_scope(variables, kept.roots, "The variable cotangents")
+            # Variables that were made just now have no place among the arguments.
+            per_scope = tuple(map(_restricted, per_scope, known))
+            return per_scope, None, None, None, tuple(inputs)
 
         pure.defvjp(forward, backward)
         moving = tuple(arg for i, arg in enumerate(args) if i not in static)
         wanted, others = variable_groups
-        return pure(wanted, others, rng_groups, moving)
+        offsets = None
+        if any(root.root._offset is not None for root in scope_fn.roots):
+            offsets = path_offsets(scope_fn.roots)
+        result = pure(wanted, others, rng_groups, offsets, moving)
+        scope_fn.replay(kept.effects())
+        return result
 
     filters: tuple[CollectionFilter, ...] = (grad_vars, True)
     return pack(inner, filters, filters, (True,), name="custom_vjp")

@@ -209,6 +209,21 @@ class Boundary:
         filters = self._out_filters
         return tuple(zip(*per_root, strict=True)) if per_root else ((),) * len(filters)
 
+    def detached(self) -> Boundary:
+        """A boundary with the same scopes, but without their variables and streams.
+
+        A function that JAX keeps and traces later must not keep the tracers of now.
+        """
+        new = Boundary.__new__(Boundary)
+        new._scopes = [scope._hollow(self._label) for scope in self._scopes]
+        new._treedef = self._treedef
+        new.roots = [root._hollow(self._label) for root in self.roots]
+        new._places = self._places
+        new._out_filters, new._out_union = self._out_filters, self._out_union
+        new._label = self._label
+        new._opened, new._effects = [], []
+        return new
+
     # --- out ----------------------------------------------------------------------
 
     def merge(self, packed: Any) -> None:

@@ -305,6 +305,6 @@ def custom_vjp(
                 scopes, *args
             )
 
-        return call_lifted("custom_vjp", [fn, forward_fn], mdl, args, lifted)
+        return call_lifted("custom_vjp", [fn, forward_fn], mdl, args, lifted, kept=True)
 
     return wrapper

@@ -33,6 +33,7 @@ def call_lifted(
     module: Any,
     args: tuple[Any, ...],
     lift: Callable[..., Any],
+    kept: bool = False,
 ) -> Any:
     """Calls functions of a module in a transform.
 
@@ -43,6 +44,7 @@ def call_lifted(
         args: further arguments; modules among them take part.
         lift: calls the transform: `lift(cores, scopes, args)`, with a function of
             scopes for each of `fns`.
+        kept: whether JAX keeps the functions beyond the call.
 
     Raises:
         TransformTargetError: if a function is none, or `module` is no module.
@@ -52,11 +54,12 @@ def call_lifted(
     if not isinstance(module, Module):
         raise TransformTargetError(transform, module)
     frame = Frame(module, args, {}, transform)
+    inner = frame.detached() if kept else frame
     cores: list[Core] = [
-        make_core(as_body(fn), frame, getattr(fn, "__name__", transform)) for fn in fns
+        make_core(as_body(fn), inner, getattr(fn, "__name__", transform)) for fn in fns
     ]
     out = lift(cores, frame.scopes, frame.args)
-    naming = frame.naming()
+    naming = inner.naming()
     if naming:
         frame.publish(naming)
     return out

@@ -151,6 +151,15 @@ class Frame:
             for prefix, number in cursor:
                 outer[prefix] = max(outer.get(prefix, 0), number)
 
+    def detached(self) -> Frame:
+        """The frame of clones without variables, for functions that JAX keeps."""
+        hollow = [scope._hollow("") for scope in self._index]
+        inside = self.rebuild(hollow[0] if len(hollow) == 1 else hollow)
+        args, kwargs = inside.arguments(self.args, self.kwargs)
+        frame = Frame(inside.module(), tuple(args), kwargs, "")
+        frame.args, frame.kwargs = (), {}
+        return frame
+
     # --- for caches -----------------------------------------------------------------
 
     def describe(self) -> tuple[Any, dict[int, Any]]:
