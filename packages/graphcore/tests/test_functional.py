@@ -641,3 +641,9 @@ def test_eval_shape_and_jit_carry_a_graph_through(root):
     abstract = jax.eval_shape(lambda s: s, state)
     merged = gc.merge(graphdef, abstract)
     assert gc.graphdef(merged) == graphdef
+
+
+def test_keys_of_a_graph_node_that_cannot_be_sorted_are_refused_by_their_path():
+    node = gc.Dict(inner=gc.Dict({object(): 1, object(): 2}))
+    with pytest.raises(ValueError, match=r"'inner'.*sort"):
+        gc.split(node)

@@ -1,5 +1,7 @@
 import collections
 import dataclasses
+import subprocess
+import sys
 
 import graph_zoo as zoo
 import jax
@@ -141,3 +143,44 @@ def test_lists_and_dicts_of_other_types_are_static():
     assert gc.clone(node).x is node.x
     with pytest.raises(TypeError, match="x"):
         hash(gc.graphdef(node))
+
+
+def test_types_that_jax_knows_are_known_without_an_instance():
+    @jax.tree_util.register_pytree_node_class
+    class Unseen:
+        def __init__(self):
+            raise AssertionError
+
+        def tree_flatten(self):
+            raise AssertionError
+
+        @classmethod
+        def tree_unflatten(cls, aux, children):
+            raise AssertionError
+
+    class Unregistered:
+        pass
+
+    pair = collections.namedtuple("pair", "a b")
+    for kind in (Unseen, pair, collections.OrderedDict, collections.defaultdict):
+        assert gc.is_node_type(kind)
+        assert isinstance(gc.get_node_impl_for_type(kind), gc.PytreeNodeImpl)
+    for kind in (Unregistered, set, jax.Array, gc.Param, type, str):
+        assert not gc.is_node_type(kind)
+
+
+def test_definitions_with_jax_pytrees_can_be_merged_in_another_process():
+    code = (
+        "import collections, pickle, sys, graphcore as gc;"
+        "node = gc.Dict(o=collections.OrderedDict(b=gc.Param(1), a=gc.Param(2)));"
+    )
+    dump = "sys.stdout.buffer.write(pickle.dumps(gc.graphdef(node)))"
+    load = (
+        "g = pickle.loads(sys.stdin.buffer.read());"
+        "assert list(gc.merge(g, {'o': {'a': 3, 'b': 4}}).o) == ['b', 'a']"
+    )
+    made = subprocess.run(
+        [sys.executable, "-c", code + dump], capture_output=True, check=True
+    )
+    fresh = "import pickle, sys, graphcore as gc;" + load
+    subprocess.run([sys.executable, "-c", fresh], input=made.stdout, check=True)

@@ -529,3 +529,61 @@ def test_foreign_variable_types_act_as_variables():
         )
     with pytest.raises(ValueError, match="Cell"):
         gc.register_pytree_node_type(zoo.Cell, flatten=id, unflatten=id)
+
+
+def test_metadata_cannot_hide_behind_attributes_of_the_class():
+    class Scaled(gc.Param):
+        scale = 2.0
+
+    v = Scaled(1.0)
+    for wrong in (
+        lambda: Scaled(1.0, scale=3.0),
+        lambda: setattr(v, "scale", 3.0),
+        lambda: gc.Param(1.0, copy=True),
+        lambda: setattr(v, "get_metadata", 1),
+    ):
+        with pytest.raises(ValueError, match=r"'(scale|copy|get_metadata)'"):
+            wrong()
+    assert (v.scale, v.get_metadata()) == (2.0, {})
+
+
+def test_properties_of_a_subclass_work():
+    class WithProperty(gc.Param):
+        @property
+        def doubled(self):
+            return self.value * 2
+
+        @doubled.setter
+        def doubled(self, value):
+            self.value = value / 2
+
+    v = WithProperty(1.0)
+    v.doubled = 8.0
+    assert (v.value, v.doubled, v.get_metadata()) == (4.0, 8.0, {})
+
+
+def test_metadata_may_hold_arrays():
+    def make(value=1):
+        return gc.Dict(v=gc.Param(value, mask=jnp.array([True, False])))
+
+    node = make()
+    assert node.v == make().v
+    assert node.v != gc.Param(1, mask=jnp.array([True, True]))
+    assert gc.graphdef(node) == gc.graphdef(make())
+    gc.update(node, gc.state(make(2)))
+    assert node.v.value == 2
+    with pytest.raises(TypeError, match="'v'"):
+        hash(gc.graphdef(node))
+
+
+def test_lists_of_hooks_are_hashable_in_variables_and_states():
+    v = gc.Param(1, on_get_value=[zoo.double])
+    s = gc.VariableState(gc.Param, 1, on_get_value=[zoo.double])
+    assert v.to_state() == s
+    assert s.to_variable().value == 2
+    hash(gc.graphdef(gc.Dict(v=s.to_variable())))
+
+
+def test_formatting():
+    assert f"{gc.Param(1.234):.2f}" == "1.23"
+    assert f"{gc.Param(1)}" == repr(gc.Param(1))

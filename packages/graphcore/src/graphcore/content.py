@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["is_immutable", "snapshot", "static_key", "values_equal"]
+__all__ = ["is_immutable", "same_static", "snapshot", "static_key", "values_equal"]
 
 
 def static_key(value: Any) -> Any:
@@ -121,6 +121,28 @@ def snapshot(value: Any) -> Any:
         return duplicate if static_key(duplicate) == static_key(value) else value
     except Exception:  # `__deepcopy__` and `__eq__` of a stranger may raise anything.
         return value
+
+
+def same_static(a: Any, b: Any) -> bool:
+    """Compares two static values strictly, arrays by content.
+
+    Args:
+        a: Any value.
+        b: Likewise.
+
+    Returns:
+        Whether `static_key` tells them apart.
+
+    Example:
+        >>> same_static(1, True), same_static('a', 'a')
+        (False, True)
+    """
+    if a is b:
+        return True
+    try:
+        return bool(static_key(a) == static_key(b))
+    except ValueError:  # There is an array, which has no truth value.
+        return values_equal(a, b)
 
 
 def _leaves_equal(a: Any, b: Any) -> bool:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from graphcore.content import is_immutable, snapshot, static_key
+from graphcore.content import (
+    is_immutable,
+    same_static,
+    snapshot,
+    static_key,
+)
 
 __all__ = ["EMPTY", "HashableMapping", "as_hashable", "as_kept"]
 
@@ -68,8 +73,7 @@ class HashableMapping(Mapping[K, V]):
         if self._mapping.keys() != other._mapping.keys():
             return False
         return all(
-            value is other._mapping[key]
-            or static_key(value) == static_key(other._mapping[key])
+            same_static(value, other._mapping[key])
             for key, value in self._mapping.items()
         )
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, overload
 from graphcore.copying import deepcopy_node, reduce_node
 from graphcore.owned import OwnedNode
 from graphcore.printing import text
-from graphcore.registry import register_graph_node_type
+from graphcore.registry import UnsortableKeys, register_graph_node_type
 from graphcore.state import key_order
 
 __all__ = ["Dict", "List", "Object"]
@@ -124,7 +124,14 @@ class Object(OwnedNode):
         try:
             return sorted(items), None
         except TypeError:  # integers among the keys
+            pass
+        try:
             return sorted(items, key=lambda item: key_order(item[0])), None
+        except TypeError:
+            raise UnsortableKeys(
+                f"a {type(self).__name__} with the keys {list(self.__dict__)!r}, which "
+                "can't be sorted"
+            ) from None
 
     def _set_key(self, key: Any, value: Any) -> None:
         self._check_writable()

@@ -7,6 +7,7 @@ further notice.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -224,7 +225,7 @@ def get_node_impl_for_type(t: type[Any], /) -> NodeImpl:
     """Returns how nodes of a type are handled.
 
     Args:
-        t: A node type. A type that only JAX knows is found once an instance was seen.
+        t: A node type.
 
     Returns:
         The implementation.
@@ -237,10 +238,24 @@ def get_node_impl_for_type(t: type[Any], /) -> NodeImpl:
         >>> gc.get_node_impl_for_type(list).type
         <class 'list'>
     """
-    impl = _impls.get(t)
+    impl = _find_for_type(t)
     if impl is None:
         raise ValueError(f"{t.__name__} is not registered as a node type.")
     return impl
+
+
+def _find_for_type(t: type[Any]) -> NodeImpl | None:
+    impl = _impls.get(t)
+    if impl is not None or t in _NEVER_NODES or find_variable_impl(t) is not None:
+        return impl
+    # JAX answers for instances only, and looks at nothing but the type of one. So an
+    # empty one is made, without running any of the class's own code.
+    makers = (base.__dict__.get("__new__") for base in t.__mro__)
+    make: Any = next(m for m in makers if isinstance(m, types.BuiltinFunctionType))
+    try:
+        return find_node_impl(make(t))
+    except TypeError:  # A type implemented in C, or an abstract class.
+        return None
 
 
 def is_node(x: Any, /) -> bool:
@@ -308,7 +323,7 @@ def is_node_type(t: type[Any], /) -> bool:
         >>> gc.is_node_type(gc.Dict), gc.is_node_type(int)
         (True, False)
     """
-    return t in _impls
+    return _find_for_type(t) is not None
 
 
 # The built-in pytree nodes, and those that JAX knows
@@ -343,13 +358,13 @@ def _flatten_dict(node: dict[Any, Any]) -> tuple[Pairs, Any]:
 
 
 class UnsortableKeys(TypeError):
-    """A plain dict whose keys JAX cannot sort; caught where the path is known."""
+    """A node whose keys can't be sorted; caught where the path is known."""
 
     def at(self, path: tuple[Any, ...]) -> ValueError:
         """The error for users."""
         return ValueError(
-            f"At {path_text(path)!r} there is {self}: JAX sorts the keys of a dict. "
-            "Use keys of one type, or a `Dict`, which puts integers before strings."
+            f"At {path_text(path)!r} there is {self}: children are visited in sorted "
+            "order. Use keys of one type; a `Dict` takes strings and integers together."
         )
 
 

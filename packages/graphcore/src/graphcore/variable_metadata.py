@@ -7,10 +7,46 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
-__all__ = ["VariableMetadata", "with_metadata"]
+from graphcore.hashable_mapping import HashableMapping, as_hashable
+
+__all__ = ["HOOKS", "VariableMetadata", "as_stored", "with_metadata"]
 
 A = TypeVar("A")
 Hooks: TypeAlias = Callable[..., Any] | Sequence[Callable[..., Any]]
+
+
+HOOKS = (
+    "on_get_value",
+    "on_set_value",
+    "on_create_value",
+    "on_add_axis",
+    "on_remove_axis",
+)
+"""The metadata names that are called rather than only kept."""
+
+
+def as_stored(metadata: Mapping[str, Any]) -> HashableMapping[str, Any]:
+    """Metadata in its stored form: lists of hooks become tuples, which are hashable.
+
+    Args:
+        metadata: Any mapping from names.
+
+    Returns:
+        The mapping.
+
+    Example:
+        >>> as_stored({'on_get_value': [abs], 'unit': 'm'})['on_get_value']
+        (<built-in function abs>,)
+    """
+    if not metadata or isinstance(metadata, HashableMapping):
+        return as_hashable(metadata)
+    return HashableMapping(
+        {
+            name: tuple(value) if name in HOOKS and isinstance(value, list) else value
+            for name, value in metadata.items()
+        },
+        copy=False,
+    )
 
 
 @dataclass(frozen=True)

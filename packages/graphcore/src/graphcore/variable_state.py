@@ -7,9 +7,10 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import jax
 
 from graphcore.content import values_equal
-from graphcore.hashable_mapping import HashableMapping, as_hashable, as_kept
+from graphcore.hashable_mapping import HashableMapping, as_kept
 from graphcore.printing import text
 from graphcore.variable_impl import variable_impl
+from graphcore.variable_metadata import as_stored
 
 __all__ = ["VariableState"]
 
@@ -46,7 +47,7 @@ class VariableState(Generic[A]):
     def __init__(self, type: _Type, value: A, **metadata: Any) -> None:
         self.type = type
         self.value = value
-        self._metadata = as_hashable(metadata)
+        self._metadata = as_stored(metadata)
 
     @classmethod
     def of(

@@ -34,7 +34,7 @@ from graphcore.hashable_mapping import (
 )
 from graphcore.printing import text
 from graphcore.variable_impl import VariableImpl, add_variable_impl
-from graphcore.variable_metadata import VariableMetadata
+from graphcore.variable_metadata import HOOKS, VariableMetadata, as_stored
 from graphcore.variable_state import VariableState
 
 __all__ = [
@@ -49,15 +49,6 @@ __all__ = [
 ]
 
 A = TypeVar("A")
-
-HOOKS = (
-    "on_get_value",
-    "on_set_value",
-    "on_create_value",
-    "on_add_axis",
-    "on_remove_axis",
-)
-"""The metadata names that are called rather than only kept."""
 
 
 class _Epoch:
@@ -191,7 +182,7 @@ class Variable(_Retypable, Generic[A]):  # type: ignore[misc] # (a dynamic base)
             value = value.raw_value
         _refuse_variable(value)
         set_trace(self, current_trace())
-        set_metadata(self, _checked_metadata(metadata))
+        set_metadata(self, _checked_metadata(type(self), metadata))
         set_raw_value(self, value)
         if metadata or self._has_hook_methods:
             set_raw_value(self, self._through_hooks("on_create_value", value))
@@ -213,7 +204,7 @@ class Variable(_Retypable, Generic[A]):  # type: ignore[misc] # (a dynamic base)
         """
         variable = cls.__new__(cls)
         set_trace(variable, current_trace())
-        set_metadata(variable, _checked_metadata(metadata))
+        set_metadata(variable, as_stored(metadata))
         set_raw_value(variable, value)
         return variable
 
@@ -317,11 +308,12 @@ class Variable(_Retypable, Generic[A]):  # type: ignore[misc] # (a dynamic base)
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "__orig_class__":  # `Param[int](0)`: typing's note to itself
             raise AttributeError(name)
-        if hasattr(type(self), name) and name not in HOOKS:
+        if hasattr(getattr(type(self), name, None), "__set__"):  # a property or slot
             object.__setattr__(self, name, value)
             return
         self._check_writable()
-        self._replace_metadata(_checked_metadata({**self._metadata, name: value}))
+        added = _checked_metadata(type(self), {name: value})
+        self._replace_metadata(as_stored({**self._metadata, **added}))
 
     def __delattr__(self, name: str) -> None:
         if name not in self._metadata:
@@ -467,6 +459,9 @@ class Variable(_Retypable, Generic[A]):  # type: ignore[misc] # (a dynamic base)
 
     def __repr__(self) -> str:
         return text(self)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec) if spec else str(self)
 
     # What follows makes a variable usable where its value is.
 
@@ -614,17 +609,16 @@ def _refuse_variable(value: Any) -> None:
         )
 
 
-def _checked_metadata(metadata: Mapping[str, Any]) -> HashableMapping[str, Any]:
-    """Metadata in its stored form: lists of hooks become tuples, which are hashable."""
-    if not metadata or isinstance(metadata, HashableMapping):
-        return as_hashable(metadata)
-    return HashableMapping(
-        {
-            name: tuple(value) if name in HOOKS and isinstance(value, list) else value
-            for name, value in metadata.items()
-        },
-        copy=False,
-    )
+def _checked_metadata(
+    kind: type[Any], metadata: Mapping[str, Any]
+) -> HashableMapping[str, Any]:
+    for name in metadata:
+        if name not in HOOKS and hasattr(kind, name):
+            raise ValueError(
+                f"{name!r} can't be the name of metadata of a {kind.__name__}: the "
+                "class has an attribute of that name, which would hide it."
+            )
+    return as_stored(metadata)
 
 
 def new_variable(
