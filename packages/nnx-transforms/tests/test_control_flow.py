@@ -557,6 +557,24 @@ def test_no_tracer_leaks_and_everything_is_collected():
     assert reference() is None
 
 
+def test_values_that_jax_does_not_accept():
+    m = Model()
+    m.sub.name = Variable("text")
+    match = r"'operands/0/sub/name' holds a value of type str"
+    with pytest.raises(TypeError, match=match):
+        cond(True, lambda m: None, lambda m: None, m)
+    with pytest.raises(TypeError, match=r"'carry/sub/name' holds"):
+        fori_loop(0, 2, lambda i, m: m, m)
+    del m.sub.name
+
+    def make(m):
+        m.sub.name = Variable("text")
+
+    with pytest.raises(TypeError, match=match):
+        switch(0, [make, make], m)
+    assert not hasattr(m.sub, "name")
+
+
 # The same as JAX, where there are no objects
 
 

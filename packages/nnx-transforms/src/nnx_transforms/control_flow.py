@@ -41,6 +41,7 @@ def cond(
 
     Both are traced. They may write different variables; what no branch writes is left
     alone. They must leave the same structure: objects that both make alike are fine.
+    Outside of `jit`, each call with objects traces and compiles them anew.
 
     Args:
         pred: A scalar: a boolean or a number.
@@ -173,6 +174,17 @@ class _Run:
         function = self.callees[number].on(bound)
         return inside, function, self.inputs.skeleton.fill(plain, inside.roots)
 
+    def blaming(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls a function; an error of JAX about a variable's value has its path."""
+        try:
+            return function(*args)
+        except TypeError as error:
+            inputs = self.inputs
+            given = describe_inputs(inputs, inputs.values(), inputs.plain)
+            for description in (given, *self.found):
+                description.check_types(error)
+            raise
+
     def publish(self, values: Sequence[Any], new: Sequence[Any], tree: Any) -> Any:
         """Publishes what the runs that were seen have done together."""
         outcomes = [d.outcome for d in self.found if d.outcome is not None]
@@ -212,9 +224,9 @@ class _Branches(_Run):
         branches = [self._pure(number) for number in range(len(self.callees))]
         plain = self.inputs.plain["operands"]
         if self._has_objects:
-            out = choose(*branches, self.inputs.values(), plain)
+            out = self.blaming(choose, *branches, self.inputs.values(), plain)
         else:
-            out = choose(*branches, *plain)
+            out = self.blaming(choose, *branches, *plain)
             if not self._returns_objects():
                 return out
         values, new, tree = out
@@ -301,7 +313,7 @@ def while_loop(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
     def condition(carry: Any) -> Any:
         return loop.ask(*carry)
 
-    return loop.finish(jax.lax.while_loop(condition, body, loop.carry()))
+    return loop.run(functools.partial(jax.lax.while_loop, condition, body))
 
 
 def fori_loop(
@@ -349,9 +361,8 @@ def fori_loop(
     def body(i: Any, carry: Any) -> Any:
         return loop.step(*carry, i)
 
-    return loop.finish(
-        jax.lax.fori_loop(lower, upper, body, loop.carry(), unroll=unroll)
-    )
+    repeat = functools.partial(jax.lax.fori_loop, lower, upper, body, unroll=unroll)
+    return loop.run(repeat)
 
 
 class _Loop(_Run):
@@ -361,9 +372,21 @@ class _Loop(_Run):
         super().__init__(functions, {"carry": init_val})
         self._name = name
 
-    def carry(self) -> tuple[Any, Any]:
-        """The first carry of the pure loop."""
-        return self.inputs.values(), self.inputs.plain["carry"]
+    def run(self, repeat: Callable[[Any], Any]) -> Any:
+        """Runs the pure loop and publishes its last carry.
+
+        Args:
+            repeat: Returns the last carry for the first one.
+
+        Returns:
+            The last carry, with objects.
+        """
+        first = self.inputs.values(), self.inputs.plain["carry"]
+        values, plain = self.blaming(repeat, first)
+        tree = {"carry": plain}
+        if not self.found:  # no iteration, and nothing was traced
+            return self.inputs.skeleton.fill(tree, self.inputs.roots)["carry"]
+        return self.publish(values, [], tree)["carry"]
 
     def step(self, values: Any, plain: Any, *leading: Any) -> tuple[Any, Any]:
         """Runs one iteration, purely."""
@@ -406,12 +429,3 @@ class _Loop(_Run):
             paths = [path_text(self.inputs.variable_path(p)) for p in positions]
             fail(ValueError, f"{message}:", paths)
         return holds
-
-    def finish(self, carry: Any) -> Any:
-        """Publishes the last carry of the pure loop."""
-        values, plain = carry
-        if not self.found:  # no iteration, and JAX did not trace
-            return self.inputs.skeleton.fill({"carry": plain}, self.inputs.roots)[
-                "carry"
-            ]
-        return self.publish(values, [], {"carry": plain})["carry"]
