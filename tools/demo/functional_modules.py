@@ -212,7 +212,8 @@ def draw_tracing(
         axes.bar_label(bars, fmt="%.0f", fontsize=9)
     axes.set_xticks(places + 0.2, list(scanned))
     axes.set_ylabel("milliseconds")
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend(frameon=False, fontsize=9, loc="upper left")
+    axes.margins(y=0.2)
     figures.tidy(axes)
     figures.title(axes, "Time to trace")
 
@@ -239,20 +240,20 @@ def run(settings: Settings) -> Result:
             f"{looped[what] * 1e3:6.0f} ms as a Python loop"
         )
 
-    figure = figures.Figure(figsize=(16, 5))
+    figure = figures.Figure(figsize=(17, 5))
     grid = figure.add_gridspec(
         1,
         3,
-        width_ratios=[5, 4, 6],
-        left=0.05,
+        width_ratios=[5, 3.4, 7.2],
+        left=0.045,
         right=0.98,
-        top=0.84,
+        top=0.85,
         bottom=0.12,
-        wspace=0.25,
+        wspace=0.3,
     )
     figures.draw_history(figure.add_subplot(grid[0]), history)
     draw_tracing(figure.add_subplot(grid[1]), scanned, looped)
-    figures.draw_predictions(grid[2], held_out, probabilities, rows=3)
+    figures.draw_predictions(grid[2], held_out, probabilities, rows=4)
     figures.save(figure, settings.out, "functional_modules.png")
     _, accuracy = history.accuracies[-1]
     return Result(accuracy, TARGET)
