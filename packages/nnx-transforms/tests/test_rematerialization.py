@@ -451,3 +451,17 @@ def test_objects_and_functions_are_collected():
     del m, f, g
     garbage.collect()
     assert [x() for x in alive] == [None] * 3
+
+
+def test_no_trace_is_kept_of_what_is_closed_over():
+    m = Layer()
+    by_argument = remat(lambda n, x: n.w.value * m.w.value * x)
+    plain = remat(lambda x: m.w.value * x)
+    old = []
+    for value in (3.0, 4.0):
+        m.w.value = jnp.array(value)
+        plain(1.0), by_argument(Layer(), 1.0)
+        old.append(weakref.ref(m.w.value))
+    m.w.value = jnp.array(0.0)
+    garbage.collect()
+    assert [x() for x in old] == [None, None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import weakref
@@ -28,7 +27,7 @@ from nnx_transforms.lifting import (
 __all__ = ["checkpoint", "remat"]
 
 _MISSING: Any = object()
-_MAX_STRUCTURES = 1024
+_MAX_STRUCTURES = 64
 _JAX_TAKES_NAMES = "static_argnames" in inspect.signature(jax.checkpoint).parameters
 
 
@@ -95,9 +94,10 @@ def remat(
 checkpoint = remat
 
 
-# For each function what JAX checkpoints, by structure and options: as JAX does it,
-# traces are kept with the function and not with what `remat` made of it.
-_kept: weakref.WeakKeyDictionary[Any, dict[Any, Callable[..., Any]]]
+# For each function what was checkpointed of it, by structure and options, the latest
+# first: as JAX does it, traces are kept with the function and not with what `remat`
+# made of it. Keys are compared and never hashed, which takes longer than a comparison.
+_kept: weakref.WeakKeyDictionary[Any, list[tuple[Any, Callable[..., Any]]]]
 _kept = weakref.WeakKeyDictionary()
 
 
@@ -119,14 +119,11 @@ class _Rematerialized:
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         callee = Callee(self._f)
-        keeps_traces = not captured_objects(callee.function)
         has_objects = bool(callee.bound) or any(
             map(is_object, jax.tree.leaves((args, kwargs), is_leaf=is_object))
         )
         if not has_objects and (_JAX_TAKES_NAMES or not self._argnames):
-            if self._plain is None or not keeps_traces:
-                self._plain = self._checkpoint_plain()
-            values, tree, outcome = self._plain(*args, **kwargs)
+            values, tree, outcome = self._find_plain()(*args, **kwargs)
             return publish((), joint_of(())[0], (), outcome, values, tree)
         args, kwargs = positions_of(self._f, args, kwargs)
         statics = self._statics(args, kwargs)
@@ -134,7 +131,7 @@ class _Rematerialized:
         named = {k: v for k, v in kwargs.items() if k not in statics}
         inputs = take((dynamic, named), bound=callee.bound)
         plain_args, plain_kwargs = inputs.plain
-        checkpointed = self._checkpoint(callee.function, inputs, statics, keeps_traces)
+        checkpointed = self._checkpoint(callee.function, inputs, statics)
         values, tree, outcome = checkpointed(
             inputs.values(), *plain_args, **plain_kwargs
         )
@@ -165,7 +162,6 @@ class _Rematerialized:
         function: Callable[..., Any],
         inputs: Inputs,
         statics: dict[Any, Any],
-        keeps_traces: bool,
     ) -> Callable[..., Any]:
         """What JAX checkpoints: a function of the values and the other arguments."""
         options = dict(self._options)
@@ -174,21 +170,34 @@ class _Rematerialized:
         key = (
             *(inputs.joint.definitions, inputs.skeleton, inputs.bound),
             *(options["prevent_cse"], options["policy"]),
-            *((name, static_key(x)) for name, x in statics.items()),
+            {name: static_key(x) for name, x in statics.items()},
         )
-        entries: dict[Any, Callable[..., Any]] = {}
-        with contextlib.suppress(TypeError):  # Not everything static is hashable.
-            if keeps_traces and hash(key) is not None:
-                entries = _kept.setdefault(function, entries)
-        known = entries.get(key) if entries else None
-        if known is None:
-            pure = _pure(function, inputs, statics)
-            known = jax.checkpoint(pure, **options)
-            if len(entries) >= _MAX_STRUCTURES:
-                del entries[next(iter(entries))]
-            with contextlib.suppress(TypeError):
-                entries[key] = known
-        return known
+        kept = self._kept_for(function)
+        for known_key, known in kept:
+            if _equal(known_key, key):
+                return known
+        checkpointed = jax.checkpoint(_pure(function, inputs, statics), **options)
+        kept.insert(0, (key, checkpointed))
+        del kept[_MAX_STRUCTURES:]
+        return checkpointed
+
+    @staticmethod
+    def _kept_for(
+        function: Callable[..., Any],
+    ) -> list[tuple[Any, Callable[..., Any]]]:
+        if captured_objects(function):
+            return []
+        try:
+            return _kept.setdefault(function, [])
+        except TypeError:  # No weak reference to it can be made, or it has no hash.
+            return []
+
+    def _find_plain(self) -> Callable[..., Any]:
+        if captured_objects(self._f):
+            return self._checkpoint_plain()
+        if self._plain is None:
+            self._plain = self._checkpoint_plain()
+        return self._plain
 
     def _checkpoint_plain(self) -> Callable[..., Any]:
         """The function for calls without objects: JAX gets the user's arguments."""
@@ -202,6 +211,13 @@ class _Rematerialized:
         if self._argnames and _JAX_TAKES_NAMES:
             options["static_argnames"] = self._argnames
         return jax.checkpoint(plain, **options)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    try:
+        return bool(a == b)
+    except Exception:  # a stranger's `__eq__`, such as that of an array
+        return False
 
 
 def _pure(
