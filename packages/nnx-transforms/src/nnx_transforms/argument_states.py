@@ -47,12 +47,12 @@ Members: TypeAlias = Sequence[tuple[Path, VariableState[Any]]]
 """The variables of one object: their paths in it and their states."""
 
 
-def abstract_values(value: Any, place: str) -> Any:
+def abstract_values(value: Any, place: Callable[[], str]) -> Any:
     """Returns the abstract values of a pytree.
 
     Args:
         value: A pytree of arrays.
-        place: What it is called in messages.
+        place: Says what it is called in messages.
 
     Returns:
         The pytree with JAX's abstract values.
@@ -63,7 +63,7 @@ def abstract_values(value: Any, place: str) -> Any:
     try:
         return jax.tree.map(jax.typeof, value)
     except TypeError as error:
-        raise TypeError(f"{place}: {error}") from error
+        raise TypeError(f"{place()}: {error}") from error
 
 
 def is_inexact(aval: Any) -> bool:
@@ -141,7 +141,6 @@ class Arguments:
         inexact: The positions of the variables that have tangents.
         owners: For each variable the argument in which it stands; None if in an object
             that the function is bound to.
-        places: Where each variable stands, in words.
 
     Raises:
         TypeError: If a variable holds what JAX does not take, with the path.
@@ -153,17 +152,21 @@ class Arguments:
         self.joint: Joint = inputs.joint
         self._skeleton: Skeleton = inputs.skeleton
         self._bound = inputs.bound
-        values = inputs.values()
-        paths = list(map(inputs.variable_path, range(len(values))))
+        stands = [
+            next((path for path, x, _ in inputs.spots if x is root), ())
+            for root in inputs.roots
+        ]
+        self._roots = tuple(
+            (path[0] if path else None, tuple(path[1:])) for path in stands
+        )
+        self._names = tuple(names)
         self.owners: tuple[int | None, ...] = tuple(
-            path[0] if isinstance(path[0], int) else None for path in paths
+            self._roots[path[0]][0] for path in self.joint.paths
         )
-        self.places = tuple(
-            f"{path_text(path[1:])!r} of "
-            + ("the bound object" if owner is None else names[owner])
-            for path, owner in zip(paths, self.owners, strict=True)
+        self.avals = tuple(
+            abstract_values(value, lambda i=i: self.place(i))  # type: ignore[misc]
+            for i, value in enumerate(inputs.values())
         )
-        self.avals = tuple(map(abstract_values, values, self.places))
         self.inexact = frozenset(
             position
             for position, aval in enumerate(self.avals)
@@ -182,8 +185,15 @@ class Arguments:
                 members = () if number in shown else self._members(number)
                 shown.add(number)
                 found.append(_Spot(position, number, type(leaf), members))
-            avals = abstract_values(plain, name) if inputs.roots else None
+            avals = abstract_values(plain, lambda: name) if inputs.roots else None
             self._arguments.append(_Argument(name, structure, tuple(found), avals))
+
+    def place(self, position: int) -> str:
+        """Where a variable stands, in words."""
+        number, *path = self.joint.paths[position]
+        owner, above = self._roots[number]
+        name = "the bound object" if owner is None else self._names[owner]
+        return f"{path_text((*above, *path))!r} of {name}"
 
     def _members(self, number: int) -> tuple[int, ...]:
         return tuple(i for i, path in enumerate(self.joint.paths) if path[0] == number)
@@ -490,26 +500,23 @@ def _paths(paths: Any) -> str:
 
 def _check_leaves(tangent: Any, avals: Any, where: str) -> None:
     """Checks a tangent against what is due; None, or one leaf, may stand for a tree."""
-
-    def check(leaf: Any, due: Any) -> None:
-        if leaf is None:
-            return
-        for aval in jax.tree.leaves(due):
-            _check_leaf(leaf, aval, where)
-
+    pairs: list[tuple[Any, Any]] = []
     try:
-        jax.tree.map(check, tangent, avals, is_leaf=lambda x: x is None)
-    except _Mismatch:
-        raise
+        jax.tree.map(
+            lambda leaf, due: pairs.append((leaf, due)),
+            tangent,
+            avals,
+            is_leaf=lambda x: x is None,
+        )
     except ValueError as error:
         raise TypeError(
             f"{where} a tangent of structure {jax.tree.structure(tangent)}, but "
             f"{jax.tree.structure(avals)} is due."
         ) from error
-
-
-class _Mismatch(ValueError):
-    """A leaf of another shape than is due."""
+    for leaf, due in pairs:
+        if leaf is not None:
+            for aval in jax.tree.leaves(due):
+                _check_leaf(leaf, aval, where)
 
 
 def _check_leaf(leaf: Any, aval: Any, where: str) -> None:
@@ -524,6 +531,6 @@ def _check_leaf(leaf: Any, aval: Any, where: str) -> None:
                 f"{where} a {type(leaf).__name__}, but an array of type {aval} is due."
             ) from None
     if getattr(found, "shape", None) != aval.shape:
-        raise _Mismatch(
+        raise ValueError(
             f"{where} a tangent of type {found}, but one of type {aval} is due."
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,7 @@ import jax
 from nnx_transforms.argument_states import Arguments, instantiate, zero_of
 from nnx_transforms.lifting import Callee
 from nnx_transforms.rule_arguments import RuleCall
-from nnx_transforms.rule_runs import Runs, named_like, released
+from nnx_transforms.rule_runs import Runs, keep_metadata, named_like, released
 
 __all__ = ["custom_gradient"]
 
@@ -25,7 +24,7 @@ class CustomGradient:
     """
 
     def __init__(self, fun: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, fun)
+        keep_metadata(self, fun)
         self._callee = Callee(fun)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:

@@ -17,7 +17,7 @@ from nnx_transforms.rule_arguments import (
     divide_argnums,
     positions_of_names,
 )
-from nnx_transforms.rule_runs import Runs, named_like, released
+from nnx_transforms.rule_runs import Runs, keep_metadata, named_like, released
 
 __all__ = ["custom_jvp"]
 
@@ -37,7 +37,7 @@ class CustomJVP:
         nondiff_argnums: Sequence[int],
         nondiff_argnames: Sequence[str],
     ) -> None:
-        functools.update_wrapper(self, fun)
+        keep_metadata(self, fun)
         self._callee = Callee(fun)
         self._rule: Callable[..., Any] | None = None
         self._symbolic_zeros = False

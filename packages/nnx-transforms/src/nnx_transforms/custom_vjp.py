@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from nnx_transforms.rule_arguments import (
     divide_argnums,
     positions_of_names,
 )
-from nnx_transforms.rule_runs import Runs, named_like, released, unwrap
+from nnx_transforms.rule_runs import Runs, keep_metadata, named_like, released, unwrap
 
 __all__ = ["custom_vjp"]
 
@@ -63,7 +62,7 @@ class CustomVJP:
         nondiff_argnames: Sequence[str],
         input_updates: bool,
     ) -> None:
-        functools.update_wrapper(self, fun)
+        keep_metadata(self, fun)
         self._callee = Callee(fun)
         self._input_updates = input_updates
         self._rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None

@@ -8,6 +8,8 @@ decides which variables count as written, and every later one returns those.
 from __future__ import annotations
 
 import copy
+import functools
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,10 +33,23 @@ from nnx_transforms.lifting import (
 
 __all__ = [
     "Runs",
+    "keep_metadata",
     "named_like",
     "released",
     "unwrap",
 ]
+
+
+def keep_metadata(wrapper: Any, f: Callable[..., Any]) -> None:
+    """Does for an object with rules what `functools.wraps` does.
+
+    Args:
+        wrapper: The object.
+        f: The function. If it is none but a callable object, its attributes stay its.
+    """
+    is_function = isinstance(f, types.FunctionType)
+    updated = functools.WRAPPER_UPDATES if is_function else ()
+    functools.update_wrapper(wrapper, f, updated=updated)
 
 
 def named_like(f: Callable[..., Any], pure: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,7 +163,7 @@ class Runs:
 
     def _disagreement(self, left: Left, first: Outcome, run: str) -> ValueError:
         more = [
-            self._arguments.places[w.position]
+            self._arguments.place(w.position)
             for w in left.written
             if w.position is not None and w.position not in first.positions
         ]
