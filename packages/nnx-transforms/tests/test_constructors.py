@@ -193,7 +193,7 @@ def test_stacked_modules_are_modules_side_by_side(kind, size, split, axis):
         Block,
         axis_size=size,
         in_axes=(None, axis),
-        out_axes=-1,
+        out_axes=1,
         state_axes={Param: axis, ...: 0},
         split_rngs=split,
         module_init_args=(3,),
@@ -222,7 +222,7 @@ def test_stacked_modules_are_modules_side_by_side(kind, size, split, axis):
         for x, w, key in zip(each, ws, noises, strict=True)
     ]
     found = module.call.noisy(x)
-    np.testing.assert_allclose(found, jnp.stack(expected, -1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found, jnp.stack(expected, 1), rtol=1e-5, atol=1e-6)
     assert module.module.count.value.tolist() == [1] * size
     assert module.module.rngs.noise.key.shape == ()
 
