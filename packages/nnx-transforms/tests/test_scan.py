@@ -190,8 +190,22 @@ def test_argument_checks_like_lax_scan():
             scan(function, **options)(*args)
     with pytest.raises(ValueError):
         scan(f, length=2)(1, xs)
+    with pytest.raises(ValueError, match=r"argument \[1\] is a"):
+        scan(f, in_axes=(Carry, SHARED))(1, xs)
+
+
+def test_without_compilation():
+    cells = stack()
+
+    def f(c, x):
+        c.steps.value = c.steps.value + 1
+        c.seen = Param(x)
+        return c.w.value * x
+
     with jax.disable_jit():
-        assert scan(f)(1, xs)[1].tolist() == [0, 1, 2]
+        assert scan(f, in_axes=(LAYERS, 0), out_axes=0)(cells, jnp.arange(3)).shape
+        assert scan(lambda c, x: (c, x))(1, jnp.arange(3))[1].tolist() == [0, 1, 2]
+    assert cells.seen.value.tolist() == [0, 1, 2] and int(cells.steps.value) == 3
 
 
 # Oracle

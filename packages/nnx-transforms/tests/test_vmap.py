@@ -493,6 +493,8 @@ def test_settings_that_are_no_axes():
         vmap(lambda x: x, out_axes=StateAxes({...: "x"}))
     with pytest.raises(ValueError, match=r"argument \[0\]\['a'\] is a"):
         vmap(lambda x: x, in_axes=(AXES, 0))({"a": jnp.ones(3)}, Param(jnp.ones(3)))
+    with pytest.raises(ValueError, match=r"argument \[0\] is a"):
+        vmap(lambda x: x, in_axes=(AXES, 0))(jnp.ones(3), jnp.ones(3))
     with pytest.raises(ValueError, match=r"output\[1\] is a"):
         vmap(lambda x: (Cell(x), x), out_axes=AXES)(jnp.ones(3))
     with pytest.raises(ValueError, match="in_axes has 3 entries"):

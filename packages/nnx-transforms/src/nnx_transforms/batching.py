@@ -15,6 +15,7 @@ from nnx_transforms.mapped_arguments import (
     NO_METADATA,
     axes_of_arguments,
     check_axes,
+    check_plain_call,
     has_objects,
     updated_by,
     with_positions,
@@ -164,6 +165,7 @@ class _Vmapped:
         return inputs.publish(outcome, list(chain.from_iterable(groups)), tree)
 
     def _call_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        check_plain_call("vmap", self._in_axes, args, kwargs)
         inputs = take(())
         body = MappedBody(self._callee, inputs, self._out_axes, self._metadata)
 

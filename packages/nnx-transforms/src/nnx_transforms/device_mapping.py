@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -23,6 +23,7 @@ from nnx_transforms.mapped_arguments import (
     NO_METADATA,
     axes_of_arguments,
     check_axes,
+    check_plain_call,
     has_objects,
     updated_by,
     with_positions,
@@ -132,11 +133,35 @@ def _positions(argnums: int | Iterable[int]) -> tuple[int, ...]:
 
 
 class _Compiled:
-    """The mapped function for one structure of its arguments."""
+    """The mapped function for one structure of its arguments.
 
-    def __init__(self, body: MappedBody, function: Callable[..., Any]) -> None:
+    Attributes:
+        unchecked: Whether it was traced, and nobody has looked whether variables with
+            axis None differ from device to device. JAX does not look.
+    """
+
+    def __init__(self, body: MappedBody) -> None:
         self.body = body
-        self.function = function
+        self.function: Callable[..., Any] = self.run
+        self.unchecked = False
+
+    def run(self, values: Sequence[Any], plain: Any) -> Any:
+        """Runs the function, where JAX calls it."""
+        left = self.body.run(values, plain)
+        self.unchecked |= any(w.prefix is None for w in left.written)
+        groups, outcome = self.body.divide(left)
+        return groups, outcome, left.tree
+
+    def check(self, values: Any, plain: Any, in_axes: Any, options: Any) -> None:
+        """Checks what JAX does not.
+
+        Raises:
+            ValueError: If a variable with axis None differs, with its path. It is
+                unchecked then still.
+        """
+        if self.unchecked:
+            check_broadcast(self.body, values, plain, in_axes, options, None)
+            self.unchecked = False
 
 
 class _Pmapped:
@@ -183,31 +208,23 @@ class _Pmapped:
         kept = [None if i in gone else value for i, value in enumerate(values)]
         given = [value if i in gone else None for i, value in enumerate(values)]
         in_axes = inputs.prefixes, plain_prefix(axes)
-        body.notes = None
         try:
             groups, outcome, tree = compiled.function(kept, given, *inputs.plain)
         except (TypeError, ValueError) as error:
-            if body.notes is None:
-                body.blame_values(values, error)
-                check_sizes("pmap", inputs, in_axes[1], self._named, error)
-            else:
-                check_out_ranks(body, error)
+            body.blame_values(values, error)
+            check_sizes("pmap", inputs, in_axes[1], self._named, error)
+            check_out_ranks(body, error)
             raise
-        try:
-            check_broadcast(body, values, inputs.plain, in_axes, self._named, None)
-        except ValueError:
-            # A later call must find out again, so it must trace again.
-            self._entries.clear()
-            raise
+        compiled.check(values, inputs.plain, in_axes, self._named)
         return inputs.publish(outcome, list(chain.from_iterable(groups)), tree)
 
     def _call_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        check_plain_call("pmap", self._in_axes, self._mark_statics(args), kwargs)
         body = self._plain.body
-        body.notes = None
         try:
             groups, outcome, tree = self._plain.function(*args, **kwargs)
         except (TypeError, ValueError) as error:
-            if body.returns_objects and body.notes is not None:
+            if body.returns_objects:
                 check_out_ranks(body, error)
             elif body.notes is not None:
                 # The output doesn't fit: say so in terms of what the function returns.
@@ -217,14 +234,10 @@ class _Pmapped:
 
                 self._jax_pmap(fresh, self._plain_out)(*args, **kwargs)
             raise
-        if body.returns_objects and body.notes is not None:
+        if self._plain.unchecked:
             plain = (*self._mark_statics(args), kwargs)
             axes = None, axes_of_arguments("pmap", plain_prefix(self._in_axes), args)
-            try:
-                check_broadcast(body, (), plain, axes, self._named, None)
-            except ValueError:
-                self._plain = self._compile_plain()
-                raise
+            self._plain.check((), plain, axes, self._named)
         return take(()).publish(outcome, list(chain.from_iterable(groups)), tree)
 
     def _is_static(self, position: int, args: tuple[Any, ...]) -> bool:
@@ -284,37 +297,36 @@ class _Pmapped:
     def _compile(self, inputs: Inputs, gone: frozenset[int], axes: Any) -> _Compiled:
         # A donated variable is returned even if it was left alone: its buffer is gone.
         body = MappedBody(self._callee, inputs, self._out_axes, self._metadata, gone)
+        compiled = _Compiled(body)
 
         def pure(kept: Any, given: Any, /, *plain: Any) -> Any:
             values = [given[i] if i in gone else value for i, value in enumerate(kept)]
-            left = body.run(values, plain)
-            groups, outcome = body.divide(left)
-            return groups, outcome, left.tree
+            return compiled.run(values, plain)
 
         pure.__name__ = pure.__qualname__ = self._callee.name
         out_axes = list(body.settings), None, self._plain_out
         given = [2 + i for i in self._donated]
-        function = jax.pmap(
+        compiled.function = jax.pmap(
             pure,
             in_axes=(inputs.prefixes, inputs.prefixes, *plain_prefix(axes)),
             out_axes=out_axes,
             donate_argnums=(1, *given) if self._donated else (),
             **self._options,
         )
-        return _Compiled(body, function)
+        return compiled
 
     def _compile_plain(self) -> _Compiled:
         """The function for calls without objects: JAX's own, but for its output."""
         body = MappedBody(self._callee, take(()), self._out_axes, self._metadata)
+        compiled = _Compiled(body)
 
         @functools.wraps(self._f, updated=updated_by(self._f))
         def pure(*args: Any, **kwargs: Any) -> Any:
-            left = body.run((), (*args, kwargs))
-            groups, outcome = body.divide(left)
-            return groups, outcome, left.tree
+            return compiled.run((), (*args, kwargs))
 
         out_axes = list(body.settings), None, self._plain_out
-        return _Compiled(body, self._jax_pmap(pure, out_axes))
+        compiled.function = self._jax_pmap(pure, out_axes)
+        return compiled
 
     def _jax_pmap(self, f: Callable[..., Any], out_axes: Any) -> Any:
         return jax.pmap(

@@ -64,7 +64,7 @@ def shard_map(
     Example:
         >>> import nnx_transforms as nnx, jax, jax.numpy as jnp
         >>> from jax.sharding import PartitionSpec as P
-        >>> mesh = jax.make_mesh((jax.device_count(),), ('data',))
+        >>> mesh = jax.sharding.Mesh(jax.devices(), ('data',))
         >>> total = nnx.Variable(jnp.array(0.0))
         >>> @nnx.shard_map(mesh=mesh, in_specs=(P(), P('data')), out_specs=None)
         ... def add(total, x):
@@ -147,6 +147,7 @@ def _call_plain(
     out_specs: Any,
     options: Any,
 ) -> Any:
+    check_plain_prefix(in_specs.get("in_specs"), args, "argument ")
     inputs = take(())
     body = _Body(callee, inputs, out_specs, NO_METADATA)
 

@@ -10,7 +10,12 @@ from typing import Any
 import jax
 
 from nnx_transforms.arguments import positions_of
-from nnx_transforms.groups import is_axis, is_mapping, prefix_leaves
+from nnx_transforms.groups import (
+    check_plain_prefix,
+    is_axis,
+    is_mapping,
+    prefix_leaves,
+)
 from nnx_transforms.lifting import is_object
 from nnx_transforms.prefixes import StateAxes
 
@@ -18,6 +23,7 @@ __all__ = [
     "NO_METADATA",
     "axes_of_arguments",
     "check_axes",
+    "check_plain_call",
     "has_objects",
     "updated_by",
     "with_positions",
@@ -87,6 +93,25 @@ def with_positions(
     if count is not None and len(positions) > count:
         return args, kwargs
     return positions, rest
+
+
+def check_plain_call(
+    name: str, in_axes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Makes sure that no `StateAxes` stands for what is no object.
+
+    Args:
+        name: The name of the transformation.
+        in_axes: As given.
+        args: The positional arguments, without objects.
+        kwargs: The others.
+
+    Raises:
+        ValueError: If one does, with the path.
+    """
+    if any(map(is_mapping, jax.tree.leaves(in_axes, is_leaf=is_mapping))):
+        axes = axes_of_arguments(name, in_axes, args)
+        check_plain_prefix(axes, (*args, kwargs), "argument ")
 
 
 def axes_of_arguments(name: str, in_axes: Any, args: Sequence[Any]) -> tuple[Any, ...]:

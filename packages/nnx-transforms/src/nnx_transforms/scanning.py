@@ -315,5 +315,6 @@ class _Body(MappedBody):
 
 def _abstract(value: Any) -> str:
     leaves, structure = jax.tree.flatten(value)
-    texts = [str(jax.typeof(leaf)) for leaf in leaves]
+    # A weak type may become a strong one.
+    texts = [str(jax.typeof(leaf)).removeprefix("~") for leaf in leaves]
     return texts[0] if jax.tree.structure(0) == structure else f"{structure}{texts}"
