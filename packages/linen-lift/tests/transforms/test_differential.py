@@ -17,7 +17,7 @@ KEYS = {
 X = jnp.arange(SIZE) * 0.3 + 0.1
 COLLECTIONS = ["stats", "cache"]
 mutables = st.sampled_from([[], ["stats"], ["cache"], COLLECTIONS])
-FEW = settings(max_examples=6)
+FEW = settings(max_examples=4)
 
 
 @pytest.fixture(autouse=True, scope="module")

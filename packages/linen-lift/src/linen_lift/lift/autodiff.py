@@ -355,6 +355,25 @@ def jvp(
     return result
 
 
+def checked_argnums(nondiff_argnums: int | Sequence[int]) -> tuple[int, ...]:
+    """Positions of arguments without cotangents, as a tuple.
+
+    Args:
+        nondiff_argnums: the positions; the scope or module is 0.
+
+    Raises:
+        ValueError: if the scope or module is among them.
+    """
+    if isinstance(nondiff_argnums, int):
+        nondiff_argnums = (nondiff_argnums,)
+    if 0 in nondiff_argnums:
+        raise ValueError(
+            "nondiff_argnums counts the scope or module as argument 0, which is "
+            "always differentiated; found 0."
+        )
+    return tuple(nondiff_argnums)
+
+
 def custom_vjp(
     fn: Callable[..., Any],
     forward_fn: Callable[..., Any],
@@ -394,14 +413,7 @@ def custom_vjp(
         >>> float(grads['params']['w'])
         1.0
     """
-    if isinstance(nondiff_argnums, int):
-        nondiff_argnums = (nondiff_argnums,)
-    if 0 in nondiff_argnums:
-        raise ValueError(
-            "nondiff_argnums counts the scope or module as argument 0, which is "
-            "always differentiated; found 0."
-        )
-    fixed = {i - 1 for i in nondiff_argnums}
+    fixed = {i - 1 if i > 0 else i for i in checked_argnums(nondiff_argnums)}
 
     def inner(
         scope_fn: Any,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from ..filters import (
@@ -199,7 +200,7 @@ def path_offsets(roots: Any) -> tuple[Any, ...]:
         outer = root.root
         number = path_number(root.path)
         if outer._offset is None:
-            offsets.append(np.uint32(number))
+            offsets.append(jnp.asarray(np.uint32(number)))
         else:
             number -= path_number(outer._offset_path)
             offsets.append(outer._offset + np.uint32(number & 0xFFFFFFFF))

@@ -9,6 +9,7 @@ import jax
 
 from .. import lift
 from ..filters import CollectionFilter, StreamFilter
+from ..lift.autodiff import checked_argnums
 from ..module.base import Module
 from .direct import call_lifted, check_function
 
@@ -297,11 +298,12 @@ def custom_vjp(
     """
     for each in (fn, forward_fn):
         check_function("custom_vjp", each)
+    argnums = checked_argnums(nondiff_argnums)
 
     def wrapper(mdl: Module, *args: Any) -> Any:
         def lifted(cores: Any, scopes: Any, args: Any) -> Any:
             f, forward = cores
-            return lift.custom_vjp(f, forward, backward_fn, grad_vars, nondiff_argnums)(
+            return lift.custom_vjp(f, forward, backward_fn, grad_vars, argnums)(
                 scopes, *args
             )
 
