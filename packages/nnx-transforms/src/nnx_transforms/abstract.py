@@ -63,7 +63,7 @@ def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     def pure(values: list[Any], plain: Any) -> Any:
         _, function, (inner_args, inner_kwargs) = inputs.enter(callee, values, plain)
         out = function(*inner_args, **inner_kwargs)
-        tree, skeleton, returned, _ = remove_objects(out)
+        tree, skeleton, returned = remove_objects(out)
         refs: RefMap[Any, int] = RefMap()
         visit = Visit()
         definitions = tuple(walk(x, refs, visit) for x in returned)

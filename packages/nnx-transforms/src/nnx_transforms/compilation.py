@@ -318,7 +318,7 @@ class Jitted:
         statics: dict[Any, Any] = {}
         if self._statics:
             args, kwargs, statics = self._statics.take(args, kwargs)
-        plain, skeleton, roots, _ = remove_objects((args, kwargs))
+        plain, skeleton, roots = remove_objects((args, kwargs))
         for x in self._callee.bound:
             if not any(x is root for root in roots):
                 roots.append(x)

@@ -26,7 +26,7 @@ import types
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from operator import is_
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 
@@ -35,7 +35,6 @@ from graphcore import (
     PrefixMapping,
     RefMap,
     broadcast_prefix,
-    is_variable,
 )
 from graphcore._jax import current_trace
 from graphcore.build import Builder, set_values
@@ -44,9 +43,17 @@ from graphcore.joint import Joint, joint_of
 from graphcore.owned import OwnedNode
 from graphcore.plans import Plan, different_trace
 from graphcore.prefixes import AliasCheck
-from graphcore.registry import is_graph_node
 from graphcore.variable_impl import VariableImpl, find_variable_impl
 from graphcore.walk import Visit, walk
+from nnx_transforms.skeletons import (
+    Path,
+    Skeleton,
+    is_object,
+    key_path,
+    remove_objects,
+    remove_prefixes,
+    spot_paths,
+)
 
 __all__ = [
     "Callee",
@@ -55,6 +62,7 @@ __all__ = [
     "Left",
     "NoPrefix",
     "Outcome",
+    "Path",
     "Skeleton",
     "Written",
     "is_object",
@@ -62,101 +70,12 @@ __all__ = [
     "lifted",
     "prefix_of",
     "publish",
+    "remove_objects",
     "remove_prefixes",
     "same_value",
+    "spot_paths",
     "take",
 ]
-
-Path: TypeAlias = tuple[Any, ...]
-
-
-def is_object(x: Any) -> bool:
-    """Tells whether a leaf of a pytree is a graph node or variable."""
-    return is_graph_node(x) or is_variable(x)
-
-
-def key_path(path: Any) -> Path:
-    """The plain keys of a JAX key path."""
-    return tuple(
-        getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry)))
-        for entry in path
-    )
-
-
-@dataclass(frozen=True)
-class Skeleton:
-    """Where the objects are in a pytree.
-
-    Args:
-        structure: The structure of the pytree, objects counting as leaves.
-        spots: For each object in it, the number of the leaf and of the object.
-    """
-
-    structure: Any
-    spots: tuple[tuple[int, int], ...]
-
-    def fill(self, plain: Any, objects: Sequence[Any]) -> Any:
-        """Puts objects into a pytree from which they were taken.
-
-        Args:
-            plain: The pytree with None in the place of each object.
-            objects: The objects by number.
-
-        Returns:
-            The pytree with objects.
-        """
-        if not self.spots:
-            return plain
-        leaves = jax.tree.leaves(plain, is_leaf=is_object)
-        for position, number in self.spots:
-            leaves.insert(position, objects[number])
-        return jax.tree.unflatten(self.structure, leaves)
-
-
-def remove_objects(tree: Any) -> tuple[Any, Skeleton, list[Any], list[Path]]:
-    """Takes the objects out of a pytree.
-
-    Args:
-        tree: Any pytree.
-
-    Returns:
-        The pytree with None in their places; where they were; the distinct objects in
-        order; and for each spot its path.
-    """
-    leaves, structure = jax.tree.flatten(tree, is_leaf=is_object)
-    numbers: RefMap[Any, int] = RefMap()
-    spots: list[tuple[int, int]] = []
-    for position, leaf in enumerate(leaves):
-        if is_object(leaf):
-            number = numbers.get(leaf)
-            if number is None:
-                number = numbers[leaf] = len(numbers)
-            spots.append((position, number))
-    skeleton = Skeleton(structure, tuple(spots))
-    if not spots:
-        return tree, skeleton, [], []
-    pairs = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)[0]
-    paths = [key_path(pairs[position][0]) for position, _ in spots]
-    for position, _ in spots:
-        leaves[position] = None
-    return jax.tree.unflatten(structure, leaves), skeleton, list(numbers), paths
-
-
-def remove_prefixes(prefix: Any, is_prefix: Callable[[Any], bool]) -> Any:
-    """Replaces what only objects understand in a prefix by None.
-
-    Args:
-        prefix: A tree prefix as the user gave it.
-        is_prefix: Tells what JAX would not understand.
-
-    Returns:
-        A tree prefix for the pytree without objects.
-    """
-    return jax.tree.map(
-        lambda p: None if is_prefix(p) else p,
-        prefix,
-        is_leaf=lambda p: p is None or is_prefix(p),
-    )
 
 
 class NoPrefix:
@@ -434,7 +353,8 @@ def take(tree: Any, prefix: Any = NoPrefix, bound: Sequence[Any] = ()) -> Inputs
         ValueError: If an object can't be flattened, belongs to another trace, or is
             reached under different prefixes.
     """
-    plain, skeleton, found, paths = remove_objects(tree)
+    plain, skeleton, found = remove_objects(tree)
+    paths = spot_paths(tree, skeleton)
     for x in bound:
         if not any(x is known for known in found):
             found.append(x)
@@ -527,7 +447,8 @@ class Inside:
             ValueError: If an object can't be flattened, belongs to another trace, or
                 is reached under different prefixes.
         """
-        tree, skeleton, returned, paths = remove_objects(out)
+        tree, skeleton, returned = remove_objects(out)
+        paths = spot_paths(out, skeleton)
         per_spot: list[Any] = [NoPrefix] * len(returned)
         if returned and out_prefix is not NoPrefix:
             per_spot = self._out_prefixes(

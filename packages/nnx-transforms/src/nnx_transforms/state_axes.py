@@ -181,7 +181,7 @@ def _mapped(
     def body(bound: Any, kwargs: dict[str, Any], *args: Any) -> Any:
         # Objects in the output leave on their own, with their own axes.
         out = callee.on(bound)(*args, **kwargs)
-        plain, skeleton, objects, _ = remove_objects(out)
+        plain, skeleton, objects = remove_objects(out)
         return plain, objects, Static(skeleton)
 
     @functools.lru_cache(maxsize=_MAX_STRUCTURES)
@@ -230,7 +230,7 @@ def construct_stacked(
         The module.
     """
     given = tuple(init_args), dict(init_kwargs)
-    plain, skeleton, objects, _ = remove_objects(given)
+    plain, skeleton, objects = remove_objects(given)
 
     def make(*objects: Any) -> Any:
         args, kwargs = skeleton.fill(plain, objects)
