@@ -79,7 +79,8 @@ def map_variables(
             return tuple(map_out_fn(view) if view else {} for view in views)
 
         created: Any = tuple({} for _ in stored)
-        if init and any(not is_filter_empty(root.mutable) for root in scope_fn.roots):
+        writable = any(not is_filter_empty(root.mutable) for root in scope_fn.roots)
+        if init and writable and not any(stored):
             first = scope_fn((stored, others), rng_groups)
             fn(first, *args, **kwargs)
             created = out(repack_fn(first)[0])
@@ -90,8 +91,8 @@ def map_variables(
         changed, rest = repack_fn(scope)
         if not returns:
             return result, (tuple({} for _ in stored), rest)
-        mapped = out(changed)
-        mapped = tuple({**a, **b} for a, b in zip(created, mapped, strict=True))
+        # What was just created keeps its first value: the second run is no update.
+        mapped = tuple({**a, **b} for a, b in zip(out(changed), created, strict=True))
         return result, (mapped, rest)
 
     return pack(
