@@ -10,6 +10,7 @@ import jax
 
 from graphcore.joint import Joint
 from nnx_transforms.argument_states import Arguments, instantiate, zero_of
+from nnx_transforms.key_data import keys_from_data, keys_to_data
 from nnx_transforms.lifting import Callee, Inside, Skeleton, take
 from nnx_transforms.prefixes import DiffState
 from nnx_transforms.rule_arguments import (
@@ -247,7 +248,8 @@ class _Call:
             left = self.runs.leave(inside, out, "the forward rule")
             kept = take(residuals)
             how = _Residuals(kept.joint, kept.skeleton)
-            return left, (unwrap(kept.values()), kept.plain, how)
+            saved = keys_to_data(unwrap(kept.values()))
+            return left, (saved, kept.plain, how)
 
         return named_like(like, forward)
 
@@ -256,7 +258,8 @@ class _Call:
 
         def backward(*args: Any) -> Any:
             *nondiff, (values, plain, how), (values_g, tree_g) = args
-            residuals = how.skeleton.fill(plain, Inside(how.joint, values).roots)
+            kept = Inside(how.joint, keys_from_data(values)).roots
+            residuals = how.skeleton.fill(plain, kept)
             zeros: list[Any] = []
 
             def zero(position: int) -> Any:

@@ -1,0 +1,82 @@
+"""Random keys as plain arrays, for versions of JAX that can't save them.
+
+Before 0.10, JAX can't save a typed key for the way back from inside one branch of a
+`cond`: it makes a scalar for the other branch. A model is often saved whole, random
+streams included.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+__all__ = ["keys_from_data", "keys_to_data"]
+
+_CAN_SAVE_KEYS = jax.__version_info__ >= (0, 10)
+
+
+class _KeyData:
+    """The data of an array of keys; a pytree whose only child it is."""
+
+    def __init__(self, data: Any, impl: Any) -> None:
+        self.data = data
+        self.impl = impl
+
+
+jax.tree_util.register_pytree_node(
+    _KeyData,
+    lambda key: ((key.data,), key.impl),
+    lambda impl, children: _KeyData(children[0], impl),
+)
+
+
+def keys_to_data(tree: Any, needed: bool = not _CAN_SAVE_KEYS) -> Any:
+    """Replaces keys by their data.
+
+    Args:
+        tree: A pytree of arrays.
+        needed: Whether to do so; the default depends on the version of JAX.
+
+    Returns:
+        The pytree for `keys_from_data`.
+
+    Example:
+        >>> import jax
+        >>> data = keys_to_data([jax.random.key(0)], needed=True)
+        >>> [x.dtype.name for x in jax.tree.leaves(data)], keys_from_data(data)[0].dtype
+        (['uint32'], key<fry>)
+    """
+    if not needed:
+        return tree
+
+    def to_data(x: Any) -> Any:
+        dtype = getattr(x, "dtype", None)
+        if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+            return x
+        return _KeyData(jax.random.key_data(x), jax.random.key_impl(x))
+
+    return jax.tree.map(to_data, tree)
+
+
+def keys_from_data(tree: Any) -> Any:
+    """Brings back the keys.
+
+    Args:
+        tree: What `keys_to_data` returned, or a pytree of the same structure.
+
+    Returns:
+        The pytree with keys.
+    """
+
+    def to_key(x: Any) -> Any:
+        if _is_data(x):
+            return jax.random.wrap_key_data(x.data, impl=x.impl)
+        return x
+
+    return jax.tree.map(to_key, tree, is_leaf=_is_data)
+
+
+def _is_data(x: Any) -> bool:
+    return type(x) is _KeyData
