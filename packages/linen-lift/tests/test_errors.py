@@ -67,7 +67,7 @@ def test_every_error_is_tested_and_exported():
         assert f"errors.{name}" in source or name == "LinenLiftError", name
 
 
-# --- scopes ---------------------------------------------------------------------
+# --- scopes --------------------
 
 
 def test_invalid_rng():
@@ -376,7 +376,7 @@ def test_multiple_scopes():
     )
 
 
-# --- modules ----------------------------------------------------------------------
+# --- modules --------------------
 
 
 def test_assign_submodule():
@@ -511,7 +511,7 @@ def test_unbound_setup():
     raised(errors.CallSetupUnboundModuleError, Net().setup, "Net.setup")
     assert not hasattr(Net(), "dense")
     with pytest.raises(AttributeError, match="nothing"):
-        nn.Dense(2).nothing  # noqa: B018
+        nn.Dense(2).nothing
 
 
 def test_unbind_unbound():
@@ -562,7 +562,7 @@ def test_properties_that_raise_attribute_errors():
     assert "missing" in str(error.__cause__)
 
 
-# --- lifted transforms --------------------------------------------------------------
+# --- lifted transforms --------------------
 
 
 @pytest.mark.parametrize("value", [lambda m: m, lambda m: [m.variable("s", "v", int)]])

@@ -89,6 +89,15 @@ class DrawCounts:
             counts = counts.outer
         return 0
 
+    def snapshot(self) -> DrawCounts:
+        """The counts of now, which later draws do not change."""
+        new = DrawCounts()
+        counts: DrawCounts | None = self
+        while counts is not None:
+            new.counts = {**counts.counts, **new.counts}
+            counts = counts.outer
+        return new
+
     def next(self, place: tuple[Path, str]) -> int:
         """The count before one more key is drawn."""
         count = self.get(place)

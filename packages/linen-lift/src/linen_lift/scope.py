@@ -273,6 +273,8 @@ class Scope:
         """The same place with nothing in it that could be a tracer."""
         new = self._reopen({}, {}, self.mutable, label)
         new._offset, new._offset_path = None, ()
+        # What happens outside afterwards must not change what a later trace draws.
+        new._counts = self._counts.snapshot()
         return new
 
     # --- where it is ------------------------------------------------------------

@@ -88,7 +88,7 @@ def test_conv_in_two_dimensions(batch):
 
 def test_conv_masks_and_mistakes():
     mask = jnp.zeros((3, 3, 2)).at[0].set(1)
-    out, variables = nn.Conv(2, (3,), mask=mask).init_with_output(KEY, normal(1, 5, 3))
+    _out, variables = nn.Conv(2, (3,), mask=mask).init_with_output(KEY, normal(1, 5, 3))
     grads = jax.grad(
         lambda v: nn.Conv(2, (3,), mask=mask).apply(v, normal(1, 5, 3)).sum()
     )(variables)

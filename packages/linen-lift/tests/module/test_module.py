@@ -1,3 +1,4 @@
+import contextlib
 import copy
 import functools
 import gc
@@ -128,7 +129,7 @@ def test_keys_do_not_depend_on_other_layers():
         assert jax.tree.all(jax.tree.map(lambda x, y: (x == y).all(), a[name], b[name]))
 
 
-# --- adoption and sharing -------------------------------------------------------
+# --- adoption and sharing --------------------
 
 
 class Wrap(nn.Module):
@@ -262,7 +263,7 @@ def test_post_init_can_compute_fields():
     assert nn.remat(Computed)().init_with_output(KEY, X)[0].shape == (2, 14)
 
 
-# --- variables --------------------------------------------------------------------
+# --- variables --------------------
 
 
 class Counter(nn.Module):
@@ -353,7 +354,7 @@ def test_streams_inside():
     assert has and noise == params  # same root, same path, same count
 
 
-# --- other ways in ------------------------------------------------------------------
+# --- other ways in --------------------
 
 
 def test_methods():
@@ -586,10 +587,8 @@ def test_a_failing_setup_can_run_again():
         @nn.compact
         def __call__(self, x):
             fails = Fails(self.flag)
-            try:
+            with contextlib.suppress(RuntimeError):
                 fails(x)
-            except RuntimeError:
-                pass
             return fails(x)
 
     assert Outer([1]).init_with_output(KEY, X)[0].shape == (2, 2)

@@ -17,7 +17,7 @@ KEYS = {
 X = jnp.arange(SIZE) * 0.3 + 0.1
 COLLECTIONS = ["stats", "cache"]
 mutables = st.sampled_from([[], ["stats"], ["cache"], COLLECTIONS])
-FEW = settings(max_examples=4)
+FEW = settings(max_examples=3)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -446,7 +446,7 @@ def test_map_variables(spec, col):
     )
 
 
-@settings(max_examples=6)
+@settings(max_examples=2)
 @given(specs)
 def test_remat_scan(spec):
     class Body(nn.Module):

@@ -102,8 +102,7 @@ class Direct(nn.Module):
     @nn.compact
     def __call__(self, x):
         def body(mdl, x):
-            x = nn.Dense(4)(x)
-            return x
+            return nn.Dense(4)(x)
 
         x = self.transform(body)(self, x)
         x = nn.Dense(4)(x)
@@ -151,12 +150,12 @@ def test_methods_can_be_chosen():
         assert "remat" in str(jaxpr) or "checkpoint" in str(jaxpr)
     only = nn.remat(Two, methods="up")
     jaxpr = jax.make_jaxpr(lambda v: only().apply(v, X, method="down"))(variables)
-    assert [e.primitive.name for e in jaxpr.jaxpr.eqns][0] == "dot_general"
+    assert jaxpr.jaxpr.eqns[0].primitive.name == "dot_general"
     with pytest.raises(TypeError, match="methods="):
         nn.remat(lambda m: m, methods=["up"])
 
 
-# --- modules and variables as arguments and fields ------------------------------------
+# --- modules and variables as arguments and fields --------------------
 
 
 class Uses(nn.Module):
@@ -217,7 +216,7 @@ def test_modules_and_variables_as_arguments():
         assert updated["state"]["n"] == 2
 
 
-# --- static arguments --------------------------------------------------------------------
+# --- static arguments --------------------
 
 
 class Options(nn.Module):
@@ -257,8 +256,8 @@ def test_statics_of_decorated_methods():
         @nn.compact
         def __call__(self, x, times):
             for _ in range(times):
-                x = nn.Dense(4)(x)
-            return x
+                return nn.Dense(4)(x)
+            return None
 
     assert len(Decorated().init(KEY, X, 3)["params"]) == 3
     assert len(Decorated().init(KEY, X, times=2)["params"]) == 2
@@ -277,7 +276,7 @@ def test_concrete_points_to_statics():
         nn.lift.remat(lambda s: s, concrete=True)
 
 
-# --- jit -----------------------------------------------------------------------------------
+# --- jit --------------------
 
 
 class Traced(nn.Module):
@@ -392,7 +391,7 @@ def test_donated_variables():
     assert text.count("True") >= 3
 
 
-# --- several scopes ----------------------------------------------------------------------
+# --- several scopes --------------------
 
 
 class PairSum(nn.Module):
@@ -525,7 +524,7 @@ def test_vjp_sees_variables_that_it_creates():
     assert sorted(variables["params"]["Dense_0"]) == ["bias", "kernel"]
 
 
-# --- other details -------------------------------------------------------------------------
+# --- other details --------------------
 
 
 def test_gradients_need_scalars():

@@ -99,7 +99,9 @@ class Boundary:
             for col in root.root._variables:
                 node = root._collection(col)
                 if node:
-                    found[col] = node
+                    # A copy of what may change, so that later changes do not show.
+                    mutable = root.is_mutable_collection(col)
+                    found[col] = unfreeze(node) if mutable else node
             per_root.append(group_collections(found, filters))
         return tuple(zip(*per_root, strict=True)) if per_root else ((),) * len(filters)
 

@@ -738,7 +738,8 @@ def method_of(module: Module, method: Any) -> Callable[..., Any]:
                 return target(*args, **kwargs)
 
             return call
-        return found
+        named: Callable[..., Any] = found
+        return named
     if isinstance(method, (Module, type)) or not callable(method):
         raise ApplyModuleInvalidMethodError(cls.__name__, method)
     unbound: Callable[..., Any] = getattr(method, "__func__", method)

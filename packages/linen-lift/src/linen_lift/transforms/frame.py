@@ -136,7 +136,7 @@ class Frame:
         return found
 
     def note(self, original: Module, cursor: dict[str, int]) -> None:
-        """Remembers how far naming gets in a clone; not the clone, which has tracers."""
+        """Remembers the naming of a clone; not the clone, which holds tracers."""
         self._cursors.append((list(self._modules).index(id(original)), cursor))
 
     def naming(self) -> tuple[Any, ...]:
