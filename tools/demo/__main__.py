@@ -51,7 +51,7 @@ def main() -> int:
     passed = True
     for number in PARTS if arguments.part == "all" else [arguments.part]:
         part = importlib.import_module(f"tools.demo.{PARTS[number]}")
-        headline = part.__doc__.splitlines()[0]
+        headline, *_ = (part.__doc__ or "").splitlines()
         print(headline, flush=True)
         with stopwatch() as watch:
             result = part.run(settings)

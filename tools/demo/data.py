@@ -57,7 +57,7 @@ def load(seed: int) -> tuple[Split, Split]:
     images = (digits.images[..., None] / 16).astype(np.float32)
     labels = digits.target.astype(np.int32)
     order = np.random.default_rng(seed).permutation(len(labels))
-    return tuple(
-        Split(images[part], labels[part])
-        for part in (order[HELD_OUT:], order[:HELD_OUT])
+    train, held_out = order[HELD_OUT:], order[:HELD_OUT]
+    return Split(images[train], labels[train]), Split(
+        images[held_out], labels[held_out]
     )

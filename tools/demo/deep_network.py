@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from matplotlib.figure import Figure
 
 import nnx_transforms as nnx
 from tools.demo import data, figures
@@ -66,7 +67,9 @@ def _forward(block: Block, x: jax.Array) -> tuple[jax.Array, Any]:
     return nnx.vjp(Block.__call__, block, x)
 
 
-def _backward(pull_back: Any, out_grad: jax.Array) -> tuple[nnx.State, jax.Array]:
+def _backward(
+    pull_back: Any, out_grad: jax.Array
+) -> tuple[nnx.State[Any, Any], jax.Array]:
     block_grad, x_grad = pull_back(out_grad)
     scale = jnp.minimum(1.0, CLIP_AT / norm(block_grad))
     return jax.tree.map(lambda g: g * scale, block_grad), x_grad
@@ -130,7 +133,7 @@ def mean_loss(model: DeepNetwork, images: Any, labels: Any) -> jax.Array:
 
 @nnx.jit
 def train_step(
-    model: DeepNetwork, optimizer: nnx.Optimizer, images: Any, labels: Any
+    model: DeepNetwork, optimizer: nnx.Optimizer[DeepNetwork], images: Any, labels: Any
 ) -> jax.Array:
     """Trains on one batch."""
     loss, grads = nnx.value_and_grad(mean_loss)(model, images, labels)
@@ -298,7 +301,7 @@ def run(settings: Settings) -> Result:
     )
     costs = measure_all(depth, settings.seed, digits)
 
-    figure = figures.Figure(figsize=(16, 9))
+    figure = Figure(figsize=(16, 9))
     grid = figure.add_gridspec(
         2, 1, left=0.105, right=0.97, top=0.92, bottom=0.07, hspace=0.4
     )
@@ -307,7 +310,7 @@ def run(settings: Settings) -> Result:
     figures.draw_history(figure.add_subplot(top[0]), history)
     probabilities = np.asarray(predict(model, held_out.images))
     figures.draw_predictions(top[1], held_out, probabilities, rows=3)
-    panels = [figure.add_subplot(place) for place in bottom]
+    panels = [figure.add_subplot(place) for place in (bottom[0], bottom[1], bottom[2])]
     draw_costs(panels[:2], costs, depth)
     draw_norms(panels[2], free, clipped)
     figures.save(figure, settings.out, "deep_network.png")

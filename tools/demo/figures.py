@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -87,7 +88,7 @@ def draw_predictions(
     guesses = probabilities.argmax(-1)
     wrong = guesses != held_out.labels
     shown = np.argsort(~wrong, kind="stable")[: rows * COLUMNS]
-    grid = place.subgridspec(rows, COLUMNS, hspace=0.45, wspace=0.12).subplots()
+    grid: Any = place.subgridspec(rows, COLUMNS, hspace=0.45, wspace=0.12).subplots()
     for axes, index in zip(grid.flat, shown, strict=True):
         axes.imshow(held_out.images[index, ..., 0], cmap="gray_r", vmin=0, vmax=1)
         axes.set(xticks=[], yticks=[])

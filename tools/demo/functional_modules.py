@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from matplotlib.figure import Figure
 
 import linen_lift as nn
 from tools.demo import data, figures
@@ -240,7 +241,7 @@ def run(settings: Settings) -> Result:
             f"{looped[what] * 1e3:6.0f} ms as a Python loop"
         )
 
-    figure = figures.Figure(figsize=(17, 5))
+    figure = Figure(figsize=(17, 5))
     grid = figure.add_gridspec(
         1,
         3,

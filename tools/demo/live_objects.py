@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from matplotlib.figure import Figure
 
 import nnx_transforms as nnx
 from tools.demo import data, figures, object_graph
@@ -63,7 +64,7 @@ class Classifier(nnx.Module):
 
 
 def step(
-    model: Classifier, optimizer: nnx.Optimizer, images: Any, labels: Any
+    model: Classifier, optimizer: nnx.Optimizer[Classifier], images: Any, labels: Any
 ) -> jax.Array:
     """Trains on one batch. Nothing but the loss has to be returned."""
 
@@ -88,7 +89,7 @@ def predict(model: Classifier, images: Any) -> jax.Array:
 
 def train(
     model: Classifier,
-    optimizer: nnx.Optimizer,
+    optimizer: nnx.Optimizer[Classifier],
     digits: data.Split,
     held_out: data.Split,
     epochs: int,
@@ -115,16 +116,16 @@ def train(
 
 
 def raw_step(
-    model: Classifier, optimizer: nnx.Optimizer, images: Any, labels: Any
+    model: Classifier, optimizer: nnx.Optimizer[Classifier], images: Any, labels: Any
 ) -> Callable[[], Any]:
     """The same step as plain `jax.jit` runs it: a flat list of arrays in, one out."""
     graphdef, state = nnx.split((model, optimizer))
     leaves, structure = jax.tree.flatten(state)
 
     def changed(leaves: list[Any]) -> tuple[Any, dict[int, Any]]:
-        objects = nnx.merge(graphdef, structure.unflatten(leaves))
-        loss = step(*objects, images, labels)
-        after = jax.tree.leaves(nnx.state(objects))
+        model, optimizer = nnx.merge(graphdef, structure.unflatten(leaves))
+        loss = step(model, optimizer, images, labels)
+        after = jax.tree.leaves(nnx.state((model, optimizer)))
         pairs = enumerate(zip(leaves, after, strict=True))
         return loss, {i: new for i, (old, new) in pairs if new is not old}
 
@@ -140,7 +141,10 @@ def raw_step(
 
 
 def compare_dispatch(
-    model: Classifier, optimizer: nnx.Optimizer, digits: data.Split, rounds: int
+    model: Classifier,
+    optimizer: nnx.Optimizer[Classifier],
+    digits: data.Split,
+    rounds: int,
 ) -> None:
     """Prints how long a call of the step takes, and how long plain `jax.jit` does."""
     # One image: what matters is the time before the computation, not the computation.
@@ -156,11 +160,9 @@ def compare_dispatch(
     )
 
 
-def draw(
-    model: Classifier, history: figures.History, held_out: data.Split
-) -> figures.Figure:
+def draw(model: Classifier, history: figures.History, held_out: data.Split) -> Figure:
     """Draws how training went, what the model says, and what it is made of."""
-    figure = figures.Figure(figsize=(16, 12.5))
+    figure = Figure(figsize=(16, 12.5))
     grid = figure.add_gridspec(
         2, 2, height_ratios=[4, 7.5], left=0.05, right=0.98, top=0.94, bottom=0.02
     )

@@ -83,7 +83,8 @@ def read_cards(node: Any) -> list[Card]:
             if shape == "ellipse":
                 variables.add(name)
         elif found := _EDGE.match(line):
-            edges.append(found.groups())
+            source, target, label = found.groups()
+            edges.append((source, target, label))
     for _, target, _ in edges:
         cards[target].arrivals += 1
     inner = {name for name in variables if cards[name].arrivals == 1}
