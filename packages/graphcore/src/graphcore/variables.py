@@ -308,7 +308,8 @@ class Variable(_Retypable, Generic[A]):  # type: ignore[misc] # (a dynamic base)
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "__orig_class__":  # `Param[int](0)`: typing's note to itself
             raise AttributeError(name)
-        if hasattr(getattr(type(self), name, None), "__set__"):  # a property or slot
+        # A slot or a property goes its own way. (A class has a `__class__` itself.)
+        if name == "__class__" or hasattr(getattr(type(self), name, None), "__set__"):
             object.__setattr__(self, name, value)
             return
         self._check_writable()
