@@ -33,7 +33,13 @@ from graphcore.refmap import RefMap
 from graphcore.registry import find_node_impl
 from graphcore.state import nested_from_flat
 from graphcore.variable_impl import VariableImpl, find_variable_impl
-from graphcore.variables import OWN, comparing, metadata_epoch
+from graphcore.variables import (
+    OWN,
+    Variable,
+    comparing,
+    metadata_epoch,
+    set_variable_plan,
+)
 from graphcore.walk import Path, Visit, walk
 
 __all__ = ["Layout", "Plan", "plan_of"]
@@ -242,6 +248,12 @@ class Plan:
         finally:
             comparing.by_identity = False
 
+    def holds_for_variable(self) -> bool:
+        """As `holds`, where the root is a variable."""
+        return (self._epoch is metadata_epoch.mark or self._metadata_holds()) and (
+            not self._needs_closer_look or self._holds_closer()
+        )
+
     def _holds_closer(self) -> bool:
         """Whether all holds that doesn't show in the children of a container."""
         return (
@@ -409,6 +421,8 @@ def plan_of(root: Any) -> Plan:
         >>> plan_of(node) is plan_of(node)
         True
     """
+    if isinstance(root, Variable):
+        return _plan_of_variable(root)
     if not isinstance(root, OwnedNode):
         return make_plan(root)
     plan: Plan | None = root._plan
@@ -420,4 +434,15 @@ def plan_of(root: Any) -> Plan:
         reference = weakref.ref(plan)
         for node in plan._nodes:
             node._join_plan(reference)
+    return plan
+
+
+def _plan_of_variable(root: Variable[Any]) -> Plan:
+    """The plan of a variable on its own; only metadata and type can change."""
+    plan: Plan | None = getattr(root, "_plan", None)
+    if plan is not None and plan.holds_for_variable():
+        return plan
+    plan = make_plan(root)
+    if plan.can_be_kept:
+        set_variable_plan(root, plan)
     return plan

@@ -82,7 +82,7 @@ class _Comparing(threading.local):
 
 
 comparing = _Comparing()
-_SLOTS = frozenset(("_raw_value", "_metadata", "_trace"))
+_SLOTS = frozenset(("_raw_value", "_metadata", "_plan", "_trace"))
 
 
 def _forward(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -162,10 +162,12 @@ class Variable(_Retypable, Generic[A]):  # type: ignore[misc] # (a dynamic base)
         (3, 'steps')
     """
 
-    __slots__ = ("__weakref__", "_metadata", "_raw_value", "_trace")
+    __slots__ = ("__weakref__", "_metadata", "_plan", "_raw_value", "_trace")
 
     _raw_value: A
     _metadata: HashableMapping[str, Any]
+    # The plan of the variable on its own, set once it is a root; see `plans`.
+    _plan: Any
     _trace: TraceState
     _has_hook_methods: ClassVar[bool] = False
 
@@ -600,6 +602,7 @@ _power = _binary(operator.pow)
 set_raw_value = Variable.__dict__["_raw_value"].__set__
 set_metadata = Variable.__dict__["_metadata"].__set__
 set_trace = Variable.__dict__["_trace"].__set__
+set_variable_plan = Variable.__dict__["_plan"].__set__
 
 
 def _refuse_variable(value: Any) -> None:

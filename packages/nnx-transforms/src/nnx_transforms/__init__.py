@@ -16,6 +16,7 @@ from nnx_transforms.batching import vmap
 from nnx_transforms.boundary import merge_inputs, split_inputs
 from nnx_transforms.closures import closure_convert
 from nnx_transforms.compilation import Jitted, explain_recompile, jit
+from nnx_transforms.constructors import Grad, Jit, Pmap, Remat, Scan, Vmap
 from nnx_transforms.control_flow import cond, fori_loop, switch, while_loop
 from nnx_transforms.custom_gradient import custom_gradient
 from nnx_transforms.custom_jvp import custom_jvp
@@ -119,6 +120,13 @@ __all__ = [
     "switch",
     "while_loop",
     "fori_loop",
+    # Modules with transformed methods
+    "Remat",
+    "Scan",
+    "Vmap",
+    "Jit",
+    "Grad",
+    "Pmap",
     # Lifting by hand
     "split_inputs",
     "merge_inputs",

@@ -131,7 +131,8 @@ class Compiled(_Stage):
             args, kwargs = jitted._without_statics(args, kwargs)
             out, tree, outcome = self._stage(*args, **kwargs)
             return publish((), joint_of(())[0], (), outcome, out, tree)
-        if call.function is not self._function:
+        function = self._function
+        if function is None or call.function is not function:
             raise TypeError(
                 "This function was compiled for objects of another structure, other "
                 "places of them among the arguments, or other static arguments. "
@@ -139,9 +140,9 @@ class Compiled(_Stage):
             )
         for plan in call.plans:
             plan.check_trace()
-        _, kept, donated = call.function.prepare(
+        _, kept, donated = function.prepare(
             call.joint.values(call.plans), call.args, call.kwargs
         )
         out, tree, outcome = self._stage(kept, donated, *call.args, **call.kwargs)
-        values = call.function.flat(out)
+        values = function.flat(out)
         return publish(call.roots, call.joint, call.plans, outcome, values, tree)
