@@ -543,7 +543,7 @@ def test_carried_variables_must_stay_in_scanned_objects():
     )
     error_of(
         lambda c: setattr(c, "z", BatchStat(jnp.array(1))),
-        "made the variable at '0/z', which would be carried",
+        "made the variable at '0/z', which has Carry instead",
     )
 
 
@@ -559,9 +559,41 @@ def test_broadcast_variables_must_not_be_written():
 
     with pytest.raises(ValueError, match="wrote to the variable at '0/layer/w'"):
         scan(write, in_axes=(None, 0), out_axes=0)(m, jnp.arange(3.0))
+
+    def count(m, c, x):
+        m.layer.steps.value = m.layer.steps.value + c
+        return c + 1
+
+    run = scan(count, in_axes=(None, Carry, 0), out_axes=Carry)
+    with pytest.raises(ValueError, match="wrote to the variable at '0/layer/steps'"):
+        run(m, 0, jnp.arange(3))
+    with pytest.raises(ValueError, match="wrote to the variable at '0/layer/steps'"):
+        jit(jax.grad(lambda x: run(Dict(layer=Cell(x)), 0, x) * x.sum()))(
+            jnp.arange(3.0)
+        )
     with pytest.raises(ValueError, match="made the variable at '0/layer/new'"):
         scan(make, in_axes=(None, 0), out_axes=0)(m, jnp.arange(3.0))
     mp.assert_untouched(m, before)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_broadcast_variables_may_be_written_alike_by_all_iterations(compiled):
+    # The same mask for every layer, and the next call has another one.
+    def noise(rngs, x):
+        return x * jax.random.uniform(rngs.default())
+
+    def call(rngs, xs):
+        return scan(noise, in_axes=(None, 0), out_axes=0)(rngs, xs)
+
+    call = jit(call) if compiled else call
+    rngs, by_hand = Rngs(0), Rngs(0)
+    for _ in range(2):
+        out = call(rngs, jnp.ones(3))
+        expected = jax.random.uniform(by_hand.default())
+        np.testing.assert_allclose(out, jnp.full(3, expected), rtol=1e-6)
+    assert int(rngs.default.count.value) == 2
+    call(rngs, jnp.ones(0))
+    assert int(rngs.default.count.value) == 2
 
 
 def test_carries_that_change_shape_or_dtype():

@@ -6,7 +6,7 @@ run when it has refused, and look for a variable that is the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ import numpy as np
 from graphcore import broadcast_prefix
 from graphcore.errors import path_text
 from nnx_transforms.groups import MappedBody, is_axis, place_text
-from nnx_transforms.lifting import Inputs, key_path
+from nnx_transforms.lifting import Inputs, Left, key_path
 
 __all__ = ["check_broadcast", "check_out_ranks", "check_sizes", "find_varying"]
 
@@ -107,7 +107,11 @@ def check_out_ranks(body: MappedBody, error: BaseException | None) -> None:
 
 
 def find_varying(
-    body: MappedBody, values: Any, plain: Any, in_axes: Any, options: Mapping[str, Any]
+    body: MappedBody,
+    run: Callable[..., Left],
+    args: tuple[Any, ...],
+    in_axes: Any,
+    options: Mapping[str, Any],
 ) -> str | None:
     """Finds a variable with axis None that differs from index to index.
 
@@ -115,10 +119,10 @@ def find_varying(
     which of its operands are mapped.
 
     Args:
-        body: The function, which has run.
-        values: What it ran on.
-        plain: Likewise.
-        in_axes: The axes of both.
+        body: The function.
+        run: Runs it.
+        args: What to run it on.
+        in_axes: The axes of these.
         options: Those of `jax.vmap`.
 
     Returns:
@@ -140,15 +144,15 @@ def find_varying(
             found[:] = [any(jax.tree.leaves(m)) for m in mapped[1]]
         return operands, mapped[1]
 
-    def probe(values: Any, plain: Any) -> tuple[()]:
-        left = body.run(values, plain)
+    def probe(*args: Any) -> tuple[()]:
+        left = run(*args)
         broadcast = [w for w in left.written if w.prefix is None]
         places[:] = [body.place(w.path) for w in broadcast]
         observe(jax.lax.axis_index(name), [w.value for w in broadcast])
         return ()
 
     named = {**options, "axis_name": name}
-    jax.eval_shape(jax.vmap(probe, in_axes, **named), values, plain)
+    jax.eval_shape(jax.vmap(probe, in_axes, **named), *args)
     return next((p for p, mapped in zip(places, found, strict=False) if mapped), None)
 
 
@@ -176,7 +180,7 @@ def check_broadcast(
     if not any(note.prefix is None for note in body.notes or ()):
         return
     try:
-        place = find_varying(body, values, plain, in_axes, options)
+        place = find_varying(body, body.run, (values, plain), in_axes, options)
     except Exception:  # The first error is the one to report.
         return
     if place is not None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphcore import broadcast_prefix
 from graphcore.errors import path_text
@@ -31,7 +33,7 @@ from nnx_transforms.mapped_arguments import (
     axes_of_arguments,
     updated_by,
 )
-from nnx_transforms.mapping_errors import check_out_ranks, check_sizes
+from nnx_transforms.mapping_errors import check_out_ranks, check_sizes, find_varying
 from nnx_transforms.prefixes import Carry
 
 __all__ = ["scan"]
@@ -138,19 +140,22 @@ def _scanned(body: _Body, axes: Any, options: dict[str, Any]) -> Any:
     )
     carried = [i for i, p in enumerate(inputs.prefixes) if p is Carry]
 
-    def step(carry: Any, scanned: Any) -> Any:
+    def run(carry: Any, scanned: Any) -> tuple[Left, list[Any]]:
         (carried_values, plain_carry), (own, own_leaves) = carry, scanned
         mine = [*zip(carried, carried_values, strict=True), *own.items()]
         now = _replaced(values, dict(mine))
         plain = structure.unflatten(_replaced(leaves, own_leaves))
-        left = body.run(now, put_carry(plain, plain_carry, body.place_in))
-        body.check_written(left)
+        return body.run(now, put_carry(plain, plain_carry, body.place_in)), now
+
+    def step(carry: Any, scanned: Any) -> Any:
+        left, now = run(carry, scanned)
+        body.check_made(left)
         check_out_ranks(body, None)
         new = _replaced(now, {w.position: w.value for w in left.written})
         groups, outcome = body.divide(left)
         for group, setting in zip(groups, body.settings, strict=True):
-            if setting is Carry:
-                group.clear()
+            if setting is Carry:  # leaves with the carry
+                group[:] = [()] * len(group)
         plain_carry, rest = take_carry(left.tree, body.place_out)
         new_carry = [new[i] for i in carried], plain_carry
         body.note_carry(carried, now, new)
@@ -169,18 +174,27 @@ def _scanned(body: _Body, axes: Any, options: dict[str, Any]) -> Any:
         else:
             body.blame_carry(error)
         raise
-    final = dict(zip(carried, last, strict=True))
-    stacked: list[Any] = []
-    for group, setting in zip(groups, body.settings, strict=True):
+    body.check_shared(init, scanned, run)
+    final: dict[Any, Any] = dict(zip(carried, last, strict=True))
+    new_values: list[Any] = []
+    order: list[int] = []
+    each = chain.from_iterable(
+        [(setting, value) for value in group]
+        for group, setting in zip(groups, body.settings, strict=True)
+    )
+    for number, (setting, value) in enumerate(each):
         if setting is Carry:
-            count = sum(p in final for p in outcome.positions)
-            first = len(stacked)
-            stacked += [final[p] for p in outcome.positions[first : first + count]]
+            new_values.append(final[outcome.positions[number]])
+        elif setting is not None:
+            new_values.append(_to_axis(value, setting))
+        elif any(len(leaf) == 0 for leaf in jax.tree.leaves(value)):
+            continue  # Without iterations nobody wrote.
         else:
-            stacked += [_to_axis(value, setting) for value in group]
+            new_values.append(jax.tree.map(_first, value))
+        order.append(number)
     rest_axes = take_carry(plain_prefix(body.out_axes), body.place_out)[1]
     out = put_carry(_stacked_output(rest, rest_axes), carry, body.place_out)
-    return inputs.publish(outcome, stacked, out)
+    return inputs.publish(outcome.select(order), new_values, out)
 
 
 def _replaced(values: Sequence[Any], new: Mapping[Any, Any]) -> list[Any]:
@@ -195,6 +209,10 @@ def _split(values: Sequence[Any], axes: Sequence[Any]) -> dict[int, Any]:
         for i, (value, axis) in enumerate(zip(values, axes, strict=True))
         if is_axis(axis)
     }
+
+
+def _first(x: Any) -> Any:
+    return jax.lax.index_in_dim(x, 0, keepdims=False)
 
 
 def _from_axis(value: Any, axis: int) -> Any:
@@ -268,25 +286,52 @@ class _Body(MappedBody):
         graph, inside = seen
         graph.check(inside.variables)
 
-    def check_written(self, left: Left) -> None:
-        """Makes sure that what all iterations share is left alone.
+    def check_made(self, left: Left) -> None:
+        """Makes sure that new variables have an axis.
+
+        Raises:
+            ValueError: If one has none, with the path.
+        """
+        for w in left.written:
+            if w.position is None and not is_axis(w.prefix):
+                raise ValueError(
+                    f"The function made the variable at {self.place(w.path)!r}, which "
+                    f"has {w.prefix!r} instead of an axis, but was not there in the "
+                    "first iteration. Give it an axis, or make it before the scan."
+                )
+
+    def check_shared(self, init: Any, scanned: Any, run: Callable[..., Any]) -> None:
+        """Makes sure that what all iterations share is left alike by all.
+
+        JAX does not tell what depends on the iteration. `vmap` does: it tells what
+        depends on mapped arguments.
+
+        Args:
+            init: The first carry.
+            scanned: What is scanned over, the axis in front.
+            run: Runs the function on a carry and one index of that.
 
         Raises:
             ValueError: If it isn't, with the path.
         """
-        for w in left.written:
-            if w.prefix is None or (w.prefix is Carry and w.position is None):
-                what = "wrote to" if w.position is not None else "made"
-                meaning = (
-                    "has axis None, which means that all iterations share it"
-                    if w.prefix is None
-                    else "would be carried, but was not there in the first iteration"
-                )
-                raise ValueError(
-                    f"The function {what} the variable at {self.place(w.path)!r}, "
-                    f"which {meaning}. Give it an axis, or carry it from the start "
-                    "(`Carry`)."
-                )
+        shared = [note.path for note in self.notes or () if note.prefix is None]
+        if not shared:
+            return
+        mapped = jax.tree.map(lambda x: _stand_in(x, np.shape(x)), init)
+        slices = jax.tree.map(lambda x: _stand_in(x, np.shape(x)[1:]), scanned)
+        place: str | None
+        try:
+            place = find_varying(
+                self, lambda *args: run(*args)[0], (mapped, slices), 0, {"axis_size": 1}
+            )
+        except Exception:  # What can't be mapped can't be looked into.
+            place = self.place(shared[0])
+        if place is not None:
+            raise ValueError(
+                f"The function wrote to the variable at {place!r}, which has axis None "
+                "(one value for all iterations), what may differ from iteration to "
+                "iteration. Give it an axis, or thread it through (`Carry`)."
+            )
 
     def note_carry(
         self, carried: Sequence[int], old: Sequence[Any], new: Sequence[Any]
@@ -311,6 +356,11 @@ class _Body(MappedBody):
                 "A carried variable must keep its shape and dtype, but the function "
                 f"changed it:\n{lines}"
             ) from error
+
+
+def _stand_in(x: Any, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    """What `vmap` over one index is traced on."""
+    return jax.ShapeDtypeStruct((1, *shape), jax.typeof(x).dtype)
 
 
 def _abstract(value: Any) -> str:
