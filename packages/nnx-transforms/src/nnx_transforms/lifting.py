@@ -25,7 +25,6 @@ import inspect
 import types
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from operator import is_
 from typing import Any
 
 import jax
@@ -43,7 +42,11 @@ from graphcore.joint import Joint, joint_of
 from graphcore.owned import OwnedNode
 from graphcore.plans import Plan, different_trace
 from graphcore.prefixes import AliasCheck
-from graphcore.variable_impl import VariableImpl, find_variable_impl
+from graphcore.variable_impl import (
+    VariableImpl,
+    find_variable_impl,
+    variable_impl,
+)
 from graphcore.walk import Visit, walk
 from nnx_transforms.skeletons import (
     Path,
@@ -54,6 +57,7 @@ from nnx_transforms.skeletons import (
     remove_prefixes,
     spot_paths,
 )
+from nnx_transforms.unchanged import is_unchanged
 
 __all__ = [
     "Callee",
@@ -448,6 +452,8 @@ class Inside:
                 is reached under different prefixes.
         """
         tree, skeleton, returned = remove_objects(out)
+        if not returned and is_unchanged(self._joint.definitions, self._objects):
+            return self._only_written(tree, skeleton, prefixes, keep)
         paths = spot_paths(out, skeleton)
         per_spot: list[Any] = [NoPrefix] * len(returned)
         if returned and out_prefix is not NoPrefix:
@@ -484,11 +490,11 @@ class Inside:
         )
         self._check_traces(visit)
 
-        positions, mapping = self._old_places(refs, visit)
+        old_index = RefMap((x, index) for index, x in self._objects.items())
+        old_position = RefMap((v, i) for i, v in enumerate(self.variables))
         written: list[Written] = []
-        for leaf, (place, prefix), position in zip(
-            visit.leaves, owners, positions, strict=True
-        ):
+        for leaf, (place, prefix) in zip(visit.leaves, owners, strict=True):
+            position = old_position.get(leaf.variable)
             if position is None:
                 prefix = prefix_of(prefix, leaf.path, leaf.variable)
             else:
@@ -508,30 +514,40 @@ class Inside:
             definitions=None if unchanged and self._in_place(refs) else definitions,
             detached=detached,
             returned=out_definitions,
-            mapping=mapping,
+            mapping=tuple(
+                (index, old_index[x]) for x, index in refs.items() if x in old_index
+            ),
             skeleton=skeleton,
         )
         return Left(written, tree, outcome)
 
-    def _old_places(
-        self, refs: RefMap[Any, int], visit: Visit
-    ) -> tuple[Sequence[int | None], tuple[tuple[int, int], ...]]:
-        """Finds what was an input object, among what a function left.
-
-        Returns:
-            For each variable its number among the inputs, and for each object that was
-            one the index that it has now with the one it had.
-        """
-        old = self._objects
-        if len(refs) == len(old) and all(map(is_, refs, old.values())):
-            # As usual, it is all of them in the same order.
-            return range(len(visit.leaves)), tuple(zip(old, old, strict=True))
-        old_index = RefMap((x, index) for index, x in old.items())
-        old_position = RefMap((v, i) for i, v in enumerate(self.variables))
-        return (
-            [old_position.get(leaf.variable) for leaf in visit.leaves],
-            tuple((index, old_index[x]) for x, index in refs.items() if x in old_index),
+    def _only_written(
+        self,
+        tree: Any,
+        skeleton: Skeleton,
+        prefixes: Sequence[Any],
+        keep: Container[int],
+    ) -> Left:
+        """What a function left that has at most written values, as most do."""
+        written: list[Written] = []
+        for position, variable in enumerate(self.variables):
+            impl = variable_impl(type(variable))
+            value = impl.get_value(variable)
+            if position in keep or not same_value(value, self._values[position]):
+                index = self._joint.variable_definitions[position].index
+                path = self._joint.paths[position]
+                prefix = prefixes[position] if prefixes else NoPrefix
+                written.append(Written(position, index, variable, impl, path, prefix))
+        outcome = Outcome(
+            positions=tuple(w.position for w in written),
+            indices=tuple(w.index for w in written),
+            definitions=None,
+            detached=(),
+            returned=(),
+            mapping=tuple(zip(self._objects, self._objects, strict=True)),
+            skeleton=skeleton,
         )
+        return Left(written, tree, outcome)
 
     def _root_prefix(self, index: int, prefixes: Sequence[Any]) -> Any:
         """The prefix of the root through which an input object was first reached."""
