@@ -1,0 +1,121 @@
+"""The command line: ``python -m tools.bench --help``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from tools.bench import peers, tables
+from tools.bench.measuring import FULL, QUICK
+from tools.bench.results import Section, missed
+
+SECTIONS = ("dispatch", "graph", "tracing", "memory", "startup", "growth")
+
+
+def read_arguments(argv: list[str] | None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.bench",
+        description="Measure what the packages cost over plain JAX, beside their "
+        "peers.",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="less precisely, in under two minutes"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="fail if a bar is missed, and say which"
+    )
+    parser.add_argument(
+        "--only",
+        type=_names,
+        default=SECTIONS,
+        metavar="NAMES",
+        help=f"some of {','.join(SECTIONS)}",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("bench_output"),
+        metavar="DIR",
+        help="the folder for results, tables and plots (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--docs",
+        type=Path,
+        metavar="PAGE",
+        help="also put the tables and plots into this page of the documentation",
+    )
+    return parser.parse_args(argv)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := set(names) - set(SECTIONS):
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}")
+    return names
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measures what was asked for.
+
+    Args:
+        argv: The arguments; those of the process by default.
+
+    Returns:
+        The exit code: 1 if a bar was to hold and does not.
+    """
+    arguments = read_arguments(argv)
+    effort = QUICK if arguments.quick else FULL
+    width = None if sys.stdout.isatty() else 200
+    console = Console(width=width, highlight=False)
+    found: list[Section] = []
+    about = peers.environment()
+    for name in arguments.only:
+        start = time.perf_counter()
+        section = importlib.import_module(f"tools.bench.{name}").run(effort)
+        found.append(section)
+        tables.print_section(section, console)
+        console.print(f"took {time.perf_counter() - start:.0f} s\n")
+    save(found, about, arguments.out)
+    console.print(f"results in {arguments.out}")
+    if arguments.docs is not None:
+        from tools.bench import page
+
+        page.update(arguments.docs, found, about)
+    failures = missed(found)
+    if arguments.check:
+        console.print(f"{len(failures)} bars missed")
+        for bar in failures:
+            console.print("  " + ", ".join(tables.bar_cells(bar)[:3]))
+    return 1 if arguments.check and failures else 0
+
+
+def save(sections: list[Section], about: dict[str, object], folder: Path) -> None:
+    """Writes results as JSON, Markdown, and plots where matplotlib is installed.
+
+    Args:
+        sections: What was found.
+        about: The environment.
+        folder: Where to write; made if need be.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"environment": about, "sections": [s.as_json() for s in sections]}
+    (folder / "results.json").write_text(json.dumps(content, indent=1) + "\n")
+    parts = [f"## {s.title}\n\n{tables.as_markdown(s)}" for s in sections]
+    (folder / "results.md").write_text("\n".join(parts))
+    try:
+        from tools.bench import plots
+    except ModuleNotFoundError as error:
+        print(f"no plots: {error}")
+        return
+    plots.draw(sections, folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

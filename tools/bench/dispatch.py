@@ -1,0 +1,390 @@
+"""Dispatch: what a call of a compiled step costs before any arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import graphcore as gc
+import nnx_transforms as nnx
+from tools.bench import models, peers
+from tools.bench.measuring import Effort, Measured, compare
+from tools.bench.results import Bar, Row, Section, Spread, Table
+
+SIZES = (31, 121, 601, 6001)
+LIMITS = {31: 1.40, 121: 1.30, 601: 1.30, 6001: 1.30}
+LIMIT_WRITE_ALL = 1.20
+LIMIT_FLAX = 100.0
+PLAIN, LIST, NESTED = "plain list", "List", "nested Dict"
+CONTAINERS: dict[str, Callable[[Any], Any]] = {
+    PLAIN: list,
+    LIST: nnx.List,
+    NESTED: models.nested,
+}
+
+
+def run(effort: Effort, sizes: tuple[int, ...] = SIZES) -> Section:
+    """Measures dispatch.
+
+    Args:
+        effort: How long to measure.
+        sizes: Numbers of variables.
+
+    Returns:
+        The tables and bars.
+    """
+    section = Section("dispatch", "Dispatch of a compiled step")
+    _steps(section, effort, sizes)
+    _calls(section, effort)
+    return section
+
+
+def our_call(kind: str, layers: int, container: Any = nnx.List) -> Callable[[], Any]:
+    """A call of our compiled step."""
+    model = models.Model(layers, container)
+    step = nnx.jit(models.STEPS[kind])
+    return lambda: step(model)
+
+
+def _flax_calls(kind: str, size: int, effort: Effort) -> dict[str, Measured]:
+    flax = peers.flax_nnx
+    layers = models.layers_for(size)
+    if flax is None or (size > 1000 and (effort.is_quick or kind != "write one")):
+        return {}
+    calls: dict[str, Measured] = {}
+    step = models.STEPS[kind]
+    for name, mode in peers.flax_modes(flax.jit).items():
+        if size > 1000 and name == peers.FLAX_GRAPH:
+            continue
+        if effort.is_quick and kind != "write one" and name != peers.FLAX_UPDATES:
+            continue
+        compiled = flax.jit(step, **mode)
+        model = models.flax_model(layers)
+        calls[name] = lambda f=compiled, m=model: f(m)
+    if hasattr(flax, "jit_partial"):
+        model = models.flax_model(layers)
+        calls[peers.FLAX_PARTIAL] = flax.jit_partial(step, model, graph=False)
+    return calls
+
+
+def _peers_calls(kind: str, size: int, effort: Effort) -> dict[str, Measured]:
+    calls = _flax_calls(kind, size, effort)
+    layers = models.layers_for(size)
+    if peers.flax_linen is not None and size < 1000 and not effort.is_quick:
+        calls[peers.LINEN] = models.linen_call(kind, layers)
+    if peers.equinox is not None and (size < 1000 or not effort.is_quick):
+        calls[peers.EQUINOX] = models.equinox_call(kind, layers)
+    return calls
+
+
+def _steps(section: Section, effort: Effort, sizes: tuple[int, ...]) -> None:
+    ours = {container: f"{peers.NNX}, {container}" for container in CONTAINERS}
+    table = Table(
+        "dispatch",
+        "A call of a compiled step, by the number of variables",
+        "s",
+        peers.RAW,
+        [
+            peers.RAW,
+            *ours.values(),
+            peers.FLAX_UPDATES,
+            peers.FLAX_GRAPH,
+            peers.FLAX_TREE,
+            peers.FLAX_PARTIAL,
+            peers.LINEN,
+            peers.EQUINOX,
+        ],
+        [],
+        peers.missing(),
+    )
+    section.tables.append(table)
+    for kind in models.STEPS:
+        for size in sizes:
+            layers = models.layers_for(size)
+            values = models.arrays(1 + layers * len(models.NAMES))
+            raw = models.raw_call(models.RAW_STEPS[kind], values)
+            calls: dict[str, Measured] = {peers.RAW: raw}
+            for container, name in ours.items():
+                calls[name] = our_call(kind, layers, CONTAINERS[container])
+            calls.update(_peers_calls(kind, size, effort))
+            cells = compare(calls, effort, always=tuple(ours.values()))
+            table.rows.append(Row(f"{kind}, {size:,} variables", size, cells))
+            limit = LIMIT_WRITE_ALL if kind == "write all" else LIMITS.get(size, 1.4)
+            for container in (PLAIN, LIST):
+                found = cells[ours[container]].ratio
+                assert found is not None
+                what = f"dispatch over raw: {kind}, {size:,} variables, {container}"
+                section.bars.append(Bar(what, found, limit))
+            if size == 601 and kind == "write one" and peers.FLAX_UPDATES in cells:
+                flax, mine = cells[peers.FLAX_UPDATES].value, cells[ours[LIST]].value
+                what = "Flax with graph updates over ours, write one, 601 variables"
+                faster = Spread(
+                    flax.median / mine.median,
+                    flax.low / mine.high,
+                    flax.high / mine.low,
+                    flax.count,
+                )
+                section.bars.append(Bar(what, faster, LIMIT_FLAX, at_least=True))
+
+
+# Other calls: several objects, foreign variables, further arguments, decoding
+
+
+class Foreign:
+    """A variable of another library's making.
+
+    Args:
+        value: What it holds.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _register_foreign() -> None:
+    if not gc.is_variable(Foreign(0)):
+        gc.register_variable_type(
+            Foreign,
+            get_value=lambda variable: variable.value,
+            set_value=lambda variable, value: setattr(variable, "value", value),
+            get_metadata=lambda variable: {},
+            create=lambda kind, value, metadata: kind(value),
+        )
+
+
+class _ForeignLayer(nnx.Module):
+    def __init__(self) -> None:
+        for name, array in zip(models.NAMES, models.arrays(6), strict=True):
+            setattr(self, name, Foreign(array))
+
+
+def _foreign(layers: int) -> Any:
+    _register_foreign()
+    model = models.Model(1)
+    model.layers = nnx.List([_ForeignLayer() for _ in range(layers)])
+    return model
+
+
+class _Moments(nnx.Module):
+    """As an optimizer: two moments for each variable of the model that it shares."""
+
+    def __init__(self, model: Any) -> None:
+        variables = models.layer_variables(model)
+        self.model = model
+        self.first = nnx.List([nnx.Variable(v.value * 0) for v in variables])
+        self.second = nnx.List([nnx.Variable(v.value * 0) for v in variables])
+
+
+def _train(model: Any, optimizer: Any, x: jax.Array) -> jax.Array:
+    variables = models.layer_variables(model)
+    for v, m, s in zip(variables, optimizer.first, optimizer.second, strict=True):
+        m.value = m.value + x
+        s.value = s.value + x
+        v.value = v.value + m.value + s.value
+    return x + 1
+
+
+def _raw_train(values: list[jax.Array], count: int, x: jax.Array) -> Any:
+    params, rest = values[:count], values[count:]
+    first, second = rest[:count], rest[count : 2 * count]
+    first = [m + x for m in first]
+    second = [s + x for s in second]
+    params = [
+        v + m + s for v, m, s in zip(params, first, second, strict=True)
+    ]  # as `_train`
+    return x + 1, [*params, *first, *second]
+
+
+class _Block(nnx.Module):
+    """A layer of a decoder: weights, and caches of keys and values with a position."""
+
+    def __init__(self, weights: int) -> None:
+        self.weights = nnx.List([nnx.Param(a) for a in models.arrays(weights)])
+        self.keys, self.values, self.position = (
+            nnx.Cache(a) for a in models.arrays(3)
+        )
+
+
+class _Decoder(nnx.Module):
+    """Blocks of 16 weights and 3 caches."""
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks = nnx.List([_Block(16) for _ in range(blocks)])
+
+
+def _decode(model: Any, token: jax.Array) -> jax.Array:
+    weights = [w.value for block in model.blocks for w in block.weights]
+    for block in model.blocks:
+        block.keys.value = block.keys.value + token
+        block.values.value = block.values.value + token
+        block.position.value = block.position.value + 1
+    return models.total(weights) + token
+
+
+def _raw_decode(values: list[jax.Array], blocks: int, token: jax.Array) -> Any:
+    caches, weights = values[: 3 * blocks], values[3 * blocks :]
+    new = [c + (token if i % 3 < 2 else 1) for i, c in enumerate(caches)]
+    return models.total(weights) + token, new
+
+
+def _calls(section: Section, effort: Effort) -> None:
+    table = Table(
+        "calls",
+        "Other calls of a compiled step",
+        "s",
+        peers.RAW,
+        [peers.RAW, peers.NNX, peers.FLAX_UPDATES, peers.FLAX_TREE, peers.FLAX_PARTIAL],
+        [],
+    )
+    section.tables.append(table)
+    layers = 10 if effort.is_quick else 100
+    size = layers * len(models.NAMES) + 1
+    x = jnp.ones((2,), jnp.float32)
+
+    def add(case: str, raw: Measured, ours: Measured, **others: Measured) -> None:
+        calls = {peers.RAW: raw, peers.NNX: ours, **others}
+        table.rows.append(Row(case, None, compare(calls, effort.of(0.5))))
+
+    # The model and an optimizer that shares it
+    model = models.Model(layers)
+    optimizer = _Moments(model)
+    train = nnx.jit(_train)
+    count = layers * len(models.NAMES)
+    values = models.arrays(3 * count + 1)
+
+    def raw_train(values: list[jax.Array], x: jax.Array) -> Any:
+        return _raw_train(values, count, x)
+
+    add(
+        f"model and optimizer with shared references, {3 * count + 1:,} variables",
+        models.raw_call(raw_train, values, x),
+        lambda: train(model, optimizer, x),
+    )
+
+    # Foreign variables
+    foreign = _foreign(layers)
+    step = nnx.jit(models.write_one)
+    add(
+        f"foreign variable type, {size:,} variables",
+        models.raw_call(models.raw_write_one, models.arrays(size)),
+        lambda: step(foreign),
+    )
+
+    # Further arguments
+    def with_keywords(model: Any, *, x: Any, y: Any) -> Any:
+        return models.write_one(model) + x * y["scale"]
+
+    def raw_keywords(values: list[jax.Array], x: Any, y: Any) -> Any:
+        out, changed = models.raw_write_one(values)
+        return out + x * y["scale"], changed
+
+    model_k, by_keyword = models.Model(layers), nnx.jit(with_keywords)
+    y = {"scale": x}
+    add(
+        f"keyword arguments, {size:,} variables",
+        models.raw_call(raw_keywords, models.arrays(size), x, y),
+        lambda: by_keyword(model_k, x=x, y=y),
+    )
+
+    def by_name(*, model: Any) -> Any:
+        return models.write_one(model)
+
+    model_n, named = models.Model(layers), nnx.jit(by_name)
+    add(
+        f"the model as a keyword argument, {size:,} variables",
+        models.raw_call(models.raw_write_one, models.arrays(size)),
+        lambda: named(model=model_n),
+    )
+
+    def with_static(model: Any, mode: str, x: Any) -> Any:
+        return models.write_one(model) + x * len(mode)
+
+    def raw_static(values: list[jax.Array], x: Any) -> Any:
+        out, changed = models.raw_write_one(values)
+        return out + x * 5, changed
+
+    model_s = models.Model(layers)
+    static = nnx.jit(with_static, static_argnums=1)
+    add(
+        f"a static argument, {size:,} variables",
+        models.raw_call(raw_static, models.arrays(size), x),
+        lambda: static(model_s, "train", x),
+    )
+
+    class Trainer(nnx.Module):
+        def __init__(self) -> None:
+            self.model = models.Model(layers)
+
+        @nnx.jit
+        def step(self) -> Any:
+            return models.write_one(self.model)
+
+    trainer = Trainer()
+    add(
+        f"a jitted method, {size:,} variables",
+        models.raw_call(models.raw_write_one, models.arrays(size)),
+        trainer.step,
+    )
+
+    inside = {"model": models.Model(layers), "x": x}
+    in_dict = nnx.jit(lambda batch: models.write_one(batch["model"]) + batch["x"])
+
+    def raw_in_dict(values: list[jax.Array], x: Any) -> Any:
+        out, changed = models.raw_write_one(values)
+        return out + x, changed
+
+    add(
+        f"the model in a dict among the arguments, {size:,} variables",
+        models.raw_call(raw_in_dict, models.arrays(size), x),
+        lambda: in_dict(inside),
+    )
+
+    _decoding(add, effort, x)
+
+
+def _decoding(add: Any, effort: Effort, token: jax.Array) -> None:
+    blocks = 40 if effort.is_quick else 400
+    decoder = _Decoder(blocks)
+    decode = nnx.jit(_decode)
+
+    def raw_decode(values: list[jax.Array], token: jax.Array) -> Any:
+        return _raw_decode(values, blocks, token)
+
+    others: dict[str, Measured] = {}
+    if peers.flax_nnx is not None and not effort.is_quick:
+        others = _flax_decoders(blocks, token)
+    add(
+        f"a decoding step that writes its caches, {19 * blocks:,} variables",
+        models.raw_call(raw_decode, models.arrays(19 * blocks), token),
+        lambda: decode(decoder, token),
+        **others,
+    )
+
+
+def _flax_decoders(blocks: int, token: jax.Array) -> dict[str, Measured]:
+    flax = peers.flax_nnx
+    listed = getattr(flax, "List", list)
+
+    class Block(flax.Module):
+        def __init__(self) -> None:
+            self.weights = listed([flax.Param(a) for a in models.arrays(16)])
+            self.keys, self.values, self.position = (
+                flax.Cache(a) for a in models.arrays(3)
+            )
+
+    class Decoder(flax.Module):
+        def __init__(self) -> None:
+            self.blocks = listed([Block() for _ in range(blocks)])
+
+    calls: dict[str, Measured] = {}
+    for name, mode in peers.flax_modes(flax.jit).items():
+        if name != peers.FLAX_GRAPH:
+            compiled, model = flax.jit(_decode, **mode), Decoder()
+            calls[name] = lambda f=compiled, m=model: f(m, token)
+    if hasattr(flax, "jit_partial"):
+        partial = flax.jit_partial(_decode, Decoder(), graph=False)
+        calls[peers.FLAX_PARTIAL] = lambda: partial(token)
+    return calls

@@ -1,0 +1,152 @@
+"""Graphs to values and back, outside of any transform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+import graphcore as gc
+import nnx_transforms as nnx
+from tools.bench import models, peers
+from tools.bench.measuring import Effort, Measured, Prepared, compare
+from tools.bench.results import Bar, Row, Section, Table
+
+SIZES = (601, 6001)
+LIMIT_FLAX = 0.1
+LIMIT_LEAVES = 10.0
+# The operations that have a bar; the others are shown.
+LIMITED = ("split", "merge", "update", "state", "clone")
+CHANGED = "flatten, after a change"
+
+
+def operations(library: Any, model: Any) -> dict[str, Measured]:
+    """What is measured, for a library with these functions.
+
+    Args:
+        library: `graphcore` or `flax.nnx`.
+        model: A model as in `models`, of the library.
+
+    Returns:
+        The operations by name.
+    """
+    graphdef, state = library.split(model)
+    jax.block_until_ready(jax.tree.leaves(state))
+    flatten: Callable[..., Any] = getattr(library, "flatten", None) or (
+        library.graph.flatten
+    )
+    temporary = library.Intermediate
+    first = models.layer_variables(model)[0]
+
+    def change() -> Any:
+        model.version = getattr(model, "version", 0) + 1
+        return model
+
+    def sow() -> Any:
+        for layer in model.layers:
+            layer.sown = temporary(first.value)
+        return model
+
+    return {
+        "flatten": lambda: flatten(model),
+        CHANGED: Prepared(change, flatten),
+        "split": lambda: library.split(model),
+        "split, with its leaves": lambda: jax.tree.leaves(library.split(model)),
+        "split by type": lambda: library.split(model, library.Param, ...),
+        "merge": lambda: library.merge(graphdef, state),
+        "merge of a mapped state": Prepared(
+            lambda: jax.tree.map(lambda x: x, state),
+            lambda mapped: library.merge(graphdef, mapped),
+        ),
+        "update": lambda: library.update(model, state),
+        "state": lambda: library.state(model),
+        "state by type": lambda: library.state(model, library.Param),
+        "variables": lambda: library.variables(model),
+        "clone": lambda: library.clone(model),
+        "iter_graph": lambda: sum(1 for _ in library.iter_graph(model)),
+        "pop": Prepared(sow, lambda model: library.pop(model, temporary)),
+    }
+
+
+def run(effort: Effort, sizes: tuple[int, ...] = SIZES) -> Section:
+    """Measures the operations.
+
+    Args:
+        effort: How long to measure.
+        sizes: Numbers of variables.
+
+    Returns:
+        The tables and bars.
+    """
+    # All of it happens on the host: there is nothing to wait for.
+    effort = replace(effort, waits=False)
+    section = Section("graph", "Graphs to values and back")
+    table = Table(
+        "graph",
+        "Operations on a graph",
+        "s",
+        peers.CORE,
+        [peers.CORE, peers.FLAX],
+        [],
+        peers.missing(),
+    )
+    leaves = Table(
+        "leaves",
+        "Flattening, beside a nested dict of the same arrays",
+        "s",
+        "jax.tree.leaves",
+        ["jax.tree.leaves", peers.CORE],
+        [],
+    )
+    section.tables += [table, leaves]
+    for size in sizes:
+        layers = models.layers_for(size)
+        ours = operations(gc, models.Model(layers))
+        theirs: dict[str, Measured] = {}
+        if peers.flax_nnx is not None and not (effort.is_quick and size > 1000):
+            theirs = operations(peers.flax_nnx, models.flax_model(layers))
+        for name, call in ours.items():
+            calls = {peers.CORE: call}
+            if name in theirs:
+                calls[peers.FLAX] = theirs[name]
+            cells = compare(calls, effort.of(0.25))
+            table.rows.append(Row(f"{name}, {size:,} variables", size, cells))
+            operation = name.split(",")[0].split(" of ")[0].split(" by ")[0]
+            if peers.FLAX in cells and operation in LIMITED:
+                found = _inverse(cells[peers.FLAX].ratio)
+                what = f"graphcore over Flax: {name}, {size:,} variables"
+                section.bars.append(Bar(what, found, LIMIT_FLAX))
+        _leaves(section, leaves, effort, layers, size)
+    return section
+
+
+def _inverse(ratio: Any) -> Any:
+    """The spread of the inverse ratio."""
+    return type(ratio)(1 / ratio.median, 1 / ratio.high, 1 / ratio.low, ratio.count)
+
+
+def _leaves(
+    section: Section, table: Table, effort: Effort, layers: int, size: int
+) -> None:
+    model = models.Model(layers)
+    plain = {
+        f"layer{i}": {name: getattr(layer, name).value for name in models.NAMES}
+        for i, layer in enumerate(model.layers)
+    }
+    plain["count"] = model.count.value
+    calls: dict[str, Measured] = {
+        "jax.tree.leaves": lambda: jax.tree.leaves(plain),
+        peers.CORE: lambda: nnx.flatten(model),
+    }
+    cells = compare(calls, effort.of(0.25))
+    table.rows.append(Row(f"flatten, unchanged, {size:,} variables", size, cells))
+    what = f"flatten of an unchanged graph over jax.tree.leaves, {size:,} variables"
+    found = cells[peers.CORE].ratio
+    assert found is not None
+    section.bars.append(Bar(what, found, LIMIT_LEAVES))
+    calls[peers.CORE] = lambda: jax.tree.leaves(nnx.flatten(model)[1])
+    cells = compare(calls, effort.of(0.25))
+    case = f"flatten, and the leaves of the state, {size:,} variables"
+    table.rows.append(Row(case, size, cells))

@@ -1,0 +1,168 @@
+"""Measuring calls against each other on a machine that does other things as well.
+
+All calls of a comparison run in the same round, one right after the other, and what
+counts is the ratio of two times of the same round: a busy neighbour slows both. The
+order turns around from round to round, so that none always profits from the other's
+warm caches. The garbage collector runs between rounds only.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from tools.bench.results import Cell, Spread, ratios
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure.
+
+    Args:
+        seconds: The time for one comparison of several calls.
+        slice: How long one measurement of one call takes at least; short calls are
+            repeated.
+        rounds: The least and the largest number of rounds.
+        waits: Whether to wait for the arrays that a call returns.
+        is_quick: Whether to leave out what takes long.
+    """
+
+    seconds: float = 4.0
+    slice: float = 0.001
+    rounds: tuple[int, int] = (9, 301)
+    waits: bool = True
+    is_quick: bool = False
+
+    def of(self, share: float) -> Effort:
+        """The same for a share of the time."""
+        return replace(self, seconds=self.seconds * share)
+
+
+FULL = Effort()
+QUICK = Effort(seconds=0.5, rounds=(5, 101), is_quick=True)
+SMOKE = Effort(seconds=0.02, slice=0.0, rounds=(2, 3), is_quick=True)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A call that needs something done before each time, which is not measured.
+
+    Args:
+        prepare: Called before.
+        call: Called with what `prepare` returned.
+    """
+
+    prepare: Callable[[], Any]
+    call: Callable[[Any], Any]
+
+
+Measured = Callable[[], Any] | Prepared
+
+
+class _Contestant:
+    """One of the calls that are measured against each other."""
+
+    def __init__(self, measured: Measured, effort: Effort) -> None:
+        self.measured = measured
+        self.wait = jax.block_until_ready if effort.waits else lambda out: None
+        self.times: list[float] = []
+        self.spent = 0.0
+        self.repeats = 1
+        estimate = min(self.run() for _ in range(3))  # compiles, and fills caches
+        if not isinstance(measured, Prepared):
+            self.repeats = max(1, min(1000, round(effort.slice / max(estimate, 1e-9))))
+
+    def run(self) -> float:
+        """Runs it and returns the time of one call."""
+        measured = self.measured
+        if isinstance(measured, Prepared):
+            prepared = measured.prepare()
+            jax.block_until_ready(prepared)
+            start = time.perf_counter()
+            out = measured.call(prepared)
+            self.wait(out)
+            taken = time.perf_counter() - start
+        else:
+            repeats = range(self.repeats)
+            start = time.perf_counter()
+            for _ in repeats:
+                out = measured()
+            self.wait(out)
+            taken = time.perf_counter() - start
+        self.spent += taken
+        return taken / self.repeats
+
+
+def rounds_of(
+    calls: Mapping[str, Measured], effort: Effort, always: tuple[str, ...] = ()
+) -> dict[str, list[float]]:
+    """Measures calls against each other.
+
+    Args:
+        calls: The calls by name. The first two always take part; one of the others
+            drops out when it has had its share of the time in the least number of
+            rounds, so that slow ones don't keep the rest from being precise.
+        effort: How long to measure.
+        always: The names of others that take part in every round.
+
+    Returns:
+        For each call its time in each round, in seconds, from the first round on.
+    """
+    entries = {name: _Contestant(call, effort) for name, call in calls.items()}
+    lasting = {*list(entries)[:2], *always}
+    least, most = effort.rounds
+    start = cleaned = time.perf_counter()
+    for entry in entries.values():
+        entry.spent = 0.0
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        for number in range(most):
+            now = time.perf_counter()
+            if number >= least and now - start > effort.seconds:
+                break
+            if now - cleaned > 0.3:
+                gc.collect()
+                cleaned = now
+            order = list(entries.items())
+            for name, entry in order if number % 2 == 0 else reversed(order):
+                share = effort.seconds / len(entries)
+                if name in lasting or number < least or entry.spent < share:
+                    if len(entry.times) == number:
+                        entry.times.append(entry.run())
+    finally:
+        if was_enabled:
+            gc.enable()
+        gc.unfreeze()
+    return {name: entry.times for name, entry in entries.items()}
+
+
+def compare(
+    calls: Mapping[str, Measured], effort: Effort, always: tuple[str, ...] = ()
+) -> dict[str, Cell]:
+    """Measures calls against the first of them.
+
+    Args:
+        calls: As for `rounds_of`; the first is the baseline.
+        effort: How long to measure.
+        always: As for `rounds_of`.
+
+    Returns:
+        The cells of a row: times, and ratios to the baseline.
+    """
+    times = rounds_of(calls, effort, always)
+    baseline, *_ = times.values()
+    return {
+        name: Cell(
+            Spread.of(mine),
+            None if mine is baseline else Spread.of(ratios(mine, baseline)),
+        )
+        for name, mine in times.items()
+    }

@@ -1,0 +1,268 @@
+"""Models with many small variables, the same in each library.
+
+Their steps do next to no arithmetic, so that what is measured is the way into the
+compiled function and out of it. All variables are read: JAX leaves out arrays that a
+function does not use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import nnx_transforms as nnx
+from tools.bench import peers
+
+NAMES = ("kernel", "bias", "scale", "offset", "mean", "variance")
+CHUNK = 30
+
+
+def arrays(count: int) -> list[jax.Array]:
+    """Makes small arrays."""
+    return [jnp.full((2,), 1e-3 * i, jnp.float32) for i in range(count)]
+
+
+def total(values: Iterable[jax.Array]) -> jax.Array:
+    """Adds all values up; a barrier now and then keeps compilation fast."""
+    values = list(values)
+    result = values[0]
+    for start in range(0, len(values), CHUNK):
+        for value in values[start : start + CHUNK]:
+            result = result + value
+        result = jax.lax.optimization_barrier(result)
+    return result
+
+
+def layers_for(count: int) -> int:
+    """How many layers a model of this many variables has, beside its counter."""
+    return max(1, (count - 1) // len(NAMES))
+
+
+class Layer(nnx.Module):
+    """Six variables."""
+
+    def __init__(self) -> None:
+        for name, array in zip(NAMES, arrays(len(NAMES)), strict=True):
+            setattr(self, name, nnx.Param(array))
+
+
+class Model(nnx.Module):
+    """Layers and a counter.
+
+    Args:
+        layers: How many layers.
+        container: Makes what they are kept in, of a list of them.
+    """
+
+    def __init__(self, layers: int, container: Callable[[Any], Any] = nnx.List) -> None:
+        self.layers = container([Layer() for _ in range(layers)])
+        self.count = nnx.BatchStat(jnp.zeros((2,), jnp.float32))
+
+
+def nested(layers: Sequence[Any]) -> Any:
+    """Keeps layers in dicts of dicts, ten in each."""
+    groups = [layers[i : i + 10] for i in range(0, len(layers), 10)]
+    return nnx.Dict(
+        {
+            f"group{i}": nnx.Dict({f"layer{j}": x for j, x in enumerate(group)})
+            for i, group in enumerate(groups)
+        }
+    )
+
+
+def _leaf_layers(container: Any) -> Iterable[Any]:
+    if hasattr(container, "values"):
+        for group in container.values():
+            yield from group.values()
+    else:
+        yield from container
+
+
+def layer_variables(model: Any) -> list[Any]:
+    """The variables of a model's layers, in order."""
+    layers = _leaf_layers(model.layers)
+    return [getattr(layer, name) for layer in layers for name in NAMES]
+
+
+# Steps: of a model with variables, and of a list of arrays with the counter first.
+
+
+def write_one(model: Any) -> jax.Array:
+    """Reads all variables and advances the counter."""
+    model.count.value = model.count.value + 1
+    return total(v.value for v in layer_variables(model))
+
+
+def write_all(model: Any) -> jax.Array:
+    """Reads and overwrites all variables."""
+    variables = layer_variables(model)
+    out = total(v.value for v in variables)
+    for variable in [model.count, *variables]:
+        variable.value = variable.value + 1
+    return out
+
+
+def read_only(model: Any) -> jax.Array:
+    """Reads all variables."""
+    return total([model.count.value, *(v.value for v in layer_variables(model))])
+
+
+STEPS: dict[str, Callable[[Any], Any]] = {
+    "write one": write_one,
+    "write all": write_all,
+    "read only": read_only,
+}
+
+
+def raw_write_one(values: list[jax.Array]) -> Any:
+    """As `write_one`; returns the counter."""
+    return total(values[1:]), [values[0] + 1]
+
+
+def raw_write_all(values: list[jax.Array]) -> Any:
+    """As `write_all`; returns all arrays."""
+    return total(values[1:]), [value + 1 for value in values]
+
+
+def raw_read_only(values: list[jax.Array]) -> Any:
+    """As `read_only`; returns no array."""
+    return total(values), []
+
+
+RAW_STEPS: dict[str, Callable[[list[jax.Array]], Any]] = {
+    "write one": raw_write_one,
+    "write all": raw_write_all,
+    "read only": raw_read_only,
+}
+
+
+def raw_call(step: Callable[..., Any], values: list[jax.Array], *rest: Any) -> Any:
+    """Makes a call of a compiled step that keeps the arrays it returns.
+
+    Args:
+        step: From the arrays to a result and the first of them, changed.
+        values: The arrays; extended calls see the changed ones.
+        *rest: Further arguments.
+
+    Returns:
+        A function without arguments.
+    """
+    compiled = jax.jit(step)
+
+    def call() -> Any:
+        out, changed = compiled(values, *rest)
+        values[: len(changed)] = changed
+        return out
+
+    return call
+
+
+# The same in Flax and Equinox
+
+
+def flax_model(layers: int) -> Any:
+    """The model as Flax NNX modules."""
+    flax = peers.flax_nnx
+
+    class FlaxLayer(flax.Module):
+        def __init__(self) -> None:
+            for name, array in zip(NAMES, arrays(len(NAMES)), strict=True):
+                setattr(self, name, flax.Param(array))
+
+    class FlaxModel(flax.Module):
+        def __init__(self) -> None:
+            container = getattr(flax, "List", list)
+            self.layers = container([FlaxLayer() for _ in range(layers)])
+            self.count = flax.BatchStat(jnp.zeros((2,), jnp.float32))
+
+    return FlaxModel()
+
+
+def equinox_model(layers: int) -> Any:
+    """The model as Equinox modules, with arrays instead of variables."""
+    eqx = peers.equinox
+
+    class EquinoxLayer(eqx.Module):
+        kernel: jax.Array
+        bias: jax.Array
+        scale: jax.Array
+        offset: jax.Array
+        mean: jax.Array
+        variance: jax.Array
+
+    class EquinoxModel(eqx.Module):
+        layers: list[EquinoxLayer]
+        count: jax.Array
+
+    made = [EquinoxLayer(*arrays(len(NAMES))) for _ in range(layers)]
+    return EquinoxModel(made, jnp.zeros((2,), jnp.float32))
+
+
+def equinox_step(kind: str) -> Callable[[Any], Any]:
+    """A step of the Equinox model, returning the model where the step writes."""
+    eqx = peers.equinox
+
+    def step(model: Any) -> Any:
+        values = [getattr(x, name) for x in model.layers for name in NAMES]
+        if kind == "read only":
+            return total([model.count, *values]), None
+        if kind == "write all":
+            return total(values), jax.tree.map(lambda x: x + 1, model)
+        return total(values), eqx.tree_at(lambda m: m.count, model, model.count + 1)
+
+    return step
+
+
+def equinox_call(kind: str, layers: int) -> Callable[[], Any]:
+    """A call of an Equinox step that keeps the new model."""
+    compiled = peers.equinox.filter_jit(equinox_step(kind))
+    model = equinox_model(layers)
+
+    def call() -> Any:
+        nonlocal model
+        out, changed = compiled(model)
+        if changed is not None:
+            model = changed
+        return out
+
+    return call
+
+
+def linen_call(kind: str, layers: int) -> Callable[[], Any]:
+    """A call as users of Flax Linen write it: a compiled function of nested dicts."""
+    names = [f"layer{i}" for i in range(layers)]
+    params = {n: dict(zip(NAMES, arrays(len(NAMES)), strict=True)) for n in names}
+    held = {"params": params, "stats": {"count": jnp.zeros((2,), jnp.float32)}}
+    linen = peers.flax_linen
+
+    class LinenModel(linen.Module):
+        @linen.compact
+        def __call__(self) -> Any:
+            stored = self.variables["params"]
+            values = [stored[n][name] for n in names for name in NAMES]
+            count = self.variable("stats", "count", jnp.zeros, (2,))
+            if kind == "read only":
+                return total([count.value, *values])
+            count.value = count.value + 1
+            if kind == "write all":
+                for n in names:
+                    new = {k: v + 1 for k, v in stored[n].items()}
+                    self.scope.put_variable("params", n, new)
+            return total(values)
+
+    mutable = {"read only": False, "write one": ["stats"], "write all": True}[kind]
+
+    @jax.jit
+    def step(variables: Any) -> Any:
+        out = LinenModel().apply(variables, mutable=mutable)
+        return out if mutable else (out, {})
+
+    def call() -> Any:
+        out, changed = step(held)
+        held.update(changed)
+        return out
+
+    return call
