@@ -53,7 +53,9 @@ def scan(
     """Runs a function once for each index of what it is scanned over.
 
     The function takes and returns any pytrees with graph nodes and variables in them.
-    What it does to objects is visible in the caller's own objects afterwards.
+    What it does to objects is visible in the caller's own objects afterwards: variables
+    with an axis are stacked along it, new ones as well; carried ones have the last
+    value. One that all iterations share is the same at the start of each.
 
     Args:
         f: The function. Left out, `scan` returns a decorator.
@@ -79,8 +81,8 @@ def scan(
     Raises:
         ValueError: If the axes contradict each other. At a call, if an object is
             reached under different axes, if a carried object is not returned or its
-            structure changed, if a variable that all iterations share is written, or
-            if sizes differ; with the paths.
+            structure changed, if iterations may leave different values in a variable
+            that all of them share (axis None), or if sizes differ; with the paths.
         TypeError: At a call, if the shape or dtype of a carry changed.
 
     Example:
