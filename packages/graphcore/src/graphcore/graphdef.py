@@ -11,6 +11,7 @@ one works with an explicit stack.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -33,6 +34,7 @@ __all__ = [
     "SubGraphAttribute",
     "VariableDef",
     "definition_paths",
+    "interned",
 ]
 
 A = TypeVar("A")
@@ -240,7 +242,7 @@ class LeafAttribute:
 Attribute: TypeAlias = SubGraphAttribute | StaticAttribute | LeafAttribute
 
 
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, repr=False, eq=False)
 class NodeDef(GraphDef[A]):
     """A node and, nested, everything below it.
 
@@ -427,6 +429,40 @@ def _unhashable_message(path: tuple[Any, ...], attribute: Attribute) -> str:
         f"{metadata!r}. Definitions key compiled functions, so metadata must be "
         "hashable."
     )
+
+
+_interned: weakref.WeakValueDictionary[int, NodeDef[Any]] = (
+    weakref.WeakValueDictionary()
+)
+
+
+def interned(definition: GraphDef[Any]) -> GraphDef[Any]:
+    """Returns the one object that stands for all definitions equal to a given one.
+
+    Definitions key caches. Two that are the same object are compared at once, two that
+    are only equal node by node: so whoever keeps a definition for later comparisons
+    interns it first.
+
+    Args:
+        definition: Any definition.
+
+    Returns:
+        An equal definition; the given one if it is not hashable.
+
+    Example:
+        >>> import graphcore as gc
+        >>> one, two = gc.graphdef(gc.Dict(a=1)), gc.graphdef(gc.Dict(a=1))
+        >>> interned(one) is interned(two)
+        True
+    """
+    if not isinstance(definition, NodeDef):
+        return definition
+    try:
+        key = hash(definition)
+    except TypeError:
+        return definition
+    known = _interned.setdefault(key, definition)
+    return known if known == definition else definition
 
 
 def definition_paths(

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from graphcore.graphdef import GraphDef, VariableDef
+from graphcore.graphdef import GraphDef, VariableDef, interned
 from graphcore.plans import Plan, plan_of
 from graphcore.refmap import RefMap
 from graphcore.walk import Path, Visit, walk
@@ -53,7 +53,7 @@ class Joint:
         self._chosen = []
         for number, (root, plan) in enumerate(zip(roots, plans, strict=True)):
             first = len(visit.leaves)
-            definitions.append(walk(root, refs, visit))
+            definitions.append(interned(walk(root, refs, visit)))
             paths += [(number, *leaf.path) for leaf in visit.leaves[first:]]
             new = [i for i, v in enumerate(plan.variables) if v not in known]
             self._chosen.append(None if len(new) == len(plan.variables) else new)

@@ -27,7 +27,7 @@ from typing import Any
 from graphcore._jax import TraceState, current_trace
 from graphcore.content import static_key
 from graphcore.errors import TraceContextError, path_text
-from graphcore.graphdef import GraphDef, VariableDef
+from graphcore.graphdef import GraphDef, VariableDef, interned
 from graphcore.owned import OwnedNode, set_plan
 from graphcore.refmap import RefMap
 from graphcore.registry import find_node_impl
@@ -399,7 +399,7 @@ def make_plan(root: Any) -> Plan:
         ValueError: As `walk` does.
     """
     visit = Visit()
-    definition = walk(root, RefMap(), visit)
+    definition = interned(walk(root, RefMap(), visit))
     return Plan(root, definition, visit)
 
 

@@ -14,16 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
-from graphcore import is_node_type
 from graphcore.build import set_values
 from graphcore.content import static_key
 from graphcore.errors import path_text
 from graphcore.joint import Joint, joint_of
 from graphcore.plans import Plan, plan_of
-from graphcore.registry import GraphNodeImpl, get_node_impl_for_type
-from graphcore.variable_impl import is_variable_type
 from nnx_transforms.abstract import eval_shape
 from nnx_transforms.ahead_of_time import Lowered, Traced
 from nnx_transforms.compiled import Arrangement, CompiledFunction, Fill, Options
@@ -39,38 +35,12 @@ from nnx_transforms.lifting import (
     take,
 )
 from nnx_transforms.prefixes import StateSharding
+from nnx_transforms.spots import find_spots, known_spots
 
 __all__ = ["Jitted", "explain_recompile", "jit"]
 
 MAX_STRUCTURES = 1024
 """How many structures one jitted function keeps compiled functions for."""
-
-# For the types of the arguments of a call, the positions of objects if they are
-# arguments themselves; empty if it takes a closer look to tell where they are.
-_spots_of: dict[tuple[Any, ...], tuple[int, ...]] = {}
-_MAX_SPOTS = 4096
-_ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
-
-
-def _find_spots(
-    key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[int, ...]:
-    """Finds where the objects of a call are, and keeps it for calls like it."""
-    kinds = [*map(type, args), *map(type, kwargs.values())]
-    spots = tuple(i for i, kind in enumerate(kinds) if _is_object_type(kind))
-    known = all(i in spots or issubclass(k, _ARRAYS) for i, k in enumerate(kinds))
-    if not known or (spots and spots[-1] >= len(args)):
-        spots = ()
-    if len(_spots_of) >= _MAX_SPOTS:
-        _spots_of.clear()
-    _spots_of[key] = spots
-    return spots
-
-
-def _is_object_type(kind: type[Any]) -> bool:
-    return is_variable_type(kind) or (
-        is_node_type(kind) and isinstance(get_node_impl_for_type(kind), GraphNodeImpl)
-    )
 
 
 class _Statics:
@@ -231,16 +201,15 @@ class Jitted:
         self._explanation = None
         if self._is_quick:
             # The number of positional arguments matters where others follow.
-            kinds: tuple[Any, ...] = tuple(map(type, args))
+            key: tuple[Any, ...] = tuple(map(type, args))
             if kwargs:
-                kinds = len(args), *kinds, *map(type, kwargs.values())
-            spots = _spots_of.get(kinds)
-            if spots is None:
-                spots = _find_spots(kinds, args, kwargs)
-            if len(spots) == 1:
-                return self._call_with_one(spots[0], args, kwargs)
-            if spots:
-                return self._call_with_several(spots, args, kwargs)
+                key = len(args), *key, *kwargs, *map(type, kwargs.values())
+            spots = known_spots.get(key) or find_spots(key, args, kwargs)
+            objects = spots.objects
+            if objects and (not spots.containers or spots.hold_no_more(args, kwargs)):
+                if len(objects) == 1:
+                    return self._call_with_one(objects[0], args, kwargs)
+                return self._call_with_several(objects, args, kwargs)
         call = self._locate(args, kwargs)
         if call is None:
             out, tree, outcome = self._plain(*args, **kwargs)
