@@ -22,7 +22,8 @@ def equations(jaxpr: Any) -> Counter[tuple[str, ...]]:
         current = pending.pop()
         current = getattr(current, "jaxpr", current)
         for equation in current.eqns:
-            results = (variable.aval.str_short() for variable in equation.outvars)
+            # In any order: a dict and an object may have the same things otherwise.
+            results = sorted(v.aval.str_short() for v in equation.outvars)
             found[equation.primitive.name, *results] += 1
             for value in equation.params.values():
                 pending += _inner(value)

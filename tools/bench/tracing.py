@@ -13,6 +13,7 @@ from tools.bench.measuring import Effort, Measured, compare
 from tools.bench.results import Bar, Cell, Row, Section, Spread, Table
 
 LIMITS_NNX = {"forward": 1.2, "remat": 1.2, "grad": 1.2}
+"""The cases of nnx-transforms that have a bar; the others are shown."""
 LIMIT_LINEN = 2.0
 LIMIT_EXCESS = 0.5
 
@@ -32,6 +33,9 @@ def run(effort: Effort, scale: float = 1.0) -> Section:
     """
     effort = replace(effort, waits=False)
     section = Section("tracing", "Tracing")
+    unable: dict[str, list[str]] = {}
+    if effort.is_quick:
+        scale *= 0.5
     blocks = max(2, round(50 * scale))
     table = Table(
         "tracing-nnx",
@@ -49,12 +53,16 @@ def run(effort: Effort, scale: float = 1.0) -> Section:
     )
     section.tables.append(table)
     for case, traced in tracing_nnx.cases(blocks):
-        cells = _add(section, table, case, traced, peers.NNX, effort)
+        cells = _add(section, table, case, traced, peers.NNX, effort, unable)
         limit = LIMITS_NNX.get(case)
         if limit is not None:
             found = cells[peers.NNX].ratio
             assert found is not None
             section.bars.append(Bar(f"tracing over by hand: {case}", found, limit))
+    table.notes.extend(
+        f"{name} has no form of these cases: {', '.join(names)}."
+        for name, names in unable.items()
+    )
     blocks = max(2, round(24 * scale))
     table = Table(
         "tracing-linen",
@@ -66,7 +74,7 @@ def run(effort: Effort, scale: float = 1.0) -> Section:
     )
     section.tables.append(table)
     for case, traced in tracing_linen.cases(blocks):
-        cells = _add(section, table, case, traced, peers.LIFT, effort)
+        cells = _add(section, table, case, traced, peers.LIFT, effort, unable)
         mine = cells[peers.LIFT].ratio
         assert mine is not None
         what = f"tracing over by hand: linen-lift {case}"
@@ -100,15 +108,18 @@ def _add(
     traced: Mapping[str, Traced],
     ours: str,
     effort: Effort,
+    unable: dict[str, list[str]],
 ) -> dict[str, Cell]:
     calls: dict[str, Measured] = {}
     for name, entry in traced.items():
         call = fresh(entry)
         if name not in (peers.BY_HAND, ours):
+            if effort.is_quick and name == peers.FLAX_TREE:
+                continue
             try:
                 call()
-            except Exception as error:  # a peer that can't do this
-                table.notes.append(f"{name} can't do {case}: {type(error).__name__}.")
+            except Exception:  # a peer that can't do this
+                unable.setdefault(name, []).append(case)
                 continue
         calls[name] = call
     count, words = jaxprs.difference(calls[ours](), calls[peers.BY_HAND]())

@@ -6,6 +6,7 @@ functions of the same dicts of parameters.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -89,6 +90,24 @@ def _lifted(transform: Callable[[Any, Any], Any]) -> Modules:
         return Model()
 
     return model
+
+
+def _anew(transform: Callable[[Any, Any], Any]) -> Modules:
+    """Models of blocks of a transformed class, transformed for each block."""
+    return lambda nn, blocks: _model(
+        nn, blocks, lambda module, Block, x: transform(nn, Block)()(x)
+    )
+
+
+def _each_anew(transform: Callable[[Any], Any]) -> ByHand:
+    """By hand: each block through a function transformed for it."""
+
+    def apply(blocks: list[Any], x: Array) -> Array:
+        for parameters in blocks:
+            x = transform(lambda p, x: block_by_hand(p, x))(parameters, x)
+        return x
+
+    return apply
 
 
 def _each(transform: Callable[[Any], Any]) -> ByHand:
@@ -177,9 +196,10 @@ def _remat_scan_by_hand(blocks: list[Any], x: Array) -> Array:
     def inner(x: Array, parameters: Any) -> Any:
         return block_by_hand(parameters, x), None
 
-    @jax.checkpoint
+    # A loop around a loop keeps equal computations apart already.
+    @functools.partial(jax.checkpoint, prevent_cse=False)
     def outer(x: Array, parameters: Any) -> Any:
-        return lax.scan(jax.checkpoint(inner), x, parameters)
+        return lax.scan(inner, x, parameters)
 
     return lax.scan(outer, x, blocks[0])[0]
 
@@ -328,7 +348,11 @@ def _plain(nn: Any, module: Any, Block: Any, x: Array) -> Array:
 
 CASES: dict[str, tuple[Modules, ByHand]] = {
     "apply": (_in_turn(_plain), _one_by_one(block_by_hand)),
-    "remat": (_lifted(lambda nn, Block: nn.remat(Block)), _each(jax.checkpoint)),
+    "remat": (_anew(lambda nn, Block: nn.remat(Block)), _each_anew(jax.checkpoint)),
+    "remat of one function": (
+        _lifted(lambda nn, Block: nn.remat(Block)),
+        _each(jax.checkpoint),
+    ),
     "jit": (_lifted(lambda nn, Block: nn.jit(Block)), _each(jax.jit)),
     "vmap": (_lifted(_vmap), _each(jax.vmap)),
     "scan over the blocks": (_scan_class, _scan_by_hand),
@@ -363,6 +387,12 @@ def _blocks_of(variables: Any) -> list[Any]:
     return found
 
 
+def _initial(model: Any, x: Array) -> Any:
+    """Variables for a model, without the time to compute or compile them."""
+    shapes = jax.eval_shape(model.init, jax.random.key(0), x)
+    return jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.1, leaf.dtype), shapes)
+
+
 def cases(blocks: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """The cases, to be traced.
 
@@ -376,7 +406,7 @@ def cases(blocks: int) -> Iterator[tuple[str, dict[str, Any]]]:
         shape = (COPIES, WIDTH) if name not in MAPPED else (COPIES, COPIES, WIDTH)
         x = jnp.ones(shape)
         ours = modules(linen_lift, blocks)
-        variables = jax.jit(ours.init)(jax.random.key(0), x)
+        variables = _initial(ours, x)
 
         def hand(
             variables: Any, x: Array, by_hand: ByHand = by_hand, name: str = name
@@ -389,6 +419,5 @@ def cases(blocks: int) -> Iterator[tuple[str, dict[str, Any]]]:
         }
         if peers.flax_linen is not None:
             model = modules(peers.flax_linen, blocks)
-            theirs = jax.jit(model.init)(jax.random.key(0), x)
-            traced[peers.LINEN] = model.apply, (theirs, x)
+            traced[peers.LINEN] = model.apply, (_initial(model, x), x)
         yield name, traced

@@ -198,6 +198,18 @@ def _forward(library: Library, blocks: Any, x: Array) -> Any:
     return x
 
 
+def _each_anew(transform: Callable[[Any, Callable[..., Any]], Any]) -> Case:
+    """Calls each block through a transform made for it."""
+
+    def case(library: Library, blocks: Any, x: Array) -> Any:
+        for block in blocks:
+            call = lambda block, x: library.call(block, x)  # noqa: E731
+            x = transform(library.transforms, call)(block, x)
+        return x
+
+    return case
+
+
 def _each(transform: Callable[[Any, Callable[..., Any]], Any]) -> Case:
     """Calls each block through a transform."""
 
@@ -226,7 +238,7 @@ def _value_and_grad(library: Library, blocks: Any, x: Array) -> Any:
 
 
 def _grad_of_remat(library: Library, blocks: Any, x: Array) -> Any:
-    remat = _each(lambda t, f: t.remat(f))
+    remat = _each_anew(lambda t, f: t.remat(f))
     return library.transforms.grad(lambda b: jnp.sum(remat(library, b, x)))(blocks)
 
 
@@ -354,7 +366,8 @@ def _custom_jvp(library: Library, blocks: Any, x: Array) -> Any:
 
 CASES: dict[str, Case] = {
     "forward": _forward,
-    "remat": _each(lambda t, f: t.remat(f)),
+    "remat": _each_anew(lambda t, f: t.remat(f)),
+    "remat of one function": _each(lambda t, f: t.remat(f)),
     "grad": _grad,
     "grad of remat": _grad_of_remat,
     "value_and_grad": _value_and_grad,

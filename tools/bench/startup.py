@@ -1,0 +1,54 @@
+"""Start-up: what importing a package takes beyond importing JAX."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+from tools.bench.measuring import Effort
+from tools.bench.results import Bar, Cell, Row, Section, Spread, Table
+
+OURS = ("graphcore", "nnx_transforms", "linen_lift")
+PEERS = ("flax.nnx", "flax.linen", "equinox")
+LIMIT = 0.25
+PROGRAM = """
+import time, jax
+start = time.perf_counter()
+import {name}
+print(time.perf_counter() - start)
+"""
+
+
+def run(effort: Effort) -> Section:
+    """Measures imports, each in a new process, in rounds.
+
+    Args:
+        effort: How long to measure.
+
+    Returns:
+        The table and bars.
+    """
+    section = Section("startup", "Start-up")
+    peers = [n for n in PEERS if importlib.util.find_spec(n.split(".")[0])]
+    if effort.is_quick:
+        peers = [n for n in peers if n != "flax.linen"]
+    names = [*OURS, *peers]
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(3 if effort.is_quick else 9):
+        for name in names if number % 2 == 0 else reversed(names):
+            program = PROGRAM.format(name=name)
+            command = [sys.executable, "-c", program]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            times[name].append(float(done.stdout))
+    found = {name: Spread.of(mine) for name, mine in times.items()}
+    rows = [Row(name, None, {"seconds": Cell(s)}) for name, s in found.items()]
+    title = "Importing a package, after `import jax`"
+    table = Table("startup", title, "s", None, ["seconds"], rows)
+    missing = [n for n in PEERS if n not in names]
+    table.notes.extend(f"{n} is left out." for n in missing)
+    section.tables.append(table)
+    for name in OURS:
+        what = f"seconds to import {name} beyond jax"
+        section.bars.append(Bar(what, found[name], LIMIT))
+    return section
