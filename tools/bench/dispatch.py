@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -159,6 +160,18 @@ class _ForeignLayer(nnx.Module):
     def __init__(self) -> None:
         for name, array in zip(models.NAMES, models.arrays(6), strict=True):
             setattr(self, name, Foreign(array))
+
+    @property
+    def norm(self) -> Any:
+        return SimpleNamespace(scale=self.scale, bias=self.offset)
+
+    @property
+    def first(self) -> Any:
+        return SimpleNamespace(kernel=self.kernel_1, bias=self.bias_1)
+
+    @property
+    def second(self) -> Any:
+        return SimpleNamespace(kernel=self.kernel_2, bias=self.bias_2)
 
 
 def _foreign(layers: int) -> Any:

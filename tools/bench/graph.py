@@ -132,7 +132,10 @@ def _leaves(
 ) -> None:
     model = models.Model(layers)
     plain = {
-        f"layer{i}": {name: getattr(layer, name).value for name in models.NAMES}
+        f"layer{i}": {
+            part: {name: v.value for name, v in nnx.variables(getattr(layer, part)).items()}
+            for part in ("norm", "first", "second")
+        }
         for i, layer in enumerate(model.layers)
     }
     plain["count"] = model.count.value

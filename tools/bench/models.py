@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import nnx_transforms as nnx
 from tools.bench import peers
 
-NAMES = ("kernel", "bias", "scale", "offset", "mean", "variance")
+NAMES = ("scale", "offset", "kernel_1", "bias_1", "kernel_2", "bias_2")
 CHUNK = 30
 
 
@@ -41,12 +41,34 @@ def layers_for(count: int) -> int:
     return max(1, (count - 1) // len(NAMES))
 
 
-class Layer(nnx.Module):
-    """Six variables."""
+def make_layers(library: Any, count: int) -> list[Any]:
+    """Makes blocks of a normalization and two dense layers, with six variables.
 
-    def __init__(self) -> None:
-        for name, array in zip(NAMES, arrays(len(NAMES)), strict=True):
-            setattr(self, name, nnx.Param(array))
+    Args:
+        library: `nnx_transforms` or `flax.nnx`.
+        count: How many.
+
+    Returns:
+        The layers; all their variables have small arrays of the same shape.
+    """
+
+    class Layer(library.Module):
+        def __init__(self) -> None:
+            rngs = library.Rngs(0)
+            self.norm = library.LayerNorm(2, rngs=rngs)
+            self.first = library.Linear(2, 2, rngs=rngs)
+            self.second = library.Linear(2, 2, rngs=rngs)
+
+    layer = Layer()
+    for variable, array in zip(_variables_of(layer), arrays(6), strict=True):
+        variable.value = array
+    return [library.clone(layer) for _ in range(count)]
+
+
+def _variables_of(layer: Any) -> list[Any]:
+    norm, first, second = layer.norm, layer.first, layer.second
+    linear = [first.kernel, first.bias, second.kernel, second.bias]
+    return [norm.scale, norm.bias, *linear]
 
 
 class Model(nnx.Module):
@@ -58,7 +80,7 @@ class Model(nnx.Module):
     """
 
     def __init__(self, layers: int, container: Callable[[Any], Any] = nnx.List) -> None:
-        self.layers = container([Layer() for _ in range(layers)])
+        self.layers = container(make_layers(nnx, layers))
         self.count = nnx.BatchStat(jnp.zeros((2,), jnp.float32))
 
 
@@ -84,7 +106,7 @@ def _leaf_layers(container: Any) -> Iterable[Any]:
 def layer_variables(model: Any) -> list[Any]:
     """The variables of a model's layers, in order."""
     layers = _leaf_layers(model.layers)
-    return [getattr(layer, name) for layer in layers for name in NAMES]
+    return [variable for layer in layers for variable in _variables_of(layer)]
 
 
 # Steps: of a model with variables, and of a list of arrays with the counter first.
@@ -167,15 +189,10 @@ def flax_model(layers: int) -> Any:
     """The model as Flax NNX modules."""
     flax = peers.flax_nnx
 
-    class FlaxLayer(flax.Module):
-        def __init__(self) -> None:
-            for name, array in zip(NAMES, arrays(len(NAMES)), strict=True):
-                setattr(self, name, flax.Param(array))
-
     class FlaxModel(flax.Module):
         def __init__(self) -> None:
             container = getattr(flax, "List", list)
-            self.layers = container([FlaxLayer() for _ in range(layers)])
+            self.layers = container(make_layers(flax, layers))
             self.count = flax.BatchStat(jnp.zeros((2,), jnp.float32))
 
     return FlaxModel()
@@ -185,19 +202,28 @@ def equinox_model(layers: int) -> Any:
     """The model as Equinox modules, with arrays instead of variables."""
     eqx = peers.equinox
 
-    class EquinoxLayer(eqx.Module):
+    class Linear(eqx.Module):
         kernel: jax.Array
         bias: jax.Array
+
+    class Norm(eqx.Module):
         scale: jax.Array
-        offset: jax.Array
-        mean: jax.Array
-        variance: jax.Array
+        bias: jax.Array
+
+    class EquinoxLayer(eqx.Module):
+        norm: Norm
+        first: Linear
+        second: Linear
 
     class EquinoxModel(eqx.Module):
         layers: list[EquinoxLayer]
         count: jax.Array
 
-    made = [EquinoxLayer(*arrays(len(NAMES))) for _ in range(layers)]
+    a = arrays(len(NAMES))
+    made = [
+        EquinoxLayer(Norm(*a[:2]), Linear(*a[2:4]), Linear(*a[4:]))
+        for _ in range(layers)
+    ]
     return EquinoxModel(made, jnp.zeros((2,), jnp.float32))
 
 
@@ -206,7 +232,7 @@ def equinox_step(kind: str) -> Callable[[Any], Any]:
     eqx = peers.equinox
 
     def step(model: Any) -> Any:
-        values = [getattr(x, name) for x in model.layers for name in NAMES]
+        values = layer_variables(model)
         if kind == "read only":
             return total([model.count, *values]), None
         if kind == "write all":

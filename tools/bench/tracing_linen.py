@@ -16,6 +16,7 @@ from jax import lax
 
 import linen_lift
 from tools.bench import peers
+from tools.bench.tracing_nnx import normalized
 
 WIDTH = 8
 Array = jax.Array
@@ -35,14 +36,17 @@ def _dense(parameters: Any, x: Array) -> Array:
 def block_by_hand(parameters: Any, x: Array) -> Array:
     """The mathematics of a block."""
     first, second = parameters["Dense_0"], parameters["Dense_1"]
-    return x + _dense(second, jax.nn.relu(_dense(first, x)))
+    h = normalized(x, parameters["scale"], parameters["offset"])
+    return x + _dense(second, jax.nn.gelu(_dense(first, h)))
 
 
 def _block(nn: Any) -> Any:
     class Block(nn.Module):
         @nn.compact
         def __call__(self, x: Array) -> Array:
-            h = jax.nn.relu(nn.Dense(WIDTH)(x))
+            scale = self.param("scale", jax.nn.initializers.ones, (WIDTH,))
+            offset = self.param("offset", jax.nn.initializers.zeros, (WIDTH,))
+            h = jax.nn.gelu(nn.Dense(WIDTH)(normalized(x, scale, offset)))
             return x + nn.Dense(WIDTH)(h)
 
     return Block

@@ -21,14 +21,26 @@ WIDTH = 8
 Array = jax.Array
 
 
-def residual(w1: Array, b1: Array, w2: Array, b2: Array, x: Array) -> Array:
+def normalized(x: Array, scale: Array, offset: Array) -> Array:
+    """Layer normalization, the same in all libraries."""
+    mean = jnp.mean(x, axis=-1, keepdims=True)
+    variance = jnp.mean(jnp.square(x - mean), axis=-1, keepdims=True)
+    return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * scale + offset
+
+
+def residual(
+    scale: Array, offset: Array, w1: Array, b1: Array, w2: Array, b2: Array, x: Array
+) -> Array:
     """The mathematics of a block."""
-    return x + jnp.matmul(jax.nn.relu(jnp.matmul(x, w1) + b1), w2) + b2
+    h = normalized(x, scale, offset)
+    return x + (jnp.matmul(jax.nn.gelu(jnp.matmul(h, w1) + b1), w2) + b2)
 
 
 def _parameters(stacked: int | None = None) -> dict[str, Array]:
     lead = () if stacked is None else (stacked,)
     shapes = {
+        "scale": (WIDTH,),
+        "offset": (WIDTH,),
         "w1": (WIDTH, WIDTH),
         "b1": (WIDTH,),
         "w2": (WIDTH, WIDTH),
@@ -105,6 +117,8 @@ def _modules(library: Any) -> Callable[[list[dict[str, Array]]], Any]:
     class Block(library.Module):
         def __init__(self, parameters: dict[str, Array]) -> None:
             rngs = library.Rngs(0)
+            self.scale = library.Param(parameters["scale"])
+            self.offset = library.Param(parameters["offset"])
             self.first = library.Linear(WIDTH, WIDTH, rngs=rngs)
             self.second = library.Linear(WIDTH, WIDTH, rngs=rngs)
             self.first.kernel = library.Param(parameters["w1"])
@@ -113,7 +127,8 @@ def _modules(library: Any) -> Callable[[list[dict[str, Array]]], Any]:
             self.second.bias = library.Param(parameters["b2"])
 
         def __call__(self, x: Array) -> Array:
-            return x + self.second(jax.nn.relu(self.first(x)))
+            h = normalized(x, self.scale.value, self.offset.value)
+            return x + self.second(jax.nn.gelu(self.first(h)))
 
     def models(parameters: list[dict[str, Array]]) -> Any:
         listed = getattr(library, "List", list)
@@ -148,13 +163,16 @@ def _equinox() -> Library:
     eqx = peers.equinox
 
     class Block(eqx.Module):
+        scale: Array
+        offset: Array
         w1: Array
         b1: Array
         w2: Array
         b2: Array
 
         def __call__(self, x: Array) -> Array:
-            return residual(self.w1, self.b1, self.w2, self.b2, x)
+            linear = self.w1, self.b1, self.w2, self.b2
+            return residual(self.scale, self.offset, *linear, x)
 
     def grad(f: Any) -> Any:
         return eqx.filter_grad(f)
