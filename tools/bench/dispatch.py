@@ -216,9 +216,7 @@ class _Block(nnx.Module):
 
     def __init__(self, weights: int) -> None:
         self.weights = nnx.List([nnx.Param(a) for a in models.arrays(weights)])
-        self.keys, self.values, self.position = (
-            nnx.Cache(a) for a in models.arrays(3)
-        )
+        self.keys, self.values, self.position = (nnx.Cache(a) for a in models.arrays(3))
 
 
 class _Decoder(nnx.Module):
@@ -229,11 +227,11 @@ class _Decoder(nnx.Module):
 
 
 def _decode(model: Any, token: jax.Array) -> jax.Array:
-    weights = [w.value for block in model.blocks for w in block.weights]
+    weights = [models.read(w) for block in model.blocks for w in block.weights]
     for block in model.blocks:
-        block.keys.value = block.keys.value + token
-        block.values.value = block.values.value + token
-        block.position.value = block.position.value + 1
+        models.write(block.keys, models.read(block.keys) + token)
+        models.write(block.values, models.read(block.values) + token)
+        models.write(block.position, models.read(block.position) + 1)
     return models.total(weights) + token
 
 

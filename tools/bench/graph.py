@@ -46,7 +46,7 @@ def operations(library: Any, model: Any) -> dict[str, Measured]:
 
     def sow() -> Any:
         for layer in model.layers:
-            layer.sown = temporary(first.value)
+            layer.sown = temporary(models.read(first))
         return model
 
     return {
@@ -133,7 +133,9 @@ def _leaves(
     model = models.Model(layers)
     plain = {
         f"layer{i}": {
-            part: {name: v.value for name, v in nnx.variables(getattr(layer, part)).items()}
+            part: {
+                name: v.value for name, v in nnx.variables(getattr(layer, part)).items()
+            }
             for part in ("norm", "first", "second")
         }
         for i, layer in enumerate(model.layers)

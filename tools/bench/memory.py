@@ -1,4 +1,4 @@
-"""Memory: donation, what a thousand steps leave behind, and peaks of `remat` and `scan`."""
+"""Memory: donation, what steps leave behind, and peaks of `remat` and `scan`."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ def _donation(section: Section, megabytes: int) -> None:
     model = Large(megabytes)
     size = sum(v.value.nbytes for v in model.variables)
     planned = {
-        name: Cell(exact(planned_bytes(nnx.jit(overwrite, **how).lower(model).compile())))
+        name: Cell(
+            exact(planned_bytes(nnx.jit(overwrite, **how).lower(model).compile()))
+        )
         for name, how in {WITHOUT: {}, WITH: {"donate_state": True}}.items()
     }
     del model

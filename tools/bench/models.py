@@ -61,7 +61,7 @@ def make_layers(library: Any, count: int) -> list[Any]:
 
     layer = Layer()
     for variable, array in zip(_variables_of(layer), arrays(6), strict=True):
-        variable.value = array
+        write(variable, array)
     return [library.clone(layer) for _ in range(count)]
 
 
@@ -109,27 +109,40 @@ def layer_variables(model: Any) -> list[Any]:
     return [variable for layer in layers for variable in _variables_of(layer)]
 
 
+def read(variable: Any) -> jax.Array:
+    """The value of a variable, in the way that its library recommends."""
+    return variable.get_value() if hasattr(variable, "get_value") else variable.value
+
+
+def write(variable: Any, value: jax.Array) -> None:
+    """Overwrites a variable, in the way that its library recommends."""
+    if hasattr(variable, "set_value"):
+        variable.set_value(value)
+    else:
+        variable.value = value
+
+
 # Steps: of a model with variables, and of a list of arrays with the counter first.
 
 
 def write_one(model: Any) -> jax.Array:
     """Reads all variables and advances the counter."""
-    model.count.value = model.count.value + 1
-    return total(v.value for v in layer_variables(model))
+    write(model.count, read(model.count) + 1)
+    return total(map(read, layer_variables(model)))
 
 
 def write_all(model: Any) -> jax.Array:
     """Reads and overwrites all variables."""
     variables = layer_variables(model)
-    out = total(v.value for v in variables)
+    out = total(map(read, variables))
     for variable in [model.count, *variables]:
-        variable.value = variable.value + 1
+        write(variable, read(variable) + 1)
     return out
 
 
 def read_only(model: Any) -> jax.Array:
     """Reads all variables."""
-    return total([model.count.value, *(v.value for v in layer_variables(model))])
+    return total(map(read, [model.count, *layer_variables(model)]))
 
 
 STEPS: dict[str, Callable[[Any], Any]] = {

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 import nnx_transforms as nnx
 from tools.bench import peers
+from tools.bench.models import read
 
 WIDTH = 8
 Array = jax.Array
@@ -127,7 +128,7 @@ def _modules(library: Any) -> Callable[[list[dict[str, Array]]], Any]:
             self.second.bias = library.Param(parameters["b2"])
 
         def __call__(self, x: Array) -> Array:
-            h = normalized(x, self.scale.value, self.offset.value)
+            h = normalized(x, read(self.scale), read(self.offset))
             return x + self.second(jax.nn.gelu(self.first(h)))
 
     def models(parameters: list[dict[str, Array]]) -> Any:
@@ -410,6 +411,11 @@ STACKED = ("vmap", "scan")  # one block with stacked parameters
 FEW = {"jacfwd": 2, "hessian": 2, "jacrev": 10}  # that grow with the parameters
 
 
+def _entered(case: Case, library: Library, enter: Any) -> Callable[..., Any]:
+    """The case as a function of what a model is passed as."""
+    return lambda model, x: case(library, enter(model), x)
+
+
 def cases(blocks: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """The cases, to be traced.
 
@@ -430,10 +436,5 @@ def cases(blocks: int) -> Iterator[tuple[str, dict[str, Any]]]:
         for label, library in found.items():
             model, enter = library.models(parameters)
 
-            def fun(
-                model: Any, x: Array, enter: Any = enter, library: Library = library
-            ) -> Any:
-                return case(library, enter(model), x)
-
-            traced[label] = fun, (model, x)
+            traced[label] = _entered(case, library, enter), (model, x)
         yield name, traced
