@@ -37,7 +37,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         "install.md",
         *({title: guides(docs / name)} for name, title in SECTIONS.items()),
         {"Reference": [f"reference/{name}.md" for name in PACKAGES]},
-        {"Project": ["contributing.md", "changelog.md"]},
+        {"Project": ["benchmarks.md", "contributing.md", "changelog.md"]},
     ]
     return config
 
