@@ -48,6 +48,9 @@ class Pair(Module):
         self.y = Param(jnp.array(y))
         self.calls = BatchStat(jnp.array(0))
 
+    def apply(self, x):
+        return self.x.value * x
+
 
 def make_product(**options):
     """`sin(x) y`, whose derivative by y is ten times too large; counts its calls."""
@@ -555,6 +558,14 @@ def test_a_bound_method_writes_to_its_object():
 
     close(grad(loss, argnums=1)(m, 1.0), 5.0)
     assert int(m.calls.value) == 2
+
+
+def test_a_method_bound_to_an_object_of_an_outer_trace():
+    m = Pair()
+    f = custom_vjp(m.apply, input_updates=False)
+    f.defvjp(lambda x: (m.apply(x), None), lambda _, g: (g * 5,))
+    close(jax.grad(f)(3.0), 5.0)
+    close(jax.jit(f)(3.0), 3.0)
 
 
 def test_no_derivative_by_an_object_that_the_function_is_bound_to():

@@ -25,7 +25,6 @@ class CustomGradient:
 
     def __init__(self, fun: Callable[..., Any]) -> None:
         keep_metadata(self, fun)
-        self._callee = Callee(fun)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -44,7 +43,7 @@ class CustomGradient:
             TypeError: If it does not return a pair.
         """
         fun: Callable[..., Any] = self.__wrapped__  # type: ignore[attr-defined]
-        callee = self._callee
+        callee = Callee(fun)
         call = RuleCall.of(fun, callee.name, args, kwargs, (), callee.bound)
         runs = Runs(call.arguments, callee.name)
         pure = _pure(released(callee), call.arguments, runs)

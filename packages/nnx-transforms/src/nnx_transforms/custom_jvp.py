@@ -38,10 +38,10 @@ class CustomJVP:
         nondiff_argnames: Sequence[str],
     ) -> None:
         keep_metadata(self, fun)
-        self._callee = Callee(fun)
+        self._name = Callee(fun).name
         self._rule: Callable[..., Any] | None = None
         self._symbolic_zeros = False
-        name = self._callee.name
+        name = self._name
         argnums = [*nondiff_argnums, *positions_of_names(fun, name, nondiff_argnames)]
         self._nondiff, filters = divide_argnums(argnums, name)
         if filters:
@@ -102,7 +102,7 @@ class CustomJVP:
             >>> [float(g) for g in jax.grad(f, argnums=(0, 1))(3.0, 2.0)]
             [10.0, 0.0]
         """
-        name = self._callee.name
+        name = self._name
         if self._nondiff:
             raise TypeError(
                 f"defjvps of {name!r} takes one rule for each argument, but there are "
@@ -143,24 +143,24 @@ class CustomJVP:
             AttributeError: If no rule was defined.
             TypeError: If an argument that is not differentiated holds a graph node.
         """
-        name = self._callee.name
+        name = self._name
         if self._rule is None:
             raise AttributeError(
                 f"The custom_jvp function {name!r} has no rule: define it with "
                 f"`@{name}.defjvp` before it is called."
             )
         fun: Callable[..., Any] = self.__wrapped__  # type: ignore[attr-defined]
-        rule = Callee(self._rule)
-        hidden = (*self._callee.bound, *rule.bound)
+        # Anew at each call: whether the object that a method is bound to takes part
+        # depends on the running trace.
+        callee, rule = Callee(fun), Callee(self._rule)
+        hidden = (*callee.bound, *rule.bound)
         rule_call = RuleCall.of(fun, name, args, kwargs, self._nondiff, hidden)
         runs = Runs(rule_call.arguments, name)
-        primal = _primal(
-            released(self._callee), rule_call.arguments, self._nondiff, runs
-        )
+        primal = _primal(released(callee), rule_call.arguments, self._nondiff, runs)
         f: Any = jax.custom_jvp(
             named_like(fun, primal), nondiff_argnums=tuple(self._nondiff)
         )
-        first = len(self._callee.bound)
+        first = len(callee.bound)
         pure = _rule(
             released(rule), first, name, rule_call.arguments, runs, self._symbolic_zeros
         )

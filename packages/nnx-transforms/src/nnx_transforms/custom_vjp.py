@@ -64,15 +64,15 @@ class CustomVJP:
         input_updates: bool,
     ) -> None:
         keep_metadata(self, fun)
-        self._callee = Callee(fun)
+        self._name = Callee(fun).name
         self._input_updates = input_updates
         self._rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
         self._options: dict[str, Any] = {}
         positions = [
             *nondiff_argnums,
-            *positions_of_names(fun, self._callee.name, nondiff_argnames),
+            *positions_of_names(fun, self._name, nondiff_argnames),
         ]
-        self._nondiff, self._filters = divide_argnums(positions, self._callee.name)
+        self._nondiff, self._filters = divide_argnums(positions, self._name)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -126,16 +126,19 @@ class CustomVJP:
             AttributeError: If no rules were defined.
             TypeError: If an argument that is not differentiated holds a graph node.
         """
-        name = self._callee.name
+        name = self._name
         if self._rules is None:
             raise AttributeError(
                 f"The custom_vjp function {name!r} has no rules: define them with "
                 f"`{name}.defvjp(fwd, bwd)` before it is called."
             )
         fun: Callable[..., Any] = self.__wrapped__  # type: ignore[attr-defined]
+        # Anew at each call: whether the object that a method is bound to takes part
+        # depends on the running trace.
+        callee = Callee(fun)
         fwd, bwd = self._rules
         forward = Callee(fwd)
-        hidden = (*self._callee.bound, *forward.bound)
+        hidden = (*callee.bound, *forward.bound)
         rule_call = RuleCall.of(fun, name, args, kwargs, self._nondiff, hidden)
         inputs, arguments = rule_call.inputs, rule_call.arguments
         differentiable = rule_call.differentiable
@@ -153,7 +156,7 @@ class CustomVJP:
         )
         call = _Call(
             name,
-            (released(self._callee), released(forward), bwd),
+            (released(callee), released(forward), bwd),
             arguments,
             selected,
             tuple(self._nondiff),
