@@ -3,6 +3,7 @@
 import functools
 import gc as garbage
 import weakref
+from unittest import mock
 
 import graph_strategies as gs
 import graph_zoo as zoo
@@ -328,3 +329,21 @@ def test_variables_are_told_apart_even_if_they_claim_to_be_equal(first, second):
         assert gc.variables(node).flat_state().leaves[0] is new
         assert gc.graphdef(node).attributes[0].key == "l"
         assert len(gc.state(node).flat_state()) == 1
+
+
+@pytest.mark.parametrize("kind", [gc.Dict, gc.List, dict, list])
+def test_what_claims_to_equal_everything_is_no_variable(kind):
+    key = 0 if issubclass(kind, list | gc.List) else "w"
+    inner = kind([gc.Param(1)]) if key == 0 else kind(w=gc.Param(1))
+    node = gc.Dict(inner=inner)
+    assert len(gc.state(node)) == 1
+    storage = vars(inner) if kind is gc.Dict else inner
+    if kind is gc.List:
+        storage = inner._items
+    for stranger in (mock.ANY, jnp.zeros(2)):
+        storage[key] = stranger
+        if stranger is mock.ANY:
+            assert len(gc.state(node)) == 0
+        else:
+            with pytest.raises(ValueError, match="bare array"):
+                gc.state(node)

@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from graphcore.graphdef import GraphDef, VariableDef, interned
-from graphcore.plans import Plan, plan_of
+from graphcore.owned import OwnedNode
+from graphcore.plans import Plan, kept_plan, plan_of
 from graphcore.refmap import RefMap
+from graphcore.variable_impl import variable_impl
 from graphcore.walk import Path, Visit, walk
 
 __all__ = ["Joint", "joint_of"]
@@ -32,9 +34,17 @@ class Joint:
         definitions: One for each root; hashable as a tuple.
         variable_definitions: Those of the variables, in order of index.
         paths: The path of each variable; the number of its root comes first.
+        covered: Whether each root is part of the graph of another one, so that its
+            plan holds if that one's does.
     """
 
-    __slots__ = ("_chosen", "definitions", "paths", "variable_definitions")
+    __slots__ = (
+        "_chosen",
+        "covered",
+        "definitions",
+        "paths",
+        "variable_definitions",
+    )
 
     def __init__(self, roots: Sequence[Any], plans: Sequence[Plan]) -> None:
         if len(roots) == 1:
@@ -44,6 +54,7 @@ class Joint:
             self.paths: tuple[Path, ...] = tuple((0, *path) for path in layout.paths)
             # Which of each plan's variables are not in an earlier one; None for all.
             self._chosen: list[list[int] | None] = [None]
+            self.covered: tuple[bool, ...] = (False,)
             return
         refs: RefMap[Any, int] = RefMap()
         visit = Visit()
@@ -51,13 +62,22 @@ class Joint:
         definitions: list[GraphDef[Any]] = []
         paths: list[Path] = []
         self._chosen = []
+        covered = [False] * len(roots)
         for number, (root, plan) in enumerate(zip(roots, plans, strict=True)):
             first = len(visit.leaves)
+            covered[number] = root in refs
+            if isinstance(root, OwnedNode):
+                # An earlier root inside this one; were it the other way round as well,
+                # this one would be covered by it already.
+                for earlier in range(number):
+                    if not covered[number] and plan.contains(roots[earlier]):
+                        covered[earlier] = True
             definitions.append(interned(walk(root, refs, visit)))
             paths += [(number, *leaf.path) for leaf in visit.leaves[first:]]
             new = [i for i, v in enumerate(plan.variables) if v not in known]
             self._chosen.append(None if len(new) == len(plan.variables) else new)
             known.update((v, None) for v in plan.variables)
+        self.covered = tuple(covered)
         self.definitions = tuple(definitions)
         self.variable_definitions = tuple(leaf.definition for leaf in visit.leaves)
         self.paths = tuple(paths)
@@ -78,15 +98,23 @@ class Joint:
             return plans[0].all_owned
         return all(plan.all_owned for plan in plans)
 
-    def values(self, plans: Sequence[Plan]) -> list[Any]:
-        """Their raw values."""
-        if len(plans) == 1:
-            return plans[0].values()
-        found: list[Any] = []
-        for plan, chosen in zip(plans, self._chosen, strict=True):
-            own = plan.values()
-            found += own if chosen is None else [own[i] for i in chosen]
-        return found
+    def values(
+        self, plans: Sequence[Plan], variables: Sequence[Any] | None = None
+    ) -> list[Any]:
+        """Their raw values.
+
+        Args:
+            plans: The plans of the roots.
+            variables: What `variables` returns, if it is known.
+
+        Returns:
+            A value for each variable, in order of index.
+        """
+        if variables is None:
+            variables = self.variables(plans)
+        if self.all_owned(plans):
+            return [variable._raw_value for variable in variables]
+        return [variable_impl(type(x)).get_value(x) for x in variables]
 
 
 def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:
@@ -108,31 +136,46 @@ def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:
         >>> joint.paths
         ((0, 'a'),)
     """
-    plans = [plan_of(root) for root in roots]
-    if not plans:
-        return _NOTHING, plans
-    if len(plans) == 1:
-        plan = plans[0]
+    if len(roots) == 1:
+        plan = plan_of(roots[0])
         if plan.joint is None:
-            plan.joint = Joint(roots, plans)
+            plan.joint = Joint(roots, (plan,))
         alone: Joint = plan.joint
-        return alone, plans
-    known = plans[0].combined
-    key = tuple(map(id, plans[1:]))
-    entry = known.get(key)
+        return alone, [plan]
+    if not roots:
+        return _NOTHING, []
+    kept = [plan for plan in map(kept_plan, roots) if plan is not None]
+    if len(kept) == len(roots):
+        joint = _known(kept)
+        if joint is not None:
+            for plan, root, is_covered in zip(kept, roots, joint.covered, strict=True):
+                if not is_covered and not plan.holds(root):
+                    break
+            else:
+                return joint, kept
+    plans = [plan_of(root) for root in roots]
+    joint = _known(plans)
+    if joint is None:
+        joint = Joint(roots, plans)
+        known = plans[0].combined
+        for other, (others, _) in list(known.items()):
+            if any(reference() is None for reference in others):
+                del known[other]
+        if len(known) >= _MAX_COMBINED:
+            known.clear()
+        known[tuple(map(id, plans[1:]))] = tuple(map(weakref.ref, plans[1:])), joint
+    return joint, plans
+
+
+def _known(plans: Sequence[Plan]) -> Joint | None:
+    """What was found before for the same plans."""
+    entry = plans[0].combined.get(tuple(map(id, plans[1:])))
     if entry is not None:
         references, joint = entry
-        if all(r() is plan for r, plan in zip(references, plans[1:], strict=True)):
+        if [reference() for reference in references] == plans[1:]:
             found: Joint = joint
-            return found, plans
-    joint = Joint(roots, plans)
-    for other, (others, _) in list(known.items()):
-        if any(reference() is None for reference in others):
-            del known[other]
-    if len(known) >= _MAX_COMBINED:
-        known.clear()
-    known[key] = tuple(map(weakref.ref, plans[1:])), joint
-    return joint, plans
+            return found
+    return None
 
 
 _NOTHING = Joint((), ())

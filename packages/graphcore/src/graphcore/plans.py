@@ -19,9 +19,7 @@ clears it, so that what was replaced can be collected at once.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from itertools import chain
-from operator import attrgetter, is_, itemgetter
+from operator import attrgetter, getitem, is_
 from typing import Any
 
 from graphcore._jax import TraceState, current_trace
@@ -44,15 +42,7 @@ from graphcore.walk import Path, Visit, walk
 
 __all__ = ["Layout", "Plan", "plan_of"]
 
-_values_of: Callable[[dict[Any, Any]], Any] = dict.values
 _dict_of = attrgetter("__dict__")
-
-
-def _picker(positions: Sequence[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
-    """A function that picks the entries at some positions of a list, in C."""
-    if len(positions) < 2:
-        return lambda entries: tuple(entries[i] for i in positions)
-    return itemgetter(*positions)
 
 
 class Layout:
@@ -98,17 +88,21 @@ class Plan:
 
     __slots__ = (
         "__weakref__",
-        "_children",
+        "_dict_contents",
         "_dicts",
         "_epoch",
-        "_facts",
+        "_exact_children",
+        "_exact_containers",
+        "_exact_keys",
         "_foreign_metadata",
+        "_is_variable",
+        "_list_contents",
         "_lists",
         "_mutable_statics",
         "_needs_closer_look",
+        "_node_dicts",
+        "_node_types",
         "_nodes",
-        "_pick",
-        "_picked",
         "_root_type",
         "_stranger_types",
         "_strangers",
@@ -141,39 +135,36 @@ class Plan:
         self.combined: dict[Any, Any] = {}
 
         self._root_type: type[Any] | None = type(root)
-        # The root itself must not be kept, nor its `__dict__`, which can be replaced.
+        self._is_variable = isinstance(root, Variable)
+        # The root itself must not be kept; its `__dict__` doesn't refer to it.
         own = [n for _, n in visit.nodes if isinstance(n, OwnedNode)]
         self._nodes = [n for n in own if n is not root]
-        node_dicts = {id(n.__dict__) for n in own}
-        self._dicts = [
-            c
-            for c in visit.containers
-            if isinstance(c, dict) and id(c) not in node_dicts
+        self._node_types = list(map(type, self._nodes))
+        self._node_dicts: list[dict[Any, Any]] = [
+            n.__dict__ for n in own[:1] if n is root
         ]
+        self._node_dicts += map(_dict_of, self._nodes)
+        # What every container held. Dicts and lists compare their contents without a
+        # call for each, as long as both hold the same objects.
+        self._dicts = [c for c in visit.containers if isinstance(c, dict)]
         self._lists = [c for c in visit.containers if not isinstance(c, dict)]
-        if isinstance(root, OwnedNode):
-            dicts = [root.__dict__, *map(_dict_of, self._nodes), *self._dicts]
-            children = [
-                *chain.from_iterable(map(_values_of, dicts)),
-                *chain.from_iterable(self._lists),
-            ]
-            self._facts = [
-                *map(len, dicts),
-                *map(len, self._lists),
-                *map(type, self._nodes),
-                *chain.from_iterable(dicts),
-            ]
-            self._children = children
-            # Variables are compared by identity as a plan compares them, with `==`;
-            # all other children are picked out.
-            self._pick = _picker(
-                [
-                    position
-                    for position, child in enumerate(children)
-                    if find_variable_impl(type(child)) is not OWN
-                ]
+        self._dict_contents = [c.copy() for c in self._dicts]
+        self._list_contents = [c.copy() for c in self._lists]
+        # Of children that are variables, a plan's comparison sees whether they are the
+        # same; others could be equal to what took their place, so they are looked at.
+        exact = [
+            (container, key, child)
+            for container in visit.containers
+            for key, child in (
+                container.items()
+                if isinstance(container, dict)
+                else enumerate(container)
             )
-            self._picked = self._pick(children)
+            if getattr(type(child), "__eq__", None) is not Variable.__eq__
+        ]
+        self._exact_containers = [container for container, _, _ in exact]
+        self._exact_keys = [key for _, key, _ in exact]
+        self._exact_children = [child for _, _, child in exact]
         self._strangers = visit.strangers
         self._stranger_types = list(map(type, visit.strangers))
         self._unwatched = visit.unwatched
@@ -206,10 +197,10 @@ class Plan:
         self.variables = []
         self.impls = []
         self.combined = {}
-        self._dicts = self._lists = []
         self._nodes = []
-        self._facts = self._children = []
-        self._picked = ()
+        self._node_dicts = []
+        self._dicts = self._dict_contents = self._lists = self._list_contents = []
+        self._exact_containers = self._exact_keys = self._exact_children = []
         self._strangers = self._unwatched = []
         self._mutable_statics = []
         self._foreign_metadata = []
@@ -218,41 +209,38 @@ class Plan:
         """Tells whether walking the graph now would give this plan again.
 
         Few passes, each of them in C: on a small graph it is their number that costs,
-        on a large one the calls for each child. `list.__eq__` makes none where both
-        sides hold the same object.
+        on a large one the calls for each child.
         """
         if type(root) is not self._root_type:
             return False
-        nodes, lists = self._nodes, self._lists
-        dicts = [root.__dict__, *map(_dict_of, nodes), *self._dicts]
-        # How many children there are, of what types nodes are, and all keys.
-        facts = [
-            *map(len, dicts),
-            *map(len, lists),
-            *map(type, nodes),
-            *chain.from_iterable(dicts),
-        ]
-        children = [
-            *chain.from_iterable(map(_values_of, dicts)),
-            *chain.from_iterable(lists),
-        ]
+        if self._is_variable:
+            return (self._epoch is metadata_epoch.mark or self._metadata_holds()) and (
+                not self._needs_closer_look or self._holds_closer()
+            )
+        nodes = self._nodes
         comparing.by_identity = True
         try:
             return (
-                facts == self._facts
-                and all(map(is_, self._pick(children), self._picked))
-                and children == self._children
+                all(map(is_, [root.__dict__, *map(_dict_of, nodes)], self._node_dicts))
+                and list(map(type, nodes)) == self._node_types
+                and all(
+                    map(
+                        is_,
+                        map(getitem, self._exact_containers, self._exact_keys),
+                        self._exact_children,
+                    )
+                )
+                # Where two are not the same object, the recorded one is to be asked:
+                # each container asks its own.
+                and self._dict_contents == self._dicts
+                and self._list_contents == self._lists
                 and (self._epoch is metadata_epoch.mark or self._metadata_holds())
                 and (not self._needs_closer_look or self._holds_closer())
             )
+        except Exception:  # a key is gone, or a stranger refuses to be compared
+            return False
         finally:
             comparing.by_identity = False
-
-    def holds_for_variable(self) -> bool:
-        """As `holds`, where the root is a variable."""
-        return (self._epoch is metadata_epoch.mark or self._metadata_holds()) and (
-            not self._needs_closer_look or self._holds_closer()
-        )
 
     def _holds_closer(self) -> bool:
         """Whether all holds that doesn't show in the children of a container."""
@@ -268,8 +256,6 @@ class Plan:
         for variable, definition, impl in zip(
             self.variables, self.layout.definitions, self.impls, strict=True
         ):
-            if type(variable) is not definition.type:
-                return False
             if type(variable) is not definition.type:
                 return False
             found = impl.metadata(variable)
@@ -318,6 +304,10 @@ class Plan:
                 if value is not value_now or key != key_now:
                     return False
         return True
+
+    def contains(self, node: Any) -> bool:
+        """Tells whether a node is one of the inner nodes of the graph."""
+        return any(node is inner for inner in self._nodes)
 
     def values(self) -> list[Any]:
         """The raw values of the variables."""
@@ -403,6 +393,16 @@ def make_plan(root: Any) -> Plan:
     return Plan(root, definition, visit)
 
 
+def kept_plan(root: Any) -> Plan | None:
+    """The plan that is kept with a root, whether it holds or not."""
+    if isinstance(root, OwnedNode):
+        plan: Plan | None = root._plan
+        return plan
+    if isinstance(root, Variable):
+        return getattr(root, "_plan", None)
+    return None
+
+
 def plan_of(root: Any) -> Plan:
     """Returns the plan of the graph below a root: the one it has, if that holds.
 
@@ -421,28 +421,17 @@ def plan_of(root: Any) -> Plan:
         >>> plan_of(node) is plan_of(node)
         True
     """
-    if isinstance(root, Variable):
-        return _plan_of_variable(root)
-    if not isinstance(root, OwnedNode):
-        return make_plan(root)
-    plan: Plan | None = root._plan
+    plan = kept_plan(root)
     if plan is not None and plan.holds(root):
         return plan
     plan = make_plan(root)
-    if plan.can_be_kept:
+    if not plan.can_be_kept:
+        return plan
+    if isinstance(root, Variable):
+        set_variable_plan(root, plan)
+    elif isinstance(root, OwnedNode):
         set_plan(root, plan)
         reference = weakref.ref(plan)
         for node in plan._nodes:
             node._join_plan(reference)
-    return plan
-
-
-def _plan_of_variable(root: Variable[Any]) -> Plan:
-    """The plan of a variable on its own; only metadata and type can change."""
-    plan: Plan | None = getattr(root, "_plan", None)
-    if plan is not None and plan.holds_for_variable():
-        return plan
-    plan = make_plan(root)
-    if plan.can_be_kept:
-        set_variable_plan(root, plan)
     return plan

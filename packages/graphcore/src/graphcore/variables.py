@@ -493,10 +493,10 @@ class Variable(_Retypable, Generic[A]):  # type: ignore[misc] # (a dynamic base)
             value[key] = item
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Variable):
-            return NotImplemented
         if comparing.by_identity:
             return self is other
+        if not isinstance(other, Variable):
+            return NotImplemented
         return self is other or (
             type(self) is type(other)
             and self._metadata == other._metadata

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 
-from graphcore.build import set_values
 from graphcore.content import static_key
 from graphcore.errors import path_text
 from graphcore.joint import Joint, joint_of
-from graphcore.plans import Plan, plan_of
+from graphcore.plans import Plan
 from nnx_transforms.abstract import eval_shape
 from nnx_transforms.ahead_of_time import Lowered, Traced
 from nnx_transforms.compiled import Arrangement, CompiledFunction, Fill, Options
@@ -118,10 +118,11 @@ def _fill_skeleton(skeleton: Skeleton, statics: dict[Any, Any]) -> Fill:
 class _Call:
     """A call, located: what to run, and on what."""
 
-    __slots__ = ("args", "function", "joint", "kwargs", "plans", "roots")
+    __slots__ = ("args", "function", "joint", "key", "kwargs", "plans", "roots")
 
     def __init__(
         self,
+        key: Any,
         function: CompiledFunction,
         roots: Sequence[Any],
         plans: list[Plan],
@@ -129,6 +130,7 @@ class _Call:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
+        self.key = key
         self.function = function
         self.roots = roots
         self.plans = plans
@@ -150,7 +152,13 @@ class Jitted:
     """
 
     def __init__(self, f: Callable[..., Any], arguments: dict[str, Any]) -> None:
+        if not callable(f):
+            raise TypeError(f"Expected a callable value, got {f!r}.")
         functools.update_wrapper(self, f, updated=())
+        if inspect.isroutine(f):
+            extra = getattr(f, "__dict__", {}).items()
+            vars(self).update((k, v) for k, v in extra if not hasattr(Jitted, k))
+            self.__wrapped__ = f
         self._callee = Callee(f)
         self._arguments = arguments
         self._statics = _Statics(
@@ -207,9 +215,7 @@ class Jitted:
             spots = known_spots.get(key) or find_spots(key, args, kwargs)
             objects = spots.objects
             if objects and (not spots.containers or spots.hold_no_more(args, kwargs)):
-                if len(objects) == 1:
-                    return self._call_with_one(objects[0], args, kwargs)
-                return self._call_with_several(objects, args, kwargs)
+                return self._call_quickly(objects, args, kwargs)
         call = self._locate(args, kwargs)
         if call is None:
             out, tree, outcome = self._plain(*args, **kwargs)
@@ -217,48 +223,30 @@ class Jitted:
         return call.function(call.roots, call.plans, call.joint, call.args, call.kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else _BoundJitted(self, instance)
 
-    def _call_with_one(
-        self, position: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """A call whose only object is one positional argument.
+    # What is compiled belongs to this process, and is found by identity: a copy is the
+    # same function, as with functions, and elsewhere it is made anew.
 
-        The same as `_call_with_several`, without the detours: most calls are of this
-        kind, and on a small model each step shows.
-        """
-        plan = plan_of(args[position])
-        plan.check_trace()
-        function = self._entries.get((plan.layout.root, position))
-        if function is None:
-            function = self._add(
-                (plan.layout.root, position),
-                args,
-                kwargs,
-                _fill_spots(((position, 0),)),
-                {},
-            )
-        plain = [*args]
-        plain[position] = None
-        if not function.is_direct:
-            joint, plans = joint_of(args[position : position + 1])
-            return function(args[position : position + 1], plans, joint, plain, kwargs)
-        values = plan.values()
-        try:
-            out, tree, outcome = function.direct(values, (), *plain, **kwargs)
-        except TypeError as error:
-            function.blame(error, values)
-            raise
-        if outcome.is_in_place:
-            if out:
-                variables = plan.variables
-                chosen = [variables[p] for p in outcome.positions]
-                set_values(chosen, out, plan.all_owned)
-            return tree
-        joint, plans = joint_of(args[position : position + 1])
-        return publish(args[position : position + 1], joint, plans, outcome, out, tree)
+    def __copy__(self) -> Jitted:
+        return self
 
-    def _call_with_several(
+    def __deepcopy__(self, memo: object) -> Jitted:
+        return self
+
+    def __reduce__(self) -> Any:
+        f = self.__wrapped__
+        found: Any = sys.modules.get(getattr(f, "__module__", None) or "")
+        name = getattr(f, "__qualname__", "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        # Pickled like a function, by name. What is in a script goes by value, for
+        # picklers that can do that.
+        if found is self and f.__module__ != "__main__":
+            return name
+        return Jitted, (f, self._arguments)
+
+    def _call_quickly(
         self, spots: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """A call whose only objects are the positional arguments at some spots."""
@@ -266,14 +254,14 @@ class Jitted:
         roots: list[Any] = []
         numbers: tuple[int, ...] = ()
         for position in spots:
-            root = args[position]
+            root = plain[position]
             plain[position] = None
-            known = [n for n, x in enumerate(roots) if x is root]
-            if known:
-                numbers += (known[0],)
-            else:
-                numbers += (len(roots),)
+            number = len(roots)
+            if number:
+                number = next((n for n, x in enumerate(roots) if x is root), number)
+            if number == len(roots):
                 roots.append(root)
+            numbers += (number,)
         joint, plans = joint_of(roots)
         key = joint.definitions, spots, numbers
         function = self._entries.get(key)
@@ -304,14 +292,7 @@ class Jitted:
         if function is None:
             fill = _fill_skeleton(skeleton, statics)
             function = self._add(key, args, kwargs, fill, statics)
-        return _Call(function, roots, plans, joint, *plain)
-
-    def _without_statics(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Leaves the static arguments out, as a compiled function of JAX expects."""
-        _, free, found = self._statics.take(args, kwargs)
-        return tuple(x for i, x in enumerate(args) if i not in found), free
+        return _Call(key, function, roots, plans, joint, *plain)
 
     @staticmethod
     def _refuse_unhashable(statics: dict[Any, Any]) -> None:
@@ -465,13 +446,15 @@ class Jitted:
             'mul'
         """
         call = self._locate(args, kwargs)
+        statics = self._statics.take(args, kwargs)[2]
         if call is None:
-            return Traced(self, None, self._plain.trace(*args, **kwargs))  # type: ignore[attr-defined]
+            stage = self._plain.trace(*args, **kwargs)  # type: ignore[attr-defined]
+            return Traced(stage, self._locate, statics)
         function, kept, donated = call.function.prepare(
             call.joint.values(call.plans), call.args, call.kwargs
         )
         traced = function.trace(kept, donated, *call.args, **call.kwargs)  # type: ignore[attr-defined]
-        return Traced(self, call.function, traced)
+        return Traced(traced, self._locate, statics, call.key, call.function)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Lowers the function for arguments, which may be abstract.
@@ -508,7 +491,7 @@ class Jitted:
             ()
         """
         _, _, statics = self._statics.take(args, kwargs)
-        f = self.__wrapped__  # type: ignore[attr-defined]
+        f = self.__wrapped__
         if not statics:
             return eval_shape(f, *args, **kwargs)
         free = [x for i, x in enumerate(args) if i not in statics]
@@ -532,6 +515,7 @@ class Jitted:
             >>> nnx.jit(lambda x: x).clear_cache()
         """
         self._entries.clear()
+        self._signature = None
         self._plain.clear_cache()  # type: ignore[attr-defined]
 
 
@@ -623,6 +607,36 @@ def jit(
     return Jitted(fun, arguments)
 
 
+class _BoundJitted(functools.partial[Any]):
+    # A jitted method of an instance, with all that a jitted function offers. (Its
+    # documentation is that of the method.)
+
+    @property
+    def __self__(self) -> Any:
+        return self.args[0]
+
+    @property
+    def __func__(self) -> Any:
+        return self.func
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        return self.func.__doc__
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.func, name)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__.eval_shape(*self.args, *args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        traced: Traced = self.__func__.trace(*self.args, *args, **kwargs)
+        return traced.of(*self.args)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        return self.trace(*args, **kwargs).lower()
+
+
 def explain_recompile(jitted: Jitted) -> Explanation:
     """Says why the last call of a jitted function was compiled.
 
@@ -643,5 +657,5 @@ def explain_recompile(jitted: Jitted) -> Explanation:
         >>> nnx.explain_recompile(double)
         []
     """
-    explanation = jitted._explanation
+    explanation: Explanation | None = jitted._explanation
     return Explanation() if explanation is None else explanation

@@ -9,11 +9,13 @@ from typing import Any, Protocol
 
 import jax
 
-from graphcore import State, VariableState
+from graphcore import RefMap, State, VariableState, broadcast_prefix
+from graphcore.build import set_values
 from graphcore.errors import path_text
 from graphcore.joint import Joint
 from graphcore.plans import Plan
 from graphcore.state import nested_from_flat
+from graphcore.walk import Visit, walk
 from nnx_transforms.constraints import constrain
 from nnx_transforms.donation import OtherWrites, abstract_key, held_twice
 from nnx_transforms.explanation import Signature
@@ -25,6 +27,8 @@ from nnx_transforms.lifting import (
     Outcome,
     Path,
     Written,
+    is_object,
+    prefix_of,
     publish,
 )
 from nnx_transforms.prefixes import StateSharding
@@ -135,6 +139,17 @@ class CompiledFunction:
                 found += prefix.shardings if is_mapping else [prefix]
             found = [None if p is NoPrefix else p for p in found]
             self._shardings = list(dict.fromkeys(found))
+        # None leaves the choice to JAX, so it contradicts no other sharding.
+        self._root_prefixes = [
+            NoPrefix if p is None else p for p in arrangement.root_prefixes
+        ]
+        self._out_prefix: Any = NoPrefix
+        if options.out_shardings is not None:
+            self._out_prefix = jax.tree.map(
+                lambda p: NoPrefix if p is None else p,
+                options.out_shardings,
+                is_leaf=lambda p: p is None or isinstance(p, StateSharding),
+            )
         donates = self._always_donated or options.donate_state
         self.is_direct = not donates and not self._shardings
         self._variants: dict[Any, Callable[..., Any]] = {}
@@ -167,7 +182,8 @@ class CompiledFunction:
         """
         for plan in plans:
             plan.check_trace()
-        values = joint.values(plans)
+        variables = joint.variables(plans)
+        values = joint.values(plans, variables)
         try:
             if self.is_direct:
                 out, tree, outcome = self.direct(values, (), *args, **kwargs)
@@ -176,7 +192,12 @@ class CompiledFunction:
         except TypeError as error:
             self.blame(error, values)
             raise
-        return publish(roots, joint, plans, outcome, out, tree)
+        if not outcome.is_in_place:
+            return publish(roots, joint, plans, outcome, out, tree)
+        if out:
+            chosen = [variables[p] for p in outcome.positions]
+            set_values(chosen, out, joint.all_owned(plans))
+        return tree
 
     def _call_arranged(
         self, values: list[Any], args: Sequence[Any], kwargs: dict[str, Any]
@@ -296,7 +317,12 @@ class CompiledFunction:
                 passed_on["in_shardings"] = (groups, groups, *plain)
             passed_on["out_shardings"] = (groups, _plain(options.out_shardings), None)
         if self.is_direct:
-            return jax.jit(self._pure_without_donation, **passed_on)
+
+            def direct(values: Any, given: Any, /, *args: Any, **kwargs: Any) -> Any:
+                return self._pure_without_donation(values, given, *args, **kwargs)
+
+            direct.__name__ = direct.__qualname__ = self._callee.name
+            return jax.jit(direct, **passed_on)
         kept_groups, donated_groups = self._groups(donated)
         order = [
             *chain.from_iterable(kept_groups),
@@ -362,13 +388,66 @@ class CompiledFunction:
         args, kwargs = self._fill(args, kwargs, inside.roots)
         function = self._callee.on([inside.roots[n] for n in arrangement.bound])
         out = function(*args, **kwargs)
-        out_prefix = self._options.out_shardings if self._shardings else NoPrefix
-        left = inside.leave(
-            out, arrangement.root_prefixes, arrangement.prefixes, out_prefix, keep
-        )
+        prefixes: Sequence[Any] = arrangement.prefixes
+        if self._out_prefix is not NoPrefix:
+            prefixes, keep = self._place_returned(out, inside, keep)
+        left = inside.leave(out, self._root_prefixes, prefixes, self._out_prefix, keep)
+        for written in left.written:
+            self._check_value(written)
         if self._options.constrain_state:
             self._constrain([(w.variable, w.path) for w in left.written])
         return left
+
+    def _place_returned(
+        self, out: Any, inside: Inside, keep: frozenset[int]
+    ) -> tuple[list[Any], frozenset[int]]:
+        """Has arguments that are returned placed where the output is to be.
+
+        Args:
+            out: What the function returned.
+            inside: Its objects.
+            keep: The variables that are returned in any case.
+
+        Returns:
+            The sharding of each variable, and the variables that are returned, if only
+            for their sharding.
+        """
+        prefixes, placed = list(self._arrangement.prefixes), set(keep)
+        positions = RefMap((x, number) for number, x in enumerate(inside.variables))
+        per_leaf = broadcast_prefix(
+            self._out_prefix,
+            out,
+            prefix_is_leaf=lambda p: isinstance(p, StateSharding),
+            tree_is_leaf=is_object,
+        )
+        leaves = jax.tree.leaves(out, is_leaf=is_object)
+        for x, prefix in zip(leaves, per_leaf, strict=True):
+            if prefix is NoPrefix or not is_object(x):
+                continue
+            visit = Visit()
+            walk(x, RefMap(), visit)
+            for leaf in visit.leaves:
+                position = positions.get(leaf.variable)
+                if position is not None and prefixes[position] in (None, NoPrefix):
+                    prefixes[position] = prefix_of(prefix, leaf.path, leaf.variable)
+                    placed.add(position)
+        return prefixes, frozenset(placed)
+
+    def _check_value(self, written: Written) -> None:
+        """Says which variable was written what JAX does not accept."""
+        for leaf in jax.tree.leaves(written.value):
+            try:
+                jax.typeof(leaf)
+            except TypeError as error:
+                number, *path = written.path
+                roots = {-1: "output", -2: "a removed object"}
+                root = roots.get(number) or self._arrangement.places[number]
+                raise TypeError(
+                    f"The {type(written.variable).__name__} at "
+                    f"{path_text((root, *path))!r} was given a value of type "
+                    f"{type(leaf).__name__} inside {self._callee.name!r}, which JAX "
+                    f"does not accept: {leaf!r}. Values of variables are arrays."
+                ) from error
 
     def _constrain(self, variables: list[tuple[Any, Path]]) -> None:
         how = self._options.constrain_state
