@@ -20,13 +20,68 @@ def test_lower_and_compile():
     compiled = lowered.compile()
     assert int(model.blocks[0].n.value) == 0
     expected = nnx.jit(f, static_argnums=2)(Model(), x, 2)
-    np.testing.assert_allclose(compiled(model, x, 2), expected)
+    np.testing.assert_allclose(compiled(model, x), expected)
     assert int(model.blocks[0].n.value) == 1
     assert compiled.cost_analysis() is not None
     model.blocks[0].rate = 7
     with pytest.raises(TypeError, match="another structure"):
-        compiled(model, x, 2)
+        compiled(model, x)
     assert len(traces) == 2
+
+
+def test_static_arguments_are_left_out_of_compiled_calls():
+    model, x = Model(), jnp.ones(3)
+    f = lambda k, m, x, *, n: m(x) * k + n
+    jitted = nnx.jit(f, static_argnums=0, static_argnames="n")
+    compiled = jitted.lower(2, model, x, n=1).compile()
+    np.testing.assert_allclose(compiled(Model(), x), f(2, Model(), x, n=1))
+    plain = nnx.jit(lambda k, x: k * x, static_argnums=0).lower(2, 1.0).compile()
+    assert plain(4.0) == 8
+    with pytest.raises(TypeError):
+        plain(2, 4.0)
+
+
+def test_stages_say_of_the_output_what_jax_says():
+    def f(x):
+        return {"a": x + 1, "b": (x, None)}
+
+    for call in ((1.0,), (jnp.ones(3),)):
+        ours, theirs = nnx.jit(f).trace(*call), jax.jit(f).trace(*call)
+        assert ours.out_info == theirs.out_info
+        assert ours.lower().out_tree == theirs.lower().out_tree
+        ours, theirs = ours.lower().compile(), theirs.lower().compile()
+        assert ours.output_shardings == theirs.output_shardings
+    lowered = nnx.jit(lambda m, x: m(x)).lower(Model(), jnp.ones(3))
+    assert lowered.out_info == jax.ShapeDtypeStruct((3,), jnp.float32)
+
+
+def test_a_compiled_function_outlives_the_cache():
+    model, x = Model(), jnp.ones(3)
+    jitted = nnx.jit(lambda m, x: m(x))
+    compiled = jitted.lower(model, x).compile()
+    jitted.clear_cache()
+    compiled(model, x)
+    assert int(model.blocks[0].n.value) == 1
+
+
+class Counter(nnx.Module):
+    def __init__(self):
+        self.n = nnx.BatchStat(jnp.array(0))
+
+    @nnx.jit
+    def add(self, x):
+        """Counts."""
+        self.n.value += x
+        return x * 2
+
+
+def test_stages_of_a_bound_method():
+    counter = Counter()
+    assert counter.add.lower(3).compile()(4) == 8
+    assert int(counter.n.value) == 4
+    assert counter.add.eval_shape(3).shape == ()
+    assert int(counter.n.value) == 4
+    assert (counter.add.__name__, counter.add.__doc__) == ("add", "Counts.")
 
 
 def test_lowering_with_abstract_values():

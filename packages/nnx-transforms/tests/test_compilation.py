@@ -1,5 +1,11 @@
 """`jit`: what a caller sees of a compiled function of live objects."""
 
+import copy
+import pickle
+import sys
+import types
+
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -466,3 +472,73 @@ def test_what_is_hidden_in_a_plain_container_is_refused_at_the_boundary():
     f(1.0)
     with pytest.raises(ValueError, match=r"plain/2.*different trace level"):
         nnx.jit(lambda m: None)(model)
+
+
+def test_a_jitted_method_inside_other_transforms():
+    class Counter(nnx.Module):
+        def __init__(self):
+            self.n = nnx.BatchStat(jnp.array(0))
+
+        @nnx.jit
+        def add(self, x):
+            self.n.value += 1
+            return x * 2
+
+    counter = Counter()
+    assert nnx.jit(counter.add)(3.0) == 6
+    assert nnx.grad(counter.add)(3.0) == 2
+    assert nnx.jit(Counter.add)(counter, 3.0) == 6
+    assert int(counter.n.value) == 3
+    counter.add(1.0)
+    counter.add(jnp.ones(2))
+    assert nnx.explain_recompile(counter.add)
+
+
+def test_what_is_written_must_be_a_value_of_jax():
+    model = Model()
+    before = snapshot(model)
+
+    @nnx.jit
+    def f(m):
+        m.blocks[0].n.value += 1
+        m.blocks[1].n.value = "text"
+
+    with pytest.raises(TypeError, match=r"args/0/blocks/1/n.*str.*'f'"):
+        f(model)
+    assert_unchanged(before, model)
+
+
+def test_only_functions_can_be_jitted():
+    with pytest.raises(TypeError, match="Expected a callable value, got 3"):
+        nnx.jit(3)
+
+
+def test_attributes_of_the_function_are_kept():
+    def f(x):
+        return x
+
+    f.note, f.trace = "kept", "not in the way"
+    assert nnx.jit(f).note == "kept"
+    assert nnx.jit(f).trace(1.0).jaxpr
+
+
+def test_copies_and_pickles(monkeypatch):
+    jitted = nnx.jit(lambda x: x)
+    assert copy.deepcopy(jitted) is copy.copy(jitted) is jitted
+    module = types.ModuleType("module_with_a_jitted_function")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def f(x):
+        return x + 1
+
+    f.__module__, f.__qualname__ = module.__name__, "f"
+    module.f = nnx.jit(f)
+    assert pickle.loads(pickle.dumps(module.f)) is module.f
+    module.g = nnx.jit(f, donate_state=True)
+    module.f = f
+    assert pickle.loads(pickle.dumps(module.g))(1) == 2
+    local = nnx.jit(lambda x: x + 2)
+    assert pickle.loads(cloudpickle.dumps(local))(1) == 3
+    model = Model()
+    model.act = module.g
+    assert nnx.graphdef(copy.deepcopy(model)) == nnx.graphdef(model)

@@ -150,3 +150,37 @@ def test_constrain_state_on_the_mesh_in_force():
     expected = NamedSharding(m, PartitionSpec("data"))
     assert node.a.value.sharding.is_equivalent_to(expected, 1)
     np.testing.assert_array_equal(node.a.value, jnp.arange(8.0) + 2)
+
+
+def test_returned_arguments_are_placed():
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    whole, split = (NamedSharding(mesh, PartitionSpec(*p)) for p in ((), ("x",)))
+    placed = nnx.StateSharding({nnx.Param: split, ...: whole})
+
+    def make():
+        return nnx.Dict(w=nnx.Param(jnp.arange(8.0)), n=nnx.BatchStat(jnp.array(0)))
+
+    # None, or nothing, for what is an argument and returned leaves the choice.
+    one = make()
+    assert nnx.jit(lambda m: m, in_shardings=(placed,))(one) is one
+    two = nnx.jit(lambda m, x: (m, x), in_shardings=placed, out_shardings=(None, split))
+    assert two(make(), jnp.ones(8))[1].sharding == split
+    # An output's sharding holds for an argument that is returned, also if it was only
+    # read; donated or not.
+    for donate_state in (False, True):
+        model = make()
+
+        def f(m, x):
+            m.n.value += 1
+            return m, x, make()
+
+        jitted = nnx.jit(
+            f, out_shardings=(placed, None, placed), donate_state=donate_state
+        )
+        for _ in range(2):
+            same, _, other = jitted(model, 1.0)
+        assert same is model and int(model.n.value) == 2
+        assert model.w.value.sharding == other.w.value.sharding == split
+        assert model.n.value.sharding == whole
+    with pytest.raises(ValueError, match="Inconsistent aliasing detected"):
+        nnx.jit(lambda m: m, in_shardings=(whole,), out_shardings=split)(make())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
 
 from graphcore.joint import joint_of
 from nnx_transforms.compiled import CompiledFunction
@@ -11,42 +12,58 @@ from nnx_transforms.lifting import publish
 __all__ = ["Compiled", "Lowered", "Traced"]
 
 
-class _Jitted(Protocol):
-    """What a stage needs of the jitted function that it is of."""
-
-    def _locate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Locates a call; None if there are no objects."""
-
-    def _without_statics(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments without static ones."""
-        ...
+S = TypeVar("S", bound="_Stage")
+# What JAX reports of outputs, which for JAX are three: the values of variables, the
+# output of the user's function, and what became of objects.
+_OF_OUTPUTS = ("out_info", "output_formats", "output_layouts", "output_shardings")
 
 
 class _Stage:
     """A stage of JAX's, with everything that it offers.
 
     Args:
-        jitted: The jitted function.
-        function: The compiled function for the structure of the objects; None if the
-            call has none.
         stage: JAX's own stage.
+        locate: Locates a call with all arguments; None if there are no objects.
+        statics: The static arguments by position or name. As in JAX, the compiled
+            function is called without them.
+        key: What the compiled function was looked up by; None if the call has no
+            objects.
+        function: The compiled function for the structure of the objects; likewise.
     """
 
-    __slots__ = ("_function", "_jitted", "_stage")
+    __slots__ = ("_bound", "_function", "_key", "_locate", "_stage", "_statics")
 
     def __init__(
-        self, jitted: _Jitted, function: CompiledFunction | None, stage: Any
+        self,
+        stage: Any,
+        locate: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+        statics: dict[Any, Any],
+        key: Any = None,
+        function: CompiledFunction | None = None,
     ) -> None:
-        self._jitted = jitted
-        self._function = function
         self._stage = stage
+        self._locate = locate
+        self._statics = statics
+        self._key = key
+        self._function = function
+        self._bound: tuple[Any, ...] = ()
+
+    def of(self, *bound: Any) -> Self:
+        """The same stage of a bound method, which is called without the instance."""
+        self._bound = bound
+        return self
+
+    def _next(self, kind: type[S], stage: Any) -> S:
+        made = kind(stage, self._locate, self._statics, self._key, self._function)
+        return made.of(*self._bound)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in _Stage.__slots__:
             raise AttributeError(name)
-        return getattr(self._stage, name)
+        found = getattr(self._stage, name)
+        if name in _OF_OUTPUTS:
+            return found[1]
+        return found.children()[1] if name == "out_tree" else found
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._stage!r})"
@@ -77,7 +94,7 @@ class Traced(_Stage):
             >>> 'multiply' in nnx.jit(lambda x: x * 2).trace(1.0).lower().as_text()
             True
         """
-        return Lowered(self._jitted, self._function, self._stage.lower(**options))
+        return self._next(Lowered, self._stage.lower(**options))
 
 
 class Lowered(_Stage):
@@ -105,7 +122,7 @@ class Lowered(_Stage):
             >>> float(nnx.jit(lambda x: x * 2).lower(1.0).compile()(2.0))
             4.0
         """
-        return Compiled(self._jitted, self._function, self._stage.compile(**options))
+        return self._next(Compiled, self._stage.compile(**options))
 
 
 class Compiled(_Stage):
@@ -120,23 +137,27 @@ class Compiled(_Stage):
     __slots__ = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        jitted = self._jitted
-        call = jitted._locate(args, kwargs)
-        if call is None:
-            if self._function is not None:
-                raise TypeError(
-                    "This function was compiled for a call with objects, but there "
-                    "are none among the arguments."
-                )
-            args, kwargs = jitted._without_statics(args, kwargs)
+        args = (*self._bound, *args)
+        full, named = list(args), dict(kwargs)
+        for place in sorted(p for p in self._statics if isinstance(p, int)):
+            full.insert(place, self._statics[place])
+        named.update((p, x) for p, x in self._statics.items() if isinstance(p, str))
+        call = self._locate(tuple(full), named)
+        function = self._function
+        if function is None and call is None:
             out, tree, outcome = self._stage(*args, **kwargs)
             return publish((), joint_of(())[0], (), outcome, out, tree)
-        function = self._function
-        if function is None or call.function is not function:
+        if function is None or call is None:
+            one, other = (" no", "are some") if call else ("", "are none")
             raise TypeError(
-                "This function was compiled for objects of another structure, other "
-                "places of them among the arguments, or other static arguments. "
-                "Lower and compile it again for these."
+                f"This function was compiled for a call with{one} objects, but there "
+                f"{other} among the arguments."
+            )
+        if call.key != self._key:
+            raise TypeError(
+                "This function was compiled for objects of another structure, or other "
+                "places of them among the arguments. Lower and compile it again for "
+                "these. (Static arguments are left out when it is called.)"
             )
         for plan in call.plans:
             plan.check_trace()

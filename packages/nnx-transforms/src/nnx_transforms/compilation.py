@@ -403,7 +403,7 @@ class Jitted:
         arguments = self._arguments
         nothing = joint_of(())[0]
 
-        @functools.wraps(f)
+        @functools.wraps(f, updated=())
         def pure(*args: Any, **kwargs: Any) -> Any:
             self._note(Signature.of(nothing, (), (), (args, kwargs), {}))
             left = Inside(nothing, ()).leave(f(*args, **kwargs))

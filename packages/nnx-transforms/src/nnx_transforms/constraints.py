@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from graphcore.variable_impl import variable_impl
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from graphcore.variable_impl import variable_impl
 from nnx_transforms.shardings import sharding_of
 
 __all__ = ["constrain"]

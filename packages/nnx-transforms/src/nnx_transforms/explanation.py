@@ -38,8 +38,9 @@ def abstract_value(x: Any) -> str:
         aval = jax.typeof(x)
     except (AttributeError, TypeError):
         return repr(x)
-    weak = "~" if getattr(aval, "weak_type", False) else ""
-    return f"{weak}{aval}"
+    text = str(aval)
+    is_weak = getattr(aval, "weak_type", False) and not text.startswith("~")
+    return f"~{text}" if is_weak else text
 
 
 @dataclass(frozen=True)
@@ -111,10 +112,10 @@ class Signature:
             found.append(("<objects>", len(one), len(two)))
         for place, a, b in zip(self.places, one, two, strict=False):
             if a != b:
-                found += [
-                    (path_text((place, *d.path)), d.old, d.new)
-                    for d in definition_differences(a, b)
-                ]
+                for d in definition_differences(a, b):
+                    old = "absent" if d.kind == "extra" else d.old
+                    new = "absent" if d.kind == "missing" else d.new
+                    found.append((path_text((place, *d.path)), old, new))
         for old, new in (
             (before.values, self.values),
             (before.plain, self.plain),

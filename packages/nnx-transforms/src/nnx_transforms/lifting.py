@@ -21,7 +21,6 @@ groups by axis (`vmap`, `scan`), or divided by a filter (`grad`).
 from __future__ import annotations
 
 import functools
-import inspect
 import types
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
@@ -582,10 +581,12 @@ class Inside:
         for number, (root, prefix) in enumerate(
             zip(self.roots, root_prefixes, strict=True)
         ):
-            aliases.add(("arguments", number), root, prefix)
+            if prefix is not NoPrefix:
+                aliases.add(("arguments", number), root, prefix)
         per_object: list[Any] = [NoPrefix] * len(returned)
         for path, (position, number) in zip(paths, skeleton.spots, strict=True):
-            aliases.add(("output", *path), returned[number], per_leaf[position])
+            if per_leaf[position] is not NoPrefix:
+                aliases.add(("output", *path), returned[number], per_leaf[position])
             per_object[number] = per_leaf[position]
         return per_object
 
@@ -636,10 +637,10 @@ class Callee:
         self.bound: tuple[Any, ...] = ()
         self.name = getattr(f, "__name__", type(f).__name__)
         self.function = f
-        if inspect.ismethod(f) and is_object(f.__self__):
-            hidden, function = f.__self__, f.__func__
-        elif is_object(f):
+        if is_object(f):
             hidden, function = f, type(f).__call__
+        elif hasattr(f, "__func__") and is_object(getattr(f, "__self__", None)):
+            hidden, function = f.__self__, f.__func__
         else:
             again = _how_lifted(f)
             if again is not None:
