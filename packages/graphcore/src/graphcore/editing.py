@@ -31,7 +31,7 @@ from graphcore.state import State, key_order
 from graphcore.traversal import edges
 from graphcore.undo import restorer, undoing
 from graphcore.variable_impl import find_variable_impl, is_variable, variable_impl
-from graphcore.variable_state import VariableState
+from graphcore.variable_state import VariableState, shown_to_filters
 from graphcore.walk import Path
 
 __all__ = ["pop", "update"]
@@ -236,7 +236,7 @@ def pop(node: Any, /, *filters: Filter) -> Any:
         chosen = selected.get(id(child))
         if chosen is None:
             chosen = False
-            shown = variable_type.shown(child)
+            shown = shown_to_filters(variable_type, child)
             for predicate, group in zip(predicates, groups, strict=True):
                 if predicate(path, shown):
                     chosen = True

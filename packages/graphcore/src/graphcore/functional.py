@@ -18,7 +18,7 @@ from graphcore.registry import (
     get_node_impl,
 )
 from graphcore.state import State, nested_from_flat
-from graphcore.variable_state import VariableState
+from graphcore.variable_state import VariableState, shown_to_filters
 from graphcore.walk import Path, Visit, walk
 
 __all__ = [
@@ -183,7 +183,7 @@ def variables(node: Any, /, *filters: Filter) -> Any:
     predicates = filters_to_predicates(filters)
     groups: list[list[tuple[Path, Any]]] = [[] for _ in predicates]
     for impl, (path, variable) in zip(plan.impls, pairs, strict=True):
-        shown = impl.shown(variable)
+        shown = shown_to_filters(impl, variable)
         for predicate, group in zip(predicates, groups, strict=True):
             if predicate(path, shown):
                 group.append((path, variable))
@@ -243,10 +243,14 @@ def unflatten(
 
 def _in_order(
     definition: GraphDef[Any], given: Any, recipe: Recipe
-) -> tuple[Sequence[Any], list[HashableMapping[str, Any]] | None]:
+) -> tuple[Sequence[Any], Sequence[HashableMapping[str, Any]] | None]:
     lazy = unmade(given)
     if lazy is not None and lazy.is_all_of(definition):
         return lazy.values, None
+    if isinstance(given, State):
+        found = recipe.find(given.raw_mapping)
+        if found is not None:
+            return found
     leaves = leaves_for(definition, given)
     values: list[Any] = []
     metadata: list[HashableMapping[str, Any]] = []

@@ -60,21 +60,6 @@ class VariableImpl:
         """The metadata of a variable in the form that definitions hold."""
         return as_hashable(self.get_metadata(variable))
 
-    def shown(self, variable: Any) -> Any:
-        """What filters look at: for a foreign variable its state.
-
-        Args:
-            variable: The variable.
-
-        Returns:
-            Something with the metadata as attributes.
-        """
-        if self.is_owned:
-            return variable
-        from graphcore.variable_state import VariableState
-
-        return VariableState.from_variable(variable)
-
     def overwrite(
         self, variable: Any, value: Any, metadata: HashableMapping[str, Any]
     ) -> None:

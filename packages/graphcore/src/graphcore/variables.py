@@ -15,13 +15,11 @@ another one; see `TraceContextError`.
 from __future__ import annotations
 
 import functools
-import operator
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import jax
-import numpy as np
 
 from graphcore._jax import TraceState, current_trace
 from graphcore.content import values_equal
@@ -32,6 +30,7 @@ from graphcore.hashable_mapping import (
     as_hashable,
     as_kept,
 )
+from graphcore.operators import ValueOperators
 from graphcore.printing import text
 from graphcore.variable_impl import VariableImpl, add_variable_impl
 from graphcore.variable_metadata import HOOKS, VariableMetadata, as_stored
@@ -85,39 +84,6 @@ comparing = _Comparing()
 _SLOTS = frozenset(("_raw_value", "_metadata", "_plan", "_trace"))
 
 
-def _forward(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def method(self: Any) -> Any:
-        return function(self.value)
-
-    return method
-
-
-def _binary(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def method(self: Any, other: Any) -> Any:
-        if isinstance(other, Variable):
-            other = other.value
-        return function(self.value, other)
-
-    return method
-
-
-def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def method(self: Any, other: Any) -> Any:
-        return function(other, self.value)
-
-    return method
-
-
-def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def method(self: Any, other: Any) -> Any:
-        if isinstance(other, Variable):
-            other = other.value
-        self.value = function(self.value, other)
-        return self
-
-    return method
-
-
 def _with_identity(equal: Callable[[Any, object], Any]) -> Any:
     """Makes a subclass's own `__eq__` respect `comparing`."""
 
@@ -143,7 +109,7 @@ _Retypable: Any = type(
 )
 
 
-class Variable(_Retypable, Generic[A]):  # type: ignore[misc] # (a dynamic base)
+class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # (a dynamic base)
     """A mutable box around one value, with metadata.
 
     Args:
@@ -466,18 +432,6 @@ class Variable(_Retypable, Generic[A]):  # type: ignore[misc] # (a dynamic base)
     def __format__(self, spec: str) -> str:
         return format(self.value, spec) if spec else str(self)
 
-    # What follows makes a variable usable where its value is.
-
-    # NumPy's arrays leave operators to us, as they do for JAX's arrays.
-    __array_priority__ = 100
-
-    def __jax_array__(self) -> Any:
-        return self.value
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        array = np.asarray(self.value, dtype=dtype)
-        return array.copy() if copy else array
-
     def __getitem__(self, key: Any) -> Any:
         return self.value if key is ... else self.value[key]  # type: ignore[index]
 
@@ -505,97 +459,6 @@ class Variable(_Retypable, Generic[A]):  # type: ignore[misc] # (a dynamic base)
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.value(*args, **kwargs)  # type: ignore[operator]
-
-    def __len__(self) -> int:
-        return len(self.value)  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.value)  # type: ignore[call-overload, no-any-return]
-
-    def __contains__(self, item: Any) -> bool:
-        return item in self.value  # type: ignore[operator]
-
-    def __bool__(self) -> bool:
-        return bool(self.value)
-
-    def __int__(self) -> int:
-        return int(self.value)  # type: ignore[call-overload, no-any-return]
-
-    def __float__(self) -> float:
-        return float(self.value)  # type: ignore[arg-type]
-
-    def __complex__(self) -> complex:
-        return complex(self.value)  # type: ignore[call-overload, no-any-return]
-
-    def __index__(self) -> int:
-        return operator.index(self.value)  # type: ignore[arg-type]
-
-    def __round__(self, digits: int | None = None) -> Any:
-        value: Any = self.value
-        return round(value) if digits is None else round(value, digits)
-
-    def __pow__(self, other: Any) -> Any:
-        return _power(self, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return other**self.value
-
-    __neg__ = _forward(operator.neg)
-    __pos__ = _forward(operator.pos)
-    __abs__ = _forward(operator.abs)
-    __invert__ = _forward(operator.invert)
-
-    __lt__ = _binary(operator.lt)
-    __le__ = _binary(operator.le)
-    __gt__ = _binary(operator.gt)
-    __ge__ = _binary(operator.ge)
-
-    __add__ = _binary(operator.add)
-    __sub__ = _binary(operator.sub)
-    __mul__ = _binary(operator.mul)
-    __matmul__ = _binary(operator.matmul)
-    __truediv__ = _binary(operator.truediv)
-    __floordiv__ = _binary(operator.floordiv)
-    __mod__ = _binary(operator.mod)
-    __divmod__ = _binary(divmod)
-    __lshift__ = _binary(operator.lshift)
-    __rshift__ = _binary(operator.rshift)
-    __and__ = _binary(operator.and_)
-    __or__ = _binary(operator.or_)
-    __xor__ = _binary(operator.xor)
-
-    __radd__ = _reflected(operator.add)
-    __rsub__ = _reflected(operator.sub)
-    __rmul__ = _reflected(operator.mul)
-    __rmatmul__ = _reflected(operator.matmul)
-    __rtruediv__ = _reflected(operator.truediv)
-    __rfloordiv__ = _reflected(operator.floordiv)
-    __rmod__ = _reflected(operator.mod)
-    __rdivmod__ = _reflected(divmod)
-    __rlshift__ = _reflected(operator.lshift)
-    __rrshift__ = _reflected(operator.rshift)
-    __rand__ = _reflected(operator.and_)
-    __ror__ = _reflected(operator.or_)
-    __rxor__ = _reflected(operator.xor)
-
-    __iadd__ = _in_place(operator.add)
-    __isub__ = _in_place(operator.sub)
-    __imul__ = _in_place(operator.mul)
-    __imatmul__ = _in_place(operator.matmul)
-    __itruediv__ = _in_place(operator.truediv)
-    __ifloordiv__ = _in_place(operator.floordiv)
-    __imod__ = _in_place(operator.mod)
-    __ipow__ = _in_place(operator.pow)
-    __ilshift__ = _in_place(operator.lshift)
-    __irshift__ = _in_place(operator.rshift)
-    __iand__ = _in_place(operator.and_)
-    __ior__ = _in_place(operator.or_)
-    __ixor__ = _in_place(operator.xor)
-
-
-_power = _binary(operator.pow)
 
 # The slots' own setters: past `__setattr__`, in C, without a check. For code that has
 # made sure that the write is allowed.
