@@ -8,7 +8,7 @@ The rules:
 - Imports between the modules of one package point one way: there is no cycle, not even
   through imports inside functions.
 - ``jax._src`` is imported nowhere, ``jax.extend`` in ``graphcore/_jax.py`` only.
-- No file is longer than `LONGEST` lines.
+- No file but a test is longer than `LONGEST` lines.
 """
 
 import ast
@@ -141,6 +141,8 @@ def long_files(root: Path) -> list[str]:
     problems = []
     folders = ("packages", "tests_integration", "tools", "docs")
     for path in sorted(p for folder in folders for p in (root / folder).rglob("*.py")):
+        if "tests" in path.parts:  # a family of tests reads well as one file
+            continue
         length = len(path.read_text(encoding="utf-8").splitlines())
         if length > LONGEST:
             name = path.relative_to(root)

@@ -587,3 +587,9 @@ def test_lists_of_hooks_are_hashable_in_variables_and_states():
 def test_formatting():
     assert f"{gc.Param(1.234):.2f}" == "1.23"
     assert f"{gc.Param(1)}" == repr(gc.Param(1))
+
+
+def test_the_value_of_a_state_can_be_had_as_that_of_a_variable():
+    state = gc.Param.state(jnp.arange(3.0))
+    assert state[...] is state.value
+    assert float(state[1]) == 1

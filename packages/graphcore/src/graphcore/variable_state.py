@@ -181,6 +181,11 @@ class VariableState(Generic[A]):
         """
         return variable_impl(self.type).create(self.type, self.value, self._metadata)
 
+    def __getitem__(self, key: Any) -> Any:
+        """`state[...]` is the value, as it is of a variable; other keys go to it."""
+        value: Any = self.value
+        return value if key is ... else value[key]
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, VariableState):
             return NotImplemented

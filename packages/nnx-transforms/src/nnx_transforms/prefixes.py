@@ -185,7 +185,7 @@ class DiffState:
     Example:
         >>> import nnx_transforms as nnx
         >>> nnx.DiffState(0, nnx.PathContains('head'))
-        DiffState(argnum=0, filter=PathContains('head'))
+        DiffState(0, PathContains('head'))
     """
 
     argnum: int
@@ -202,3 +202,6 @@ class DiffState:
 
     def __hash__(self) -> int:
         return hash((self.argnum, self.predicate))
+
+    def __repr__(self) -> str:
+        return f"DiffState({self.argnum}, {_filter_text(self.filter)})"
