@@ -337,7 +337,7 @@ def test_filters_must_agree_about_shared_variables():
     f = lambda m, n: m.a.value * n.b.value
     with pytest.raises(ValueError, match="Inconsistent aliasing detected") as info:
         grad(f)(m, m)
-    assert "0/a: DiffState(argnum=0" in str(info.value)
+    assert "0/a: DiffState(0, " in str(info.value)
     assert "1/a: not differentiated" in str(info.value)
     filters = DiffState(0, PathContains("a")), DiffState(1, PathContains("b"))
     with pytest.raises(ValueError, match="Inconsistent aliasing detected"):
