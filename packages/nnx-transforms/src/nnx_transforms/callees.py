@@ -39,10 +39,12 @@ class Callee:
         self.bound: tuple[Any, ...] = ()
         self.name = getattr(f, "__name__", type(f).__name__)
         self.function = f
+        owner = getattr(f, "__self__", None)
+        function = getattr(f, "__func__", None)
         if is_object(f):
             hidden, function = f, type(f).__call__
-        elif hasattr(f, "__func__") and is_object(getattr(f, "__self__", None)):
-            hidden, function = f.__self__, f.__func__
+        elif function is not None and is_object(owner):
+            hidden = owner
         else:
             again = _how_lifted(f)
             if again is not None:
