@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from graphcore.errors import path_text
@@ -28,6 +29,7 @@ Leaves: TypeAlias = dict[int, tuple[Any, HashableMapping[str, Any] | None]]
 """Value and metadata by index; None stands for metadata that did not come along."""
 
 _MISSING = object()
+_type_of, _metadata_of = attrgetter("type"), attrgetter("metadata")
 _MAX_SELECTIONS = 16
 
 
@@ -54,7 +56,23 @@ class UnmadeState:
         return self.places is None and self.layout.root is definition
 
     def __call__(self) -> dict[Any, Any]:
-        return nested_from_flat(self._leaves())
+        if self.places is not None:
+            return nested_from_flat(self._leaves())
+        definitions = self.layout.definitions
+        leaves = VariableState.of_many(
+            map(_type_of, definitions), self.values, map(_metadata_of, definitions)
+        )
+        nested: dict[Any, Any] = {}
+        pending = [(nested, self.layout.places())]
+        while pending:
+            target, places = pending.pop()
+            for key, place in places.items():
+                if type(place) is dict:
+                    target[key] = below = {}
+                    pending.append((below, place))
+                else:
+                    target[key] = leaves[place]
+        return nested
 
     def _leaves(self) -> Iterator[tuple[Path, VariableState[Any]]]:
         paths, definitions = self.layout.paths, self.layout.definitions

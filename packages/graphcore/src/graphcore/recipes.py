@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from operator import itemgetter
+from operator import attrgetter, is_not, itemgetter
 from typing import Any
 
 from graphcore._jax import current_trace
@@ -28,11 +28,12 @@ from graphcore.registry import (
     get_node_impl_for_type,
 )
 from graphcore.variable_impl import VariableImpl, variable_impl
+from graphcore.variable_state import VariableState
 from graphcore.variables import OWN, set_metadata, set_raw_value, set_trace
 
 __all__ = ["Recipe", "recipe_of"]
 
-_Getter = Callable[[Sequence[Any]], Sequence[Any]]
+_Getter = Callable[[Any], Sequence[Any]]
 
 
 class Recipe:
@@ -56,8 +57,11 @@ class Recipe:
         "_all_owned",
         "_create",
         "_fill",
+        "_fill_plainly",
         "_impls",
+        "_in_order",
         "_kinds",
+        "_lookups",
         "_metadata",
         "_owned_kinds",
         "_root",
@@ -94,17 +98,21 @@ class Recipe:
             if isinstance(item, VariableDef | NodeDef) and item.index != -1:
                 by_index[item.index] = place
 
-        def children(node: NodeDef[Any]) -> tuple[tuple[Any, ...], _Getter]:
-            found = []
+        def children(
+            node: NodeDef[Any], with_statics: bool = True
+        ) -> tuple[tuple[Any, ...], _Getter]:
+            keys, found = [], []
             for attribute in node.attributes:
                 if isinstance(attribute, StaticAttribute):
+                    if not with_statics:
+                        continue
                     found.append(places[id(attribute)])
                 elif isinstance(attribute.value, NodeRef):
                     found.append(by_index[attribute.value.index])
                 else:
                     found.append(places[id(attribute.value)])
-            keys = tuple(attribute.key for attribute in node.attributes)
-            return keys, _getter(found)
+                keys.append(attribute.key)
+            return tuple(keys), _getter(found)
 
         self._kinds = [d.type for d in self.variables]
         self._metadata = [d.metadata for d in self.variables]
@@ -117,14 +125,21 @@ class Recipe:
         ]
         self._statics = [attribute.value for attribute in statics]
         self._trees = [(_maker(d), *children(d)) for d in trees]
+        self._fill_plainly = []
         self._fill = []
         for d in nodes:
             impl = impls[id(d)]
             if not isinstance(impl, GraphNodeImpl):
                 raise KeyError(d.type)
-            init = None if _is_made_plainly(d.type) else impl.init
-            self._fill.append((init, places[id(d)], *children(d)))
+            if _is_made_plainly(d.type):
+                # In the order of the definition, whatever is filled in later.
+                template = {a.key: getattr(a, "value", None) for a in d.attributes}
+                variable = children(d, with_statics=False)
+                self._fill_plainly.append((places[id(d)], template, *variable))
+            else:
+                self._fill.append((impl.init, places[id(d)], *children(d)))
         self._root = places[id(definition)]
+        self._lookups, self._in_order = _lookups(definition, self.variables)
 
     def make(
         self,
@@ -161,13 +176,89 @@ class Recipe:
         made += self._statics
         for make, keys, children in self._trees:
             made.append(make(keys, children(made)))
+        for place, template, keys, children in self._fill_plainly:
+            attributes = made[place].__dict__
+            attributes.update(template)
+            if keys:
+                attributes.update(zip(keys, children(made)))  # noqa: B905 (as many)
         for init, place, keys, children in self._fill:
-            pairs = zip(keys, children(made))  # noqa: B905 (as many, by construction)
-            if init is None:
-                made[place].__dict__.update(pairs)
-            else:
-                init(made[place], list(pairs))
+            init(made[place], list(zip(keys, children(made), strict=True)))
         return made[self._root]
+
+    def find(
+        self, nested: dict[Any, Any]
+    ) -> tuple[Sequence[Any], Sequence[HashableMapping[str, Any]]] | None:
+        """Finds what to make a graph of in a state that fits just so.
+
+        Args:
+            nested: The nested dict of a state.
+
+        Returns:
+            Values and metadata in order of index. None if the state is different in
+            any way from what taking such a graph apart gives, though it may still do.
+        """
+        dicts: list[dict[Any, Any]] = []
+        leaves: list[Any] = []
+        try:
+            for parent, key, size, getter in self._lookups:
+                items = nested if parent is None else dicts[parent][key]
+                if type(items) is not dict or len(items) != size:
+                    return None
+                dicts.append(items)
+                leaves += getter(items)
+        except KeyError:
+            return None
+        leaves = list(self._in_order(leaves))
+        if any(map(is_not, map(type, leaves), repeat(VariableState))):
+            return None
+        if list(map(_type_of, leaves)) != self._kinds:
+            return None
+        return list(map(_value_of, leaves)), list(map(_metadata_of, leaves))
+
+
+_type_of = attrgetter("type")
+_value_of = attrgetter("value")
+_metadata_of = attrgetter("_metadata")
+
+
+def _lookups(
+    definition: NodeDef[Any], variables: Sequence[VariableDef[Any]]
+) -> tuple[list[tuple[int | None, Any, int, _Getter]], _Getter]:
+    """Where the nested dicts of a state have the leaves of a definition.
+
+    Returns:
+        For each nested dict which one it is in, under what key, its size, and what
+        gets the leaves from it; and what puts all leaves into the order of variables.
+    """
+    # Only nodes with variables below them have a dict.
+    with_leaves: set[int] = set()
+    for item in _children_first(definition):
+        if isinstance(item, NodeDef):
+            values = [
+                getattr(attribute, "value", None) for attribute in item.attributes
+            ]
+            if any(isinstance(v, VariableDef) or id(v) in with_leaves for v in values):
+                with_leaves.add(id(item))
+    lookups: list[tuple[int | None, Any, int, _Getter]] = []
+    indices: list[int] = []
+    pending: list[tuple[int | None, Any, NodeDef[Any]]] = [(None, None, definition)]
+    while pending:
+        parent, key, node = pending.pop()
+        keys, size = [], 0
+        for attribute in node.attributes:
+            if isinstance(attribute, StaticAttribute):
+                continue
+            child = attribute.value
+            if isinstance(child, VariableDef):
+                keys.append(attribute.key)
+                indices.append(child.index)
+                size += 1
+            elif id(child) in with_leaves:
+                pending.append((len(lookups), attribute.key, child))
+                size += 1
+        lookups.append((parent, key, size, _getter(keys)))
+    position = {index: i for i, index in enumerate(indices)}
+    return lookups, _getter([position[d.index] for d in variables])
 
 
 def _run(calls: Any) -> None:
@@ -178,7 +269,7 @@ def _is_made_plainly(kind: type[Any]) -> bool:
     return issubclass(kind, OwnedNode) and kind._has_only_attributes
 
 
-def _getter(places: list[int]) -> _Getter:
+def _getter(places: list[Any]) -> _Getter:
     if not places:
         return lambda made: ()
     if len(places) == 1:

@@ -583,13 +583,23 @@ def _is_deep(nested: dict[Any, Any]) -> bool:
     return True
 
 
+def _in_order(keys: Iterable[Any]) -> tuple[Any, ...]:
+    """Sorts keys as `key_order` says."""
+    if set(map(type, keys)) in _SORTED_AS_THEY_ARE:
+        return tuple(sorted(keys))
+    return tuple(sorted(keys, key=key_order))
+
+
+_SORTED_AS_THEY_ARE = ({str}, {int})
+
+
 def _state_flatten(state: State[Any, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     nested, below = state.raw_mapping, state._depth + 1
     if below > _MAX_DEPTH:
         flat = state.flat_state()
         return flat.leaves, _Paths(flat.paths)
-    keys = tuple(sorted(nested, key=key_order))
-    children = (nested[key] for key in keys)
+    keys = _in_order(nested)
+    children = map(nested.__getitem__, keys)
     return tuple(
         [State._view(x, below) if type(x) is dict else x for x in children]
     ), keys
