@@ -40,7 +40,8 @@ class Callee:
         self.name = getattr(f, "__name__", type(f).__name__)
         self.function = f
         owner = getattr(f, "__self__", None)
-        function = getattr(f, "__func__", None)
+        function: Any = getattr(f, "__func__", None)
+        hidden: Any
         if is_object(f):
             hidden, function = f, type(f).__call__
         elif function is not None and is_object(owner):
