@@ -60,12 +60,12 @@ def _flax_calls(kind: str, size: int, effort: Effort) -> dict[str, Measured]:
     for name, mode in peers.flax_modes(flax.jit).items():
         if size > 1000 and name == peers.FLAX_GRAPH:
             continue
-        if effort.is_quick and kind != "write one" and name != peers.FLAX_UPDATES:
+        if effort.is_quick and (kind, name) != ("write one", peers.FLAX_UPDATES):
             continue
         compiled = flax.jit(step, **mode)
         model = models.flax_model(layers)
         calls[name] = lambda f=compiled, m=model: f(m)
-    if hasattr(flax, "jit_partial"):
+    if hasattr(flax, "jit_partial") and not effort.is_quick:
         model = models.flax_model(layers)
         calls[peers.FLAX_PARTIAL] = flax.jit_partial(step, model, graph=False)
     return calls
@@ -76,7 +76,7 @@ def _peers_calls(kind: str, size: int, effort: Effort) -> dict[str, Measured]:
     layers = models.layers_for(size)
     if peers.flax_linen is not None and size < 1000 and not effort.is_quick:
         calls[peers.LINEN] = models.linen_call(kind, layers)
-    if peers.equinox is not None and (size < 1000 or not effort.is_quick):
+    if peers.equinox is not None and not (effort.is_quick and size > 200):
         calls[peers.EQUINOX] = models.equinox_call(kind, layers)
     return calls
 
@@ -104,11 +104,15 @@ def _steps(section: Section, effort: Effort, sizes: tuple[int, ...]) -> None:
     section.tables.append(table)
     for kind in models.STEPS:
         for size in sizes:
+            if effort.is_quick and size > 1000 and kind == "read only":
+                continue  # compiling takes long
             layers = models.layers_for(size)
             values = models.arrays(1 + layers * len(models.NAMES))
             raw = models.raw_call(models.RAW_STEPS[kind], values)
             calls: dict[str, Measured] = {peers.RAW: raw}
             for container, name in ours.items():
+                if effort.is_quick and size > 1000 and container == NESTED:
+                    continue
                 calls[name] = our_call(kind, layers, CONTAINERS[container])
             calls.update(_peers_calls(kind, size, effort))
             cells = compare(calls, effort, always=tuple(ours.values()))

@@ -248,9 +248,9 @@ def _in_order(
     if lazy is not None and lazy.is_all_of(definition):
         return lazy.values, None
     if isinstance(given, State):
-        found = recipe.find(given.raw_mapping)
-        if found is not None:
-            return found
+        fitting = recipe.find(given.raw_mapping)
+        if fitting is not None:
+            return fitting
     leaves = leaves_for(definition, given)
     values: list[Any] = []
     metadata: list[HashableMapping[str, Any]] = []

@@ -68,7 +68,8 @@ class UnmadeState:
             target, places = pending.pop()
             for key, place in places.items():
                 if type(place) is dict:
-                    target[key] = below = {}
+                    below: dict[Any, Any] = {}
+                    target[key] = below
                     pending.append((below, place))
                 else:
                     target[key] = leaves[place]

@@ -98,21 +98,24 @@ class Recipe:
             if isinstance(item, VariableDef | NodeDef) and item.index != -1:
                 by_index[item.index] = place
 
-        def children(
-            node: NodeDef[Any], with_statics: bool = True
-        ) -> tuple[tuple[Any, ...], _Getter]:
-            keys, found = [], []
-            for attribute in node.attributes:
-                if isinstance(attribute, StaticAttribute):
-                    if not with_statics:
-                        continue
-                    found.append(places[id(attribute)])
-                elif isinstance(attribute.value, NodeRef):
-                    found.append(by_index[attribute.value.index])
-                else:
-                    found.append(places[id(attribute.value)])
-                keys.append(attribute.key)
-            return tuple(keys), _getter(found)
+        def place_of(attribute: Any) -> int:
+            if isinstance(attribute, StaticAttribute):
+                return places[id(attribute)]
+            if isinstance(attribute.value, NodeRef):
+                return by_index[attribute.value.index]
+            return places[id(attribute.value)]
+
+        def children(node: NodeDef[Any]) -> tuple[tuple[Any, ...], _Getter]:
+            keys = tuple(attribute.key for attribute in node.attributes)
+            return keys, _getter([place_of(attribute) for attribute in node.attributes])
+
+        def others(node: NodeDef[Any]) -> list[tuple[Any, int]]:
+            """Keys and places of what is not static."""
+            return [
+                (attribute.key, place_of(attribute))
+                for attribute in node.attributes
+                if not isinstance(attribute, StaticAttribute)
+            ]
 
         self._kinds = [d.type for d in self.variables]
         self._metadata = [d.metadata for d in self.variables]
@@ -134,8 +137,7 @@ class Recipe:
             if _is_made_plainly(d.type):
                 # In the order of the definition, whatever is filled in later.
                 template = {a.key: getattr(a, "value", None) for a in d.attributes}
-                variable = children(d, with_statics=False)
-                self._fill_plainly.append((places[id(d)], template, *variable))
+                self._fill_plainly.append((places[id(d)], template, others(d)))
             else:
                 self._fill.append((impl.init, places[id(d)], *children(d)))
         self._root = places[id(definition)]
@@ -176,11 +178,11 @@ class Recipe:
         made += self._statics
         for make, keys, children in self._trees:
             made.append(make(keys, children(made)))
-        for place, template, keys, children in self._fill_plainly:
+        for place, template, pairs in self._fill_plainly:
             attributes = made[place].__dict__
             attributes.update(template)
-            if keys:
-                attributes.update(zip(keys, children(made)))  # noqa: B905 (as many)
+            for key, child in pairs:
+                attributes[key] = made[child]
         for init, place, keys, children in self._fill:
             init(made[place], list(zip(keys, children(made), strict=True)))
         return made[self._root]
@@ -253,7 +255,7 @@ def _lookups(
                 keys.append(attribute.key)
                 indices.append(child.index)
                 size += 1
-            elif id(child) in with_leaves:
+            elif isinstance(child, NodeDef) and id(child) in with_leaves:
                 pending.append((len(lookups), attribute.key, child))
                 size += 1
         lookups.append((parent, key, size, _getter(keys)))
