@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import nnx_transforms as nnx
 from tools.bench import peers
@@ -21,8 +22,9 @@ CHUNK = 30
 
 
 def arrays(count: int) -> list[jax.Array]:
-    """Makes small arrays."""
-    return [jnp.full((2,), 1e-3 * i, jnp.float32) for i in range(count)]
+    """Makes small arrays, each with memory of its own."""
+    values = np.arange(count, dtype=np.float32) * 1e-3
+    return [jax.device_put(np.full((2,), value)) for value in values]
 
 
 def total(values: Iterable[jax.Array]) -> jax.Array:
@@ -60,9 +62,11 @@ def make_layers(library: Any, count: int) -> list[Any]:
             self.second = library.Linear(2, 2, rngs=rngs)
 
     layer = Layer()
-    for variable, array in zip(_variables_of(layer), arrays(6), strict=True):
-        write(variable, array)
-    return [library.clone(layer) for _ in range(count)]
+    layers = [library.clone(layer) for _ in range(count)]
+    for layer in layers:  # no two variables with the same array
+        for variable, array in zip(_variables_of(layer), arrays(6), strict=True):
+            write(variable, array)
+    return layers
 
 
 def _variables_of(layer: Any) -> list[Any]:
@@ -232,10 +236,9 @@ def equinox_model(layers: int) -> Any:
         layers: list[EquinoxLayer]
         count: jax.Array
 
-    a = arrays(len(NAMES))
     made = [
         EquinoxLayer(Norm(*a[:2]), Linear(*a[2:4]), Linear(*a[4:]))
-        for _ in range(layers)
+        for a in (arrays(len(NAMES)) for _ in range(layers))
     ]
     return EquinoxModel(made, jnp.zeros((2,), jnp.float32))
 
