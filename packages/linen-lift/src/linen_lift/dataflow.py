@@ -32,44 +32,109 @@ def evaluate_independent(
     """
     known, unknown = tuple(known), tuple(unknown)
     closed, out_shape = jax.make_jaxpr(fn, return_shape=True)(*known, *unknown)
-    jaxpr = closed.jaxpr
-    known_leaves = jax.tree.leaves(known)
+    inputs = jax.tree.leaves(known)
+    inputs += [_UNKNOWN] * (len(closed.jaxpr.invars) - len(inputs))
+    wanted = [True] * len(closed.jaxpr.outvars)
+    leaves = _evaluate(closed.jaxpr, closed.consts, inputs, wanted)
+    depends = [leaf is _UNKNOWN for leaf in leaves]
+    leaves = [None if leaf is _UNKNOWN else leaf for leaf in leaves]
+    return jax.tree.unflatten(jax.tree.structure(out_shape), leaves), depends
 
-    tainted = set(jaxpr.invars[len(known_leaves) :])
+
+_UNKNOWN: Any = object()
+
+# Calls whose content is looked into: one unknown argument must not hide that some of
+# the results are known. Other equations are known or unknown as wholes.
+_CALLS = frozenset(
+    {
+        "jit",
+        "pjit",
+        "closed_call",
+        "core_call",
+        "checkpoint",
+        "remat",
+        "remat2",
+        "custom_jvp_call",
+        "custom_vjp_call",
+    }
+)
+
+
+def _called(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
+    """The jaxpr that an equation calls and its constants, if it is such a call."""
+    if eqn.primitive.name not in _CALLS:
+        return None
+    inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+    if inner is None:
+        return None
+    jaxpr = getattr(inner, "jaxpr", inner)
+    if len(jaxpr.invars) != len(eqn.invars):
+        return None
+    return jaxpr, getattr(inner, "consts", ())
+
+
+def _taint(jaxpr: Any, unknown: Sequence[bool]) -> set[Any]:
+    """The variables of a jaxpr that depend on unknown inputs."""
+    tainted = {v for v, bad in zip(jaxpr.invars, unknown, strict=True) if bad}
     for eqn in jaxpr.eqns:
-        if any(_is_var(v) and v in tainted for v in eqn.invars):
+        bad = [_is_var(v) and v in tainted for v in eqn.invars]
+        if not any(bad):
+            continue
+        call = _called(eqn)
+        if call is None:
             tainted.update(eqn.outvars)
-    depends = [_is_var(v) and v in tainted for v in jaxpr.outvars]
+            continue
+        inner = _taint(call[0], bad)
+        for v, result in zip(eqn.outvars, call[0].outvars, strict=True):
+            if _is_var(result) and result in inner:
+                tainted.add(v)
+    return tainted
 
+
+def _evaluate(
+    jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], wanted: Sequence[bool]
+) -> list[Any]:
+    """The outputs that are wanted and known; `_UNKNOWN` for the others."""
+    tainted = _taint(jaxpr, [x is _UNKNOWN for x in inputs])
     needed = {
         v
-        for v, bad in zip(jaxpr.outvars, depends, strict=True)
-        if not bad and _is_var(v)
+        for v, want in zip(jaxpr.outvars, wanted, strict=True)
+        if want and _is_var(v) and v not in tainted
     }
     kept = []
     for eqn in reversed(jaxpr.eqns):
         if needed.intersection(eqn.outvars):
             kept.append(eqn)
-            needed.update(v for v in eqn.invars if _is_var(v))
+            needed.update(v for v in eqn.invars if _is_var(v) and v not in tainted)
 
-    values: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    values.update(zip(jaxpr.invars, known_leaves, strict=False))
+    values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    values.update(zip(jaxpr.invars, inputs, strict=True))
 
     def read(v: Any) -> Any:
-        return values[v] if _is_var(v) else v.val
+        return values.get(v, _UNKNOWN) if _is_var(v) else v.val
 
     for eqn in reversed(kept):
-        params = eqn.primitive.get_bind_params(eqn.params)
-        # JAX before 0.10 gives functions among the parameters separately.
-        subfuns, params = params if isinstance(params, tuple) else ((), params)
-        out = eqn.primitive.bind(*subfuns, *map(read, eqn.invars), **params)
-        outs = out if eqn.primitive.multiple_results else [out]
+        operands = list(map(read, eqn.invars))
+        if any(x is _UNKNOWN for x in operands):
+            call = _called(eqn)
+            assert call is not None, eqn  # else all of its results were tainted
+            wants = [v in needed for v in eqn.outvars]
+            outs = _evaluate(*call, operands, wants)
+        else:
+            outs = _bind(eqn, operands)
         values.update(zip(eqn.outvars, outs, strict=True))
-
-    leaves = [
-        None if bad else read(v) for v, bad in zip(jaxpr.outvars, depends, strict=True)
+    return [
+        read(v) if want and not (_is_var(v) and v in tainted) else _UNKNOWN
+        for v, want in zip(jaxpr.outvars, wanted, strict=True)
     ]
-    return jax.tree.unflatten(jax.tree.structure(out_shape), leaves), depends
+
+
+def _bind(eqn: Any, operands: Sequence[Any]) -> Any:
+    params = eqn.primitive.get_bind_params(eqn.params)
+    # JAX before 0.10 gives functions among the parameters separately.
+    subfuns, params = params if isinstance(params, tuple) else ((), params)
+    out = eqn.primitive.bind(*subfuns, *operands, **params)
+    return out if eqn.primitive.multiple_results else [out]
 
 
 def _is_var(v: Any) -> bool:

@@ -5,15 +5,16 @@ root key folded with a 32-bit number that stands for the path of the scope and f
 many keys of the stream were drawn there before. Nothing else enters, so a new layer
 changes no other layer's keys.
 
-The number is a *sum* of one hash per path component. A sum can be taken in parts: a
-lifted `jit` passes the part that belongs to the path outside as an argument, so one
-compilation serves every place where a module is used.
+The number is a *rolling* hash of the names: that of a path is computed from that of its
+first part and from the rest. A lifted `jit` passes the number of the path outside as an
+argument, so one compilation serves every place, at any depth, where a module is used.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import jax
@@ -24,24 +25,48 @@ __all__ = ["DrawCounts", "Path", "draw_key", "is_key", "path_number"]
 Path: TypeAlias = tuple[str, ...]
 
 _MASK = 0xFFFFFFFF
+_BASE = 0x9E3779B1  # odd, so that no part of a number is lost by multiplying
 
 
 @functools.lru_cache(maxsize=65536)
-def _component_number(position: int, name: str) -> int:
-    digest = hashlib.blake2s(f"{position}/{name}".encode(), digest_size=4).digest()
+def _hashed(text: str) -> int:
+    digest = hashlib.blake2s(text.encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little")
 
 
-def path_number(path: Path) -> int:
-    """The part of the folded number that stands for a path.
+def _extended(number: int, texts: Iterable[str]) -> int:
+    for text in texts:
+        number = (number * _BASE + _hashed(text)) & _MASK
+    return number
+
+
+def _texts(path: Path) -> tuple[str, ...]:
+    # Marked, so that no name is taken for the count of a draw.
+    return tuple([f"name/{name}" for name in path])
+
+
+def _from_offset(offset: Any, texts: tuple[str, ...]) -> Any:
+    """`_extended`, for a number that is an array."""
+    if not texts:
+        return offset
+    factor = np.uint32(pow(_BASE, len(texts), _MASK + 1))
+    return offset * factor + np.uint32(_extended(0, texts))
+
+
+def path_number(path: Path, offset: Any = None, offset_path: Path = ()) -> Any:
+    """The number that stands for a path.
 
     Args:
         path: the names from the root to a scope.
+        offset: None, or the number of `offset_path`, a uint32 scalar.
+        offset_path: the first components of `path` that `offset` stands for.
 
     Returns:
-        An integer below 2**32.
+        A uint32 scalar.
     """
-    return sum(_component_number(i, name) for i, name in enumerate(path)) & _MASK
+    if offset is None:
+        return np.uint32(_extended(0, _texts(path)))
+    return _from_offset(offset, _texts(path[len(offset_path) :]))
 
 
 def draw_key(key: Any, path: Path, count: int, offset: Any, offset_path: Path) -> Any:
@@ -51,17 +76,18 @@ def draw_key(key: Any, path: Path, count: int, offset: Any, offset_path: Path) -
         key: the root key of the stream.
         path: the path of the scope that draws.
         count: how many keys of the stream were drawn at the path before.
-        offset: None, or the traced number of `offset_path`, a uint32 scalar.
+        offset: None, or the number of `offset_path`, a uint32 scalar.
         offset_path: the first components of `path` that `offset` stands for.
 
     Returns:
         A key.
     """
-    number = path_number(path) + _component_number(-1, str(count))
+    drawn = f"count/{count}"
     if offset is None:
-        return jax.random.fold_in(key, np.uint32(number & _MASK))
-    number -= path_number(offset_path)
-    return jax.random.fold_in(key, offset + np.uint32(number & _MASK))
+        number = np.uint32(_extended(0, (*_texts(path), drawn)))
+    else:
+        number = _from_offset(offset, (*_texts(path[len(offset_path) :]), drawn))
+    return jax.random.fold_in(key, number)
 
 
 class DrawCounts:

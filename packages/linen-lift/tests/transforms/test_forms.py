@@ -256,8 +256,8 @@ def test_statics_of_decorated_methods():
         @nn.compact
         def __call__(self, x, times):
             for _ in range(times):
-                return nn.Dense(4)(x)
-            return None
+                x = nn.Dense(4)(x)
+            return x
 
     assert len(Decorated().init(KEY, X, 3)["params"]) == 3
     assert len(Decorated().init(KEY, X, times=2)["params"]) == 2

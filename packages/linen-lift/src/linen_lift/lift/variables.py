@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
 from ..filters import (
     CollectionFilter,
@@ -196,16 +195,10 @@ def path_offsets(roots: Any) -> tuple[Any, ...]:
     Returns:
         One scalar per scope, traced where an outer transform made it so.
     """
-    offsets = []
-    for root in roots:
-        outer = root.root
-        number = path_number(root.path)
-        if outer._offset is None:
-            offsets.append(jnp.asarray(np.uint32(number)))
-        else:
-            number -= path_number(outer._offset_path)
-            offsets.append(outer._offset + np.uint32(number & 0xFFFFFFFF))
-    return tuple(offsets)
+    return tuple(
+        jnp.asarray(path_number(r.path, r.root._offset, r.root._offset_path))
+        for r in roots
+    )
 
 
 def add_metadata_axis(
