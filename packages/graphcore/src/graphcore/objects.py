@@ -13,7 +13,7 @@ from typing import Any, TypeVar, overload
 
 from graphcore.copying import deepcopy_node, reduce_node
 from graphcore.owned import OwnedNode
-from graphcore.printing import text
+from graphcore.printing import text, treescope_repr
 from graphcore.registry import UnsortableKeys, register_graph_node_type
 from graphcore.state import key_order
 
@@ -111,6 +111,8 @@ class Object(OwnedNode):
 
     def __repr__(self) -> str:
         return text(self)
+
+    __treescope_repr__ = treescope_repr
 
     # How the registry handles a node. Emptying and filling go past `__setattr__`:
     # whoever calls them has checked the trace.

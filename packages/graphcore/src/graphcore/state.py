@@ -22,7 +22,7 @@ import jax
 from graphcore.content import values_equal
 from graphcore.errors import path_text
 from graphcore.filters import Filter, PathIn, filters_to_predicates
-from graphcore.printing import text
+from graphcore.printing import text, treescope_repr
 from graphcore.variable_state import VariableState
 
 __all__ = [
@@ -250,6 +250,8 @@ class State(MutableMapping[K, Any], Generic[K, L]):
 
     def __repr__(self) -> str:
         return text(self)
+
+    __treescope_repr__ = treescope_repr
 
     def __reduce__(self) -> tuple[Any, ...]:
         if _is_deep(self.raw_mapping):  # pickle recurses

@@ -11,7 +11,7 @@ import jax
 
 from graphcore.content import values_equal
 from graphcore.hashable_mapping import HashableMapping, as_kept
-from graphcore.printing import text
+from graphcore.printing import text, treescope_repr
 from graphcore.variable_impl import VariableImpl, variable_impl
 from graphcore.variable_metadata import as_stored
 
@@ -205,6 +205,8 @@ class VariableState(Generic[A]):
 
     def __repr__(self) -> str:
         return text(self)
+
+    __treescope_repr__ = treescope_repr
 
 
 _set_type = VariableState.__dict__["type"].__set__

@@ -31,7 +31,7 @@ from graphcore.hashable_mapping import (
     as_kept,
 )
 from graphcore.operators import ValueOperators
-from graphcore.printing import text
+from graphcore.printing import text, treescope_repr
 from graphcore.variable_impl import VariableImpl, add_variable_impl
 from graphcore.variable_metadata import HOOKS, VariableMetadata, as_stored
 from graphcore.variable_state import VariableState
@@ -428,6 +428,8 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
 
     def __repr__(self) -> str:
         return text(self)
+
+    __treescope_repr__ = treescope_repr
 
     def __format__(self, spec: str) -> str:
         return format(self.value, spec) if spec else str(self)
