@@ -12,19 +12,17 @@ parent. It gets its scope
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import AssignSubModuleError
+from ..scope_tree import Scope
 from .containers import replace
-
-if TYPE_CHECKING:
-    from ..scope import Scope
-    from .base import Module
+from .module_base import ModuleBase
 
 __all__ = ["adopt", "adopt_fields", "bind_to", "register"]
 
 
-def register(parent: Module, child: Module) -> None:
+def register(parent: Any, child: Any) -> None:
     """Gives a module that was just made in a method of `parent` its place.
 
     Args:
@@ -56,7 +54,7 @@ def register(parent: Module, child: Module) -> None:
     _bind_below(parent, child, name)
 
 
-def _bind_below(parent: Module, child: Module, name: str) -> None:
+def _bind_below(parent: Any, child: Any, name: str) -> None:
     assert parent.scope is not None
     scope = parent.scope.push(name)
     parent._state.children[name] = child
@@ -64,7 +62,7 @@ def _bind_below(parent: Module, child: Module, name: str) -> None:
     bind_to(child, scope)
 
 
-def bind_to(module: Module, scope: Scope) -> None:
+def bind_to(module: Any, scope: Scope) -> None:
     """Gives a module its scope, and places to the modules in its fields.
 
     Args:
@@ -75,16 +73,14 @@ def bind_to(module: Module, scope: Scope) -> None:
     adopt_fields(module)
 
 
-def adopt_fields(module: Module) -> None:
+def adopt_fields(module: Any) -> None:
     """Gives places to the modules in the fields of a bound module."""
-    from .base import Module
-
     attributes = module.__dict__
     scope = attributes["scope"]
     adopted = False
     for name in module._field_names:
         value = attributes.get(name)
-        new = replace(value, (Module,), _Adopter(module, name), freeze=True)
+        new = replace(value, (ModuleBase,), _Adopter(module, name), freeze=True)
         if new is not value:
             attributes[name] = new
             adopted = True
@@ -94,7 +90,7 @@ def adopt_fields(module: Module) -> None:
         scope._reserved = {}
 
 
-def adopt(module: Module, name: str, value: Any) -> Any:
+def adopt(module: Any, name: str, value: Any) -> Any:
     """Gives places to the modules in an attribute that is assigned in `setup`.
 
     Args:
@@ -105,9 +101,7 @@ def adopt(module: Module, name: str, value: Any) -> Any:
     Returns:
         The value with adopted modules; lists and dicts of modules become immutable.
     """
-    from .base import Module
-
-    return replace(value, (Module,), _Adopter(module, name), freeze=True)
+    return replace(value, (ModuleBase,), _Adopter(module, name), freeze=True)
 
 
 class _Adopter:
@@ -115,18 +109,18 @@ class _Adopter:
 
     __slots__ = ("name", "owner")
 
-    def __init__(self, owner: Module, name: str) -> None:
+    def __init__(self, owner: Any, name: str) -> None:
         self.owner = owner
         self.name = name
 
-    def __call__(self, child: Module, suffix: str) -> Module:
+    def __call__(self, child: Any, suffix: str) -> Any:
         if child.scope is not None:
             return child  # it has its place elsewhere, and is shared
         owner = self.owner
         if child.parent is None:
             known = owner._state.adopted.get(id(child))
             if known is not None:
-                clone: Module = known[1]
+                clone: Any = known[1]
                 return clone
             original, child = child, child.clone()
             # The original is kept so that its identity stays its own.

@@ -8,30 +8,34 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from .. import scope as scopes
 from ..errors import (
-    ApplyModuleInvalidMethodError,
     AssignSubModuleError,
     CallCompactUnboundModuleError,
     CallSetupUnboundModuleError,
     CallUnbindOnUnboundModuleError,
-    DescriptorAttributeError,
     IncorrectPostInitOverrideError,
-    InvalidInstanceModuleError,
     SetAttributeFrozenModuleError,
     SetAttributeInModuleSetupError,
 )
-from ..filters import CollectionFilter, DenyList, union_filters
+from ..filters import CollectionFilter, DenyList
 from ..scope import Scope, Variable
 from .adoption import adopt, bind_to, register
 from .containers import replace
 from .context import context
 from .definition import RESERVED, define
+from .module_base import ModuleBase
+from .preparation import (
+    CaptureFilter,
+    check_instance,
+    descriptor_value,
+    prepare,
+)
 from .state import State
 
 __all__ = ["Module"]
@@ -40,8 +44,6 @@ M = TypeVar("M", bound="Module")
 
 _UNSPECIFIED: Any = type("_Unspecified", (), {"__repr__": lambda _: "<unspecified>"})()
 
-CaptureFilter = bool | Callable[["Module", str], bool]
-
 INIT_MUTABLE = DenyList("intermediates")
 
 
@@ -49,12 +51,7 @@ def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     return (*values, value)
 
 
-@dataclass_transform(kw_only_default=False, field_specifiers=(dataclasses.field,))
-class _Dataclass:
-    """Tells type checkers that what inherits from this is a dataclass."""
-
-
-class Module(_Dataclass):
+class Module(ModuleBase):
     """The base of all modules.
 
     A subclass with annotated fields becomes a dataclass. Its submodules and variables
@@ -149,7 +146,7 @@ class Module(_Dataclass):
             if name in attributes:
                 return attributes[name]
         if hasattr(cls, name):
-            return _descriptor_value(self, name)
+            return descriptor_value(self, name)
         if attributes["scope"] is None and self._has_setup:
             raise CallSetupUnboundModuleError(cls.__name__, name)
         raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
@@ -256,7 +253,7 @@ class Module(_Dataclass):
         Raises:
             InvalidInstanceModuleError: if called on a class.
         """
-        _check_instance(self, "bind")
+        check_instance(self, "bind")
         return self.clone(parent=scopes.bind(variables, rngs, mutable))
 
     def unbind(self: M) -> tuple[M, dict[str, Any]]:
@@ -384,7 +381,7 @@ class Module(_Dataclass):
             >>> variables['params']['kernel'].shape
             (3, 2)
         """
-        _check_instance(self, "init")
+        check_instance(self, "init")
         return self.init_with_output(
             rngs,
             *args,
@@ -467,7 +464,7 @@ class Module(_Dataclass):
         """
         from .summary import tabulate
 
-        _check_instance(self, "tabulate")
+        check_instance(self, "tabulate")
         return tabulate(
             self,
             rngs,
@@ -689,84 +686,3 @@ dataclasses.dataclass(unsafe_hash=True, repr=False)(Module)
 
 def _path(module: Module) -> str:
     return "unbound" if module.scope is None else module.scope.path_text
-
-
-def _descriptor_value(module: Module, name: str) -> Any:
-    """What a property gives; Python hid why it raised AttributeError."""
-    descriptor = getattr(type(module), name)
-    if not hasattr(descriptor, "__get__"):
-        return descriptor
-    try:
-        return descriptor.__get__(module, type(module))
-    except AttributeError as error:
-        raise DescriptorAttributeError(type(module).__name__, name) from error
-
-
-def _check_instance(module: Any, method: str) -> None:
-    if not isinstance(module, Module):
-        raise InvalidInstanceModuleError(module, method)
-
-
-def method_of(module: Module, method: Any) -> Callable[..., Any]:
-    """The function of a module that `method=` stands for.
-
-    Args:
-        module: a module.
-        method: None, a name, a method of it or of its class, or a function of it.
-
-    Raises:
-        ApplyModuleInvalidMethodError: if it is none of these.
-    """
-    cls = type(module)
-    if method is None:
-        method = "__call__"
-    if isinstance(method, str):
-        # Not `getattr`: a class can be called although its instances cannot.
-        found = next(
-            (b.__dict__[method] for b in cls.__mro__ if method in b.__dict__), 0
-        )
-        if not callable(found):
-            attribute = method
-            if method == "__call__":
-                raise ApplyModuleInvalidMethodError(cls.__name__, method)
-
-            # Perhaps setup makes it: a submodule, for example.
-            def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-                target = getattr(module, attribute, None)
-                if not callable(target):
-                    raise ApplyModuleInvalidMethodError(cls.__name__, attribute)
-                return target(*args, **kwargs)
-
-            return call
-        named: Callable[..., Any] = found
-        return named
-    if isinstance(method, (Module, type)) or not callable(method):
-        raise ApplyModuleInvalidMethodError(cls.__name__, method)
-    unbound: Callable[..., Any] = getattr(method, "__func__", method)
-    return unbound
-
-
-def _call_only(_: Module, method_name: str) -> bool:
-    return method_name == "__call__"
-
-
-def prepare(
-    module: Module, action: str, method: Any, mutable: Any, capture: CaptureFilter
-) -> tuple[Callable[..., Any], CollectionFilter, dict[str, Any]]:
-    """A scope function that calls a method of a module, and how to run it."""
-    _check_instance(module, action)
-    fn = method_of(module, method)
-    flags: dict[str, Any] = {}
-    if capture is not False:
-        flags["capture_intermediates"] = _call_only if capture is True else capture
-        mutable = union_filters(mutable, "intermediates")
-
-    def run(scope: Scope, *args: Any, **kwargs: Any) -> Any:
-        # A call from inside of another module's method starts a tree of its own.
-        outer, context.modules = context.modules, []
-        try:
-            return fn(module.clone(parent=scope), *args, **kwargs)
-        finally:
-            context.modules = outer
-
-    return run, mutable, flags

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
@@ -14,9 +14,6 @@ from ..errors import (
     NameInUseError,
 )
 from .context import InterceptorContext, context, named_calls
-
-if TYPE_CHECKING:
-    from .base import Module
 
 __all__ = ["call_method", "wrap_method"]
 
@@ -35,7 +32,7 @@ def wrap_method(fn: Callable[..., Any]) -> Callable[..., Any]:
     name_scope = getattr(fn, "_compact_name_scope", False)
 
     @functools.wraps(fn)
-    def method(self: Module, /, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if name_scope:
             return _in_name_scope(self, fn, name, args, kwargs)
         return call_method(self, fn, name, compact, True, args, kwargs)
@@ -46,7 +43,7 @@ def wrap_method(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def call_method(
-    module: Module,
+    module: Any,
     fn: Callable[..., Any],
     name: str,
     compact: bool,
@@ -107,7 +104,7 @@ def call_method(
 
 
 def _intercepted(
-    module: Module,
+    module: Any,
     fn: Callable[..., Any],
     name: str,
     args: tuple[Any, ...],
@@ -136,7 +133,7 @@ def _with_interceptor(
 
 
 def _in_name_scope(
-    module: Module,
+    module: Any,
     fn: Callable[..., Any],
     name: str,
     args: tuple[Any, ...],

@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from .base import Module
+from typing import Any, NamedTuple
 
 __all__ = [
     "Interceptor",
@@ -30,7 +27,7 @@ class InterceptorContext(NamedTuple):
         orig_method: the method itself, bound to the module, without interceptors.
     """
 
-    module: Module
+    module: Any
     method_name: str
     orig_method: Callable[..., Any]
 
@@ -42,7 +39,7 @@ Interceptor = Callable[
 
 class _Context(threading.local):
     def __init__(self) -> None:
-        self.modules: list[Module] = []
+        self.modules: list[Any] = []
         self.interceptors: tuple[Interceptor, ...] = ()
         self.named_call: bool | None = None
 

@@ -1,0 +1,112 @@
+"""What a call of a module from outside means: which method, and how to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import (
+    ApplyModuleInvalidMethodError,
+    DescriptorAttributeError,
+    InvalidInstanceModuleError,
+)
+from ..filters import CollectionFilter, union_filters
+from ..scope_tree import Scope
+from .context import context
+from .module_base import ModuleBase
+
+__all__ = [
+    "CaptureFilter",
+    "check_instance",
+    "descriptor_value",
+    "method_of",
+    "prepare",
+]
+
+CaptureFilter = bool | Callable[[Any, str], bool]
+
+
+def method_of(module: ModuleBase, method: Any) -> Callable[..., Any]:
+    """The function of a module that `method=` stands for.
+
+    Args:
+        module: a module.
+        method: None, a name, a method of it or of its class, or a function of it.
+
+    Raises:
+        ApplyModuleInvalidMethodError: if it is none of these.
+    """
+    cls = type(module)
+    if method is None:
+        method = "__call__"
+    if isinstance(method, str):
+        # Not `getattr`: a class can be called although its instances cannot.
+        found = next(
+            (b.__dict__[method] for b in cls.__mro__ if method in b.__dict__), 0
+        )
+        if not callable(found):
+            attribute = method
+            if method == "__call__":
+                raise ApplyModuleInvalidMethodError(cls.__name__, method)
+
+            # Perhaps setup makes it: a submodule, for example.
+            def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+                target = getattr(module, attribute, None)
+                if not callable(target):
+                    raise ApplyModuleInvalidMethodError(cls.__name__, attribute)
+                return target(*args, **kwargs)
+
+            return call
+        named: Callable[..., Any] = found
+        return named
+    if isinstance(method, (ModuleBase, type)) or not callable(method):
+        raise ApplyModuleInvalidMethodError(cls.__name__, method)
+    unbound: Callable[..., Any] = getattr(method, "__func__", method)
+    return unbound
+
+
+def descriptor_value(module: Any, name: str) -> Any:
+    """What a property gives; Python hid why it raised AttributeError."""
+    descriptor = getattr(type(module), name)
+    if not hasattr(descriptor, "__get__"):
+        return descriptor
+    try:
+        return descriptor.__get__(module, type(module))
+    except AttributeError as error:
+        raise DescriptorAttributeError(type(module).__name__, name) from error
+
+
+def check_instance(module: Any, method: str) -> None:
+    """Refuses what is no instance of a module.
+
+    Raises:
+        InvalidInstanceModuleError: if it is none.
+    """
+    if not isinstance(module, ModuleBase):
+        raise InvalidInstanceModuleError(module, method)
+
+
+def _call_only(_: Any, method_name: str) -> bool:
+    return method_name == "__call__"
+
+
+def prepare(
+    module: Any, action: str, method: Any, mutable: Any, capture: CaptureFilter
+) -> tuple[Callable[..., Any], CollectionFilter, dict[str, Any]]:
+    """A scope function that calls a method of a module, and how to run it."""
+    check_instance(module, action)
+    fn = method_of(module, method)
+    flags: dict[str, Any] = {}
+    if capture is not False:
+        flags["capture_intermediates"] = _call_only if capture is True else capture
+        mutable = union_filters(mutable, "intermediates")
+
+    def run(scope: Scope, *args: Any, **kwargs: Any) -> Any:
+        # A call from inside of another module's method starts a tree of its own.
+        outer, context.modules = context.modules, []
+        try:
+            return fn(module.clone(parent=scope), *args, **kwargs)
+        finally:
+            context.modules = outer
+
+    return run, mutable, flags

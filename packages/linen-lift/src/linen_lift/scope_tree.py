@@ -1,0 +1,672 @@
+"""Scopes: positions in a tree of named collections of variables.
+
+A *variable* lives in a *collection* (`params`, `batch_stats`, ...), under a path of
+names. A `Scope` stands at one path and sees all collections there. It reads and, where
+a collection is *mutable*, writes variables, draws keys from random streams, and opens
+child scopes. `init` and `apply` turn a function of a scope into a pure function of
+variables.
+
+All scopes of one tree share a *root*, which holds the nested dicts, what is mutable,
+and the trace that was running when it was made. A lifted transform
+(`linen_lift.lift`) makes a new root inside the JAX transform, at the same path; a
+scope that is used under another trace than its root's is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+from graphcore._jax import current_trace
+
+from .errors import (
+    InvalidRngError,
+    InvalidScopeError,
+    JaxTransformError,
+    ModifyScopeVariableError,
+    NameInUseError,
+    ScopeCollectionNotFound,
+    ScopeParamNotFoundError,
+    ScopeParamShapeError,
+    ScopeVariableNotFoundError,
+)
+from .filters import (
+    CollectionFilter,
+    in_filter,
+)
+from .frozen_dict import unfreeze
+from .rng import DrawCounts, Path, draw_key, is_key
+from .scope_variable import Variable, unboxed
+from .shapes import initial_shapes
+
+__all__ = ["Scope"]
+
+_MISSING: Any = object()
+
+
+class Scope:
+    """A position in a tree of variables.
+
+    Args:
+        variables: `{collection: nested dict}`; for a scope without a parent.
+        rngs: root keys of the random streams by name.
+        name: the last name of the path.
+        mutable: which collections may be written.
+        parent: the scope that this one is in; its variables are used.
+        path: the names from the root.
+        debug_path: the path with the lifted transforms on the way.
+        flags: values for `get_flag`, seen by all scopes below.
+
+    Example:
+        >>> import linen_lift as nn, jax.numpy as jnp
+        >>> scope = nn.scope.Scope({'params': {'dense': {'bias': jnp.ones(2)}}})
+        >>> scope.push('dense').get_variable('params', 'bias').tolist()
+        [1.0, 1.0]
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_counts",
+        "_entry",
+        "_fixed",
+        "_offset",
+        "_offset_path",
+        "_relative",
+        "_reserved",
+        "_trace",
+        "_valid",
+        "_variables",
+        "debug_path",
+        "flags",
+        "mutable",
+        "name",
+        "parent",
+        "path",
+        "rngs",
+        "root",
+    )
+
+    def __init__(
+        self,
+        variables: Mapping[str, Any],
+        rngs: Any = None,
+        name: str | None = None,
+        mutable: CollectionFilter = False,
+        parent: Scope | None = None,
+        path: Iterable[str] = (),
+        debug_path: Iterable[str] = (),
+        flags: Mapping[Any, Any] | None = None,
+    ) -> None:
+        if parent is not None:
+            if variables:
+                raise ValueError(
+                    "A scope with a parent uses the parent's variables; pass {}."
+                )
+            if name is None:
+                raise ValueError("A scope with a parent needs a name.")
+            self._open_below(parent, name)
+            return
+        self.name = name
+        self.parent: Scope | None = None
+        self.root = self
+        self.path: Path = tuple(path)
+        self.debug_path: Path = tuple(debug_path) or self.path
+        self.rngs = checked_rngs(rngs)
+        self.mutable = mutable
+        self.flags = dict(flags or {})
+        self._relative: Path = ()
+        self._variables = {
+            col: unfreeze(tree) if in_filter(mutable, col) else tree
+            for col, tree in variables.items()
+        }
+        # What `reserve` took (cleared for each call of a compact method), and what
+        # setup and fields of a module took for good.
+        self._reserved: dict[str, tuple[str | None, ...]] = {}
+        self._fixed: dict[str, tuple[str | None, ...]] = {}
+        self._valid = True
+        self._trace = current_trace()
+        self._counts = DrawCounts()
+        self._offset: Any = None
+        self._offset_path: Path = ()
+        self._entry: Mapping[str, Any] = {}
+
+    def _open_below(self, parent: Scope, name: str) -> None:
+        self.name = name
+        self.parent = parent
+        self.root = parent.root
+        self.path = (*parent.path, name)
+        self.debug_path = (*parent.debug_path, name)
+        self.rngs = parent.rngs
+        self.mutable = parent.mutable
+        self.flags = parent.flags
+        self._relative = (*parent._relative, name)
+        self._reserved = {}
+        self._fixed = {}
+        self._valid = True
+        self._counts = parent._counts
+
+    def _reopen(
+        self,
+        variables: Mapping[str, Any],
+        rngs: Mapping[str, Any],
+        mutable: CollectionFilter,
+        label: str,
+        offset: Any = None,
+    ) -> Scope:
+        """A root at this scope's path, for the inside of a lifted transform."""
+        new = Scope.__new__(Scope)
+        new.name = self.name
+        new.parent = None
+        new.root = new
+        new.path = self.path
+        new.debug_path = (
+            (*self.debug_path[:-1], f"{label}({self.debug_path[-1]})")
+            if self.debug_path
+            else (f"{label}()",)
+        )
+        new.rngs = dict(rngs)
+        new.mutable = mutable
+        new.flags = self.flags
+        new._relative = ()
+        new._variables = dict(variables)
+        # What came in, to tell later what was changed.
+        new._entry = variables
+        new._reserved = dict(self._reserved)
+        new._fixed = {}
+        new._valid = True
+        new._trace = current_trace()
+        new._counts = DrawCounts(self._counts)
+        root = self.root
+        if offset is None:
+            new._offset, new._offset_path = root._offset, root._offset_path
+        else:
+            new._offset, new._offset_path = offset, self.path
+        return new
+
+    def _hollow(self, label: str) -> Scope:
+        """The same place with nothing in it that could be a tracer."""
+        new = self._reopen({}, {}, self.mutable, label)
+        new._offset, new._offset_path = None, ()
+        # What happens outside afterwards must not change what a later trace draws.
+        new._counts = self._counts.snapshot()
+        return new
+
+    # --- where it is ------------------------------------------------------------
+
+    @property
+    def path_text(self) -> str:
+        """The path as text, with a leading slash."""
+        return "/" + "/".join(self.path)
+
+    def __repr__(self) -> str:
+        return f"Scope(/{'/'.join(self.debug_path)})"
+
+    def __eq__(self, other: object) -> bool:
+        # Two scopes are the same place if they read and write the same variables.
+        if not isinstance(other, Scope):
+            return NotImplemented
+        return self.root is other.root and self._relative == other._relative
+
+    def __hash__(self) -> int:
+        return hash((id(self.root), self._relative))
+
+    def has_flag(self, key: Any) -> bool:
+        """Whether a flag is set.
+
+        Args:
+            key: the flag.
+        """
+        return key in self.flags
+
+    def get_flag(self, key: Any, default: Any = _MISSING) -> Any:
+        """The value of a flag.
+
+        Args:
+            key: the flag.
+            default: what to return if it is not set.
+
+        Raises:
+            KeyError: if it is not set and no default is given.
+        """
+        if key in self.flags:
+            return self.flags[key]
+        if default is _MISSING:
+            raise KeyError(f"Flag {key!r} is not set in the scope {self.path_text}.")
+        return default
+
+    # --- validity ---------------------------------------------------------------
+
+    def invalidate(self) -> None:
+        """Refuses every later use of this scope and, for a root, of all below."""
+        self._valid = False
+
+    @contextlib.contextmanager
+    def temporary(self) -> Iterator[Scope]:
+        """A context manager that invalidates the scope at its end."""
+        try:
+            yield self
+        finally:
+            self.invalidate()
+
+    def _check_valid(self) -> None:
+        if not (self._valid and self.root._valid):
+            raise InvalidScopeError(self.path_text)
+
+    def _check_usable(self, action: str, name: str | None = None) -> None:
+        root = self.root
+        if not (self._valid and root._valid):
+            raise InvalidScopeError(self.path_text)
+        if current_trace() != root._trace:
+            named = action if name is None else f'{action} "{name}"'
+            raise JaxTransformError(named, self.path_text)
+
+    # --- names ------------------------------------------------------------------
+
+    def name_reserved(self, name: str, col: str | None = None) -> bool:
+        """Whether `reserve(name, col)` would fail.
+
+        Args:
+            name: a name.
+            col: the collection of a variable; None for a child scope.
+        """
+        for taken in (self._reserved.get(name), self._fixed.get(name)):
+            if taken is not None and (col is None or None in taken or col in taken):
+                return True
+        return False
+
+    def reserve(self, name: str, col: str | None = None) -> None:
+        """Takes a name, so that nothing else can have it.
+
+        Variables of different collections may share a name; a child scope shares
+        its name with nothing.
+
+        Args:
+            name: the name.
+            col: the collection of a variable; None for a child scope.
+
+        Raises:
+            NameInUseError: if the name is taken.
+        """
+        reserved = self._reserved
+        taken = reserved.get(name)
+        if taken is None and name not in self._fixed:
+            if not isinstance(name, str):
+                raise TypeError(f"A name must be a string, found {name!r}.")
+            reserved[name] = (col,)
+            return
+        if self.name_reserved(name, col):
+            kind = "submodule" if col is None else f'variable in collection "{col}"'
+            raise NameInUseError(kind, name, self.path_text)
+        reserved[name] = (*(taken or ()), col)
+
+    def default_name(self, prefix: str) -> str:
+        """The first free name among prefix + '0', prefix + '1', ...
+
+        Args:
+            prefix: how the name starts.
+        """
+        i = 0
+        while self.name_reserved(f"{prefix}{i}"):
+            i += 1
+        return f"{prefix}{i}"
+
+    def push(
+        self, name: str | None = None, prefix: str = "", reuse: bool = False
+    ) -> Scope:
+        """Opens a child scope.
+
+        Args:
+            name: its name; None for a default one.
+            prefix: how a default name starts.
+            reuse: whether the name may be in use already.
+
+        Returns:
+            The child.
+
+        Raises:
+            NameInUseError: if the name is taken and `reuse` is False.
+        """
+        self._check_usable("open a scope", name)
+        if name is None:
+            name = self.default_name(prefix)
+        if not reuse:
+            self.reserve(name)
+        elif name not in self._reserved:
+            self._reserved[name] = (None,)
+        return self._child_scope(name)
+
+    def _child_scope(self, name: str) -> Scope:
+        child = Scope.__new__(Scope)
+        child._open_below(self, name)
+        return child
+
+    def child(
+        self,
+        fn: Callable[..., Any],
+        name: str | None = None,
+        prefix: str | None = None,
+        named_call: bool = True,
+        **partial_kwargs: Any,
+    ) -> Callable[..., Any]:
+        """Binds a function of a scope to a child scope.
+
+        Each call of the result uses the same variables.
+
+        Args:
+            fn: a function whose first argument is a scope.
+            name: the child's name; None for a default one.
+            prefix: how a default name starts; None for the function's name.
+            named_call: whether the operations of `fn` carry the name in profiles.
+            **partial_kwargs: keyword arguments for every call.
+
+        Returns:
+            `fn` without its first argument.
+        """
+        if name is None:
+            if prefix is None:
+                prefix = f"{fn.__name__}_" if hasattr(fn, "__name__") else ""
+            name = self.default_name(prefix)
+        scope, label = self.push(name), name
+
+        @functools.wraps(fn)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            kwargs = {**partial_kwargs, **kwargs}
+            if not named_call:
+                return fn(scope.rewound(), *args, **kwargs)
+            with jax.named_scope(label):
+                return fn(scope.rewound(), *args, **kwargs)
+
+        return wrapper
+
+    def rewound(self, rewind_rngs: bool = False) -> Scope:
+        """The same place, with all names free again.
+
+        Args:
+            rewind_rngs: whether streams start over as well.
+
+        Returns:
+            A scope with the same variables.
+        """
+        self._check_valid()
+        new = Scope.__new__(Scope)
+        for slot in Scope.__slots__:
+            if slot != "__weakref__" and hasattr(self, slot):
+                setattr(new, slot, getattr(self, slot))
+        new._reserved, new._fixed = {}, {}
+        if rewind_rngs:
+            new._counts = DrawCounts()
+        return new
+
+    # --- random streams ---------------------------------------------------------
+
+    def has_rng(self, name: str) -> bool:
+        """Whether a stream was given under this name.
+
+        Args:
+            name: the name of a stream.
+        """
+        return name in self.rngs
+
+    def make_rng(self, name: str = "params") -> jax.Array:
+        """Draws a key.
+
+        The key depends on the root key of the stream, on the path of this scope and
+        on how many keys of the stream were drawn here before.
+
+        Args:
+            name: the name of a stream. `params` is used if it was not given.
+
+        Returns:
+            A key that no other draw returns.
+
+        Raises:
+            InvalidRngError: if neither the stream nor `params` was given.
+            JaxTransformError: inside a JAX transform that is not lifted.
+        """
+        self._check_usable("draw a key of stream", name)
+        rngs = self.rngs
+        if name not in rngs:
+            if "params" not in rngs:
+                raise InvalidRngError.missing(name, self.path_text, rngs)
+            name = "params"
+        count = self._counts.next((self.path, name))
+        root = self.root
+        key: jax.Array = draw_key(
+            rngs[name], self.path, count, root._offset, root._offset_path
+        )
+        return key
+
+    # --- variables --------------------------------------------------------------
+
+    def _collection(self, col: str) -> Any:
+        """The mapping with this scope's part of a collection, or None."""
+        node = self.root._variables.get(col)
+        try:
+            for name in self._relative:
+                if node is None:
+                    return None
+                node = node.get(name)
+        except AttributeError:  # a variable where a child scope was expected
+            return None
+        return node if isinstance(node, (dict, Mapping)) else None
+
+    def _lookup(self, col: str, name: str) -> Any:
+        node = self.root._variables.get(col)
+        try:
+            for part in self._relative:
+                node = node[part]  # type: ignore[index]
+            return node[name]  # type: ignore[index]
+        except (KeyError, TypeError, IndexError):
+            return _MISSING
+
+    def is_mutable_collection(self, col: str) -> bool:
+        """Whether a collection may be written.
+
+        Args:
+            col: its name.
+        """
+        mutable = self.mutable
+        return mutable is True or (mutable is not False and in_filter(mutable, col))
+
+    def is_collection_empty(self, col: str) -> bool:
+        """Whether a collection has nothing here.
+
+        Args:
+            col: its name.
+        """
+        return not self._collection(col)
+
+    def has_variable(self, col: str, name: str) -> bool:
+        """Whether a variable exists here.
+
+        Args:
+            col: its collection.
+            name: its name.
+        """
+        self._check_valid()
+        return self._lookup(col, name) is not _MISSING
+
+    def get_variable(self, col: str, name: str, default: Any = None) -> Any:
+        """The value of a variable, in its box if it has one.
+
+        Args:
+            col: its collection.
+            name: its name.
+            default: what to return if it does not exist.
+        """
+        self._check_valid()
+        value = self._lookup(col, name)
+        return default if value is _MISSING else value
+
+    def put_variable(self, col: str, name: str, value: Any) -> None:
+        """Stores a value.
+
+        Args:
+            col: the collection, which must be mutable.
+            name: the name of the variable; created if need be.
+            value: a pytree.
+
+        Raises:
+            ModifyScopeVariableError: if the collection is not mutable.
+            JaxTransformError: inside a JAX transform that is not lifted.
+        """
+        self._check_usable(f'write into collection "{col}" the variable', name)
+        if not self.is_mutable_collection(col):
+            raise ModifyScopeVariableError(col, name, self.path_text)
+        node = self.root._variables.setdefault(col, {})
+        for part in self._relative:
+            inner = node.get(part)
+            if not isinstance(inner, dict):
+                if inner is not None and not isinstance(inner, Mapping):
+                    raise NameInUseError("submodule", part, self.path_text)
+                inner = node[part] = unfreeze(inner) if inner else {}
+            node = inner
+        node[name] = value
+
+    def variable(
+        self,
+        col: str,
+        name: str,
+        init_fn: Callable[..., Any] | None = None,
+        *init_args: Any,
+        unbox: bool = True,
+        **init_kwargs: Any,
+    ) -> Variable[Any]:
+        """Declares a variable, and creates it if it does not exist.
+
+        Args:
+            col: its collection.
+            name: its name; unique among the collection's here.
+            init_fn: makes the first value.
+            *init_args: arguments of `init_fn`.
+            unbox: whether `value` looks through axis metadata.
+            **init_kwargs: keyword arguments of `init_fn`.
+
+        Returns:
+            The variable.
+
+        Raises:
+            NameInUseError: if the name is taken.
+            ScopeCollectionNotFound: if it does not exist, nor its collection, and it
+                cannot be created.
+            ScopeVariableNotFoundError: if it does not exist and cannot be created.
+            JaxTransformError: inside a JAX transform that is not lifted.
+        """
+        self._check_usable(f'declare in collection "{col}" the variable', name)
+        self.reserve(name, col)
+        if self._lookup(col, name) is _MISSING:
+            if init_fn is None or not self.is_mutable_collection(col):
+                if self.is_collection_empty(col):
+                    raise ScopeCollectionNotFound(col, name, self.path_text)
+                raise ScopeVariableNotFoundError(col, name, self.path_text)
+            self.put_variable(col, name, init_fn(*init_args, **init_kwargs))
+        return Variable(self, col, name, unbox)
+
+    def param(
+        self,
+        name: str,
+        init_fn: Callable[..., Any],
+        *init_args: Any,
+        unbox: bool = True,
+        **init_kwargs: Any,
+    ) -> Any:
+        """Declares a parameter and returns its value.
+
+        Args:
+            name: its name; unique among the parameters here.
+            init_fn: makes the first value from a key and the other arguments.
+            *init_args: arguments of `init_fn` after the key.
+            unbox: whether to return the value without its axis metadata.
+            **init_kwargs: keyword arguments of `init_fn`.
+
+        Returns:
+            The value.
+
+        Raises:
+            NameInUseError: if the name is taken.
+            ScopeCollectionNotFound: if there are no parameters here and none can be
+                created.
+            ScopeParamNotFoundError: if the parameter does not exist and cannot be
+                created.
+            ScopeParamShapeError: if it has another shape than `init_fn` makes.
+            JaxTransformError: inside a JAX transform that is not lifted.
+        """
+        self._check_usable('declare in collection "params" the parameter', name)
+        self.reserve(name, "params")
+        value = self._lookup("params", name)
+        if value is _MISSING:
+            if not self.is_mutable_collection("params"):
+                if self.is_collection_empty("params"):
+                    raise ScopeCollectionNotFound("params", name, self.path_text)
+                raise ScopeParamNotFoundError(name, self.path_text)
+            value = init_fn(self.make_rng("params"), *init_args, **init_kwargs)
+            self.put_variable("params", name, value)
+            return unboxed(value) if unbox else value
+        out = unboxed(value) if unbox else value
+        # An array is its own only leaf; asking JAX for the leaves costs more.
+        shape = getattr(out, "shape", None)
+        found = (shape,) if type(shape) is tuple else _leaf_shapes(value)
+        key = self.rngs.get("params")
+        expected = initial_shapes(init_fn, key, init_args, init_kwargs, found)
+        if found != expected:
+            raise ScopeParamShapeError(
+                name, self.path_text, _one(found), _one(expected)
+            )
+        return out
+
+    def variables(self) -> dict[str, Any]:
+        """All collections, as seen from here: `{collection: nested dict}`."""
+        self._check_valid()
+        found = {}
+        for col in self.root._variables:
+            node = self._collection(col)
+            if node:
+                mutable = self.is_mutable_collection(col)
+                found[col] = unfreeze(node) if mutable else node
+        return found
+
+    def mutable_variables(self) -> dict[str, Any]:
+        """The mutable collections, as seen from here."""
+        self._check_valid()
+        found = {}
+        for col in self.root._variables:
+            node = self._collection(col)
+            if node is not None and self.is_mutable_collection(col):
+                found[col] = unfreeze(node)
+        return found
+
+
+def _leaf_shapes(value: Any) -> tuple[tuple[int, ...], ...]:
+    return tuple(jax.numpy.shape(x) for x in jax.tree.leaves(value))
+
+
+def _one(shapes: tuple[Any, ...]) -> Any:
+    return shapes[0] if len(shapes) == 1 else shapes
+
+
+def checked_rngs(rngs: Any) -> dict[str, Any]:
+    """Root keys by stream, from one key or a mapping.
+
+    Raises:
+        InvalidRngError: if they are neither.
+    """
+    if rngs is None:
+        return {}
+    if not isinstance(rngs, Mapping):
+        if not is_key(rngs):
+            raise InvalidRngError(
+                "rngs must be one key or a mapping from the names of streams to keys, "
+                f"such as {{'params': jax.random.key(0)}}; found {rngs!r}."
+            )
+        return {"params": rngs}
+    for name, key in rngs.items():
+        if not isinstance(name, str) or not is_key(key):
+            raise InvalidRngError(
+                f'Random stream "{name}" needs one key, from jax.random.key or '
+                f"jax.random.PRNGKey; found {key!r}."
+            )
+    return dict(rngs)
