@@ -32,7 +32,7 @@ class Effort:
         is_quick: Whether to leave out what takes long.
     """
 
-    seconds: float = 4.0
+    seconds: float = 2.0
     slice: float = 0.001
     rounds: tuple[int, int] = (9, 301)
     waits: bool = True
