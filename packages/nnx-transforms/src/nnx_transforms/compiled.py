@@ -195,7 +195,11 @@ class CompiledFunction:
         if not outcome.is_in_place:
             return publish(roots, joint, plans, outcome, out, tree)
         if out:
-            chosen = [variables[p] for p in outcome.positions]
+            chosen = (
+                variables[: len(out)]
+                if outcome.is_in_order
+                else [variables[p] for p in outcome.positions]
+            )
             set_values(chosen, out, joint.all_owned(plans))
         return tree
 

@@ -128,6 +128,11 @@ class Outcome:
         """Whether it did nothing but write values, and returned no object."""
         return self.definitions is None and not self.returned
 
+    @functools.cached_property
+    def is_in_order(self) -> bool:
+        """Whether it wrote the first so many variables, in order."""
+        return self.positions == tuple(range(len(self.positions)))
+
     def select(self, order: Sequence[int]) -> Outcome:
         """The same outcome with the written values in another order.
 
