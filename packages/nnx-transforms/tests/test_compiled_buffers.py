@@ -184,3 +184,27 @@ def test_returned_arguments_are_placed():
         assert model.n.value.sharding == whole
     with pytest.raises(ValueError, match="Inconsistent aliasing detected"):
         nnx.jit(lambda m: m, in_shardings=(whole,), out_shardings=split)(make())
+
+
+def test_keyword_arguments_have_the_shardings_of_their_positions():
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    split = NamedSharding(mesh, PartitionSpec("x"))
+    placed = nnx.StateSharding({...: split})
+
+    def f(x, m, k=2):
+        m.value = m.value + x
+        return x * k
+
+    jitted = nnx.jit(f, in_shardings=(split, placed), static_argnames="k")
+    for args, kwargs in (
+        ((), {"x": jnp.ones(8)}),
+        ((jnp.ones(8),), {}),
+        ((jnp.ones(8),), {"k": 3}),
+    ):
+        variable = nnx.Variable(jnp.ones(8))
+        out = jitted(*args, m=variable, **kwargs)
+        assert variable.value.sharding == out.sharding == split
+        assert out[0] == kwargs.get("k", 2)
+    # Without objects, as in JAX.
+    with pytest.raises(ValueError, match="kwargs"):
+        nnx.jit(lambda x: x, in_shardings=split)(x=jnp.ones(8))

@@ -22,6 +22,7 @@ from graphcore.joint import Joint, joint_of
 from graphcore.plans import Plan
 from nnx_transforms.abstract import eval_shape
 from nnx_transforms.ahead_of_time import Lowered, Traced
+from nnx_transforms.arguments import positions_of
 from nnx_transforms.compiled import Arrangement, CompiledFunction, Fill, Options
 from nnx_transforms.explanation import Explanation, Signature
 from nnx_transforms.lifting import (
@@ -166,6 +167,8 @@ class Jitted:
             arguments["static_argnums"],
             arguments["static_argnames"],
         )
+        # Shardings are told by position, so keyword arguments need theirs.
+        self._resolves = arguments["in_shardings"] is not None
         self._is_quick = not self._statics and not self._callee.bound
         self._entries: dict[Any, CompiledFunction] = {}
         self._signature: Signature | None = None
@@ -207,7 +210,7 @@ class Jitted:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         self._explanation = None
-        if self._is_quick:
+        if self._is_quick and not (kwargs and self._resolves):
             # The number of positional arguments matters where others follow.
             key: tuple[Any, ...] = tuple(map(type, args))
             if kwargs:
@@ -273,6 +276,8 @@ class Jitted:
     def _locate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
         """Locates any call; None if there are no objects."""
         statics: dict[Any, Any] = {}
+        if kwargs and self._resolves and remove_objects((args, kwargs))[2]:
+            args, kwargs = positions_of(self.__wrapped__, args, kwargs)
         if self._statics:
             args, kwargs, statics = self._statics.take(args, kwargs)
         plain, skeleton, roots = remove_objects((args, kwargs))
