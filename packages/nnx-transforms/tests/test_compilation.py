@@ -542,3 +542,88 @@ def test_copies_and_pickles(monkeypatch):
     model = Model()
     model.act = module.g
     assert nnx.graphdef(copy.deepcopy(model)) == nnx.graphdef(model)
+
+
+class ForeignVariable:
+    def __init__(self, value):
+        self.value = value
+
+
+class ForeignNode:
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+
+class Refusals:
+    """Counts the writes to foreign objects, and refuses one of them."""
+
+    count, at = 0, None
+
+    @classmethod
+    def next(cls):
+        cls.count += 1
+        if cls.count == cls.at:
+            raise KeyboardInterrupt
+
+    @classmethod
+    def set_value(cls, variable, value):
+        cls.next()
+        variable.value = value
+
+    @classmethod
+    def init(cls, node, pairs):
+        cls.next()
+        vars(node).update(pairs)
+
+
+def test_an_interrupt_while_publishing_takes_everything_back():
+    gc.register_variable_type(
+        ForeignVariable,
+        get_value=lambda x: x.value,
+        set_value=Refusals.set_value,
+        get_metadata=lambda x: {},
+        create=lambda kind, value, metadata: kind(value),
+    )
+    gc.register_graph_node_type(
+        ForeignNode,
+        flatten=lambda node: (sorted(vars(node).items()), None),
+        set_key=setattr,
+        pop_key=lambda node, key: vars(node).pop(key),
+        create_empty=lambda metadata: ForeignNode(),
+        clear=lambda node: vars(node).clear(),
+        init=Refusals.init,
+    )
+
+    def make():
+        inner = ForeignNode(c=ForeignVariable(jnp.ones(3)), k=3)
+        parts = {"a": ForeignVariable(jnp.ones(2)), "p": nnx.Param(jnp.ones(1))}
+        return ForeignNode(inner=inner, many=[ForeignVariable(jnp.ones(1))], **parts)
+
+    def write(node):
+        node.a.value = node.a.value + 1
+        node.p.value = node.p.value + 1
+        node.inner.c.value = node.inner.c.value * 2
+
+    def rebuild(node):
+        write(node)
+        node.new, node.inner.k, node.inner.up = nnx.Param(node.a.value), 4, node
+        node.many.append(nnx.Param(jnp.ones(1)))
+
+    for program in (write, rebuild):
+        jitted = nnx.jit(program)
+        jitted(make())
+        for at in range(1, 100):
+            node = make()
+            before, attributes = snapshot(node), dict(vars(node))
+            Refusals.count, Refusals.at = 0, at
+            try:
+                jitted(node)
+                break
+            except KeyboardInterrupt:
+                Refusals.at = None
+                assert_unchanged(before, node)
+                assert all(vars(node)[key] is x for key, x in attributes.items())
+            finally:
+                Refusals.at = None
+        assert 2 < at < 99
+        assert node.a.value[0] == 2
