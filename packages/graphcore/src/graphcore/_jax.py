@@ -39,4 +39,4 @@ def current_trace() -> TraceState:
         >>> jax.make_jaxpr(lambda: [outside == current_trace()] and ())().jaxpr.eqns
         []
     """
-    return _opaque_trace_state(convention="graphcore")
+    return _opaque_trace_state()

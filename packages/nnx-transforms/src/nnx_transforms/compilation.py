@@ -264,7 +264,7 @@ class Jitted:
                 number = next((n for n, x in enumerate(roots) if x is root), number)
             if number == len(roots):
                 roots.append(root)
-            numbers += (number,)
+            numbers = (*numbers, number)
         joint, plans = joint_of(roots)
         key = joint.definitions, spots, numbers
         function = self._entries.get(key)
