@@ -8,8 +8,8 @@ from small_models import Net
 import nnx_transforms as nnx
 
 treescope = pytest.importorskip("treescope")
-# treescope looks at a class that NumPy is about to remove.
-pytestmark = pytest.mark.filterwarnings("ignore:.*chararray:DeprecationWarning")
+# treescope looks at what NumPy and JAX are about to remove.
+pytestmark = pytest.mark.filterwarnings("default::DeprecationWarning")
 
 
 def test_an_object_shows_its_attributes_and_what_it_shares():
