@@ -7,6 +7,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from tools.bench import peers
 from tools.bench.results import Section, Table
@@ -63,7 +64,6 @@ def draw(sections: Sequence[Section], folder: Path) -> list[Path]:
 
 def _by_size(table: Table) -> Figure:
     """Cost against size on logarithmic axes, a panel for each kind of case."""
-    kinds = list(dict.fromkeys(row.case.rsplit(",", 1)[0] for row in table.rows))
     kinds = list(dict.fromkeys(_kind(row.case) for row in table.rows))
     columns = min(3, len(kinds))
     lines = -(-len(kinds) // columns)
@@ -94,6 +94,8 @@ def _by_size(table: Table) -> Figure:
                 linewidth=0,
             )
         axes.set(xscale="log", yscale="log", xlabel=_axis(table))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_minor_formatter(NullFormatter())
         axes.set_ylabel("seconds" if table.unit == "s" else table.unit)
         axes.grid(alpha=0.25, which="major")
         _tidy(axes, kind)
@@ -177,5 +179,4 @@ _PLOTS: dict[str, Callable[[Table], Figure]] = {
     "tracing-linen": _by_case,
     "donation": _by_case,
     "peak-memory": _by_case,
-    "startup": _by_case,
 }
