@@ -198,7 +198,7 @@ class Dict(Object, MutableMapping[Any, Any]):
         return len(self.__dict__)
 
     # Nodes compare by identity, as any graph node.
-    __eq__ = object.__eq__
+    __eq__ = OwnedNode.__eq__
     __hash__ = object.__hash__
 
 
@@ -272,7 +272,7 @@ class List(Object, MutableSequence[Any]):
     def __add__(self, other: Iterable[Any]) -> List:
         return List([*self._items, *other])
 
-    __eq__ = object.__eq__
+    __eq__ = OwnedNode.__eq__
     __hash__ = object.__hash__
 
     def __getstate__(self) -> Any:

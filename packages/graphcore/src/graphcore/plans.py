@@ -23,6 +23,7 @@ from operator import attrgetter, getitem, is_
 from typing import Any
 
 from graphcore._jax import TraceState, current_trace
+from graphcore.comparing import comparing
 from graphcore.content import static_key
 from graphcore.errors import TraceContextError, path_text
 from graphcore.graphdef import GraphDef, VariableDef, interned
@@ -34,7 +35,6 @@ from graphcore.variable_impl import VariableImpl, find_variable_impl
 from graphcore.variables import (
     OWN,
     Variable,
-    comparing,
     metadata_epoch,
     set_variable_plan,
 )
@@ -43,6 +43,8 @@ from graphcore.walk import Path, Visit, walk
 __all__ = ["Layout", "Plan", "plan_of"]
 
 _dict_of = attrgetter("__dict__")
+# What `==` is for objects that a plan's comparison tells apart.
+_BY_IDENTITY = (Variable.__eq__, OwnedNode.__eq__)
 
 
 class Layout:
@@ -150,8 +152,8 @@ class Plan:
         self._lists = [c for c in visit.containers if not isinstance(c, dict)]
         self._dict_contents = [c.copy() for c in self._dicts]
         self._list_contents = [c.copy() for c in self._lists]
-        # Of children that are variables, a plan's comparison sees whether they are the
-        # same; others could be equal to what took their place, so they are looked at.
+        # Of nodes and variables, a plan's comparison sees whether they are the same;
+        # others could be equal to what took their place, so they are looked at.
         exact = [
             (container, key, child)
             for container in visit.containers
@@ -160,7 +162,7 @@ class Plan:
                 if isinstance(container, dict)
                 else enumerate(container)
             )
-            if getattr(type(child), "__eq__", None) is not Variable.__eq__
+            if getattr(type(child), "__eq__", None) not in _BY_IDENTITY
         ]
         self._exact_containers = [container for container, _, _ in exact]
         self._exact_keys = [key for _, key, _ in exact]

@@ -15,13 +15,13 @@ another one; see `TraceContextError`.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import jax
 
 from graphcore._jax import TraceState, current_trace
+from graphcore.comparing import comparing
 from graphcore.content import values_equal
 from graphcore.errors import TraceContextError
 from graphcore.hashable_mapping import (
@@ -70,17 +70,6 @@ class _Epoch:
 metadata_epoch = _Epoch()
 
 
-class _Comparing(threading.local):
-    """Whether this thread is comparing the children of nodes with recorded ones.
-
-    Two lists are compared much faster than by a call for each entry, if `==` between
-    variables means the same as `is` meanwhile.
-    """
-
-    by_identity = False
-
-
-comparing = _Comparing()
 _SLOTS = frozenset(("_raw_value", "_metadata", "_plan", "_trace"))
 
 
