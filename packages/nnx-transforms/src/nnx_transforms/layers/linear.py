@@ -46,6 +46,10 @@ class Linear(Module):
 
     kernel: Param[jax.Array]
     bias: Param[jax.Array] | None
+    # Rarely set, and so no attribute of each instance: what an instance holds is
+    # compared at every compiled call.
+    dtype: Any = None
+    precision: Any = None
 
     def __init__(
         self,
@@ -67,8 +71,10 @@ class Linear(Module):
             self.bias = Param(bias_init(rngs.params(), (out_features,), param_dtype))
         self.in_features = in_features
         self.out_features = out_features
-        self.dtype = dtype
-        self.precision = precision
+        if dtype is not None:
+            self.dtype = dtype
+        if precision is not None:
+            self.precision = precision
 
     def __call__(self, x: Array) -> jax.Array:
         """Applies the layer.
@@ -127,6 +133,10 @@ class Conv(Module):
 
     kernel: Param[jax.Array]
     bias: Param[jax.Array] | None
+    # Rarely set, and so no attribute of each instance: what an instance holds is
+    # compared at every compiled call.
+    dtype: Any = None
+    precision: Any = None
 
     def __init__(
         self,
@@ -162,8 +172,10 @@ class Conv(Module):
         self.in_features = in_features
         self.out_features = out_features
         self.feature_group_count = feature_group_count
-        self.dtype = dtype
-        self.precision = precision
+        if dtype is not None:
+            self.dtype = dtype
+        if precision is not None:
+            self.precision = precision
         shape = (*size, in_features // feature_group_count, out_features)
         self.kernel = Param(kernel_init(rngs.params(), shape, param_dtype))
         self.bias = None
@@ -286,6 +298,9 @@ class Embed(Module):
     """
 
     embedding: Param[jax.Array]
+    # Rarely set, and so no attribute of each instance: what an instance holds is
+    # compared at every compiled call.
+    dtype: Any = None
 
     def __init__(
         self,
@@ -301,7 +316,8 @@ class Embed(Module):
         self.embedding = Param(embedding_init(rngs.params(), shape, param_dtype))
         self.num_embeddings = num_embeddings
         self.features = features
-        self.dtype = dtype
+        if dtype is not None:
+            self.dtype = dtype
 
     def __call__(self, indices: Array) -> jax.Array:
         """Looks vectors up.

@@ -61,6 +61,10 @@ class BatchNorm(Module):
     var: BatchStat[jax.Array]
     scale: Param[jax.Array] | None
     bias: Param[jax.Array] | None
+    # Rarely set, and so no attribute of each instance: what an instance holds is
+    # compared at every compiled call.
+    dtype: Any = None
+    axis_name: Any = None
 
     def __init__(
         self,
@@ -92,8 +96,10 @@ class BatchNorm(Module):
         self.axis = axis
         self.momentum = momentum
         self.epsilon = epsilon
-        self.dtype = dtype
-        self.axis_name = axis_name
+        if dtype is not None:
+            self.dtype = dtype
+        if axis_name is not None:
+            self.axis_name = axis_name
 
     def __call__(
         self, x: Array, *, use_running_average: bool | None = None
@@ -171,6 +177,9 @@ class LayerNorm(Module):
 
     scale: Param[jax.Array] | None
     bias: Param[jax.Array] | None
+    # Rarely set, and so no attribute of each instance: what an instance holds is
+    # compared at every compiled call.
+    dtype: Any = None
 
     def __init__(
         self,
@@ -193,7 +202,8 @@ class LayerNorm(Module):
             self.bias = Param(bias_init(rngs.params(), shape, param_dtype))
         self.num_features = num_features
         self.epsilon = epsilon
-        self.dtype = dtype
+        if dtype is not None:
+            self.dtype = dtype
 
     def __call__(self, x: Array) -> jax.Array:
         """Normalizes.
