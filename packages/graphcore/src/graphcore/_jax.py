@@ -4,6 +4,17 @@ Everything else in the repository uses the documented `jax` namespace. What is
 needed beyond it is one question: *which trace is running right now?* The answer
 tells whether a mutable object may be written, because a value of an inner trace
 that is stored in an object of an outer one leaks a tracer.
+
+`current_trace()` returns a token that equals another one exactly if both were taken
+under the same trace, of this thread. It refers to the trace weakly.
+
+Example:
+    >>> import jax
+    >>> outside = current_trace()
+    >>> outside == current_trace()
+    True
+    >>> jax.make_jaxpr(lambda: [outside == current_trace()] and ())().jaxpr.eqns
+    []
 """
 
 from __future__ import annotations
@@ -11,32 +22,15 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 try:
-    from jax.extend.core import get_opaque_trace_state as _opaque_trace_state
+    # As it is, without a function around it: it runs at each call and each write.
+    from jax.extend.core import get_opaque_trace_state as current_trace
 except ImportError:  # JAX before 0.9
     # The type checker sees the newest JAX, which has no such name here.
     from jax.core import (  # type: ignore[attr-defined,no-redef]
-        get_opaque_trace_state as _opaque_trace_state,
+        get_opaque_trace_state as current_trace,
     )
 
 __all__ = ["TraceState", "current_trace"]
 
 TraceState: TypeAlias = Any
 """An opaque token of a trace. Compare with `==`; it keeps no tracer alive."""
-
-
-def current_trace() -> TraceState:
-    """Returns the token of the trace that is running in this thread.
-
-    Returns:
-        A token that equals another one exactly if both were taken under the same
-        trace. It refers to the trace weakly.
-
-    Example:
-        >>> import jax
-        >>> outside = current_trace()
-        >>> outside == current_trace()
-        True
-        >>> jax.make_jaxpr(lambda: [outside == current_trace()] and ())().jaxpr.eqns
-        []
-    """
-    return _opaque_trace_state()

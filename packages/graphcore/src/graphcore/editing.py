@@ -21,7 +21,7 @@ from graphcore.leaves import (
 )
 from graphcore.objects import Dict
 from graphcore.owned import OwnedNode
-from graphcore.plans import Plan, plan_of
+from graphcore.plans import Plan, check_traces, plan_of
 from graphcore.registry import (
     GraphNodeImpl,
     find_node_impl,
@@ -70,7 +70,7 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
     if plan is not None and plan.all_owned and plan_of(node) is plan:
         found = _by_plan(plan, given)
         if found is not None:
-            plan.check_trace()
+            check_traces([plan])
             set_values(*found, True)
             return
     _Update(given).run(node)

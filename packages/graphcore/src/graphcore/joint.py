@@ -11,7 +11,6 @@ of any graph, and stands as long as all of their plans do.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -146,7 +145,7 @@ def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:
         return _NOTHING, []
     kept = [plan for plan in map(kept_plan, roots) if plan is not None]
     if len(kept) == len(roots):
-        joint = _known(kept)
+        joint = kept[0].combined.get(_numbers(kept))
         if joint is not None:
             for plan, root, is_covered in zip(kept, roots, joint.covered, strict=True):
                 if not is_covered and not plan.holds(root):
@@ -154,28 +153,18 @@ def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:
             else:
                 return joint, kept
     plans = [plan_of(root) for root in roots]
-    joint = _known(plans)
+    known = plans[0].combined
+    joint = known.get(_numbers(plans))
     if joint is None:
         joint = Joint(roots, plans)
-        known = plans[0].combined
-        for other, (others, _) in list(known.items()):
-            if any(reference() is None for reference in others):
-                del known[other]
         if len(known) >= _MAX_COMBINED:
             known.clear()
-        known[tuple(map(id, plans[1:]))] = tuple(map(weakref.ref, plans[1:])), joint
+        known[_numbers(plans)] = joint
     return joint, plans
 
 
-def _known(plans: Sequence[Plan]) -> Joint | None:
-    """What was found before for the same plans."""
-    entry = plans[0].combined.get(tuple(map(id, plans[1:])))
-    if entry is not None:
-        references, joint = entry
-        if [reference() for reference in references] == plans[1:]:
-            found: Joint = joint
-            return found
-    return None
+def _numbers(plans: Sequence[Plan]) -> tuple[int, ...]:
+    return tuple([plan.number for plan in plans])
 
 
 _NOTHING = Joint((), ())

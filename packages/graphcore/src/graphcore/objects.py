@@ -178,7 +178,7 @@ class Dict(Object, MutableMapping[Any, Any]):
         **items: Any,
     ) -> None:
         self._check_writable()
-        vars(self).update(mapping_or_pairs, **items)
+        self.__dict__.update(mapping_or_pairs, **items)
 
     def __getitem__(self, key: Any) -> Any:
         return self.__dict__[key]

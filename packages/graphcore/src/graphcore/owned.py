@@ -20,14 +20,48 @@ from graphcore.errors import TraceContextError
 __all__ = ["OwnedNode"]
 
 
-class OwnedNode:
+class _Attributes:
+    __slots__ = ("__dict__", "__weakref__")
+
+
+_attributes_of: Any = _Attributes.__dict__["__dict__"]
+_class_of: Any = object.__dict__["__class__"]
+
+
+def _set_attributes(node: Any, attributes: dict[str, Any]) -> None:
+    node._check_writable()
+    node._structure_changed()
+    _attributes_of.__set__(node, attributes)
+
+
+def _set_class(node: Any, kind: type[Any]) -> None:
+    node._check_writable()
+    node._structure_changed()
+    _class_of.__set__(node, kind)
+
+
+# A node can be given another type, or another dict for its attributes. Properties see
+# that, also where the assignment goes past `__setattr__`, so that a plan only has to
+# look into the dicts that it knows.
+_Replaceable: Any = type(
+    "_Replaceable",
+    (_Attributes,),
+    {
+        "__slots__": (),
+        "__class__": property(type, _set_class),
+        "__dict__": property(_attributes_of.__get__, _set_attributes),
+    },
+)
+
+
+class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
     """Base of the graph nodes whose edits this library sees.
 
     The bookkeeping is in slots, so that `vars(node)` holds the attributes and nothing
     else.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_dependents", "_plan", "_trace")
+    __slots__ = ("_dependents", "_plan", "_trace")
 
     # The plan of the graph below this node, if one was made.
     _plan: Any

@@ -2,14 +2,15 @@
 
 Walking a graph takes time for every attribute; a training step must not pay it. So the
 result of a walk is kept as a *plan* with the root, together with everything that it
-depends on. Whether a plan holds is decided by comparing that, in a handful of passes
-that run in C: the same children (`is`) under the same keys in the same containers, the
-same types, the same metadata. It works for any kind of edit, also for those that no
-`__setattr__` sees, because it looks at what is there rather than waiting to be told.
+depends on. Whether a plan holds is decided by comparing that, mostly in C: the same
+children (`is`) under the same keys in the same containers. It works for any kind of
+edit, also for those that no `__setattr__` sees, because it looks at what is there
+rather than waiting to be told.
 
-Three kinds of thing can change without a trace in a container: metadata of a variable
-(its owner advances `metadata_epoch`), static values changed in place (compared with a
-snapshot), and foreign nodes (flattened anew).
+Some things change without a trace in a container: metadata and type of a variable (its
+owner advances `metadata_epoch`), type and `__dict__` of a node (it clears its plans),
+static values changed in place (compared with a snapshot), and foreign nodes (flattened
+anew).
 
 A plan must not keep anything alive that its root would not. It holds no strong
 reference to the root; and a write to any node in it through the node's own methods
@@ -18,8 +19,9 @@ clears it, so that what was replaced can be collected at once.
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from operator import attrgetter, getitem, is_
+from collections.abc import Sequence
 from typing import Any
 
 from graphcore._jax import TraceState, current_trace
@@ -40,9 +42,9 @@ from graphcore.variables import (
 )
 from graphcore.walk import Path, Visit, walk
 
-__all__ = ["Layout", "Plan", "plan_of"]
+__all__ = ["Layout", "Plan", "check_traces", "plan_of"]
 
-_dict_of = attrgetter("__dict__")
+_numbers = itertools.count()
 # What `==` is for objects that a plan's comparison tells apart.
 _BY_IDENTITY = (Variable.__eq__, OwnedNode.__eq__)
 
@@ -86,6 +88,7 @@ class Plan:
         impls: How each variable is handled.
         all_owned: Whether all of them are `Variable`s.
         trace: The trace that all members belong to, None if none of them tells.
+        number: A number that no other plan has.
     """
 
     __slots__ = (
@@ -93,17 +96,13 @@ class Plan:
         "_dict_contents",
         "_dicts",
         "_epoch",
-        "_exact_children",
-        "_exact_containers",
-        "_exact_keys",
+        "_exact",
         "_foreign_metadata",
         "_is_variable",
         "_list_contents",
         "_lists",
         "_mutable_statics",
         "_needs_closer_look",
-        "_node_dicts",
-        "_node_types",
         "_nodes",
         "_root_type",
         "_stranger_types",
@@ -115,12 +114,14 @@ class Plan:
         "impls",
         "joint",
         "layout",
+        "number",
         "trace",
         "variables",
     )
 
     def __init__(self, root: Any, definition: GraphDef[Any], visit: Visit) -> None:
         leaves = visit.leaves
+        self.number = next(_numbers)
         self._epoch: object = metadata_epoch.mark
         self.layout = Layout(
             definition,
@@ -139,13 +140,9 @@ class Plan:
         self._root_type: type[Any] | None = type(root)
         self._is_variable = isinstance(root, Variable)
         # The root itself must not be kept; its `__dict__` doesn't refer to it.
-        own = [n for _, n in visit.nodes if isinstance(n, OwnedNode)]
-        self._nodes = [n for n in own if n is not root]
-        self._node_types = list(map(type, self._nodes))
-        self._node_dicts: list[dict[Any, Any]] = [
-            n.__dict__ for n in own[:1] if n is root
+        self._nodes = [
+            n for _, n in visit.nodes if isinstance(n, OwnedNode) and n is not root
         ]
-        self._node_dicts += map(_dict_of, self._nodes)
         # What every container held. Dicts and lists compare their contents without a
         # call for each, as long as both hold the same objects.
         self._dicts = [c for c in visit.containers if isinstance(c, dict)]
@@ -154,7 +151,7 @@ class Plan:
         self._list_contents = [c.copy() for c in self._lists]
         # Of nodes and variables, a plan's comparison sees whether they are the same;
         # others could be equal to what took their place, so they are looked at.
-        exact = [
+        self._exact = [
             (container, key, child)
             for container in visit.containers
             for key, child in (
@@ -164,9 +161,6 @@ class Plan:
             )
             if getattr(type(child), "__eq__", None) not in _BY_IDENTITY
         ]
-        self._exact_containers = [container for container, _, _ in exact]
-        self._exact_keys = [key for _, key, _ in exact]
-        self._exact_children = [child for _, _, child in exact]
         self._strangers = visit.strangers
         self._stranger_types = list(map(type, visit.strangers))
         self._unwatched = visit.unwatched
@@ -200,9 +194,8 @@ class Plan:
         self.impls = []
         self.combined = {}
         self._nodes = []
-        self._node_dicts = []
         self._dicts = self._dict_contents = self._lists = self._list_contents = []
-        self._exact_containers = self._exact_keys = self._exact_children = []
+        self._exact = []
         self._strangers = self._unwatched = []
         self._mutable_statics = []
         self._foreign_metadata = []
@@ -210,8 +203,8 @@ class Plan:
     def holds(self, root: Any) -> bool:
         """Tells whether walking the graph now would give this plan again.
 
-        Few passes, each of them in C: on a small graph it is their number that costs,
-        on a large one the calls for each child.
+        That is looked at in two passes: one in C over all children, and one over those
+        of which equality does not say enough.
         """
         if type(root) is not self._root_type:
             return False
@@ -219,30 +212,26 @@ class Plan:
             return (self._epoch is metadata_epoch.mark or self._metadata_holds()) and (
                 not self._needs_closer_look or self._holds_closer()
             )
-        nodes = self._nodes
-        comparing.by_identity = True
         try:
-            return (
-                all(map(is_, [root.__dict__, *map(_dict_of, nodes)], self._node_dicts))
-                and list(map(type, nodes)) == self._node_types
-                and all(
-                    map(
-                        is_,
-                        map(getitem, self._exact_containers, self._exact_keys),
-                        self._exact_children,
-                    )
-                )
+            comparing.by_identity = True
+            try:
                 # Where two are not the same object, the recorded one is to be asked:
                 # each container asks its own.
-                and self._dict_contents == self._dicts
-                and self._list_contents == self._lists
-                and (self._epoch is metadata_epoch.mark or self._metadata_holds())
-                and (not self._needs_closer_look or self._holds_closer())
+                if not (
+                    self._dict_contents == self._dicts
+                    and self._list_contents == self._lists
+                ):
+                    return False
+            finally:
+                comparing.by_identity = False
+            for container, key, child in self._exact:
+                if container[key] is not child:
+                    return False
+            return (self._epoch is metadata_epoch.mark or self._metadata_holds()) and (
+                not self._needs_closer_look or self._holds_closer()
             )
-        except Exception:  # a key is gone, or a stranger refuses to be compared
+        except Exception:  # a stranger refuses to be compared, or a thread changes it
             return False
-        finally:
-            comparing.by_identity = False
 
     def _holds_closer(self) -> bool:
         """Whether all holds that doesn't show in the children of a container."""
@@ -320,8 +309,11 @@ class Plan:
             for impl, variable in zip(self.impls, self.variables, strict=True)
         ]
 
-    def check_trace(self) -> None:
+    def check_trace(self, here: TraceState) -> None:
         """Checks that the graph may be used and changed from the running trace.
+
+        Args:
+            here: The token of the running trace.
 
         Raises:
             TraceContextError: If it belongs to another trace, with a path.
@@ -329,7 +321,6 @@ class Plan:
         found = self.trace
         if found is None:
             return
-        here = current_trace()
         if type(found) is _Mixed:
             # At most one of the two can be the running trace.
             for path, kind, trace in found.members:
@@ -337,6 +328,35 @@ class Plan:
                     raise different_trace(path, kind)
         elif not found == here:  # noqa: SIM201  `!=` is `==` with a detour here
             raise different_trace((), self._root_type or object)
+
+
+def check_traces(plans: Sequence[Plan]) -> None:
+    """Checks that several graphs may be used and changed from the running trace.
+
+    Args:
+        plans: Their plans.
+
+    Raises:
+        TraceContextError: If one belongs to another trace, with a path.
+    """
+    here = checked = current_trace()
+    for plan in plans:
+        if plan.trace is not checked:
+            plan.check_trace(here)
+            checked = plan.trace
+
+
+class _LastTrace:
+    """The last token that a plan was made with.
+
+    Graphs of the same trace get the same token, so that most of them are compared by
+    identity.
+    """
+
+    token: Any = None
+
+
+_last_trace = _LastTrace()
 
 
 def different_trace(path: Path, kind: type[Any]) -> TraceContextError:
@@ -369,7 +389,14 @@ def _common_trace(visit: Visit) -> Any:
             _add_if_new(members, leaf.path, type(leaf.variable), trace)
     if not members:
         return None
-    return members[0][2] if len(members) == 1 else _Mixed(members)
+    if len(members) > 1:
+        return _Mixed(members)
+    token = members[0][2]
+    known = _last_trace.token
+    if known == token:
+        return known
+    _last_trace.token = token
+    return token
 
 
 def _add_if_new(

@@ -16,7 +16,7 @@ from graphcore.context import (
     split_context,
 )
 from graphcore.graphdef import GraphDef
-from graphcore.plans import plan_of
+from graphcore.plans import check_traces, plan_of
 from graphcore.prefixes import AliasCheck, broadcast_prefix
 from graphcore.printing import text
 from graphcore.registry import is_graph_node
@@ -243,7 +243,7 @@ def to_tree(
     aliases = AliasCheck()
     for (path, leaf), leaf_prefix in zip(leaves, prefixes, strict=True):
         if _is_object(leaf):
-            plan_of(leaf).check_trace()
+            check_traces([plan_of(leaf)])
             if check_aliasing and prefix is not NO_PREFIX:
                 aliases.add(_keys(path), leaf, leaf_prefix)
     with split_context(ctxtag) as ctx:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 from graphcore.joint import joint_of
+from graphcore.plans import check_traces
 from nnx_transforms.compiled import CompiledFunction
 from nnx_transforms.lifting import publish
 
@@ -159,8 +160,7 @@ class Compiled(_Stage):
                 "places of them among the arguments. Lower and compile it again for "
                 "these. (Static arguments are left out when it is called.)"
             )
-        for plan in call.plans:
-            plan.check_trace()
+        check_traces(call.plans)
         _, kept, donated = function.prepare(
             call.joint.values(call.plans), call.args, call.kwargs
         )

@@ -13,7 +13,7 @@ from graphcore import RefMap, State, VariableState, broadcast_prefix
 from graphcore.build import set_values
 from graphcore.errors import path_text
 from graphcore.joint import Joint
-from graphcore.plans import Plan
+from graphcore.plans import Plan, check_traces
 from graphcore.state import nested_from_flat
 from graphcore.walk import Visit, walk
 from nnx_transforms.constraints import constrain
@@ -180,8 +180,7 @@ class CompiledFunction:
         Returns:
             What the function returned.
         """
-        for plan in plans:
-            plan.check_trace()
+        check_traces(plans)
         variables = joint.variables(plans)
         values = joint.values(plans, variables)
         try:

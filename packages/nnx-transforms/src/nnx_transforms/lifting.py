@@ -38,7 +38,7 @@ from graphcore.build import Builder, set_values
 from graphcore.graphdef import NodeDef, VariableDef
 from graphcore.joint import Joint, joint_of
 from graphcore.owned import OwnedNode
-from graphcore.plans import Plan, different_trace
+from graphcore.plans import Plan, check_traces, different_trace
 from graphcore.prefixes import AliasCheck
 from graphcore.variable_impl import (
     VariableImpl,
@@ -366,8 +366,7 @@ def take(tree: Any, prefix: Any = NoPrefix, bound: Sequence[Any] = ()) -> Inputs
         if not any(x is known for known in found):
             found.append(x)
     joint, plans = joint_of(found)
-    for plan in plans:
-        plan.check_trace()
+    check_traces(plans)
     spots: list[tuple[Path, Any, Any]] = []
     prefixes: list[Any] = [NoPrefix] * len(joint.paths)
     # What a function is bound to is treated as what it closes over: not mapped.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
 
-from graphcore import RefMap, is_variable
+from graphcore import is_variable
 from graphcore.registry import is_graph_node
 
 __all__ = [
@@ -90,20 +90,20 @@ def remove_objects(tree: Any) -> tuple[Any, Skeleton, list[Any]]:
         objects in order.
     """
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_object)
-    found = [position for position, leaf in enumerate(leaves) if is_object(leaf)]
+    found = [place for place, leaf in enumerate(leaves) if is_object(leaf)]
     if not found:
         return tree, Skeleton(structure, ()), []
-    numbers: RefMap[Any, int] = RefMap()
-    spots: list[tuple[int, int]] = []
-    for position in found:
-        leaf = leaves[position]
-        number = numbers.get(leaf)
-        if number is None:
-            number = numbers[leaf] = len(numbers)
-        spots.append((position, number))
-        leaves[position] = None
+    objects = [leaves[place] for place in found]
+    distinct = dict(zip(map(id, objects), objects, strict=True))
+    numbers: Iterable[int] = range(len(objects))
+    if len(distinct) < len(objects):
+        number_of = {key: number for number, key in enumerate(distinct)}
+        numbers = [number_of[id(x)] for x in objects]
+    for place in found:
+        leaves[place] = None
     plain = jax.tree.unflatten(structure, leaves)
-    return plain, Skeleton(structure, tuple(spots)), list(numbers)
+    spots = tuple(zip(found, numbers, strict=True))
+    return plain, Skeleton(structure, spots), list(distinct.values())
 
 
 def spot_paths(tree: Any, skeleton: Skeleton) -> list[Path]:

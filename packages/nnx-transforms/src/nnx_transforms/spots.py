@@ -7,7 +7,8 @@ found out once for each combination of types.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -15,71 +16,123 @@ import numpy as np
 from graphcore import is_node_type
 from graphcore.registry import GraphNodeImpl, get_node_impl_for_type
 from graphcore.variable_impl import is_variable_type
-from nnx_transforms.skeletons import is_object
+from nnx_transforms.skeletons import Skeleton, is_object, remove_objects
 
-__all__ = ["Spots", "find_spots", "known_spots"]
+__all__ = ["Direct", "separate"]
+
+Place: TypeAlias = int | str
+"""The position of an argument, or its name."""
 
 
-class Spots(NamedTuple):
-    """Where the objects of a call are.
+class Direct(NamedTuple):
+    """Objects that are arguments themselves.
 
     Args:
-        objects: The positions of arguments that are objects; empty if it takes a
-            closer look at the call to tell where they are.
-        containers: The positions and names of arguments that might contain objects.
+        places: Where they are.
+        numbers: For each place the number of the object.
     """
 
-    objects: tuple[int, ...]
-    containers: tuple[int | str, ...]
+    places: tuple[Place, ...]
+    numbers: tuple[int, ...]
 
-    def hold_no_more(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the containers of a call are free of objects."""
-        for place in self.containers:
-            container = kwargs[place] if isinstance(place, str) else args[place]
-            leaves = jax.tree.leaves(container, is_leaf=is_object)
-            if any(map(is_object, leaves)):
-                return False
-        return True
+    def fill(self, plain: Any, objects: Sequence[Any]) -> Any:
+        """Puts objects into the arguments of a call, as `Skeleton.fill` does."""
+        args, kwargs = [*plain[0]], dict(plain[1])
+        for place, number in zip(self.places, self.numbers, strict=True):
+            if isinstance(place, str):
+                kwargs[place] = objects[number]
+            else:
+                args[place] = objects[number]
+        return tuple(args), kwargs
 
 
-known_spots: dict[tuple[Any, ...], Spots] = {}
-"""What was found for the types of arguments, preceded by the number of positional ones
-and the names of the others if there are others."""
+class _Spots(NamedTuple):
+    # What arguments of some types are: those at the first places are objects (each
+    # another one, as a rule), and those at the others might contain some.
+    direct: Direct
+    containers: tuple[Place, ...]
 
+
+# What was found for the types of arguments, preceded by the number of positional ones
+# and the names of the others if there are others.
+_known: dict[tuple[Any, ...], _Spots] = {}
 _MAX_KNOWN = 4096
 _ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 
-def find_spots(
-    key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Spots:
-    """Finds where the objects of a call are, and keeps it for calls like it.
+def separate(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any], Direct | Skeleton, list[Any]]:
+    """Takes the objects out of the arguments of a call.
 
     Args:
-        key: What calls like it have in common; see `known_spots`.
-        args: The positional arguments.
+        args: The positional arguments: any pytrees.
         kwargs: The others.
 
     Returns:
-        The spots.
+        Both with None in the place of each object; where the objects were; and the
+        distinct objects.
+
+    Example:
+        >>> import graphcore as gc
+        >>> node = gc.Dict(a=1)
+        >>> _, _, where, found = separate((node, 2), {'x': node})
+        >>> where.fill(((None, 2), {'x': None}), found) == ((node, 2), {'x': node})
+        True
     """
-    objects: list[int] = []
-    containers: list[int | str] = []
-    places: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    key: tuple[Any, ...] = tuple(map(type, args))
+    if kwargs:
+        key = len(args), *key, *kwargs, *map(type, kwargs.values())
+    direct, containers = _known.get(key) or _find(key, args, kwargs)
+    for place in containers:
+        container = kwargs[place] if isinstance(place, str) else args[place]
+        if any(map(is_object, jax.tree.leaves(container, is_leaf=is_object))):
+            (args, kwargs), skeleton, found = remove_objects((args, kwargs))
+            return args, kwargs, skeleton, found
+    plain, roots = [*args], []
+    for place in direct.places:
+        if isinstance(place, str):
+            roots.append(kwargs[place])
+            kwargs = {**kwargs, place: None}
+        else:
+            roots.append(plain[place])
+            plain[place] = None
+    if len(roots) > 1 and len(set(map(id, roots))) < len(roots):
+        return plain, kwargs, *_shared(direct, roots)
+    return plain, kwargs, direct, roots
+
+
+def _find(
+    key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> _Spots:
+    """Finds where the objects of a call are, and keeps it for calls like it."""
+    objects: list[Place] = []
+    containers: list[Place] = []
+    # In the order in which JAX flattens arguments.
+    places: list[tuple[Place, Any]] = [*enumerate(args), *sorted(kwargs.items())]
     for place, arg in places:
         kind = type(arg)
         if _is_object_type(kind):
-            if isinstance(place, str):
-                objects, containers = [], []
-                break
             objects.append(place)
         elif not issubclass(kind, _ARRAYS):
             containers.append(place)
-    found = Spots(tuple(objects), tuple(containers))
-    if len(known_spots) >= _MAX_KNOWN:
-        known_spots.clear()
-    known_spots[key] = found
+    direct = Direct(tuple(objects), tuple(range(len(objects))))
+    found = _Spots(direct, tuple(containers))
+    if len(_known) >= _MAX_KNOWN:
+        _known.clear()
+    _known[key] = found
     return found
+
+
+def _shared(direct: Direct, objects: list[Any]) -> tuple[Direct, list[Any]]:
+    """The same with each object once."""
+    numbers: dict[int, int] = {}
+    distinct: list[Any] = []
+    for x in objects:
+        if id(x) not in numbers:
+            numbers[id(x)] = len(distinct)
+            distinct.append(x)
+    return Direct(direct.places, tuple(numbers[id(x)] for x in objects)), distinct
 
 
 def _is_object_type(kind: type[Any]) -> bool:
