@@ -21,7 +21,7 @@ from graphcore.leaves import (
 )
 from graphcore.objects import Dict
 from graphcore.owned import OwnedNode
-from graphcore.plans import Plan, check_traces, plan_of
+from graphcore.plans import Plan, check_traces, kept_plan, plan_of
 from graphcore.registry import (
     GraphNodeImpl,
     find_node_impl,
@@ -66,7 +66,7 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
         raise ValueError(
             f"Expected a state or a nested mapping, got {type(given).__name__}."
         )
-    plan: Plan | None = node._plan if isinstance(node, OwnedNode) else None
+    plan = kept_plan(node) if isinstance(node, OwnedNode) else None
     if plan is not None and plan.all_owned and plan_of(node) is plan:
         found = _by_plan(plan, given)
         if found is not None:

@@ -81,9 +81,7 @@ class Object(OwnedNode):
         if name == "__orig_class__":  # `Layer[int]()`: typing's note to itself
             raise AttributeError(name)
         self._check_writable()
-        if (self._plan is not None or self._dependents) and self.__dict__.get(
-            name, _MISSING
-        ) is not value:
+        if self._planned is not None and self.__dict__.get(name, _MISSING) is not value:
             self._structure_changed()
         object.__setattr__(self, name, value)
 

@@ -11,13 +11,25 @@ import weakref
 from collections import deque
 from collections.abc import Iterable
 from itertools import repeat
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from graphcore._jax import TraceState, current_trace
 from graphcore.comparing import comparing
 from graphcore.errors import TraceContextError
 
 __all__ = ["OwnedNode"]
+
+
+class Planned(NamedTuple):
+    """The plans that a node is part of.
+
+    Args:
+        plan: That of the graph below the node, if one was made.
+        dependents: Those that depend on the node as an inner one.
+    """
+
+    plan: Any
+    dependents: tuple[weakref.ref[Any], ...]
 
 
 class _Attributes:
@@ -61,12 +73,9 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
     else.
     """
 
-    __slots__ = ("_dependents", "_plan", "_trace")
+    __slots__ = ("_planned", "_trace")
 
-    # The plan of the graph below this node, if one was made.
-    _plan: Any
-    # The plans that depend on this node as an inner one.
-    _dependents: tuple[weakref.ref[Any], ...]
+    _planned: Planned | None
     _trace: TraceState
     # Whether a new node needs nothing but these slots, and its children are attributes.
     _has_only_attributes: ClassVar[bool] = True
@@ -75,8 +84,7 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         node = object.__new__(cls)
-        _set_plan(node, None)
-        _set_dependents(node, ())
+        _set_planned(node, None)
         _set_trace(node, current_trace())
         return node
 
@@ -107,23 +115,30 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
 
         A plan would find out by itself; this lets go of what was replaced.
         """
-        if self._plan is not None:
-            self._plan.clear()
-            _set_plan(self, None)
-        if self._dependents:
-            for reference in self._dependents:
-                plan = reference()
-                if plan is not None:
-                    plan.clear()
-            _set_dependents(self, ())
+        planned = self._planned
+        if planned is None:
+            return
+        _set_planned(self, None)
+        if planned.plan is not None:
+            planned.plan.clear()
+        for reference in planned.dependents:
+            plan = reference()
+            if plan is not None:
+                plan.clear()
+
+    def _keep_plan(self, plan: Any) -> None:
+        """Keeps the plan of the graph below this node."""
+        dependents = () if self._planned is None else self._planned.dependents
+        _set_planned(self, Planned(plan, dependents))
 
     def _join_plan(self, reference: weakref.ref[Any]) -> None:
-        alive = tuple(r for r in self._dependents if r() is not None)
-        _set_dependents(self, (*alive, reference))
+        """Notes a plan that depends on this node as an inner one."""
+        known = self._planned or Planned(None, ())
+        alive = tuple(r for r in known.dependents if r() is not None)
+        _set_planned(self, Planned(known.plan, (*alive, reference)))
 
 
-_set_plan = OwnedNode.__dict__["_plan"].__set__
-_set_dependents = OwnedNode.__dict__["_dependents"].__set__
+_set_planned = OwnedNode.__dict__["_planned"].__set__
 _set_trace = OwnedNode.__dict__["_trace"].__set__
 
 
@@ -138,13 +153,9 @@ def make_owned(kinds: Iterable[type[Any]], trace: TraceState) -> list[Any]:
         The nodes.
     """
     nodes = list(map(object.__new__, kinds))
-    for setter, value in (
-        (_set_plan, None),
-        (_set_dependents, ()),
-        (_set_trace, trace),
-    ):
-        deque(map(setter, nodes, repeat(value)), maxlen=0)
+    deque(map(_set_planned, nodes, repeat(None)), maxlen=0)
+    deque(map(_set_trace, nodes, repeat(trace)), maxlen=0)
     return nodes
 
 
-set_plan = _set_plan
+set_attributes = _attributes_of.__set__

@@ -29,7 +29,7 @@ from graphcore.comparing import comparing
 from graphcore.content import static_key
 from graphcore.errors import TraceContextError, path_text
 from graphcore.graphdef import GraphDef, VariableDef, interned
-from graphcore.owned import OwnedNode, set_plan
+from graphcore.owned import OwnedNode
 from graphcore.refmap import RefMap
 from graphcore.registry import find_node_impl
 from graphcore.state import nested_from_flat
@@ -425,8 +425,8 @@ def make_plan(root: Any) -> Plan:
 def kept_plan(root: Any) -> Plan | None:
     """The plan that is kept with a root, whether it holds or not."""
     if isinstance(root, OwnedNode):
-        plan: Plan | None = root._plan
-        return plan
+        planned = root._planned
+        return None if planned is None else planned.plan
     if isinstance(root, Variable):
         return getattr(root, "_plan", None)
     return None
@@ -459,7 +459,7 @@ def plan_of(root: Any) -> Plan:
     if isinstance(root, Variable):
         set_variable_plan(root, plan)
     elif isinstance(root, OwnedNode):
-        set_plan(root, plan)
+        root._keep_plan(plan)
         reference = weakref.ref(plan)
         for node in plan._nodes:
             node._join_plan(reference)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from operator import attrgetter, is_not, itemgetter
+from operator import itemgetter, setitem
 from typing import Any
 
 from graphcore._jax import current_trace
@@ -21,7 +21,7 @@ from graphcore.graphdef import (
     VariableDef,
 )
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.owned import OwnedNode, make_owned
+from graphcore.owned import OwnedNode, make_owned, set_attributes
 from graphcore.registry import (
     GraphNodeImpl,
     PytreeNodeImpl,
@@ -55,17 +55,22 @@ class Recipe:
 
     __slots__ = (
         "_all_owned",
+        "_children",
         "_create",
         "_fill",
-        "_fill_plainly",
+        "_getters",
+        "_holders",
         "_impls",
         "_in_order",
+        "_keys",
         "_kinds",
-        "_lookups",
         "_metadata",
         "_owned_kinds",
+        "_parents",
         "_root",
+        "_size",
         "_statics",
+        "_templates",
         "_trees",
         "variables",
     )
@@ -109,14 +114,6 @@ class Recipe:
             keys = tuple(attribute.key for attribute in node.attributes)
             return keys, _getter([place_of(attribute) for attribute in node.attributes])
 
-        def others(node: NodeDef[Any]) -> list[tuple[Any, int]]:
-            """Keys and places of what is not static."""
-            return [
-                (attribute.key, place_of(attribute))
-                for attribute in node.attributes
-                if not isinstance(attribute, StaticAttribute)
-            ]
-
         self._kinds = [d.type for d in self.variables]
         self._metadata = [d.metadata for d in self.variables]
         self._impls: list[VariableImpl] = [variable_impl(k) for k in self._kinds]
@@ -128,20 +125,33 @@ class Recipe:
         ]
         self._statics = [attribute.value for attribute in statics]
         self._trees = [(_maker(d), *children(d)) for d in trees]
-        self._fill_plainly = []
+        # The attributes of the nodes that are made plainly, in the order of the
+        # definition, and which of them are filled in later: in which dict, under which
+        # key, by what.
+        self._templates: list[dict[Any, Any]] = []
+        holders: list[int] = []
+        self._keys: list[Any] = []
+        filled: list[int] = []
         self._fill = []
         for d in nodes:
             impl = impls[id(d)]
             if not isinstance(impl, GraphNodeImpl):
                 raise KeyError(d.type)
             if _is_made_plainly(d.type):
-                # In the order of the definition, whatever is filled in later.
-                template = {a.key: getattr(a, "value", None) for a in d.attributes}
-                self._fill_plainly.append((places[id(d)], template, others(d)))
+                for attribute in d.attributes:
+                    if not isinstance(attribute, StaticAttribute):
+                        holders.append(len(self._templates))
+                        self._keys.append(attribute.key)
+                        filled.append(place_of(attribute))
+                self._templates.append(
+                    {a.key: getattr(a, "value", None) for a in d.attributes}
+                )
             else:
                 self._fill.append((impl.init, places[id(d)], *children(d)))
+        self._holders, self._children = _getter(holders), _getter(filled)
         self._root = places[id(definition)]
-        self._lookups, self._in_order = _lookups(definition, self.variables)
+        lookups = _lookups(definition, self.variables)
+        self._parents, self._getters, self._in_order, self._size = lookups
 
     def make(
         self,
@@ -172,17 +182,16 @@ class Recipe:
                     self._impls, self._kinds, values, metadata, strict=True
                 )
             ]
-        made += make_owned(self._owned_kinds, trace)
+        nodes = make_owned(self._owned_kinds, trace)
+        made += nodes
         for create, data in self._create:
             made.append(create(data))
         made += self._statics
         for make, keys, children in self._trees:
             made.append(make(keys, children(made)))
-        for place, template, pairs in self._fill_plainly:
-            attributes = made[place].__dict__
-            attributes.update(template)
-            for key, child in pairs:
-                attributes[key] = made[child]
+        attributes = list(map(dict.copy, self._templates))
+        _run(map(set_attributes, nodes, attributes))
+        _run(map(setitem, self._holders(attributes), self._keys, self._children(made)))
         for init, place, keys, children in self._fill:
             init(made[place], list(zip(keys, children(made), strict=True)))
         return made[self._root]
@@ -199,38 +208,36 @@ class Recipe:
             Values and metadata in order of index. None if the state is different in
             any way from what taking such a graph apart gives, though it may still do.
         """
-        dicts: list[dict[Any, Any]] = []
+        dicts: list[Any] = [nested]
         leaves: list[Any] = []
         try:
-            for parent, key, size, getter in self._lookups:
-                items = nested if parent is None else dicts[parent][key]
-                if type(items) is not dict or len(items) != size:
-                    return None
-                dicts.append(items)
+            for parent, key in self._parents:
+                dicts.append(dicts[parent][key])
+            # With as many entries as there are due, all that were looked up, there
+            # are no others.
+            if set(map(type, dicts)) != {dict} or sum(map(len, dicts)) != self._size:
+                return None
+            for items, getter in zip(dicts, self._getters, strict=True):
                 leaves += getter(items)
-        except KeyError:
+        except (KeyError, TypeError):
             return None
         leaves = list(self._in_order(leaves))
-        if any(map(is_not, map(type, leaves), repeat(VariableState))):
+        if set(map(type, leaves)) - {VariableState}:
             return None
-        if list(map(_type_of, leaves)) != self._kinds:
+        if [leaf.type for leaf in leaves] != self._kinds:
             return None
-        return list(map(_value_of, leaves)), list(map(_metadata_of, leaves))
-
-
-_type_of = attrgetter("type")
-_value_of = attrgetter("value")
-_metadata_of = attrgetter("_metadata")
+        return [leaf.value for leaf in leaves], [leaf._metadata for leaf in leaves]
 
 
 def _lookups(
     definition: NodeDef[Any], variables: Sequence[VariableDef[Any]]
-) -> tuple[list[tuple[int | None, Any, int, _Getter]], _Getter]:
+) -> tuple[list[tuple[int, Any]], list[_Getter], _Getter, int]:
     """Where the nested dicts of a state have the leaves of a definition.
 
     Returns:
-        For each nested dict which one it is in, under what key, its size, and what
-        gets the leaves from it; and what puts all leaves into the order of variables.
+        For each nested dict but the first which one it is in, and under what key; for
+        each what gets the leaves from it; what puts all leaves into the order of
+        variables; and how many entries all dicts have.
     """
     # Only nodes with variables below them have a dict.
     with_leaves: set[int] = set()
@@ -241,12 +248,12 @@ def _lookups(
             ]
             if any(isinstance(v, VariableDef) or id(v) in with_leaves for v in values):
                 with_leaves.add(id(item))
-    lookups: list[tuple[int | None, Any, int, _Getter]] = []
+    nodes = [definition]
+    parents: list[tuple[int, Any]] = []
+    getters: list[_Getter] = []
     indices: list[int] = []
-    pending: list[tuple[int | None, Any, NodeDef[Any]]] = [(None, None, definition)]
-    while pending:
-        parent, key, node = pending.pop()
-        keys, size = [], 0
+    for number, node in enumerate(nodes):  # which grows
+        keys = []
         for attribute in node.attributes:
             if isinstance(attribute, StaticAttribute):
                 continue
@@ -254,13 +261,13 @@ def _lookups(
             if isinstance(child, VariableDef):
                 keys.append(attribute.key)
                 indices.append(child.index)
-                size += 1
             elif isinstance(child, NodeDef) and id(child) in with_leaves:
-                pending.append((len(lookups), attribute.key, child))
-                size += 1
-        lookups.append((parent, key, size, _getter(keys)))
+                parents.append((number, attribute.key))
+                nodes.append(child)
+        getters.append(_getter(keys))
     position = {index: i for i, index in enumerate(indices)}
-    return lookups, _getter([position[d.index] for d in variables])
+    in_order = _getter([position[d.index] for d in variables])
+    return parents, getters, in_order, len(parents) + len(indices)
 
 
 def _run(calls: Any) -> None:
