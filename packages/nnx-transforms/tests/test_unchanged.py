@@ -1,7 +1,6 @@
-"""The quick answer agrees with describing the objects anew."""
+"""Whether a function left its objects alone, told at a glance."""
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from derivative_programs import pairs_of_models
 from hypothesis import given, settings
@@ -10,8 +9,8 @@ from hypothesis import strategies as st
 import graphcore as gc
 from graphcore.build import Builder
 from graphcore.joint import joint_of
+from graphcore.patterns import Pattern
 from nnx_transforms import BatchStat, Dict, List, Module, Param
-from nnx_transforms.unchanged import is_unchanged
 
 
 def build(*roots):
@@ -27,6 +26,14 @@ def build(*roots):
     builder = Builder(leaves, objects, {})
     built = [builder.build(d) for d in joint.definitions]
     return joint.definitions, objects, built
+
+
+def is_unchanged(definitions, objects, built):
+    try:
+        found = Pattern(definitions).match(built)
+    except ValueError:
+        return False
+    return found is not None and all(objects[i] is found[i] for i in objects)
 
 
 def add(m):
@@ -87,11 +94,11 @@ CHANGES = [
 @given(pairs_of_models(), st.sampled_from(CHANGES), st.integers(0, 1))
 def test_changes_are_seen(models, change, number):
     definitions, objects, built = build(*models)
-    assert is_unchanged(definitions, objects)
+    assert is_unchanged(definitions, objects, built)
     built[0].own.value = jnp.zeros(2)
-    assert is_unchanged(definitions, objects)
+    assert is_unchanged(definitions, objects, built)
     change(built[number])
-    assert not is_unchanged(definitions, objects)
+    assert not is_unchanged(definitions, objects, built)
 
 
 @settings(max_examples=40, deadline=None)
@@ -101,28 +108,35 @@ def test_never_in_disagreement_with_a_walk(models, changes):
     for change in changes:
         if change is not remove or hasattr(built[0], "rate"):
             change(built[0])
-    if is_unchanged(definitions, objects):
+    if is_unchanged(definitions, objects, built):
         assert gc.split(List(built))[0] == gc.split(List(models))[0]
 
 
-@pytest.mark.parametrize("value", [[1], np.dtype("float32"), {"a": 1}])
+@pytest.mark.parametrize("value", [(1, [2]), {"a": 1}])
 def test_static_values_that_may_change_in_place(value):
     class Config:
         def __init__(self):
             self.items = value
+
+        def __eq__(self, other):
+            return self.items == other.items
+
+        def __hash__(self):
+            return 0
 
     class Holder(Module):
         def __init__(self):
             self.config = Config()
             self.p = Param(jnp.ones(1))
 
-    definitions, objects, _ = build(Holder())
+    definitions, objects, built = build(Holder())
     # It need not be quick about what it cannot watch, and must not be wrong.
-    assert not is_unchanged(definitions, objects)
+    assert not is_unchanged(definitions, objects, built)
 
 
 def test_variables_as_roots():
-    definitions, objects, (v, _) = build(Param(jnp.ones(2)), Dict())
-    assert is_unchanged(definitions, objects)
+    definitions, objects, built = build(Param(jnp.ones(2)), Dict())
+    v = built[0]
+    assert is_unchanged(definitions, objects, built)
     v.unit = "m"
-    assert not is_unchanged(definitions, objects)
+    assert not is_unchanged(definitions, objects, built)

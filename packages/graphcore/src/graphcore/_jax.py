@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+import jax
+
 try:
     # As it is, without a function around it: it runs at each call and each write.
     from jax.extend.core import get_opaque_trace_state as current_trace
@@ -30,7 +32,11 @@ except ImportError:  # JAX before 0.9
         get_opaque_trace_state as current_trace,
     )
 
-__all__ = ["TraceState", "current_trace"]
+__all__ = ["OUTSIDE", "TraceState", "current_trace"]
 
 TraceState: TypeAlias = Any
 """An opaque token of a trace. Compare with `==`; it keeps no tracer alive."""
+
+with jax.ensure_compile_time_eval():  # also if imported under a trace
+    OUTSIDE: TraceState = current_trace()
+"""The token of what runs outside of all transformations."""

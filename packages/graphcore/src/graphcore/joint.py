@@ -16,6 +16,7 @@ from typing import Any
 
 from graphcore.graphdef import GraphDef, VariableDef, interned
 from graphcore.owned import OwnedNode
+from graphcore.patterns import Pattern
 from graphcore.plans import Plan, kept_plan, plan_of
 from graphcore.refmap import RefMap
 from graphcore.variable_impl import variable_impl
@@ -39,6 +40,7 @@ class Joint:
 
     __slots__ = (
         "_chosen",
+        "_pattern",
         "covered",
         "definitions",
         "paths",
@@ -46,6 +48,7 @@ class Joint:
     )
 
     def __init__(self, roots: Sequence[Any], plans: Sequence[Plan]) -> None:
+        self._pattern: Pattern | bool | None = None
         if len(roots) == 1:
             layout = plans[0].layout
             self.definitions: tuple[GraphDef[Any], ...] = (layout.root,)
@@ -80,6 +83,16 @@ class Joint:
         self.definitions = tuple(definitions)
         self.variable_definitions = tuple(leaf.definition for leaf in visit.leaves)
         self.paths = tuple(paths)
+
+    @property
+    def pattern(self) -> Pattern | None:
+        """What graphs of these definitions look like; None if one can't tell."""
+        if self._pattern is None:
+            try:
+                self._pattern = Pattern(self.definitions)
+            except ValueError:
+                self._pattern = False
+        return self._pattern or None  # type: ignore[return-value]
 
     def variables(self, plans: Sequence[Plan]) -> list[Any]:
         """The variables of all roots in order of index."""
@@ -137,9 +150,10 @@ def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:
     """
     if len(roots) == 1:
         plan = plan_of(roots[0])
-        if plan.joint is None:
-            plan.joint = Joint(roots, (plan,))
-        alone: Joint = plan.joint
+        layout = plan.layout
+        if layout.joint is None:
+            layout.joint = Joint(roots, (plan,))
+        alone: Joint = layout.joint
         return alone, [plan]
     if not roots:
         return _NOTHING, []

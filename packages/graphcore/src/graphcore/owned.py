@@ -158,4 +158,5 @@ def make_owned(kinds: Iterable[type[Any]], trace: TraceState) -> list[Any]:
     return nodes
 
 
+attributes_of = _attributes_of.__get__
 set_attributes = _attributes_of.__set__

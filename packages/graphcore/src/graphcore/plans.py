@@ -24,12 +24,13 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from graphcore._jax import TraceState, current_trace
+from graphcore._jax import OUTSIDE, TraceState, current_trace
 from graphcore.comparing import comparing
 from graphcore.content import static_key
 from graphcore.errors import TraceContextError, path_text
-from graphcore.graphdef import GraphDef, VariableDef, interned
+from graphcore.graphdef import GraphDef, NodeDef, interned
 from graphcore.owned import OwnedNode
+from graphcore.patterns import known_patterns, learn
 from graphcore.refmap import RefMap
 from graphcore.registry import find_node_impl
 from graphcore.state import nested_from_flat
@@ -40,7 +41,7 @@ from graphcore.variables import (
     metadata_epoch,
     set_variable_plan,
 )
-from graphcore.walk import Path, Visit, walk
+from graphcore.walk import Leaf, Path, Visit, walk
 
 __all__ = ["Layout", "Plan", "check_traces", "plan_of"]
 
@@ -53,19 +54,34 @@ class Layout:
     """The variables of a definition in order of index: where they stand, what they are.
 
     It refers to no object of the graph, so states may keep it.
+
+    Attributes:
+        root: The definition.
+        paths: The path of each variable.
+        definitions: The definition of each.
+        impls: How each is handled.
+        all_owned: Whether all of them are `Variable`s.
     """
 
-    __slots__ = ("_places", "definitions", "paths", "root", "selections")
+    __slots__ = (
+        "_places",
+        "all_owned",
+        "definitions",
+        "impls",
+        "joint",
+        "paths",
+        "root",
+        "selections",
+    )
 
-    def __init__(
-        self,
-        root: GraphDef[Any],
-        paths: tuple[Path, ...],
-        definitions: tuple[VariableDef[Any], ...],
-    ) -> None:
+    def __init__(self, root: GraphDef[Any], leaves: Sequence[Leaf]) -> None:
         self.root = root
-        self.paths = paths
-        self.definitions = definitions
+        self.paths: tuple[Path, ...] = tuple(leaf.path for leaf in leaves)
+        self.definitions = tuple(leaf.definition for leaf in leaves)
+        self.impls: list[VariableImpl] = [leaf.impl for leaf in leaves]
+        self.all_owned = all(impl is OWN for impl in self.impls)
+        # What is known of it as the only one; see `joint`.
+        self.joint: Any = None
         self._places: dict[Any, Any] | None = None
         # Which variables filters select; see `leaves`.
         self.selections: dict[Any, Any] = {}
@@ -112,37 +128,45 @@ class Plan:
         "can_be_kept",
         "combined",
         "impls",
-        "joint",
         "layout",
         "number",
         "trace",
         "variables",
     )
 
-    def __init__(self, root: Any, definition: GraphDef[Any], visit: Visit) -> None:
-        leaves = visit.leaves
+    def __init__(
+        self,
+        root: Any,
+        layout: Layout,
+        variables: list[Any],
+        nodes: list[Any],
+        trace: Any,
+    ) -> None:
         self.number = next(_numbers)
-        self._epoch: object = metadata_epoch.mark
-        self.layout = Layout(
-            definition,
-            tuple(leaf.path for leaf in leaves),
-            tuple(leaf.definition for leaf in leaves),
-        )
-        self.variables: list[Any] = [leaf.variable for leaf in leaves]
-        self.impls: list[VariableImpl] = [leaf.impl for leaf in leaves]
-        self.all_owned = all(leaf.impl is OWN for leaf in leaves)
-        self.trace = _common_trace(visit)
-        # What is known of this plan alone, and together with those of other roots, in
-        # one index space; see `joint`.
-        self.joint: Any = None
+        self.layout = layout
+        self.variables = variables
+        self.impls = layout.impls
+        self.all_owned = layout.all_owned
+        self.trace = trace
+        # What is known of this plan together with those of other roots, in one index
+        # space; see `joint`.
         self.combined: dict[Any, Any] = {}
-
-        self._root_type: type[Any] | None = type(root)
+        # The root itself must not be kept.
+        self._nodes = [n for n in nodes if n is not root]
         self._is_variable = isinstance(root, Variable)
-        # The root itself must not be kept; its `__dict__` doesn't refer to it.
-        self._nodes = [
-            n for _, n in visit.nodes if isinstance(n, OwnedNode) and n is not root
-        ]
+        # Until it is told what to watch, it holds for nothing.
+        self._root_type: type[Any] | None = None
+        self.can_be_kept = False
+
+    def watch(self, root: Any, visit: Visit) -> None:
+        """Records what tells whether the plan still holds.
+
+        Args:
+            root: The root.
+            visit: What a walk saw just now.
+        """
+        self._epoch: object = metadata_epoch.mark
+        self._root_type = type(root)
         # What every container held. Dicts and lists compare their contents without a
         # call for each, as long as both hold the same objects.
         self._dicts = [c for c in visit.containers if isinstance(c, dict)]
@@ -175,11 +199,12 @@ class Plan:
             except TypeError:
                 self.can_be_kept = False
         self._foreign_metadata = [
-            (leaf.impl, leaf.variable, leaf.definition.metadata)
-            for leaf in leaves
-            if not leaf.impl.is_owned
+            (impl, variable, definition.metadata)
+            for impl, variable, definition in zip(
+                self.impls, self.variables, self.layout.definitions, strict=True
+            )
+            if not impl.is_owned
         ]
-
         self._needs_closer_look = bool(
             self._strangers
             or self._mutable_statics
@@ -389,9 +414,11 @@ def _common_trace(visit: Visit) -> Any:
             _add_if_new(members, leaf.path, type(leaf.variable), trace)
     if not members:
         return None
-    if len(members) > 1:
-        return _Mixed(members)
-    token = members[0][2]
+    return _Mixed(members) if len(members) > 1 else _shared(members[0][2])
+
+
+def _shared(token: TraceState) -> TraceState:
+    """The same token, or the one before if that is equal; see `_LastTrace`."""
     known = _last_trace.token
     if known == token:
         return known
@@ -412,14 +439,48 @@ def _add_if_new(
 
 
 def make_plan(root: Any) -> Plan:
-    """Walks a graph and returns its plan, whether it can be kept or not.
+    """Describes a graph and returns its plan, whether it can be kept or not.
 
     Raises:
         ValueError: As `walk` does.
     """
+    plan = _matched_plan(root)
+    if plan is not None:
+        return plan
     visit = Visit()
     definition = interned(walk(root, RefMap(), visit))
-    return Plan(root, definition, visit)
+    layout = Layout(definition, visit.leaves)
+    variables = [leaf.variable for leaf in visit.leaves]
+    nodes = [n for _, n in visit.nodes if isinstance(n, OwnedNode)]
+    plan = Plan(root, layout, variables, nodes, _common_trace(visit))
+    plan.watch(root, visit)
+    if isinstance(definition, NodeDef) and isinstance(root, OwnedNode):
+        if plan.can_be_kept:
+            learn(definition, layout)
+    return plan
+
+
+def _matched_plan(root: Any) -> Plan | None:
+    """The plan of a graph whose structure is known, and which is of one trace."""
+    if not isinstance(root, OwnedNode):
+        return None
+    for pattern, layout in known_patterns(type(root)):
+        objects = pattern.match((root,))
+        if objects is None:
+            continue
+        trace = root._trace
+        for x in objects[: pattern.count]:
+            if x._trace is not trace and x._trace != trace:
+                return None
+        variables = [objects[d.index] for d in layout.definitions]
+        nodes = [x for x in objects[: pattern.count] if isinstance(x, OwnedNode)]
+        plan = Plan(root, layout, variables, nodes, _shared(trace))
+        if trace == OUTSIDE:
+            plan.watch(root, pattern.visit(objects))
+        # Otherwise it is not kept: the objects that are made for a trace are gone
+        # soon, and it takes longer to prepare for another use than to match again.
+        return plan
+    return None
 
 
 def kept_plan(root: Any) -> Plan | None:

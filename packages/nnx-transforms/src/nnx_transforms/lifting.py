@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import jax
@@ -55,7 +56,6 @@ from nnx_transforms.skeletons import (
     remove_prefixes,
     spot_paths,
 )
-from nnx_transforms.unchanged import is_unchanged
 
 __all__ = [
     "Callee",
@@ -454,7 +454,7 @@ class Inside:
                 is reached under different prefixes.
         """
         tree, skeleton, returned = remove_objects(out)
-        if not returned and is_unchanged(self._joint.definitions, self._objects):
+        if not returned and self._is_unchanged():
             return self._only_written(tree, skeleton, prefixes, keep)
         paths = spot_paths(out, skeleton)
         per_spot: list[Any] = [NoPrefix] * len(returned)
@@ -522,6 +522,15 @@ class Inside:
             skeleton=skeleton,
         )
         return Left(written, tree, outcome)
+
+    def _is_unchanged(self) -> bool:
+        """Whether the objects surely are as they were built."""
+        pattern = self._joint.pattern
+        found = None if pattern is None else pattern.match(self.roots)
+        if pattern is None or found is None:
+            return False
+        built = map(self._objects.__getitem__, range(pattern.count))
+        return all(map(is_, built, found))
 
     def _only_written(
         self,
