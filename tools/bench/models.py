@@ -7,7 +7,9 @@ function does not use.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -115,15 +117,21 @@ def layer_variables(model: Any) -> list[Any]:
 
 def read(variable: Any) -> jax.Array:
     """The value of a variable, in the way that its library recommends."""
-    return variable.get_value() if hasattr(variable, "get_value") else variable.value
+    return _access(type(variable))[0](variable)
 
 
 def write(variable: Any, value: jax.Array) -> None:
     """Overwrites a variable, in the way that its library recommends."""
-    if hasattr(variable, "set_value"):
-        variable.set_value(value)
-    else:
-        variable.value = value
+    _access(type(variable))[1](variable, value)
+
+
+@functools.cache
+def _access(kind: type[Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    if hasattr(kind, "get_value"):
+        return kind.get_value, kind.set_value
+    return attrgetter("value"), lambda variable, value: setattr(
+        variable, "value", value
+    )
 
 
 # Steps: of a model with variables, and of a list of arrays with the counter first.

@@ -221,9 +221,10 @@ def _each_anew(transform: Callable[[Any, Callable[..., Any]], Any]) -> Case:
     """Calls each block through a transform made for it."""
 
     def case(library: Library, blocks: Any, x: Array) -> Any:
+        call = library.call
         for block in blocks:
-            call = lambda block, x: library.call(block, x)  # noqa: E731
-            x = transform(library.transforms, call)(block, x)
+            anew = lambda block, x: call(block, x)  # noqa: E731
+            x = transform(library.transforms, anew)(block, x)
         return x
 
     return case

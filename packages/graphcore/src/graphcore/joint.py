@@ -14,12 +14,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from graphcore.graphdef import GraphDef, VariableDef, interned
+from graphcore.graphdef import (
+    GraphDef,
+    NodeDef,
+    VariableDef,
+    definition_paths,
+    interned,
+)
 from graphcore.owned import OwnedNode
 from graphcore.patterns import Pattern
 from graphcore.plans import Plan, kept_plan, plan_of
 from graphcore.refmap import RefMap
-from graphcore.variable_impl import variable_impl
+from graphcore.variable_impl import VariableImpl, variable_impl
 from graphcore.walk import Path, Visit, walk
 
 __all__ = ["Joint", "joint_of"]
@@ -40,6 +46,8 @@ class Joint:
 
     __slots__ = (
         "_chosen",
+        "_identity",
+        "_impls",
         "_pattern",
         "covered",
         "definitions",
@@ -48,7 +56,9 @@ class Joint:
     )
 
     def __init__(self, roots: Sequence[Any], plans: Sequence[Plan]) -> None:
+        self._impls: list[VariableImpl] | None = None
         self._pattern: Pattern | bool | None = None
+        self._identity: tuple[tuple[int, int], ...] | None = None
         if len(roots) == 1:
             layout = plans[0].layout
             self.definitions: tuple[GraphDef[Any], ...] = (layout.root,)
@@ -83,6 +93,26 @@ class Joint:
         self.definitions = tuple(definitions)
         self.variable_definitions = tuple(leaf.definition for leaf in visit.leaves)
         self.paths = tuple(paths)
+
+    @property
+    def impls(self) -> list[VariableImpl]:
+        """How each variable is handled."""
+        if self._impls is None:
+            kinds = [d.type for d in self.variable_definitions]
+            self._impls = list(map(variable_impl, kinds))
+        return self._impls
+
+    @property
+    def identity(self) -> tuple[tuple[int, int], ...]:
+        """The index of each node and variable, with itself."""
+        if self._identity is None:
+            members: set[int] = set()
+            for definition in self.definitions:
+                for _, item in definition_paths(definition):
+                    if isinstance(item, NodeDef | VariableDef) and item.index != -1:
+                        members.add(item.index)
+            self._identity = tuple((index, index) for index in sorted(members))
+        return self._identity
 
     @property
     def pattern(self) -> Pattern | None:

@@ -313,10 +313,12 @@ def _may_stay(root: NodeDef[Any]) -> bool:
         if isinstance(item, StaticAttribute):
             values = [item.value]
         else:
-            metadata = getattr(item, "metadata", None) or {}
-            if not isinstance(metadata, HashableMapping):
+            values = [item.type]
+            metadata = getattr(item, "metadata", None)
+            if isinstance(metadata, HashableMapping):
+                values += metadata.values()
+            elif metadata is not None:
                 return False
-            values = [item.type, *metadata.values()]
         for value in values:
             if type(value) in _PLAIN or value is root.type or id(value) in checked:
                 continue

@@ -55,6 +55,7 @@ class Recipe:
 
     __slots__ = (
         "_all_owned",
+        "_by_index",
         "_children",
         "_create",
         "_fill",
@@ -148,6 +149,7 @@ class Recipe:
                 )
             else:
                 self._fill.append((impl.init, places[id(d)], *children(d)))
+        self._by_index = _getter([by_index[index] for index in sorted(by_index)])
         self._holders, self._children = _getter(holders), _getter(filled)
         self._root = places[id(definition)]
         lookups = _lookups(definition, self.variables)
@@ -167,6 +169,24 @@ class Recipe:
         Returns:
             The root node.
         """
+        return self._make(values, metadata)[self._root]
+
+    def make_all(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Makes a graph.
+
+        Args:
+            values: The raw values of the variables, in order of index.
+
+        Returns:
+            The objects of all indices.
+        """
+        return self._by_index(self._make(values, None))
+
+    def _make(
+        self,
+        values: Sequence[Any],
+        metadata: Sequence[HashableMapping[str, Any]] | None,
+    ) -> list[Any]:
         trace = current_trace()
         if metadata is None:
             metadata = self._metadata
@@ -194,7 +214,7 @@ class Recipe:
         _run(map(setitem, self._holders(attributes), self._keys, self._children(made)))
         for init, place, keys, children in self._fill:
             init(made[place], list(zip(keys, children(made), strict=True)))
-        return made[self._root]
+        return made
 
     def find(
         self, nested: dict[Any, Any]

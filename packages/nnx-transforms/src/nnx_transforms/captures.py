@@ -11,7 +11,6 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from graphcore import RefMap
 from nnx_transforms.lifting import is_object
 
 __all__ = ["captured_objects"]
@@ -39,20 +38,20 @@ def captured_objects(f: Any) -> list[Any]:
         >>> captured_objects(scaled())
         [Param(2.0)]
     """
-    found: RefMap[Any, None] = RefMap()
-    seen: RefMap[Any, None] = RefMap()
+    found: list[Any] = []
+    seen: dict[int, Any] = {}  # with the objects, whose ids are theirs as long
     home = _globals_of(f)
     pending = [f]
     while pending:
         x = pending.pop()
-        if isinstance(x, _PLAIN) or x in seen:
+        if isinstance(x, _PLAIN) or id(x) in seen:
             continue
-        seen[x] = None
+        seen[id(x)] = x
         if is_object(x):
-            found[x] = None
+            found.append(x)
         else:
             pending += reversed(list(_contents(x, home)))
-    return list(found)
+    return found
 
 
 def _globals_of(f: Any) -> Any:

@@ -41,9 +41,9 @@ from graphcore.joint import Joint, joint_of
 from graphcore.owned import OwnedNode
 from graphcore.plans import Plan, check_traces, different_trace
 from graphcore.prefixes import AliasCheck
+from graphcore.recipes import recipe_of
 from graphcore.variable_impl import (
     VariableImpl,
-    variable_impl,
 )
 from graphcore.walk import Visit, walk
 from nnx_transforms.callees import Callee, lifted
@@ -419,14 +419,21 @@ class Inside:
 
     def __init__(self, joint: Joint, values: Sequence[Any]) -> None:
         definitions = joint.variable_definitions
-        leaves = {
-            d.index: (value, None) for d, value in zip(definitions, values, strict=True)
-        }
         self._joint = joint
         self._values = values
         self._objects: dict[int, Any] = {}
-        builder = Builder(leaves, self._objects, {})
-        self.roots = [builder.build(definition) for definition in joint.definitions]
+        first = joint.definitions[0] if joint.definitions else None
+        recipe = recipe_of(first) if isinstance(first, NodeDef) else None
+        if recipe is not None and len(joint.definitions) == 1:
+            self._objects = dict(enumerate(recipe.make_all(values)))
+            self.roots = [self._objects[0]]
+        else:
+            leaves = {
+                d.index: (value, None)
+                for d, value in zip(definitions, values, strict=True)
+            }
+            builder = Builder(leaves, self._objects, {})
+            self.roots = [builder.build(d) for d in joint.definitions]
         self.variables = [self._objects[d.index] for d in definitions]
 
     def leave(
@@ -541,21 +548,23 @@ class Inside:
     ) -> Left:
         """What a function left that has at most written values, as most do."""
         written: list[Written] = []
-        for position, variable in enumerate(self.variables):
-            impl = variable_impl(type(variable))
+        for position, (impl, variable, old) in enumerate(
+            zip(self._joint.impls, self.variables, self._values, strict=True)
+        ):
             value = impl.get_value(variable)
-            if position in keep or not same_value(value, self._values[position]):
-                index = self._joint.variable_definitions[position].index
-                path = self._joint.paths[position]
-                prefix = prefixes[position] if prefixes else NoPrefix
-                written.append(Written(position, index, variable, impl, path, prefix))
+            if (value is old or same_value(value, old)) and position not in keep:
+                continue
+            index = self._joint.variable_definitions[position].index
+            path = self._joint.paths[position]
+            prefix = prefixes[position] if prefixes else NoPrefix
+            written.append(Written(position, index, variable, impl, path, prefix))
         outcome = Outcome(
             positions=tuple(w.position for w in written),
             indices=tuple(w.index for w in written),
             definitions=None,
             detached=(),
             returned=(),
-            mapping=tuple(zip(self._objects, self._objects, strict=True)),
+            mapping=self._joint.identity,
             skeleton=skeleton,
         )
         return Left(written, tree, outcome)

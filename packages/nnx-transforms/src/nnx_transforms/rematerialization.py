@@ -6,23 +6,25 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from graphcore.content import static_key
-from graphcore.joint import joint_of
+from graphcore.joint import Joint, joint_of
+from graphcore.plans import check_traces
 from nnx_transforms.arguments import positions_of
 from nnx_transforms.captures import captured_objects
 from nnx_transforms.lifting import (
     Callee,
     Inputs,
     Inside,
-    is_object,
+    Skeleton,
     lifted,
     publish,
     take,
 )
+from nnx_transforms.spots import Direct, separate
 
 __all__ = ["checkpoint", "remat"]
 
@@ -101,6 +103,28 @@ _kept: weakref.WeakKeyDictionary[Any, list[tuple[Any, Callable[..., Any]]]]
 _kept = weakref.WeakKeyDictionary()
 
 
+class _Structure(NamedTuple):
+    """What a trace depends on beside abstract values.
+
+    Args:
+        joint: The description of the objects.
+        where: Where they are among the arguments.
+        bound: The numbers of those that the function is bound to.
+        statics: The static arguments by position or name.
+    """
+
+    joint: Joint
+    where: Direct | Skeleton
+    bound: tuple[int, ...]
+    statics: dict[Any, Any]
+
+    def key(self) -> Any:
+        """Equal for two structures exactly if one trace serves both."""
+        joint, where, bound, statics = self
+        keys = {name: static_key(x) for name, x in statics.items()}
+        return joint.definitions, where, bound, keys
+
+
 class _Rematerialized:
     """A function, checkpointed for each structure of its objects."""
 
@@ -119,23 +143,33 @@ class _Rematerialized:
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         callee = Callee(self._f)
-        has_objects = bool(callee.bound) or any(
-            map(is_object, jax.tree.leaves((args, kwargs), is_leaf=is_object))
-        )
-        if not has_objects and (_JAX_TAKES_NAMES or not self._argnames):
-            values, tree, outcome = self._find_plain()(*args, **kwargs)
-            return publish((), joint_of(())[0], (), outcome, values, tree)
+        given, given_kwargs = args, kwargs
         args, kwargs = positions_of(self._f, args, kwargs)
-        statics = self._statics(args, kwargs)
-        dynamic = tuple(None if i in statics else x for i, x in enumerate(args))
-        named = {k: v for k, v in kwargs.items() if k not in statics}
-        inputs = take((dynamic, named), bound=callee.bound)
-        plain_args, plain_kwargs = inputs.plain
-        checkpointed = self._checkpoint(callee.function, inputs, statics)
-        values, tree, outcome = checkpointed(
-            inputs.values(), *plain_args, **plain_kwargs
-        )
-        return inputs.publish(outcome, values, tree)
+        statics: dict[Any, Any] = {}
+        if self._argnums != () or self._argnames:
+            statics = self._statics(args, kwargs)
+            args = tuple(None if i in statics else x for i, x in enumerate(args))
+            kwargs = {k: v for k, v in kwargs.items() if k not in statics}
+        plain, named, where, roots = separate(args, kwargs)
+        if not roots and not callee.bound:
+            if _JAX_TAKES_NAMES or not self._argnames:
+                found = self._find_plain()(*given, **given_kwargs)
+                return publish((), joint_of(())[0], (), found[2], *found[:2])
+        for x in callee.bound:
+            if not any(x is root for root in roots):
+                roots.append(x)
+        bound = tuple(_number(x, roots) for x in callee.bound)
+        joint, plans = joint_of(roots)
+        check_traces(plans)
+        options = self._options
+        if isinstance(options["prevent_cse"], Sequence):
+            inputs = take((args, kwargs), bound=callee.bound)
+            per_value = _prevent_cse(inputs, options["prevent_cse"])
+            options = {**options, "prevent_cse": per_value}
+        structure = _Structure(joint, where, bound, statics)
+        checkpointed = self._checkpoint(callee.function, structure, options)
+        values, tree, outcome = checkpointed(joint.values(plans), *plain, **named)
+        return publish(roots, joint, plans, outcome, values, tree)
 
     def _statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[Any, Any]:
         """The static arguments of a call by position or name."""
@@ -160,23 +194,16 @@ class _Rematerialized:
     def _checkpoint(
         self,
         function: Callable[..., Any],
-        inputs: Inputs,
-        statics: dict[Any, Any],
+        structure: _Structure,
+        options: dict[str, Any],
     ) -> Callable[..., Any]:
         """What JAX checkpoints: a function of the values and the other arguments."""
-        options = dict(self._options)
-        if isinstance(options["prevent_cse"], Sequence):
-            options["prevent_cse"] = _prevent_cse(inputs, options["prevent_cse"])
-        key = (
-            *(inputs.joint.definitions, inputs.skeleton, inputs.bound),
-            *(options["prevent_cse"], options["policy"]),
-            {name: static_key(x) for name, x in statics.items()},
-        )
+        key = structure.key(), options["prevent_cse"], options["policy"]
         kept = self._kept_for(function)
         for known_key, known in kept:
             if _equal(known_key, key):
                 return known
-        checkpointed = jax.checkpoint(_pure(function, inputs, statics), **options)
+        checkpointed = jax.checkpoint(_pure(function, structure), **options)
         kept.insert(0, (key, checkpointed))
         del kept[_MAX_STRUCTURES:]
         return checkpointed
@@ -220,12 +247,14 @@ def _equal(a: Any, b: Any) -> bool:
         return False
 
 
-def _pure(
-    function: Callable[..., Any], inputs: Inputs, statics: dict[Any, Any]
-) -> Callable[..., Any]:
+def _number(x: Any, roots: Sequence[Any]) -> int:
+    return next(number for number, root in enumerate(roots) if root is x)
+
+
+def _pure(function: Callable[..., Any], structure: _Structure) -> Callable[..., Any]:
     # What is kept must hold neither the objects of a call, nor the function itself,
     # or neither would ever be collected.
-    joint, skeleton, bound = inputs.joint, inputs.skeleton, inputs.bound
+    joint, where, bound, statics = structure
     reference: Any
     try:
         reference = weakref.ref(function)
@@ -234,9 +263,10 @@ def _pure(
 
     def pure(values: list[Any], *args: Any, **kwargs: Any) -> Any:
         inside = Inside(joint, values)
-        args, kwargs = skeleton.fill((args, kwargs), inside.roots)
-        args = tuple(statics.get(i, x) for i, x in enumerate(args))
-        kwargs.update((k, v) for k, v in statics.items() if isinstance(k, str))
+        args, kwargs = where.fill((args, kwargs), inside.roots)
+        if statics:
+            args = tuple(statics.get(i, x) for i, x in enumerate(args))
+            kwargs.update((k, v) for k, v in statics.items() if isinstance(k, str))
         objects = [inside.roots[n] for n in bound]
         left = inside.leave(reference()(*objects, *args, **kwargs))
         return left.values(), left.tree, left.outcome
