@@ -76,7 +76,12 @@ class Pattern:
     """
 
     __slots__ = (
+        "_all_owned",
+        "_kinds",
+        "_metadata",
+        "_metadata_of",
         "_nodes",
+        "_owned_nodes",
         "_roots",
         "_size",
         "_strangers",
@@ -87,7 +92,7 @@ class Pattern:
 
     def __init__(self, definitions: Sequence[GraphDef[Any]]) -> None:
         self._nodes: list[_Node] = []
-        self._variables: list[tuple[int, type[Any], Any, Any]] = []
+        variables: list[VariableDef[Any]] = []
         self._strangers: list[tuple[Any, type[Any]]] = []
         self._roots: list[tuple[int, bool]] = []
         pending: list[tuple[NodeDef[Any], int]] = []
@@ -98,12 +103,7 @@ class Pattern:
             if isinstance(definition, VariableDef):
                 if as_kept(definition.metadata) is not definition.metadata:
                     raise ValueError("metadata that can change in place")
-                kind = definition.type
-                impl = variable_impl(kind)
-                metadata_of = impl.get_metadata if impl.is_owned else impl.metadata
-                self._variables.append(
-                    (definition.index, kind, definition.metadata, metadata_of)
-                )
+                variables.append(definition)
             elif isinstance(definition, NodeDef):
                 place = definition.index
                 if place == -1:
@@ -118,12 +118,24 @@ class Pattern:
         while pending:
             self._add(*pending.pop(), place_of)
         named = [node for node in self._nodes if node.place >= 0]
-        self.count = len(named) + len(self._variables)
+        self.count = len(named) + len(variables)
         self._size = self.count + len(self._nodes) - len(named)
-        self.is_watched = all(
+        self._owned_nodes = [
+            node.place for node in self._nodes if issubclass(node.kind, OwnedNode)
+        ]
+        variables.sort(key=lambda d: d.index)
+        self._variables = [d.index for d in variables]
+        self._kinds = [d.type for d in variables]
+        self._metadata = [d.metadata for d in variables]
+        impls = list(map(variable_impl, self._kinds))
+        self._all_owned = all(impl.is_owned for impl in impls)
+        self._metadata_of: list[Any] = [
+            impl.get_metadata if impl.is_owned else impl.metadata for impl in impls
+        ]
+        self.is_watched = self._all_owned and all(
             issubclass(node.kind, OwnedNode) or node.kind in (list, dict, tuple)
             for node in self._nodes
-        ) and all(variable_impl(kind).is_owned for _, kind, *_ in self._variables)
+        )
 
     def _add(self, definition: NodeDef[Any], place: int, place_of: Any) -> None:
         kind = definition.type
@@ -207,12 +219,14 @@ class Pattern:
                     references.append((found[key], child))
         except Exception:  # a key that isn't there, or one that can't be sorted
             return None
-        for index, kind, metadata, metadata_of in self._variables:
-            variable = objects[index]
-            if type(variable) is not kind:
-                return None
+        variables = [objects[index] for index in self._variables]
+        if list(map(type, variables)) != self._kinds:
+            return None
+        for variable, metadata_of, due in zip(
+            variables, self._metadata_of, self._metadata, strict=True
+        ):
             now = metadata_of(variable)
-            if now is not metadata and (as_kept(now) is not now or now != metadata):
+            if now is not due and (as_kept(now) is not now or now != due):
                 return None
         if any(x is not objects[index] for x, index in references):
             return None
@@ -227,6 +241,17 @@ class Pattern:
                 return None
         return objects
 
+    def members(self, objects: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The variables, in order of index, and the nodes that are our own.
+
+        Args:
+            objects: What `match` returned.
+        """
+        return (
+            [objects[place] for place in self._variables],
+            [objects[place] for place in self._owned_nodes],
+        )
+
     def visit(self, objects: Sequence[Any]) -> Visit:
         """What a walk would have seen that a plan has to watch.
 
@@ -234,13 +259,12 @@ class Pattern:
             objects: What `match` returned; the pattern `is_watched`.
 
         Returns:
-            The nodes, without paths, and the containers and static values.
+            The containers and static values.
         """
         visit = Visit(strangers=[value for value, _ in self._strangers])
         for place, kind, *_ in self._nodes:
             node = objects[place]
             if issubclass(kind, OwnedNode):
-                visit.nodes.append(((), node))
                 visit.containers += node._containers()
             elif kind is not tuple:
                 visit.containers.append(node)

@@ -468,12 +468,12 @@ def _matched_plan(root: Any) -> Plan | None:
         objects = pattern.match((root,))
         if objects is None:
             continue
+        variables, nodes = pattern.members(objects)
         trace = root._trace
-        for x in objects[: pattern.count]:
-            if x._trace is not trace and x._trace != trace:
-                return None
-        variables = [objects[d.index] for d in layout.definitions]
-        nodes = [x for x in objects[: pattern.count] if isinstance(x, OwnedNode)]
+        for members in (nodes, variables):
+            for x in members:
+                if x._trace is not trace and x._trace != trace:
+                    return None
         plan = Plan(root, layout, variables, nodes, _shared(trace))
         if trace == OUTSIDE:
             plan.watch(root, pattern.visit(objects))

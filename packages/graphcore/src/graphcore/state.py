@@ -587,24 +587,31 @@ def _is_deep(nested: dict[Any, Any]) -> bool:
 
 def _in_order(keys: Iterable[Any]) -> tuple[Any, ...]:
     """Sorts keys as `key_order` says."""
-    if set(map(type, keys)) in _SORTED_AS_THEY_ARE:
-        return tuple(sorted(keys))
-    return tuple(sorted(keys, key=key_order))
+    try:
+        "".join(keys)  # the quickest way to see that all of them are strings
+    except TypeError:
+        return tuple(sorted(keys, key=key_order))
+    return tuple(sorted(keys))
 
 
-_SORTED_AS_THEY_ARE = ({str}, {int})
-
-
-def _state_flatten(state: State[Any, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    nested, below = state.raw_mapping, state._depth + 1
+def _state_flatten(state: State[Any, Any]) -> tuple[Sequence[Any], tuple[Any, ...]]:
+    nested = state._nested if state._unmade is None else state.raw_mapping
+    below = state._depth + 1
     if below > _MAX_DEPTH:
         flat = state.flat_state()
         return flat.leaves, _Paths(flat.paths)
     keys = _in_order(nested)
-    children = map(nested.__getitem__, keys)
-    return tuple(
-        [State._view(x, below) if type(x) is dict else x for x in children]
-    ), keys
+    children = [nested[key] for key in keys]
+    for place, child in enumerate(children):
+        if type(child) is dict:
+            children[place] = view = _new(State)
+            _set_nested(view, child)
+            _set_unmade(view, None)
+            _set_depth(view, below)
+    return children, keys
+
+
+_new: Any = object.__new__
 
 
 def _state_flatten_with_keys(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from nnx_transforms.lifting import is_object
@@ -50,7 +50,7 @@ def captured_objects(f: Any) -> list[Any]:
         if is_object(x):
             found.append(x)
         else:
-            pending += reversed(list(_contents(x, home)))
+            pending += reversed(_contents(x, home))
     return found
 
 
@@ -68,40 +68,45 @@ def _globals_of(f: Any) -> Any:
             return getattr(type(f).__call__, "__globals__", None)
 
 
-def _contents(x: Any, home: Any) -> Iterator[Any]:
+def _contents(x: Any, home: Any) -> list[Any]:
+    if isinstance(x, types.FunctionType):
+        return _captured(x, home)
     if isinstance(x, types.MethodType):
-        yield x.__self__
-        yield x.__func__
-    elif isinstance(x, functools.partial):
-        yield x.func
-        yield from x.args
-        yield from x.keywords.values()
-    elif isinstance(x, types.FunctionType):
-        for cell in x.__closure__ or ():
-            try:
-                yield cell.cell_contents
-            except ValueError:  # not filled yet
-                continue
-        yield from x.__defaults__ or ()
-        yield from (x.__kwdefaults__ or {}).values()
-        if x.__globals__ is home:
-            names = dict.fromkeys(_names(x.__code__))
-            yield from (home[name] for name in names if name in home)
-    elif isinstance(x, Mapping):
-        yield from x.values()
-    elif isinstance(x, list | tuple | set | frozenset):
-        yield from x
-    else:
-        # Compiled and wrapped functions; and plain objects that hold others.
-        if hasattr(x, "__wrapped__"):
-            yield x.__wrapped__
-        attributes = getattr(x, "__dict__", None)
-        if isinstance(attributes, dict):
-            yield from attributes.values()
+        return [x.__self__, x.__func__]
+    if isinstance(x, functools.partial):
+        return [x.func, *x.args, *x.keywords.values()]
+    if isinstance(x, Mapping):
+        return list(x.values())
+    if isinstance(x, list | tuple | set | frozenset):
+        return list(x)
+    # Compiled and wrapped functions; and plain objects that hold others.
+    found = [x.__wrapped__] if hasattr(x, "__wrapped__") else []
+    attributes = getattr(x, "__dict__", None)
+    if isinstance(attributes, dict):
+        found += attributes.values()
+    return found
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+def _captured(f: types.FunctionType, home: Any) -> list[Any]:
+    found: list[Any] = []
+    for cell in f.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # not filled yet
+            continue
+    if f.__defaults__:
+        found += f.__defaults__
+    if f.__kwdefaults__:
+        found += f.__kwdefaults__.values()
+    if f.__globals__ is home:
+        names = dict.fromkeys(_names(f.__code__))
+        found += [home[name] for name in names if name in home]
+    return found
+
+
+def _names(code: types.CodeType) -> list[str]:
+    names = list(code.co_names)
     for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+        if type(constant) is types.CodeType:
+            names += _names(constant)
+    return names

@@ -559,8 +559,8 @@ class Inside:
             prefix = prefixes[position] if prefixes else NoPrefix
             written.append(Written(position, index, variable, impl, path, prefix))
         outcome = Outcome(
-            positions=tuple(w.position for w in written),
-            indices=tuple(w.index for w in written),
+            positions=tuple([w.position for w in written]),
+            indices=tuple([w.index for w in written]),
             definitions=None,
             detached=(),
             returned=(),
