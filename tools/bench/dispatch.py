@@ -132,7 +132,10 @@ def _steps(section: Section, effort: Effort, sizes: tuple[int, ...]) -> None:
                     flax.high / mine.low,
                     flax.count,
                 )
-                section.bars.append(Bar(what, faster, LIMIT_FLAX, at_least=True))
+                # What raw JAX leaves, if it is not much faster than that itself.
+                possible = flax.median / cells[peers.RAW].value.median / LIMITS[size]
+                limit = min(LIMIT_FLAX, possible)
+                section.bars.append(Bar(what, faster, limit, at_least=True))
 
 
 # Other calls: several objects, foreign variables, further arguments, decoding

@@ -3,7 +3,8 @@
 All calls of a comparison run in the same round, one right after the other, and what
 counts is the ratio of two times of the same round: a busy neighbour slows both. The
 order turns around from round to round, so that none always profits from the other's
-warm caches. The garbage collector runs between rounds only.
+warm caches. The garbage collector is left as Python starts it: its work is part of what
+a library costs that allocates much.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ class Effort:
         return replace(self, seconds=self.seconds * share)
 
 
+FEW = 4
+LONG = 0.05
+"""From how many seconds on a call is measured alone."""
 FULL = Effort()
 QUICK = Effort(seconds=0.5, rounds=(5, 101), is_quick=True)
 SMOKE = Effort(seconds=0.02, slice=0.0, rounds=(2, 3), is_quick=True)
@@ -75,7 +79,10 @@ class _Contestant:
         self.repeats = 1
         estimate = min(self.run() for _ in range(3))  # compiles, and fills caches
         if not isinstance(measured, Prepared):
-            self.repeats = max(1, min(1000, round(effort.slice / max(estimate, 1e-9))))
+            # Several in a row, so that a call pays for the garbage of those before it.
+            least = FEW if estimate < LONG else 1
+            repeats = round(effort.slice / max(estimate, 1e-9))
+            self.repeats = max(least, min(1000, repeats))
 
     def run(self) -> float:
         """Runs it and returns the time of one call."""
@@ -116,31 +123,21 @@ def rounds_of(
     entries = {name: _Contestant(call, effort) for name, call in calls.items()}
     lasting = {*list(entries)[:2], *always}
     least, most = effort.rounds
-    start = cleaned = time.perf_counter()
     for entry in entries.values():
         entry.spent = 0.0
-    was_enabled = gc.isenabled()
+    # From here on the collector does what it does in a program of its user.
     gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        for number in range(most):
-            now = time.perf_counter()
-            if number >= least and now - start > effort.seconds:
-                break
-            if now - cleaned > 0.3:
-                gc.collect()
-                cleaned = now
-            order = list(entries.items())
-            for name, entry in order if number % 2 == 0 else reversed(order):
-                share = effort.seconds / len(entries)
-                if name in lasting or number < least or entry.spent < share:
-                    if len(entry.times) == number:
-                        entry.times.append(entry.run())
-    finally:
-        if was_enabled:
-            gc.enable()
-        gc.unfreeze()
+    start = time.perf_counter()
+    for number in range(most):
+        if number >= least and time.perf_counter() - start > effort.seconds:
+            break
+        order = list(entries.items())
+        for name, entry in order if number % 2 == 0 else reversed(order):
+            share = effort.seconds / len(entries)
+            if name in lasting or number < least or entry.spent < share:
+                if len(entry.times) == number:
+                    gc.collect(1)  # so that nobody pays for the garbage of others
+                    entry.times.append(entry.run())
     return {name: entry.times for name, entry in entries.items()}
 
 

@@ -176,6 +176,12 @@ def _scans(nn: Any, blocks: int) -> Any:
     return Model()
 
 
+def _scans_by_hand(blocks: list[Any], x: Array) -> Array:
+    for parameters in blocks:
+        x = _scan_by_hand([parameters], x)
+    return x
+
+
 def _scan_by_hand(blocks: list[Any], x: Array) -> Array:
     def step(x: Array, parameters: Any) -> Any:
         return block_by_hand(parameters, x), None
@@ -360,7 +366,8 @@ CASES: dict[str, tuple[Modules, ByHand]] = {
     "jit": (_lifted(lambda nn, Block: nn.jit(Block)), _each(jax.jit)),
     "vmap": (_lifted(_vmap), _each(jax.vmap)),
     "scan over the blocks": (_scan_class, _scan_by_hand),
-    "scan of each block": (_scans, _scan_by_hand),
+    "scan of each block": (_scans, _scans_by_hand),
+    "scan of one function": (_scans, _scan_by_hand),
     "remat_scan": (_remat_scan, _remat_scan_by_hand),
     "vjp": (_in_turn(_vjp), _one_by_one(_vjp_by_hand)),
     "grad": (_in_turn(_grad), _one_by_one(_grad_by_hand)),

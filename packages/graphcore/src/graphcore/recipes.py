@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from operator import itemgetter, setitem
-from typing import Any
+from operator import getitem, itemgetter, setitem
+from typing import Any, TypeAlias
 
 from graphcore._jax import current_trace
 from graphcore.graphdef import (
@@ -59,15 +59,15 @@ class Recipe:
         "_children",
         "_create",
         "_fill",
-        "_getters",
         "_holders",
         "_impls",
-        "_in_order",
         "_keys",
         "_kinds",
+        "_leaf_keys",
+        "_levels",
         "_metadata",
         "_owned_kinds",
-        "_parents",
+        "_owners",
         "_root",
         "_size",
         "_statics",
@@ -153,7 +153,7 @@ class Recipe:
         self._holders, self._children = _getter(holders), _getter(filled)
         self._root = places[id(definition)]
         lookups = _lookups(definition, self.variables)
-        self._parents, self._getters, self._in_order, self._size = lookups
+        self._levels, self._owners, self._leaf_keys, self._size = lookups
 
     def make(
         self,
@@ -229,19 +229,15 @@ class Recipe:
             any way from what taking such a graph apart gives, though it may still do.
         """
         dicts: list[Any] = [nested]
-        leaves: list[Any] = []
         try:
-            for parent, key in self._parents:
-                dicts.append(dicts[parent][key])
-            # With as many entries as there are due, all that were looked up, there
-            # are no others.
+            for parents, keys in self._levels:
+                dicts += map(getitem, parents(dicts), keys)
+            # With as many entries as are looked up, there are no others.
             if set(map(type, dicts)) != {dict} or sum(map(len, dicts)) != self._size:
                 return None
-            for items, getter in zip(dicts, self._getters, strict=True):
-                leaves += getter(items)
+            leaves: list[Any] = list(map(getitem, self._owners(dicts), self._leaf_keys))
         except (KeyError, TypeError):
             return None
-        leaves = list(self._in_order(leaves))
         if set(map(type, leaves)) - {VariableState}:
             return None
         if [leaf.type for leaf in leaves] != self._kinds:
@@ -249,15 +245,18 @@ class Recipe:
         return [leaf.value for leaf in leaves], [leaf._metadata for leaf in leaves]
 
 
+_Level: TypeAlias = tuple[_Getter, list[Any]]
+
+
 def _lookups(
     definition: NodeDef[Any], variables: Sequence[VariableDef[Any]]
-) -> tuple[list[tuple[int, Any]], list[_Getter], _Getter, int]:
+) -> tuple[list[_Level], _Getter, list[Any], int]:
     """Where the nested dicts of a state have the leaves of a definition.
 
     Returns:
-        For each nested dict but the first which one it is in, and under what key; for
-        each what gets the leaves from it; what puts all leaves into the order of
-        variables; and how many entries all dicts have.
+        For each level of nested dicts but the first, what gets those that they are in
+        and under what keys; what gets the dicts of the leaves, in the order of the
+        variables, and under what keys; and how many entries all dicts have.
     """
     # Only nodes with variables below them have a dict.
     with_leaves: set[int] = set()
@@ -268,26 +267,31 @@ def _lookups(
             ]
             if any(isinstance(v, VariableDef) or id(v) in with_leaves for v in values):
                 with_leaves.add(id(item))
-    nodes = [definition]
-    parents: list[tuple[int, Any]] = []
-    getters: list[_Getter] = []
-    indices: list[int] = []
-    for number, node in enumerate(nodes):  # which grows
-        keys = []
-        for attribute in node.attributes:
-            if isinstance(attribute, StaticAttribute):
-                continue
-            child = attribute.value
-            if isinstance(child, VariableDef):
-                keys.append(attribute.key)
-                indices.append(child.index)
-            elif isinstance(child, NodeDef) and id(child) in with_leaves:
-                parents.append((number, attribute.key))
-                nodes.append(child)
-        getters.append(_getter(keys))
-    position = {index: i for i, index in enumerate(indices)}
-    in_order = _getter([position[d.index] for d in variables])
-    return parents, getters, in_order, len(parents) + len(indices)
+    levels: list[_Level] = []
+    where: dict[int, tuple[int, Any]] = {}
+    level, first = [definition], 0
+    while level:
+        parents: list[int] = []
+        keys: list[Any] = []
+        below: list[NodeDef[Any]] = []
+        for number, node in enumerate(level, first):
+            for attribute in node.attributes:
+                child = getattr(attribute, "value", None)
+                if isinstance(attribute, StaticAttribute):
+                    continue
+                if isinstance(child, VariableDef):
+                    where[child.index] = number, attribute.key
+                elif isinstance(child, NodeDef) and id(child) in with_leaves:
+                    parents.append(number)
+                    keys.append(attribute.key)
+                    below.append(child)
+        first += len(level)
+        level = below
+        if below:
+            levels.append((_getter(parents), keys))
+    owners = _getter([where[d.index][0] for d in variables])
+    leaf_keys = [where[d.index][1] for d in variables]
+    return levels, owners, leaf_keys, first - 1 + len(variables)
 
 
 def _run(calls: Any) -> None:

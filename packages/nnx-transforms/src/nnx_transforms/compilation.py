@@ -165,6 +165,7 @@ class Jitted:
             arguments["static_argnums"],
             arguments["static_argnames"],
         )
+        self._has_statics = bool(self._statics)
         # Shardings are told by position, so keyword arguments need theirs.
         self._resolves = arguments["in_shardings"] is not None
         self._entries: dict[Any, CompiledFunction] = {}
@@ -244,7 +245,7 @@ class Jitted:
         static_keys: tuple[Any, ...] = ()
         if kwargs and self._resolves and remove_objects((args, kwargs))[2]:
             args, kwargs = positions_of(self.__wrapped__, args, kwargs)
-        if self._statics:
+        if self._has_statics:
             args, kwargs, statics = self._statics.take(args, kwargs)
             static_keys = tuple([(k, static_key(v)) for k, v in statics.items()])
         plain, named, where, roots = separate(args, kwargs)

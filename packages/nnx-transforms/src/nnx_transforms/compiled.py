@@ -182,7 +182,11 @@ class CompiledFunction:
         """
         check_traces(plans)
         variables = joint.variables(plans)
-        values = joint.values(plans, variables)
+        all_owned = joint.all_owned(plans)
+        if all_owned:
+            values = [variable._raw_value for variable in variables]
+        else:
+            values = joint.values(plans, variables)
         try:
             if self.is_direct:
                 out, tree, outcome = self.direct(values, (), *args, **kwargs)
@@ -199,7 +203,7 @@ class CompiledFunction:
                 if outcome.is_in_order
                 else [variables[p] for p in outcome.positions]
             )
-            set_values(chosen, out, joint.all_owned(plans))
+            set_values(chosen, out, all_owned)
         return tree
 
     def _call_arranged(

@@ -91,12 +91,12 @@ def separate(
             return args, kwargs, skeleton, found
     plain, roots = [*args], []
     for place in direct.places:
-        if isinstance(place, str):
-            roots.append(kwargs[place])
-            kwargs = {**kwargs, place: None}
-        else:
+        if type(place) is int:
             roots.append(plain[place])
             plain[place] = None
+        else:
+            roots.append(kwargs[place])  # type: ignore[index]
+            kwargs = {**kwargs, place: None}  # type: ignore[dict-item]
     if len(roots) > 1 and len(set(map(id, roots))) < len(roots):
         return plain, kwargs, *_shared(direct, roots)
     return plain, kwargs, direct, roots

@@ -46,8 +46,8 @@ class Linear(Module):
 
     kernel: Param[jax.Array]
     bias: Param[jax.Array] | None
-    # Rarely set, and so no attribute of each instance: what an instance holds is
-    # compared at every compiled call.
+    # What is rarely set is no attribute of each instance, and neither is what follows
+    # from others: what an instance holds is compared at every compiled call.
     dtype: Any = None
     precision: Any = None
 
@@ -69,12 +69,20 @@ class Linear(Module):
         self.bias = None
         if use_bias:
             self.bias = Param(bias_init(rngs.params(), (out_features,), param_dtype))
-        self.in_features = in_features
-        self.out_features = out_features
         if dtype is not None:
             self.dtype = dtype
         if precision is not None:
             self.precision = precision
+
+    @property
+    def in_features(self) -> int:
+        """The size of the input's last axis, which the kernel tells."""
+        return int(self.kernel.value.shape[-2])
+
+    @property
+    def out_features(self) -> int:
+        """The size of the output's last axis, which the kernel tells."""
+        return int(self.kernel.value.shape[-1])
 
     def __call__(self, x: Array) -> jax.Array:
         """Applies the layer.
