@@ -33,10 +33,10 @@ from graphcore.registry import (
     find_node_impl,
     get_node_impl_for_type,
 )
+from graphcore.trails import Path
 from graphcore.undo import restorer, undoing
 from graphcore.variable_impl import is_variable, variable_impl
 from graphcore.variables import OWN, new_variable, set_raw_value
-from graphcore.walk import Path
 
 __all__ = ["Builder", "set_values"]
 

@@ -28,11 +28,11 @@ from graphcore.registry import (
     get_node_impl,
 )
 from graphcore.state import State, key_order
+from graphcore.trails import Path
 from graphcore.traversal import edges
 from graphcore.undo import restorer, undoing
 from graphcore.variable_impl import find_variable_impl, is_variable, variable_impl
 from graphcore.variable_state import VariableState, shown_to_filters
-from graphcore.walk import Path
 
 __all__ = ["pop", "update"]
 

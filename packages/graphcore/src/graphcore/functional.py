@@ -18,8 +18,9 @@ from graphcore.registry import (
     get_node_impl,
 )
 from graphcore.state import State, nested_from_flat
+from graphcore.trails import Path
 from graphcore.variable_state import VariableState, shown_to_filters
-from graphcore.walk import Path, Visit, walk
+from graphcore.walk import Visit, walk
 
 __all__ = [
     "CallProxy",

@@ -22,6 +22,7 @@ from graphcore.content import snapshot, static_key
 from graphcore.errors import path_text
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.printing import text
+from graphcore.trails import Trail, path_of
 
 __all__ = [
     "Attribute",
@@ -273,19 +274,20 @@ class NodeDef(GraphDef[A]):
 
     def __hash__(self) -> int:
         if self._hash is None:
-            for path, node in _nodes_children_first(self):
+            for trail, node in _nodes_children_first(self):
                 if node._hash is None:
-                    object.__setattr__(node, "_hash", node._own_hash(path))
+                    object.__setattr__(node, "_hash", node._own_hash(trail))
         return self._hash  # type: ignore[return-value]
 
-    def _own_hash(self, path: tuple[Any, ...]) -> int:
+    def _own_hash(self, trail: Trail) -> int:
         mapping = self.index_mapping
         parts: list[Any] = [self.type, self.index, mapping]
         try:
             parts.append(hash(static_key(self.metadata)))
         except TypeError:
+            where = path_text(path_of(trail))
             raise TypeError(
-                f"The metadata of the {self.type.__name__} at {path_text(path)!r} is "
+                f"The metadata of the {self.type.__name__} at {where!r} is "
                 f"not hashable: {self.metadata!r}. Definitions key compiled functions, "
                 "so everything static in a graph must be hashable."
             ) from None
@@ -294,7 +296,7 @@ class NodeDef(GraphDef[A]):
                 parts.append(hash(attribute))
             except TypeError:
                 raise TypeError(
-                    _unhashable_message((*path, attribute.key), attribute)
+                    _unhashable_message((*path_of(trail), attribute.key), attribute)
                 ) from None
         return hash(tuple(parts))
 
@@ -399,16 +401,16 @@ def _from_entries(entries: list[tuple[Any, ...]]) -> NodeDef[Any]:
 
 def _nodes_children_first(
     root: NodeDef[Any],
-) -> Iterator[tuple[tuple[Any, ...], NodeDef[Any]]]:
-    pending: list[tuple[tuple[Any, ...], NodeDef[Any], bool]] = [((), root, False)]
+) -> Iterator[tuple[Trail, NodeDef[Any]]]:
+    pending: list[tuple[Trail, NodeDef[Any], bool]] = [(None, root, False)]
     while pending:
-        path, node, visited = pending.pop()
+        trail, node, visited = pending.pop()
         if visited:
-            yield path, node
+            yield trail, node
             continue
-        pending.append((path, node, True))
+        pending.append((trail, node, True))
         pending += [
-            ((*path, attribute.key), attribute.value, False)
+            ((trail, attribute.key), attribute.value, False)
             for attribute in reversed(node.attributes)
             if isinstance(attribute, SubGraphAttribute)
             and isinstance(attribute.value, NodeDef)

@@ -11,7 +11,7 @@ of any graph, and stands as long as all of their plans do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from graphcore.graphdef import (
@@ -25,8 +25,9 @@ from graphcore.owned import OwnedNode
 from graphcore.patterns import Pattern
 from graphcore.plans import Plan, kept_plan, plan_of
 from graphcore.refmap import RefMap
+from graphcore.trails import Path, Trail, path_of
 from graphcore.variable_impl import VariableImpl, variable_impl
-from graphcore.walk import Path, Visit, walk
+from graphcore.walk import Visit, walk
 
 __all__ = ["Joint", "joint_of"]
 
@@ -39,31 +40,33 @@ class Joint:
     Attributes:
         definitions: One for each root; hashable as a tuple.
         variable_definitions: Those of the variables, in order of index.
-        paths: The path of each variable; the number of its root comes first.
         covered: Whether each root is part of the graph of another one, so that its
             plan holds if that one's does.
     """
 
     __slots__ = (
         "_chosen",
+        "_find_paths",
         "_identity",
         "_impls",
+        "_paths",
         "_pattern",
         "covered",
         "definitions",
-        "paths",
         "variable_definitions",
     )
 
     def __init__(self, roots: Sequence[Any], plans: Sequence[Plan]) -> None:
+        self._find_paths: Callable[[], tuple[Path, ...]]
         self._impls: list[VariableImpl] | None = None
+        self._paths: tuple[Path, ...] | None = None
         self._pattern: Pattern | bool | None = None
         self._identity: tuple[tuple[int, int], ...] | None = None
         if len(roots) == 1:
             layout = plans[0].layout
             self.definitions: tuple[GraphDef[Any], ...] = (layout.root,)
             self.variable_definitions: tuple[VariableDef[Any], ...] = layout.definitions
-            self.paths: tuple[Path, ...] = tuple((0, *path) for path in layout.paths)
+            self._find_paths = lambda: tuple((0, *path) for path in layout.paths)
             # Which of each plan's variables are not in an earlier one; None for all.
             self._chosen: list[list[int] | None] = [None]
             self.covered: tuple[bool, ...] = (False,)
@@ -72,7 +75,7 @@ class Joint:
         visit = Visit()
         known: RefMap[Any, None] = RefMap()
         definitions: list[GraphDef[Any]] = []
-        paths: list[Path] = []
+        trails: list[tuple[int, Trail]] = []
         self._chosen = []
         covered = [False] * len(roots)
         for number, (root, plan) in enumerate(zip(roots, plans, strict=True)):
@@ -85,14 +88,23 @@ class Joint:
                     if not covered[number] and plan.contains(roots[earlier]):
                         covered[earlier] = True
             definitions.append(interned(walk(root, refs, visit)))
-            paths += [(number, *leaf.path) for leaf in visit.leaves[first:]]
+            trails += [(number, leaf.trail) for leaf in visit.leaves[first:]]
             new = [i for i, v in enumerate(plan.variables) if v not in known]
             self._chosen.append(None if len(new) == len(plan.variables) else new)
             known.update((v, None) for v in plan.variables)
         self.covered = tuple(covered)
         self.definitions = tuple(definitions)
         self.variable_definitions = tuple(leaf.definition for leaf in visit.leaves)
-        self.paths = tuple(paths)
+        self._find_paths = lambda: tuple(
+            (number, *path_of(trail)) for number, trail in trails
+        )
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The path of each variable; the number of its root comes first."""
+        if self._paths is None:
+            self._paths = self._find_paths()
+        return self._paths
 
     @property
     def impls(self) -> list[VariableImpl]:

@@ -19,9 +19,9 @@ from graphcore.graphdef import (
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.plans import Layout
 from graphcore.state import State, nested_from_flat
+from graphcore.trails import Path
 from graphcore.variable_impl import is_variable
 from graphcore.variable_state import VariableState
-from graphcore.walk import Path
 
 __all__ = ["Leaves", "UnmadeState", "leaf_of", "leaves_for", "merged", "raw", "unmade"]
 

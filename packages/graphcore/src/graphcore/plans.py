@@ -34,6 +34,7 @@ from graphcore.patterns import known_patterns, learn
 from graphcore.refmap import RefMap
 from graphcore.registry import find_node_impl
 from graphcore.state import nested_from_flat
+from graphcore.trails import Path, Trail, path_of
 from graphcore.variable_impl import VariableImpl, find_variable_impl
 from graphcore.variables import (
     OWN,
@@ -41,7 +42,7 @@ from graphcore.variables import (
     metadata_epoch,
     set_variable_plan,
 )
-from graphcore.walk import Leaf, Path, Visit, walk
+from graphcore.walk import Leaf, Visit, walk
 
 __all__ = ["Layout", "Plan", "check_traces", "plan_of"]
 
@@ -57,26 +58,27 @@ class Layout:
 
     Attributes:
         root: The definition.
-        paths: The path of each variable.
-        definitions: The definition of each.
+        definitions: The definition of each variable.
         impls: How each is handled.
         all_owned: Whether all of them are `Variable`s.
     """
 
     __slots__ = (
+        "_paths",
         "_places",
+        "_trails",
         "all_owned",
         "definitions",
         "impls",
         "joint",
-        "paths",
         "root",
         "selections",
     )
 
     def __init__(self, root: GraphDef[Any], leaves: Sequence[Leaf]) -> None:
         self.root = root
-        self.paths: tuple[Path, ...] = tuple(leaf.path for leaf in leaves)
+        self._paths: tuple[Path, ...] | None = None
+        self._trails = [leaf.trail for leaf in leaves]
         self.definitions = tuple(leaf.definition for leaf in leaves)
         self.impls: list[VariableImpl] = [leaf.impl for leaf in leaves]
         self.all_owned = all(impl is OWN for impl in self.impls)
@@ -85,6 +87,13 @@ class Layout:
         self._places: dict[Any, Any] | None = None
         # Which variables filters select; see `leaves`.
         self.selections: dict[Any, Any] = {}
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The path of each variable."""
+        if self._paths is None:
+            self._paths = tuple(map(path_of, self._trails))
+        return self._paths
 
     def places(self) -> dict[Any, Any]:
         """The position of each variable, in nested dicts as a state has them."""
@@ -348,9 +357,9 @@ class Plan:
             return
         if type(found) is _Mixed:
             # At most one of the two can be the running trace.
-            for path, kind, trace in found.members:
+            for trail, kind, trace in found.members:
                 if trace != here:
-                    raise different_trace(path, kind)
+                    raise different_trace(path_of(trail), kind)
         elif not found == here:  # noqa: SIM201  `!=` is `==` with a detour here
             raise different_trace((), self._root_type or object)
 
@@ -399,19 +408,19 @@ class _Mixed:
 
     __slots__ = ("members",)
 
-    def __init__(self, members: list[tuple[Path, type[Any], TraceState]]) -> None:
+    def __init__(self, members: list[tuple[Trail, type[Any], TraceState]]) -> None:
         self.members = members
 
 
 def _common_trace(visit: Visit) -> Any:
-    members: list[tuple[Path, type[Any], TraceState]] = []
-    for path, node in visit.nodes:
+    members: list[tuple[Trail, type[Any], TraceState]] = []
+    for trail, node in visit.nodes:
         if isinstance(node, OwnedNode):
-            _add_if_new(members, path, type(node), node._trace)
+            _add_if_new(members, trail, type(node), node._trace)
     for leaf in visit.leaves:
         if leaf.impl.get_trace is not None:
             trace = leaf.impl.get_trace(leaf.variable)
-            _add_if_new(members, leaf.path, type(leaf.variable), trace)
+            _add_if_new(members, leaf.trail, type(leaf.variable), trace)
     if not members:
         return None
     return _Mixed(members) if len(members) > 1 else _shared(members[0][2])
@@ -427,15 +436,15 @@ def _shared(token: TraceState) -> TraceState:
 
 
 def _add_if_new(
-    members: list[tuple[Path, type[Any], TraceState]],
-    path: Path,
+    members: list[tuple[Trail, type[Any], TraceState]],
+    trail: Trail,
     kind: type[Any],
     trace: TraceState,
 ) -> None:
     if members and (members[-1][2] is trace or members[-1][2] == trace):
         return
     if all(trace != known for _, _, known in members):
-        members.append((path, kind, trace))
+        members.append((trail, kind, trace))
 
 
 def make_plan(root: Any) -> Plan:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import numpy as np
@@ -35,22 +35,26 @@ from graphcore.registry import (
     UnsortableKeys,
     find_node_impl,
 )
+from graphcore.trails import Path, Trail, path_of
 from graphcore.variable_impl import VariableImpl, find_variable_impl
 from graphcore.variable_state import VariableState
 
-__all__ = ["Leaf", "Path", "Visit", "walk"]
-
-Path: TypeAlias = tuple[Any, ...]
+__all__ = ["Leaf", "Visit", "walk"]
 
 
 @dataclass(slots=True)
 class Leaf:
     """A variable where it was first visited."""
 
-    path: Path
+    trail: Trail
     variable: Any
     impl: VariableImpl
     definition: VariableDef[Any]
+
+    @property
+    def path(self) -> Path:
+        """The keys from the root to it."""
+        return path_of(self.trail)
 
     def state(self) -> VariableState[Any]:
         """The state of the variable."""
@@ -64,7 +68,7 @@ class Visit:
 
     Args:
         leaves: The variables that were not known before.
-        nodes: The graph nodes that were not known before, with their paths.
+        nodes: The graph nodes that were not known before, with their trails.
         unwatched: Nodes that must be flattened anew to see whether they changed:
             foreign graph nodes, and pytree nodes that only JAX knows.
         containers: The dicts and lists that hold the children of all other nodes.
@@ -75,7 +79,7 @@ class Visit:
     """
 
     leaves: list[Leaf] = field(default_factory=list)
-    nodes: list[tuple[Path, Any]] = field(default_factory=list)
+    nodes: list[tuple[Trail, Any]] = field(default_factory=list)
     unwatched: list[tuple[Any, NodeImpl, Any, Any]] = field(default_factory=list)
     containers: list[Any] = field(default_factory=list)
     mutable_statics: list[tuple[Any, Any]] = field(default_factory=list)
@@ -86,7 +90,7 @@ class _Frame:
     """A node whose children are being visited."""
 
     __slots__ = (
-        *("attributes", "index", "key", "metadata", "node", "path", "pending"),
+        *("attributes", "index", "key", "metadata", "node", "pending", "trail"),
         "reopened",
     )
 
@@ -94,7 +98,7 @@ class _Frame:
         self,
         node: Any,
         key: Any,
-        path: Path,
+        trail: Trail,
         index: int,
         pending: Iterator[tuple[Any, Any]],
         metadata: Any,
@@ -102,7 +106,7 @@ class _Frame:
     ) -> None:
         self.node = node
         self.key = key
-        self.path = path
+        self.trail = trail
         self.index = index
         self.pending = pending
         self.metadata = metadata
@@ -149,7 +153,7 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
 def _walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
     impl = find_variable_impl(type(root))
     if impl is not None:
-        return _visit_variable(root, impl, (), refs, visit)
+        return _visit_variable(root, impl, None, refs, visit)
     node_impl = find_node_impl(root)
     if node_impl is None:
         raise ValueError(
@@ -163,7 +167,7 @@ def _walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
     # The pytree nodes that are being visited, by id, with the number of graph nodes
     # that were known when each was opened.
     open_pytrees: dict[int, int] = {}
-    stack = [_open(root, node_impl, None, (), refs, visit, open_pytrees)]
+    stack = [_open(root, node_impl, None, None, refs, visit, open_pytrees)]
     while True:
         frame = stack[-1]
         for key, value in frame.pending:
@@ -173,7 +177,7 @@ def _walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
                 continue
             impl = find_variable_impl(kind)
             if impl is not None:
-                leaf = _visit_variable(value, impl, (*frame.path, key), refs, visit)
+                leaf = _visit_variable(value, impl, (frame.trail, key), refs, visit)
                 frame.attributes.append(LeafAttribute(key, leaf))
                 continue
             node_impl = find_node_impl(value)
@@ -187,8 +191,8 @@ def _walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
                     reference: NodeRef[Any] = NodeRef(kind, index)
                     frame.attributes.append(SubGraphAttribute(key, reference))
                     continue
-            path = (*frame.path, key)
-            stack.append(_open(value, node_impl, key, path, refs, visit, open_pytrees))
+            trail = frame.trail, key
+            stack.append(_open(value, node_impl, key, trail, refs, visit, open_pytrees))
             break
         else:
             stack.pop()
@@ -207,7 +211,7 @@ def _open(
     node: Any,
     impl: NodeImpl,
     key: Any,
-    path: Path,
+    trail: Trail,
     refs: RefMap[Any, int],
     visit: Visit,
     open_pytrees: dict[int, int],
@@ -215,19 +219,20 @@ def _open(
     try:
         pairs, metadata = impl.flatten(node)
     except UnsortableKeys as error:
-        raise error.at(path) from None
+        raise error.at(path_of(trail)) from None
     index = -1
     reopened = None
     if isinstance(impl, GraphNodeImpl):
         index = refs[node] = len(refs)
-        visit.nodes.append((path, node))
+        visit.nodes.append((trail, node))
     else:
         # A cycle through a graph node ends there. One without any has no end.
         reopened = open_pytrees.get(id(node))
         open_pytrees[id(node)] = len(visit.nodes)
     if reopened == len(visit.nodes):
+        where = path_text(path_of(trail))
         raise ValueError(
-            f"The {type(node).__name__} at {path_text(path)!r} contains itself. Plain "
+            f"The {type(node).__name__} at {where!r} contains itself. Plain "
             "containers have no identity, so they can't be part of a cycle: use a "
             "`List` or `Dict`, or go through an `Object`."
         )
@@ -239,11 +244,15 @@ def _open(
     elif kind is not tuple and node is not None:
         metadata = snapshot(metadata)
         visit.unwatched.append((node, impl, pairs, metadata))
-    return _Frame(node, key, path, index, iter(pairs), metadata, reopened)
+    return _Frame(node, key, trail, index, iter(pairs), metadata, reopened)
 
 
 def _visit_variable(
-    variable: Any, impl: VariableImpl, path: Path, refs: RefMap[Any, int], visit: Visit
+    variable: Any,
+    impl: VariableImpl,
+    trail: Trail,
+    refs: RefMap[Any, int],
+    visit: Visit,
 ) -> VariableDef[Any] | NodeRef[Any]:
     index = refs.get(variable)
     if index is not None:
@@ -255,13 +264,13 @@ def _visit_variable(
         pairs = zip(metadata.values(), kept.values(), strict=True)
         visit.mutable_statics += [pair for pair in pairs if not is_immutable(pair[0])]
     definition: VariableDef[Any] = VariableDef(type(variable), index, kept)
-    visit.leaves.append(Leaf(path, variable, impl, definition))
+    visit.leaves.append(Leaf(trail, variable, impl, definition))
     return definition
 
 
 def _static(key: Any, value: Any, frame: _Frame, visit: Visit) -> StaticAttribute:
     if isinstance(value, jax.Array | np.ndarray):
-        path = path_text((*frame.path, key))
+        path = path_text((*path_of(frame.trail), key))
         raise ValueError(
             f"Found a bare array at {path!r} of {type(frame.node).__name__}: "
             f"{type(value).__name__} of shape {value.shape} and dtype {value.dtype}. "

@@ -16,6 +16,7 @@ from graphcore import RefMap
 from graphcore.comparison import definition_differences
 from graphcore.errors import path_text
 from graphcore.graphdef import GraphDef
+from graphcore.trails import path_of
 from graphcore.walk import Visit, walk
 from nnx_transforms.groups import is_axis, is_mapping, place_text, prefix_leaves
 from nnx_transforms.lifting import Inputs, is_object, key_path
@@ -256,7 +257,7 @@ class _Walked:
         refs: RefMap[Any, int] = RefMap()
         visit = Visit()
         self.definition: GraphDef[Any] = walk(roots, refs, visit)
-        paths = {id(x): path for path, x in visit.nodes}
+        paths = {id(x): path_of(trail) for trail, x in visit.nodes}
         paths.update((id(leaf.variable), leaf.path) for leaf in visit.leaves)
         self.paths: RefMap[Any, tuple[Any, ...]] = RefMap(
             (x, paths[id(x)]) for x in refs

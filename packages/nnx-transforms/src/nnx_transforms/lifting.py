@@ -42,6 +42,7 @@ from graphcore.owned import OwnedNode
 from graphcore.plans import Plan, check_traces, different_trace
 from graphcore.prefixes import AliasCheck
 from graphcore.recipes import recipe_of
+from graphcore.trails import path_of
 from graphcore.variable_impl import (
     VariableImpl,
 )
@@ -614,9 +615,9 @@ class Inside:
     @staticmethod
     def _check_traces(visit: Visit) -> None:
         here = current_trace()
-        for path, node in visit.nodes:
+        for trail, node in visit.nodes:
             if isinstance(node, OwnedNode) and node._trace != here:
-                raise different_trace(path, type(node))
+                raise different_trace(path_of(trail), type(node))
         for leaf in visit.leaves:
             get_trace = leaf.impl.get_trace
             if get_trace is not None and get_trace(leaf.variable) != here:
