@@ -3,8 +3,9 @@
 All calls of a comparison run in the same round, one right after the other, and what
 counts is the ratio of two times of the same round: a busy neighbour slows both. The
 order turns around from round to round, so that none always profits from the other's
-warm caches. The garbage collector is left as Python starts it: its work is part of what
-a library costs that allocates much.
+warm caches. The garbage collector is left as Python starts it, since its work is part
+of what a library costs that allocates much at each call; except where a call happens
+once in a program, and it would be chance whether a collection falls into it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Effort:
         rounds: The least and the largest number of rounds.
         waits: Whether to wait for the arrays that a call returns.
         is_quick: Whether to leave out what takes long.
+        collects: Whether Python's garbage collector is on while a call is measured.
     """
 
     seconds: float = 2.0
@@ -38,13 +40,14 @@ class Effort:
     rounds: tuple[int, int] = (9, 301)
     waits: bool = True
     is_quick: bool = False
+    collects: bool = True
 
     def of(self, share: float) -> Effort:
         """The same for a share of the time."""
         return replace(self, seconds=self.seconds * share)
 
 
-FEW = 4
+FEW = 5
 LONG = 0.05
 """From how many seconds on a call is measured alone."""
 FULL = Effort()
@@ -80,7 +83,7 @@ class _Contestant:
         estimate = min(self.run() for _ in range(3))  # compiles, and fills caches
         if not isinstance(measured, Prepared):
             # Several in a row, so that a call pays for the garbage of those before it.
-            least = FEW if estimate < LONG else 1
+            least = FEW if effort.collects and estimate < LONG else 1
             repeats = round(effort.slice / max(estimate, 1e-9))
             self.repeats = max(least, min(1000, repeats))
 
@@ -125,19 +128,26 @@ def rounds_of(
     least, most = effort.rounds
     for entry in entries.values():
         entry.spent = 0.0
-    # From here on the collector does what it does in a program of its user.
+    was_enabled = gc.isenabled()
     gc.collect()
+    if not effort.collects:
+        gc.disable()
     start = time.perf_counter()
-    for number in range(most):
-        if number >= least and time.perf_counter() - start > effort.seconds:
-            break
-        order = list(entries.items())
-        for name, entry in order if number % 2 == 0 else reversed(order):
-            share = effort.seconds / len(entries)
-            if name in lasting or number < least or entry.spent < share:
-                if len(entry.times) == number:
-                    gc.collect(1)  # so that nobody pays for the garbage of others
-                    entry.times.append(entry.run())
+    try:
+        for number in range(most):
+            if number >= least and time.perf_counter() - start > effort.seconds:
+                break
+            order = list(entries.items())
+            for name, entry in order if number % 2 == 0 else reversed(order):
+                share = effort.seconds / len(entries)
+                if name in lasting or number < least or entry.spent < share:
+                    if len(entry.times) == number:
+                        # So that nobody pays for the garbage of others.
+                        gc.collect(1)
+                        entry.times.append(entry.run())
+    finally:
+        if was_enabled:
+            gc.enable()
     return {name: entry.times for name, entry in entries.items()}
 
 

@@ -35,11 +35,11 @@ def run(effort: Effort, scale: float = 1.0) -> Section:
     Returns:
         The tables and bars.
     """
-    effort = replace(effort, waits=False)
+    effort = replace(effort, waits=False, collects=False)
     section = Section("tracing", "Tracing")
     unable: dict[str, list[str]] = {}
     if effort.is_quick:
-        scale *= 0.4
+        scale *= 0.25
         effort = replace(effort, rounds=(3, effort.rounds[1]))
     blocks = max(2, round(50 * scale))
     table = Table(

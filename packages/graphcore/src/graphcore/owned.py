@@ -159,4 +159,3 @@ def make_owned(kinds: Iterable[type[Any]], trace: TraceState) -> list[Any]:
 
 
 attributes_of = _attributes_of.__get__
-set_attributes = _attributes_of.__set__

@@ -21,7 +21,7 @@ from graphcore.graphdef import (
     VariableDef,
 )
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.owned import OwnedNode, make_owned, set_attributes
+from graphcore.owned import OwnedNode, attributes_of, make_owned
 from graphcore.registry import (
     GraphNodeImpl,
     PytreeNodeImpl,
@@ -71,7 +71,6 @@ class Recipe:
         "_root",
         "_size",
         "_statics",
-        "_templates",
         "_trees",
         "variables",
     )
@@ -126,27 +125,21 @@ class Recipe:
         ]
         self._statics = [attribute.value for attribute in statics]
         self._trees = [(_maker(d), *children(d)) for d in trees]
-        # The attributes of the nodes that are made plainly, in the order of the
-        # definition, and which of them are filled in later: in which dict, under which
-        # key, by what.
-        self._templates: list[dict[Any, Any]] = []
+        # All attributes of the nodes that are made plainly, in the order of the
+        # definition: in which dict, under which key, what.
         holders: list[int] = []
         self._keys: list[Any] = []
         filled: list[int] = []
         self._fill = []
-        for d in nodes:
+        for number, d in enumerate(nodes):
             impl = impls[id(d)]
             if not isinstance(impl, GraphNodeImpl):
                 raise KeyError(d.type)
             if _is_made_plainly(d.type):
                 for attribute in d.attributes:
-                    if not isinstance(attribute, StaticAttribute):
-                        holders.append(len(self._templates))
-                        self._keys.append(attribute.key)
-                        filled.append(place_of(attribute))
-                self._templates.append(
-                    {a.key: getattr(a, "value", None) for a in d.attributes}
-                )
+                    holders.append(number)
+                    self._keys.append(attribute.key)
+                    filled.append(place_of(attribute))
             else:
                 self._fill.append((impl.init, places[id(d)], *children(d)))
         self._by_index = _getter([by_index[index] for index in sorted(by_index)])
@@ -209,8 +202,9 @@ class Recipe:
         made += self._statics
         for make, keys, children in self._trees:
             made.append(make(keys, children(made)))
-        attributes = list(map(dict.copy, self._templates))
-        _run(map(set_attributes, nodes, attributes))
+        # Filled one by one: the dict that Python makes for an instance shares its keys
+        # with those of other instances, until it is given another's.
+        attributes = list(map(attributes_of, nodes))
         _run(map(setitem, self._holders(attributes), self._keys, self._children(made)))
         for init, place, keys, children in self._fill:
             init(made[place], list(zip(keys, children(made), strict=True)))

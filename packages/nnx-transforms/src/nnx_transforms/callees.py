@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -86,16 +87,17 @@ def lifted(
 
     def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
         functools.update_wrapper(wrapper, f, updated=updated)
-        # With the wrapper itself, since other wrappers copy the attributes of this one.
-        wrapper._lifted = wrapper, again  # type: ignore[attr-defined]
+        # With the wrapper itself, since other wrappers copy the attributes of this one;
+        # weakly, so that it goes as soon as it is dropped.
+        wrapper._lifted = weakref.ref(wrapper), again  # type: ignore[attr-defined]
         return wrapper
 
     return decorate
 
 
 def _how_lifted(f: Callable[..., Any]) -> Callable[[Any], Any] | None:
-    wrapper, again = getattr(f, "_lifted", (None, None))
-    return again if wrapper is f else None
+    reference, again = getattr(f, "_lifted", (None, None))
+    return again if reference is not None and reference() is f else None
 
 
 def _later(
