@@ -1,0 +1,157 @@
+"""Graphs that are recognized at a glance are what a walk would say they are."""
+
+import gc as garbage
+import weakref
+
+import graph_strategies as gs
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_plans import assert_plan_is_right, fresh
+
+import graphcore as gc
+from graphcore.patterns import Pattern, known_patterns
+from graphcore.plans import plan_of
+from graphcore.refmap import RefMap
+from graphcore.walk import Visit, walk
+
+
+def pattern_of(definition):
+    try:
+        return Pattern([definition])
+    except ValueError:  # something in it can change in place
+        return None
+
+
+@settings(max_examples=150)
+@given(gs.graphs(), st.lists(st.tuples(st.booleans(), gs.edits), max_size=3))
+def test_a_match_is_what_a_walk_finds(root, edits):
+    definition, _ = fresh(root)
+    pattern = pattern_of(definition)
+    if pattern is None:
+        return
+    for behind, edit in edits:
+        (gs.edit_behind if behind else gs.edit_structure)(root, edit)
+    found = pattern.match([root])
+    refs = RefMap()
+    now = walk(root, refs, Visit())
+    if found is None:
+        assert edits
+    else:
+        assert now == definition
+        by_index = {index: x for x, index in refs.items()}
+        assert all(by_index[i] is found[i] for i in range(pattern.count))
+        assert len(by_index) == pattern.count
+
+
+@settings(max_examples=100)
+@given(gs.graphs(), st.lists(st.tuples(st.booleans(), gs.edits), max_size=2))
+def test_plans_of_copies_are_right_from_the_first_to_the_last(root, edits):
+    for _ in range(4):  # the first ones are walked, later ones may be recognized
+        twin = gc.clone(root)
+        for behind, edit in edits:
+            (gs.edit_behind if behind else gs.edit_structure)(twin, edit)
+        assert_plan_is_right(twin)
+        plan_of(gc.clone(root))
+
+
+class Layer(gc.Object):
+    def __init__(self, size=3):
+        self.w = gc.Param(jnp.ones(size), unit="m")
+        self.size = size
+        self.inner = gc.Dict(b=gc.Param(jnp.zeros(size)), name="inner")
+
+
+def test_a_structure_that_is_met_again_is_recognized():
+    for _ in range(3):
+        gc.graphdef(Layer())
+    (pattern, layout), *_ = known_patterns(Layer)
+    layer = Layer()
+    assert pattern.match([layer]) is not None
+    assert plan_of(layer).layout is layout
+    assert plan_of(layer) is plan_of(layer)
+    assert plan_of(Layer(4)).layout is not layout
+
+
+def make_strange(layer):
+    layer.w, layer.inner.b = layer.inner.b, layer.w
+
+
+def tie(layer):
+    layer.inner.b = layer.w
+
+
+def replace_attributes(layer):
+    layer.__dict__ = {**vars(layer), "more": 1}
+
+
+def replace_attributes_behind(layer):
+    object.__setattr__(layer, "__dict__", {**vars(layer), "size": 4})
+
+
+def change_metadata(layer):
+    layer.w.unit = "s"
+
+
+def change_type_of_number(layer):
+    vars(layer)["size"] = 3.0
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        *(make_strange, tie, replace_attributes, replace_attributes_behind),
+        *(change_metadata, change_type_of_number),
+    ],
+)
+def test_what_is_almost_the_same_is_not_taken_for_it(edit):
+    for _ in range(3):
+        gc.graphdef(Layer())
+    layer = Layer()
+    before = gc.graphdef(layer)
+    edit(layer)
+    assert gc.graphdef(layer) == fresh(layer)[0]
+    assert gc.graphdef(layer) != before
+    again = Layer()  # without a plan from before the edit
+    edit(again)
+    assert gc.graphdef(again) == gc.graphdef(layer)
+
+
+def test_objects_made_in_a_trace_are_recognized_and_belong_to_it():
+    for _ in range(3):
+        gc.graphdef(Layer())
+
+    def f(x):
+        layer = Layer()
+        layer.w.value = x * layer.w.value
+        graphdef, state = gc.split(layer)
+        assert graphdef == gc.graphdef(Layer())
+        return gc.merge(graphdef, state).w.value
+
+    assert jax.jit(f)(2.0).tolist() == [2.0, 2.0, 2.0]
+
+    kept = []
+    jax.jit(lambda x: kept.append(Layer()) or x)(1.0)
+    with pytest.raises(gc.TraceContextError):
+        gc.update(kept[0], {"w": jnp.zeros(3)})
+
+
+def test_a_recognized_structure_keeps_nothing_alive():
+    class Tokenizer:
+        pass
+
+    class Local(gc.Object):
+        def __init__(self, tokenizer):
+            self.w = gc.Param(jnp.ones(1))
+            self.tokenizer = tokenizer
+
+    tokenizer = Tokenizer()
+    for _ in range(4):
+        gc.graphdef(Local(tokenizer))
+        gc.graphdef(gc.Dict(a=Local(tokenizer)))
+    reference = weakref.ref(tokenizer)
+    del tokenizer
+    garbage.collect()
+    assert reference() is None
