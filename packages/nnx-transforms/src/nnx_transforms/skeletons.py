@@ -27,6 +27,8 @@ Path: TypeAlias = tuple[Any, ...]
 _known: dict[type[Any], bool] = dict.fromkeys(
     (bool, int, float, complex, str, tuple, list, dict, type(None), jax.Array), False
 )
+# The types of arrays and tracers that were seen.
+_arrays: set[type[Any]] = set()
 
 
 def is_object(x: Any) -> bool:
@@ -38,6 +40,8 @@ def is_object(x: Any) -> bool:
     found = is_graph_node(x) or is_variable(x)
     if found or isinstance(x, jax.Array):
         _known[kind] = found
+        if not found:
+            _arrays.add(kind)
     return found
 
 
@@ -79,6 +83,9 @@ class Skeleton:
         return jax.tree.unflatten(self.structure, leaves)
 
 
+_OF_A_LEAF = Skeleton(jax.tree.structure(0), ())
+
+
 def remove_objects(tree: Any) -> tuple[Any, Skeleton, list[Any]]:
     """Takes the objects out of a pytree.
 
@@ -89,6 +96,8 @@ def remove_objects(tree: Any) -> tuple[Any, Skeleton, list[Any]]:
         The pytree with None in their places; where they were; and the distinct
         objects in order.
     """
+    if type(tree) in _arrays:
+        return tree, _OF_A_LEAF, []
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_object)
     found = [place for place, leaf in enumerate(leaves) if is_object(leaf)]
     if not found:
