@@ -166,6 +166,7 @@ class Jitted:
             arguments["static_argnames"],
         )
         self._has_statics = bool(self._statics)
+        self._bound = self._callee.bound
         # Shardings are told by position, so keyword arguments need theirs.
         self._resolves = arguments["in_shardings"] is not None
         self._entries: dict[Any, CompiledFunction] = {}
@@ -249,7 +250,7 @@ class Jitted:
             args, kwargs, statics = self._statics.take(args, kwargs)
             static_keys = tuple([(k, static_key(v)) for k, v in statics.items()])
         plain, named, where, roots = separate(args, kwargs)
-        for x in self._callee.bound:
+        for x in self._bound:
             if not any(x is root for root in roots):
                 roots.append(x)
         if not roots and not self._places_objects:
