@@ -1,6 +1,39 @@
-"""Makes the helper module of this folder importable from its tests."""
+"""Makes the helper module of this folder importable, and looks for leaked tracers."""
 
+import gc
 import sys
 from pathlib import Path
 
+import jax
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+# The folders whose tests run lifted transforms.
+LIFTED = {"transforms", "lift"}
+
+
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers",
+        "leaks_unchecked: no leaked tracers are looked for; a comment says why",
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request):
+    """Every test of a lifted transform fails if a tracer outlives its trace."""
+    if request.path.parent.name not in LIFTED or request.node.get_closest_marker(
+        "leaks_unchecked"
+    ):
+        yield
+        return
+    # The check collects garbage after many traces. What is older than the test holds
+    # none of its tracers only by a cycle, so it need not be looked through each time.
+    gc.collect()
+    gc.freeze()
+    try:
+        with jax.checking_leaks():
+            yield
+    finally:
+        gc.unfreeze()

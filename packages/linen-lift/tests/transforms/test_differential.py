@@ -11,13 +11,17 @@ from random_modules import SIZE, build, kind, specs
 
 import linen_lift as nn
 
+# The check for leaks turns JAX's caches off, which leaves no time for many examples.
+# `test_pairs` runs every transform under it.
+pytestmark = pytest.mark.leaks_unchecked
+
 KEYS = {
     name: jax.random.key(i) for i, name in enumerate(["params", "noise", "dropout"])
 }
 X = jnp.arange(SIZE) * 0.3 + 0.1
 COLLECTIONS = ["stats", "cache"]
 mutables = st.sampled_from([[], ["stats"], ["cache"], COLLECTIONS])
-FEW = settings(max_examples=3)
+MANY = settings(max_examples=8, deadline=None, derandomize=False)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -93,7 +97,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("name", SAME)
-@FEW
+@MANY
 @given(specs, mutables)
 def test_transforms_that_change_nothing(name, spec, mutable):
     plain = Named(kind(spec), spec)
@@ -116,7 +120,7 @@ def test_transforms_that_change_nothing(name, spec, mutable):
     close(jax.grad(loss(lifted))(variables), jax.grad(loss(plain))(variables))
 
 
-@FEW
+@MANY
 @given(specs, mutables, st.sampled_from([0, 1, -1]), st.booleans(), st.booleans())
 def test_vmap(spec, mutable, axis, split_noise, share_params):
     n = 4
@@ -159,7 +163,7 @@ def loop_body(spec):
     return Body
 
 
-@FEW
+@MANY
 @given(
     specs,
     mutables,
@@ -279,7 +283,7 @@ def only_inner(spec, mutable):
     return fn
 
 
-@FEW
+@MANY
 @given(specs, mutables, st.booleans())
 def test_cond(spec, mutable, pred):
     body = lambda inner, x, p: nn.cond(
@@ -294,7 +298,7 @@ def test_cond(spec, mutable, pred):
     close(loss(functional(model, mutable), X, pred), loss(fn, X if pred else 2 * X))
 
 
-@FEW
+@MANY
 @given(specs, mutables, st.integers(0, 2))
 def test_switch(spec, mutable, index):
     branches = [lambda m, x, k=k: m(k * x) for k in range(3)]
@@ -305,7 +309,7 @@ def test_switch(spec, mutable, index):
     close(found, fn(variables, KEYS, index * X))
 
 
-@FEW
+@MANY
 @given(specs, mutables, st.integers(0, 3), st.booleans())
 def test_while_loop(spec, mutable, count, split):
     def body(inner, x):
@@ -338,7 +342,7 @@ def test_while_loop(spec, mutable, count, split):
     close(found, (x, updated))
 
 
-@FEW
+@MANY
 @given(specs, mutables)
 def test_vjp_and_gradients(spec, mutable):
     ct = jnp.linspace(-1, 1, SIZE)
@@ -377,7 +381,7 @@ def test_vjp_and_gradients(spec, mutable):
     close(grads, (gradient,))
 
 
-@FEW
+@MANY
 @given(specs, mutables, st.booleans())
 def test_jvp(spec, mutable, along_stats):
     tangents = {}
@@ -402,7 +406,7 @@ def test_jvp(spec, mutable, along_stats):
     close(found, ((out, tangent), left))
 
 
-@FEW
+@MANY
 @given(specs, mutables)
 def test_custom_vjp(spec, mutable):
     f = lambda m, x: m(x)
@@ -430,7 +434,7 @@ def test_custom_vjp(spec, mutable):
     close(found, (jax.tree.map(lambda a: 3 * a, params), 5 * x))
 
 
-@FEW
+@MANY
 @given(specs, st.sampled_from(["stats", "cache"]))
 def test_map_variables(spec, col):
     double = lambda cols: jax.tree.map(lambda a: 2 * a, cols)
@@ -446,7 +450,7 @@ def test_map_variables(spec, col):
     )
 
 
-@settings(max_examples=2)
+@MANY
 @given(specs)
 def test_remat_scan(spec):
     class Body(nn.Module):

@@ -706,6 +706,31 @@ def test_vmap_keyword_arguments_and_axis_names():
     assert Lifted().apply({}, jnp.arange(3.0), y=jnp.ones(3)).tolist() == [3, 3, 3]
 
 
+def test_the_mapped_axis_is_sharded_as_asked():
+    mesh = jax.make_mesh(
+        (2, 2),
+        ("data", "model"),
+        axis_types=(jax.sharding.AxisType.Auto,) * 2,
+        devices=jax.devices()[:4],
+    )
+    inner = jax.NamedSharding(mesh, jax.P("model"))
+
+    class Constrained(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            w = self.param("w", nn.initializers.normal(), (4, 4))
+            return jax.lax.with_sharding_constraint(x @ w, inner)
+
+    Lifted = nn.vmap(
+        Constrained, {"params": None}, {"params": False}, spmd_axis_name="data"
+    )
+    x = jnp.arange(8.0).reshape(2, 4)
+    variables = Lifted().init(KEY, x)
+    out = jax.jit(Lifted().apply)(variables, x)
+    assert out.sharding.spec == jax.P("data", "model")
+    assert jnp.allclose(out, x @ variables["params"]["w"], atol=1e-6)
+
+
 def test_sizes_that_cannot_be_known():
     lifted = nn.vmap(nn.Dense, {"params": 0}, {"params": True}, in_axes=None)
     with pytest.raises(ValueError, match="split the random streams"):

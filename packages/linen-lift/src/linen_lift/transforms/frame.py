@@ -156,7 +156,9 @@ class Frame:
         hollow = [scope._hollow("") for scope in self._index]
         inside = self.rebuild(hollow[0] if len(hollow) == 1 else hollow)
         args, kwargs = inside.arguments(self.args, self.kwargs)
-        frame = Frame(inside.module(), tuple(args), kwargs, "")
+        module = inside.module()
+        inside.part_from_parents()
+        frame = Frame(module, tuple(args), kwargs, "")
         frame.args, frame.kwargs = (), {}
         return frame
 
@@ -204,6 +206,12 @@ class _Rebuilt:
             return self._clone(live[slot.index], "")
 
         return replace((list(args), dict(kwargs)), (_Slot,), fill)  # type: ignore[no-any-return]
+
+    def part_from_parents(self) -> None:
+        """Lets the clones refer to no module outside, which has variables."""
+        for clone in self._memo.values():
+            if isinstance(clone, Module):
+                clone.__dict__["parent"] = None
 
     def _clone(self, value: Any, _: str) -> Any:
         memo = self._memo
