@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphcore.content import is_immutable
+from graphcore.content import is_immutable, static_key
 from graphcore.graphdef import (
     GraphDef,
     NodeDef,
@@ -34,8 +34,8 @@ __all__ = ["Pattern", "known_patterns", "learn"]
 
 # What CPython sets in `__flags__` of types that are not built in.
 _HEAP_TYPE = 1 << 9
-# Of these, equal values of the same type are the same static value.
-_EXACT = frozenset((bool, int, str, bytes))
+# Of these, another object may be the same static value.
+_VALUES = frozenset((bool, int, float, complex, str, bytes))
 
 
 class _Node(NamedTuple):
@@ -76,7 +76,6 @@ class Pattern:
     """
 
     __slots__ = (
-        "_all_owned",
         "_kinds",
         "_metadata",
         "_metadata_of",
@@ -128,11 +127,10 @@ class Pattern:
         self._kinds = [d.type for d in variables]
         self._metadata = [d.metadata for d in variables]
         impls = list(map(variable_impl, self._kinds))
-        self._all_owned = all(impl.is_owned for impl in impls)
         self._metadata_of: list[Any] = [
             impl.get_metadata if impl.is_owned else impl.metadata for impl in impls
         ]
-        self.is_watched = self._all_owned and all(
+        self.is_watched = all(impl.is_owned for impl in impls) and all(
             issubclass(node.kind, OwnedNode) or node.kind in (list, dict, tuple)
             for node in self._nodes
         )
@@ -272,7 +270,7 @@ class Pattern:
 
 
 def _same(a: Any, b: Any) -> bool:
-    return type(a) in _EXACT and type(a) is type(b) and bool(a == b)
+    return type(a) in _VALUES and bool(static_key(a) == static_key(b))
 
 
 _MAX_PATTERNS = 4
@@ -317,6 +315,8 @@ def learn(definition: NodeDef[Any], layout: Any) -> None:
     if known.last != key:
         known.last = key
         return
+    if any(noted.root is definition for _, noted in known.patterns):
+        return  # A graph that can't be told at a glance, though others like it can.
     if not _may_stay(definition):
         return
     try:

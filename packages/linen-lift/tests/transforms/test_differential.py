@@ -21,7 +21,7 @@ KEYS = {
 X = jnp.arange(SIZE) * 0.3 + 0.1
 COLLECTIONS = ["stats", "cache"]
 mutables = st.sampled_from([[], ["stats"], ["cache"], COLLECTIONS])
-MANY = settings(max_examples=8, deadline=None, derandomize=False)
+MANY = settings(max_examples=8)
 
 
 @pytest.fixture(autouse=True, scope="module")

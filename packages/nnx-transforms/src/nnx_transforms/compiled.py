@@ -183,10 +183,7 @@ class CompiledFunction:
         check_traces(plans)
         variables = joint.variables(plans)
         all_owned = joint.all_owned(plans)
-        if all_owned:
-            values = [variable._raw_value for variable in variables]
-        else:
-            values = joint.values(plans, variables)
+        values = joint.values(plans, variables)
         try:
             if self.is_direct:
                 out, tree, outcome = self.direct(values, (), *args, **kwargs)
