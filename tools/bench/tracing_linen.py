@@ -130,7 +130,8 @@ def _vmap(nn: Any, Block: Any) -> Any:
     return nn.vmap(Block, variable_axes={"params": 0}, split_rngs={"params": True})
 
 
-def _scan_class(nn: Any, blocks: int) -> Any:
+def _scan(nn: Any, length: int, times: int) -> Any:
+    """A model of scans of some length, one after the other."""
     Block = _block(nn)
 
     class Step(nn.Module):
@@ -145,35 +146,21 @@ def _scan_class(nn: Any, blocks: int) -> Any:
                 Step,
                 variable_axes={"params": 0},
                 split_rngs={"params": True},
-                length=blocks,
+                length=length,
             )
-            return Scan()(x, None)[0]
-
-    return Model()
-
-
-def _scans(nn: Any, blocks: int) -> Any:
-    Block = _block(nn)
-
-    class Step(nn.Module):
-        @nn.compact
-        def __call__(self, x: Array, _: None) -> Any:
-            return Block()(x), None
-
-    class Model(nn.Module):
-        @nn.compact
-        def __call__(self, x: Array) -> Array:
-            Scan = nn.scan(
-                Step,
-                variable_axes={"params": 0},
-                split_rngs={"params": True},
-                length=COPIES,
-            )
-            for _ in range(blocks):
+            for _ in range(times):
                 x = Scan()(x, None)[0]
             return x
 
     return Model()
+
+
+def _scan_over(nn: Any, blocks: int) -> Any:
+    return _scan(nn, blocks, 1)
+
+
+def _scans(nn: Any, blocks: int) -> Any:
+    return _scan(nn, COPIES, blocks)
 
 
 def _scans_by_hand(blocks: list[Any], x: Array) -> Array:
@@ -365,7 +352,7 @@ CASES: dict[str, tuple[Modules, ByHand]] = {
     ),
     "jit": (_lifted(lambda nn, Block: nn.jit(Block)), _each(jax.jit)),
     "vmap": (_lifted(_vmap), _each(jax.vmap)),
-    "scan over the blocks": (_scan_class, _scan_by_hand),
+    "scan over the blocks": (_scan_over, _scan_by_hand),
     "scan of each block": (_scans, _scans_by_hand),
     "scan of one function": (_scans, _scan_by_hand),
     "remat_scan": (_remat_scan, _remat_scan_by_hand),
