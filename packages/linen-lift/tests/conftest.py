@@ -13,19 +13,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 LIFTED = {"transforms", "lift"}
 
 
-def pytest_configure(config):
-    config.addinivalue_line(
-        "markers",
-        "leaks_unchecked: no leaked tracers are looked for; a comment says why",
-    )
-
-
 @pytest.fixture(autouse=True)
 def no_leaks(request):
     """Every test of a lifted transform fails if a tracer outlives its trace."""
-    if request.path.parent.name not in LIFTED or request.node.get_closest_marker(
-        "leaks_unchecked"
-    ):
+    if request.path.parent.name not in LIFTED:
         yield
         return
     # The check collects garbage after many traces. What is older than the test holds

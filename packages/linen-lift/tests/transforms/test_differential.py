@@ -11,10 +11,6 @@ from random_modules import SIZE, build, kind, specs
 
 import linen_lift as nn
 
-# The check for leaks turns JAX's caches off, which leaves no time for many examples.
-# `test_pairs` runs every transform under it.
-pytestmark = pytest.mark.leaks_unchecked
-
 KEYS = {
     name: jax.random.key(i) for i, name in enumerate(["params", "noise", "dropout"])
 }

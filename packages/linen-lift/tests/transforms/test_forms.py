@@ -661,6 +661,23 @@ def test_carried_variables_start_in_the_first_iteration(reverse):
     assert one[1].tolist() == [11]
 
 
+def test_carried_variables_that_join_others():
+    class Body(nn.Module):
+        @nn.compact
+        def __call__(self, c, x):
+            count = self.variable("state", "count", lambda: 0.0)
+            seen = self.variable("state", "seen", lambda: x)
+            count.value += 1
+            seen.value = seen.value * 10 + x
+            return c + x, seen.value
+
+    Loop = nn.scan(Body, variable_carry="state")
+    given = {"state": {"count": jnp.array(5.0)}}
+    (c, ys), updated = Loop().apply(given, 0.0, jnp.arange(1.0, 4.0), mutable="state")
+    assert c == 6 and ys.tolist() == [11, 112, 1123]
+    assert updated["state"] == {"count": 8, "seen": 1123}
+
+
 def test_in_and_out_axes():
     class Uses(nn.Module):
         @nn.compact

@@ -169,9 +169,6 @@ def test_scan(reverse):
     same(Loop().apply, by_hand, variables, X, shifts)
 
 
-# When `init` meets new carried variables it gives up a trace of the loop, and JAX keeps
-# what such a trace closed over.
-@pytest.mark.leaks_unchecked
 def test_scan_with_broadcast_parameters_and_carried_statistics():
     class Body(nn.Module):
         @nn.compact

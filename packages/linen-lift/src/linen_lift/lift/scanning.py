@@ -24,6 +24,7 @@ from ..errors import BroadcastVariableError
 from ..filters import (
     CollectionFilter,
     StreamFilter,
+    intersect_filters,
     is_filter_empty,
     subtract_filters,
 )
@@ -40,10 +41,6 @@ from .axes import (
 from .pack import pack
 
 __all__ = ["scan"]
-
-
-class _CarryGrew(Exception):
-    """The body made carried variables that did not exist before."""
 
 
 def _is_axis(x: Any) -> bool:
@@ -231,25 +228,55 @@ def scan(
         ):
             shared = _create_shared(iteration, shared, moving, init, xs, roots)
 
-        def loop(carried: Any, carry: Any, xs: Any, size: Any, check: bool) -> Any:
+        def grows(old: Any, new: Any) -> bool:
+            return jax.tree.structure(new) != jax.tree.structure(old)
+
+        def loop(
+            carried: Any, carry: Any, xs: Any, size: Any, may_grow: bool
+        ) -> tuple[Any, bool]:
+            """The results, and whether the body made carried variables.
+
+            If it did, the results mean nothing. The trace is finished all the same: JAX
+            would keep alive what an abandoned one closes over.
+            """
+            grew = False
+
             def body(state: Any, xs: Any) -> Any:
+                nonlocal grew
                 carried, carry = state
                 _, new, carry, ys, out = iteration(
                     shared, carried, carry, xs, not_broadcast
                 )
-                if check and jax.tree.structure(new) != jax.tree.structure(carried):
-                    raise _CarryGrew
+                if may_grow and grows(carried, new):
+                    grew = True
+                    return state, None
                 return (new, carry), (ys, out)
 
-            return jax.lax.scan(
+            results = jax.lax.scan(
                 body, (carried, carry), xs, length=size, reverse=reverse, unroll=unroll
             )
+            return results, grew
 
-        try:
-            (carried_out, carry), (ys, stacked_out) = loop(
-                moving, init, xs, size, check=size != 0
+        may_grow = size != 0
+        grew = False
+        if may_grow and any(
+            not is_filter_empty(intersect_filters(variable_carry, root.mutable))
+            and not any(cols.values())
+            for cols, root in zip(moving, roots, strict=True)
+        ):
+            # They are often about to be made. To find out costs a trace of one
+            # iteration, which is less than a loop in vain.
+            def made(carried: Any, carry: Any, xs: Any) -> Any:
+                return iteration(shared, carried, carry, xs, not_broadcast)[1]
+
+            grew = grows(
+                moving, jax.eval_shape(made, *_one_iteration(moving, init, xs))
             )
-        except _CarryGrew:
+        if not grew:
+            results, grew = loop(moving, init, xs, size, may_grow)
+        if not grew:
+            (carried_out, carry), (ys, stacked_out) = results
+        else:
             first = -1 if reverse else 0
             rest = slice(None, -1) if reverse else slice(1, None)
             _, carried_out, carry, y, out = iteration(
@@ -259,12 +286,12 @@ def scan(
                 jax.tree.map(lambda x: x[first], xs),
                 not_broadcast,
             )
-            (carried_out, carry), others = loop(
+            ((carried_out, carry), others), _ = loop(
                 carried_out,
                 carry,
                 jax.tree.map(lambda x: x[rest], xs),
                 None if size is None else size - 1,
-                check=False,
+                may_grow=False,
             )
 
             def join(one: Any, more: Any) -> Any:
@@ -302,11 +329,7 @@ def _create_shared(
     def create(carried: Any, carry: Any, xs: Any) -> Any:
         return iteration(shared, carried, carry, xs, True)[0]
 
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x)[1:], _dtype(x)), xs)
-    like = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(jnp.shape(x), _dtype(x)), (carried, init)
-    )
-    new, depends = evaluate_independent(create, (), (*like, one))
+    new, depends = evaluate_independent(create, (), _one_iteration(carried, init, xs))
     if any(depends):
         found, _ = jax.tree_util.tree_flatten_with_path(
             new, is_leaf=lambda x: x is None
@@ -316,6 +339,16 @@ def _create_shared(
         outer = roots[key_path[0].idx].path_text
         raise BroadcastVariableError(col, name, f"{outer.rstrip('/')}{path}")
     return tuple(_joined(old, add) for old, add in zip(shared, new, strict=True))
+
+
+def _one_iteration(carried: Any, init: Any, xs: Any) -> tuple[Any, Any, Any]:
+    """What the first iteration gets, as shapes and types."""
+
+    def like(x: Any) -> Any:
+        return jax.ShapeDtypeStruct(jnp.shape(x), _dtype(x))
+
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x)[1:], _dtype(x)), xs)
+    return *jax.tree.map(like, (carried, init)), one
 
 
 def _dtype(x: Any) -> Any:
