@@ -246,6 +246,22 @@ def test_a_state_is_a_pytree_in_sorted_order_with_key_paths(tree):
     assert leaves == jax.tree.leaves(state)
 
 
+@pytest.mark.parametrize("keys", [("a", "b"), (0, 1), ("a", 1)])
+def test_leaves_may_be_mapped_to_states_and_dicts(keys):
+    one, two = keys
+    state = gc.State({one: {two: {one: gc.Param.state(1.0)}}, two: gc.Param.state(2.0)})
+    given = {"in": gc.State({"inner": 3.0})}
+    mapped = jax.tree.map(
+        lambda x: given, state, is_leaf=lambda x: isinstance(x, gc.VariableState)
+    )
+    plain = {"in": {"inner": 3.0}}
+    assert mapped == gc.State({one: {two: {one: plain}}, two: plain})
+    assert jax.tree.structure(mapped) == jax.tree.structure(
+        gc.State({one: {two: {one: plain}}, two: plain})
+    )
+    assert isinstance(given["in"], gc.State)
+
+
 @given(gs.graphs())
 def test_a_state_nobody_looked_at_is_the_same_pytree(root):
     looked_at = gc.state(root)

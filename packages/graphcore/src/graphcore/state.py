@@ -594,6 +594,44 @@ def _in_order(keys: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(sorted(keys))
 
 
+def _shown(nested: dict[Any, Any], depth: int) -> Any:
+    """What stands for a nested state where JAX visits the state that holds it.
+
+    That is the dict itself, which JAX visits without calling Python, unless JAX does
+    not sort its keys as a state does, or it is nested too deeply.
+    """
+    try:
+        "".join(nested)
+    except TypeError:
+        if not all(type(key) is int for key in nested):
+            return State._view(nested, depth)
+    if depth > _MAX_DEPTH:
+        return State._view(nested, depth)
+    others = {}
+    for key, child in nested.items():
+        if type(child) is dict:
+            shown = _shown(child, depth + 1)
+            if shown is not child:
+                others[key] = shown
+    return {**nested, **others} if others else nested
+
+
+def _hidden(child: Any) -> Any:
+    """Undoes `_shown`: the plain dict, where no state stands for one."""
+    if type(child) is State:
+        return child.raw_mapping
+    if type(child) is not dict:
+        return child
+    others = {}
+    for key, below in child.items():
+        if type(below) is dict or type(below) is State:
+            hidden = _hidden(below)
+            if hidden is not below:
+                others[key] = hidden
+    # What JAX puts into a tree may belong to the user: it is not changed.
+    return {**child, **others} if others else child
+
+
 def _state_flatten(state: State[Any, Any]) -> tuple[Sequence[Any], tuple[Any, ...]]:
     nested = state._nested if state._unmade is None else state.raw_mapping
     below = state._depth + 1
@@ -604,14 +642,8 @@ def _state_flatten(state: State[Any, Any]) -> tuple[Sequence[Any], tuple[Any, ..
     children = [nested[key] for key in keys]
     for place, child in enumerate(children):
         if type(child) is dict:
-            children[place] = view = _new(State)
-            _set_nested(view, child)
-            _set_unmade(view, None)
-            _set_depth(view, below)
+            children[place] = _shown(child, below)
     return children, keys
-
-
-_new: Any = object.__new__
 
 
 def _state_flatten_with_keys(
@@ -624,14 +656,8 @@ def _state_flatten_with_keys(
 def _state_unflatten(keys: tuple[Any, ...], children: Iterable[Any]) -> State[Any, Any]:
     if type(keys) is _Paths:
         return State._view(nested_from_flat(zip(keys, children, strict=True)))
-    # The children may be anything JAX passes around inside a tree operation, so only
-    # states, which were made here, are turned back into plain dicts.
-    return State._view(
-        {
-            key: child.raw_mapping if type(child) is State else child
-            for key, child in zip(keys, children, strict=True)
-        }
-    )
+    # The children may be anything JAX passes around inside a tree operation.
+    return State._view(dict(zip(keys, map(_hidden, children), strict=True)))
 
 
 jax.tree_util.register_pytree_with_keys(
