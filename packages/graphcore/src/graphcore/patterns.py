@@ -9,13 +9,15 @@ decisions. To compare it with what is due takes none.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Sequence
-from itertools import count
+from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from graphcore.content import is_immutable, static_key
+from graphcore.getters import Getter, getter
 from graphcore.graphdef import (
     GraphDef,
     NodeDef,
@@ -25,6 +27,7 @@ from graphcore.graphdef import (
     definition_paths,
 )
 from graphcore.hashable_mapping import HashableMapping, as_kept
+from graphcore.identity import identity
 from graphcore.owned import OwnedNode, attributes_of
 from graphcore.registry import NodeImpl, find_node_impl, get_node_impl_for_type
 from graphcore.variable_impl import find_variable_impl, variable_impl
@@ -39,17 +42,14 @@ _VALUES = frozenset((bool, int, float, complex, str, bytes))
 
 
 class _Node(NamedTuple):
-    # Where a node is found, what it is, and where its children are put. References are
-    # to objects that have their place already. A node that keeps all children in its
-    # `__dict__` needs no `impl`.
-    place: int
+    # Where a node stands among all children, what it is, and what gets its children,
+    # which come next. One that keeps them all in its `__dict__` needs no `impl`.
+    position: int
     kind: type[Any]
     impl: NodeImpl | None
     metadata: Any
     size: int
-    statics: list[tuple[Any, Any]]
-    children: list[tuple[Any, int]]
-    references: list[tuple[Any, int]]
+    children: Getter
 
 
 class Pattern:
@@ -71,18 +71,23 @@ class Pattern:
         >>> import graphcore as gc
         >>> pattern = Pattern([gc.graphdef(gc.Dict(a=gc.Param(1)))])
         >>> twin = gc.Dict(a=gc.Param(2))
-        >>> pattern.match([twin]) == [twin, twin.a], pattern.match([gc.Dict(a=2)])
+        >>> pattern.match([twin]) == (twin, twin.a), pattern.match([gc.Dict(a=2)])
         (True, None)
     """
 
     __slots__ = (
+        "_all_owned",
         "_kinds",
         "_metadata",
         "_metadata_of",
         "_nodes",
+        "_objects",
         "_owned_nodes",
-        "_roots",
-        "_size",
+        "_places",
+        "_referenced",
+        "_references",
+        "_static_values",
+        "_statics",
         "_strangers",
         "_variables",
         "count",
@@ -91,82 +96,92 @@ class Pattern:
 
     def __init__(self, definitions: Sequence[GraphDef[Any]]) -> None:
         self._nodes: list[_Node] = []
-        variables: list[VariableDef[Any]] = []
         self._strangers: list[tuple[Any, type[Any]]] = []
-        self._roots: list[tuple[int, bool]] = []
-        pending: list[tuple[NodeDef[Any], int]] = []
-        # Pytree nodes have no index; their places come behind the others.
-        anonymous = count(-1, -1)
+        self._static_values: list[Any] = []
+        variables: list[VariableDef[Any]] = []
+        # All children stand in one sequence: the roots, then those of the first node,
+        # those of the second, and so on. The places of nodes, objects of indices
+        # before pytree nodes, and what stands where in the sequence:
+        position_of: dict[int, int] = {}
+        anonymous: list[int] = []
+        statics: list[int] = []
+        references: list[tuple[int, int]] = []
+        pending: deque[tuple[NodeDef[Any], int]] = deque()
+        length = 0
 
-        def place_of(definition: Any) -> int:
-            if isinstance(definition, VariableDef):
-                if as_kept(definition.metadata) is not definition.metadata:
-                    raise ValueError("metadata that can change in place")
-                variables.append(definition)
-            elif isinstance(definition, NodeDef):
-                place = definition.index
-                if place == -1:
-                    place = next(anonymous)
-                pending.append((definition, place))
-                return place
-            index: int = definition.index
-            return index
-
-        for root in definitions:
-            self._roots.append((place_of(root), isinstance(root, NodeRef)))
-        while pending:
-            self._add(*pending.pop(), place_of)
-        named = [node for node in self._nodes if node.place >= 0]
-        self.count = len(named) + len(variables)
-        self._size = self.count + len(self._nodes) - len(named)
-        self._owned_nodes = [
-            node.place for node in self._nodes if issubclass(node.kind, OwnedNode)
-        ]
-        variables.sort(key=lambda d: d.index)
-        self._variables = [d.index for d in variables]
-        self._kinds = [d.type for d in variables]
-        self._metadata = [d.metadata for d in variables]
-        impls = list(map(variable_impl, self._kinds))
-        self._metadata_of: list[Any] = [
-            impl.get_metadata if impl.is_owned else impl.metadata for impl in impls
-        ]
-        self.is_watched = all(impl.is_owned for impl in impls) and all(
-            issubclass(node.kind, OwnedNode) or node.kind in (list, dict, tuple)
-            for node in self._nodes
-        )
-
-    def _add(self, definition: NodeDef[Any], place: int, place_of: Any) -> None:
-        kind = definition.type
-        impl: NodeImpl | None = get_node_impl_for_type(kind)
-        if issubclass(kind, OwnedNode) and kind._has_only_attributes:
-            impl = None
-        statics: list[tuple[Any, Any]] = []
-        children: list[tuple[Any, int]] = []
-        references: list[tuple[Any, int]] = []
-        for attribute in definition.attributes:
-            key = attribute.key
-            if isinstance(attribute, StaticAttribute):
-                value = attribute.value
+        def add(item: Any) -> None:
+            nonlocal length
+            position, length = length, length + 1
+            value = item.value if isinstance(item, StaticAttribute) else None
+            if isinstance(item, StaticAttribute) or item.type is type(None):
+                statics.append(position)
+                self._static_values.append(value)
                 if not is_immutable(value):
                     raise ValueError("a static value that can change in place")
                 if type(value).__flags__ & _HEAP_TYPE:
                     self._strangers.append((value, type(value)))
-                statics.append((key, value))
-            elif attribute.value.type is type(None):
-                statics.append((key, None))
-            elif isinstance(attribute.value, NodeRef):
-                references.append((key, attribute.value.index))
+            elif isinstance(item, NodeRef):
+                references.append((position, item.index))
             else:
-                children.append((key, place_of(attribute.value)))
-        size = len(definition.attributes)
-        self._nodes.append(
-            _Node(
-                *(place, kind, impl, definition.metadata, size),
-                *(statics, children, references),
+                if item.index != -1:
+                    position_of[item.index] = position
+                if isinstance(item, NodeDef):
+                    pending.append((item, position))
+                elif as_kept(item.metadata) is item.metadata:
+                    variables.append(item)
+                else:
+                    raise ValueError("metadata that can change in place")
+
+        for root in definitions:
+            add(root)
+        while pending:
+            definition, position = pending.popleft()
+            if definition.index == -1:
+                anonymous.append(position)
+            kind = definition.type
+            impl: NodeImpl | None = get_node_impl_for_type(kind)
+            if issubclass(kind, OwnedNode) and kind._has_only_attributes:
+                impl = None
+            keys = [attribute.key for attribute in definition.attributes]
+            self._nodes.append(
+                _Node(
+                    *(position, kind, impl, definition.metadata),
+                    *(len(keys), getter(keys)),
+                )
             )
+            for attribute in definition.attributes:
+                is_static = isinstance(attribute, StaticAttribute)
+                add(attribute if is_static else attribute.value)
+        self.count = len(position_of)
+        positions = [position_of[index] for index in sorted(position_of)] + anonymous
+        places = {position: place for place, position in enumerate(positions)}
+        self._objects = getter(positions)
+        self._places = [places[node.position] for node in self._nodes]
+        self._owned_nodes = getter(
+            [
+                place
+                for place, node in zip(self._places, self._nodes, strict=True)
+                if issubclass(node.kind, OwnedNode)
+            ]
+        )
+        self._statics = getter(statics)
+        self._references = getter([position for position, _ in references])
+        self._referenced = getter([index for _, index in references])
+        variables.sort(key=lambda d: d.index)
+        self._variables = getter([d.index for d in variables])
+        self._kinds = [d.type for d in variables]
+        self._metadata = [d.metadata for d in variables]
+        impls = list(map(variable_impl, self._kinds))
+        self._all_owned = all(impl.is_owned for impl in impls)
+        self._metadata_of: list[Any] = [
+            impl.get_metadata if impl.is_owned else impl.metadata for impl in impls
+        ]
+        self.is_watched = self._all_owned and all(
+            issubclass(node.kind, OwnedNode) or node.kind in (list, dict, tuple)
+            for node in self._nodes
         )
 
-    def match(self, roots: Sequence[Any]) -> list[Any] | None:
+    def match(self, roots: Sequence[Any]) -> tuple[Any, ...] | None:
         """Compares the graphs of some roots with the definitions.
 
         Args:
@@ -176,25 +191,10 @@ class Pattern:
             The object of each index, then other nodes; None if walking the roots
             would give other definitions, or there is no quick way to tell.
         """
-        objects: list[Any] = [None] * self._size
-        references: list[tuple[Any, int]] = []
-        for root, (place, is_reference) in zip(roots, self._roots, strict=True):
-            if is_reference:
-                references.append((root, place))
-            else:
-                objects[place] = root
+        children = [*roots]
         try:
-            for (
-                place,
-                kind,
-                impl,
-                metadata,
-                size,
-                statics,
-                children,
-                refs,
-            ) in self._nodes:
-                node = objects[place]
+            for position, kind, impl, metadata, size, children_of in self._nodes:
+                node = children[position]
                 if type(node) is not kind:
                     return None
                 if impl is None:
@@ -208,27 +208,22 @@ class Pattern:
                     found = dict(pairs)
                 if len(found) != size:
                     return None
-                for key, value in statics:
-                    if found[key] is not value and not _same(found[key], value):
-                        return None
-                for key, child in children:
-                    objects[child] = found[key]
-                for key, child in refs:
-                    references.append((found[key], child))
+                children += children_of(found)
         except Exception:  # a key that isn't there, or one that can't be sorted
             return None
-        variables = [objects[index] for index in self._variables]
-        if list(map(type, variables)) != self._kinds:
-            return None
-        for variable, metadata_of, due in zip(
-            variables, self._metadata_of, self._metadata, strict=True
+        statics = self._statics(children)
+        if not all(map(is_, statics, self._static_values)) and not all(
+            map(_same, statics, self._static_values)
         ):
-            now = metadata_of(variable)
-            if now is not due and (as_kept(now) is not now or now != due):
-                return None
-        if any(x is not objects[index] for x, index in references):
             return None
-        if len(set(map(id, objects[: self.count]))) < self.count:
+        objects = self._objects(children)
+        variables = self._variables(objects)
+        if (
+            list(map(type, variables)) != self._kinds
+            or not self._metadata_holds(variables)
+            or not all(map(is_, self._references(children), self._referenced(objects)))
+            or len(set(map(identity, objects[: self.count]))) < self.count
+        ):
             return None
         for value, kind in self._strangers:
             if (
@@ -239,16 +234,22 @@ class Pattern:
                 return None
         return objects
 
+    def _metadata_holds(self, variables: Sequence[Any]) -> bool:
+        for variable, metadata_of, due in zip(
+            variables, self._metadata_of, self._metadata, strict=True
+        ):
+            now = metadata_of(variable)
+            if now is not due and (as_kept(now) is not now or now != due):
+                return False
+        return True
+
     def members(self, objects: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The variables, in order of index, and the nodes that are our own.
 
         Args:
             objects: What `match` returned.
         """
-        return (
-            [objects[place] for place in self._variables],
-            [objects[place] for place in self._owned_nodes],
-        )
+        return [*self._variables(objects)], [*self._owned_nodes(objects)]
 
     def visit(self, objects: Sequence[Any]) -> Visit:
         """What a walk would have seen that a plan has to watch.
@@ -260,7 +261,7 @@ class Pattern:
             The containers and static values.
         """
         visit = Visit(strangers=[value for value, _ in self._strangers])
-        for place, kind, *_ in self._nodes:
+        for place, (_, kind, *_) in zip(self._places, self._nodes, strict=True):
             node = objects[place]
             if issubclass(kind, OwnedNode):
                 visit.containers += node._containers()
@@ -270,6 +271,8 @@ class Pattern:
 
 
 def _same(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
     return type(a) in _VALUES and bool(static_key(a) == static_key(b))
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from operator import getitem, itemgetter, setitem
+from operator import getitem, setitem
 from typing import Any, TypeAlias
 
 from graphcore._jax import current_trace
+from graphcore.getters import Getter, getter
 from graphcore.graphdef import (
     NodeDef,
     NodeRef,
@@ -32,8 +33,6 @@ from graphcore.variable_state import VariableState
 from graphcore.variables import OWN, set_metadata, set_raw_value, set_trace
 
 __all__ = ["Recipe", "recipe_of"]
-
-_Getter = Callable[[Any], Sequence[Any]]
 
 
 class Recipe:
@@ -110,9 +109,9 @@ class Recipe:
                 return by_index[attribute.value.index]
             return places[id(attribute.value)]
 
-        def children(node: NodeDef[Any]) -> tuple[tuple[Any, ...], _Getter]:
+        def children(node: NodeDef[Any]) -> tuple[tuple[Any, ...], Getter]:
             keys = tuple(attribute.key for attribute in node.attributes)
-            return keys, _getter([place_of(attribute) for attribute in node.attributes])
+            return keys, getter([place_of(attribute) for attribute in node.attributes])
 
         self._kinds = [d.type for d in self.variables]
         self._metadata = [d.metadata for d in self.variables]
@@ -142,8 +141,8 @@ class Recipe:
                     filled.append(place_of(attribute))
             else:
                 self._fill.append((impl.init, places[id(d)], *children(d)))
-        self._by_index = _getter([by_index[index] for index in sorted(by_index)])
-        self._holders, self._children = _getter(holders), _getter(filled)
+        self._by_index = getter([by_index[index] for index in sorted(by_index)])
+        self._holders, self._children = getter(holders), getter(filled)
         self._root = places[id(definition)]
         lookups = _lookups(definition, self.variables)
         self._levels, self._owners, self._leaf_keys, self._size = lookups
@@ -239,12 +238,12 @@ class Recipe:
         return [leaf.value for leaf in leaves], [leaf._metadata for leaf in leaves]
 
 
-_Level: TypeAlias = tuple[_Getter, list[Any]]
+_Level: TypeAlias = tuple[Getter, list[Any]]
 
 
 def _lookups(
     definition: NodeDef[Any], variables: Sequence[VariableDef[Any]]
-) -> tuple[list[_Level], _Getter, list[Any], int]:
+) -> tuple[list[_Level], Getter, list[Any], int]:
     """Where the nested dicts of a state have the leaves of a definition.
 
     Returns:
@@ -282,8 +281,8 @@ def _lookups(
         first += len(level)
         level = below
         if below:
-            levels.append((_getter(parents), keys))
-    owners = _getter([where[d.index][0] for d in variables])
+            levels.append((getter(parents), keys))
+    owners = getter([where[d.index][0] for d in variables])
     leaf_keys = [where[d.index][1] for d in variables]
     return levels, owners, leaf_keys, first - 1 + len(variables)
 
@@ -294,15 +293,6 @@ def _run(calls: Any) -> None:
 
 def _is_made_plainly(kind: type[Any]) -> bool:
     return issubclass(kind, OwnedNode) and kind._has_only_attributes
-
-
-def _getter(places: list[Any]) -> _Getter:
-    if not places:
-        return lambda made: ()
-    if len(places) == 1:
-        (place,) = places
-        return lambda made: (made[place],)
-    return itemgetter(*places)
 
 
 def _maker(d: NodeDef[Any]) -> Callable[[tuple[Any, ...], Sequence[Any]], Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from graphcore.errors import path_text
+from graphcore.identity import identity
 from graphcore.registry import (
     GraphNodeImpl,
     NodeImpl,
@@ -54,8 +55,8 @@ def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
             if kind in _ATOMS:
                 yield (*path, key), child
             elif find_variable_impl(kind) is not None:
-                if id(child) not in seen:
-                    seen[id(child)] = child
+                if identity(child) not in seen:
+                    seen[identity(child)] = child
                     yield (*path, key), child
             else:
                 impl = find_node_impl(child)
@@ -120,12 +121,12 @@ class _Visit:
 
     def open(self, path: Path, node: Any, impl: NodeImpl) -> bool:
         if isinstance(impl, GraphNodeImpl):
-            if id(node) in self.seen:
+            if identity(node) in self.seen:
                 return False
-            self.seen[id(node)] = node
+            self.seen[identity(node)] = node
             self._graph_nodes += 1
         else:
-            above = self._open_pytrees.setdefault(id(node), [])
+            above = self._open_pytrees.setdefault(identity(node), [])
             if above and above[-1] == self._graph_nodes:
                 raise ValueError(
                     f"The {type(node).__name__} at {path_text(path)!r} contains itself."
@@ -136,6 +137,6 @@ class _Visit:
 
     def close(self) -> None:
         _, node, _ = self.stack.pop()
-        above = self._open_pytrees.get(id(node))
+        above = self._open_pytrees.get(identity(node))
         if above:
             above.pop()

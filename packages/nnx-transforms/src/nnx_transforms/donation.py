@@ -8,6 +8,8 @@ from typing import Any
 
 import jax
 
+from graphcore.identity import identity
+
 __all__ = ["OtherWrites", "abstract_key", "held_twice"]
 
 
@@ -33,17 +35,16 @@ def held_twice(values: Sequence[Any], others: Any) -> set[int]:
     Returns:
         The numbers of the values that must not be donated.
     """
+    together = jax.tree.leaves((values, others))
+    if len(set(map(identity, together))) == len(together):
+        return set()
     plain = jax.tree.leaves(others)
-    if not plain and len(set(map(id, values))) == len(values):
-        # A value that is no array but a pytree of some: those are compared below.
-        if all(isinstance(value, jax.Array) for value in values):
-            return set()
     leaves = [jax.tree.leaves(value) for value in values]
-    count = Counter(id(x) for group in (*leaves, plain) for x in group)
+    count = Counter(identity(x) for group in (*leaves, plain) for x in group)
     return {
         number
         for number, group in enumerate(leaves)
-        if any(count[id(x)] > 1 for x in group)
+        if any(count[identity(x)] > 1 for x in group)
     }
 
 

@@ -229,7 +229,7 @@ def scan(
             shared = _create_shared(iteration, shared, moving, init, xs, roots)
 
         def grows(old: Any, new: Any) -> bool:
-            return jax.tree.structure(new) != jax.tree.structure(old)
+            return bool(jax.tree.structure(new) != jax.tree.structure(old))
 
         def loop(
             carried: Any, carry: Any, xs: Any, size: Any, may_grow: bool

@@ -1,0 +1,32 @@
+"""Taking several things out of a container in one call that needs no Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+__all__ = ["Getter", "getter"]
+
+Getter: TypeAlias = Callable[[Any], tuple[Any, ...]]
+
+
+def getter(keys: Sequence[Any]) -> Getter:
+    """Like `operator.itemgetter`, which returns no tuple for a single key.
+
+    Args:
+        keys: Keys or positions, any number of them.
+
+    Returns:
+        A function from a container to a tuple of what it has there.
+
+    Example:
+        >>> getter(['b'])({'a': 1, 'b': 2}), getter([])({})
+        ((2,), ())
+    """
+    if not keys:
+        return lambda container: ()
+    if len(keys) == 1:
+        (key,) = keys
+        return lambda container: (container[key],)
+    return itemgetter(*keys)
