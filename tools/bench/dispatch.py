@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,16 +43,19 @@ def run(effort: Effort, sizes: tuple[int, ...] = SIZES) -> Section:
     return section
 
 
-def our_call(kind: str, layers: int, container: Any = nnx.List) -> Callable[[], Any]:
+def our_call(
+    kind: str, values: Sequence[jax.Array], container: Any = nnx.List
+) -> Callable[[], Any]:
     """A call of our compiled step."""
-    model = models.Model(layers, container)
+    model = models.Model(values, container)
     step = nnx.jit(models.STEPS[kind])
     return lambda: step(model)
 
 
-def _flax_calls(kind: str, size: int, effort: Effort) -> dict[str, Measured]:
-    flax = peers.flax_nnx
-    layers = models.layers_for(size)
+def _flax_calls(
+    kind: str, values: Sequence[jax.Array], effort: Effort
+) -> dict[str, Measured]:
+    flax, size = peers.flax_nnx, len(values)
     if flax is None or (size > 1000 and (effort.is_quick or kind != "write one")):
         return {}
     calls: dict[str, Measured] = {}
@@ -63,21 +66,22 @@ def _flax_calls(kind: str, size: int, effort: Effort) -> dict[str, Measured]:
         if effort.is_quick and (kind, name) != ("write one", peers.FLAX_UPDATES):
             continue
         compiled = flax.jit(step, **mode)
-        model = models.flax_model(layers)
+        model = models.flax_model(values)
         calls[name] = lambda f=compiled, m=model: f(m)
     if hasattr(flax, "jit_partial") and not effort.is_quick:
-        model = models.flax_model(layers)
+        model = models.flax_model(values)
         calls[peers.FLAX_PARTIAL] = flax.jit_partial(step, model, graph=False)
     return calls
 
 
-def _peers_calls(kind: str, size: int, effort: Effort) -> dict[str, Measured]:
-    calls = _flax_calls(kind, size, effort)
-    layers = models.layers_for(size)
+def _peers_calls(
+    kind: str, values: Sequence[jax.Array], effort: Effort
+) -> dict[str, Measured]:
+    calls, size = _flax_calls(kind, values, effort), len(values)
     if peers.flax_linen is not None and size < 1000 and not effort.is_quick:
-        calls[peers.LINEN] = models.linen_call(kind, layers)
+        calls[peers.LINEN] = models.linen_call(kind, values)
     if peers.equinox is not None and not (effort.is_quick and size > 200):
-        calls[peers.EQUINOX] = models.equinox_call(kind, layers)
+        calls[peers.EQUINOX] = models.equinox_call(kind, values)
     return calls
 
 
@@ -106,15 +110,14 @@ def _steps(section: Section, effort: Effort, sizes: tuple[int, ...]) -> None:
         for size in sizes:
             if effort.is_quick and size > 1000 and kind == "read only":
                 continue  # compiling takes long
-            layers = models.layers_for(size)
-            values = models.arrays(1 + layers * len(models.NAMES))
+            values = models.arrays(size)
             raw = models.raw_call(models.RAW_STEPS[kind], values)
             calls: dict[str, Measured] = {peers.RAW: raw}
             for container, name in ours.items():
                 if effort.is_quick and size > 1000 and container == NESTED:
                     continue
-                calls[name] = our_call(kind, layers, CONTAINERS[container])
-            calls.update(_peers_calls(kind, size, effort))
+                calls[name] = our_call(kind, values, CONTAINERS[container])
+            calls.update(_peers_calls(kind, values, effort))
             cells = compare(calls, effort, always=tuple(ours.values()))
             table.rows.append(Row(f"{kind}, {size:,} variables", size, cells))
             limit = LIMIT_WRITE_ALL if kind == "write all" else LIMITS.get(size, 1.4)
@@ -164,9 +167,9 @@ def _register_foreign() -> None:
 
 
 class _ForeignLayer(nnx.Module):
-    def __init__(self) -> None:
-        for name, array in zip(models.NAMES, models.arrays(6), strict=True):
-            setattr(self, name, Foreign(array))
+    def __init__(self, values: Sequence[jax.Array]) -> None:
+        for name, value in zip(models.NAMES, values, strict=True):
+            setattr(self, name, Foreign(value))
 
     @property
     def norm(self) -> Any:
@@ -181,21 +184,22 @@ class _ForeignLayer(nnx.Module):
         return SimpleNamespace(kernel=self.kernel_2, bias=self.bias_2)
 
 
-def _foreign(layers: int) -> Any:
+def _foreign(values: Sequence[jax.Array]) -> Any:
     _register_foreign()
-    model = models.Model(1)
-    model.layers = nnx.List([_ForeignLayer() for _ in range(layers)])
+    model = models.Model(values[:1])
+    layers = models.by_layer(values)
+    model.layers = nnx.List([_ForeignLayer(layer) for layer in layers])
     return model
 
 
 class _Moments(nnx.Module):
     """As an optimizer: two moments for each variable of the model that it shares."""
 
-    def __init__(self, model: Any) -> None:
-        variables = models.layer_variables(model)
+    def __init__(self, model: Any, values: Sequence[jax.Array]) -> None:
+        count = len(values) // 2
         self.model = model
-        self.first = nnx.List([nnx.Variable(v.value * 0) for v in variables])
-        self.second = nnx.List([nnx.Variable(v.value * 0) for v in variables])
+        self.first = nnx.List([nnx.Variable(value) for value in values[:count]])
+        self.second = nnx.List([nnx.Variable(value) for value in values[count:]])
 
 
 def _train(model: Any, optimizer: Any, x: jax.Array) -> jax.Array:
@@ -221,16 +225,29 @@ def _raw_train(values: list[jax.Array], count: int, x: jax.Array) -> Any:
 class _Block(nnx.Module):
     """A layer of a decoder: weights, and caches of keys and values with a position."""
 
-    def __init__(self, weights: int) -> None:
-        self.weights = nnx.List([nnx.Param(a) for a in models.arrays(weights)])
-        self.keys, self.values, self.position = (nnx.Cache(a) for a in models.arrays(3))
+    def __init__(self, weights: Any, caches: Any) -> None:
+        self.weights = nnx.List([nnx.Param(a) for a in weights])
+        self.keys, self.values, self.position = (nnx.Cache(a) for a in caches)
+
+
+WEIGHTS, CACHES = 16, 3
 
 
 class _Decoder(nnx.Module):
-    """Blocks of 16 weights and 3 caches."""
+    """Blocks of some weights and caches."""
 
-    def __init__(self, blocks: int) -> None:
-        self.blocks = nnx.List([_Block(16) for _ in range(blocks)])
+    def __init__(self, values: Sequence[jax.Array]) -> None:
+        self.blocks = nnx.List([_Block(*held) for held in _by_block(values)])
+
+
+def _by_block(values: Sequence[jax.Array]) -> list[tuple[Any, Any]]:
+    """The weights and the caches of each block; all caches come first."""
+    blocks = len(values) // (WEIGHTS + CACHES)
+    caches, weights = values[: CACHES * blocks], values[CACHES * blocks :]
+    return [
+        (weights[WEIGHTS * i :][:WEIGHTS], caches[CACHES * i :][:CACHES])
+        for i in range(blocks)
+    ]
 
 
 def _decode(model: Any, token: jax.Array) -> jax.Array:
@@ -243,8 +260,8 @@ def _decode(model: Any, token: jax.Array) -> jax.Array:
 
 
 def _raw_decode(values: list[jax.Array], blocks: int, token: jax.Array) -> Any:
-    caches, weights = values[: 3 * blocks], values[3 * blocks :]
-    new = [c + (token if i % 3 < 2 else 1) for i, c in enumerate(caches)]
+    caches, weights = values[: CACHES * blocks], values[CACHES * blocks :]
+    new = [c + (token if i % CACHES < 2 else 1) for i, c in enumerate(caches)]
     return models.total(weights) + token, new
 
 
@@ -266,28 +283,30 @@ def _calls(section: Section, effort: Effort) -> None:
         calls = {peers.RAW: raw, peers.NNX: ours, **others}
         table.rows.append(Row(case, None, compare(calls, effort.of(0.5))))
 
+    values = models.arrays(size)
+
     # The model and an optimizer that shares it
-    model = models.Model(layers)
-    optimizer = _Moments(model)
+    model = models.Model(values)
+    count = size - 1
+    moments = models.arrays(2 * count)
+    optimizer = _Moments(model, moments)
     train = nnx.jit(_train)
-    count = layers * len(models.NAMES)
-    values = models.arrays(3 * count + 1)
 
     def raw_train(values: list[jax.Array], x: jax.Array) -> Any:
         return _raw_train(values, count, x)
 
     add(
         f"model and optimizer with shared references, {3 * count + 1:,} variables",
-        models.raw_call(raw_train, values, x),
+        models.raw_call(raw_train, [*values[1:], *moments], x),
         lambda: train(model, optimizer, x),
     )
 
     # Foreign variables
-    foreign = _foreign(layers)
+    foreign = _foreign(values)
     step = nnx.jit(models.write_one)
     add(
         f"foreign variable type, {size:,} variables",
-        models.raw_call(models.raw_write_one, models.arrays(size)),
+        models.raw_call(models.raw_write_one, values),
         lambda: step(foreign),
     )
 
@@ -299,21 +318,21 @@ def _calls(section: Section, effort: Effort) -> None:
         out, changed = models.raw_write_one(values)
         return out + x * y["scale"], changed
 
-    model_k, by_keyword = models.Model(layers), nnx.jit(with_keywords)
+    model_k, by_keyword = models.Model(values), nnx.jit(with_keywords)
     y = {"scale": x}
     add(
         f"keyword arguments, {size:,} variables",
-        models.raw_call(raw_keywords, models.arrays(size), x, y),
+        models.raw_call(raw_keywords, values, x, y),
         lambda: by_keyword(model_k, x=x, y=y),
     )
 
     def by_name(*, model: Any) -> Any:
         return models.write_one(model)
 
-    model_n, named = models.Model(layers), nnx.jit(by_name)
+    model_n, named = models.Model(values), nnx.jit(by_name)
     add(
         f"the model as a keyword argument, {size:,} variables",
-        models.raw_call(models.raw_write_one, models.arrays(size)),
+        models.raw_call(models.raw_write_one, values),
         lambda: named(model=model_n),
     )
 
@@ -324,17 +343,17 @@ def _calls(section: Section, effort: Effort) -> None:
         out, changed = models.raw_write_one(values)
         return out + x * 5, changed
 
-    model_s = models.Model(layers)
+    model_s = models.Model(values)
     static = nnx.jit(with_static, static_argnums=1)
     add(
         f"a static argument, {size:,} variables",
-        models.raw_call(raw_static, models.arrays(size), x),
+        models.raw_call(raw_static, values, x),
         lambda: static(model_s, "train", x),
     )
 
     class Trainer(nnx.Module):
         def __init__(self) -> None:
-            self.model = models.Model(layers)
+            self.model = models.Model(values)
 
         @nnx.jit
         def step(self) -> Any:
@@ -343,11 +362,11 @@ def _calls(section: Section, effort: Effort) -> None:
     trainer = Trainer()
     add(
         f"a jitted method, {size:,} variables",
-        models.raw_call(models.raw_write_one, models.arrays(size)),
+        models.raw_call(models.raw_write_one, values),
         trainer.step,
     )
 
-    inside = {"model": models.Model(layers), "x": x}
+    inside = {"model": models.Model(values), "x": x}
     in_dict = nnx.jit(lambda batch: models.write_one(batch["model"]) + batch["x"])
 
     def raw_in_dict(values: list[jax.Array], x: Any) -> Any:
@@ -356,7 +375,7 @@ def _calls(section: Section, effort: Effort) -> None:
 
     add(
         f"the model in a dict among the arguments, {size:,} variables",
-        models.raw_call(raw_in_dict, models.arrays(size), x),
+        models.raw_call(raw_in_dict, values, x),
         lambda: in_dict(inside),
     )
 
@@ -365,7 +384,8 @@ def _calls(section: Section, effort: Effort) -> None:
 
 def _decoding(add: Any, effort: Effort, token: jax.Array) -> None:
     blocks = 40 if effort.is_quick else 400
-    decoder = _Decoder(blocks)
+    values = models.arrays((WEIGHTS + CACHES) * blocks)
+    decoder = _Decoder(values)
     decode = nnx.jit(_decode)
 
     def raw_decode(values: list[jax.Array], token: jax.Array) -> Any:
@@ -373,29 +393,29 @@ def _decoding(add: Any, effort: Effort, token: jax.Array) -> None:
 
     others: dict[str, Measured] = {}
     if peers.flax_nnx is not None and not effort.is_quick:
-        others = _flax_decoders(blocks, token)
+        others = _flax_decoders(values, token)
     add(
-        f"a decoding step that writes its caches, {19 * blocks:,} variables",
-        models.raw_call(raw_decode, models.arrays(19 * blocks), token),
+        f"a decoding step that writes its caches, {len(values):,} variables",
+        models.raw_call(raw_decode, values, token),
         lambda: decode(decoder, token),
         **others,
     )
 
 
-def _flax_decoders(blocks: int, token: jax.Array) -> dict[str, Measured]:
+def _flax_decoders(
+    values: Sequence[jax.Array], token: jax.Array
+) -> dict[str, Measured]:
     flax = peers.flax_nnx
     listed = getattr(flax, "List", list)
 
     class Block(flax.Module):
-        def __init__(self) -> None:
-            self.weights = listed([flax.Param(a) for a in models.arrays(16)])
-            self.keys, self.values, self.position = (
-                flax.Cache(a) for a in models.arrays(3)
-            )
+        def __init__(self, weights: Any, caches: Any) -> None:
+            self.weights = listed([flax.Param(a) for a in weights])
+            self.keys, self.values, self.position = (flax.Cache(a) for a in caches)
 
     class Decoder(flax.Module):
         def __init__(self) -> None:
-            self.blocks = listed([Block() for _ in range(blocks)])
+            self.blocks = listed([Block(*held) for held in _by_block(values)])
 
     calls: dict[str, Measured] = {}
     for name, mode in peers.flax_modes(flax.jit).items():

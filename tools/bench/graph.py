@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -104,11 +104,11 @@ def run(effort: Effort, sizes: tuple[int, ...] = SIZES) -> Section:
     )
     section.tables += [table, leaves]
     for size in sizes:
-        layers = models.layers_for(size)
-        ours = operations(gc, models.Model(layers))
+        values = models.arrays(size)
+        ours = operations(gc, models.Model(values))
         theirs: dict[str, Measured] = {}
         if peers.flax_nnx is not None and not (effort.is_quick and size > 1000):
-            theirs = operations(peers.flax_nnx, models.flax_model(layers))
+            theirs = operations(peers.flax_nnx, models.flax_model(values))
         for name, call in ours.items():
             calls = {peers.CORE: call}
             if name in theirs:
@@ -120,7 +120,7 @@ def run(effort: Effort, sizes: tuple[int, ...] = SIZES) -> Section:
                 found = _inverse(cells[peers.FLAX].ratio)
                 what = f"graphcore over Flax: {name}, {size:,} variables"
                 section.bars.append(Bar(what, found, LIMIT_FLAX))
-        _leaves(section, leaves, effort, layers, size)
+        _leaves(section, leaves, effort, values)
     return section
 
 
@@ -130,9 +130,9 @@ def _inverse(ratio: Any) -> Any:
 
 
 def _leaves(
-    section: Section, table: Table, effort: Effort, layers: int, size: int
+    section: Section, table: Table, effort: Effort, values: Sequence[jax.Array]
 ) -> None:
-    model = models.Model(layers)
+    model, size = models.Model(values), len(values)
     plain = {
         f"layer{i}": {
             part: {

@@ -156,7 +156,7 @@ def _left_behind(section: Section, steps: int) -> None:
         traces += 1
         return models.write_all(model)
 
-    model = models.Model(20)
+    model = models.Model(models.arrays(121))
     step = nnx.jit(counted)
     for _ in range(10):
         step(model)

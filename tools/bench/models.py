@@ -40,20 +40,15 @@ def total(values: Iterable[jax.Array]) -> jax.Array:
     return result
 
 
-def layers_for(count: int) -> int:
-    """How many layers a model of this many variables has, beside its counter."""
-    return max(1, (count - 1) // len(NAMES))
-
-
-def make_layers(library: Any, count: int) -> list[Any]:
+def make_layers(library: Any, values: Sequence[jax.Array]) -> list[Any]:
     """Makes blocks of a normalization and two dense layers, with six variables.
 
     Args:
         library: `nnx_transforms` or `flax.nnx`.
-        count: How many.
+        values: The arrays of their variables, six for each.
 
     Returns:
-        The layers; all their variables have small arrays of the same shape.
+        The layers.
     """
 
     class Layer(library.Module):
@@ -64,10 +59,10 @@ def make_layers(library: Any, count: int) -> list[Any]:
             self.second = library.Linear(2, 2, rngs=rngs)
 
     layer = Layer()
-    layers = [library.clone(layer) for _ in range(count)]
-    for layer in layers:  # no two variables with the same array
-        for variable, array in zip(_variables_of(layer), arrays(6), strict=True):
-            write(variable, array)
+    layers = [library.clone(layer) for _ in range(len(values) // len(NAMES))]
+    variables = [variable for layer in layers for variable in _variables_of(layer)]
+    for variable, value in zip(variables, values, strict=True):
+        write(variable, value)
     return layers
 
 
@@ -81,13 +76,22 @@ class Model(nnx.Module):
     """Layers and a counter.
 
     Args:
-        layers: How many layers.
-        container: Makes what they are kept in, of a list of them.
+        values: The arrays of the variables, that of the counter first. Libraries that
+            are compared hold the same ones: where arrays lie in memory matters.
+        container: Makes what the layers are kept in, of a list of them.
     """
 
-    def __init__(self, layers: int, container: Callable[[Any], Any] = nnx.List) -> None:
-        self.layers = container(make_layers(nnx, layers))
-        self.count = nnx.BatchStat(jnp.zeros((2,), jnp.float32))
+    def __init__(
+        self, values: Sequence[jax.Array], container: Callable[[Any], Any] = nnx.List
+    ) -> None:
+        self.layers = container(make_layers(nnx, values[1:]))
+        self.count = nnx.BatchStat(values[0])
+
+
+def by_layer(values: Sequence[jax.Array]) -> list[Sequence[jax.Array]]:
+    """The arrays of each layer; that of the counter is left out."""
+    size = len(NAMES)
+    return [values[i : i + size] for i in range(1, len(values), size)]
 
 
 def nested(layers: Sequence[Any]) -> Any:
@@ -191,13 +195,14 @@ def raw_call(step: Callable[..., Any], values: list[jax.Array], *rest: Any) -> A
 
     Args:
         step: From the arrays to a result and the first of them, changed.
-        values: The arrays; extended calls see the changed ones.
+        values: The arrays; further calls see the changed ones.
         *rest: Further arguments.
 
     Returns:
         A function without arguments.
     """
     compiled = jax.jit(step)
+    values = list(values)
 
     def call() -> Any:
         out, changed = compiled(values, *rest)
@@ -210,20 +215,20 @@ def raw_call(step: Callable[..., Any], values: list[jax.Array], *rest: Any) -> A
 # The same in Flax and Equinox
 
 
-def flax_model(layers: int) -> Any:
+def flax_model(values: Sequence[jax.Array]) -> Any:
     """The model as Flax NNX modules."""
     flax = peers.flax_nnx
 
     class FlaxModel(flax.Module):
         def __init__(self) -> None:
             container = getattr(flax, "List", list)
-            self.layers = container(make_layers(flax, layers))
-            self.count = flax.BatchStat(jnp.zeros((2,), jnp.float32))
+            self.layers = container(make_layers(flax, values[1:]))
+            self.count = flax.BatchStat(values[0])
 
     return FlaxModel()
 
 
-def equinox_model(layers: int) -> Any:
+def equinox_model(values: Sequence[jax.Array]) -> Any:
     """The model as Equinox modules, with arrays instead of variables."""
     eqx = peers.equinox
 
@@ -246,9 +251,9 @@ def equinox_model(layers: int) -> Any:
 
     made = [
         EquinoxLayer(Norm(*a[:2]), Linear(*a[2:4]), Linear(*a[4:]))
-        for a in (arrays(len(NAMES)) for _ in range(layers))
+        for a in by_layer(values)
     ]
-    return EquinoxModel(made, jnp.zeros((2,), jnp.float32))
+    return EquinoxModel(made, values[0])
 
 
 def equinox_step(kind: str) -> Callable[[Any], Any]:
@@ -266,10 +271,10 @@ def equinox_step(kind: str) -> Callable[[Any], Any]:
     return step
 
 
-def equinox_call(kind: str, layers: int) -> Callable[[], Any]:
+def equinox_call(kind: str, values: Sequence[jax.Array]) -> Callable[[], Any]:
     """A call of an Equinox step that keeps the new model."""
     compiled = peers.equinox.filter_jit(equinox_step(kind))
-    model = equinox_model(layers)
+    model = equinox_model(values)
 
     def call() -> Any:
         nonlocal model
@@ -281,11 +286,15 @@ def equinox_call(kind: str, layers: int) -> Callable[[], Any]:
     return call
 
 
-def linen_call(kind: str, layers: int) -> Callable[[], Any]:
+def linen_call(kind: str, values: Sequence[jax.Array]) -> Callable[[], Any]:
     """A call as users of Flax Linen write it: a compiled function of nested dicts."""
-    names = [f"layer{i}" for i in range(layers)]
-    params = {n: dict(zip(NAMES, arrays(len(NAMES)), strict=True)) for n in names}
-    held = {"params": params, "stats": {"count": jnp.zeros((2,), jnp.float32)}}
+    layers = by_layer(values)
+    names = [f"layer{i}" for i in range(len(layers))]
+    params = {
+        name: dict(zip(NAMES, layer, strict=True))
+        for name, layer in zip(names, layers, strict=True)
+    }
+    held = {"params": params, "stats": {"count": values[0]}}
     linen = peers.flax_linen
 
     class LinenModel(linen.Module):
