@@ -61,8 +61,11 @@ class BatchNorm(Module):
     var: BatchStat[jax.Array]
     scale: Param[jax.Array] | None
     bias: Param[jax.Array] | None
-    # Rarely set, and so no attribute of each instance: what an instance holds is
+    # Rarely set, and so no attributes of each instance: what an instance holds is
     # compared at every compiled call.
+    axis: int = -1
+    momentum: float = 0.99
+    epsilon: float = 1e-5
     dtype: Any = None
     axis_name: Any = None
 
@@ -91,15 +94,22 @@ class BatchNorm(Module):
             self.scale = Param(scale_init(rngs.params(), shape, param_dtype))
         if use_bias:
             self.bias = Param(bias_init(rngs.params(), shape, param_dtype))
-        self.num_features = num_features
         self.use_running_average = use_running_average
-        self.axis = axis
-        self.momentum = momentum
-        self.epsilon = epsilon
+        if axis != self.axis:
+            self.axis = axis
+        if momentum != self.momentum:
+            self.momentum = momentum
+        if epsilon != self.epsilon:
+            self.epsilon = epsilon
         if dtype is not None:
             self.dtype = dtype
         if axis_name is not None:
             self.axis_name = axis_name
+
+    @property
+    def num_features(self) -> int:
+        """The size of the feature axis, which the statistics tell."""
+        return int(self.mean.value.shape[-1])
 
     def __call__(
         self, x: Array, *, use_running_average: bool | None = None
@@ -177,9 +187,11 @@ class LayerNorm(Module):
 
     scale: Param[jax.Array] | None
     bias: Param[jax.Array] | None
-    # Rarely set, and so no attribute of each instance: what an instance holds is
+    # Rarely set, and so no attributes of each instance: what an instance holds is
     # compared at every compiled call.
+    epsilon: float = 1e-6
     dtype: Any = None
+    _num_features: int
 
     def __init__(
         self,
@@ -200,10 +212,18 @@ class LayerNorm(Module):
             self.scale = Param(scale_init(rngs.params(), shape, param_dtype))
         if use_bias:
             self.bias = Param(bias_init(rngs.params(), shape, param_dtype))
-        self.num_features = num_features
-        self.epsilon = epsilon
+        if self.scale is None and self.bias is None:
+            self._num_features = num_features
+        if epsilon != self.epsilon:
+            self.epsilon = epsilon
         if dtype is not None:
             self.dtype = dtype
+
+    @property
+    def num_features(self) -> int:
+        """The size of the last axis, which the parameters tell if there are any."""
+        told_by = self.bias if self.scale is None else self.scale
+        return self._num_features if told_by is None else int(told_by.value.shape[-1])
 
     def __call__(self, x: Array) -> jax.Array:
         """Normalizes.
