@@ -72,6 +72,7 @@ from graphcore.registry import (
     register_pytree_node_type,
 )
 from graphcore.state import FlatState, State, create_path_filters
+from graphcore.state_pytree import register_states
 from graphcore.traversal import iter_graph
 from graphcore.trees import (
     NodeStates,
@@ -97,6 +98,8 @@ from graphcore.variables import (
     Perturbation,
     Variable,
 )
+
+register_states()
 
 __version__ = "1.0.0"
 

@@ -178,7 +178,9 @@ class Plan:
         self._root_type = type(root)
         # What every container held. Dicts and lists compare their contents without a
         # call for each, as long as both hold the same objects.
-        self._dicts = [c for c in visit.containers if isinstance(c, dict)]
+        dicts = [c for c in visit.containers if isinstance(c, dict)]
+        # By address: with thousands of them, memory is read faster from end to end.
+        self._dicts = sorted(dicts, key=id)
         self._lists = [c for c in visit.containers if not isinstance(c, dict)]
         self._dict_contents = [c.copy() for c in self._dicts]
         self._list_contents = [c.copy() for c in self._lists]

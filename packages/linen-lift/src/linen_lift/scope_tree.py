@@ -75,6 +75,7 @@ class Scope:
         "_fixed",
         "_offset",
         "_offset_path",
+        "_outside",
         "_relative",
         "_reserved",
         "_trace",
@@ -127,6 +128,9 @@ class Scope:
         # setup and fields of a module took for good.
         self._reserved: dict[str, tuple[str | None, ...]] = {}
         self._fixed: dict[str, tuple[str | None, ...]] = {}
+        # Names of the same place outside of a lifted transform. Inside, they may be
+        # declared again, for what they stand for, but are not given to anything new.
+        self._outside: frozenset[str] = frozenset()
         self._valid = True
         self._trace = current_trace()
         self._counts = DrawCounts()
@@ -146,6 +150,7 @@ class Scope:
         self._relative = (*parent._relative, name)
         self._reserved = {}
         self._fixed = {}
+        self._outside = frozenset()
         self._valid = True
         self._counts = parent._counts
 
@@ -175,8 +180,9 @@ class Scope:
         new._variables = dict(variables)
         # What came in, to tell later what was changed.
         new._entry = variables
-        new._reserved = dict(self._reserved)
+        new._reserved = {}
         new._fixed = {}
+        new._outside = self._names()
         new._valid = True
         new._trace = current_trace()
         new._counts = DrawCounts(self._counts)
@@ -282,7 +288,8 @@ class Scope:
         """Takes a name, so that nothing else can have it.
 
         Variables of different collections may share a name; a child scope shares
-        its name with nothing.
+        its name with nothing. Inside of a lifted transform, what was declared outside
+        can be declared once more, and is the same.
 
         Args:
             name: the name.
@@ -310,9 +317,13 @@ class Scope:
             prefix: how the name starts.
         """
         i = 0
-        while self.name_reserved(f"{prefix}{i}"):
+        while self.name_reserved(f"{prefix}{i}") or f"{prefix}{i}" in self._outside:
             i += 1
         return f"{prefix}{i}"
+
+    def _names(self) -> frozenset[str]:
+        """All names that something has here."""
+        return self._outside.union(self._reserved, self._fixed)
 
     def push(
         self, name: str | None = None, prefix: str = "", reuse: bool = False
@@ -396,7 +407,7 @@ class Scope:
         for slot in Scope.__slots__:
             if slot != "__weakref__" and hasattr(self, slot):
                 setattr(new, slot, getattr(self, slot))
-        new._reserved, new._fixed = {}, {}
+        new._reserved, new._fixed, new._outside = {}, {}, frozenset()
         if rewind_rngs:
             new._counts = DrawCounts()
         return new

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import linen_lift as nn
@@ -764,3 +765,92 @@ def test_collections_that_a_lift_does_not_name_are_not_seen():
         blind(2).apply(variables, X)
     with pytest.raises(nn.errors.InvalidRngError, match="split_rngs"):
         nn.vmap(nn.Dense, {"params": 0})(2).init(KEY, X)
+
+
+REDECLARED = {
+    "variable": lambda m, x: x + m.variable("state", "v", lambda: 1.0).value,
+    "param": lambda m, x: x + m.param("v", nn.initializers.ones, ()),
+    "submodule": lambda m, x: nn.Dense(3, name="v")(x),
+}
+
+
+@pytest.mark.parametrize("kind", REDECLARED)
+@pytest.mark.parametrize(
+    "lift",
+    [
+        lambda f, m, x: nn.cond(True, f, f, m, x),
+        lambda f, m, x: nn.switch(1, [f, f], m, x),
+        lambda f, m, x: nn.remat(f)(m, x),
+        lambda f, m, x: nn.jit(f)(m, x),
+        lambda f, m, x: nn.vmap(f, {"params": None, "state": None})(m, x[None])[0],
+        lambda f, m, x: nn.vjp(f, m, x)[0],
+        lambda f, m, x: nn.while_loop(
+            lambda m, c: c[0] < 1, lambda m, c: (c[0] + 1, f(m, c[1])), m, (0, x)
+        )[1],
+    ],
+    ids=["cond", "switch", "remat", "jit", "vmap", "vjp", "while_loop"],
+)
+def test_what_was_declared_outside_can_be_declared_again_inside(kind, lift):
+    declare = REDECLARED[kind]
+
+    class Lifted(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            first = declare(self, x)
+            return first, lift(declare, self, x)
+
+    x = jnp.arange(3.0)
+    variables = Lifted().init(KEY, x)
+    first, again = Lifted().apply(variables, x)
+    np.testing.assert_allclose(first, again, rtol=1e-6)
+    assert set(variables["state" if kind == "variable" else "params"]) == {"v"}
+
+
+def test_branches_that_count():
+    class Counted(nn.Module):
+        @nn.compact
+        def __call__(self, x, pred):
+            self.variable("state", "yes", lambda: 0)
+            self.variable("state", "no", lambda: 0)
+
+            def yes(mdl, x):
+                mdl.variable("state", "yes").value += 1
+                return nn.Dense(2, name="dense")(x)
+
+            def no(mdl, x):
+                mdl.variable("state", "no").value += 1
+                return -nn.Dense(2, name="dense")(x)
+
+            return nn.cond(pred, yes, no, self, x)
+
+    variables = Counted().init(KEY, X, True)
+    assert set(variables["params"]) == {"dense"}
+    kept = {**variables, "state": {"yes": 0, "no": 0}}
+    out, updated = Counted().apply(kept, X, True, mutable="state")
+    assert updated["state"] == {"yes": 1, "no": 0}
+    other, updated = Counted().apply({**kept, **updated}, X, False, mutable="state")
+    assert updated["state"] == {"yes": 1, "no": 1}
+    np.testing.assert_allclose(out, -other)
+
+
+def test_names_of_a_lifted_function_stay_taken():
+    class Taken(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.remat(lambda m, x: nn.Dense(3, name="d")(x))(self, x)
+            return nn.Dense(3, name="d")(x)
+
+    with pytest.raises(nn.errors.NameInUseError, match='"d" at path "/"'):
+        Taken().init(KEY, X)
+
+
+def test_default_names_inside_are_not_those_outside():
+    def linear(scope, x):
+        return x * scope.param("w", nn.initializers.normal(), ())
+
+    def f(scope, x):
+        x = scope.child(linear, prefix="l")(x)
+        return nn.lift.checkpoint(lambda s, x: s.child(linear, prefix="l")(x))(scope, x)
+
+    _, variables = nn.scope.init(f)(KEY, 1.0)
+    assert set(variables["params"]) == {"l0", "l1"}

@@ -55,7 +55,8 @@ def scan(
     The function takes and returns any pytrees with graph nodes and variables in them.
     What it does to objects is visible in the caller's own objects afterwards: variables
     with an axis are stacked along it, new ones as well; carried ones have the last
-    value. One that all iterations share is the same at the start of each.
+    value. One that all iterations share is the same at the start of each. Outside of
+    `jit`, each call traces and compiles the loop anew.
 
     Args:
         f: The function. Left out, `scan` returns a decorator.

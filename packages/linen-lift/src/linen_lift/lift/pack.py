@@ -172,7 +172,7 @@ class Boundary:
                     known[place] = inner._child_scope(name)
                 inner = known[place]
             if relative:
-                inner._reserved = dict(outer._reserved)
+                inner._outside = outer._names()
             scopes.append(inner)
         self._effects.append([(s._counts, s._reserved) for s in scopes])
         if self._treedef is None:
