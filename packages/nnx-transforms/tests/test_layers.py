@@ -1,4 +1,5 @@
 import importlib.util
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphcore as gc
+import nnx_transforms as nnx
 from nnx_transforms.layers import (
     BatchNorm,
     Conv,
@@ -351,6 +353,24 @@ def test_layer_norm_against_float64():
     np.testing.assert_allclose(
         plain(x), (wide - mean) / np.sqrt(var + 1e-6), rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (LayerNorm, {"epsilon": 0.5}),
+        (BatchNorm, {"epsilon": 0.5, "momentum": 0.5, "axis": 0}),
+    ],
+)
+def test_norms_hold_only_the_settings_that_are_not_defaults(kind, settings):
+    usual, other = kind(3, rngs=Rngs(0)), kind(3, **settings, rngs=Rngs(0))
+    assert vars(other).keys() - vars(usual).keys() == settings.keys()
+    assert {name: getattr(other, name) for name in settings} == settings
+    for options in itertools.product([False, True], repeat=2):
+        use = dict(zip(("use_bias", "use_scale"), options, strict=True))
+        assert kind(3, **use, rngs=Rngs(0)).num_features == 3
+    stacked = nnx.vmap(lambda rngs: kind(3, rngs=rngs), axis_size=2)
+    assert nnx.split_rngs(splits=2)(stacked)(Rngs(0)).num_features == 3
 
 
 @pytest.mark.parametrize("kind", [BatchNorm, LayerNorm])

@@ -42,6 +42,7 @@ class Joint:
         variable_definitions: Those of the variables, in order of index.
         covered: Whether each root is part of the graph of another one, so that its
             plan holds if that one's does.
+        notes: What others keep with it; nothing that holds an object.
     """
 
     __slots__ = (
@@ -53,10 +54,12 @@ class Joint:
         "_pattern",
         "covered",
         "definitions",
+        "notes",
         "variable_definitions",
     )
 
     def __init__(self, roots: Sequence[Any], plans: Sequence[Plan]) -> None:
+        self.notes: dict[Any, Any] = {}
         self._find_paths: Callable[[], tuple[Path, ...]]
         self._impls: list[VariableImpl] | None = None
         self._paths: tuple[Path, ...] | None = None

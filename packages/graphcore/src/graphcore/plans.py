@@ -22,6 +22,8 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Sequence
+from itertools import repeat
+from operator import is_
 from typing import Any
 
 from graphcore._jax import OUTSIDE, TraceState, current_trace
@@ -481,10 +483,10 @@ def _matched_plan(root: Any) -> Plan | None:
             continue
         variables, nodes = pattern.members(objects)
         trace = root._trace
-        for members in (nodes, variables):
-            for x in members:
-                if x._trace is not trace and x._trace != trace:
-                    return None
+        traces = [x._trace for x in (*nodes, *variables)]
+        if not all(map(is_, traces, repeat(trace))):
+            if any(other != trace for other in traces):
+                return None
         plan = Plan(root, layout, variables, nodes, _shared(trace))
         if trace == OUTSIDE:
             plan.watch(root, pattern.visit(objects))

@@ -45,15 +45,15 @@ def _shown(nested: dict[Any, Any], depth: int) -> Any:
     That is the dict itself, which JAX visits without calling Python, unless JAX does
     not sort its keys as a state does, or it is nested too deeply.
     """
-    try:
-        "".join(nested)
-    except TypeError:
-        if not all(type(key) is int for key in nested):
-            return State._view(nested, depth)
     if depth > MAX_DEPTH:
         return State._view(nested, depth)
     others = {}
+    are_numbers = False
     for key, child in nested.items():
+        if type(key) is not str and not are_numbers:
+            are_numbers = all(type(key) is int for key in nested)
+            if not are_numbers:
+                return State._view(nested, depth)
         if type(child) is dict:
             shown = _shown(child, depth + 1)
             if shown is not child:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nnx_transforms.lifting import is_object
 
 __all__ = ["captured_objects"]
 
-_PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
+_PLAIN = frozenset(
+    (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
+)
 
 
 def captured_objects(f: Any) -> list[Any]:
@@ -44,13 +46,16 @@ def captured_objects(f: Any) -> list[Any]:
     pending = [f]
     while pending:
         x = pending.pop()
-        if isinstance(x, _PLAIN) or id(x) in seen:
+        kind = type(x)
+        if kind in _PLAIN or id(x) in seen or isinstance(x, type):
             continue
         seen[id(x)] = x
-        if is_object(x):
+        if kind is types.FunctionType:
+            pending += reversed(_captured(x, home))
+        elif is_object(x):
             found.append(x)
         else:
-            pending += reversed(_contents(x, home))
+            pending += reversed(_contents(x))
     return found
 
 
@@ -68,9 +73,7 @@ def _globals_of(f: Any) -> Any:
             return getattr(type(f).__call__, "__globals__", None)
 
 
-def _contents(x: Any, home: Any) -> list[Any]:
-    if isinstance(x, types.FunctionType):
-        return _captured(x, home)
+def _contents(x: Any) -> list[Any]:
     if isinstance(x, types.MethodType):
         return [x.__self__, x.__func__]
     if isinstance(x, functools.partial):
@@ -99,14 +102,14 @@ def _captured(f: types.FunctionType, home: Any) -> list[Any]:
     if f.__kwdefaults__:
         found += f.__kwdefaults__.values()
     if f.__globals__ is home:
-        names = dict.fromkeys(_names(f.__code__))
-        found += [home[name] for name in names if name in home]
+        # A name may be there twice; what was seen is not looked at again.
+        found += [home[name] for name in _names(f.__code__) if name in home]
     return found
 
 
-def _names(code: types.CodeType) -> list[str]:
-    names = list(code.co_names)
-    for constant in code.co_consts:
-        if type(constant) is types.CodeType:
-            names += _names(constant)
+def _names(code: types.CodeType) -> Sequence[str]:
+    inner = [x for x in code.co_consts if type(x) is types.CodeType]
+    names: Sequence[str] = code.co_names
+    for constant in inner:
+        names = (*names, *_names(constant))
     return names

@@ -9,7 +9,7 @@ known beforehand, though, so values leave in one list a setting.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -183,7 +183,7 @@ class MappedBody:
         inputs: Inputs,
         out_prefix: Any,
         transform_metadata: Mapping[str, Any],
-        keep: Container[int] = (),
+        keep: Collection[int] = (),
     ) -> None:
         self._callee = callee
         self.inputs = inputs

@@ -21,7 +21,7 @@ groups by axis (`vmap`, `scan`), or divided by a filter (`grad`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from operator import is_
 from typing import Any
@@ -49,6 +49,7 @@ from graphcore.variable_impl import (
 from graphcore.walk import Visit, walk
 from nnx_transforms.callees import Callee, lifted
 from nnx_transforms.skeletons import (
+    OF_A_LEAF,
     Path,
     Skeleton,
     is_object,
@@ -443,7 +444,7 @@ class Inside:
         root_prefixes: Sequence[Any] = (),
         prefixes: Sequence[Any] = (),
         out_prefix: Any = NoPrefix,
-        keep: Container[int] = (),
+        keep: Collection[int] = (),
     ) -> Left:
         """Takes apart what a function left behind.
 
@@ -545,29 +546,41 @@ class Inside:
         tree: Any,
         skeleton: Skeleton,
         prefixes: Sequence[Any],
-        keep: Container[int],
+        keep: Collection[int],
     ) -> Left:
         """What a function left that has at most written values, as most do."""
+        joint, variables, old = self._joint, self.variables, self._values
+        now = [
+            impl.get_value(variable)
+            for impl, variable in zip(joint.impls, variables, strict=True)
+        ]
         written: list[Written] = []
-        for position, (impl, variable, old) in enumerate(
-            zip(self._joint.impls, self.variables, self._values, strict=True)
-        ):
-            value = impl.get_value(variable)
-            if (value is old or same_value(value, old)) and position not in keep:
-                continue
-            index = self._joint.variable_definitions[position].index
-            path = self._joint.paths[position]
-            prefix = prefixes[position] if prefixes else NoPrefix
-            written.append(Written(position, index, variable, impl, path, prefix))
-        outcome = Outcome(
-            positions=tuple([w.position for w in written]),
-            indices=tuple([w.index for w in written]),
-            definitions=None,
-            detached=(),
-            returned=(),
-            mapping=self._joint.identity,
-            skeleton=skeleton,
-        )
+        if keep or not all(map(is_, now, old)):
+            for position, variable in enumerate(variables):
+                if position in keep or not same_value(now[position], old[position]):
+                    index = joint.variable_definitions[position].index
+                    impl, path = joint.impls[position], joint.paths[position]
+                    prefix = prefixes[position] if prefixes else NoPrefix
+                    written.append(
+                        Written(position, index, variable, impl, path, prefix)
+                    )
+        positions = tuple([w.position for w in written])
+        # The same structure with every array that is returned: it is made once.
+        outcome: Outcome | None = None
+        if skeleton is OF_A_LEAF:
+            outcome = joint.notes.get(positions)
+        if outcome is None:
+            outcome = Outcome(
+                positions=positions,
+                indices=tuple([w.index for w in written]),
+                definitions=None,
+                detached=(),
+                returned=(),
+                mapping=joint.identity,
+                skeleton=skeleton,
+            )
+            if skeleton is OF_A_LEAF:
+                joint.notes[positions] = outcome
         return Left(written, tree, outcome)
 
     def _root_prefix(self, index: int, prefixes: Sequence[Any]) -> Any:

@@ -78,13 +78,17 @@ def remat(
         >>> float(grads.w.value), int(model.calls.value)
         (0.0, 1)
     """
-    again = functools.partial(
-        remat,
-        prevent_cse=prevent_cse,
-        static_argnums=static_argnums,
-        static_argnames=static_argnames,
-        policy=policy,
-    )
+
+    def again(f: Callable[..., Any]) -> Callable[..., Any]:
+        rematerialized: Callable[..., Any] = remat(
+            f,
+            prevent_cse=prevent_cse,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+            policy=policy,
+        )
+        return rematerialized
+
     if f is _MISSING:
         return again
     names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
@@ -99,8 +103,8 @@ checkpoint = remat
 # For each function what was checkpointed of it, by structure and options, the latest
 # first: as JAX does it, traces are kept with the function and not with what `remat`
 # made of it. Keys are compared and never hashed, which takes longer than a comparison.
-_kept: weakref.WeakKeyDictionary[Any, list[tuple[Any, Callable[..., Any]]]]
-_kept = weakref.WeakKeyDictionary()
+# Functions are found by their id, and removed when they go.
+_kept: dict[int, tuple[Any, list[tuple[Any, Callable[..., Any]]]]] = {}
 
 
 class _Structure(NamedTuple):
@@ -214,10 +218,16 @@ class _Rematerialized:
     ) -> list[tuple[Any, Callable[..., Any]]]:
         if captured_objects(function):
             return []
-        try:
-            return _kept.setdefault(function, [])
-        except TypeError:  # No weak reference to it can be made, or it has no hash.
-            return []
+        number = id(function)
+        found = _kept.get(number)
+        if found is None:
+            try:
+                # Without a function of Python's, since many come and go.
+                alive = weakref.ref(function, functools.partial(_kept.pop, number))
+            except TypeError:  # No weak reference to it can be made.
+                return []
+            found = _kept[number] = alive, []
+        return found[1]
 
     def _find_plain(self) -> Callable[..., Any]:
         if captured_objects(self._f):

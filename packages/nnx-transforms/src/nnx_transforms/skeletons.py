@@ -12,6 +12,7 @@ from graphcore import is_variable
 from graphcore.registry import is_graph_node
 
 __all__ = [
+    "OF_A_LEAF",
     "Path",
     "Skeleton",
     "is_object",
@@ -83,7 +84,8 @@ class Skeleton:
         return jax.tree.unflatten(self.structure, leaves)
 
 
-_OF_A_LEAF = Skeleton(jax.tree.structure(0), ())
+OF_A_LEAF = Skeleton(jax.tree.structure(0), ())
+"""That of an output that is one array."""
 
 
 def remove_objects(tree: Any) -> tuple[Any, Skeleton, list[Any]]:
@@ -97,7 +99,7 @@ def remove_objects(tree: Any) -> tuple[Any, Skeleton, list[Any]]:
         objects in order.
     """
     if type(tree) in _arrays:
-        return tree, _OF_A_LEAF, []
+        return tree, OF_A_LEAF, []
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_object)
     found = [place for place, leaf in enumerate(leaves) if is_object(leaf)]
     if not found:
