@@ -50,6 +50,8 @@ class Effort:
 FEW = 5
 LONG = 0.05
 """From how many seconds on a call is measured alone."""
+VERY_LONG = 0.2
+"""From how many seconds on a call is measured without another one before it."""
 FULL = Effort()
 QUICK = Effort(seconds=0.5, rounds=(5, 101), is_quick=True)
 SMOKE = Effort(seconds=0.02, slice=0.0, rounds=(2, 3), is_quick=True)
@@ -80,12 +82,14 @@ class _Contestant:
         self.times: list[float] = []
         self.spent = 0.0
         self.repeats = 1
+        self.begins = False
         estimate = min(self.run() for _ in range(3))  # compiles, and fills caches
         if not isinstance(measured, Prepared):
             # Several in a row, so that a call pays for the garbage of those before it.
             least = FEW if effort.collects and estimate < LONG else 1
             repeats = round(effort.slice / max(estimate, 1e-9))
             self.repeats = max(least, min(1000, repeats))
+            self.begins = estimate < VERY_LONG
 
     def run(self) -> float:
         """Runs it and returns the time of one call."""
@@ -99,9 +103,9 @@ class _Contestant:
             taken = time.perf_counter() - start
         else:
             repeats = range(self.repeats)
-            if self.repeats > 1:
-                # One to begin with: a loop finds its own data in the caches, and not
-                # what others left there.
+            if self.begins:
+                # One to begin with, so that it finds its own data and code in the
+                # caches, and not what others left there.
                 self.wait(measured())
             start = time.perf_counter()
             for _ in repeats:
