@@ -50,10 +50,10 @@ class Effort:
 FEW = 5
 LONG = 0.05
 """From how many seconds on a call is measured alone."""
-VERY_LONG = 0.2
+VERY_LONG = 0.1
 """From how many seconds on a call is measured without another one before it."""
 FULL = Effort()
-QUICK = Effort(seconds=0.5, rounds=(5, 101), is_quick=True)
+QUICK = Effort(seconds=0.4, rounds=(5, 101), is_quick=True)
 SMOKE = Effort(seconds=0.02, slice=0.0, rounds=(2, 3), is_quick=True)
 
 
