@@ -2,6 +2,7 @@
 
 import functools
 import gc as garbage
+import types
 import weakref
 
 import jax
@@ -105,6 +106,13 @@ def test_all_ways_to_capture():
     converted, hoisted = closure_convert(uses_a_global, 1.0)
     close((hoisted, converted(3.0, jnp.array(10.0))), ([11.0], 30.0))
     assert captured_objects(lambda: print(np, jax, "text")) == []
+
+    class LazyModule(types.ModuleType):
+        """As libraries have it that load their parts when needed."""
+
+    lazy = LazyModule("lazy")
+    lazy.model = Param(jnp.array(1.0))
+    assert captured_objects(lambda: lazy) == []
 
 
 def test_objects_among_the_arguments():

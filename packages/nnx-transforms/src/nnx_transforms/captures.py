@@ -15,9 +15,8 @@ from nnx_transforms.lifting import is_object
 
 __all__ = ["captured_objects"]
 
-_PLAIN = frozenset(
-    (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
-)
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
+_EXACTLY_PLAIN = frozenset(_PLAIN)
 
 
 def captured_objects(f: Any) -> list[Any]:
@@ -47,14 +46,14 @@ def captured_objects(f: Any) -> list[Any]:
     while pending:
         x = pending.pop()
         kind = type(x)
-        if kind in _PLAIN or id(x) in seen or isinstance(x, type):
+        if kind in _EXACTLY_PLAIN or id(x) in seen:
             continue
         seen[id(x)] = x
         if kind is types.FunctionType:
             pending += reversed(_captured(x, home))
         elif is_object(x):
             found.append(x)
-        else:
+        elif not isinstance(x, _PLAIN):
             pending += reversed(_contents(x))
     return found
 
