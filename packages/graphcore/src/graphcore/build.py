@@ -158,7 +158,7 @@ class Builder:
             impl = OWN if isinstance(definition, VariableDef) else None
             if impl is None or variable_impl(type(existing)) is not OWN:
                 return
-            trace = existing._trace
+            trace = existing._facts.trace
         if trace is not self._trace and trace != self._trace:
             raise different_trace(path, type(existing))
 

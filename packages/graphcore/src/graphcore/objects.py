@@ -12,7 +12,7 @@ from collections.abc import (
 from typing import Any, TypeVar, overload
 
 from graphcore.copying import deepcopy_node, reduce_node
-from graphcore.owned import OwnedNode
+from graphcore.owned import OwnedNode, planned_of
 from graphcore.printing import text, treescope_repr
 from graphcore.registry import UnsortableKeys, register_graph_node_type
 from graphcore.state import key_order
@@ -81,7 +81,8 @@ class Object(OwnedNode):
         if name == "__orig_class__":  # `Layer[int]()`: typing's note to itself
             raise AttributeError(name)
         self._check_writable()
-        if self._planned is not None and self.__dict__.get(name, _MISSING) is not value:
+        planned = planned_of(self)
+        if planned is not None and self.__dict__.get(name, _MISSING) is not value:
             self._structure_changed()
         object.__setattr__(self, name, value)
 

@@ -75,6 +75,7 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
 
     __slots__ = ("_planned", "_trace")
 
+    # Not there in a node that a recipe made; see `planned_of`.
     _planned: Planned | None
     _trace: TraceState
     # Whether a new node needs nothing but these slots, and its children are attributes.
@@ -115,7 +116,7 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
 
         A plan would find out by itself; this lets go of what was replaced.
         """
-        planned = self._planned
+        planned = planned_of(self)
         if planned is None:
             return
         _set_planned(self, None)
@@ -128,16 +129,18 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
 
     def _keep_plan(self, plan: Any) -> None:
         """Keeps the plan of the graph below this node."""
-        dependents = () if self._planned is None else self._planned.dependents
+        planned = planned_of(self)
+        dependents = () if planned is None else planned.dependents
         _set_planned(self, Planned(plan, dependents))
 
     def _join_plan(self, reference: weakref.ref[Any]) -> None:
         """Notes a plan that depends on this node as an inner one."""
-        known = self._planned or Planned(None, ())
+        known = planned_of(self) or Planned(None, ())
         alive = tuple(r for r in known.dependents if r() is not None)
         _set_planned(self, Planned(known.plan, (*alive, reference)))
 
 
+_get_planned = OwnedNode.__dict__["_planned"].__get__
 _set_planned = OwnedNode.__dict__["_planned"].__set__
 _set_trace = OwnedNode.__dict__["_trace"].__set__
 
@@ -153,9 +156,21 @@ def make_owned(kinds: Iterable[type[Any]], trace: TraceState) -> list[Any]:
         The nodes.
     """
     nodes = list(map(object.__new__, kinds))
-    deque(map(_set_planned, nodes, repeat(None)), maxlen=0)
     deque(map(_set_trace, nodes, repeat(trace)), maxlen=0)
     return nodes
+
+
+def planned_of(node: OwnedNode) -> Planned | None:
+    """The plans that a node is part of; None if there are none.
+
+    Args:
+        node: The node.
+    """
+    try:
+        found: Planned | None = _get_planned(node)
+    except AttributeError:
+        return None
+    return found
 
 
 attributes_of = _attributes_of.__get__

@@ -31,7 +31,7 @@ from graphcore.comparing import comparing
 from graphcore.content import static_key
 from graphcore.errors import TraceContextError, path_text
 from graphcore.graphdef import GraphDef, NodeDef, interned
-from graphcore.owned import OwnedNode
+from graphcore.owned import OwnedNode, planned_of
 from graphcore.patterns import known_patterns, learn
 from graphcore.refmap import RefMap
 from graphcore.registry import find_node_impl
@@ -483,7 +483,8 @@ def _matched_plan(root: Any) -> Plan | None:
             continue
         variables, nodes = pattern.members(objects)
         trace = root._trace
-        traces = [x._trace for x in (*nodes, *variables)]
+        traces = [node._trace for node in nodes]
+        traces += [variable._facts.trace for variable in variables]
         if not all(map(is_, traces, repeat(trace))):
             if any(other != trace for other in traces):
                 return None
@@ -499,7 +500,7 @@ def _matched_plan(root: Any) -> Plan | None:
 def kept_plan(root: Any) -> Plan | None:
     """The plan that is kept with a root, whether it holds or not."""
     if isinstance(root, OwnedNode):
-        planned = root._planned
+        planned = planned_of(root)
         return None if planned is None else planned.plan
     if isinstance(root, Variable):
         return getattr(root, "_plan", None)

@@ -8,8 +8,7 @@ nodes, then their contents, pytree nodes before what holds them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterable, Sequence
 from operator import getitem, setitem
 from typing import Any, TypeAlias
 
@@ -30,7 +29,7 @@ from graphcore.registry import (
 )
 from graphcore.variable_impl import VariableImpl, variable_impl
 from graphcore.variable_state import VariableState
-from graphcore.variables import OWN, set_metadata, set_raw_value, set_trace
+from graphcore.variables import OWN, Facts, facts_of, set_facts, set_raw_value
 
 __all__ = ["Recipe", "recipe_of"]
 
@@ -57,6 +56,8 @@ class Recipe:
         "_by_index",
         "_children",
         "_create",
+        "_different_metadata",
+        "_facts",
         "_fill",
         "_holders",
         "_impls",
@@ -115,6 +116,10 @@ class Recipe:
 
         self._kinds = [d.type for d in self.variables]
         self._metadata = [d.metadata for d in self.variables]
+        different = {id(metadata): metadata for metadata in self._metadata}
+        self._different_metadata = list(different.values())
+        numbers = {key: number for number, key in enumerate(different)}
+        self._facts = getter([numbers[id(metadata)] for metadata in self._metadata])
         self._impls: list[VariableImpl] = [variable_impl(k) for k in self._kinds]
         self._all_owned = all(impl is OWN for impl in self._impls)
         self._owned_kinds = [d.type for d in nodes if _is_made_plainly(d.type)]
@@ -180,14 +185,18 @@ class Recipe:
         metadata: Sequence[HashableMapping[str, Any]] | None,
     ) -> list[Any]:
         trace = current_trace()
-        if metadata is None:
-            metadata = self._metadata
         if self._all_owned:
+            facts: Iterable[Facts]
+            if metadata is None:
+                different = [facts_of(m, trace) for m in self._different_metadata]
+                facts = self._facts(different)
+            else:
+                facts = [facts_of(m, trace) for m in metadata]
             made = list(map(object.__new__, self._kinds))
             _run(map(set_raw_value, made, values))
-            _run(map(set_metadata, made, metadata))
-            _run(map(set_trace, made, repeat(trace)))
+            _run(map(set_facts, made, facts))
         else:
+            metadata = self._metadata if metadata is None else metadata
             made = [
                 impl.create(kind, value, data)
                 for impl, kind, value, data in zip(
@@ -211,15 +220,16 @@ class Recipe:
 
     def find(
         self, nested: dict[Any, Any]
-    ) -> tuple[Sequence[Any], Sequence[HashableMapping[str, Any]]] | None:
+    ) -> tuple[Sequence[Any], Sequence[HashableMapping[str, Any]] | None] | None:
         """Finds what to make a graph of in a state that fits just so.
 
         Args:
             nested: The nested dict of a state.
 
         Returns:
-            Values and metadata in order of index. None if the state is different in
-            any way from what taking such a graph apart gives, though it may still do.
+            Values in order of index, and metadata, None for that of the definition.
+            None if the state is different in any other way from what taking such a
+            graph apart gives, though it may still do.
         """
         dicts: list[Any] = [nested]
         try:
@@ -235,7 +245,9 @@ class Recipe:
             return None
         if [leaf.type for leaf in leaves] != self._kinds:
             return None
-        return [leaf.value for leaf in leaves], [leaf._metadata for leaf in leaves]
+        metadata = [leaf._metadata for leaf in leaves]
+        values = [leaf.value for leaf in leaves]
+        return values, None if metadata == self._metadata else metadata
 
 
 _Level: TypeAlias = tuple[Getter, list[Any]]

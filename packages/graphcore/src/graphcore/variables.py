@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import jax
 
-from graphcore._jax import TraceState, current_trace
+from graphcore._jax import OUTSIDE, TraceState, current_trace
 from graphcore.comparing import comparing
 from graphcore.content import values_equal
 from graphcore.errors import TraceContextError
@@ -70,7 +71,49 @@ class _Epoch:
 metadata_epoch = _Epoch()
 
 
-_SLOTS = frozenset(("_raw_value", "_metadata", "_plan", "_trace"))
+class Facts:
+    """What is known of a variable beside its value; variables that are alike share it.
+
+    Args:
+        metadata: The metadata.
+        trace: The trace that the variable belongs to.
+    """
+
+    __slots__ = ("metadata", "trace")
+
+    def __init__(self, metadata: HashableMapping[str, Any], trace: TraceState) -> None:
+        self.metadata = metadata
+        self.trace = trace
+
+
+class _Plain:
+    """The facts of the last variable that was made without metadata."""
+
+    facts = Facts(EMPTY, OUTSIDE)
+
+
+_plain = _Plain()
+
+
+def facts_of(metadata: HashableMapping[str, Any], trace: TraceState) -> Facts:
+    """The facts of a new variable.
+
+    Args:
+        metadata: Its metadata.
+        trace: The trace that it belongs to.
+
+    Returns:
+        Facts with these, which others may have as well.
+    """
+    if metadata is not EMPTY:
+        return Facts(metadata, trace)
+    known = _plain.facts
+    if known.trace != trace:
+        _plain.facts = known = Facts(EMPTY, trace)
+    return known
+
+
+_SLOTS = frozenset(("_facts", "_plan", "_raw_value"))
 
 
 def _with_identity(equal: Callable[[Any, object], Any]) -> Any:
@@ -117,13 +160,12 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
         (3, 'steps')
     """
 
-    __slots__ = ("__weakref__", "_metadata", "_plan", "_raw_value", "_trace")
+    __slots__ = ("__weakref__", "_facts", "_plan", "_raw_value")
 
     _raw_value: A
-    _metadata: HashableMapping[str, Any]
+    _facts: Facts
     # The plan of the variable on its own, set once it is a root; see `plans`.
     _plan: Any
-    _trace: TraceState
     _has_hook_methods: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -138,8 +180,8 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
             metadata = {**value.as_metadata(), **metadata}
             value = value.raw_value
         _refuse_variable(value)
-        set_trace(self, current_trace())
-        set_metadata(self, _checked_metadata(type(self), metadata))
+        checked = _checked_metadata(type(self), metadata)
+        set_facts(self, facts_of(checked, current_trace()))
         set_raw_value(self, value)
         if metadata or self._has_hook_methods:
             set_raw_value(self, self._through_hooks("on_create_value", value))
@@ -160,8 +202,7 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
             'm'
         """
         variable = cls.__new__(cls)
-        set_trace(variable, current_trace())
-        set_metadata(variable, as_stored(metadata))
+        set_facts(variable, facts_of(as_stored(metadata), current_trace()))
         set_raw_value(variable, value)
         return variable
 
@@ -186,7 +227,8 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
 
     def _check_writable(self) -> None:
         here = current_trace()
-        if self._trace is not here and self._trace != here:
+        trace = self._facts.trace
+        if trace is not here and trace != here:
             raise TraceContextError(
                 f"Cannot mutate {type(self).__name__} from a different trace level: it "
                 "was made outside the JAX transformation that is running (or inside "
@@ -200,7 +242,7 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
         return value
 
     def _hooks(self, name: str) -> tuple[Callable[..., Any], ...]:
-        hooks = self._metadata.get(name, ())
+        hooks = self._facts.metadata.get(name, ())
         if callable(hooks):
             hooks = (hooks,)
         method = getattr(type(self), name, None)
@@ -210,7 +252,7 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
     def value(self) -> A:
         """The value, through the `on_get_value` and `on_set_value` hooks."""
         value: A = self._raw_value
-        if self._metadata is not EMPTY or self._has_hook_methods:
+        if self._facts.metadata is not EMPTY or self._has_hook_methods:
             value = self._through_hooks("on_get_value", value)
         return value
 
@@ -218,7 +260,7 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
     def value(self, value: A) -> None:
         self._check_writable()
         _refuse_variable(value)
-        if self._metadata is not EMPTY or self._has_hook_methods:
+        if self._facts.metadata is not EMPTY or self._has_hook_methods:
             value = self._through_hooks("on_set_value", value)
         set_raw_value(self, value)
 
@@ -245,13 +287,13 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
             >>> Variable(1, unit='m').get_metadata()
             {'unit': 'm'}
         """
-        return dict(self._metadata)
+        return dict(self._facts.metadata)
 
     def __getattr__(self, name: str) -> Any:
         # Reached only when the class has no such attribute.
         if name in _SLOTS or (name.startswith("__") and name.endswith("__")):
             raise AttributeError(name)
-        metadata = self._metadata
+        metadata = self._facts.metadata
         if name in metadata:
             return metadata[name]
         try:
@@ -271,17 +313,17 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
             return
         self._check_writable()
         added = _checked_metadata(type(self), {name: value})
-        self._replace_metadata(as_stored({**self._metadata, **added}))
+        self._replace_metadata(as_stored({**self._facts.metadata, **added}))
 
     def __delattr__(self, name: str) -> None:
-        if name not in self._metadata:
+        if name not in self._facts.metadata:
             raise AttributeError(f"{type(self).__name__} has no metadata {name!r}.")
         self._check_writable()
-        kept = {k: v for k, v in self._metadata.items() if k != name}
+        kept = {k: v for k, v in self._facts.metadata.items() if k != name}
         self._replace_metadata(as_hashable(kept))
 
     def _replace_metadata(self, metadata: HashableMapping[str, Any]) -> None:
-        set_metadata(self, metadata)
+        set_facts(self, facts_of(metadata, self._facts.trace))
         # After the store: whoever sees the old mark still sees the old metadata.
         metadata_epoch.advance()
 
@@ -297,7 +339,9 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
             >>> Param(1.0).to_state().value
             1.0
         """
-        return VariableState.of(type(self), self._raw_value, as_kept(self._metadata))
+        return VariableState.of(
+            type(self), self._raw_value, as_kept(self._facts.metadata)
+        )
 
     def copy(self) -> Self:
         """Returns a new variable with the same raw value and metadata.
@@ -310,7 +354,7 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
             >>> a.value
             1.0
         """
-        return self.from_metadata(self._raw_value, self._metadata)
+        return self.from_metadata(self._raw_value, self._facts.metadata)
 
     def replace(self, value: Any = ..., **metadata: Any) -> Self:
         """Returns a copy with another raw value or other metadata.
@@ -327,7 +371,7 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
             'm'
         """
         value = self._raw_value if value is ... else value
-        return self.from_metadata(value, {**self._metadata, **metadata})
+        return self.from_metadata(value, {**self._facts.metadata, **metadata})
 
     def copy_from(self, other: Variable[A]) -> None:
         """Takes over the raw value and metadata of another variable.
@@ -349,8 +393,8 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
             )
         self._check_writable()
         set_raw_value(self, other._raw_value)
-        if self._metadata != other._metadata:
-            self._replace_metadata(other._metadata)
+        if self._facts.metadata != other._facts.metadata:
+            self._replace_metadata(other._facts.metadata)
 
     def update_from_state(self, state: VariableState[A]) -> None:
         """Takes over the raw value and metadata of a state.
@@ -372,7 +416,7 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
             )
         self._check_writable()
         set_raw_value(self, state.value)
-        if self._metadata != state._metadata:
+        if self._facts.metadata != state._metadata:
             self._replace_metadata(state._metadata)
 
     def add_axis(self, index: int, name: Any) -> None:
@@ -408,12 +452,11 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
             hook(self, index, name)
 
     def __getstate__(self) -> tuple[Any, HashableMapping[str, Any]]:
-        return self._raw_value, self._metadata
+        return self._raw_value, self._facts.metadata
 
     def __setstate__(self, state: tuple[Any, HashableMapping[str, Any]]) -> None:
         set_raw_value(self, state[0])
-        set_metadata(self, as_hashable(state[1]))
-        set_trace(self, current_trace())
+        set_facts(self, facts_of(as_hashable(state[1]), current_trace()))
 
     def __repr__(self) -> str:
         return text(self)
@@ -444,7 +487,7 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
             return NotImplemented
         return self is other or (
             type(self) is type(other)
-            and self._metadata == other._metadata
+            and self._facts.metadata == other._facts.metadata
             and values_equal(self._raw_value, other._raw_value)
         )
 
@@ -454,8 +497,7 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
 # The slots' own setters: past `__setattr__`, in C, without a check. For code that has
 # made sure that the write is allowed.
 set_raw_value = Variable.__dict__["_raw_value"].__set__
-set_metadata = Variable.__dict__["_metadata"].__set__
-set_trace = Variable.__dict__["_trace"].__set__
+set_facts = Variable.__dict__["_facts"].__set__
 set_variable_plan = Variable.__dict__["_plan"].__set__
 
 
@@ -485,8 +527,7 @@ def new_variable(
     """Makes a variable from its parts, as fast as Python can."""
     variable = _new(kind)
     set_raw_value(variable, value)
-    set_metadata(variable, metadata)
-    set_trace(variable, trace)
+    set_facts(variable, facts_of(metadata, trace))
     return variable
 
 
@@ -498,18 +539,17 @@ def _create(kind: type[Any], value: Any, metadata: Mapping[str, Any]) -> Variabl
 
 
 def _set_metadata(variable: Any, metadata: HashableMapping[str, Any]) -> None:
-    set_metadata(variable, metadata)
-    metadata_epoch.advance()
+    variable._replace_metadata(metadata)
 
 
 _new = object.__new__
 OWN = VariableImpl(
     get_value=Variable.__dict__["_raw_value"].__get__,
     set_value=set_raw_value,
-    get_metadata=Variable.__dict__["_metadata"].__get__,
+    get_metadata=attrgetter("_facts.metadata"),
     create=_create,
     set_metadata=_set_metadata,
-    get_trace=Variable.__dict__["_trace"].__get__,
+    get_trace=attrgetter("_facts.trace"),
 )
 """The implementation that all subclasses of `Variable` share."""
 add_variable_impl(Variable, OWN)
