@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import math
+import time
 from collections import Counter
 
 import jax
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from tools.bench import jaxprs, page, tables, tracing_nnx
 from tools.bench.__main__ import SECTIONS, main, read_arguments
-from tools.bench.measuring import SMOKE, Prepared, compare, rounds_of
+from tools.bench.measuring import SMOKE, Comparison, Prepared, compare
 from tools.bench.results import (
     Bar,
     Cell,
@@ -90,7 +91,7 @@ def test_the_median_decides(found, limit, at_least, holds):
 def test_each_call_is_made_in_each_round():
     counts = Counter()
     calls = {name: lambda name=name: counts.update([name]) for name in "abc"}
-    times = rounds_of(calls, SMOKE, always=("c",))
+    times = Comparison(calls, SMOKE, always=("c",)).measure()
     assert len(times["a"]) == len(times["b"]) == len(times["c"]) >= SMOKE.rounds[0]
     assert set(counts) == set("abc")
     assert all(t >= 0 for mine in times.values() for t in mine)
@@ -102,6 +103,16 @@ def test_preparation_comes_before_each_call():
     compare({"it": prepared}, SMOKE)
     assert seen[::2] == ["prepare"] * (len(seen) // 2)
     assert seen[1::2] == [7] * (len(seen) // 2)
+
+
+def test_passes_add_up_and_divide_within_each():
+    comparison = Comparison(
+        {"raw": lambda: time.sleep(0.002), "other": lambda: None}, SMOKE
+    )
+    found = [comparison.measure(0.5) for _ in range(3)]
+    cell = comparison.cells()["other"]
+    assert cell.value.count == cell.ratio.count == sum(len(f["other"]) for f in found)
+    assert cell.ratio.high < 1
 
 
 def test_the_first_call_is_the_baseline():

@@ -13,7 +13,7 @@ import graphcore
 import nnx_transforms as nnx
 from nnx_transforms.compilation import MAX_STRUCTURES
 from nnx_transforms.compiled import CompiledFunction
-from tools.bench.measuring import Effort, Measured, Prepared, rounds_of
+from tools.bench.measuring import Comparison, Effort, Measured, Prepared
 from tools.bench.results import Bar, Cell, Row, Section, Spread, Table, growth_exponent
 
 SIZES = (100, 400, 1600, 6400)
@@ -107,9 +107,8 @@ def run(effort: Effort, sizes: tuple[int, ...] = SIZES) -> Section:
     for shape, make in SHAPES.items():
         costs: dict[str, list[float]] = {name: [] for name in names}
         for size in sizes:
-            times = rounds_of(
-                operations(make(size)), replace(effort.of(0.25), waits=False)
-            )
+            effort_here = replace(effort.of(0.25), waits=False)
+            times = Comparison(operations(make(size)), effort_here).measure()
             cells = {name: Cell(Spread.of(mine)) for name, mine in times.items()}
             table.rows.append(Row(f"by {shape}, {size:,}", size, cells))
             for name, cell in cells.items():
@@ -165,7 +164,8 @@ def _structures(section: Section, effort: Effort) -> None:
             turn = (turn + 1) % count
             step(graphs[turn])
 
-        times = rounds_of({name: call}, replace(effort.of(0.25), waits=False))[name]
+        effort_here = replace(effort.of(0.25), waits=False)
+        times = Comparison({name: call}, effort_here).measure()[name]
         costs.append(min(times))
         row = Row(f"{count:,} structures", count, {name: Cell(Spread.of(times))})
         table.rows.append(row)

@@ -11,6 +11,7 @@ once in a program, and it would be chance whether a collection falls into it.
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -30,17 +31,23 @@ class Effort:
         slice: How long one measurement of one call takes at least; short calls are
             repeated.
         rounds: The least and the largest number of rounds.
+        passes: In how many passes to do that, where several comparisons are kept. A
+            neighbour that is busy for a while then spoils a part of each, and not all
+            of one.
         waits: Whether to wait for the arrays that a call returns.
         is_quick: Whether to leave out what takes long.
         collects: Whether Python's garbage collector is on while a call is measured.
+        generation: Up to which generation garbage is collected before.
     """
 
     seconds: float = 2.0
     slice: float = 0.001
     rounds: tuple[int, int] = (9, 301)
+    passes: int = 3
     waits: bool = True
     is_quick: bool = False
     collects: bool = True
+    generation: int = 1
 
     def of(self, share: float) -> Effort:
         """The same for a share of the time."""
@@ -53,8 +60,8 @@ LONG = 0.05
 VERY_LONG = 0.1
 """From how many seconds on a call is measured without another one before it."""
 FULL = Effort()
-QUICK = Effort(seconds=0.4, rounds=(5, 101), is_quick=True)
-SMOKE = Effort(seconds=0.02, slice=0.0, rounds=(2, 3), is_quick=True)
+QUICK = Effort(seconds=0.4, rounds=(5, 101), passes=1, is_quick=True)
+SMOKE = Effort(seconds=0.02, slice=0.0, rounds=(2, 3), passes=1, is_quick=True)
 
 
 @dataclass(frozen=True)
@@ -116,68 +123,101 @@ class _Contestant:
         return taken / self.repeats
 
 
-def rounds_of(
-    calls: Mapping[str, Measured], effort: Effort, always: tuple[str, ...] = ()
-) -> dict[str, list[float]]:
-    """Measures calls against each other.
+class Comparison:
+    """Calls that are measured against each other, in one or several passes.
 
     Args:
         calls: The calls by name. The first two always take part; one of the others
-            drops out when it has had its share of the time in the least number of
-            rounds, so that slow ones don't keep the rest from being precise.
+            drops out of a pass when it has had its share of the time in the least
+            number of rounds, so that slow ones don't keep the rest from being precise.
         effort: How long to measure.
         always: The names of others that take part in every round.
-
-    Returns:
-        For each call its time in each round, in seconds, from the first round on.
     """
-    entries = {name: _Contestant(call, effort) for name, call in calls.items()}
-    lasting = {*list(entries)[:2], *always}
-    least, most = effort.rounds
-    for entry in entries.values():
-        entry.spent = 0.0
-    was_enabled = gc.isenabled()
-    gc.collect()
-    if not effort.collects:
-        gc.disable()
-    start = time.perf_counter()
-    try:
-        for number in range(most):
-            if number >= least and time.perf_counter() - start > effort.seconds:
-                break
-            order = list(entries.items())
-            for name, entry in order if number % 2 == 0 else reversed(order):
-                share = effort.seconds / len(entries)
-                if name in lasting or number < least or entry.spent < share:
-                    if len(entry.times) == number:
-                        # So that nobody pays for the garbage of others.
-                        gc.collect(1)
-                        entry.times.append(entry.run())
-    finally:
-        if was_enabled:
-            gc.enable()
-    return {name: entry.times for name, entry in entries.items()}
+
+    def __init__(
+        self,
+        calls: Mapping[str, Measured],
+        effort: Effort,
+        always: tuple[str, ...] = (),
+    ) -> None:
+        self._entries = {
+            name: _Contestant(call, effort) for name, call in calls.items()
+        }
+        self._effort = effort
+        self._lasting = {*list(self._entries)[:2], *always}
+        self._passes: list[dict[str, list[float]]] = []
+
+    def measure(self, share: float = 1.0) -> dict[str, list[float]]:
+        """Measures all calls in one pass.
+
+        Args:
+            share: How much of the effort the pass takes.
+
+        Returns:
+            For each call its time in each round, in seconds, from the first round on.
+        """
+        effort, entries = self._effort, self._entries
+        least, most = (math.ceil(share * rounds) for rounds in effort.rounds)
+        seconds = share * effort.seconds
+        for entry in entries.values():
+            entry.spent, entry.times = 0.0, []
+        was_enabled = gc.isenabled()
+        gc.collect()
+        if not effort.collects:
+            gc.disable()
+        start = time.perf_counter()
+        try:
+            for number in range(most):
+                if number >= least and time.perf_counter() - start > seconds:
+                    break
+                order = list(entries.items())
+                for name, entry in order if number % 2 == 0 else reversed(order):
+                    has_time = entry.spent < seconds / len(entries)
+                    if name in self._lasting or number < least or has_time:
+                        if len(entry.times) == number:
+                            # So that nobody pays for the garbage of others.
+                            gc.collect(effort.generation)
+                            entry.times.append(entry.run())
+        finally:
+            if was_enabled:
+                gc.enable()
+        found = {name: entry.times for name, entry in entries.items()}
+        self._passes.append(found)
+        return found
+
+    def cells(self) -> dict[str, Cell]:
+        """What all passes found, against the first call.
+
+        Returns:
+            The cells of a row: times, and ratios to the baseline.
+        """
+        baseline = next(iter(self._entries))
+        cells: dict[str, Cell] = {}
+        for name in self._entries:
+            times = [time for found in self._passes for time in found[name]]
+            over = [
+                ratio
+                for found in self._passes
+                for ratio in ratios(found[name], found[baseline])
+            ]
+            ratio = None if name == baseline else Spread.of(over)
+            cells[name] = Cell(Spread.of(times), ratio)
+        return cells
 
 
 def compare(
     calls: Mapping[str, Measured], effort: Effort, always: tuple[str, ...] = ()
 ) -> dict[str, Cell]:
-    """Measures calls against the first of them.
+    """Measures calls against the first of them, in one pass.
 
     Args:
-        calls: As for `rounds_of`; the first is the baseline.
+        calls: As for `Comparison`; the first is the baseline.
         effort: How long to measure.
-        always: As for `rounds_of`.
+        always: As for `Comparison`.
 
     Returns:
         The cells of a row: times, and ratios to the baseline.
     """
-    times = rounds_of(calls, effort, always)
-    baseline, *_ = times.values()
-    return {
-        name: Cell(
-            Spread.of(mine),
-            None if mine is baseline else Spread.of(ratios(mine, baseline)),
-        )
-        for name, mine in times.items()
-    }
+    comparison = Comparison(calls, effort, always)
+    comparison.measure()
+    return comparison.cells()
