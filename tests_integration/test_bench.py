@@ -106,13 +106,20 @@ def test_preparation_comes_before_each_call():
 
 
 def test_passes_add_up_and_divide_within_each():
-    comparison = Comparison(
-        {"raw": lambda: time.sleep(0.002), "other": lambda: None}, SMOKE
-    )
-    found = [comparison.measure(0.5) for _ in range(3)]
-    cell = comparison.cells()["other"]
-    assert cell.value.count == cell.ratio.count == sum(len(f["other"]) for f in found)
-    assert cell.ratio.high < 1
+    calls = {
+        "raw": lambda: time.sleep(0.002),
+        "ours": lambda: None,
+        "peer": lambda: None,
+    }
+    comparison = Comparison(calls, SMOKE)
+    passes = [comparison.measure()]
+    comparison.keep_lasting()
+    passes += [comparison.measure(), comparison.measure()]
+    assert [sorted(found) for found in passes[1:]] == [["ours", "raw"]] * 2
+    cells = comparison.cells()
+    assert cells["ours"].ratio.count == sum(len(found["ours"]) for found in passes)
+    assert cells["peer"].ratio.count == len(passes[0]["peer"])
+    assert cells["ours"].ratio.high < 1
 
 
 def test_the_first_call_is_the_baseline():

@@ -120,10 +120,12 @@ def _steps(section: Section, effort: Effort, sizes: tuple[int, ...]) -> None:
                 calls[name] = our_call(kind, values, CONTAINERS[container])
             calls.update(_peers_calls(kind, values, effort))
             always = tuple(ours.values())
-            comparisons[kind, size] = Comparison(calls, effort, always)
-    for _ in range(effort.passes):
+            comparison = comparisons[kind, size] = Comparison(calls, effort, always)
+            comparison.measure()
+            comparison.keep_lasting()
+    for _ in range(1, effort.passes):
         for comparison in comparisons.values():
-            comparison.measure(1 / effort.passes)
+            comparison.measure()
     for (kind, size), comparison in comparisons.items():
         cells = comparison.cells()
         table.rows.append(Row(f"{kind}, {size:,} variables", size, cells))

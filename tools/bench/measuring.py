@@ -11,7 +11,6 @@ once in a program, and it would be chance whether a collection falls into it.
 from __future__ import annotations
 
 import gc
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -31,9 +30,9 @@ class Effort:
         slice: How long one measurement of one call takes at least; short calls are
             repeated.
         rounds: The least and the largest number of rounds.
-        passes: In how many passes to do that, where several comparisons are kept. A
-            neighbour that is busy for a while then spoils a part of each, and not all
-            of one.
+        passes: How often to do that, where it matters most, with other measurements
+            in between: a neighbour that is busy for a while then spoils a part of each
+            and not all of one.
         waits: Whether to wait for the arrays that a call returns.
         is_quick: Whether to leave out what takes long.
         collects: Whether Python's garbage collector is on while a call is measured.
@@ -147,18 +146,14 @@ class Comparison:
         self._lasting = {*list(self._entries)[:2], *always}
         self._passes: list[dict[str, list[float]]] = []
 
-    def measure(self, share: float = 1.0) -> dict[str, list[float]]:
+    def measure(self) -> dict[str, list[float]]:
         """Measures all calls in one pass.
-
-        Args:
-            share: How much of the effort the pass takes.
 
         Returns:
             For each call its time in each round, in seconds, from the first round on.
         """
         effort, entries = self._effort, self._entries
-        least, most = (math.ceil(share * rounds) for rounds in effort.rounds)
-        seconds = share * effort.seconds
+        least, most = effort.rounds
         for entry in entries.values():
             entry.spent, entry.times = 0.0, []
         was_enabled = gc.isenabled()
@@ -168,11 +163,11 @@ class Comparison:
         start = time.perf_counter()
         try:
             for number in range(most):
-                if number >= least and time.perf_counter() - start > seconds:
+                if number >= least and time.perf_counter() - start > effort.seconds:
                     break
                 order = list(entries.items())
                 for name, entry in order if number % 2 == 0 else reversed(order):
-                    has_time = entry.spent < seconds / len(entries)
+                    has_time = entry.spent < effort.seconds / len(entries)
                     if name in self._lasting or number < least or has_time:
                         if len(entry.times) == number:
                             # So that nobody pays for the garbage of others.
@@ -185,21 +180,26 @@ class Comparison:
         self._passes.append(found)
         return found
 
+    def keep_lasting(self) -> None:
+        """Leaves all others out of further passes, and lets go of them."""
+        self._entries = {
+            name: entry
+            for name, entry in self._entries.items()
+            if name in self._lasting
+        }
+
     def cells(self) -> dict[str, Cell]:
         """What all passes found, against the first call.
 
         Returns:
             The cells of a row: times, and ratios to the baseline.
         """
-        baseline = next(iter(self._entries))
+        baseline, *_ = names = list(self._passes[0])
         cells: dict[str, Cell] = {}
-        for name in self._entries:
-            times = [time for found in self._passes for time in found[name]]
-            over = [
-                ratio
-                for found in self._passes
-                for ratio in ratios(found[name], found[baseline])
-            ]
+        for name in names:
+            passes = [found for found in self._passes if name in found]
+            times = [time for found in passes for time in found[name]]
+            over = [x for f in passes for x in ratios(f[name], f[baseline])]
             ratio = None if name == baseline else Spread.of(over)
             cells[name] = Cell(Spread.of(times), ratio)
         return cells
