@@ -90,29 +90,24 @@ class _Contestant:
         self.repeats = 1
         self.begins = False
         estimate = min(self.run() for _ in range(3))  # compiles, and fills caches
+        self.begins = estimate < VERY_LONG
         if not isinstance(measured, Prepared):
             # Several in a row, so that a call pays for the garbage of those before it.
             least = FEW if effort.collects and estimate < LONG else 1
             repeats = round(effort.slice / max(estimate, 1e-9))
             self.repeats = max(least, min(1000, repeats))
-            self.begins = estimate < VERY_LONG
 
     def run(self) -> float:
         """Runs it and returns the time of one call."""
         measured = self.measured
+        if self.begins:
+            # One to begin with, so that it finds its own data and code in the caches,
+            # and not what others left there.
+            self.once()
         if isinstance(measured, Prepared):
-            prepared = measured.prepare()
-            jax.block_until_ready(prepared)
-            start = time.perf_counter()
-            out = measured.call(prepared)
-            self.wait(out)
-            taken = time.perf_counter() - start
+            taken = self.once()
         else:
             repeats = range(self.repeats)
-            if self.begins:
-                # One to begin with, so that it finds its own data and code in the
-                # caches, and not what others left there.
-                self.wait(measured())
             start = time.perf_counter()
             for _ in repeats:
                 out = measured()
@@ -120,6 +115,19 @@ class _Contestant:
             taken = time.perf_counter() - start
         self.spent += taken
         return taken / self.repeats
+
+    def once(self) -> float:
+        """Calls it once and returns the time."""
+        measured = self.measured
+        if isinstance(measured, Prepared):
+            prepared = measured.prepare()
+            jax.block_until_ready(prepared)
+            start = time.perf_counter()
+            self.wait(measured.call(prepared))
+        else:
+            start = time.perf_counter()
+            self.wait(measured())
+        return time.perf_counter() - start
 
 
 class Comparison:
