@@ -2,6 +2,7 @@
 
 import gc as garbage
 import weakref
+from operator import is_, itemgetter
 
 import graph_strategies as gs
 import jax
@@ -25,6 +26,12 @@ def pattern_of(definition):
         return None
 
 
+def in_order(root):
+    refs = RefMap()
+    walk(root, refs, Visit())
+    return [x for x, _ in sorted(refs.items(), key=itemgetter(1))]
+
+
 @settings(max_examples=150)
 @given(gs.graphs(), st.lists(st.tuples(st.booleans(), gs.edits), max_size=3))
 def test_a_match_is_what_a_walk_finds(root, edits):
@@ -32,11 +39,15 @@ def test_a_match_is_what_a_walk_finds(root, edits):
     pattern = pattern_of(definition)
     if pattern is None:
         return
+    before = in_order(root)
     for behind, edit in edits:
         (gs.edit_behind if behind else gs.edit_structure)(root, edit)
     found = pattern.match([root])
     refs = RefMap()
     now = walk(root, refs, Visit())
+    after = in_order(root)
+    is_same = now == definition and all(map(is_, before, after))
+    assert pattern.is_made_of([root], before) is (found is not None and is_same)
     if found is None:
         assert edits or not pattern.is_watched
     else:

@@ -30,10 +30,10 @@ def build(*roots):
 
 def is_unchanged(definitions, objects, built):
     try:
-        found = Pattern(definitions).match(built)
+        pattern = Pattern(definitions)
     except ValueError:
         return False
-    return found is not None and all(objects[i] is found[i] for i in objects)
+    return pattern.is_made_of(built, [objects[i] for i in sorted(objects)])
 
 
 def add(m):

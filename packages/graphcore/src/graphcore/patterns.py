@@ -191,6 +191,27 @@ class Pattern:
             The object of each index, then other nodes; None if walking the roots
             would give other definitions, or there is no quick way to tell.
         """
+        objects = self._look(roots)
+        if objects is None:
+            return None
+        are_distinct = len(set(map(identity, objects[: self.count]))) == self.count
+        return objects if are_distinct else None
+
+    def is_made_of(self, roots: Sequence[Any], objects: Sequence[Any]) -> bool:
+        """Tells whether the graphs of some roots are made of some objects.
+
+        Args:
+            roots: As for `match`.
+            objects: Distinct objects, one for each index.
+
+        Returns:
+            Whether `match` would return these; False if there is no quick way to tell.
+        """
+        found = self._look(roots)
+        return found is not None and all(map(is_, objects, found))
+
+    def _look(self, roots: Sequence[Any]) -> tuple[Any, ...] | None:
+        """As `match`, except that one object may be found for several indices."""
         children = [*roots]
         try:
             for position, kind, impl, metadata, size, children_of in self._nodes:
@@ -222,7 +243,6 @@ class Pattern:
             list(map(type, variables)) != self._kinds
             or not self._metadata_holds(variables)
             or not all(map(is_, self._references(children), self._referenced(objects)))
-            or len(set(map(identity, objects[: self.count]))) < self.count
         ):
             return None
         for value, kind in self._strangers:
@@ -235,6 +255,10 @@ class Pattern:
         return objects
 
     def _metadata_holds(self, variables: Sequence[Any]) -> bool:
+        if self._all_owned:
+            found = [variable._facts.metadata for variable in variables]
+            if all(map(is_, found, self._metadata)):
+                return True
         for variable, metadata_of, due in zip(
             variables, self._metadata_of, self._metadata, strict=True
         ):

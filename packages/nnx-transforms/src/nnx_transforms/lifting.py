@@ -535,11 +535,10 @@ class Inside:
     def _is_unchanged(self) -> bool:
         """Whether the objects surely are as they were built."""
         pattern = self._joint.pattern
-        found = None if pattern is None else pattern.match(self.roots)
-        if pattern is None or found is None:
+        if pattern is None:
             return False
-        built = map(self._objects.__getitem__, range(pattern.count))
-        return all(map(is_, built, found))
+        built = [self._objects[index] for index in range(pattern.count)]
+        return pattern.is_made_of(self.roots, built)
 
     def _only_written(
         self,
