@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import multiprocessing
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
 
 from rich.console import Console
 
 from tools.bench import peers, tables
-from tools.bench.measuring import FULL, QUICK, Effort
+from tools.bench.measuring import FULL, QUICK
+from tools.bench.processes import in_fresh_process, run_section
 from tools.bench.results import Section, missed
 
-R = TypeVar("R")
 SECTIONS = ("dispatch", "graph", "tracing", "memory", "startup", "growth")
 
 
@@ -99,30 +94,6 @@ def main(argv: list[str] | None = None) -> int:
         for bar in failures:
             console.print("  " + ", ".join(tables.bar_cells(bar)[:3]))
     return 1 if arguments.check and failures else 0
-
-
-def run_section(name: str, effort: Effort) -> Section:
-    """Measures one section in this process."""
-    section: Section = importlib.import_module(f"tools.bench.{name}").run(effort)
-    return section
-
-
-def in_fresh_process(function: Callable[..., R], *args: Any) -> R:
-    """Calls a function in a process of its own.
-
-    A section finds the same then, whether it runs alone or after others: memory that
-    others left in pieces makes operations on many small objects twice as slow. And
-    no other process holds the memory of an accelerator.
-
-    Args:
-        function: A function of a module.
-        *args: Its arguments.
-
-    Returns:
-        What it returned.
-    """
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
-        return executor.submit(function, *args).result()
 
 
 def save(sections: list[Section], about: dict[str, object], folder: Path) -> None:

@@ -85,7 +85,8 @@ def run(effort: Effort, sizes: tuple[int, ...] = SIZES) -> Section:
     # All of it happens on the host: there is nothing to wait for. Both libraries make
     # thousands of objects at a time, so a full collection is due every now and then;
     # it goes through all objects there are, and would hit either at random.
-    effort = replace(effort, waits=False, slice=5 * effort.slice, generation=2)
+    generation = effort.generation if effort.is_quick else 2
+    effort = replace(effort, waits=False, slice=5 * effort.slice, generation=generation)
     section = Section("graph", "Graphs to values and back")
     table = Table(
         "graph",
@@ -115,7 +116,7 @@ def run(effort: Effort, sizes: tuple[int, ...] = SIZES) -> Section:
             calls = {peers.CORE: call}
             if name in theirs:
                 calls[peers.FLAX] = theirs[name]
-            cells = compare(calls, effort.of(0.5))
+            cells = compare(calls, effort.of(0.25 if effort.is_quick else 0.5))
             table.rows.append(Row(f"{name}, {size:,} variables", size, cells))
             operation = name.split(" of ")[0].split(" by ")[0]
             if peers.FLAX in cells and operation in LIMITED:
@@ -149,13 +150,13 @@ def _leaves(
         "jax.tree.leaves": lambda: jax.tree.leaves(plain),
         peers.CORE: lambda: nnx.flatten(model),
     }
-    cells = compare(calls, effort.of(0.5))
+    cells = compare(calls, effort.of(0.25 if effort.is_quick else 0.5))
     table.rows.append(Row(f"flatten, unchanged, {size:,} variables", size, cells))
     what = f"flatten of an unchanged graph over jax.tree.leaves, {size:,} variables"
     found = cells[peers.CORE].ratio
     assert found is not None
     section.bars.append(Bar(what, found, LIMIT_LEAVES))
     calls[peers.CORE] = lambda: jax.tree.leaves(nnx.flatten(model)[1])
-    cells = compare(calls, effort.of(0.5))
+    cells = compare(calls, effort.of(0.25 if effort.is_quick else 0.5))
     case = f"flatten, and the leaves of the state, {size:,} variables"
     table.rows.append(Row(case, size, cells))
