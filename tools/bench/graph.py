@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,13 @@ import jax
 import graphcore as gc
 import nnx_transforms as nnx
 from tools.bench import models, peers
-from tools.bench.measuring import Effort, Measured, Prepared, compare
+from tools.bench.measuring import (
+    Comparison,
+    Effort,
+    Measured,
+    Prepared,
+    compare,
+)
 from tools.bench.results import Bar, Row, Section, Table
 
 SIZES = (601, 6001)
@@ -87,6 +94,8 @@ def run(effort: Effort, sizes: tuple[int, ...] = SIZES) -> Section:
     # it goes through all objects there are, and would hit either at random.
     generation = effort.generation if effort.is_quick else 2
     effort = replace(effort, waits=False, slice=5 * effort.slice, generation=generation)
+    rounds = math.ceil(effort.rounds[0] / effort.passes), effort.rounds[1]
+    in_pass = replace(effort.of(0.25), rounds=rounds)
     section = Section("graph", "Graphs to values and back")
     table = Table(
         "graph",
@@ -112,11 +121,17 @@ def run(effort: Effort, sizes: tuple[int, ...] = SIZES) -> Section:
         theirs: dict[str, Measured] = {}
         if peers.flax_nnx is not None and not (effort.is_quick and size > 1000):
             theirs = operations(peers.flax_nnx, models.flax_model(values))
+        comparisons: dict[str, Comparison] = {}
         for name, call in ours.items():
             calls = {peers.CORE: call}
             if name in theirs:
                 calls[peers.FLAX] = theirs[name]
-            cells = compare(calls, effort.of(0.25 if effort.is_quick else 0.5))
+            comparisons[name] = Comparison(calls, in_pass)
+        for _ in range(effort.passes):
+            for comparison in comparisons.values():
+                comparison.measure()
+        for name, comparison in comparisons.items():
+            cells = comparison.cells()
             table.rows.append(Row(f"{name}, {size:,} variables", size, cells))
             operation = name.split(" of ")[0].split(" by ")[0]
             if peers.FLAX in cells and operation in LIMITED:
@@ -150,13 +165,13 @@ def _leaves(
         "jax.tree.leaves": lambda: jax.tree.leaves(plain),
         peers.CORE: lambda: nnx.flatten(model),
     }
-    cells = compare(calls, effort.of(0.25 if effort.is_quick else 0.5))
+    cells = compare(calls, effort.of(0.25))
     table.rows.append(Row(f"flatten, unchanged, {size:,} variables", size, cells))
     what = f"flatten of an unchanged graph over jax.tree.leaves, {size:,} variables"
     found = cells[peers.CORE].ratio
     assert found is not None
     section.bars.append(Bar(what, found, LIMIT_LEAVES))
     calls[peers.CORE] = lambda: jax.tree.leaves(nnx.flatten(model)[1])
-    cells = compare(calls, effort.of(0.25 if effort.is_quick else 0.5))
+    cells = compare(calls, effort.of(0.25))
     case = f"flatten, and the leaves of the state, {size:,} variables"
     table.rows.append(Row(case, size, cells))
