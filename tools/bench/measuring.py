@@ -59,7 +59,7 @@ LONG = 0.05
 VERY_LONG = 0.1
 """From how many seconds on a call is measured without another one before it."""
 FULL = Effort()
-QUICK = Effort(seconds=0.4, rounds=(5, 101), passes=1, is_quick=True)
+QUICK = Effort(seconds=0.2, rounds=(3, 101), passes=1, is_quick=True)
 SMOKE = Effort(seconds=0.02, slice=0.0, rounds=(2, 3), passes=1, is_quick=True)
 
 
