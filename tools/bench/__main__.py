@@ -26,7 +26,7 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
         "peers.",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="less precisely, in some two minutes"
+        "--quick", action="store_true", help="less precisely, in under two minutes"
     )
     parser.add_argument(
         "--check", action="store_true", help="fail if a bar is missed, and say which"
