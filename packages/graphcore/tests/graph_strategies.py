@@ -140,7 +140,7 @@ def in_own_containers(child):
 
 
 def set_value(variable, value):
-    if type(variable) is zoo.Cell:
+    if isinstance(variable, zoo.Cell):
         variable.content = value
     else:
         variable.raw_value = value
@@ -201,7 +201,7 @@ def edit_variable(root, edit):
             set_value(variable, {**old, "re": old["re"] + 1})
         else:
             set_value(variable, old + 1)
-    elif type(variable) is not zoo.Cell:
+    elif not isinstance(variable, zoo.Cell):
         if j % 3 and "unit" in variable.get_metadata():
             del variable.unit
         else:
@@ -215,7 +215,7 @@ def edit_behind(root, edit):
     nodes = [x for x in found if isinstance(x, gc.Object)]
     node = pick(nodes, i)
     child = new_child(root, k, j, zoo.ARRAYS[0])
-    op %= 13
+    op %= 14
     if op == 0:
         object.__setattr__(node, "behind", child)
     elif op == 1:
@@ -269,9 +269,14 @@ def edit_behind(root, edit):
         if bags:
             pick(bags, i).label = pick(["bag", "sack"], j)
     elif op == 11:
-        cells = [x for x in found if type(x) is zoo.Cell]
+        cells = [x for x in found if isinstance(x, zoo.Cell)]
         if cells:
             pick(cells, i).notes["unit"] = pick([1, True, "m", zoo.Tag("x")], j)
+    elif op == 12:
+        cells = [x for x in found if isinstance(x, zoo.Cell)]
+        if cells:
+            cell = pick(cells, i)
+            cell.__class__ = zoo.OtherCell if type(cell) is zoo.Cell else zoo.Cell
     else:
         pairs = [x for x in found if type(x) in (zoo.Pair, zoo.JaxPair)]
         if pairs:

@@ -89,6 +89,10 @@ class Cell:
         self.notes = dict(notes or {})
 
 
+class OtherCell(Cell):
+    """Handled as its base is."""
+
+
 gc.register_variable_type(
     Cell,
     get_value=lambda cell: cell.content,
@@ -216,13 +220,13 @@ def array(x):
 
 
 def metadata_of(variable):
-    if type(variable) is Cell:
+    if isinstance(variable, Cell):
         return variable.notes
     return variable.get_metadata()
 
 
 def value_of(variable):
-    return variable.content if type(variable) is Cell else variable.raw_value
+    return variable.content if isinstance(variable, Cell) else variable.raw_value
 
 
 def canonical(root, label=lambda x: None):

@@ -26,7 +26,7 @@ def identities(root):
 
 def unchangeable(root):
     """Whether something in a graph has metadata that nobody can set."""
-    return any(type(x) in (zoo.Cell, zoo.Bag) for x in zoo.reachable(root))
+    return any(isinstance(x, zoo.Cell | zoo.Bag) for x in zoo.reachable(root))
 
 
 def run(function, root):

@@ -206,6 +206,33 @@ def test_metadata_of_a_foreign_node_changed_in_place_is_seen():
     assert gc.graphdef(node) != before
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("m", "km"), (1, True), (True, 1.0), (0.0, -0.0), ((1,), (True,))],
+)
+def test_metadata_of_a_foreign_variable_changed_behind_is_seen(before, after):
+    cell = zoo.Cell(1, {"unit": before})
+    node = gc.Dict(a=zoo.Cell(1), b=cell, c=gc.Param(1))
+    definition = gc.graphdef(node)
+    cell.notes["unit"] = before
+    assert gc.graphdef(node) == definition
+    cell.notes["unit"] = after
+    assert gc.graphdef(node) == fresh(node)[0] != definition
+    del cell.notes["unit"]
+    assert gc.graphdef(node) == fresh(node)[0] != definition
+    cell.notes["unit"] = before
+    assert gc.graphdef(node) == definition
+
+
+def test_a_foreign_variable_that_changes_its_class_is_seen():
+    node = gc.Dict(a=zoo.Cell(1), b=zoo.Cell(1))
+    definition = gc.graphdef(node)
+    node.b.__class__ = zoo.OtherCell
+    assert gc.graphdef(node) == fresh(node)[0] != definition
+    _, state = gc.split(node)
+    assert state.b.type is zoo.OtherCell
+
+
 def test_metadata_changed_in_place_reaches_definitions_and_states():
     tag = zoo.Tag("a")
     node = gc.Dict(v=gc.Param(1, tag=tag))

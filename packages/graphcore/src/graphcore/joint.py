@@ -12,6 +12,7 @@ of any graph, and stands as long as all of their plans do.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import call
 from typing import Any
 
 from graphcore.graphdef import (
@@ -48,6 +49,7 @@ class Joint:
     __slots__ = (
         "_chosen",
         "_find_paths",
+        "_getters",
         "_identity",
         "_impls",
         "_paths",
@@ -61,6 +63,7 @@ class Joint:
     def __init__(self, roots: Sequence[Any], plans: Sequence[Plan]) -> None:
         self.notes: dict[Any, Any] = {}
         self._find_paths: Callable[[], tuple[Path, ...]]
+        self._getters: list[Callable[[Any], Any]] | None = None
         self._impls: list[VariableImpl] | None = None
         self._paths: tuple[Path, ...] | None = None
         self._pattern: Pattern | bool | None = None
@@ -118,6 +121,13 @@ class Joint:
         return self._impls
 
     @property
+    def getters(self) -> list[Callable[[Any], Any]]:
+        """How the value of each variable is read."""
+        if self._getters is None:
+            self._getters = [impl.get_value for impl in self.impls]
+        return self._getters
+
+    @property
     def identity(self) -> tuple[tuple[int, int], ...]:
         """The index of each node and variable, with itself."""
         if self._identity is None:
@@ -171,7 +181,7 @@ class Joint:
             variables = self.variables(plans)
         if self.all_owned(plans):
             return [variable._raw_value for variable in variables]
-        return [variable_impl(type(x)).get_value(x) for x in variables]
+        return list(map(call, self.getters, variables))
 
 
 def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:

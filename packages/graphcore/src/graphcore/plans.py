@@ -9,8 +9,8 @@ rather than waiting to be told.
 
 Some things change without a trace in a container: metadata and type of a variable (its
 owner advances `metadata_epoch`), type and `__dict__` of a node (it clears its plans),
-static values changed in place (compared with a snapshot), and foreign nodes (flattened
-anew).
+static values changed in place (compared with a snapshot), foreign variables (see
+`foreign_variables`), and foreign nodes (flattened anew).
 
 A plan must not keep anything alive that its root would not. It holds no strong
 reference to the root; and a write to any node in it through the node's own methods
@@ -30,6 +30,7 @@ from graphcore._jax import OUTSIDE, TraceState, current_trace
 from graphcore.comparing import comparing
 from graphcore.content import static_key
 from graphcore.errors import TraceContextError, path_text
+from graphcore.foreign_variables import NOTHING_FOREIGN, ForeignVariables
 from graphcore.graphdef import GraphDef, NodeDef, interned
 from graphcore.owned import OwnedNode, planned_of
 from graphcore.patterns import known_patterns, learn
@@ -124,7 +125,7 @@ class Plan:
         "_dicts",
         "_epoch",
         "_exact",
-        "_foreign_metadata",
+        "_foreign",
         "_is_variable",
         "_list_contents",
         "_lists",
@@ -211,18 +212,15 @@ class Plan:
                 self._mutable_statics.append((value, recorded, hash(value)))
             except TypeError:
                 self.can_be_kept = False
-        self._foreign_metadata = [
+        self._foreign = ForeignVariables(
             (impl, variable, definition.metadata)
             for impl, variable, definition in zip(
                 self.impls, self.variables, self.layout.definitions, strict=True
             )
             if not impl.is_owned
-        ]
+        )
         self._needs_closer_look = bool(
-            self._strangers
-            or self._mutable_statics
-            or self._foreign_metadata
-            or self._unwatched
+            self._strangers or self._mutable_statics or self._foreign or self._unwatched
         )
 
     def clear(self) -> None:
@@ -236,7 +234,7 @@ class Plan:
         self._exact = []
         self._strangers = self._unwatched = []
         self._mutable_statics = []
-        self._foreign_metadata = []
+        self._foreign = NOTHING_FOREIGN
 
     def holds(self, root: Any) -> bool:
         """Tells whether walking the graph now would give this plan again.
@@ -276,7 +274,7 @@ class Plan:
         return (
             (not self._strangers or self._strangers_hold())
             and (not self._mutable_statics or self._statics_hold())
-            and (not self._foreign_metadata or self._foreign_metadata_holds())
+            and (not self._foreign or self._foreign.hold())
             and (not self._unwatched or self._unwatched_hold())
         )
 
@@ -310,12 +308,6 @@ class Plan:
             )
         except Exception:  # a stranger's `__hash__` or `__eq__`
             return False
-
-    def _foreign_metadata_holds(self) -> bool:
-        return all(
-            impl.metadata(variable) == metadata
-            for impl, variable, metadata in self._foreign_metadata
-        )
 
     def _unwatched_hold(self) -> bool:
         for node, impl, pairs, metadata in self._unwatched:
