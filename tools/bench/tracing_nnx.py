@@ -328,15 +328,36 @@ def _cond(library: Library, blocks: Any, x: Array) -> Any:
     return x
 
 
-def _switch(library: Library, blocks: Any, x: Array) -> Any:
+def _of_one_function(call_block: Callable[[Library, Any], Any]) -> Case:
+    """Calls each block through the same transformed function."""
+
+    def case(library: Library, blocks: Any, x: Array) -> Any:
+        call = call_block(library, x)
+        for block in blocks:
+            x = call(block, x)
+        return x
+
+    return case
+
+
+def _anew(call_block: Callable[[Library, Any], Any]) -> Case:
+    """The same, with a function made for each block."""
+
+    def case(library: Library, blocks: Any, x: Array) -> Any:
+        for block in blocks:
+            x = call_block(library, x)(block, x)
+        return x
+
+    return case
+
+
+def _switch(library: Library, x: Array) -> Any:
     branches = [lambda block, x, i=i: i * library.call(block, x) for i in range(3)]
     index = jnp.int32(x[0, 0])
-    for block in blocks:
-        x = library.transforms.switch(index, branches, block, x)
-    return x
+    return lambda block, x: library.transforms.switch(index, branches, block, x)
 
 
-def _while_loop(library: Library, blocks: Any, x: Array) -> Any:
+def _while_loop(library: Library, x: Array) -> Any:
     def go_on(carried: Any) -> Any:
         return carried[1][0, 0] < 100
 
@@ -344,19 +365,15 @@ def _while_loop(library: Library, blocks: Any, x: Array) -> Any:
         block, x = carried
         return block, library.call(block, x)
 
-    for block in blocks:
-        _, x = library.transforms.while_loop(go_on, body, (block, x))
-    return x
+    return lambda *carry: library.transforms.while_loop(go_on, body, carry)[1]
 
 
-def _fori_loop(library: Library, blocks: Any, x: Array) -> Any:
+def _fori_loop(library: Library, x: Array) -> Any:
     def body(i: Any, carried: Any) -> Any:
         block, x = carried
         return block, library.call(block, x)
 
-    for block in blocks:
-        _, x = library.transforms.fori_loop(0, 3, body, (block, x))
-    return x
+    return lambda *carry: library.transforms.fori_loop(0, 3, body, carry)[1]
 
 
 def _custom_vjp(library: Library, blocks: Any, x: Array) -> Any:
@@ -402,9 +419,12 @@ CASES: dict[str, Case] = {
     "vmap of each block": _vmap_each,
     "scan": _scan,
     "cond": _cond,
-    "switch": _switch,
-    "while_loop": _while_loop,
-    "fori_loop": _fori_loop,
+    "switch": _anew(_switch),
+    "switch of one function": _of_one_function(_switch),
+    "while_loop": _anew(_while_loop),
+    "while_loop of one function": _of_one_function(_while_loop),
+    "fori_loop": _anew(_fori_loop),
+    "fori_loop of one function": _of_one_function(_fori_loop),
     "custom_vjp": _custom_vjp,
     "custom_jvp": _custom_jvp,
 }
