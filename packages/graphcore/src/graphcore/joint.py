@@ -165,23 +165,28 @@ class Joint:
             return plans[0].all_owned
         return all(plan.all_owned for plan in plans)
 
-    def values(
-        self, plans: Sequence[Plan], variables: Sequence[Any] | None = None
-    ) -> list[Any]:
-        """Their raw values.
+    def read(self, plans: Sequence[Plan]) -> tuple[list[Any], list[Any], bool]:
+        """The variables of all roots with their raw values.
 
         Args:
             plans: The plans of the roots.
-            variables: What `variables` returns, if it is known.
 
         Returns:
-            A value for each variable, in order of index.
+            The variables and a value for each, in order of index; and whether all of
+            them are `Variable`s.
         """
-        if variables is None:
-            variables = self.variables(plans)
-        if self.all_owned(plans):
-            return [variable._raw_value for variable in variables]
-        return list(map(call, self.getters, variables))
+        if len(plans) == 1:  # as in most calls
+            plan = plans[0]
+            variables, all_owned = plan.variables, plan.all_owned
+        else:
+            variables, all_owned = self.variables(plans), self.all_owned(plans)
+        if all_owned:
+            return variables, [variable._raw_value for variable in variables], True
+        return variables, list(map(call, self.getters, variables)), False
+
+    def values(self, plans: Sequence[Plan]) -> list[Any]:
+        """The raw values of the variables of all roots in order of index."""
+        return self.read(plans)[1]
 
 
 def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:

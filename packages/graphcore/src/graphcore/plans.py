@@ -371,9 +371,11 @@ def check_traces(plans: Sequence[Plan]) -> None:
     """
     here = checked = current_trace()
     for plan in plans:
-        if plan.trace is not checked:
+        trace = plan.trace
+        # As a rule it is the running one; if not, the plan knows more.
+        if trace is not checked and not trace == here:  # noqa: SIM201
             plan.check_trace(here)
-            checked = plan.trace
+        checked = trace
 
 
 class _LastTrace:

@@ -161,9 +161,9 @@ class Compiled(_Stage):
                 "these. (Static arguments are left out when it is called.)"
             )
         check_traces(call.plans)
-        _, kept, donated = function.prepare(
+        _, given, named = function.prepare(
             call.joint.values(call.plans), call.args, call.kwargs
         )
-        out, tree, outcome = self._stage(kept, donated, *call.args, **call.kwargs)
+        out, tree, outcome = self._stage(*given, **named)
         values = function.flat(out)
         return publish(call.roots, call.joint, call.plans, outcome, values, tree)

@@ -214,7 +214,7 @@ class Jitted:
             out, tree, outcome = self._plain(*args, **kwargs)
             return publish((), joint_of(())[0], (), outcome, out, tree)
         function, roots, plans, joint, plain, named, _ = found
-        return function(roots, plans, joint, plain, named)
+        return function.run(roots, plans, joint, plain, named)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else _BoundJitted(self, instance)
@@ -428,10 +428,10 @@ class Jitted:
         if call is None:
             stage = self._plain.trace(*args, **kwargs)  # type: ignore[attr-defined]
             return Traced(stage, self._locate, statics)
-        function, kept, donated = call.function.prepare(
+        function, given, named = call.function.prepare(
             call.joint.values(call.plans), call.args, call.kwargs
         )
-        traced = function.trace(kept, donated, *call.args, **call.kwargs)  # type: ignore[attr-defined]
+        traced = function.trace(*given, **named)  # type: ignore[attr-defined]
         return Traced(traced, self._locate, statics, call.key, call.function)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:

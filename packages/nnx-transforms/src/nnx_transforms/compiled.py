@@ -160,7 +160,7 @@ class CompiledFunction:
 
     # Outside
 
-    def __call__(
+    def run(
         self,
         roots: Sequence[Any],
         plans: Sequence[Plan],
@@ -181,12 +181,10 @@ class CompiledFunction:
             What the function returned.
         """
         check_traces(plans)
-        variables = joint.variables(plans)
-        all_owned = joint.all_owned(plans)
-        values = joint.values(plans, variables)
+        variables, values, all_owned = joint.read(plans)
         try:
             if self.is_direct:
-                out, tree, outcome = self.direct(values, (), *args, **kwargs)
+                out, tree, outcome = self.direct(values, args, kwargs)
             else:
                 out, tree, outcome = self._call_arranged(values, args, kwargs)
         except TypeError as error:
@@ -206,9 +204,9 @@ class CompiledFunction:
     def _call_arranged(
         self, values: list[Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[Any, Any, Outcome]:
-        function, kept, donated = self.prepare(values, args, kwargs)
+        function, given, named = self.prepare(values, args, kwargs)
         try:
-            out, tree, outcome = function(kept, donated, *args, **kwargs)
+            out, tree, outcome = function(*given, **named)
         except OtherWrites as found:
             # Another shape, another set of overwritten variables: from now on, look
             # up which it is.
@@ -224,7 +222,7 @@ class CompiledFunction:
 
     def prepare(
         self, values: list[Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> tuple[Callable[..., Any], Any, Any]:
+    ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """Chooses the compiled variant for a call, and arranges the values for it.
 
         Args:
@@ -233,10 +231,10 @@ class CompiledFunction:
             kwargs: Likewise.
 
         Returns:
-            A function of JAX, the kept and the donated values.
+            A function of JAX and its arguments.
         """
         if self.is_direct:
-            return self.direct, values, ()
+            return self.direct, (values, args, kwargs), {}
         writes: frozenset[int] | None = None
         donated = self._always_donated
         if self._options.donate_state:
@@ -249,11 +247,11 @@ class CompiledFunction:
         if function is None:
             function = self._variants[key] = self._variant(writes, donated)
         kept_groups, donated_groups = self._groups(donated)
-        return (
-            function,
-            [[values[i] for i in group] for group in kept_groups],
-            [[values[i] for i in group] for group in donated_groups],
+        kept, given = (
+            [[values[i] for i in group] for group in groups]
+            for groups in (kept_groups, donated_groups)
         )
+        return function, (kept, given, *args), kwargs
 
     def _find_writes(
         self, values: list[Any], args: Sequence[Any], kwargs: dict[str, Any]
@@ -264,7 +262,7 @@ class CompiledFunction:
         known = self._writes_by_shape.get(key)
         if known is None:
             _, _, outcome = jax.eval_shape(
-                self._pure_without_donation, values, (), *args, **kwargs
+                self._pure_without_donation, values, args, kwargs
             )
             known = frozenset(p for p in outcome.positions if p is not None)
             if not self._writes_by_shape:
@@ -322,8 +320,9 @@ class CompiledFunction:
             passed_on["out_shardings"] = (groups, _plain(options.out_shardings), None)
         if self.is_direct:
 
-            def direct(values: Any, given: Any, /, *args: Any, **kwargs: Any) -> Any:
-                return self._pure_without_donation(values, given, *args, **kwargs)
+            # The arguments as they are: to spread them takes longer than to flatten.
+            def direct(values: Any, args: Any, kwargs: Any) -> Any:
+                return self._pure_without_donation(values, args, kwargs)
 
             direct.__name__ = direct.__qualname__ = self._callee.name
             return jax.jit(direct, **passed_on)
@@ -363,7 +362,7 @@ class CompiledFunction:
     # Inside
 
     def _pure_without_donation(
-        self, values: Any, given: Any, /, *args: Any, **kwargs: Any
+        self, values: Any, args: Any, kwargs: Any
     ) -> tuple[Any, Any, Outcome]:
         left = self._run(values, args, kwargs)
         return left.values(), left.tree, left.outcome

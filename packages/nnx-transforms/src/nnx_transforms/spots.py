@@ -51,6 +51,8 @@ class _Spots(NamedTuple):
     # another one, as a rule), and those at the others might contain some.
     direct: Direct
     containers: tuple[Place, ...]
+    # The position of the only object, if there is nothing else to look at.
+    only: int | None
 
 
 # What was found for the types of arguments, preceded by the number of positional ones
@@ -83,7 +85,11 @@ def separate(
     key: tuple[Any, ...] = tuple(map(type, args))
     if kwargs:
         key = len(args), *key, *kwargs, *map(type, kwargs.values())
-    direct, containers = _known.get(key) or _find(key, args, kwargs)
+    direct, containers, only = _known.get(key) or _find(key, args, kwargs)
+    if only is not None:
+        plain = [*args]
+        plain[only] = None
+        return plain, kwargs, direct, [args[only]]
     for place in containers:
         container = kwargs[place] if isinstance(place, str) else args[place]
         if any(map(is_object, jax.tree.leaves(container, is_leaf=is_object))):
@@ -117,7 +123,10 @@ def _find(
         elif not issubclass(kind, _ARRAYS):
             containers.append(place)
     direct = Direct(tuple(objects), tuple(range(len(objects))))
-    found = _Spots(direct, tuple(containers))
+    only: int | None = None
+    if len(objects) == 1 and not containers and isinstance(objects[0], int):
+        only = objects[0]
+    found = _Spots(direct, tuple(containers), only)
     if len(_known) >= _MAX_KNOWN:
         _known.clear()
     _known[key] = found
