@@ -319,7 +319,6 @@ class CompiledFunction:
                 passed_on["in_shardings"] = (groups, groups, *plain)
             passed_on["out_shardings"] = (groups, _plain(options.out_shardings), None)
         if self.is_direct:
-
             # The arguments as they are: to spread them takes longer than to flatten.
             def direct(values: Any, args: Any, kwargs: Any) -> Any:
                 return self._pure_without_donation(values, args, kwargs)
