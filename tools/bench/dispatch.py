@@ -145,6 +145,8 @@ def _add_steps(section: Section, comparisons: _Steps) -> None:
     for (kind, size), comparison in comparisons.items():
         cells = comparison.cells()
         table.rows.append(Row(f"{kind}, {size:,} variables", size, cells))
+        if kind == "read only":
+            continue  # shown; the bars are those of steps that write
         limit = LIMIT_WRITE_ALL if kind == "write all" else LIMITS.get(size, 1.4)
         for container in (PLAIN, LIST):
             found = cells[OURS[container]].ratio
