@@ -217,32 +217,41 @@ def _forward(library: Library, blocks: Any, x: Array) -> Any:
     return x
 
 
-def _each_anew(transform: Callable[[Any, Callable[..., Any]], Any]) -> Case:
-    """Calls each block through a transform made for it."""
+def _of_one_function(call_block: Callable[[Library, Any], Any]) -> Case:
+    """Calls each block through the same transformed function.
+
+    Args:
+        call_block: Makes, of a library and an input, what calls a block.
+    """
 
     def case(library: Library, blocks: Any, x: Array) -> Any:
+        call = call_block(library, x)
+        for block in blocks:
+            x = call(block, x)
+        return x
+
+    return case
+
+
+def _anew(call_block: Callable[[Library, Any], Any]) -> Case:
+    """The same, with a function made for each block."""
+
+    def case(library: Library, blocks: Any, x: Array) -> Any:
+        for block in blocks:
+            x = call_block(library, x)(block, x)
+        return x
+
+    return case
+
+
+def _through(transform: Callable[[Any, Callable[..., Any]], Any]) -> Any:
+    """Makes what calls a block through a transform of a function."""
+
+    def call_block(library: Library, x: Array) -> Any:
         call = library.call
-        for block in blocks:
-            anew = lambda block, x: call(block, x)  # noqa: E731
-            x = transform(library.transforms, anew)(block, x)
-        return x
+        return transform(library.transforms, lambda block, x: call(block, x))
 
-    return case
-
-
-def _each(transform: Callable[[Any, Callable[..., Any]], Any]) -> Case:
-    """Calls each block through a transform."""
-
-    def case(library: Library, blocks: Any, x: Array) -> Any:
-        def call(block: Any, x: Array) -> Array:
-            return library.call(block, x)
-
-        transformed = transform(library.transforms, call)
-        for block in blocks:
-            x = transformed(block, x)
-        return x
-
-    return case
+    return call_block
 
 
 def _loss(library: Library, x: Array) -> Callable[[Any], Array]:
@@ -258,7 +267,7 @@ def _value_and_grad(library: Library, blocks: Any, x: Array) -> Any:
 
 
 def _grad_of_remat(library: Library, blocks: Any, x: Array) -> Any:
-    remat = _each_anew(lambda t, f: t.remat(f))
+    remat = _anew(_through(lambda t, f: t.remat(f)))
     return library.transforms.grad(lambda b: jnp.sum(remat(library, b, x)))(blocks)
 
 
@@ -301,11 +310,6 @@ def _vmap(library: Library, blocks: Any, x: Array) -> Any:
     return mapped(blocks[0], x)
 
 
-def _vmap_each(library: Library, blocks: Any, x: Array) -> Any:
-    case = _each(lambda t, f: t.vmap(f, in_axes=(None, 0)))
-    return case(library, blocks, x)
-
-
 def _scan(library: Library, blocks: Any, x: Array) -> Any:
     carry = library.transforms.Carry
 
@@ -316,39 +320,14 @@ def _scan(library: Library, blocks: Any, x: Array) -> Any:
     return scan(call, in_axes=(carry, 0), out_axes=carry)(x, blocks[0])
 
 
-def _cond(library: Library, blocks: Any, x: Array) -> Any:
-    for block in blocks:
-        x = library.transforms.cond(
-            x[0, 0] > 0,
-            lambda block, x: library.call(block, x),
-            lambda block, x: -library.call(block, x),
-            block,
-            x,
-        )
-    return x
-
-
-def _of_one_function(call_block: Callable[[Library, Any], Any]) -> Case:
-    """Calls each block through the same transformed function."""
-
-    def case(library: Library, blocks: Any, x: Array) -> Any:
-        call = call_block(library, x)
-        for block in blocks:
-            x = call(block, x)
-        return x
-
-    return case
-
-
-def _anew(call_block: Callable[[Library, Any], Any]) -> Case:
-    """The same, with a function made for each block."""
-
-    def case(library: Library, blocks: Any, x: Array) -> Any:
-        for block in blocks:
-            x = call_block(library, x)(block, x)
-        return x
-
-    return case
+def _cond(library: Library, x: Array) -> Any:
+    return lambda block, x: library.transforms.cond(
+        x[0, 0] > 0,
+        lambda block, x: library.call(block, x),
+        lambda block, x: -library.call(block, x),
+        block,
+        x,
+    )
 
 
 def _switch(library: Library, x: Array) -> Any:
@@ -403,8 +382,8 @@ def _custom_jvp(library: Library, blocks: Any, x: Array) -> Any:
 
 CASES: dict[str, Case] = {
     "forward": _forward,
-    "remat": _each_anew(lambda t, f: t.remat(f)),
-    "remat of one function": _each(lambda t, f: t.remat(f)),
+    "remat": _anew(_through(lambda t, f: t.remat(f))),
+    "remat of one function": _of_one_function(_through(lambda t, f: t.remat(f))),
     "grad": _grad,
     "grad of remat": _grad_of_remat,
     "value_and_grad": _value_and_grad,
@@ -414,11 +393,13 @@ CASES: dict[str, Case] = {
     "jacrev": _jacrev,
     "jacfwd": _jacfwd,
     "hessian": _hessian,
-    "jit of each block": _each(lambda t, f: t.jit(f)),
+    "jit of each block": _of_one_function(_through(lambda t, f: t.jit(f))),
     "vmap": _vmap,
-    "vmap of each block": _vmap_each,
+    "vmap of each block": _of_one_function(
+        _through(lambda t, f: t.vmap(f, in_axes=(None, 0)))
+    ),
     "scan": _scan,
-    "cond": _cond,
+    "cond": _anew(_cond),
     "switch": _anew(_switch),
     "switch of one function": _of_one_function(_switch),
     "while_loop": _anew(_while_loop),
