@@ -3,10 +3,9 @@
 All calls of a comparison run in the same round, one right after the other, and what
 counts is the ratio of two times of the same round: a busy neighbour slows both. The
 order turns around from round to round, so that none always profits from the other's
-warm caches. Of all rounds, those count in which the machine was least busy; see
-`quiet_rounds`. The garbage collector is left as Python starts it, since its work is
-part of what a library costs that allocates much at each call; except where a call
-happens once in a program, and it would be chance whether a collection falls into it.
+warm caches. The garbage collector is left as Python starts it, since its work is part
+of what a library costs that allocates much at each call; except where a call happens
+once in a program, and it would be chance whether a collection falls into it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 
 import jax
 
-from tools.bench.results import Cell, Spread, quiet_rounds, ratios
+from tools.bench.results import Cell, Spread, ratios
 
 
 @dataclass(frozen=True)
@@ -200,25 +199,20 @@ class Comparison:
         }
 
     def cells(self) -> dict[str, Cell]:
-        """What all passes found in their quiet rounds, against the first call.
+        """What all rounds of all passes found, against the first call.
 
         Returns:
             The cells of a row: times, and ratios to the baseline.
         """
         baseline, *_ = names = list(self._passes[0])
-        quiet = quiet_rounds(self._passes)
         cells: dict[str, Cell] = {}
         for name in names:
-            found = [
-                (found[name][number], found[baseline][number], is_quiet)
-                for found, rounds in zip(self._passes, quiet, strict=True)
-                for number, is_quiet in enumerate(rounds[: len(found.get(name, ()))])
+            times = [time for found in self._passes for time in found.get(name, ())]
+            over = [
+                ratio
+                for found in self._passes
+                for ratio in ratios(found.get(name, ()), found[baseline])
             ]
-            counted = [pair for *pair, is_quiet in found if is_quiet]
-            # One that dropped out may have had no quiet round.
-            pairs = counted or [pair for *pair, _ in found]
-            times, of_baseline = zip(*pairs, strict=True)
-            over = ratios(times, of_baseline)
             ratio = None if name == baseline else Spread.of(over)
             cells[name] = Cell(Spread.of(times), ratio)
         return cells

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,45 +55,6 @@ def ratios(times: Sequence[float], baseline: Sequence[float]) -> list[float]:
         One ratio for each round that has both.
     """
     return [t / b for t, b in zip(times, baseline, strict=False)]
-
-
-def quiet_rounds(passes: Sequence[Mapping[str, Sequence[float]]]) -> list[list[bool]]:
-    """Tells in which rounds the machine was least busy with other things.
-
-    A neighbour that uses the memory slows all contestants, but not all alike: the more
-    of it one touches, the more. So the ratio of two times depends on the neighbour.
-    All contestants that took part in every round decide together, so that none is
-    favoured.
-
-    Args:
-        passes: For each pass the times of each contestant, one a round from the first
-            round on; the first one takes part in every round.
-
-    Returns:
-        For each round of each pass whether it is in the faster half of all rounds.
-    """
-    counts = [len(next(iter(found.values()))) for found in passes]
-    lasting = [
-        name
-        for name in passes[0]
-        if all(
-            len(found.get(name, ())) == count
-            for found, count in zip(passes, counts, strict=True)
-        )
-    ]
-    usual = {
-        name: statistics.median(time for found in passes for time in found[name])
-        for name in lasting
-    }
-    slowness = [
-        [
-            sum(found[name][number] / usual[name] for name in lasting)
-            for number in rounds
-        ]
-        for found, rounds in zip(passes, map(range, counts), strict=True)
-    ]
-    limit = statistics.median(value for values in slowness for value in values)
-    return [[value <= limit for value in values] for values in slowness]
 
 
 def growth_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
