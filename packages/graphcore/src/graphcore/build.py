@@ -7,7 +7,6 @@ The second writes. If it is interrupted, what it wrote is taken back.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -295,19 +294,20 @@ def set_values(
     """Writes the raw values of variables that may be written: all, or none.
 
     Args:
-        variables: The variables.
-        values: As many raw values.
+        variables: The variables; there may be more of them than values.
+        values: The raw values of the first so many.
         all_owned: Whether all of them are `Variable`s.
     """
     if all_owned:
         if len(values) == 1:
             set_raw_value(variables[0], values[0])
             return
-        # One call into C: a signal can't be handled halfway through.
-        deque(map(set_raw_value, variables, values), maxlen=0)
+        # One call into C, as no setter returns anything: a signal can't be handled
+        # halfway through.
+        any(map(set_raw_value, variables, values))
         return
     with undoing() as undo:
-        for variable, value in zip(variables, values, strict=True):
+        for variable, value in zip(variables, values, strict=False):
             impl = variable_impl(type(variable))
             undo.append(partial(impl.set_value, variable, impl.get_value(variable)))
             impl.set_value(variable, value)

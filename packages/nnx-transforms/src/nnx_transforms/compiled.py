@@ -193,12 +193,9 @@ class CompiledFunction:
         if not outcome.is_in_place:
             return publish(roots, joint, plans, outcome, out, tree)
         if out:
-            chosen = (
-                variables[: len(out)]
-                if outcome.is_in_order
-                else [variables[p] for p in outcome.positions]
-            )
-            set_values(chosen, out, all_owned)
+            if not outcome.is_in_order:
+                variables = [variables[p] for p in outcome.positions]
+            set_values(variables, out, all_owned)
         return tree
 
     def _call_arranged(

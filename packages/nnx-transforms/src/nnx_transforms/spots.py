@@ -82,7 +82,7 @@ def separate(
         >>> where.fill(((None, 2), {'x': None}), found) == ((node, 2), {'x': node})
         True
     """
-    key: tuple[Any, ...] = tuple(map(type, args))
+    key: tuple[Any, ...] = tuple([type(x) for x in args])
     if kwargs:
         key = len(args), *key, *kwargs, *map(type, kwargs.values())
     direct, containers, only = _known.get(key) or _find(key, args, kwargs)
