@@ -50,6 +50,8 @@ from graphcore.walk import Leaf, Visit, walk
 __all__ = ["Layout", "Plan", "check_traces", "plan_of"]
 
 _numbers = itertools.count()
+_MANY = 1000
+"""From how many dicts on a plan hardly fits into a processor's cache."""
 # What `==` is for objects that a plan's comparison tells apart.
 _BY_IDENTITY = (Variable.__eq__, OwnedNode.__eq__)
 
@@ -126,6 +128,7 @@ class Plan:
         "_epoch",
         "_exact",
         "_foreign",
+        "_has_many",
         "_is_variable",
         "_list_contents",
         "_lists",
@@ -186,6 +189,7 @@ class Plan:
         self._dicts = sorted(dicts, key=id)
         self._lists = [c for c in visit.containers if not isinstance(c, dict)]
         self._dict_contents = [c.copy() for c in self._dicts]
+        self._has_many = len(dicts) >= _MANY
         self._list_contents = [c.copy() for c in self._lists]
         # Of nodes and variables, a plan's comparison sees whether they are the same;
         # others could be equal to what took their place, so they are looked at.
@@ -248,6 +252,10 @@ class Plan:
             return (self._epoch is metadata_epoch.mark or self._metadata_holds()) and (
                 not self._needs_closer_look or self._holds_closer()
             )
+        if self._has_many:
+            # Touches all of them, which lie scattered, in no time: their memory is then
+            # fetched side by side and not by one comparison after the other.
+            self._dict_contents.copy()
         try:
             comparing.by_identity = True
             try:
