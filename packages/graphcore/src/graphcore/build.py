@@ -307,7 +307,7 @@ def set_values(
         any(map(set_raw_value, variables, values))
         return
     with undoing() as undo:
-        for variable, value in zip(variables, values, strict=False):
+        for variable, value in zip(variables[: len(values)], values, strict=True):
             impl = variable_impl(type(variable))
             undo.append(partial(impl.set_value, variable, impl.get_value(variable)))
             impl.set_value(variable, value)

@@ -24,7 +24,7 @@ import weakref
 from collections.abc import Sequence
 from itertools import repeat
 from operator import is_
-from typing import Any, TypeVar
+from typing import Any
 
 from graphcore._jax import OUTSIDE, TraceState, current_trace
 from graphcore.comparing import comparing
@@ -49,7 +49,6 @@ from graphcore.walk import Leaf, Visit, walk
 
 __all__ = ["Layout", "Plan", "check_traces", "plan_of"]
 
-_Copied = TypeVar("_Copied", dict[Any, Any], list[Any])
 _numbers = itertools.count()
 # What `==` is for objects that a plan's comparison tells apart.
 _BY_IDENTITY = (Variable.__eq__, OwnedNode.__eq__)
@@ -181,14 +180,13 @@ class Plan:
         self._epoch: object = metadata_epoch.mark
         self._root_type = type(root)
         # What every container held. Dicts and lists compare their contents without a
-        # call for each, as long as both hold the same objects. With thousands of them
-        # it is memory that takes the time, which is read faster from end to end: so
-        # they are sorted by address, and their copies lie side by side.
+        # call for each, as long as both hold the same objects.
         dicts = [c for c in visit.containers if isinstance(c, dict)]
+        # By address: with thousands of them, memory is read faster from end to end.
         self._dicts = sorted(dicts, key=id)
         self._lists = [c for c in visit.containers if not isinstance(c, dict)]
-        self._dict_contents = _copies_side_by_side(self._dicts)
-        self._list_contents = _copies_side_by_side(self._lists)
+        self._dict_contents = [c.copy() for c in self._dicts]
+        self._list_contents = [c.copy() for c in self._lists]
         # Of nodes and variables, a plan's comparison sees whether they are the same;
         # others could be equal to what took their place, so they are looked at.
         self._exact = [
@@ -360,15 +358,6 @@ class Plan:
                     raise different_trace(path_of(trail), kind)
         elif not found == here:  # noqa: SIM201  `!=` is `==` with a detour here
             raise different_trace((), self._root_type or object)
-
-
-def _copies_side_by_side(containers: Sequence[_Copied]) -> list[_Copied]:
-    """Shallow copies, most of them one after the other in memory."""
-    # New objects first fill the gaps that others left, here and there.
-    filling = [c.copy() for c in containers]
-    copies = [c.copy() for c in containers]
-    del filling  # not before the copies are made
-    return copies
 
 
 def check_traces(plans: Sequence[Plan]) -> None:
