@@ -43,11 +43,17 @@ def assert_plan_is_right(root):
     assert len(live) == len(zoo.variables_of(root))
 
 
+# A plan that is used often is kept in another way than one that is used once.
+uses = st.sampled_from([0, 1, 20])
+
+
 @settings(max_examples=150)
-@given(gs.graphs(), st.lists(st.tuples(st.booleans(), gs.edits), max_size=8))
+@given(gs.graphs(), st.lists(st.tuples(uses, st.booleans(), gs.edits), max_size=8))
 def test_a_plan_equals_a_fresh_walk_after_any_edit(root, edits):
     assert_plan_is_right(root)
-    for behind, edit in edits:
+    for times, behind, edit in edits:
+        for _ in range(times):
+            plan_of(root)
         (gs.edit_behind if behind else gs.edit_structure)(root, edit)
         assert_plan_is_right(root)
 
@@ -266,8 +272,9 @@ def test_a_plan_does_not_keep_its_root():
     assert variable() is None
 
 
+@pytest.mark.parametrize("times", [1, 20])
 @pytest.mark.parametrize("how", ["setattr", "delattr", "List", "Dict", "pop", "update"])
-def test_a_detached_child_is_collected_while_its_planned_root_lives(how):
+def test_a_detached_child_is_collected_while_its_planned_root_lives(how, times):
     root = zoo.Node()
     root.mid = zoo.Node()
     root.mid.items = gc.List([zoo.Node(), zoo.Node()])
@@ -282,8 +289,9 @@ def test_a_detached_child_is_collected_while_its_planned_root_lives(how):
         owner.items[1] = child
     else:
         owner.table["x"] = child
-    gc.split(root)
-    gc.split(root.mid)
+    for _ in range(times):
+        gc.split(root)
+        gc.split(root.mid)
     found = weakref.ref(child)
     array = weakref.ref(child.w.value)
     if how == "setattr":

@@ -27,6 +27,7 @@ from operator import is_
 from typing import Any
 
 from graphcore._jax import OUTSIDE, TraceState, current_trace
+from graphcore.compaction import copies_side_by_side
 from graphcore.comparing import comparing
 from graphcore.content import static_key
 from graphcore.errors import TraceContextError, path_text
@@ -50,6 +51,8 @@ from graphcore.walk import Leaf, Visit, walk
 __all__ = ["Layout", "Plan", "check_traces", "plan_of"]
 
 _numbers = itertools.count()
+# A plan that held so often is likely to be asked again and again, by a step in a loop.
+_OFTEN = 8
 # What `==` is for objects that a plan's comparison tells apart.
 _BY_IDENTITY = (Variable.__eq__, OwnedNode.__eq__)
 
@@ -135,6 +138,7 @@ class Plan:
         "_root_type",
         "_stranger_types",
         "_strangers",
+        "_until_often",
         "_unwatched",
         "all_owned",
         "can_be_kept",
@@ -179,6 +183,7 @@ class Plan:
         """
         self._epoch: object = metadata_epoch.mark
         self._root_type = type(root)
+        self._until_often = _OFTEN
         # What every container held. Dicts and lists compare their contents without a
         # call for each, as long as both hold the same objects.
         dicts = [c for c in visit.containers if isinstance(c, dict)]
@@ -263,11 +268,27 @@ class Plan:
             for container, key, child in self._exact:
                 if container[key] is not child:
                     return False
+            if self._until_often > 0:
+                self._count_down()
             return (self._epoch is metadata_epoch.mark or self._metadata_holds()) and (
                 not self._needs_closer_look or self._holds_closer()
             )
         except Exception:  # a stranger refuses to be compared, or a thread changes it
             return False
+
+    def _count_down(self) -> None:
+        """Counts up to when copies are made that can be compared faster.
+
+        The first ones were made before a function was traced, which is no time to look
+        for a better place; nor is it worth that for a plan that is used a few times.
+        """
+        self._until_often -= 1
+        if self._until_often > 0:
+            return
+        # Copies of the copies: another thread may be changing the graph right now.
+        self._dict_contents = copies_side_by_side(self._dict_contents)
+        if self._root_type is None:  # another thread has cleared it meanwhile
+            self.clear()
 
     def _holds_closer(self) -> bool:
         """Whether all holds that doesn't show in the children of a container."""
