@@ -95,8 +95,8 @@ def _by_plan(plan: Plan, given: Any) -> tuple[Sequence[Any], Sequence[Any]] | No
                 definition = definitions[place]
                 if (
                     type(item) is not VariableState
-                    or item.type is not definition.type
-                    or item._metadata is not definition.metadata
+                    or item._kind[0] is not definition.type
+                    or item._kind[1] is not definition.metadata
                 ):
                     return None
                 variables.append(all_variables[place])

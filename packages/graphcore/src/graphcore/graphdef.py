@@ -27,6 +27,7 @@ from graphcore.trails import Trail, path_of
 __all__ = [
     "Attribute",
     "GraphDef",
+    "Kind",
     "LeafAttribute",
     "NodeDef",
     "NodeRef",
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 A = TypeVar("A")
+Kind: TypeAlias = tuple[type[Any], HashableMapping[str, Any]]
+"""What is static of one variable: its type and its metadata."""
 
 
 class _Proxies:
@@ -138,6 +141,14 @@ class VariableDef(GraphDef[A]):
     index: int
     metadata: HashableMapping[str, Any]
     index_mapping: HashableMapping[int, int] | None = None
+    _kind: Kind | None = field(default=None, init=False, compare=False)
+
+    @property
+    def kind(self) -> Kind:
+        """Type and metadata: what is static of a state, always the same object."""
+        if self._kind is None:
+            object.__setattr__(self, "_kind", (self.type, self.metadata))
+        return self._kind  # type: ignore[return-value]
 
     def with_index_mapping(
         self, index_mapping: HashableMapping[int, int] | None

@@ -29,7 +29,7 @@ Leaves: TypeAlias = dict[int, tuple[Any, HashableMapping[str, Any] | None]]
 """Value and metadata by index; None stands for metadata that did not come along."""
 
 _MISSING = object()
-_type_of, _metadata_of = attrgetter("type"), attrgetter("metadata")
+_kind_of = attrgetter("kind")
 _MAX_SELECTIONS = 16
 
 
@@ -59,9 +59,7 @@ class UnmadeState:
         if self.places is not None:
             return nested_from_flat(self._leaves())
         definitions = self.layout.definitions
-        leaves = VariableState.of_many(
-            map(_type_of, definitions), self.values, map(_metadata_of, definitions)
-        )
+        leaves = VariableState.of_many(map(_kind_of, definitions), self.values)
         nested: dict[Any, Any] = {}
         pending = [(nested, self.layout.places())]
         while pending:
@@ -80,7 +78,7 @@ class UnmadeState:
         places = range(len(paths)) if self.places is None else self.places
         for place, value in zip(places, self.values, strict=True):
             d = definitions[place]
-            yield paths[place], VariableState.of(d.type, value, d.metadata)
+            yield paths[place], VariableState.of(d.kind, value)
 
     def select(
         self, predicates: tuple[Predicate, ...]
@@ -215,7 +213,7 @@ def leaves_for(definition: GraphDef[Any], given: Any) -> Leaves:
                 used += 1
                 # First what is nearly always there.
                 if type(item) is VariableState and item.type is child.type:
-                    found[child.index] = item.value, item._metadata
+                    found[child.index] = item.value, item._kind[1]
                 elif is_state and isinstance(item, Mapping):
                     raise nested_instead_of_leaf(item, (*path, key), child.type)
                 else:
@@ -298,7 +296,7 @@ def leaf_of(
                 f"there is a {definition.type.__name__}: expected the same variable "
                 "type."
             )
-        return leaf.value, leaf._metadata
+        return leaf.value, leaf._kind[1]
     if isinstance(leaf, State) or (isinstance(leaf, Mapping) and _has_states(leaf)):
         raise nested_instead_of_leaf(leaf, path, definition.type)
     return leaf, None

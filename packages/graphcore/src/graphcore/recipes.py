@@ -72,6 +72,7 @@ class Recipe:
         "_size",
         "_statics",
         "_trees",
+        "_types",
         "variables",
     )
 
@@ -114,13 +115,14 @@ class Recipe:
             keys = tuple(attribute.key for attribute in node.attributes)
             return keys, getter([place_of(attribute) for attribute in node.attributes])
 
-        self._kinds = [d.type for d in self.variables]
+        self._kinds = [d.kind for d in self.variables]
+        self._types = [d.type for d in self.variables]
         self._metadata = [d.metadata for d in self.variables]
         different = {id(metadata): metadata for metadata in self._metadata}
         self._different_metadata = list(different.values())
         numbers = {key: number for number, key in enumerate(different)}
         self._facts = getter([numbers[id(metadata)] for metadata in self._metadata])
-        self._impls: list[VariableImpl] = [variable_impl(k) for k in self._kinds]
+        self._impls: list[VariableImpl] = [variable_impl(k) for k in self._types]
         self._all_owned = all(impl is OWN for impl in self._impls)
         self._owned_kinds = [d.type for d in nodes if _is_made_plainly(d.type)]
         self._create = [
@@ -192,7 +194,7 @@ class Recipe:
                 facts = self._facts(different)
             else:
                 facts = [facts_of(m, trace) for m in metadata]
-            made = list(map(object.__new__, self._kinds))
+            made = list(map(object.__new__, self._types))
             _run(map(set_raw_value, made, values))
             _run(map(set_facts, made, facts))
         else:
@@ -200,7 +202,7 @@ class Recipe:
             made = [
                 impl.create(kind, value, data)
                 for impl, kind, value, data in zip(
-                    self._impls, self._kinds, values, metadata, strict=True
+                    self._impls, self._types, values, metadata, strict=True
                 )
             ]
         nodes = make_owned(self._owned_kinds, trace)
@@ -243,11 +245,13 @@ class Recipe:
             return None
         if set(map(type, leaves)) - {VariableState}:
             return None
-        if [leaf.type for leaf in leaves] != self._kinds:
-            return None
-        metadata = [leaf._metadata for leaf in leaves]
+        kinds = [leaf._kind for leaf in leaves]
         values = [leaf.value for leaf in leaves]
-        return values, None if metadata == self._metadata else metadata
+        if kinds == self._kinds:
+            return values, None
+        if [kind for kind, _ in kinds] != self._types:
+            return None
+        return values, [metadata for _, metadata in kinds]
 
 
 _Level: TypeAlias = tuple[Getter, list[Any]]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import jax
 
 from graphcore.content import values_equal
-from graphcore.hashable_mapping import HashableMapping, as_kept
+from graphcore.graphdef import Kind
+from graphcore.hashable_mapping import as_kept
 from graphcore.printing import text, treescope_repr
 from graphcore.variable_impl import VariableImpl, variable_impl
 from graphcore.variable_metadata import as_stored
@@ -18,8 +19,8 @@ from graphcore.variable_metadata import as_stored
 __all__ = ["VariableState"]
 
 A = TypeVar("A")
-_Type: TypeAlias = type[Any]
 B = TypeVar("B")
+_Type: TypeAlias = type[Any]
 
 
 class VariableState(Generic[A]):
@@ -40,76 +41,67 @@ class VariableState(Generic[A]):
         (2.0, 'm')
     """
 
-    __slots__ = ("__weakref__", "_metadata", "type", "value")
+    # What is static is one object, which the treedefs of states and all states that
+    # JAX makes of them share.
+    __slots__ = ("__weakref__", "_kind", "value")
 
-    # Named on the class so that filters can tell that instances carry a type.
-    type: _Type
     value: A
-    _metadata: HashableMapping[str, Any]
+    _kind: Kind
 
     def __init__(self, type: _Type, value: A, **metadata: Any) -> None:
-        self.type = type
         self.value = value
-        self._metadata = as_stored(metadata)
+        self._kind = type, as_stored(metadata)
+
+    @property
+    def type(self) -> _Type:
+        """The variable type this is the state of."""
+        return self._kind[0]
 
     @classmethod
-    def of(
-        cls, type: _Type, value: B, metadata: HashableMapping[str, Any]
-    ) -> VariableState[B]:
-        """Makes a state that shares its metadata.
+    def of(cls, kind: Kind, value: B) -> VariableState[B]:
+        """Makes a state that shares what is static.
 
         Args:
-            type: The variable type.
+            kind: The variable type and the metadata.
             value: The raw value.
-            metadata: The metadata.
 
         Returns:
             The state.
 
         Example:
             >>> import graphcore as gc
-            >>> metadata = gc.HashableMapping({'unit': 'm'})
-            >>> VariableState.of(gc.Param, 1.0, metadata).unit
+            >>> kind = gc.Param, gc.HashableMapping({'unit': 'm'})
+            >>> VariableState.of(kind, 1.0).unit
             'm'
         """
         state: VariableState[B] = object.__new__(cls)  # type: ignore[arg-type]
-        state.type = type
         state.value = value
-        state._metadata = metadata
+        state._kind = kind
         return state
 
     @classmethod
     def of_many(
-        cls,
-        types: Iterable[_Type],
-        values: Iterable[Any],
-        metadata: Iterable[HashableMapping[str, Any]],
+        cls, kinds: Iterable[Kind], values: Sequence[Any]
     ) -> list[VariableState[Any]]:
         """Makes many states as `of` does, in fewer steps.
 
         Args:
-            types: The variable types.
+            kinds: The variable type and the metadata of each.
             values: As many raw values.
-            metadata: As many times metadata.
 
         Returns:
             The states.
 
         Example:
             >>> import graphcore as gc
-            >>> metadata = [gc.HashableMapping()] * 2
-            >>> states = VariableState.of_many([gc.Param] * 2, [1, 2], metadata)
+            >>> kind = gc.Param, gc.HashableMapping()
+            >>> states = VariableState.of_many([kind] * 2, [1, 2])
             >>> [state.value for state in states]
             [1, 2]
         """
-        values = list(values)
         states = list(map(object.__new__, repeat(cls, len(values))))
-        for setter, given in (
-            (_set_type, types),
-            (_set_value, values),
-            (_set_metadata, metadata),
-        ):
-            deque(map(setter, states, given), maxlen=0)
+        deque(map(_set_value, states, values), maxlen=0)
+        deque(map(_set_kind, states, kinds), maxlen=0)
         return states
 
     @classmethod
@@ -129,7 +121,8 @@ class VariableState(Generic[A]):
         """
         kind = type(variable)
         impl = variable_impl(kind)
-        return cls.of(kind, impl.get_value(variable), as_kept(impl.metadata(variable)))
+        metadata = as_kept(impl.metadata(variable))
+        return cls.of((kind, metadata), impl.get_value(variable))
 
     def get_metadata(self) -> dict[str, Any]:
         """Returns a copy of the metadata.
@@ -142,11 +135,11 @@ class VariableState(Generic[A]):
             >>> gc.Param.state(1.0, unit='m').get_metadata()
             {'unit': 'm'}
         """
-        return dict(self._metadata)
+        return dict(self._kind[1])
 
     def __getattr__(self, name: str) -> Any:
-        if name != "_metadata" and name in self._metadata:
-            return self._metadata[name]
+        if name != "_kind" and name in self._kind[1]:
+            return self._kind[1][name]
         raise AttributeError(f"VariableState has no attribute or metadata {name!r}.")
 
     def replace(self, value: B, **metadata: Any) -> VariableState[B]:
@@ -165,8 +158,8 @@ class VariableState(Generic[A]):
             2.0
         """
         if metadata:
-            return VariableState(self.type, value, **{**self._metadata, **metadata})
-        return VariableState.of(self.type, value, self._metadata)
+            return VariableState(self.type, value, **{**self._kind[1], **metadata})
+        return VariableState.of(self._kind, value)
 
     def to_variable(self) -> Any:
         """Returns a new variable of the type, with this value and metadata.
@@ -179,7 +172,8 @@ class VariableState(Generic[A]):
             >>> type(gc.Param.state(1.0).to_variable()).__name__
             'Param'
         """
-        return variable_impl(self.type).create(self.type, self.value, self._metadata)
+        kind, metadata = self._kind
+        return variable_impl(kind).create(kind, self.value, metadata)
 
     def __getitem__(self, key: Any) -> Any:
         """`state[...]` is the value, as it is of a variable; other keys go to it."""
@@ -189,19 +183,17 @@ class VariableState(Generic[A]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, VariableState):
             return NotImplemented
-        return (
-            self.type is other.type
-            and self._metadata == other._metadata
-            and values_equal(self.value, other.value)
-        )
+        return self._kind == other._kind and values_equal(self.value, other.value)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.type, self.value, self._metadata
+        kind, metadata = self._kind
+        return kind, self.value, metadata
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.type, self.value, self._metadata = state
+        kind, self.value, metadata = state
+        self._kind = kind, metadata
 
     def __repr__(self) -> str:
         return text(self)
@@ -209,25 +201,23 @@ class VariableState(Generic[A]):
     __treescope_repr__ = treescope_repr
 
 
-_set_type = VariableState.__dict__["type"].__set__
 _set_value = VariableState.__dict__["value"].__set__
-_set_metadata = VariableState.__dict__["_metadata"].__set__
+_set_kind = VariableState.__dict__["_kind"].__set__
 
 
-def _flatten(state: VariableState[Any]) -> tuple[tuple[Any], tuple[Any, ...]]:
-    return (state.value,), (state.type, state._metadata)
+def _flatten(state: VariableState[Any]) -> tuple[tuple[Any], Kind]:
+    return (state.value,), state._kind
 
 
 def _flatten_with_keys(
     state: VariableState[Any],
-) -> tuple[tuple[tuple[Any, Any]], tuple[Any, ...]]:
-    key = jax.tree_util.GetAttrKey("value")
-    return ((key, state.value),), (state.type, state._metadata)
+) -> tuple[tuple[tuple[Any, Any]], Kind]:
+    return ((jax.tree_util.GetAttrKey("value"), state.value),), state._kind
 
 
-def _unflatten(aux: tuple[Any, ...], children: Any) -> VariableState[Any]:
+def _unflatten(kind: Kind, children: Any) -> VariableState[Any]:
     (value,) = children
-    return VariableState.of(aux[0], value, aux[1])
+    return VariableState.of(kind, value)
 
 
 jax.tree_util.register_pytree_with_keys(

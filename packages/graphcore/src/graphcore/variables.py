@@ -339,9 +339,8 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
             >>> Param(1.0).to_state().value
             1.0
         """
-        return VariableState.of(
-            type(self), self._raw_value, as_kept(self._facts.metadata)
-        )
+        kind = type(self), as_kept(self._facts.metadata)
+        return VariableState.of(kind, self._raw_value)
 
     def copy(self) -> Self:
         """Returns a new variable with the same raw value and metadata.
@@ -416,8 +415,9 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
             )
         self._check_writable()
         set_raw_value(self, state.value)
-        if self._facts.metadata != state._metadata:
-            self._replace_metadata(state._metadata)
+        _, metadata = state._kind
+        if self._facts.metadata != metadata:
+            self._replace_metadata(metadata)
 
     def add_axis(self, index: int, name: Any) -> None:
         """Tells the `on_add_axis` hooks that a transformation added an axis.

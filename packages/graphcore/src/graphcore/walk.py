@@ -58,8 +58,8 @@ class Leaf:
 
     def state(self) -> VariableState[Any]:
         """The state of the variable."""
-        kind, metadata = self.definition.type, self.definition.metadata
-        return VariableState.of(kind, self.impl.get_value(self.variable), metadata)
+        value = self.impl.get_value(self.variable)
+        return VariableState.of(self.definition.kind, value)
 
 
 @dataclass(slots=True)

@@ -279,7 +279,7 @@ class Arguments:
     def variable_state(self, position: int, value: Any) -> VariableState[Any]:
         """A state with the type and metadata of a variable, and any value."""
         definition = self.joint.variable_definitions[position]
-        return VariableState.of(definition.type, value, definition.metadata)
+        return VariableState.of(definition.kind, value)
 
     def states(
         self,

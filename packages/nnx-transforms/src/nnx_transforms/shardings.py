@@ -138,7 +138,7 @@ def _map_values(function: Any, tree: Any) -> Any:
         if is_variable(found):
             metadata = variable_impl(type(found)).metadata(found)
             placed = function(where, metadata)
-            return VariableState.of(type(found), placed, metadata)
+            return VariableState.of((type(found), metadata), placed)
         return function(where, {})
 
     return jax.tree_util.tree_map_with_path(

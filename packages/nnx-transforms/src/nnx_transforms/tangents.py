@@ -64,10 +64,10 @@ class PartLayout:
         """
         if self.of_variable and self.paths:
             (definition,), (value,) = self.definitions, values
-            return VariableState.of(definition.type, value, definition.metadata)
+            return VariableState.of(definition.kind, value)
         return State.lazily(
             lambda: nested_from_flat(
-                (path, VariableState.of(d.type, value, d.metadata))
+                (path, VariableState.of(d.kind, value))
                 for path, d, value in zip(
                     self.paths, self.definitions, values, strict=True
                 )
