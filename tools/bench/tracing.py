@@ -39,7 +39,7 @@ def run(effort: Effort, scale: float = 1.0) -> Section:
     section = Section("tracing", "Tracing")
     unable: dict[str, list[str]] = {}
     if effort.is_quick:
-        scale *= 0.2
+        scale *= 0.12
         effort = replace(effort, rounds=(3, effort.rounds[1]))
     blocks = max(2, round(50 * scale))
     table = Table(
