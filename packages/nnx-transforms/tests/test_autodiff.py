@@ -37,9 +37,9 @@ from nnx_transforms import (
     VariableState,
     jit,
 )
-from nnx_transforms.autodiff import grad, jvp, linearize, value_and_grad, vjp
-from nnx_transforms.jacobians import hessian, jacfwd, jacrev
-from nnx_transforms.rematerialization import remat
+from nnx_transforms.transforms.checkpoint import remat
+from nnx_transforms.transforms.grad import grad, jvp, linearize, value_and_grad, vjp
+from nnx_transforms.transforms.jacobian import hessian, jacfwd, jacrev
 
 X = jnp.array(3.0)
 GRADIENTS = [grad, value_and_grad, jacfwd, jacrev, hessian]

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnx_transforms import Param
-from nnx_transforms.autodiff import grad, jvp, linearize, value_and_grad, vjp
-from nnx_transforms.jacobians import hessian, jacfwd, jacrev
-from nnx_transforms.rematerialization import remat
+from nnx_transforms.transforms.checkpoint import remat
+from nnx_transforms.transforms.grad import grad, jvp, linearize, value_and_grad, vjp
+from nnx_transforms.transforms.jacobian import hessian, jacfwd, jacrev
 
 OURS = {
     "grad": grad,

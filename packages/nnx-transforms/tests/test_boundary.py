@@ -10,7 +10,7 @@ import pytest
 
 import graphcore as gc
 from nnx_transforms import Dict, Module, Param, Variable
-from nnx_transforms.boundary import merge_inputs, split_inputs
+from nnx_transforms.transforms.split_inputs import merge_inputs, split_inputs
 
 
 class Model(Module):

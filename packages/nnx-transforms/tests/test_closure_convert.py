@@ -23,9 +23,9 @@ from nnx_transforms import (
     TraceContextError,
     jit,
 )
-from nnx_transforms.autodiff import grad
-from nnx_transforms.captures import captured_objects
-from nnx_transforms.closures import closure_convert
+from nnx_transforms.transforms.captures import captured_objects
+from nnx_transforms.transforms.closure_convert import closure_convert
+from nnx_transforms.transforms.grad import grad
 
 
 class Model(Module):

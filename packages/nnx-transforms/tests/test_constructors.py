@@ -23,8 +23,8 @@ from nnx_transforms import (
     Variable,
     jit,
 )
-from nnx_transforms.autodiff import grad
-from nnx_transforms.constructors import Grad, Jit, Pmap, Remat, Scan, Vmap
+from nnx_transforms.legacy.constructors import Grad, Jit, Pmap, Remat, Scan, Vmap
+from nnx_transforms.transforms.grad import grad
 
 
 class Block(Module):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import graphcore as gc
 from nnx_transforms import Dict, List, Module, Param, Rngs, TraceContextError, Variable
-from nnx_transforms.control_flow import cond, fori_loop, switch, while_loop
+from nnx_transforms.transforms.cond import cond, fori_loop, switch, while_loop
 
 
 class Model(Module):

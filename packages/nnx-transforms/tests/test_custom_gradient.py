@@ -32,8 +32,8 @@ from nnx_transforms import (
     VariableState,
     jit,
 )
-from nnx_transforms.autodiff import grad, value_and_grad
-from nnx_transforms.custom_gradient import custom_gradient
+from nnx_transforms.transforms.custom_gradient import custom_gradient
+from nnx_transforms.transforms.grad import grad, value_and_grad
 
 
 class Model(Module):

@@ -34,8 +34,8 @@ from nnx_transforms import (
     VariableState,
     jit,
 )
-from nnx_transforms.autodiff import grad, jvp, value_and_grad
-from nnx_transforms.custom_jvp import custom_jvp
+from nnx_transforms.transforms.custom_jvp import custom_jvp
+from nnx_transforms.transforms.grad import grad, jvp, value_and_grad
 
 
 class Model(Module):

@@ -38,8 +38,8 @@ from nnx_transforms import (
     VariableState,
     jit,
 )
-from nnx_transforms.autodiff import grad, value_and_grad
-from nnx_transforms.custom_vjp import custom_vjp
+from nnx_transforms.transforms.custom_vjp import custom_vjp
+from nnx_transforms.transforms.grad import grad, value_and_grad
 
 
 class Pair(Module):

@@ -14,8 +14,8 @@ from jax.experimental import checkify as jax_checkify
 
 import graphcore as gc
 from nnx_transforms import Dict, Module, Param, Rngs, Variable, jit
-from nnx_transforms.batching import vmap
-from nnx_transforms.error_checks import checkify
+from nnx_transforms.transforms.checkify import checkify
+from nnx_transforms.transforms.vmap import vmap
 
 
 class Model(Module):

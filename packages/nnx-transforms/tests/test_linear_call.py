@@ -24,8 +24,8 @@ from nnx_transforms import (
     Variable,
     jit,
 )
-from nnx_transforms.autodiff import grad
-from nnx_transforms.linear_call import linear_call
+from nnx_transforms.transforms.grad import grad
+from nnx_transforms.transforms.linear_call import linear_call
 
 
 class Scale(Module):

@@ -23,7 +23,7 @@ from nnx_transforms import (
     StateAxes,
     Variable,
 )
-from nnx_transforms.device_mapping import pmap
+from nnx_transforms.transforms.pmap import pmap
 
 N = 4
 pytestmark = pytest.mark.skipif(

@@ -30,8 +30,8 @@ from nnx_transforms import (
     TraceContextError,
     jit,
 )
-from nnx_transforms.autodiff import grad, value_and_grad
-from nnx_transforms.rematerialization import checkpoint, remat
+from nnx_transforms.transforms.checkpoint import checkpoint, remat
+from nnx_transforms.transforms.grad import grad, value_and_grad
 
 X = jnp.array([0.5, -1.0, 2.0])
 

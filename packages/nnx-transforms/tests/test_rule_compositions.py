@@ -10,14 +10,14 @@ import pytest
 from rule_programs import close
 
 from nnx_transforms import BatchStat, Carry, Module, Param, Rngs, State, StateAxes, jit
-from nnx_transforms.autodiff import grad
-from nnx_transforms.batching import vmap
-from nnx_transforms.control_flow import cond, fori_loop
-from nnx_transforms.custom_gradient import custom_gradient
-from nnx_transforms.custom_jvp import custom_jvp
-from nnx_transforms.custom_vjp import custom_vjp
-from nnx_transforms.rematerialization import remat
-from nnx_transforms.scanning import scan
+from nnx_transforms.transforms.checkpoint import remat
+from nnx_transforms.transforms.cond import cond, fori_loop
+from nnx_transforms.transforms.custom_gradient import custom_gradient
+from nnx_transforms.transforms.custom_jvp import custom_jvp
+from nnx_transforms.transforms.custom_vjp import custom_vjp
+from nnx_transforms.transforms.grad import grad
+from nnx_transforms.transforms.scan import scan
+from nnx_transforms.transforms.vmap import vmap
 
 
 class Model(Module):

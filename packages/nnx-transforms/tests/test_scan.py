@@ -27,9 +27,9 @@ from nnx_transforms import (
     StateAxes,
     Variable,
 )
-from nnx_transforms.batching import vmap
-from nnx_transforms.compilation import jit
-from nnx_transforms.scanning import scan
+from nnx_transforms.transforms.jit import jit
+from nnx_transforms.transforms.scan import scan
+from nnx_transforms.transforms.vmap import vmap
 
 
 class Cell(Module):

@@ -20,9 +20,9 @@ from nnx_transforms import (
     StateSharding,
     Variable,
 )
-from nnx_transforms.batching import vmap
-from nnx_transforms.compilation import jit
-from nnx_transforms.manual_sharding import shard_map
+from nnx_transforms.transforms.jit import jit
+from nnx_transforms.transforms.shard_map import shard_map
+from nnx_transforms.transforms.vmap import vmap
 
 N = 4
 pytestmark = pytest.mark.skipif(jax.device_count() < N, reason="needs several devices")

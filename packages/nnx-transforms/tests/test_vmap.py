@@ -27,8 +27,8 @@ from nnx_transforms import (
     Variable,
     split_rngs,
 )
-from nnx_transforms.batching import vmap
-from nnx_transforms.compilation import jit
+from nnx_transforms.transforms.jit import jit
+from nnx_transforms.transforms.vmap import vmap
 
 
 class Cell(Module):

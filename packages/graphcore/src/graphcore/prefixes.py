@@ -22,6 +22,12 @@ A = TypeVar("A")
 class PrefixMapping(abc.ABC, Generic[A]):
     """A prefix of a graph node that answers for each variable.
 
+    Attributes:
+        settings: The settings that it can answer with, for variables that are not
+            there yet.
+        is_static: Whether the answer depends on nothing but what a definition says of
+            a variable, so that it holds for all graphs of one definition.
+
     Example:
         >>> import graphcore as gc
         >>> class Depth(gc.PrefixMapping):
@@ -29,6 +35,14 @@ class PrefixMapping(abc.ABC, Generic[A]):
         >>> Depth().map_prefix(('a', 'b'), gc.Param(1))
         2
     """
+
+    @property
+    def settings(self) -> tuple[A, ...]:
+        return ()
+
+    @property
+    def is_static(self) -> bool:
+        return False
 
     @abc.abstractmethod
     def map_prefix(self, path: tuple[Any, ...], variable: Any) -> A:
@@ -125,6 +139,9 @@ class AliasCheck:
             return
         known.append((path, prefix))
         first = known[0][1]
+        if isinstance(first, PrefixMapping) or isinstance(prefix, PrefixMapping):
+            # Of a node; it says nothing but what its variables are asked about.
+            return
         if type(first) is not type(prefix) or first != prefix:
             lines = "\n".join(f"  {path_text(p)}: {found!r}" for p, found in known)
             raise ValueError(

@@ -175,6 +175,11 @@ def register_pytree_node_type(
     _add(type, PytreeNodeImpl(type, flatten, unflatten))
 
 
+def registrations() -> int:
+    """The number of node types that are known; it grows when one is registered."""
+    return len(_impls)
+
+
 def find_node_impl(x: Any) -> NodeImpl | None:
     """How a node is handled; None if the object is not a node."""
     kind = type(x)

@@ -8,22 +8,7 @@ from jax.nn import initializers as initializers
 
 import graphcore as _graphcore
 from graphcore import *  # noqa: F403
-from nnx_transforms.abstract import eval_shape
-from nnx_transforms.ahead_of_time import Compiled, Lowered, Traced
 from nnx_transforms.arguments import resolve_kwargs
-from nnx_transforms.autodiff import grad, jvp, linearize, value_and_grad, vjp
-from nnx_transforms.batching import vmap
-from nnx_transforms.boundary import merge_inputs, split_inputs
-from nnx_transforms.closures import closure_convert
-from nnx_transforms.compilation import Jitted, explain_recompile, jit
-from nnx_transforms.constructors import Grad, Jit, Pmap, Remat, Scan, Vmap
-from nnx_transforms.control_flow import cond, fori_loop, switch, while_loop
-from nnx_transforms.custom_gradient import custom_gradient
-from nnx_transforms.custom_jvp import custom_jvp
-from nnx_transforms.custom_vjp import custom_vjp
-from nnx_transforms.device_mapping import pmap
-from nnx_transforms.error_checks import checkify
-from nnx_transforms.jacobians import hessian, jacfwd, jacrev
 from nnx_transforms.layers import (
     BatchNorm,
     Conv,
@@ -33,8 +18,7 @@ from nnx_transforms.layers import (
     Linear,
     Sequential,
 )
-from nnx_transforms.linear_call import linear_call
-from nnx_transforms.manual_sharding import shard_map
+from nnx_transforms.legacy.constructors import Grad, Jit, Pmap, Remat, Scan, Vmap
 from nnx_transforms.metadata_axes import PARTITION_NAME
 from nnx_transforms.module import Module
 from nnx_transforms.optimizer import Optimizer, OptState
@@ -46,10 +30,26 @@ from nnx_transforms.random_splits import (
     restore_rngs,
     split_rngs,
 )
-from nnx_transforms.rematerialization import checkpoint, remat
 from nnx_transforms.rngs import RngCount, RngKey, Rngs, RngState, RngStream
-from nnx_transforms.scanning import scan
 from nnx_transforms.shardings import get_named_sharding, get_partition_spec
+from nnx_transforms.transforms.ahead_of_time import Compiled, Lowered, Traced
+from nnx_transforms.transforms.checkify import checkify
+from nnx_transforms.transforms.checkpoint import checkpoint, remat
+from nnx_transforms.transforms.closure_convert import closure_convert
+from nnx_transforms.transforms.cond import cond, fori_loop, switch, while_loop
+from nnx_transforms.transforms.custom_gradient import custom_gradient
+from nnx_transforms.transforms.custom_jvp import custom_jvp
+from nnx_transforms.transforms.custom_vjp import custom_vjp
+from nnx_transforms.transforms.eval_shape import eval_shape
+from nnx_transforms.transforms.grad import grad, jvp, linearize, value_and_grad, vjp
+from nnx_transforms.transforms.jacobian import hessian, jacfwd, jacrev
+from nnx_transforms.transforms.jit import Jitted, explain_recompile, jit
+from nnx_transforms.transforms.linear_call import linear_call
+from nnx_transforms.transforms.pmap import pmap
+from nnx_transforms.transforms.scan import scan
+from nnx_transforms.transforms.shard_map import shard_map
+from nnx_transforms.transforms.split_inputs import merge_inputs, split_inputs
+from nnx_transforms.transforms.vmap import vmap
 
 __version__ = "1.0.0"
 

@@ -4,11 +4,11 @@
 themselves. The others are the same as in `nnx_transforms`.
 """
 
-from nnx_transforms.autodiff import grad, value_and_grad
-from nnx_transforms.compilation import jit
-from nnx_transforms.constructors import Remat, Scan, Vmap
-from nnx_transforms.rematerialization import remat
-from nnx_transforms.state_axes import scan, vmap
+from nnx_transforms.legacy.constructors import Remat, Scan, Vmap
+from nnx_transforms.legacy.state_axes import scan, vmap
+from nnx_transforms.transforms.checkpoint import remat
+from nnx_transforms.transforms.grad import grad, value_and_grad
+from nnx_transforms.transforms.jit import jit
 
 __all__ = [
     "Remat",

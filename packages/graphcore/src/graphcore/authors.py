@@ -1,0 +1,53 @@
+"""What graphcore offers to those who write transformations."""
+
+from graphcore.boundary.body import Body, Structure
+from graphcore.boundary.callees import Callee, lifted, mark_lifted
+from graphcore.boundary.captures import captured_objects
+from graphcore.boundary.change import Change, Left, Written
+from graphcore.boundary.entry import Entry, enter
+from graphcore.boundary.inside import Inside
+from graphcore.boundary.places import (
+    Places,
+    has_objects,
+    is_object,
+    key_path,
+    take_objects,
+)
+from graphcore.boundary.settings import (
+    UNSET,
+    check_mappings,
+    is_mapping,
+    map_settings,
+    plain_settings,
+    prefix_leaves,
+    setting_of,
+    settings_of_leaves,
+)
+
+__all__ = [
+    "UNSET",
+    "Body",
+    "Callee",
+    "Change",
+    "Entry",
+    "Inside",
+    "Left",
+    "Places",
+    "Structure",
+    "Written",
+    "captured_objects",
+    "check_mappings",
+    "enter",
+    "has_objects",
+    "is_mapping",
+    "is_object",
+    "key_path",
+    "lifted",
+    "map_settings",
+    "mark_lifted",
+    "plain_settings",
+    "prefix_leaves",
+    "setting_of",
+    "settings_of_leaves",
+    "take_objects",
+]

@@ -1,0 +1,1 @@
+"""The boundary between live objects and pure functions; see `graphcore.authors`."""

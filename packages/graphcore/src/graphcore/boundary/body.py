@@ -1,0 +1,263 @@
+"""The user's function as a pure one: what a transformation gives to JAX.
+
+A `Body` takes the values of variables, one list a setting, and the other arguments. It
+builds objects around the values, runs the function on them, and returns the values
+that were written, the output without objects, and the `Change`. It holds no object, so
+one serves every call of its structure, and JAX, which keeps traces by the identity of
+a function, finds what it has traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import jax
+
+from graphcore.boundary.callees import Callee, on_objects
+from graphcore.boundary.change import Change, Left
+from graphcore.boundary.inside import Inside
+from graphcore.boundary.places import Direct, Place, Places
+from graphcore.boundary.settings import (
+    UNSET,
+    Settings,
+    check_mappings,
+    place_text,
+)
+from graphcore.errors import path_text
+from graphcore.joint import Joint
+from graphcore.trails import Path
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Structure:
+    """What is known of the arguments of a call, without any of them.
+
+    Args:
+        joint: The description of the objects.
+        places: Where they are among the arguments.
+        bound: The numbers of those that the function is bound to.
+        first_places: For each root the path from the arguments to it: the position
+            or name of the argument first.
+        settings: The settings of roots, variables and output.
+        statics: The static arguments by position or name.
+    """
+
+    joint: Joint
+    places: Direct | Places
+    bound: tuple[int, ...]
+    first_places: tuple[Path, ...]
+    settings: Settings
+    statics: Mapping[Place, Any]
+
+    def variable_path(self, position: int) -> Path:
+        """The path of a variable from the arguments.
+
+        Args:
+            position: Its number among the variables.
+
+        Returns:
+            The path of its root, where that stands first, and from there.
+        """
+        number, *rest = self.joint.paths[position]
+        return (*self.first_places[number], *rest)
+
+
+class Body:
+    """A function of live objects as a pure one, for calls of one structure.
+
+    Transformations that have to do something around the function, or to look at what
+    it left, subclass this.
+
+    Args:
+        callee: The function.
+        structure: What is known of its arguments.
+        options: What the transformation was told; part of what a body is found by.
+        reference: Returns the function, or None if it is gone.
+
+    Attributes:
+        groups: The distinct settings with which values enter and leave.
+        keep: The variables that count as written in any case.
+        key: What it was found by: equal for equal structures.
+    """
+
+    key: Any = None
+
+    def __init__(
+        self, callee: Callee, structure: Structure, options: Any, reference: Any
+    ) -> None:
+        self.__name__ = self.__qualname__ = callee.name
+        self.structure = structure
+        self.options = options
+        self.keep: Collection[int] = ()
+        self._reference = reference
+        self.groups = structure.settings.groups()
+        of_group: dict[Any, list[int]] = {setting: [] for setting in self.groups}
+        for position, setting in enumerate(structure.settings.variables):
+            of_group[setting].append(position)
+        self._positions = list(of_group.values())
+        self._order = [*chain.from_iterable(self._positions)]
+
+    # Outside
+
+    def grouped(self, values: Sequence[Any]) -> list[list[Any]]:
+        """Divides one value for each variable by setting.
+
+        Args:
+            values: In order of index.
+
+        Returns:
+            One list a setting.
+        """
+        if len(self._positions) == 1:
+            return [[*values]]
+        return [[values[i] for i in group] for group in self._positions]
+
+    def ungrouped(self, groups: Sequence[Sequence[Any]]) -> Sequence[Any]:
+        """Undoes `grouped`.
+
+        Args:
+            groups: One list a setting.
+
+        Returns:
+            The values in order of index.
+        """
+        if len(groups) == 1:
+            return groups[0]
+        values: list[Any] = [None] * len(self._order)
+        for position, value in zip(
+            self._order, chain.from_iterable(groups), strict=True
+        ):
+            values[position] = value
+        return values
+
+    # Inside
+
+    def __call__(
+        self, groups: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> tuple[Any, Any, Change]:
+        """Runs the function, where JAX calls it.
+
+        Args:
+            groups: The raw values of the variables, one list a setting.
+            args: The other arguments, None in the place of objects.
+            kwargs: Likewise.
+
+        Returns:
+            The written values, one list a setting; the output, None in the place of
+            objects; and what became of the structure.
+        """
+        left = self.run(self.ungrouped(groups), args, kwargs or {})
+        written, change = self.divide(left)
+        return written, left.out, change
+
+    def run(
+        self, values: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Left:
+        """Runs the function on new objects, and takes apart what it leaves.
+
+        Args:
+            values: A raw value for each variable, in order of index.
+            args: The other arguments, None in the place of objects.
+            kwargs: Likewise.
+
+        Returns:
+            What it left behind.
+        """
+        inside = Inside(self.structure.joint, values)
+        return self.leave(inside, self.call(inside, args, kwargs))
+
+    def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Calls the function on inner objects; subclasses do more around that.
+
+        Args:
+            inside: The objects.
+            args: The other arguments, None in the place of objects.
+            kwargs: Likewise.
+
+        Returns:
+            What it returns.
+        """
+        args, kwargs = self.fill(inside, args, kwargs)
+        return self.bind(inside)(*args, **kwargs)
+
+    def fill(
+        self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Puts inner objects and static arguments in their places."""
+        structure = self.structure
+        args, kwargs = structure.places.fill((args, kwargs), inside.roots)
+        statics = structure.statics
+        if statics:
+            args = tuple([statics.get(i, x) for i, x in enumerate(args)])
+            named = {name: x for name, x in statics.items() if type(name) is str}
+            kwargs = {**kwargs, **named}
+        return args, kwargs  # type: ignore[return-value]
+
+    def bind(self, inside: Inside) -> Any:
+        """The function on the inner objects that stand for those it is bound to."""
+        objects = [inside.roots[n] for n in self.structure.bound]
+        return on_objects(self._reference(), objects)
+
+    def leave(self, inside: Inside, out: Any) -> Left:
+        """Takes apart what the function left; subclasses look at it."""
+        settings = self.structure.settings
+        if settings.out is not UNSET:
+            check_mappings(settings.out, out, "output")
+        return inside.leave(out, settings, self.keep)
+
+    def divide(self, left: Left) -> tuple[list[list[Any]], Change]:
+        """Divides what the function wrote by setting.
+
+        Args:
+            left: What it left behind.
+
+        Returns:
+            The values, one list a setting; and the change in the order of these.
+        """
+        values = left.values()
+        if len(self.groups) == 1:
+            return [values], left.change
+        numbers: list[list[int]] = [[] for _ in self.groups]
+        for number, written in enumerate(left.written):
+            numbers[self.groups.index(written.setting)].append(number)
+        change = left.change.select([*chain.from_iterable(numbers)])
+        return [[values[i] for i in group] for group in numbers], change
+
+    # Messages
+
+    def place(self, path: Path) -> str:
+        """Where a variable is, for messages.
+
+        Args:
+            path: As in `Written`.
+
+        Returns:
+            The path from the arguments or the output.
+        """
+        return place_text(self.structure.first_places, path)
+
+    def blame(self, values: Sequence[Any], error: BaseException, advice: str) -> None:
+        """Says which variable holds what JAX does not accept, if one does.
+
+        Args:
+            values: The raw values of the variables.
+            error: What JAX said.
+            advice: The way out.
+
+        Raises:
+            TypeError: With the path.
+        """
+        for position, value in enumerate(values):
+            for leaf in jax.tree.leaves(value):
+                try:
+                    jax.typeof(leaf)
+                except TypeError:
+                    where = path_text(self.structure.variable_path(position))
+                    raise TypeError(
+                        f"The variable at {where!r} holds a value of type "
+                        f"{type(leaf).__name__}, which JAX does not accept: {leaf!r}. "
+                        f"{advice}"
+                    ) from error

@@ -1,0 +1,153 @@
+"""Functions that are bound to objects, and functions that transformations made."""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from graphcore._jax import current_trace
+from graphcore.boundary.places import is_object
+from graphcore.owned import OwnedNode
+from graphcore.variable_impl import find_variable_impl
+
+
+class Callee:
+    """A function, and the object that it is bound to.
+
+    A method of an object, and a callable object, hide one of their arguments. It
+    takes part in a transformation all the same: the function reads its present
+    values, and what it writes is published. So does one that hides behind `lifted`
+    functions. (An object of another trace does not: as one that a function closes
+    over, it can be read and not written.)
+
+    Args:
+        f: Any callable.
+
+    Attributes:
+        bound: The hidden objects, at most one.
+        function: The function that takes them first.
+        name: What it is called.
+    """
+
+    __slots__ = ("bound", "function", "name")
+
+    def __init__(self, f: Callable[..., Any]) -> None:
+        self.bound: tuple[Any, ...] = ()
+        self.name: str = getattr(f, "__name__", type(f).__name__)
+        self.function = f
+        if type(f) is types.FunctionType and "_lifted" not in f.__dict__:
+            return
+        hidden: Any = getattr(f, "__self__", None)
+        function: Any = getattr(f, "__func__", None)
+        if is_object(f):
+            hidden, function = f, type(f).__call__
+        elif function is None or not is_object(hidden):
+            call = _lifted_call(f)
+            if call is not None:
+                inner = Callee(f.__wrapped__)  # type: ignore[attr-defined]
+                if inner.bound:
+                    self.bound = inner.bound
+                    self.function = _with_object(f, inner.function, call)
+            return
+        if _belongs_here(hidden):
+            self.bound = (hidden,)
+            self.function = function
+
+    @property
+    def hides(self) -> bool:
+        """Whether the function may be bound to an object, in this trace or another."""
+        f = self.function
+        return bool(self.bound) or type(f) is not types.FunctionType
+
+
+def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a transformed function of one that says what to do with any function.
+
+    What is made looks like `f`, as `functools.wraps` does it. If `f` is bound to an
+    object, or made of a function that is, a further transformation around it finds
+    that object: it calls the decorated function again with `f` on the inner one.
+
+    Args:
+        f: The function that is transformed.
+
+    Returns:
+        A decorator for a function `call(f, *args, **kwargs)`; it returns a function of
+        the other arguments.
+
+    Example:
+        >>> from graphcore.authors import lifted
+        >>> def twice(f):
+        ...     @lifted(f)
+        ...     def call(f, *args):
+        ...         return f(*args), f(*args)
+        ...     return call
+        >>> twice(abs)(-1), twice(abs).__name__
+        ((1, 1), 'abs')
+    """
+
+    def decorate(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return call(f, *args, **kwargs)
+
+        updated = () if is_object(f) else functools.WRAPPER_UPDATES
+        functools.update_wrapper(wrapper, f, updated=updated)
+        mark_lifted(wrapper, call)
+        return wrapper
+
+    return decorate
+
+
+def mark_lifted(wrapper: Any, call: Callable[..., Any]) -> None:
+    """Notes on a transformed function how it is called with another one in place.
+
+    Args:
+        wrapper: The transformed function; it has the original as `__wrapped__`.
+        call: As for `lifted`.
+    """
+    # With the wrapper itself, since other wrappers copy the attributes of this one;
+    # weakly, so that it goes as soon as it is dropped.
+    wrapper._lifted = weakref.ref(wrapper), call
+
+
+def _lifted_call(f: Any) -> Callable[..., Any] | None:
+    reference, call = getattr(f, "_lifted", (None, None))
+    return call if reference is not None and reference() is f else None
+
+
+def _with_object(
+    wrapper: Any, function: Callable[..., Any], call: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The transformed function, of an object that the original is bound to then.
+
+    It is made once, and kept with the wrapper: traces are found by its identity.
+    """
+    known: tuple[Any, Callable[..., Any]] | None = vars(wrapper).get("_on_object")
+    if known is not None and known[0] is function:
+        return known[1]
+
+    @functools.wraps(function)
+    def on(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return call(types.MethodType(function, x), *args, **kwargs)
+
+    wrapper._on_object = function, on
+    return on
+
+
+def _belongs_here(x: Any) -> bool:
+    """Whether an object was made in the running trace, as far as it tells."""
+    if isinstance(x, OwnedNode):
+        return bool(x._trace == current_trace())
+    impl = find_variable_impl(type(x))
+    if impl is None or impl.get_trace is None:
+        return True
+    return bool(impl.get_trace(x) == current_trace())
+
+
+def on_objects(
+    function: Callable[..., Any], objects: Sequence[Any]
+) -> Callable[..., Any]:
+    """A callee's function on the inner objects that stand for its hidden ones."""
+    return functools.partial(function, *objects) if objects else function

@@ -1,0 +1,112 @@
+"""Finding the objects that a function captures.
+
+Python keeps what a function captures in its cells, its defaults, the globals that its
+code names, and, for methods and partial functions, beside it.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from graphcore.boundary.places import is_object
+
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
+_EXACTLY_PLAIN = frozenset(_PLAIN)
+
+
+def captured_objects(f: Any) -> list[Any]:
+    """Finds the graph nodes and variables that a function captures.
+
+    Functions that it captures are looked into as well; of their globals, only if they
+    are of the same module.
+
+    Args:
+        f: Any callable.
+
+    Returns:
+        The objects, each once, in the order in which they are found.
+
+    Example:
+        >>> import graphcore as gc
+        >>> def scaled():
+        ...     w = gc.Param(2.0)
+        ...     return lambda x: x * w.value
+        >>> captured_objects(scaled())
+        [Param(2.0)]
+    """
+    found: list[Any] = []
+    seen: dict[int, Any] = {}  # with the objects, whose ids are theirs as long
+    home = _globals_of(f)
+    pending = [f]
+    while pending:
+        x = pending.pop()
+        kind = type(x)
+        if kind in _EXACTLY_PLAIN or id(x) in seen:
+            continue
+        seen[id(x)] = x
+        if kind is types.FunctionType:
+            pending += reversed(_captured(x, home))
+        elif is_object(x):
+            found.append(x)
+        elif not isinstance(x, _PLAIN):
+            pending += reversed(_contents(x))
+    return found
+
+
+def _globals_of(f: Any) -> Any:
+    while True:
+        if isinstance(f, types.MethodType):
+            f = f.__func__
+        elif isinstance(f, functools.partial):
+            f = f.func
+        elif isinstance(f, types.FunctionType):
+            return f.__globals__
+        elif hasattr(f, "__wrapped__"):
+            f = f.__wrapped__
+        else:
+            return getattr(type(f).__call__, "__globals__", None)
+
+
+def _contents(x: Any) -> list[Any]:
+    if isinstance(x, types.MethodType):
+        return [x.__self__, x.__func__]
+    if isinstance(x, functools.partial):
+        return [x.func, *x.args, *x.keywords.values()]
+    if isinstance(x, Mapping):
+        return list(x.values())
+    if isinstance(x, list | tuple | set | frozenset):
+        return list(x)
+    # Compiled and wrapped functions; and plain objects that hold others.
+    found = [x.__wrapped__] if hasattr(x, "__wrapped__") else []
+    attributes = getattr(x, "__dict__", None)
+    if isinstance(attributes, dict):
+        found += attributes.values()
+    return found
+
+
+def _captured(f: types.FunctionType, home: Any) -> list[Any]:
+    found: list[Any] = []
+    for cell in f.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # not filled yet
+            continue
+    if f.__defaults__:
+        found += f.__defaults__
+    if f.__kwdefaults__:
+        found += f.__kwdefaults__.values()
+    if f.__globals__ is home:
+        # A name may be there twice; what was seen is not looked at again.
+        found += [home[name] for name in _names(f.__code__) if name in home]
+    return found
+
+
+def _names(code: types.CodeType) -> Sequence[str]:
+    inner = [x for x in code.co_consts if type(x) is types.CodeType]
+    names: Sequence[str] = code.co_names
+    for constant in inner:
+        names = (*names, *_names(constant))
+    return names

@@ -1,0 +1,210 @@
+"""What a function did to its objects: the static half of what crosses the boundary.
+
+Where JAX runs a function, values of variables come out as arrays, and everything else,
+what became of the structure, as a `Change`: static, so it is returned as part of a
+pytree's structure, and kept by JAX with the trace that it belongs to.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from graphcore.boundary.places import Places
+from graphcore.build import Builder, set_values
+from graphcore.graphdef import GraphDef
+from graphcore.joint import Joint
+from graphcore.plans import Plan
+from graphcore.refmap import RefMap
+from graphcore.trails import Path
+from graphcore.variable_impl import VariableImpl
+from graphcore.walk import Visit, walk
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a function did to the structure of its objects, and what it returned.
+
+    Args:
+        positions: The number among the inputs' variables of each written value, None
+            for a new variable.
+        indices: The index of each written value's variable in the new definitions.
+        definitions: Those of the roots afterwards; None if nothing changed.
+        detached: Those of the objects that no root reaches any more.
+        returned: Those of the returned objects that no root reaches, or references.
+        mapping: From the index of an old object in these to that among the inputs.
+        places: Where the returned objects are in the output.
+    """
+
+    positions: tuple[int | None, ...]
+    indices: tuple[int, ...]
+    definitions: tuple[GraphDef[Any], ...] | None
+    detached: tuple[GraphDef[Any], ...]
+    returned: tuple[GraphDef[Any], ...]
+    mapping: tuple[tuple[int, int], ...]
+    places: Places
+
+    @functools.cached_property
+    def is_in_place(self) -> bool:
+        """Whether it did nothing but write values, and returned no object."""
+        return self.definitions is None and not self.returned
+
+    @functools.cached_property
+    def is_in_order(self) -> bool:
+        """Whether it wrote the first so many variables, in order."""
+        return self.positions == tuple(range(len(self.positions)))
+
+    @functools.cached_property
+    def structure(self) -> Any:
+        """What two runs agree on if they left and returned the same objects."""
+        new = [
+            index
+            for index, position in zip(self.indices, self.positions, strict=True)
+            if position is None
+        ]
+        return (
+            *(self.definitions, self.detached, self.returned),
+            *(frozenset(self.mapping), self.places, tuple(new)),
+        )
+
+    def select(self, order: Sequence[int]) -> Change:
+        """The same change with the written values in another order.
+
+        Args:
+            order: For each value in the new order its place in the old one; values
+                may be left out if their variables exist already.
+
+        Returns:
+            A new change.
+        """
+        return Change(
+            tuple(self.positions[i] for i in order),
+            tuple(self.indices[i] for i in order),
+            self.definitions,
+            self.detached,
+            self.returned,
+            self.mapping,
+            self.places,
+        )
+
+
+jax.tree_util.register_static(Change)
+
+
+@dataclass(slots=True)
+class Written:
+    """A variable that a function wrote, or made.
+
+    Args:
+        position: Its number among the inputs' variables; None if it is new.
+        index: Its index in the definitions afterwards.
+        variable: The inner variable.
+        impl: How it is handled.
+        path: Where it was first found: the number of the root, -1 for the output, -2
+            for what no root reaches any more; then the path from there.
+        setting: Its setting.
+    """
+
+    position: int | None
+    index: int
+    variable: Any
+    impl: VariableImpl
+    path: Path
+    setting: Any
+
+    @property
+    def value(self) -> Any:
+        """The raw value."""
+        return self.impl.get_value(self.variable)
+
+
+@dataclass(slots=True)
+class Left:
+    """What a function left behind.
+
+    Args:
+        written: The variables that it wrote or made.
+        out: The output with None in the place of objects.
+        change: The static rest.
+    """
+
+    written: list[Written]
+    out: Any
+    change: Change
+
+    def values(self) -> list[Any]:
+        """The raw values of the written variables."""
+        return [w.impl.get_value(w.variable) for w in self.written]
+
+
+def publish(
+    roots: Sequence[Any],
+    joint: Joint,
+    plans: Sequence[Plan],
+    change: Change,
+    values: Sequence[Any],
+    out: Any,
+    *,
+    write: bool = True,
+) -> Any:
+    """Brings what a function did to the caller's objects: all of it, or nothing.
+
+    Args:
+        roots: The objects.
+        joint: Their description.
+        plans: Their plans.
+        change: What the function did to the structure.
+        values: One for each of the change's positions.
+        out: The output with None in the place of objects.
+        write: Whether to touch the caller's objects. If not, only the output is put
+            together.
+
+    Returns:
+        The output with objects: the caller's own where it had them.
+
+    Raises:
+        ValueError: If a foreign type refuses.
+    """
+    if change.is_in_place:
+        if values and write:
+            variables = joint.variables(plans)
+            chosen = [variables[p] for p in change.positions]  # type: ignore[index]
+            set_values(chosen, values, joint.all_owned(plans))
+        return out
+    refs: RefMap[Any, int] = RefMap()
+    visit = Visit()
+    for root in roots:
+        walk(root, refs, visit)
+    outer = {index: x for x, index in refs.items()}
+    existing = {new: outer[old] for new, old in change.mapping}
+    leaves = {
+        index: (value, None)
+        for index, value in zip(change.indices, values, strict=True)
+    }
+    builder = Builder(leaves, {}, existing)
+    if change.definitions is None:
+        for index, value in leaves.items():
+            if index in existing:
+                builder.write_value(existing[index], value[0])
+    else:
+        for definition in (*change.definitions, *change.detached):
+            builder.build(definition)
+    returned = [builder.build(definition) for definition in change.returned]
+    if write:
+        builder.commit()
+    return change.places.fill(out, returned)
+
+
+def same_value(a: Any, b: Any) -> bool:
+    """Whether two raw values are the very same arrays."""
+    if a is b:
+        return True
+    a_leaves, a_structure = jax.tree.flatten(a)
+    b_leaves, b_structure = jax.tree.flatten(b)
+    return a_structure == b_structure and all(
+        x is y for x, y in zip(a_leaves, b_leaves, strict=True)
+    )

@@ -1,0 +1,241 @@
+"""The objects that a function runs on, and what it leaves of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from operator import is_
+from typing import Any
+
+from graphcore._jax import current_trace
+from graphcore.boundary.change import Change, Left, Written, same_value
+from graphcore.boundary.places import OF_A_LEAF, Places, object_paths, take_objects
+from graphcore.boundary.settings import (
+    UNSET,
+    Settings,
+    setting_of,
+    settings_of_leaves,
+)
+from graphcore.build import Builder
+from graphcore.graphdef import GraphDef, NodeDef, VariableDef
+from graphcore.joint import Joint
+from graphcore.owned import OwnedNode
+from graphcore.plans import different_trace
+from graphcore.prefixes import AliasCheck
+from graphcore.recipes import recipe_of
+from graphcore.refmap import RefMap
+from graphcore.trails import Path, path_of
+from graphcore.walk import Visit, walk
+
+
+class Inside:
+    """The objects that a function runs on, built around values.
+
+    Args:
+        joint: The description of the objects.
+        values: A raw value for each variable, in order of index.
+
+    Attributes:
+        roots: The inner objects that stand for the caller's.
+        variables: Their variables, in order of index.
+    """
+
+    __slots__ = ("_joint", "_objects", "_values", "roots", "variables")
+
+    def __init__(self, joint: Joint, values: Sequence[Any]) -> None:
+        definitions = joint.variable_definitions
+        self._joint = joint
+        self._values = values
+        self._objects: dict[int, Any] = {}
+        first = joint.definitions[0] if joint.definitions else None
+        recipe = recipe_of(first) if isinstance(first, NodeDef) else None
+        if recipe is not None and len(joint.definitions) == 1:
+            self._objects = dict(enumerate(recipe.make_all(values)))
+            self.roots = [self._objects[0]]
+        else:
+            leaves = {
+                d.index: (value, None)
+                for d, value in zip(definitions, values, strict=True)
+            }
+            builder = Builder(leaves, self._objects, {})
+            self.roots = [builder.build(d) for d in joint.definitions]
+        self.variables = [self._objects[d.index] for d in definitions]
+
+    def leave(
+        self, out: Any, settings: Settings | None = None, keep: Collection[int] = ()
+    ) -> Left:
+        """Takes apart what a function left behind.
+
+        Args:
+            out: What it returned: any pytree.
+            settings: Those of its arguments and output, if there are any.
+            keep: Variables of the inputs that count as written in any case.
+
+        Returns:
+            The written values, the output without objects, and the change.
+
+        Raises:
+            ValueError: If an object can't be flattened, belongs to another trace, or
+                is reached under different settings.
+        """
+        if settings is None:
+            unset = (UNSET,) * len(self.roots), (UNSET,) * len(self.variables)
+            settings = Settings(*unset)
+        tree, places, returned = take_objects(out)
+        if not returned and self._is_unchanged():
+            return self._only_written(tree, places, settings.variables, keep)
+        paths = object_paths(out, places)
+        of_returned = self._settings_of_returned(out, settings, places, returned, paths)
+        refs: RefMap[Any, int] = RefMap()
+        visit = Visit()
+        owners: list[tuple[Path, Any]] = []
+
+        def visited(root: Any, place: Path, setting: Any) -> GraphDef[Any]:
+            definition = walk(root, refs, visit)
+            new = len(visit.leaves) - len(owners)
+            owners.extend([(place, setting)] * new)
+            return definition
+
+        definitions = tuple(
+            visited(root, (number,), settings.roots[number])
+            for number, root in enumerate(self.roots)
+        )
+        # The first place of each returned object counts.
+        first_place: dict[int, Path] = {}
+        for path, (_, number) in zip(paths, places.spots, strict=True):
+            first_place.setdefault(number, (-1, *path))
+        out_definitions = tuple(
+            visited(x, first_place[number], of_returned[number])
+            for number, x in enumerate(returned)
+        )
+        detached = tuple(
+            visited(x, (-2,), self._setting_of_root_of(index, settings.roots))
+            for index, x in self._objects.items()
+            if x not in refs
+        )
+        self._check_traces(visit)
+
+        old_index = RefMap((x, index) for index, x in self._objects.items())
+        old_position = RefMap((v, i) for i, v in enumerate(self.variables))
+        written: list[Written] = []
+        for leaf, (place, setting) in zip(visit.leaves, owners, strict=True):
+            position = old_position.get(leaf.variable)
+            if position is None:
+                setting = setting_of(setting, leaf.path, leaf.variable)
+            else:
+                value = leaf.impl.get_value(leaf.variable)
+                if position not in keep and same_value(value, self._values[position]):
+                    continue
+                setting = settings.variables[position]
+            path = (*place, *leaf.path)
+            index = leaf.definition.index
+            written.append(
+                Written(position, index, leaf.variable, leaf.impl, path, setting)
+            )
+        unchanged = not detached and definitions == self._joint.definitions
+        change = Change(
+            positions=tuple(w.position for w in written),
+            indices=tuple(w.index for w in written),
+            definitions=None if unchanged and self._in_place(refs) else definitions,
+            detached=detached,
+            returned=out_definitions,
+            mapping=tuple(
+                (index, old_index[x]) for x, index in refs.items() if x in old_index
+            ),
+            places=places,
+        )
+        return Left(written, tree, change)
+
+    def _is_unchanged(self) -> bool:
+        """Whether the objects surely are as they were built."""
+        pattern = self._joint.pattern
+        if pattern is None:
+            return False
+        built = [self._objects[index] for index in range(pattern.count)]
+        return pattern.is_made_of(self.roots, built)
+
+    def _only_written(
+        self, tree: Any, places: Places, settings: Sequence[Any], keep: Collection[int]
+    ) -> Left:
+        """What a function left that has at most written values, as most do."""
+        joint, variables, old = self._joint, self.variables, self._values
+        now = [
+            impl.get_value(variable)
+            for impl, variable in zip(joint.impls, variables, strict=True)
+        ]
+        written: list[Written] = []
+        if keep or not all(map(is_, now, old)):
+            for position, variable in enumerate(variables):
+                if position in keep or not same_value(now[position], old[position]):
+                    index = joint.variable_definitions[position].index
+                    impl, path = joint.impls[position], joint.paths[position]
+                    setting = settings[position]
+                    written.append(
+                        Written(position, index, variable, impl, path, setting)
+                    )
+        positions = tuple([w.position for w in written])
+        # The same structure with every array that is returned: it is made once.
+        change: Change | None = None
+        if places is OF_A_LEAF:
+            change = joint.notes.get(positions)
+        if change is None:
+            change = Change(
+                positions=positions,
+                indices=tuple([w.index for w in written]),
+                definitions=None,
+                detached=(),
+                returned=(),
+                mapping=joint.identity,
+                places=places,
+            )
+            if places is OF_A_LEAF:
+                joint.notes[positions] = change
+        return Left(written, tree, change)
+
+    def _setting_of_root_of(self, index: int, settings: Sequence[Any]) -> Any:
+        """The setting of the root through which an input object was first reached."""
+        found: Any = UNSET
+        for definition, setting in zip(self._joint.definitions, settings, strict=True):
+            # Indices are in order of first visit; what is a reference added none.
+            if isinstance(definition, NodeDef | VariableDef):
+                if definition.index <= index:
+                    found = setting
+        return found
+
+    def _in_place(self, refs: RefMap[Any, int]) -> bool:
+        """Whether the same objects stand where they stood before."""
+        return all(refs.get(x) == index for index, x in self._objects.items())
+
+    def _settings_of_returned(
+        self,
+        out: Any,
+        settings: Settings,
+        places: Places,
+        returned: list[Any],
+        paths: list[Path],
+    ) -> list[Any]:
+        of_returned: list[Any] = [UNSET] * len(returned)
+        if not returned or settings.out is UNSET:
+            return of_returned
+        per_leaf = settings_of_leaves(settings.out, out)
+        aliases = AliasCheck()
+        for number, (root, setting) in enumerate(
+            zip(self.roots, settings.roots, strict=True)
+        ):
+            if setting is not UNSET:
+                aliases.add(("arguments", number), root, setting)
+        for path, (position, number) in zip(paths, places.spots, strict=True):
+            if per_leaf[position] is not UNSET:
+                aliases.add(("output", *path), returned[number], per_leaf[position])
+            of_returned[number] = per_leaf[position]
+        return of_returned
+
+    @staticmethod
+    def _check_traces(visit: Visit) -> None:
+        here = current_trace()
+        for trail, node in visit.nodes:
+            if isinstance(node, OwnedNode) and node._trace != here:
+                raise different_trace(path_of(trail), type(node))
+        for leaf in visit.leaves:
+            get_trace = leaf.impl.get_trace
+            if get_trace is not None and get_trace(leaf.variable) != here:
+                raise different_trace(leaf.path, type(leaf.variable))

@@ -1,0 +1,346 @@
+"""Where the objects are among the arguments and results of a function.
+
+A transformation passes arrays to JAX, so objects are taken out of the pytrees they
+stand in, and put back, or others that stand for them. In most calls the objects are
+arguments themselves and all other arguments are arrays or containers of arrays. Which
+of them are what depends on their types alone, so it is found out once for each
+combination of types. What a container holds is told by its treedef and the types of
+its leaves, for which no Python runs per leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+
+from graphcore.registry import (
+    GraphNodeImpl,
+    get_node_impl_for_type,
+    is_graph_node,
+    is_node_type,
+    registrations,
+)
+from graphcore.trails import Path
+from graphcore.variable_impl import is_variable, is_variable_type
+
+Place: TypeAlias = int | str
+"""The position of an argument, or its name."""
+
+# Types whose instances surely are objects, or surely are not. A type that is unknown
+# now may be registered later, so a "no" is kept only for the types listed here, and
+# for arrays and tracers.
+_known: dict[type[Any], bool] = dict.fromkeys(
+    (bool, int, float, complex, str, tuple, list, dict, type(None), jax.Array), False
+)
+_arrays: set[type[Any]] = set()
+_ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+
+
+def is_object(x: Any) -> bool:
+    """Tells whether a leaf of a pytree is a graph node or variable.
+
+    Args:
+        x: Anything.
+
+    Returns:
+        Whether a transformation treats it as a live object.
+
+    Example:
+        >>> import graphcore as gc
+        >>> is_object(gc.Param(1)), is_object(gc.Dict()), is_object([gc.Param(1)])
+        (True, True, False)
+    """
+    kind = type(x)
+    known = _known.get(kind)
+    if known is not None:
+        return known
+    found = is_graph_node(x) or is_variable(x)
+    if found or isinstance(x, jax.Array):
+        _known[kind] = found
+        if not found:
+            _arrays.add(kind)
+    return found
+
+
+def has_objects(tree: Any) -> bool:
+    """Tells whether a graph node or variable is among the leaves of a pytree.
+
+    Args:
+        tree: Any pytree.
+
+    Returns:
+        Whether there is one.
+
+    Example:
+        >>> import graphcore as gc
+        >>> has_objects({'a': [gc.Param(1)]}), has_objects({'a': [1]})
+        (True, False)
+    """
+    if type(tree) in _arrays:
+        return False
+    leaves, structure = jax.tree.flatten(tree)
+    if any(is_object(x) for x in _one_of_each_type(leaves)):
+        return True
+    # A type may be a graph node here and a pytree for JAX; it may be registered later.
+    key = structure, registrations()
+    known = _structures.get(key)
+    if known is None:
+        known = any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object)))
+        if len(_structures) >= _MAX_KNOWN:
+            _structures.clear()
+        _structures[key] = known
+    return known
+
+
+# Whether pytrees of a structure hold objects that are no leaves of it.
+_structures: dict[Any, bool] = {}
+_MAX_KNOWN = 4096
+
+
+def _one_of_each_type(leaves: Sequence[Any]) -> Iterable[Any]:
+    return dict(zip(map(type, leaves), leaves, strict=True)).values()
+
+
+def key_path(path: Any) -> Path:
+    """The plain keys of a JAX key path.
+
+    Args:
+        path: As `jax.tree_util.tree_flatten_with_path` gives it.
+
+    Returns:
+        Keys, positions and names.
+
+    Example:
+        >>> import jax
+        >>> key_path(jax.tree_util.tree_leaves_with_path({'a': [1]})[0][0])
+        ('a', 0)
+    """
+    return tuple(
+        getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry)))
+        for entry in path
+    )
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the objects are in a pytree.
+
+    Args:
+        structure: The structure of the pytree, objects counting as leaves.
+        spots: For each object in it, the number of the leaf and of the object.
+    """
+
+    structure: Any
+    spots: tuple[tuple[int, int], ...]
+
+    def fill(self, plain: Any, objects: Sequence[Any]) -> Any:
+        """Puts objects into a pytree from which they were taken.
+
+        Args:
+            plain: The pytree with None in the place of each object.
+            objects: The objects by number.
+
+        Returns:
+            The pytree with objects.
+        """
+        if not self.spots:
+            return plain
+        leaves = jax.tree.leaves(plain, is_leaf=is_object)
+        for position, number in self.spots:
+            leaves.insert(position, objects[number])
+        return jax.tree.unflatten(self.structure, leaves)
+
+
+OF_A_LEAF = Places(jax.tree.structure(0), ())
+"""Those of an output that is one array."""
+
+
+class Direct(NamedTuple):
+    """The places of objects that are arguments themselves.
+
+    Args:
+        places: Where they are.
+        numbers: For each place the number of the object.
+    """
+
+    places: tuple[Place, ...]
+    numbers: tuple[int, ...]
+
+    def fill(self, plain: Any, objects: Sequence[Any]) -> Any:
+        """Puts objects into the arguments of a call, as `Places.fill` does."""
+        args, kwargs = [*plain[0]], dict(plain[1])
+        for place, number in zip(self.places, self.numbers, strict=True):
+            if isinstance(place, str):
+                kwargs[place] = objects[number]
+            else:
+                args[place] = objects[number]
+        return tuple(args), kwargs
+
+
+def take_objects(tree: Any) -> tuple[Any, Places, list[Any]]:
+    """Takes the objects out of a pytree.
+
+    Args:
+        tree: Any pytree.
+
+    Returns:
+        The pytree with None in their places; where they were; and the distinct
+        objects in order.
+
+    Example:
+        >>> import graphcore as gc
+        >>> node = gc.Dict(a=1)
+        >>> plain, places, found = take_objects((node, [2, node]))
+        >>> plain, len(found), places.fill(plain, found) == (node, [2, node])
+        ((None, [2, None]), 1, True)
+    """
+    if type(tree) in _arrays:
+        return tree, OF_A_LEAF, []
+    leaves, structure = jax.tree.flatten(tree, is_leaf=is_object)
+    found = [place for place, leaf in enumerate(leaves) if is_object(leaf)]
+    if not found:
+        return tree, Places(structure, ()), []
+    objects = [leaves[place] for place in found]
+    distinct, numbers = _numbered(objects)
+    for place in found:
+        leaves[place] = None
+    plain = jax.tree.unflatten(structure, leaves)
+    return plain, Places(structure, tuple(zip(found, numbers, strict=True))), distinct
+
+
+def _numbered(objects: list[Any]) -> tuple[list[Any], Sequence[int]]:
+    """The distinct ones among objects, and for each object the number of it there."""
+    distinct = dict(zip(map(id, objects), objects, strict=True))
+    if len(distinct) == len(objects):
+        return objects, range(len(objects))
+    number_of = {key: number for number, key in enumerate(distinct)}
+    return list(distinct.values()), [number_of[id(x)] for x in objects]
+
+
+def object_paths(tree: Any, places: Places) -> list[Path]:
+    """The path of each place of an object.
+
+    Args:
+        tree: The pytree with objects.
+        places: Where they are.
+
+    Returns:
+        As many paths as spots.
+    """
+    if not places.spots:
+        return []
+    pairs = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)[0]
+    return [key_path(pairs[position][0]) for position, _ in places.spots]
+
+
+class _Spots(NamedTuple):
+    # What arguments of some types are: those at the first places are objects (each
+    # another one, as a rule), and those at the others might contain some.
+    direct: Direct
+    containers: tuple[Place, ...]
+    # The position of the only object, if there is nothing else to look at.
+    only: int | None
+
+
+# What was found for the types of arguments, preceded by the number of positional ones
+# and the names of the others if there are others.
+_spots: dict[tuple[Any, ...], _Spots] = {}
+
+
+def separate(
+    args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any], Direct | Places, list[Any]]:
+    """Takes the objects out of the arguments of a call.
+
+    Args:
+        args: The positional arguments: any pytrees.
+        kwargs: The others.
+
+    Returns:
+        Both with None in the place of each object; where the objects were; and the
+        distinct objects.
+
+    Example:
+        >>> import graphcore as gc
+        >>> node = gc.Dict(a=1)
+        >>> _, _, places, found = separate((node, 2), {'x': node})
+        >>> places.fill(((None, 2), {'x': None}), found) == ((node, 2), {'x': node})
+        True
+    """
+    key: tuple[Any, ...] = tuple([type(x) for x in args])
+    if kwargs:
+        key = len(args), *key, *kwargs, *map(type, kwargs.values())
+    direct, containers, only = _spots.get(key) or _find(key, args, kwargs)
+    if only is not None:
+        plain = [*args]
+        plain[only] = None
+        return plain, kwargs, direct, [args[only]]
+    for place in containers:
+        if has_objects(kwargs[place] if isinstance(place, str) else args[place]):
+            (args, kwargs), places, found = take_objects((tuple(args), kwargs))
+            return args, kwargs, places, found
+    plain, roots = [*args], []
+    for place in direct.places:
+        if type(place) is int:
+            roots.append(plain[place])
+            plain[place] = None
+        else:
+            roots.append(kwargs[place])  # type: ignore[index]
+            kwargs = {**kwargs, place: None}  # type: ignore[dict-item]
+    if len(roots) > 1 and len(set(map(id, roots))) < len(roots):
+        roots, numbers = _numbered(roots)
+        direct = Direct(direct.places, tuple(numbers))
+    return plain, kwargs, direct, roots
+
+
+def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> _Spots:
+    """Finds where the objects of a call are, and keeps it for calls like it."""
+    objects: list[Place] = []
+    containers: list[Place] = []
+    # In the order in which JAX flattens arguments.
+    places: list[tuple[Place, Any]] = [*enumerate(args), *sorted(kwargs.items())]
+    for place, arg in places:
+        kind = type(arg)
+        if _is_object_type(kind):
+            objects.append(place)
+        elif not issubclass(kind, _ARRAYS):
+            containers.append(place)
+    direct = Direct(tuple(objects), tuple(range(len(objects))))
+    only: int | None = None
+    if len(objects) == 1 and not containers and isinstance(objects[0], int):
+        only = objects[0]
+    found = _Spots(direct, tuple(containers), only)
+    if len(_spots) >= _MAX_KNOWN:
+        _spots.clear()
+    _spots[key] = found
+    return found
+
+
+def _is_object_type(kind: type[Any]) -> bool:
+    return is_variable_type(kind) or (
+        is_node_type(kind) and isinstance(get_node_impl_for_type(kind), GraphNodeImpl)
+    )
+
+
+def without_mappings(
+    prefix: Any, is_mapping: Callable[[Any], bool], replacement: Any = None
+) -> Any:
+    """Replaces what only objects understand in a tree prefix.
+
+    Args:
+        prefix: A tree prefix as the user gave it.
+        is_mapping: Tells what JAX would not understand.
+        replacement: What to put in its place.
+
+    Returns:
+        A tree prefix for the pytree without objects.
+    """
+    return jax.tree.map(
+        lambda p: replacement if is_mapping(p) else p,
+        prefix,
+        is_leaf=lambda p: p is None or is_mapping(p),
+    )

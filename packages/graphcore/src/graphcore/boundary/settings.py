@@ -1,0 +1,202 @@
+"""Settings: what a transformation is to do with each variable of its arguments.
+
+A setting is whatever the transformation makes of it: an axis, a sharding, whether to
+differentiate, `Carry`. Users give a tree prefix of the arguments, with a setting for
+all variables of an object or a `PrefixMapping`, which answers for each variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from graphcore.boundary.places import is_object
+from graphcore.errors import path_text
+from graphcore.prefixes import PrefixMapping, broadcast_prefix
+from graphcore.trails import Path
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __reduce__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Any = _Unset()
+"""The setting of everything where a transformation has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one structure of arguments.
+
+    Args:
+        roots: For each root its setting, which holds for variables that are new in it.
+        variables: For each variable its setting.
+        out: A tree prefix of the output.
+    """
+
+    roots: tuple[Any, ...]
+    variables: tuple[Any, ...]
+    out: Any = UNSET
+
+    def groups(self) -> tuple[Any, ...]:
+        """The distinct settings with which values can enter and leave."""
+        found: list[Any] = []
+        for prefix in (*self.roots, *prefix_leaves(self.out)):
+            found += prefix.settings if is_mapping(prefix) else [prefix]
+        return tuple(dict.fromkeys([*found, *self.variables])) or (UNSET,)
+
+
+def is_mapping(prefix: Any) -> bool:
+    """Whether a prefix answers for each variable."""
+    return isinstance(prefix, PrefixMapping)
+
+
+def is_prefix_leaf(prefix: Any) -> bool:
+    """Whether a node of a tree prefix is a setting: None is one."""
+    return prefix is None or isinstance(prefix, PrefixMapping)
+
+
+def prefix_leaves(prefix: Any) -> list[Any]:
+    """The settings in a tree prefix, None among them.
+
+    Args:
+        prefix: A tree prefix.
+
+    Returns:
+        Settings and mappings.
+    """
+    return jax.tree.leaves(prefix, is_leaf=is_prefix_leaf)
+
+
+def setting_of(prefix: Any, path: Path, variable: Any) -> Any:
+    """The setting of one variable of an object.
+
+    Args:
+        prefix: The setting of the object.
+        path: The path of the variable in the object.
+        variable: The variable, or its state.
+
+    Returns:
+        What a `PrefixMapping` answers; any other setting is that of all variables.
+    """
+    if isinstance(prefix, PrefixMapping):
+        return prefix.map_prefix(path, variable)
+    return prefix
+
+
+def settings_of_leaves(prefix: Any, tree: Any) -> list[Any]:
+    """The setting of each leaf of a pytree, objects counting as leaves.
+
+    Args:
+        prefix: A tree prefix.
+        tree: The pytree.
+
+    Returns:
+        As many settings as leaves.
+
+    Raises:
+        ValueError: If the one is no prefix of the other.
+    """
+    return broadcast_prefix(
+        prefix, tree, prefix_is_leaf=is_prefix_leaf, tree_is_leaf=is_object
+    )
+
+
+def prefix_key(prefix: Any) -> Any:
+    """Something hashable that stands for a tree prefix; equal for equal prefixes.
+
+    Args:
+        prefix: A tree prefix.
+
+    Returns:
+        The prefix itself, if it is one setting.
+    """
+    if prefix is UNSET or type(prefix) in (int, type(None)):
+        return prefix
+    leaves, structure = jax.tree.flatten(prefix, is_leaf=is_prefix_leaf)
+    return structure, *leaves
+
+
+def lasts(prefix: Any) -> bool:
+    """Whether a tree prefix gives the same answers for graphs of one definition.
+
+    A filter that looks at values may give others at each call.
+    """
+    return all(
+        leaf.is_static
+        for leaf in prefix_leaves(prefix)
+        if isinstance(leaf, PrefixMapping)
+    )
+
+
+def check_mappings(prefix: Any, tree: Any, name: str) -> None:
+    """Makes sure that mappings from filters stand for objects only.
+
+    Args:
+        prefix: A tree prefix.
+        tree: The pytree with objects.
+        name: What the pytree is called, for messages.
+
+    Raises:
+        ValueError: If a mapping stands for an array, with the path.
+    """
+    if not any(map(is_mapping, prefix_leaves(prefix))):
+        return
+    per_leaf = settings_of_leaves(prefix, tree)
+    pairs = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)[0]
+    for (path, leaf), found in zip(pairs, per_leaf, strict=True):
+        if is_mapping(found) and not is_object(leaf):
+            raise ValueError(
+                f"{found!r} says what happens to the variables of an object, but what "
+                f"stands at {name}{jax.tree_util.keystr(path)} is a "
+                f"{type(leaf).__name__}: give it a setting of its own."
+            )
+
+
+def place_text(first_places: Sequence[Path], path: Path) -> str:
+    """Where a variable is, for messages.
+
+    Args:
+        first_places: The path of each root, where it stands first.
+        path: As in `Written`.
+
+    Returns:
+        The path from the arguments or the output.
+    """
+    number, *rest = path
+    if number < 0:
+        return path_text(("output" if number == -1 else "detached", *rest))
+    return path_text((*first_places[number], *rest))
+
+
+def plain_settings(prefix: Any, replacement: Any = None) -> Any:
+    """A tree prefix for the pytree without objects.
+
+    Args:
+        prefix: A tree prefix as the user gave it.
+        replacement: What to put in the place of mappings, which JAX does not know.
+
+    Returns:
+        The prefix that JAX is given.
+    """
+    return map_settings(lambda p: replacement if is_mapping(p) else p, prefix)
+
+
+def map_settings(function: Callable[[Any], Any], prefix: Any) -> Any:
+    """Applies a function to every setting in a tree prefix, None among them.
+
+    Args:
+        function: From setting to setting.
+        prefix: A tree prefix.
+
+    Returns:
+        The new prefix.
+    """
+    return jax.tree.map(function, prefix, is_leaf=is_prefix_leaf)

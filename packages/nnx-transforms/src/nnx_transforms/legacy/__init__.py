@@ -1,0 +1,1 @@
+"""Transformations and modules with the arguments of an earlier generation."""

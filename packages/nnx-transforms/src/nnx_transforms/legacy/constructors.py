@@ -1,0 +1,571 @@
+"""Modules whose methods are transformed.
+
+Each class takes a module constructor, and is a module with the inner one in `module`.
+A call of it is a transformed call of the inner module's `__call__`; `m.call.name(...)`
+is one of its method `name`. Wherever an argument is told by position, as in
+`static_argnums` or `in_axes`, position 0 is the inner module.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from graphcore import Filter, Param
+from nnx_transforms.legacy.state_axes import (
+    ALL_STACKED,
+    construct_stacked,
+    pmap,
+    scan,
+    vmap,
+)
+from nnx_transforms.module import Module
+from nnx_transforms.transforms.checkpoint import remat
+from nnx_transforms.transforms.grad import grad
+from nnx_transforms.transforms.jit import jit
+from nnx_transforms.transforms.mapped_arguments import NO_METADATA
+
+__all__ = ["Grad", "Jit", "Pmap", "Remat", "Scan", "Vmap"]
+
+_NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
+
+Steps: TypeAlias = tuple[tuple[bool, Any], ...]
+"""How a method is reached: for each step, whether it is an item, and its key."""
+
+
+class _Settings:
+    """What a class was told. Static: it is compared by value.
+
+    Args:
+        module_constructor: The constructor.
+        values: The arguments of the transformation by name.
+    """
+
+    def __init__(self, module_constructor: Any, values: dict[str, Any]) -> None:
+        self.module_constructor = module_constructor
+        self.values: dict[str, Any] = {
+            name: dict(value) if isinstance(value, MappingProxyType) else value
+            for name, value in values.items()
+        }
+        # Functions are kept by method, so that what JAX compiled for one is found.
+        self.functions: dict[Any, Callable[..., Any]] = {}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Settings):
+            return NotImplemented
+        return (
+            self.module_constructor == other.module_constructor
+            and self.values == other.values
+        )
+
+    def __hash__(self) -> int:
+        # Some values can be compared, but not hashed.
+        return hash((self.module_constructor, tuple(self.values)))
+
+    def __deepcopy__(self, memo: Any) -> _Settings:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Settings, (self.module_constructor, self.values)
+
+    def __repr__(self) -> str:
+        texts = [f"{name}={value!r}" for name, value in self.values.items()]
+        name = getattr(self.module_constructor, "__name__", self.module_constructor)
+        return f"<{', '.join([str(name), *texts])}>"
+
+
+class _Methods:
+    """Selects a method of the inner module; see `call`."""
+
+    __slots__ = ("_owner", "_steps")
+
+    def __init__(self, owner: _Transformed, steps: Steps = ()) -> None:
+        self._owner = owner
+        self._steps = steps
+
+    def __getattr__(self, name: str) -> _Methods:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Methods(self._owner, (*self._steps, (False, name)))
+
+    def __getitem__(self, key: Any) -> _Methods:
+        return _Methods(self._owner, (*self._steps, (True, key)))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._owner._run(self._steps, args, kwargs)
+
+
+class _Transformed(Module):
+    """A module around one whose methods are transformed."""
+
+    def __init__(self, settings: _Settings, module: Any) -> None:
+        self.settings = settings
+        self.module = module
+
+    @classmethod
+    def constructor(
+        cls, module_constructor: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Callable[..., Any]:
+        """Makes a constructor of transformed modules.
+
+        Args:
+            module_constructor: The constructor of the inner module.
+            *args: The arguments of this class behind it.
+            **kwargs: Likewise.
+
+        Returns:
+            A function that takes the arguments of the inner module's constructor.
+
+        Example:
+            >>> import nnx_transforms as nnx
+            >>> RematLinear = nnx.Remat.constructor(nnx.Linear)
+            >>> RematLinear(2, 3, rngs=nnx.Rngs(0)).module.kernel.value.shape
+            (2, 3)
+        """
+
+        @functools.wraps(module_constructor, updated=())
+        def construct(*init_args: Any, **init_kwargs: Any) -> Any:
+            make: Any = cls  # a subclass, with arguments of its own
+            return make(
+                module_constructor,
+                *args,
+                **kwargs,
+                module_init_args=init_args,
+                module_init_kwargs=init_kwargs,
+            )
+
+        return construct
+
+    @property
+    def call(self) -> Any:
+        """Reaches other methods than `__call__`: `m.call.encode(x)`."""
+        return _Methods(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the inner module, transformed.
+
+        Args:
+            *args: The arguments of its `__call__`.
+            **kwargs: Likewise.
+
+        Returns:
+            What the transformation makes of its output.
+        """
+        return self._run((), args, kwargs)
+
+    def _run(self, steps: Steps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        functions = self.settings.functions
+        function = functions.get(steps)
+        if function is None:
+            method = _method(self.module, steps)
+            function = functions[steps] = self._transform(
+                method, **self.settings.values
+            )
+        return function(self.module, *args, **kwargs)
+
+    @staticmethod
+    def _transform(method: Callable[..., Any], **settings: Any) -> Any:
+        """Transforms a function of the inner module and the arguments of a method."""
+        raise TypeError("Use one of the subclasses.")
+
+
+def _reach(module: Any, steps: Steps) -> Any:
+    for is_item, key in steps:
+        module = module[key] if is_item else getattr(module, key)
+    return module
+
+
+def _method(module: Any, steps: Steps) -> Callable[..., Any]:
+    """A function of a module and the arguments of one of its methods."""
+
+    def method(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return _reach(module, steps)(*args, **kwargs)
+
+    bound = _reach(module, steps)
+    method.__name__ = str(steps[-1][1]) if steps else type(module).__name__
+    method.__doc__ = getattr(bound, "__doc__", None)
+    try:
+        # Transformations find the positions of keyword arguments by this.
+        signature = inspect.signature(bound)
+        first = inspect.Parameter("_module", inspect.Parameter.POSITIONAL_ONLY)
+        parameters = [first, *signature.parameters.values()]
+        method.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):  # Some callables have none.
+        pass
+    return method
+
+
+class Remat(_Transformed):
+    """A module whose intermediate values are computed again on the way back.
+
+    Args:
+        module_constructor: The constructor of the inner module.
+        prevent_cse: As for `remat`.
+        static_argnums: As for `remat`; 0 is the module.
+        policy: As for `remat`.
+        module_init_args: The arguments for the constructor.
+        module_init_kwargs: Likewise.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> layer = nnx.Remat(nnx.Linear, module_init_args=(2, 3),
+        ...                   module_init_kwargs={'rngs': nnx.Rngs(0)})
+        >>> grads = nnx.grad(lambda m, x: m(x).sum())(layer, jnp.ones(2))
+        >>> grads.module.kernel.value.shape
+        (2, 3)
+    """
+
+    def __init__(
+        self,
+        module_constructor: Callable[..., Any],
+        prevent_cse: bool | Sequence[bool] = True,
+        static_argnums: int | tuple[int, ...] = (),
+        policy: Callable[..., bool] | None = None,
+        *,
+        module_init_args: Sequence[Any] = (),
+        module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
+    ) -> None:
+        values = {
+            "prevent_cse": prevent_cse,
+            "static_argnums": static_argnums,
+            "policy": policy,
+        }
+        module = module_constructor(*module_init_args, **module_init_kwargs)
+        super().__init__(_Settings(module_constructor, values), module)
+
+    @staticmethod
+    def _transform(method: Callable[..., Any], **settings: Any) -> Any:
+        return remat(method, **settings)
+
+
+class Jit(_Transformed):
+    """A module whose methods are compiled, each once for a structure of the module.
+
+    Args:
+        module_constructor: The constructor of the inner module.
+        module_init_args: The arguments for the constructor.
+        module_init_kwargs: Likewise.
+        **options: Those of `jit`; in positions, 0 is the module.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> layer = nnx.Jit.constructor(nnx.Linear)(2, 3, rngs=nnx.Rngs(0))
+        >>> layer(jnp.ones(2)).shape
+        (3,)
+    """
+
+    def __init__(
+        self,
+        module_constructor: Callable[..., Any],
+        *,
+        module_init_args: Sequence[Any] = (),
+        module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
+        **options: Any,
+    ) -> None:
+        module = module_constructor(*module_init_args, **module_init_kwargs)
+        super().__init__(_Settings(module_constructor, options), module)
+
+    @staticmethod
+    def _transform(method: Callable[..., Any], **settings: Any) -> Any:
+        return jit(method, **settings)
+
+
+class Grad(_Transformed):
+    """A module whose methods give the gradient of what the inner module's return.
+
+    Args:
+        module_constructor: The constructor of the inner module.
+        argnums: As for `grad`; 0 is the module.
+        has_aux: As for `grad`.
+        holomorphic: As for `grad`.
+        allow_int: As for `grad`.
+        reduce_axes: As for `grad`.
+        wrt: As for `grad`.
+        module_init_args: The arguments for the constructor.
+        module_init_kwargs: Likewise.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> class Loss(nnx.Module):
+        ...     def __init__(self, w):
+        ...         self.w = nnx.Param(jnp.array(w))
+        ...     def __call__(self, x):
+        ...         return self.w.value ** 2 * x
+        >>> float(nnx.Grad(Loss, module_init_args=(3.0,))(2.0).w.value)
+        12.0
+    """
+
+    def __init__(
+        self,
+        module_constructor: Callable[..., Any],
+        argnums: Any = 0,
+        has_aux: bool = False,
+        holomorphic: bool = False,
+        allow_int: bool = False,
+        reduce_axes: Any = (),
+        *,
+        wrt: Filter = Param,
+        module_init_args: Sequence[Any] = (),
+        module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
+    ) -> None:
+        values = {
+            "argnums": argnums,
+            "has_aux": has_aux,
+            "holomorphic": holomorphic,
+            "allow_int": allow_int,
+            "reduce_axes": reduce_axes,
+            "wrt": wrt,
+        }
+        module = module_constructor(*module_init_args, **module_init_kwargs)
+        super().__init__(_Settings(module_constructor, values), module)
+
+    @staticmethod
+    def _transform(method: Callable[..., Any], **settings: Any) -> Any:
+        return grad(method, **settings)
+
+
+class Vmap(_Transformed):
+    """Several modules in one: each index of the mapped axis has its own variables.
+
+    Args:
+        module_constructor: The constructor of one inner module.
+        in_axes: The axes of arrays among the arguments; in a tuple, the entry for the
+            module comes first, and has no meaning.
+        out_axes: The axes of arrays in the output.
+        axis_name: As for `vmap`.
+        axis_size: How many modules; needed to construct them.
+        spmd_axis_name: As for `vmap`.
+        in_axes_kwargs: The axes of keyword arguments.
+        state_axes: From filters to the axis of the variables that they select; None
+            for those that all indices share.
+        split_rngs: Selects the random streams of which each index has its own, when
+            the modules are made and in each call.
+        transform_metadata: As for `vmap`.
+        module_init_args: The arguments for the constructor. All but random streams
+            are the same for all indices.
+        module_init_kwargs: Likewise.
+
+    Raises:
+        ValueError: If `axis_size` is not given, or a variable that all indices share
+            would be different.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> Ensemble = nnx.Vmap.constructor(nnx.Linear, axis_size=4)
+        >>> model = Ensemble(2, 3, rngs=nnx.Rngs(0))
+        >>> model.module.kernel.value.shape, model(jnp.ones((4, 2))).shape
+        ((4, 2, 3), (4, 3))
+    """
+
+    def __init__(
+        self,
+        module_constructor: Callable[..., Any],
+        *,
+        in_axes: Any = 0,
+        out_axes: Any = 0,
+        axis_name: Any = None,
+        axis_size: int | None = None,
+        spmd_axis_name: Any = None,
+        in_axes_kwargs: Any = 0,
+        state_axes: Mapping[Any, Any] = ALL_STACKED,
+        split_rngs: Filter = ...,
+        transform_metadata: Mapping[str, Any] = NO_METADATA,
+        module_init_args: Sequence[Any] = (),
+        module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
+    ) -> None:
+        values = {
+            "in_axes": in_axes,
+            "out_axes": out_axes,
+            "axis_name": axis_name,
+            "axis_size": axis_size,
+            "spmd_axis_name": spmd_axis_name,
+            "in_axes_kwargs": in_axes_kwargs,
+            "state_axes": state_axes,
+            "split_rngs": split_rngs,
+            "transform_metadata": transform_metadata,
+        }
+        settings = _Settings(module_constructor, values)
+        module = _stacked(settings, "axis_size", module_init_args, module_init_kwargs)
+        super().__init__(settings, module)
+
+    @staticmethod
+    def _transform(method: Callable[..., Any], **settings: Any) -> Any:
+        return vmap(method, **settings)
+
+
+class Scan(_Transformed):
+    """Several modules in one, applied one after the other.
+
+    Args:
+        module_constructor: The constructor of one inner module.
+        length: How many modules; needed to construct them.
+        reverse: As for `jax.lax.scan`.
+        unroll: As for `jax.lax.scan`.
+        _split_transpose: As for `jax.lax.scan`.
+        in_axes: The axes of arrays among the arguments; in a tuple, the entry for the
+            module comes first, and has no meaning, like that for the carry.
+        in_axes_kwargs: The axes of keyword arguments.
+        out_axes: The axes along which outputs are stacked.
+        carry_argnum: The position of the carry, 1 for the first argument behind the
+            module; None if there is none.
+        state_axes: From filters to the axis of the variables that they select; None
+            for those that all iterations share, `Carry` for those that one hands to
+            the next.
+        split_rngs: Selects the random streams of which each iteration has its own,
+            when the modules are made and in each call.
+        transform_metadata: As for `scan`.
+        scan_output: Whether methods return something besides the carry.
+        module_init_args: The arguments for the constructor. All but random streams
+            are the same for all modules.
+        module_init_kwargs: Likewise.
+
+    Raises:
+        ValueError: If `length` is not given, or a variable that all iterations share
+            would be different.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> Layers = nnx.Scan.constructor(nnx.Linear, length=5, scan_output=False)
+        >>> model = Layers(3, 3, rngs=nnx.Rngs(0))
+        >>> model.module.kernel.value.shape, model(jnp.ones((2, 3))).shape
+        ((5, 3, 3), (2, 3))
+    """
+
+    def __init__(
+        self,
+        module_constructor: Callable[..., Any],
+        *,
+        length: int | None = None,
+        reverse: bool = False,
+        unroll: int | bool = 1,
+        _split_transpose: bool = False,
+        in_axes: Any = 0,
+        in_axes_kwargs: Any = 0,
+        out_axes: Any = 0,
+        carry_argnum: int | None = 1,
+        state_axes: Mapping[Any, Any] = ALL_STACKED,
+        split_rngs: Filter = ...,
+        transform_metadata: Mapping[str, Any] = NO_METADATA,
+        scan_output: bool = True,
+        module_init_args: Sequence[Any] = (),
+        module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
+    ) -> None:
+        values = {
+            "length": length,
+            "reverse": reverse,
+            "unroll": unroll,
+            "_split_transpose": _split_transpose,
+            "in_axes": in_axes,
+            "in_axes_kwargs": in_axes_kwargs,
+            "out_axes": out_axes,
+            "carry_argnum": carry_argnum,
+            "state_axes": state_axes,
+            "split_rngs": split_rngs,
+            "transform_metadata": transform_metadata,
+            "scan_output": scan_output,
+        }
+        settings = _Settings(module_constructor, values)
+        module = _stacked(settings, "length", module_init_args, module_init_kwargs)
+        super().__init__(settings, module)
+
+    @staticmethod
+    def _transform(method: Callable[..., Any], **settings: Any) -> Any:
+        return scan(method, **settings)
+
+
+class Pmap(_Transformed):
+    """Several modules in one, each on a device of its own.
+
+    Args:
+        module_constructor: The constructor of one inner module.
+        in_axes: As for `Vmap`.
+        out_axes: The axes of arrays in the output.
+        axis_name: As for `pmap`.
+        axis_size: How many modules; needed to construct them.
+        in_axes_kwargs: The axes of keyword arguments.
+        state_axes: As for `Vmap`.
+        split_rngs: As for `Vmap`.
+        transform_metadata: As for `pmap`.
+        devices: As for `pmap`.
+        backend: As for `pmap`.
+        module_init_args: The arguments for the constructor. All but random streams
+            are the same for all devices.
+        module_init_kwargs: Likewise.
+
+    Raises:
+        ValueError: If `axis_size` is not given, or a variable that all devices share
+            would be different.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax, jax.numpy as jnp
+        >>> n = jax.local_device_count()
+        >>> Replicas = nnx.Pmap.constructor(nnx.Linear, axis_size=n)
+        >>> model = Replicas(2, 3, rngs=nnx.Rngs(0))
+        >>> model(jnp.ones((n, 2))).shape == (n, 3)
+        True
+    """
+
+    def __init__(
+        self,
+        module_constructor: Callable[..., Any],
+        *,
+        in_axes: Any = 0,
+        out_axes: Any = 0,
+        axis_name: Any = None,
+        axis_size: int | None = None,
+        in_axes_kwargs: Any = 0,
+        state_axes: Mapping[Any, Any] = ALL_STACKED,
+        split_rngs: Filter = ...,
+        transform_metadata: Mapping[str, Any] = NO_METADATA,
+        devices: Sequence[Any] | None = None,
+        backend: str | None = None,
+        module_init_args: Sequence[Any] = (),
+        module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
+    ) -> None:
+        values = {
+            "in_axes": in_axes,
+            "out_axes": out_axes,
+            "axis_name": axis_name,
+            "axis_size": axis_size,
+            "in_axes_kwargs": in_axes_kwargs,
+            "state_axes": state_axes,
+            "split_rngs": split_rngs,
+            "transform_metadata": transform_metadata,
+            "devices": devices,
+            "backend": backend,
+        }
+        settings = _Settings(module_constructor, values)
+        module = _stacked(settings, "axis_size", module_init_args, module_init_kwargs)
+        super().__init__(settings, module)
+
+    @staticmethod
+    def _transform(method: Callable[..., Any], **settings: Any) -> Any:
+        return pmap(method, **settings)
+
+
+def _stacked(
+    settings: _Settings,
+    size_name: str,
+    init_args: Sequence[Any],
+    init_kwargs: Mapping[str, Any],
+) -> Any:
+    """Constructs as many modules as the settings say, in one."""
+    values = settings.values
+    size: Any = values[size_name]
+    if size is None:
+        raise ValueError(
+            f"How many modules are to be made? Give `{size_name}`: their variables are "
+            "stacked along a new axis of that size."
+        )
+    return construct_stacked(
+        settings.module_constructor,
+        init_args,
+        init_kwargs,
+        axis_size=size,
+        state_axes=values["state_axes"],
+        split_rngs=values["split_rngs"],
+        transform_metadata=values["transform_metadata"],
+    )

@@ -1,0 +1,476 @@
+"""Mapping and scanning with one set of axes for the variables of all objects.
+
+`vmap` and `scan` take the axes of an object where it stands among the arguments. Here,
+`state_axes` says it for all objects at once, `in_axes` and `out_axes` speak of arrays
+only, and random streams are split for each call. Underneath are the same
+transformations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import numpy as np
+
+from graphcore import (
+    All,
+    Filter,
+    broadcast_prefix,
+    is_variable,
+    iter_graph,
+    to_predicate,
+)
+from graphcore.variable_impl import variable_impl
+from nnx_transforms.arguments import positions_of
+from nnx_transforms.prefixes import Carry, StateAxes
+from nnx_transforms.random_splits import split_rngs as with_split_rngs
+from nnx_transforms.rngs import RngState
+from nnx_transforms.transforms.lifting import (
+    Callee,
+    is_object,
+    prefix_of,
+    remove_objects,
+)
+from nnx_transforms.transforms.mapped_arguments import (
+    NO_METADATA,
+    axes_of_arguments,
+    updated_by,
+)
+from nnx_transforms.transforms.mapping import Static, is_axis, plain_prefix
+from nnx_transforms.transforms.pmap import pmap as pmap_by_axes
+from nnx_transforms.transforms.scan import scan as scan_by_axes
+from nnx_transforms.transforms.vmap import vmap as vmap_by_axes
+
+__all__ = ["ALL_STACKED", "construct_stacked", "pmap", "scan", "vmap"]
+
+_MISSING: Any = object()
+ALL_STACKED: Mapping[Any, Any] = MappingProxyType({...: 0})
+_MAX_STRUCTURES = 64
+
+
+def vmap(
+    f: Callable[..., Any] = _MISSING,
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: Any = None,
+    axis_size: int | None = None,
+    spmd_axis_name: Any = None,
+    in_axes_kwargs: Any = 0,
+    state_axes: Mapping[Any, Any] = ALL_STACKED,
+    split_rngs: Filter = ...,
+    transform_metadata: Mapping[str, Any] = NO_METADATA,
+) -> Any:
+    """Maps a function; all objects have the same axes.
+
+    Args:
+        f: The function. Left out, `vmap` returns a decorator.
+        in_axes: As for `jax.vmap`; what it says of objects has no meaning.
+        out_axes: Likewise.
+        axis_name: As for `jax.vmap`.
+        axis_size: As for `jax.vmap`.
+        spmd_axis_name: As for `jax.vmap`.
+        in_axes_kwargs: The axes of keyword arguments, a tree prefix of their dict.
+        state_axes: From filters to the axis of the variables that they select; None
+            for one value for all indices.
+        split_rngs: Selects the random streams of which each index has its own. From
+            the others all indices draw the same keys.
+        transform_metadata: As for `nnx_transforms.vmap`.
+
+    Returns:
+        The mapped function.
+
+    Raises:
+        ValueError: At a call, as `nnx_transforms.vmap` does; or if no filter selects a
+            variable, with its path.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax, jax.numpy as jnp
+        >>> from nnx_transforms.experimental import vmap
+        >>> @vmap(in_axes=None, axis_size=3, state_axes={nnx.Param: 0, ...: None})
+        ... def make(rngs):
+        ...     return nnx.Linear(2, 4, rngs=rngs)
+        >>> make(nnx.Rngs(0)).kernel.value.shape
+        (3, 2, 4)
+    """
+    if f is _MISSING:
+        return functools.partial(
+            vmap,
+            in_axes=in_axes,
+            out_axes=out_axes,
+            axis_name=axis_name,
+            axis_size=axis_size,
+            spmd_axis_name=spmd_axis_name,
+            in_axes_kwargs=in_axes_kwargs,
+            state_axes=state_axes,
+            split_rngs=split_rngs,
+            transform_metadata=transform_metadata,
+        )
+    transform = functools.partial(
+        vmap_by_axes,
+        axis_name=axis_name,
+        axis_size=axis_size,
+        spmd_axis_name=spmd_axis_name,
+        transform_metadata=transform_metadata,
+    )
+    return _mapped(
+        "vmap",
+        f,
+        transform,
+        in_axes=in_axes,
+        out_axes=out_axes,
+        axis_size=axis_size,
+        in_axes_kwargs=in_axes_kwargs,
+        state_axes=state_axes,
+        split_rngs=split_rngs,
+    )
+
+
+def pmap(
+    f: Callable[..., Any],
+    *,
+    in_axes: Any,
+    out_axes: Any,
+    axis_size: int | None,
+    in_axes_kwargs: Any,
+    state_axes: Mapping[Any, Any],
+    split_rngs: Filter,
+    **options: Any,
+) -> Callable[..., Any]:
+    """Maps a function over devices; all objects have the same axes.
+
+    Args:
+        f: The function.
+        in_axes: As for `vmap`.
+        out_axes: As for `vmap`.
+        axis_size: As for `vmap`.
+        in_axes_kwargs: As for `vmap`.
+        state_axes: As for `vmap`.
+        split_rngs: As for `vmap`.
+        **options: Others of `nnx_transforms.pmap`.
+
+    Returns:
+        The mapped function.
+    """
+    return _mapped(
+        "pmap",
+        f,
+        functools.partial(pmap_by_axes, axis_size=axis_size, **options),
+        in_axes=in_axes,
+        out_axes=out_axes,
+        axis_size=axis_size,
+        in_axes_kwargs=in_axes_kwargs,
+        state_axes=state_axes,
+        split_rngs=split_rngs,
+    )
+
+
+def _mapped(
+    name: str,
+    f: Callable[..., Any],
+    transform: Callable[..., Any],
+    *,
+    in_axes: Any,
+    out_axes: Any,
+    axis_size: int | None,
+    in_axes_kwargs: Any,
+    state_axes: Mapping[Any, Any],
+    split_rngs: Filter,
+) -> Callable[..., Any]:
+    callee = Callee(f)
+    object_axes = _object_axes(state_axes, split_rngs)
+
+    def body(bound: Any, kwargs: dict[str, Any], *args: Any) -> Any:
+        # Objects in the output leave on their own, with their own axes.
+        out = callee.on(bound)(*args, **kwargs)
+        plain, skeleton, objects = remove_objects(out)
+        return plain, objects, Static(skeleton)
+
+    @functools.lru_cache(maxsize=_MAX_STRUCTURES)
+    def transformed(structure: Any, axes: tuple[Any, ...]) -> Any:
+        return transform(
+            body,
+            in_axes=(None, *structure.unflatten(axes)),
+            out_axes=(plain_prefix(out_axes), object_axes, None),
+        )
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        *axes, _ = axes_of_arguments(name, _as_tuple(in_axes), args)
+        given = (kwargs, *args)
+        all_axes = _with_objects((in_axes_kwargs, *axes), given, object_axes)
+        leaves, structure = jax.tree.flatten(all_axes, is_leaf=lambda p: p is None)
+        function = transformed(structure, tuple(leaves))
+        with _split("axis_size", given, all_axes, axis_size, split_rngs):
+            plain, objects, skeleton = function(list(callee.bound), *given)
+        return skeleton.value.fill(plain, objects)
+
+    return functools.update_wrapper(wrapper, f, updated=updated_by(f))
+
+
+def construct_stacked(
+    module_constructor: Callable[..., Any],
+    init_args: Sequence[Any],
+    init_kwargs: Mapping[str, Any],
+    *,
+    axis_size: int,
+    state_axes: Mapping[Any, Any],
+    split_rngs: Filter,
+    transform_metadata: Mapping[str, Any],
+) -> Any:
+    """Makes several modules in one, their variables stacked.
+
+    Args:
+        module_constructor: Makes one.
+        init_args: Its arguments. Objects pass the boundary; all else is shared.
+        init_kwargs: Its keyword arguments.
+        axis_size: How many modules.
+        state_axes: From filters to axes; variables without one must be the same in all.
+        split_rngs: Selects the random streams of which each module has its own.
+        transform_metadata: As for `nnx_transforms.vmap`.
+
+    Returns:
+        The module.
+    """
+    given = tuple(init_args), dict(init_kwargs)
+    plain, skeleton, objects = remove_objects(given)
+
+    def make(*objects: Any) -> Any:
+        args, kwargs = skeleton.fill(plain, objects)
+        return module_constructor(*args, **kwargs)
+
+    stacked = {
+        selected: axis if is_axis(axis) else None
+        for selected, axis in _pairs(state_axes, None)
+    }
+    return vmap(
+        make,
+        in_axes=None,
+        out_axes=None,
+        axis_size=axis_size,
+        state_axes=stacked,
+        split_rngs=split_rngs,
+        transform_metadata=transform_metadata,
+    )(*objects)
+
+
+def scan(
+    f: Callable[..., Any] = _MISSING,
+    *,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    _split_transpose: bool = False,
+    in_axes: Any = 0,
+    in_axes_kwargs: Any = 0,
+    out_axes: Any = 0,
+    carry_argnum: int | None = 0,
+    state_axes: Mapping[Any, Any] = ALL_STACKED,
+    split_rngs: Filter = ...,
+    transform_metadata: Mapping[str, Any] = NO_METADATA,
+    scan_output: bool = True,
+) -> Any:
+    """Scans a function; all objects but those in the carry have the same axes.
+
+    Args:
+        f: The function. It returns `(carry, output)`; without a carry the output, and
+            without an output the carry. Left out, `scan` returns a decorator.
+        length: How often to run it; needed if nothing is scanned over.
+        reverse: As for `jax.lax.scan`.
+        unroll: As for `jax.lax.scan`.
+        _split_transpose: As for `jax.lax.scan`.
+        in_axes: The axes of positional arguments, a tree prefix of them; None for what
+            all iterations share. What it says of objects and of the carry has no
+            meaning.
+        in_axes_kwargs: The axes of keyword arguments, a tree prefix of their dict.
+        out_axes: The axes along which outputs are stacked.
+        carry_argnum: The position of the carry; None if there is none.
+        state_axes: From filters to the axis of the variables that they select; None
+            for what all iterations share and none writes, and `Carry` for what one
+            iteration hands to the next. So is treated what no filter selects.
+        split_rngs: Selects the random streams of which each iteration has its own.
+            The others are handed from one iteration to the next.
+        transform_metadata: As for `nnx_transforms.scan`.
+        scan_output: Whether the function returns something besides the carry.
+
+    Returns:
+        A function that returns what `f` does: the last carry, and the outputs stacked.
+
+    Raises:
+        ValueError: At a call, as `nnx_transforms.scan` does; or if `f` does not return
+            a pair where it should.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> from nnx_transforms.experimental import scan
+        >>> w = nnx.Param(jnp.array([1.0, 2.0, 3.0]))
+        >>> @scan
+        ... def product(carry, w):
+        ...     return carry * w.value, carry
+        >>> last, before = product(jnp.array(10.0), w)
+        >>> float(last), before.tolist()
+        (60.0, [10.0, 10.0, 20.0])
+    """
+    if f is _MISSING:
+        return functools.partial(
+            scan,
+            length=length,
+            reverse=reverse,
+            unroll=unroll,
+            _split_transpose=_split_transpose,
+            in_axes=in_axes,
+            in_axes_kwargs=in_axes_kwargs,
+            out_axes=out_axes,
+            carry_argnum=carry_argnum,
+            state_axes=state_axes,
+            split_rngs=split_rngs,
+            transform_metadata=transform_metadata,
+            scan_output=scan_output,
+        )
+    object_axes = _object_axes(state_axes, split_rngs, others=Carry)
+
+    callee = Callee(f)
+
+    def body(
+        carry: Any, bound: Any, kwargs: dict[str, Any], *rest: Any
+    ) -> tuple[Any, Any]:
+        function = callee.on(bound)
+        if carry_argnum is None:
+            out = function(*rest, **kwargs)
+            return (), out if scan_output else None
+        args = (*rest[:carry_argnum], carry, *rest[carry_argnum:])
+        out = function(*args, **kwargs)
+        if not scan_output:
+            return out, None
+        if not (isinstance(out, tuple) and len(out) == 2):
+            raise ValueError(
+                "The scanned function must return a pair (carry, output), but it "
+                f"returned {out!r}. With `scan_output=False` it returns the carry "
+                "alone, with `carry_argnum=None` the output."
+            )
+        return out
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if carry_argnum is not None and carry_argnum >= len(args):
+            args, kwargs = positions_of(f, args, kwargs)
+            if carry_argnum >= len(args):
+                raise ValueError(
+                    f"Argument {carry_argnum} is carried, but the function got "
+                    f"{len(args)} positional arguments: choose another `carry_argnum`, "
+                    "or None."
+                )
+        *axes, _ = axes_of_arguments("scan", _as_tuple(in_axes), args)
+        rest = list(args)
+        carry: Any = ()
+        if carry_argnum is not None:
+            carry = rest.pop(carry_argnum)
+            del axes[carry_argnum]
+        given = (kwargs, *rest)
+        all_axes = _with_objects((in_axes_kwargs, *axes), given, object_axes)
+        with _split("length", given, all_axes, length, split_rngs):
+            carry, out = scan_by_axes(
+                body,
+                length=length,
+                reverse=reverse,
+                unroll=unroll,
+                _split_transpose=_split_transpose,
+                in_axes=(Carry, None, *all_axes),
+                out_axes=(Carry, out_axes),
+                transform_metadata=transform_metadata,
+            )(carry, list(callee.bound), *given)
+        if carry_argnum is None:
+            return out
+        return (carry, out) if scan_output else carry
+
+    return functools.update_wrapper(wrapper, f, updated=updated_by(f))
+
+
+def _as_tuple(in_axes: Any) -> Any:
+    return tuple(in_axes) if isinstance(in_axes, list) else in_axes
+
+
+def _pairs(state_axes: Mapping[Any, Any], others: Any) -> list[tuple[Any, Any]]:
+    """Filters and axes, with one for what no filter selects."""
+    axes = StateAxes(state_axes)
+    pairs = list(zip(axes.filters, axes.axes, strict=True))
+    everything = to_predicate(...)
+    if all(to_predicate(selected) != everything for selected, _ in pairs):
+        pairs.append((..., others))
+    return pairs
+
+
+def _object_axes(
+    state_axes: Mapping[Any, Any], split_rngs: Filter, others: Any = _MISSING
+) -> StateAxes:
+    """The axes of all objects: those of random streams are known from the splits."""
+    axes = StateAxes(state_axes)
+    pairs = list(zip(axes.filters, axes.axes, strict=True))
+    if others is not _MISSING:
+        pairs = _pairs(state_axes, others)
+    unsplit = None if others is _MISSING else others
+    return StateAxes([(All(RngState, split_rngs), 0), (RngState, unsplit), *pairs])
+
+
+def _with_objects(axes: Any, tree: Any, object_axes: StateAxes) -> Any:
+    """A tree prefix with the axes of objects in their places."""
+    leaves, structure = jax.tree.flatten(tree, is_leaf=is_object)
+    if not any(map(is_object, leaves)):
+        return axes
+    per_leaf = broadcast_prefix(
+        axes, tree, prefix_is_leaf=lambda p: p is None, tree_is_leaf=is_object
+    )
+    return structure.unflatten(
+        object_axes if is_object(leaf) else axis
+        for leaf, axis in zip(leaves, per_leaf, strict=True)
+    )
+
+
+@contextlib.contextmanager
+def _split(
+    size_name: str, tree: Any, axes: Any, size: int | None, split_rngs: Filter
+) -> Iterator[None]:
+    """Gives each index its own random streams, unless they have that already."""
+    single = All(RngState, split_rngs, _is_single)
+    if size is None:
+        size = next(_sizes(tree, axes), None)
+    if size is not None:
+        with with_split_rngs(tree, splits=size, only=single):
+            yield
+        return
+    for root in filter(is_object, jax.tree.leaves(tree, is_leaf=is_object)):
+        for path, x in iter_graph(root):
+            if is_variable(x) and single(path, x):
+                raise ValueError(
+                    f"Into how many is the random stream {x.tag!r} to be split? No "
+                    f"array or variable is mapped: give `{size_name}`."
+                )
+    yield
+
+
+def _is_single(path: Any, variable: Any) -> bool:
+    return not np.ndim(variable.value)
+
+
+def _sizes(tree: Any, axes: Any) -> Iterator[int]:
+    """The sizes of mapped axes."""
+    leaves = jax.tree.leaves(tree, is_leaf=is_object)
+    per_leaf = broadcast_prefix(
+        axes, tree, prefix_is_leaf=lambda p: p is None, tree_is_leaf=is_object
+    )
+    for leaf, prefix in zip(leaves, per_leaf, strict=True):
+        pairs = [(prefix, leaf)]
+        if is_object(leaf):
+            pairs = [
+                (prefix_of(prefix, path, v), variable_impl(type(v)).get_value(v))
+                for path, v in iter_graph(leaf)
+                if is_variable(v) and not isinstance(v, RngState)
+            ]
+        for axis, value in pairs:
+            for x in jax.tree.leaves(value):
+                shape = np.shape(x)
+                if is_axis(axis) and -len(shape) <= axis < len(shape):
+                    yield shape[axis]

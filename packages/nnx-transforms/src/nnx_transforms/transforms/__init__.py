@@ -1,0 +1,1 @@
+"""The transformations, one file each, and what they share."""

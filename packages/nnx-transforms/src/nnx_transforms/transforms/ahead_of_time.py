@@ -1,0 +1,169 @@
+"""Tracing, lowering and compiling ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
+
+from graphcore.joint import joint_of
+from graphcore.plans import check_traces
+from nnx_transforms.transforms.jit_variants import CompiledFunction
+from nnx_transforms.transforms.lifting import publish
+
+__all__ = ["Compiled", "Lowered", "Traced"]
+
+
+S = TypeVar("S", bound="_Stage")
+# What JAX reports of outputs, which for JAX are three: the values of variables, the
+# output of the user's function, and what became of objects.
+_OF_OUTPUTS = ("out_info", "output_formats", "output_layouts", "output_shardings")
+
+
+class _Stage:
+    """A stage of JAX's, with everything that it offers.
+
+    Args:
+        stage: JAX's own stage.
+        locate: Locates a call with all arguments; None if there are no objects.
+        statics: The static arguments by position or name. As in JAX, the compiled
+            function is called without them.
+        key: What the compiled function was looked up by; None if the call has no
+            objects.
+        function: The compiled function for the structure of the objects; likewise.
+    """
+
+    __slots__ = ("_bound", "_function", "_key", "_locate", "_stage", "_statics")
+
+    def __init__(
+        self,
+        stage: Any,
+        locate: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+        statics: dict[Any, Any],
+        key: Any = None,
+        function: CompiledFunction | None = None,
+    ) -> None:
+        self._stage = stage
+        self._locate = locate
+        self._statics = statics
+        self._key = key
+        self._function = function
+        self._bound: tuple[Any, ...] = ()
+
+    def of(self, *bound: Any) -> Self:
+        """The same stage of a bound method, which is called without the instance."""
+        self._bound = bound
+        return self
+
+    def _next(self, kind: type[S], stage: Any) -> S:
+        made = kind(stage, self._locate, self._statics, self._key, self._function)
+        return made.of(*self._bound)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in _Stage.__slots__:
+            raise AttributeError(name)
+        found = getattr(self._stage, name)
+        if name in _OF_OUTPUTS:
+            return found[1]
+        return found.children()[1] if name == "out_tree" else found
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._stage!r})"
+
+
+class Traced(_Stage):
+    """A traced function: `jaxpr`, `lower()`, and the rest of `jax.stages.Traced`.
+
+    Example:
+        >>> import nnx_transforms as nnx
+        >>> len(nnx.jit(lambda x: x * 2).trace(1.0).jaxpr.eqns)
+        1
+    """
+
+    __slots__ = ()
+
+    def lower(self, **options: Any) -> Lowered:
+        """Lowers the function.
+
+        Args:
+            **options: As for `jax.stages.Traced.lower`.
+
+        Returns:
+            The lowered function.
+
+        Example:
+            >>> import nnx_transforms as nnx
+            >>> 'multiply' in nnx.jit(lambda x: x * 2).trace(1.0).lower().as_text()
+            True
+        """
+        return self._next(Lowered, self._stage.lower(**options))
+
+
+class Lowered(_Stage):
+    """A lowered function: `compile()`, `as_text()`, and the rest of JAX's.
+
+    Example:
+        >>> import nnx_transforms as nnx
+        >>> 'multiply' in nnx.jit(lambda x: x * 2).lower(1.0).as_text()
+        True
+    """
+
+    __slots__ = ()
+
+    def compile(self, **options: Any) -> Compiled:
+        """Compiles the function.
+
+        Args:
+            **options: As for `jax.stages.Lowered.compile`.
+
+        Returns:
+            The compiled function.
+
+        Example:
+            >>> import nnx_transforms as nnx
+            >>> float(nnx.jit(lambda x: x * 2).lower(1.0).compile()(2.0))
+            4.0
+        """
+        return self._next(Compiled, self._stage.compile(**options))
+
+
+class Compiled(_Stage):
+    """A compiled function; call it with objects of the structure it was made for.
+
+    Example:
+        >>> import nnx_transforms as nnx
+        >>> float(nnx.jit(lambda x: x * 2).lower(1.0).compile()(2.0))
+        4.0
+    """
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args = (*self._bound, *args)
+        full, named = list(args), dict(kwargs)
+        for place in sorted(p for p in self._statics if isinstance(p, int)):
+            full.insert(place, self._statics[place])
+        named.update((p, x) for p, x in self._statics.items() if isinstance(p, str))
+        call = self._locate(tuple(full), named)
+        function = self._function
+        if function is None and call is None:
+            out, tree, outcome = self._stage(*args, **kwargs)
+            return publish((), joint_of(())[0], (), outcome, out, tree)
+        if function is None or call is None:
+            one, other = (" no", "are some") if call else ("", "are none")
+            raise TypeError(
+                f"This function was compiled for a call with{one} objects, but there "
+                f"{other} among the arguments."
+            )
+        if call.key != self._key:
+            raise TypeError(
+                "This function was compiled for objects of another structure, or other "
+                "places of them among the arguments. Lower and compile it again for "
+                "these. (Static arguments are left out when it is called.)"
+            )
+        check_traces(call.plans)
+        _, given, named = function.prepare(
+            call.joint.values(call.plans), call.args, call.kwargs
+        )
+        out, tree, outcome = self._stage(*given, **named)
+        values = function.flat(out)
+        return publish(call.roots, call.joint, call.plans, outcome, values, tree)

@@ -1,0 +1,143 @@
+"""`checkify`: errors at run time as values, with objects that keep out of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import checkify as jax_checkify
+
+from graphcore.errors import path_text
+from nnx_transforms.transforms.agreement import check_unchanged
+from nnx_transforms.transforms.lifting import Callee, Inputs, Outcome, take
+from nnx_transforms.transforms.mapped_arguments import updated_by
+
+__all__ = ["checkify"]
+
+_MISSING: Any = object()
+
+
+def checkify(
+    f: Callable[..., Any] = _MISSING,
+    errors: frozenset[Any] = jax_checkify.user_checks,
+) -> Any:
+    """Turns the checks in a function of live objects into an error that it returns.
+
+    Objects keep the state that they had before the call if a check fails. Where the
+    error is not known yet, inside another transformation, each variable that the
+    function writes gets one of two values, as the error decides.
+
+    Args:
+        f: A function of any pytrees with objects in them. Left out, `checkify`
+            returns a decorator.
+        errors: What to check, a set from `jax.experimental.checkify`: by default the
+            checks that the function makes itself.
+
+    Returns:
+        A function that returns `(error, out)`: a `jax.experimental.checkify.Error`,
+        and what `f` returned. If a check failed, arrays in that are as JAX leaves
+        them, new objects hold such arrays, and objects of the caller are as before.
+
+    Raises:
+        ValueError: At a call inside another transformation, if `f` changes the
+            structure of the objects, with the path: an error that is not known yet
+            can't decide about that.
+        TypeError: There, if it changes the shape or dtype of a variable, with the path.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> from jax.experimental import checkify
+        >>> total = nnx.Variable(jnp.array(1.0))
+        >>> def divide(total, x):
+        ...     total.value = total.value / x
+        >>> divide = nnx.checkify(divide, errors=checkify.div_checks)
+        >>> error, _ = divide(total, 2.0)
+        >>> error.get(), float(total.value)
+        (None, 0.5)
+        >>> error, _ = divide(total, 0.0)
+        >>> error.get().partition(' at')[0], float(total.value)
+        ('division by zero', 0.5)
+    """
+    if f is _MISSING:
+        return functools.partial(checkify, errors=errors)
+    callee = Callee(f)
+
+    @functools.wraps(f, updated=updated_by(f))
+    def wrapper(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        given = {"args": args, "kwargs": kwargs}
+        inputs = take(given, bound=callee.bound)
+
+        @functools.wraps(f, updated=())
+        def pure(values: Any, plain: Any) -> Any:
+            inside, function, inner = inputs.enter(callee, values, plain)
+            left = inside.leave(function(*inner["args"], **inner["kwargs"]))
+            return left.values(), left.tree, left.outcome
+
+        error, (values, tree, outcome) = jax_checkify.checkify(pure, errors)(
+            inputs.values(), inputs.plain
+        )
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(error)):
+            values = _select(inputs, outcome, _has_failed(error), values)
+        elif error.get_exception() is not None:
+            return error, inputs.discard(outcome, values, tree)
+        return error, inputs.publish(outcome, values, tree)
+
+    return wrapper
+
+
+def _has_failed(error: Any) -> Any:
+    """Whether a check failed, as an array.
+
+    An error has no public way to tell while it is traced. It is a pytree of three:
+    whether each kind of check failed, with which code, and what the messages contain.
+    """
+    failed, *_ = jax.tree.flatten(error, is_leaf=lambda x: x is not error)[0]
+    return functools.reduce(jnp.logical_or, map(jnp.any, jax.tree.leaves(failed)))
+
+
+def _select(
+    inputs: Inputs, outcome: Outcome, failed: Any, values: Sequence[Any]
+) -> list[Any]:
+    """The old values of the written variables if a check failed, else the new."""
+    check_unchanged(
+        inputs,
+        outcome,
+        "A checked function inside another transformation may not change the structure "
+        "of its objects: it is not known yet whether a check fails. It changes "
+        "(before -> after):",
+    )
+    old = inputs.values()
+    selected: list[Any] = []
+    for position, value in zip(outcome.positions, values, strict=True):
+        if position is None:  # in a new object, which nobody has unless it is returned
+            selected.append(value)
+            continue
+        pairs = jax.tree.leaves(old[position]), jax.tree.leaves(value)
+        types = [[_type_of(x) for x in leaves] for leaves in pairs]
+        structures = [jax.tree.structure(x) for x in (old[position], value)]
+        if types[0] != types[1] or structures[0] != structures[1]:
+            raise TypeError(
+                f"The variable at {path_text(inputs.variable_path(position))!r} holds "
+                f"{_text(types[1])} after the checked call, expected {_text(types[0])}"
+                " as before: it is not known yet whether a check fails, so one of "
+                "the two values is selected when the program runs."
+            )
+        leaves = [jax.lax.select(failed, *pair) for pair in map(_arrays, *pairs)]
+        selected.append(jax.tree.unflatten(structures[1], leaves))
+    return selected
+
+
+def _arrays(old: Any, new: Any) -> tuple[Any, Any]:
+    return jnp.asarray(old), jnp.asarray(new)
+
+
+def _type_of(x: Any) -> tuple[Any, Any]:
+    aval: Any = jax.typeof(x)
+    return aval.dtype, aval.shape
+
+
+def _text(types: Iterable[tuple[Any, Any]]) -> str:
+    return ", ".join(f"{dtype}{list(shape)}" for dtype, shape in types)

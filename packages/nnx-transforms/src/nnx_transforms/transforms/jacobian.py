@@ -1,0 +1,176 @@
+"""Jacobians and Hessians of functions of live objects."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from graphcore import Filter
+from nnx_transforms.transforms.differentiation import Argnums, Differentiation
+from nnx_transforms.transforms.lifting import lifted
+from nnx_transforms.transforms.tangents import to_states
+
+__all__ = ["hessian", "jacfwd", "jacrev"]
+
+_MISSING: Any = object()
+
+
+def jacfwd(
+    f: Callable[..., Any] = _MISSING,
+    argnums: Any = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    *,
+    wrt: Filter | None = None,
+) -> Any:
+    """Makes a function that computes a Jacobian in forward mode.
+
+    What `f` does to its objects is published. The Jacobian has the structure of the
+    output, and in the place of each array the structure of the arguments, with a
+    `State` over the selected variables for each object.
+
+    Args:
+        f: A function that returns arrays. Left out, this is a decorator.
+        argnums: The positions of the differentiated arguments: an integer, a
+            `DiffState`, or a sequence of them.
+        has_aux: Whether `f` returns a pair of which only the first is differentiated.
+        holomorphic: As for `jax.jacfwd`.
+        wrt: Selects the differentiated variables of objects; `Param` by default.
+
+    Returns:
+        A function with the arguments of `f` that returns the Jacobian, or
+        `(jacobian, aux)`. An output of shape `s` and a variable of shape `t` give an
+        array of shape `s + t`.
+
+    Raises:
+        TypeError: As `jax.jacfwd` does, with the path if it is about a variable.
+        ValueError: As `grad` does.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> model = nnx.Dict(w=nnx.Param(jnp.array([1.0, 2.0])))
+        >>> nnx.jacfwd(lambda m: m.w.value ** 2)(model).w.value.tolist()
+        [[2.0, 0.0], [0.0, 4.0]]
+    """
+    again = functools.partial(
+        jacfwd, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic, wrt=wrt
+    )
+    if f is _MISSING:
+        return again
+    chosen = Argnums(argnums, wrt)
+    wrapper = _jacobian(jax.jacfwd, f, chosen, has_aux, holomorphic=holomorphic)
+    return lifted(f, again)(wrapper)
+
+
+def jacrev(
+    f: Callable[..., Any] = _MISSING,
+    argnums: Any = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    *,
+    wrt: Filter | None = None,
+) -> Any:
+    """Makes a function that computes a Jacobian in reverse mode.
+
+    As `jacfwd`, which is cheaper where there are more outputs than inputs.
+
+    Args:
+        f: A function that returns arrays. Left out, this is a decorator.
+        argnums: The positions of the differentiated arguments: an integer, a
+            `DiffState`, or a sequence of them.
+        has_aux: Whether `f` returns a pair of which only the first is differentiated.
+        holomorphic: As for `jax.jacrev`.
+        allow_int: As for `jax.jacrev`.
+        wrt: Selects the differentiated variables of objects; `Param` by default.
+
+    Returns:
+        A function with the arguments of `f` that returns the Jacobian, or
+        `(jacobian, aux)`.
+
+    Raises:
+        TypeError: As `jax.jacrev` does, with the path if it is about a variable.
+        ValueError: As `grad` does.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> model = nnx.Dict(w=nnx.Param(jnp.array([1.0, 2.0])))
+        >>> jacobian = nnx.jacrev(lambda m: {'sum': m.w.value.sum()})(model)
+        >>> jacobian['sum'].w.value.tolist()
+        [1.0, 1.0]
+    """
+    options: dict[str, Any] = {"holomorphic": holomorphic, "allow_int": allow_int}
+    again = functools.partial(
+        jacrev, argnums=argnums, has_aux=has_aux, wrt=wrt, **options
+    )
+    if f is _MISSING:
+        return again
+    chosen = Argnums(argnums, wrt)
+    return lifted(f, again)(_jacobian(jax.jacrev, f, chosen, has_aux, **options))
+
+
+def _jacobian(
+    derivative: Callable[..., Any],
+    f: Callable[..., Any],
+    chosen: Argnums,
+    has_aux: bool,
+    **options: Any,
+) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        call = Differentiation(f, args, kwargs, chosen.filters, has_aux=has_aux)
+        call.check(derivative, **options)
+        jacobian, rest = derivative(
+            call.function, chosen.numbers, has_aux=True, **options
+        )(*call.args, **call.kwargs)
+        out = call.publish(rest)
+        jacobian = to_states(jacobian)
+        return (jacobian, out[1]) if has_aux else jacobian
+
+    return wrapper
+
+
+def hessian(
+    f: Callable[..., Any] = _MISSING,
+    argnums: Any = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    *,
+    wrt: Filter | None = None,
+) -> Any:
+    """Makes a function that computes a Hessian: `jacfwd` of `jacrev`.
+
+    The Hessian of an object is a `State` of `State`s: that of the first derivative
+    has in the place of each array a `State` of second derivatives.
+
+    Args:
+        f: A function that returns arrays. Left out, this is a decorator.
+        argnums: The positions of the differentiated arguments: an integer, a
+            `DiffState`, or a sequence of them.
+        has_aux: Whether `f` returns a pair of which only the first is differentiated.
+        holomorphic: As for `jax.hessian`.
+        wrt: Selects the differentiated variables of objects; `Param` by default.
+
+    Returns:
+        A function with the arguments of `f` that returns the Hessian, or
+        `(hessian, aux)`.
+
+    Raises:
+        TypeError: As `jacrev` does.
+        ValueError: As `grad` does.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> model = nnx.Dict(a=nnx.Param(jnp.array(2.0)), b=nnx.Param(jnp.array(3.0)))
+        >>> h = nnx.hessian(lambda m: m.a.value ** 2 * m.b.value)(model)
+        >>> float(h.a.value.a.value), float(h.a.value.b.value)
+        (6.0, 4.0)
+    """
+    if f is _MISSING:
+        return functools.partial(
+            hessian, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic, wrt=wrt
+        )
+    first = jacrev(f, argnums, has_aux, holomorphic, wrt=wrt)
+    return jacfwd(first, argnums, has_aux, holomorphic, wrt=wrt)

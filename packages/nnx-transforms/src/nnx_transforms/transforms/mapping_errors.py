@@ -1,0 +1,192 @@
+"""What went wrong in a mapped function, told in terms of variables.
+
+JAX checks sizes and what is mapped, and speaks of its own arguments. These functions
+run when it has refused, and look for a variable that is the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from graphcore import broadcast_prefix
+from graphcore.errors import path_text
+from nnx_transforms.transforms.lifting import Inputs, Left, key_path
+from nnx_transforms.transforms.mapping import MappedBody, is_axis, place_text
+
+__all__ = ["check_broadcast", "check_out_ranks", "check_sizes", "find_varying"]
+
+# Stands for the axis where the user named none.
+_INDEX = "nnx_transforms.index"
+_MAX_LINES = 12
+
+
+def _mapped_leaves(
+    inputs: Inputs, plain_axes: Any
+) -> Iterator[tuple[str, tuple[int, ...], Any, bool]]:
+    """Place, shape and axis of what is mapped, and whether it is in a variable."""
+    for path, axis, value in zip(
+        inputs.joint.paths, inputs.prefixes, inputs.values(), strict=True
+    ):
+        for leaf in jax.tree.leaves(value if is_axis(axis) else None):
+            yield place_text(inputs, path), np.shape(leaf), axis, True
+    axes = broadcast_prefix(plain_axes, inputs.plain, lambda p: p is None)
+    pairs = jax.tree_util.tree_flatten_with_path(inputs.plain)[0]
+    for (path, leaf), axis in zip(pairs, axes, strict=True):
+        if is_axis(axis):
+            yield path_text(key_path(path)), np.shape(leaf), axis, False
+
+
+def check_sizes(
+    name: str,
+    inputs: Inputs,
+    plain_axes: Any,
+    options: Mapping[str, Any],
+    error: BaseException | None,
+) -> None:
+    """Says which variable has no axis to be mapped, or one of another size.
+
+    Args:
+        name: The name of the transformation.
+        inputs: The arguments.
+        plain_axes: The axes of those that are not objects.
+        options: What the transformation was told.
+        error: What JAX said, if anything.
+
+    Raises:
+        ValueError: If there is one, with the paths.
+    """
+    lines: list[str] = []
+    sizes: set[Any] = set()
+    for key in ("axis_size", "length"):
+        if options.get(key) is not None:
+            sizes.add(options[key])
+            lines.append(f"  {key}: {options[key]}")
+    for place, shape, axis, in_variable in _mapped_leaves(inputs, plain_axes):
+        if not -len(shape) <= axis < len(shape):
+            if in_variable:
+                raise ValueError(
+                    f"{name} maps the variable at {place!r} over axis {axis}, but its "
+                    f"value has the shape {shape}. Give the variable another axis, or "
+                    "None, with a `StateAxes`."
+                ) from error
+            return
+        sizes.add(shape[axis])
+        lines.append(f"  {place}: axis {axis} of shape {shape} has size {shape[axis]}")
+    if len(sizes) > 1:
+        if len(lines) > _MAX_LINES:
+            lines[_MAX_LINES:] = [f"  ... {len(lines) - _MAX_LINES} more"]
+        raise ValueError(
+            f"{name} got inconsistent sizes of mapped axes:\n"
+            + "\n".join(lines)
+            + "\nAll of them must be equal. What is not to be mapped has axis None; "
+            "for single variables of an object, say so with a `StateAxes`."
+        ) from error
+
+
+def check_out_ranks(body: MappedBody, error: BaseException | None) -> None:
+    """Says which variable was left with a value that has no room for its axis.
+
+    Args:
+        body: The function, which has run.
+        error: What JAX said, if anything.
+
+    Raises:
+        ValueError: If there is one, with its path.
+    """
+    for note in body.notes or ():
+        if is_axis(note.prefix) and not -note.rank - 1 <= note.prefix <= note.rank:
+            raise ValueError(
+                f"The values of the variable at {body.place(note.path)!r} are stacked "
+                f"along axis {note.prefix}, but the function left it with an array of "
+                f"{note.rank} axes."
+            ) from error
+
+
+def find_varying(
+    body: MappedBody,
+    run: Callable[..., Left],
+    args: tuple[Any, ...],
+    in_axes: Any,
+    options: Mapping[str, Any],
+) -> str | None:
+    """Finds a variable with axis None that differs from index to index.
+
+    The function is traced once more, with an operation behind it that JAX tells
+    which of its operands are mapped.
+
+    Args:
+        body: The function.
+        run: Runs it.
+        args: What to run it on.
+        in_axes: The axes of these.
+        options: Those of `jax.vmap`.
+
+    Returns:
+        The place of the first one; None if there is none.
+    """
+    name = options.get("axis_name")
+    name = _INDEX if name is None else name
+    found: list[bool] = []
+    places: list[str] = []
+
+    @jax.custom_batching.custom_vmap
+    def observe(index: Any, operands: Any) -> Any:
+        return operands
+
+    @observe.def_vmap
+    def rule(axis_size: int, mapped: Any, index: Any, operands: Any) -> Any:
+        # A call for an outer `vmap` has an index that is not mapped.
+        if mapped[0]:
+            found[:] = [any(jax.tree.leaves(m)) for m in mapped[1]]
+        return operands, mapped[1]
+
+    def probe(*args: Any) -> tuple[()]:
+        left = run(*args)
+        broadcast = [w for w in left.written if w.prefix is None]
+        places[:] = [body.place(w.path) for w in broadcast]
+        observe(jax.lax.axis_index(name), [w.value for w in broadcast])
+        return ()
+
+    named = {**options, "axis_name": name}
+    jax.eval_shape(jax.vmap(probe, in_axes, **named), *args)
+    return next((p for p, mapped in zip(places, found, strict=False) if mapped), None)
+
+
+def check_broadcast(
+    body: MappedBody,
+    values: Any,
+    plain: Any,
+    in_axes: Any,
+    options: Mapping[str, Any],
+    error: BaseException | None,
+) -> None:
+    """Says which variable with axis None became different for different indices.
+
+    Args:
+        body: The function, which has run.
+        values: What it ran on.
+        plain: Likewise.
+        in_axes: The axes of both.
+        options: Those of `jax.vmap`.
+        error: What JAX said.
+
+    Raises:
+        ValueError: If there is one, with its path.
+    """
+    if not any(note.prefix is None for note in body.notes or ()):
+        return
+    try:
+        place = find_varying(body, body.run, (values, plain), in_axes, options)
+    except Exception:  # The first error is the one to report.
+        return
+    if place is not None:
+        raise ValueError(
+            f"The variable at {place!r} has axis None, which means one value for all "
+            "indices, but the function left it with a value for each index. Give it "
+            "an axis, or make the values equal, for example with `jax.lax.pmean` over "
+            "a named axis."
+        ) from error

@@ -1,0 +1,156 @@
+"""Lifting a transformation of JAX by hand.
+
+`merge_inputs` goes around the user's function and `split_inputs` around what JAX makes
+of that. Between the two there are only pytrees that JAX understands:
+
+    jit = lambda f: split_inputs(jax.jit(merge_inputs(f)))
+
+An update context carries the identity of the objects across. A context is kept by its
+tag, so pairs may stand inside each other under one tag as long as they close in order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+
+from graphcore import (
+    Object,
+    RefMap,
+    clear_non_graph_nodes,
+    current_update_context,
+    from_tree,
+    is_variable,
+    to_tree,
+    update_context,
+)
+from nnx_transforms.arguments import resolve_kwargs
+from nnx_transforms.transforms.lifting import is_object
+from nnx_transforms.transforms.mapped_arguments import updated_by
+
+__all__ = ["merge_inputs", "split_inputs"]
+
+_MISSING: Any = object()
+_TAG = "split_inputs and merge_inputs"
+
+
+class _Box(Object):
+    """Holds a variable: a context maps what nodes hold, but no variable on its own."""
+
+    def __init__(self, variable: Any) -> None:
+        self.variable = variable
+
+
+def _box(tree: Any) -> Any:
+    return jax.tree.map(
+        lambda x: _Box(x) if is_variable(x) else x, tree, is_leaf=is_object
+    )
+
+
+def _unbox(tree: Any) -> Any:
+    return jax.tree.map(
+        lambda x: x.variable if type(x) is _Box else x, tree, is_leaf=is_object
+    )
+
+
+def split_inputs(
+    f: Callable[..., Any] = _MISSING, *, ctxtag: Hashable = _TAG
+) -> Callable[..., Any]:
+    """Lets a function of pytrees take and return live objects.
+
+    Objects among the arguments reach the function as pytrees of their states. What
+    it hands back must come from a function that `merge_inputs` wrapped; it is then
+    brought to the caller's own objects.
+
+    Args:
+        f: What JAX makes of a function of `merge_inputs`, such as
+            `jax.jit(merge_inputs(g))`, or a function that takes some, such as
+            `jax.lax.cond`. Left out, a decorator is returned.
+        ctxtag: The tag of the update context; the same as for `merge_inputs`.
+
+    Returns:
+        A function of pytrees with graph nodes and variables in them.
+
+    Raises:
+        TypeError: At a call, if what `f` returns does not come from a function of
+            `merge_inputs`.
+        ValueError: At a call, if objects belong to a different trace level.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax, jax.numpy as jnp
+        >>> def cond(pred, true_fun, false_fun, *operands):
+        ...     branches = map(nnx.merge_inputs, (true_fun, false_fun))
+        ...     return nnx.split_inputs(jax.lax.cond)(pred, *branches, *operands)
+        >>> count = nnx.Variable(jnp.array(0))
+        >>> def add(count): count.value += 1
+        >>> cond(True, add, lambda count: None, count)
+        >>> int(count.value)
+        1
+    """
+    if f is _MISSING:
+        return functools.partial(split_inputs, ctxtag=ctxtag)
+
+    @functools.wraps(f, updated=updated_by(f))
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        args = resolve_kwargs(f, args, kwargs)
+        with update_context(ctxtag):
+            result = f(*to_tree(_box(args), ctxtag=ctxtag))
+            if not (isinstance(result, tuple) and len(result) == 2):
+                raise TypeError(
+                    "Expected the updated arguments and the output, a pair as a "
+                    f"function of `merge_inputs` returns it, got {result!r} from "
+                    f"{getattr(f, '__name__', f)!r}. Wrap the function that JAX "
+                    "transforms: `split_inputs(jax.jit(merge_inputs(f)))`."
+                )
+            _, out = from_tree(result, ctxtag=ctxtag)
+        return _unbox(out)
+
+    return wrapper
+
+
+def merge_inputs(
+    f: Callable[..., Any] = _MISSING, *, ctxtag: Hashable = _TAG
+) -> Callable[..., Any]:
+    """Makes a function of live objects one of pytrees, for `split_inputs`.
+
+    Args:
+        f: A function of pytrees with graph nodes and variables in them. Left out, a
+            decorator is returned.
+        ctxtag: The tag of the update context; the same as for `split_inputs`.
+
+    Returns:
+        A function that JAX can transform. It returns the updated states of the
+        objects among the arguments, and the output, both as pytrees; an axis or
+        sharding for its output is a pair, too.
+
+    Raises:
+        ValueError: At a call outside `split_inputs` with this tag.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax, jax.numpy as jnp
+        >>> @nnx.split_inputs
+        ... @jax.jit
+        ... @nnx.merge_inputs
+        ... def add(total, x):
+        ...     total.value += x
+        ...     return total
+        >>> total = nnx.Variable(jnp.array(1.0))
+        >>> add(total, x=2.0) is total, float(total.value)
+        (True, 3.0)
+    """
+    if f is _MISSING:
+        return functools.partial(merge_inputs, ctxtag=ctxtag)
+
+    @functools.wraps(f, updated=updated_by(f))
+    def wrapper(*pure_args: Any) -> Any:
+        boxed = from_tree(pure_args, ctxtag=ctxtag)
+        out = f(*_unbox(boxed))
+        result = to_tree((clear_non_graph_nodes(boxed), _box(out)), ctxtag=ctxtag)
+        # The context outlives the trace that runs here. The inner objects should not.
+        current_update_context(ctxtag)._inner = RefMap()
+        return result
+
+    return wrapper
