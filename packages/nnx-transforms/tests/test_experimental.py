@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphcore as gc
+import nnx_transforms as nnx
 from nnx_transforms import (
     BatchStat,
     Carry,
@@ -17,12 +18,7 @@ from nnx_transforms import (
     Rngs,
     StateAxes,
     Variable,
-    autodiff,
-    batching,
-    constructors,
     experimental,
-    rematerialization,
-    scanning,
 )
 
 
@@ -42,11 +38,11 @@ AXES = {Param: 0, BatchStat: 0, ...: None}
 
 
 def test_what_is_the_same_as_in_this_generation():
-    assert experimental.grad is autodiff.grad
-    assert experimental.value_and_grad is autodiff.value_and_grad
-    assert experimental.remat is rematerialization.remat
+    assert experimental.grad is nnx.grad
+    assert experimental.value_and_grad is nnx.value_and_grad
+    assert experimental.remat is nnx.remat
     for name in ("Remat", "Scan", "Vmap"):
-        assert getattr(experimental, name) is getattr(constructors, name)
+        assert getattr(experimental, name) is getattr(nnx, name)
 
     m = Dict(a=Param(jnp.array(2.0)), b=Variable(jnp.array(3.0)))
     found = experimental.grad(lambda x, m: m.a.value * x, (0, 1), wrt=Param)(5.0, m)
@@ -76,9 +72,9 @@ def test_vmap_is_that_of_this_generation(n, in_axis, out_axis, given_size):
         axis_size=size,
         state_axes=AXES,
     )(one, x)
-    expected = batching.vmap(
-        f, (StateAxes(AXES), in_axis), (out_axis, 0), axis_size=size
-    )(two, x)
+    expected = nnx.vmap(f, (StateAxes(AXES), in_axis), (out_axis, 0), axis_size=size)(
+        two, x
+    )
     jax.tree.map(np.testing.assert_array_equal, found, expected)
     jax.tree.map(np.testing.assert_array_equal, gc.state(one), gc.state(two))
     assert one.tied is one.w
@@ -281,7 +277,7 @@ def test_scan_is_that_of_this_generation():
     one, two = Model(3), Model(3)
     axes = StateAxes(AXES)
     old = experimental.scan(lambda c, m: (m(c), c), state_axes=AXES)(1.0, one)
-    new = scanning.scan(lambda c, m: (m(c), c), in_axes=(Carry, axes))(1.0, two)
+    new = nnx.scan(lambda c, m: (m(c), c), in_axes=(Carry, axes))(1.0, two)
     jax.tree.map(np.testing.assert_array_equal, old, new)
     jax.tree.map(np.testing.assert_array_equal, gc.state(one), gc.state(two))
 

@@ -481,7 +481,7 @@ def test_axes_that_contradict_each_other():
             scan(f, in_axes=i, out_axes=o)
     for i, o in [((Carry, Carry), (Carry, 0)), (Carry, (Carry, 0, Carry))]:
         with pytest.raises(ValueError, match="Found multiple Carry definitions"):
-            scan(in_axes=i, out_axes=o)
+            scan(in_axes=i, out_axes=o)(f)
     with pytest.raises(ValueError, match="must stand for a whole argument"):
         scan(f, in_axes=({"a": Carry}, 0))
     for axes in [(Carry, None), (Carry, StateAxes({Param: 0, ...: None}))]:
@@ -547,53 +547,81 @@ def test_carried_variables_must_stay_in_scanned_objects():
     )
 
 
-def test_broadcast_variables_must_not_be_written():
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_one_iteration_writes_to_a_shared_variable_the_next_one_sees(compiled):
+    def normalize(norm, c, layer, x):
+        norm.steps.value = norm.steps.value + 1
+        norm.w.value = 0.5 * norm.w.value + 0.5 * x
+        return c + norm.w.value * layer.w.value, norm.w.value
+
+    def run(norm, layers, xs):
+        return scan(normalize, in_axes=(None, Carry, 0, 0), out_axes=(Carry, 0))(
+            norm, jnp.array(0.0), layers, xs
+        )
+
+    run = jit(run) if compiled else run
+    norm, layers = Cell(jnp.array(8.0)), Dict(w=Param(jnp.array([1.0, 2.0, 3.0])))
+    for _ in range(2):
+        w, total, means = float(norm.w.value), 0.0, []
+        for k, x in zip([1.0, 2.0, 3.0], [2.0, 4.0, 6.0], strict=True):
+            w = 0.5 * w + 0.5 * x
+            total, means = total + w * k, [*means, w]
+        out, found = run(norm, layers, jnp.array([2.0, 4.0, 6.0]))
+        np.testing.assert_allclose(out, total, rtol=1e-6)
+        np.testing.assert_allclose(found, means, rtol=1e-6)
+        np.testing.assert_allclose(norm.w.value, w, rtol=1e-6)
+    assert int(norm.steps.value) == 6
+    run(norm, Dict(w=Param(jnp.ones(0))), jnp.ones(0))
+    assert int(norm.steps.value) == 6
+
+
+def test_gradients_pass_through_what_iterations_share():
+    def add(m, c, x):
+        m.w.value = m.w.value * x
+        return c + m.w.value
+
+    def by_hand(w, xs):
+        total = 0.0
+        for x in xs:
+            w = w * x
+            total += w
+        return total
+
+    run = scan(add, in_axes=(None, Carry, 0), out_axes=Carry)
+    xs = jnp.array([2.0, 3.0, 4.0])
+    args = jnp.array(1.5), xs
+    found = jax.grad(lambda w, xs: run(Cell(w), 0.0, xs), (0, 1))(*args)
+    expected = jax.grad(by_hand, (0, 1))(*args)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
+
+
+def test_shared_variables_keep_their_type_and_are_not_made():
     m = Dict(layer=Cell(jnp.array(1.0)))
     before = mp.snapshot(m)
 
-    def write(m, x):
-        m.layer.w.value = x
+    def grow(m, x):
+        m.layer.w.value = jnp.stack([x, x])
 
     def make(m, x):
         m.layer.new = Param(x)
 
-    with pytest.raises(ValueError, match="wrote to the variable at '0/layer/w'"):
-        scan(write, in_axes=(None, 0), out_axes=0)(m, jnp.arange(3.0))
-
-    def count(m, c, x):
-        m.layer.steps.value = m.layer.steps.value + c
-        return c + 1
-
-    run = scan(count, in_axes=(None, Carry, 0), out_axes=Carry)
-    with pytest.raises(ValueError, match="wrote to the variable at '0/layer/steps'"):
-        run(m, 0, jnp.arange(3))
-    with pytest.raises(ValueError, match="wrote to the variable at '0/layer/steps'"):
-        jit(jax.grad(lambda x: run(Dict(layer=Cell(x)), 0, x) * x.sum()))(
-            jnp.arange(3.0)
-        )
+    with pytest.raises(TypeError, match=r"0/layer/w: float32\[\] -> float32\[2\]"):
+        scan(grow, in_axes=(None, 0), out_axes=0)(m, jnp.arange(3.0))
     with pytest.raises(ValueError, match="made the variable at '0/layer/new'"):
         scan(make, in_axes=(None, 0), out_axes=0)(m, jnp.arange(3.0))
     mp.assert_untouched(m, before)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_broadcast_variables_may_be_written_alike_by_all_iterations(compiled):
-    # The same mask for every layer, and the next call has another one.
+def test_a_shared_random_stream_gives_each_iteration_its_own_key():
     def noise(rngs, x):
         return x * jax.random.uniform(rngs.default())
 
-    def call(rngs, xs):
-        return scan(noise, in_axes=(None, 0), out_axes=0)(rngs, xs)
-
-    call = jit(call) if compiled else call
     rngs, by_hand = Rngs(0), Rngs(0)
-    for _ in range(2):
-        out = call(rngs, jnp.ones(3))
-        expected = jax.random.uniform(by_hand.default())
-        np.testing.assert_allclose(out, jnp.full(3, expected), rtol=1e-6)
-    assert int(rngs.default.count.value) == 2
-    call(rngs, jnp.ones(0))
-    assert int(rngs.default.count.value) == 2
+    out = scan(noise, in_axes=(None, 0), out_axes=0)(rngs, jnp.ones(3))
+    expected = [jax.random.uniform(by_hand.default()) for _ in range(3)]
+    np.testing.assert_allclose(out, jnp.stack(expected), rtol=1e-6)
+    assert int(rngs.default.count.value) == 3
 
 
 def test_carries_that_change_shape_or_dtype():

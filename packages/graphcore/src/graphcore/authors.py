@@ -23,6 +23,9 @@ from graphcore.boundary.settings import (
     setting_of,
     settings_of_leaves,
 )
+from graphcore.errors import path_text
+from graphcore.graphdef import definition_paths
+from graphcore.variable_impl import is_variable_type
 
 __all__ = [
     "UNSET",
@@ -37,14 +40,17 @@ __all__ = [
     "Written",
     "captured_objects",
     "check_mappings",
+    "definition_paths",
     "enter",
     "has_objects",
     "is_mapping",
     "is_object",
+    "is_variable_type",
     "key_path",
     "lifted",
     "map_settings",
     "mark_lifted",
+    "path_text",
     "plain_settings",
     "prefix_leaves",
     "setting_of",

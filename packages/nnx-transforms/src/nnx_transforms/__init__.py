@@ -36,7 +36,7 @@ from nnx_transforms.transforms.ahead_of_time import Compiled, Lowered, Traced
 from nnx_transforms.transforms.checkify import checkify
 from nnx_transforms.transforms.checkpoint import checkpoint, remat
 from nnx_transforms.transforms.closure_convert import closure_convert
-from nnx_transforms.transforms.cond import cond, fori_loop, switch, while_loop
+from nnx_transforms.transforms.cond import cond, switch
 from nnx_transforms.transforms.custom_gradient import custom_gradient
 from nnx_transforms.transforms.custom_jvp import custom_jvp
 from nnx_transforms.transforms.custom_vjp import custom_vjp
@@ -50,6 +50,7 @@ from nnx_transforms.transforms.scan import scan
 from nnx_transforms.transforms.shard_map import shard_map
 from nnx_transforms.transforms.split_inputs import merge_inputs, split_inputs
 from nnx_transforms.transforms.vmap import vmap
+from nnx_transforms.transforms.while_loop import fori_loop, while_loop
 
 __version__ = "1.0.0"
 

@@ -11,8 +11,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["resolve_kwargs"]
-
 _MISSING: Any = object()
 
 
@@ -116,6 +114,97 @@ def positions_of(
             elif parameter.kind is parameter.VAR_KEYWORD:
                 rest.update(given[parameter.name])
     return tuple(positions), rest
+
+
+class ChosenArguments:
+    """Arguments that are chosen by position or name, as JAX understands the two.
+
+    Args:
+        f: The function.
+        argnums: Positions, as JAX takes them: an integer, several, or None.
+        argnames: Names, likewise. If only one of the two is given, the other follows
+            from the signature.
+
+    Example:
+        >>> chosen = ChosenArguments(lambda a, b: None, 1, None)
+        >>> chosen.take((1, 2), {}), chosen.take((1,), {'b': 2})
+        (((1, None), {}, {1: 2}), ((1,), {}, {'b': 2}))
+    """
+
+    def __init__(self, f: Callable[..., Any], argnums: Any, argnames: Any) -> None:
+        numbers = _as_tuple(argnums, int)
+        names = _as_tuple(argnames, str)
+        try:
+            parameters = list(inspect.signature(f).parameters.values())
+        except (TypeError, ValueError):
+            parameters = []
+        positional = [
+            p.name
+            for p in parameters
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        if argnums is None and argnames is not None:
+            numbers = tuple(positional.index(n) for n in names if n in positional)
+        elif argnames is None and argnums is not None:
+            count = len(positional)
+            names = tuple(positional[i] for i in numbers if -count <= i < count)
+        self.numbers: tuple[int, ...] = tuple(sorted(numbers))
+        self.names: frozenset[str] = frozenset(names)
+
+    def __bool__(self) -> bool:
+        return bool(self.numbers or self.names)
+
+    def take(
+        self, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], dict[int | str, Any]]:
+        """Takes the chosen arguments out of a call.
+
+        Args:
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+
+        Returns:
+            The positional arguments with None in the place of those, the keyword
+            arguments without them, and those by position or name.
+        """
+        found: dict[int | str, Any] = {}
+        rest = [*args]
+        for number in self.numbers:
+            place = number if number >= 0 else number + len(args)
+            if 0 <= place < len(args):
+                found[place] = args[place]
+                rest[place] = None
+        if kwargs and not self.names.isdisjoint(kwargs):
+            found.update((k, kwargs[k]) for k in sorted(self.names & kwargs.keys()))
+            kwargs = {k: v for k, v in kwargs.items() if k not in found}
+        return tuple(rest), kwargs, found
+
+
+def _as_tuple(x: Any, kind: type[Any]) -> tuple[Any, ...]:
+    if x is None:
+        return ()
+    return (x,) if isinstance(x, kind) else tuple(x)
+
+
+def check_hashable(statics: Mapping[int | str, Any], name: str) -> None:
+    """Makes sure that static arguments can be told apart.
+
+    Args:
+        statics: The arguments by position or name.
+        name: What the function is called.
+
+    Raises:
+        ValueError: If one is not hashable, with its place.
+    """
+    for place, value in statics.items():
+        try:
+            hash(value)
+        except TypeError as error:
+            raise ValueError(
+                f"The static argument {place!r} of {name!r} is not hashable: {value!r} "
+                f"of type {type(value).__name__}. Compiled functions are looked up by "
+                "their static arguments: pass a hashable value, such as a tuple."
+            ) from error
 
 
 def _with_positions(f: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,7 +20,11 @@ from graphcore import (
     to_predicate,
 )
 from graphcore.errors import path_text
-from graphcore.filters import Predicate, filters_to_predicates
+from graphcore.filters import (
+    Predicate,
+    filters_to_predicates,
+    looks_at_no_value,
+)
 
 __all__ = ["Carry", "DiffState", "StateAxes", "StateSharding"]
 
@@ -75,6 +79,11 @@ class _ByFilter(PrefixMapping[Any]):
     def settings(self) -> tuple[Any, ...]:
         """The setting of each filter."""
         return self._settings
+
+    @property
+    def is_static(self) -> bool:
+        """Whether no filter looks at a value."""
+        return all(map(looks_at_no_value, self._predicates))
 
     def map_prefix(self, path: tuple[Any, ...], variable: Any) -> Any:
         """Returns the setting of one variable.

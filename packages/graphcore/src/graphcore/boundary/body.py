@@ -9,6 +9,7 @@ a function, finds what it has traced.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -24,7 +25,6 @@ from graphcore.boundary.settings import (
     UNSET,
     Settings,
     check_mappings,
-    place_text,
 )
 from graphcore.errors import path_text
 from graphcore.joint import Joint
@@ -40,7 +40,8 @@ class Structure:
         places: Where they are among the arguments.
         bound: The numbers of those that the function is bound to.
         first_places: For each root the path from the arguments to it: the position
-            or name of the argument first.
+            or name of the argument first; `("self",)` for one that only the function
+            is bound to.
         settings: The settings of roots, variables and output.
         statics: The static arguments by position or name.
     """
@@ -51,18 +52,6 @@ class Structure:
     first_places: tuple[Path, ...]
     settings: Settings
     statics: Mapping[Place, Any]
-
-    def variable_path(self, position: int) -> Path:
-        """The path of a variable from the arguments.
-
-        Args:
-            position: Its number among the variables.
-
-        Returns:
-            The path of its root, where that stands first, and from there.
-        """
-        number, *rest = self.joint.paths[position]
-        return (*self.first_places[number], *rest)
 
 
 class Body:
@@ -84,6 +73,10 @@ class Body:
     """
 
     key: Any = None
+    # What positional and other arguments are called in messages, in front of their
+    # position or name.
+    called: tuple[str | None, str | None] = (None, None)
+    out_called = "output"
 
     def __init__(
         self, callee: Callee, structure: Structure, options: Any, reference: Any
@@ -93,12 +86,27 @@ class Body:
         self.options = options
         self.keep: Collection[int] = ()
         self._reference = reference
+        self.first_places = [*map(self.shown, structure.first_places)]
         self.groups = structure.settings.groups()
         of_group: dict[Any, list[int]] = {setting: [] for setting in self.groups}
         for position, setting in enumerate(structure.settings.variables):
             of_group[setting].append(position)
         self._positions = list(of_group.values())
         self._order = [*chain.from_iterable(self._positions)]
+
+    # JAX shows in its messages where a function comes from, and what its arguments are
+    # called.
+
+    @property
+    def __wrapped__(self) -> Any:
+        return self._reference()
+
+    __signature__ = inspect.Signature(
+        [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            for name in ("variables", "args", "kwargs")
+        ]
+    )
 
     # Outside
 
@@ -166,7 +174,13 @@ class Body:
         Returns:
             What it left behind.
         """
-        inside = Inside(self.structure.joint, values)
+        return self.run_inside(Inside(self.structure.joint, values), args, kwargs)
+
+    def run_inside(
+        self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Left:
+        """Runs the function on inner objects; see `run`."""
+        args, kwargs = self.fill(inside, args, kwargs)
         return self.leave(inside, self.call(inside, args, kwargs))
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -174,13 +188,12 @@ class Body:
 
         Args:
             inside: The objects.
-            args: The other arguments, None in the place of objects.
-            kwargs: Likewise.
+            args: The positional arguments, with inner objects.
+            kwargs: The others.
 
         Returns:
             What it returns.
         """
-        args, kwargs = self.fill(inside, args, kwargs)
         return self.bind(inside)(*args, **kwargs)
 
     def fill(
@@ -228,6 +241,30 @@ class Body:
 
     # Messages
 
+    def shown(self, path: Path) -> Path:
+        """A path from the arguments, as messages have it.
+
+        Args:
+            path: As in `Structure.first_places`.
+
+        Returns:
+            The path, with what the arguments are called in front.
+        """
+        name = self.called[isinstance(path[0], str)]
+        return path if name is None or path == ("self",) else (name, *path)
+
+    def variable_path(self, position: int) -> Path:
+        """The path of a variable from the arguments, for messages.
+
+        Args:
+            position: Its number among the variables.
+
+        Returns:
+            The path of its root, where that stands first, and from there.
+        """
+        number, *rest = self.structure.joint.paths[position]
+        return (*self.first_places[number], *rest)
+
     def place(self, path: Path) -> str:
         """Where a variable is, for messages.
 
@@ -237,7 +274,32 @@ class Body:
         Returns:
             The path from the arguments or the output.
         """
-        return place_text(self.structure.first_places, path)
+        number, *rest = path
+        if number >= 0:
+            return path_text((*self.first_places[number], *rest))
+        return path_text((self.out_called if number == -1 else "detached", *rest))
+
+    def check_written(self, left: Left) -> None:
+        """Says which variable was written what JAX does not accept, if one was.
+
+        Args:
+            left: What the function left behind.
+
+        Raises:
+            TypeError: With the path.
+        """
+        for written in left.written:
+            for leaf in jax.tree.leaves(written.value):
+                try:
+                    jax.typeof(leaf)
+                except TypeError as error:
+                    kind = type(written.variable).__name__
+                    raise TypeError(
+                        f"The {kind} at {self.place(written.path)!r} was given a value "
+                        f"of type {type(leaf).__name__} inside {self.__name__!r}, "
+                        f"which JAX does not accept: {leaf!r}. Values of variables are "
+                        "arrays."
+                    ) from error
 
     def blame(self, values: Sequence[Any], error: BaseException, advice: str) -> None:
         """Says which variable holds what JAX does not accept, if one does.
@@ -255,7 +317,7 @@ class Body:
                 try:
                     jax.typeof(leaf)
                 except TypeError:
-                    where = path_text(self.structure.variable_path(position))
+                    where = path_text(self.variable_path(position))
                     raise TypeError(
                         f"The variable at {where!r} holds a value of type "
                         f"{type(leaf).__name__}, which JAX does not accept: {leaf!r}. "

@@ -74,14 +74,14 @@ def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[...
         f: The function that is transformed.
 
     Returns:
-        A decorator for a function `call(f, *args, **kwargs)`; it returns a function of
-        the other arguments.
+        A decorator for a function `call(f, /, *args, **kwargs)`; it returns a function
+        of the other arguments.
 
     Example:
         >>> from graphcore.authors import lifted
         >>> def twice(f):
         ...     @lifted(f)
-        ...     def call(f, *args):
+        ...     def call(f, /, *args):
         ...         return f(*args), f(*args)
         ...     return call
         >>> twice(abs)(-1), twice(abs).__name__

@@ -33,9 +33,11 @@ from graphcore.boundary.settings import (
     UNSET,
     Settings,
     check_mappings,
+    is_mapping,
     lasts,
     plain_settings,
     prefix_key,
+    prefix_leaves,
     setting_of,
     settings_of_leaves,
 )
@@ -92,7 +94,7 @@ class Entry:
 
     @property
     def values(self) -> tuple[list[list[Any]], tuple[Any, ...], dict[str, Any]]:
-        """What to run the body on: values, one list a setting, and the other arguments."""
+        """What to run the body on: values, one list a setting, and other arguments."""
         return self.body.grouped(self.raw), self.args, self.kwargs
 
     @property
@@ -156,7 +158,7 @@ def enter(
     kwargs_settings: Any = None,
     out_settings: Any = UNSET,
     statics: Mapping[Place, Any] = NOTHING,
-    make: Callable[..., Any] = Body,
+    make: Any = Body,
     options: Any = (),
     cache: dict[Any, Any] | None = None,
 ) -> Entry:
@@ -178,7 +180,8 @@ def enter(
         out_settings: A tree prefix of the output.
         statics: Static arguments by position or name. They are not in `args` and
             `kwargs`, or None there.
-        make: Makes the body: `Body`, or a subclass of it.
+        make: Makes the body: `Body`, or a subclass of it; or a tuple of these, one for
+            each function.
         options: Something hashable that the body depends on; `body.options`.
         cache: Where to keep bodies, if not with the function.
 
@@ -206,11 +209,10 @@ def enter(
         ([-0.0, -1.0, -2.0], [0.0, 1.0, 2.0])
     """
     functions = f if type(f) is tuple else (f,)
+    makers = make if type(make) is tuple else (make,) * len(functions)
     callees = [g if type(g) is Callee else Callee(g) for g in functions]
     plain, named, places, roots = separate(args, dict(kwargs))
-    bounds: list[tuple[int, ...]] = []
-    for callee in callees:
-        bounds.append(tuple([_number(x, roots) for x in callee.bound]))
+    bounds = [tuple([_number(x, roots) for x in callee.bound]) for callee in callees]
     joint, plans = joint_of(roots)
     check_traces(plans)
     has_settings = settings is not UNSET
@@ -226,7 +228,7 @@ def enter(
         out_settings,
     )
     resolved: Settings | None = None
-    key: Any = joint.definitions, places, make, options
+    key: Any = joint.definitions, places, options
     if statics:
         key += (tuple([(k, static_key(v)) for k, v in statics.items()]),)
     if has_settings or out_settings is not UNSET:
@@ -236,12 +238,14 @@ def enter(
             resolved = _resolve(entry, places, args, kwargs)
             key += (resolved.roots, resolved.variables)
     bodies: list[Any] = []
-    for callee, bound in zip(callees, bounds, strict=True):
+    for callee, bound, maker in zip(callees, bounds, makers, strict=True):
         known = cache
         if known is None:
             known = _bodies_of(callee.function)
         body = None
-        full = (key, bound) if cache is None else (key, bound, callee.function)
+        full = (key, bound, maker)
+        if cache is not None:
+            full += (callee.function,)
         if known is not None:
             try:
                 body = known.get(full)
@@ -261,7 +265,7 @@ def enter(
                 statics,
             )
             reference = _reference(callee.function, known is not None and cache is None)
-            body = make(callee, structure, options, reference)
+            body = maker(callee, structure, options, reference)
             body.key = full
             if known is not None:
                 body = _keep(known, full, body)
@@ -291,7 +295,9 @@ def _resolve(
     of_args, of_kwargs = entry._settings
     count = len(joint.variable_definitions)
     out = entry._out_settings
-    if of_args is UNSET:
+    if of_args is UNSET or (
+        not roots and not any(map(is_mapping, prefix_leaves(of_args)))
+    ):
         return Settings((UNSET,) * len(roots), (UNSET,) * count, out)
     tree = (tuple(args), dict(kwargs))
     prefix = (of_args, of_kwargs)

@@ -17,7 +17,7 @@ from graphcore.boundary.settings import (
 )
 from graphcore.build import Builder
 from graphcore.graphdef import GraphDef, NodeDef, VariableDef
-from graphcore.joint import Joint
+from graphcore.joint import Joint, joint_of
 from graphcore.owned import OwnedNode
 from graphcore.plans import different_trace
 from graphcore.prefixes import AliasCheck
@@ -59,6 +59,11 @@ class Inside:
             builder = Builder(leaves, self._objects, {})
             self.roots = [builder.build(d) for d in joint.definitions]
         self.variables = [self._objects[d.index] for d in definitions]
+
+    @classmethod
+    def empty(cls) -> Inside:
+        """No objects: whatever a function returns is new then."""
+        return cls(joint_of(())[0], ())
 
     def leave(
         self, out: Any, settings: Settings | None = None, keep: Collection[int] = ()

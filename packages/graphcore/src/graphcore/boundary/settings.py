@@ -7,14 +7,13 @@ all variables of an object or a `PrefixMapping`, which answers for each variable
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
 from graphcore.boundary.places import is_object
-from graphcore.errors import path_text
 from graphcore.prefixes import PrefixMapping, broadcast_prefix
 from graphcore.trails import Path
 
@@ -158,22 +157,6 @@ def check_mappings(prefix: Any, tree: Any, name: str) -> None:
                 f"stands at {name}{jax.tree_util.keystr(path)} is a "
                 f"{type(leaf).__name__}: give it a setting of its own."
             )
-
-
-def place_text(first_places: Sequence[Path], path: Path) -> str:
-    """Where a variable is, for messages.
-
-    Args:
-        first_places: The path of each root, where it stands first.
-        path: As in `Written`.
-
-    Returns:
-        The path from the arguments or the output.
-    """
-    number, *rest = path
-    if number < 0:
-        return path_text(("output" if number == -1 else "detached", *rest))
-    return path_text((*first_places[number], *rest))
 
 
 def plain_settings(prefix: Any, replacement: Any = None) -> Any:

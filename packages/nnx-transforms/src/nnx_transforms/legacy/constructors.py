@@ -26,7 +26,7 @@ from nnx_transforms.module import Module
 from nnx_transforms.transforms.checkpoint import remat
 from nnx_transforms.transforms.grad import grad
 from nnx_transforms.transforms.jit import jit
-from nnx_transforms.transforms.mapped_arguments import NO_METADATA
+from nnx_transforms.transforms.mapping import NO_METADATA
 
 __all__ = ["Grad", "Jit", "Pmap", "Remat", "Scan", "Vmap"]
 

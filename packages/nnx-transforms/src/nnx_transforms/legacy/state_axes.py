@@ -20,33 +20,28 @@ import numpy as np
 from graphcore import (
     All,
     Filter,
+    Static,
     broadcast_prefix,
     is_variable,
     iter_graph,
     to_predicate,
 )
-from graphcore.variable_impl import variable_impl
+from graphcore.authors import (
+    Callee,
+    is_object,
+    plain_settings,
+    setting_of,
+    take_objects,
+)
 from nnx_transforms.arguments import positions_of
+from nnx_transforms.atomic_writes import read_raw
 from nnx_transforms.prefixes import Carry, StateAxes
 from nnx_transforms.random_splits import split_rngs as with_split_rngs
 from nnx_transforms.rngs import RngState
-from nnx_transforms.transforms.lifting import (
-    Callee,
-    is_object,
-    prefix_of,
-    remove_objects,
-)
-from nnx_transforms.transforms.mapped_arguments import (
-    NO_METADATA,
-    axes_of_arguments,
-    updated_by,
-)
-from nnx_transforms.transforms.mapping import Static, is_axis, plain_prefix
+from nnx_transforms.transforms.mapping import NO_METADATA, axes_of_arguments, is_axis
 from nnx_transforms.transforms.pmap import pmap as pmap_by_axes
 from nnx_transforms.transforms.scan import scan as scan_by_axes
 from nnx_transforms.transforms.vmap import vmap as vmap_by_axes
-
-__all__ = ["ALL_STACKED", "construct_stacked", "pmap", "scan", "vmap"]
 
 _MISSING: Any = object()
 ALL_STACKED: Mapping[Any, Any] = MappingProxyType({...: 0})
@@ -187,29 +182,31 @@ def _mapped(
 
     def body(bound: Any, kwargs: dict[str, Any], *args: Any) -> Any:
         # Objects in the output leave on their own, with their own axes.
-        out = callee.on(bound)(*args, **kwargs)
-        plain, skeleton, objects = remove_objects(out)
-        return plain, objects, Static(skeleton)
+        out = callee.function(*bound, *args, **kwargs)
+        plain, places, objects = take_objects(out)
+        return plain, objects, Static(places)
 
     @functools.lru_cache(maxsize=_MAX_STRUCTURES)
     def transformed(structure: Any, axes: tuple[Any, ...]) -> Any:
         return transform(
             body,
             in_axes=(None, *structure.unflatten(axes)),
-            out_axes=(plain_prefix(out_axes), object_axes, None),
+            out_axes=(plain_settings(out_axes), object_axes, None),
         )
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        *axes, _ = axes_of_arguments(name, _as_tuple(in_axes), args)
+        axes = [*axes_of_arguments(name, _as_tuple(in_axes), args)]
         given = (kwargs, *args)
         all_axes = _with_objects((in_axes_kwargs, *axes), given, object_axes)
         leaves, structure = jax.tree.flatten(all_axes, is_leaf=lambda p: p is None)
         function = transformed(structure, tuple(leaves))
         with _split("axis_size", given, all_axes, axis_size, split_rngs):
-            plain, objects, skeleton = function(list(callee.bound), *given)
-        return skeleton.value.fill(plain, objects)
+            plain, objects, places = function(list(callee.bound), *given)
+        return places.value.fill(plain, objects)
 
-    return functools.update_wrapper(wrapper, f, updated=updated_by(f))
+    return functools.update_wrapper(
+        wrapper, f, updated=() if is_object(f) else functools.WRAPPER_UPDATES
+    )
 
 
 def construct_stacked(
@@ -237,10 +234,10 @@ def construct_stacked(
         The module.
     """
     given = tuple(init_args), dict(init_kwargs)
-    plain, skeleton, objects = remove_objects(given)
+    plain, places, objects = take_objects(given)
 
     def make(*objects: Any) -> Any:
-        args, kwargs = skeleton.fill(plain, objects)
+        args, kwargs = places.fill(plain, objects)
         return module_constructor(*args, **kwargs)
 
     stacked = {
@@ -338,7 +335,7 @@ def scan(
     def body(
         carry: Any, bound: Any, kwargs: dict[str, Any], *rest: Any
     ) -> tuple[Any, Any]:
-        function = callee.on(bound)
+        function = functools.partial(callee.function, *bound)
         if carry_argnum is None:
             out = function(*rest, **kwargs)
             return (), out if scan_output else None
@@ -363,7 +360,7 @@ def scan(
                     f"{len(args)} positional arguments: choose another `carry_argnum`, "
                     "or None."
                 )
-        *axes, _ = axes_of_arguments("scan", _as_tuple(in_axes), args)
+        axes = [*axes_of_arguments("scan", _as_tuple(in_axes), args)]
         rest = list(args)
         carry: Any = ()
         if carry_argnum is not None:
@@ -386,7 +383,9 @@ def scan(
             return out
         return (carry, out) if scan_output else carry
 
-    return functools.update_wrapper(wrapper, f, updated=updated_by(f))
+    return functools.update_wrapper(
+        wrapper, f, updated=() if is_object(f) else functools.WRAPPER_UPDATES
+    )
 
 
 def _as_tuple(in_axes: Any) -> Any:
@@ -465,7 +464,7 @@ def _sizes(tree: Any, axes: Any) -> Iterator[int]:
         pairs = [(prefix, leaf)]
         if is_object(leaf):
             pairs = [
-                (prefix_of(prefix, path, v), variable_impl(type(v)).get_value(v))
+                (setting_of(prefix, path, v), read_raw(v))
                 for path, v in iter_graph(leaf)
                 if is_variable(v) and not isinstance(v, RngState)
             ]

@@ -10,42 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import jax
 
-from graphcore.comparison import definition_differences
-from graphcore.errors import path_text
-from graphcore.graphdef import (
-    Attribute,
+from graphcore import (
     GraphDef,
     LeafAttribute,
     NodeDef,
     NodeRef,
     SubGraphAttribute,
     VariableDef,
+    diff,
+)
+from graphcore.authors import (
+    Body,
+    Change,
+    Places,
     definition_paths,
-)
-from graphcore.variable_impl import is_variable_type, variable_impl
-from nnx_transforms.transforms.lifting import (
-    Inputs,
-    Inside,
-    Left,
-    Outcome,
-    Path,
-    Skeleton,
+    is_variable_type,
     key_path,
+    path_text,
 )
 
-__all__ = [
-    "Description",
-    "check_unchanged",
-    "describe_inputs",
-    "describe_left",
-    "fail",
-    "merge_outcomes",
-]
-
+Path: TypeAlias = tuple[Any, ...]
 _MAX_LINES = 10
 
 
@@ -58,14 +46,12 @@ class Description:
         origins: For the index in it of each object that was given, where it stood.
         avals: The abstract values of the variables, by index.
         tree: The pytree without objects, abstract values in the place of arrays.
-        outcome: What the run did; None if this describes what it was given.
     """
 
     graph: GraphDef[Any]
     origins: dict[int, str]
     avals: dict[int, Any]
     tree: Any
-    outcome: Outcome | None = None
 
     def check_graph(self, other: Description, message: str) -> None:
         """Checks that the same objects stand in the same structure.
@@ -78,7 +64,7 @@ class Description:
             ValueError: If they differ, with the paths.
         """
         if self.graph != other.graph:
-            found = definition_differences(self.graph, other.graph)
+            found = diff(self.graph, other.graph)
             fail(ValueError, message, [str(d) for d in found])
         if self.origins != other.origins:
             fail(ValueError, message, list(self._rewired(other)))
@@ -132,121 +118,123 @@ class Description:
                         ) from error
 
 
-def describe_inputs(inputs: Inputs, values: Sequence[Any], plain: Any) -> Description:
+def describe_given(
+    body: Body, values: Sequence[Any], args: Any, places: Places
+) -> Description:
     """Describes what the body of a loop is given as if it had left it.
 
     Args:
-        inputs: What the loop was given.
+        body: The function.
         values: The values of the variables in this iteration.
-        plain: The arguments without objects in this iteration.
+        args: What is carried, without objects.
+        places: Where the objects are in that.
 
     Returns:
         Its description.
     """
-    definitions = inputs.joint.definitions
-    references = [_reference(d) for d in definitions]
-    variables = zip(inputs.joint.variable_definitions, values, strict=True)
+    joint = body.structure.joint
+    references = [_reference(d) for d in joint.definitions]
+    variables = zip(joint.variable_definitions, values, strict=True)
     return Description(
-        _graph(inputs, definitions, [], inputs.skeleton, references),
-        _places(inputs),
+        _graph(body, joint.definitions, [], places, references),
+        _origins(body),
         {definition.index: _abstract(value) for definition, value in variables},
-        _abstract(plain),
+        _abstract({body.out_called: args}),
     )
 
 
-def describe_left(inputs: Inputs, inside: Inside, left: Left) -> Description:
+def describe_left(
+    body: Body,
+    change: Change,
+    values: Sequence[Any],
+    new: Sequence[Any],
+    out: Any,
+) -> Description:
     """Describes what a function left behind.
 
     Args:
-        inputs: What it was given.
-        inside: The objects that it ran on.
-        left: What it left; the output is the only entry of a dict.
+        body: The function.
+        change: What it did.
+        values: For each variable of the inputs the value that it has now.
+        new: The values of those that it made, in order.
+        out: What it returned, without objects; arrays may be abstract.
 
     Returns:
         Its description.
     """
-    outcome = left.outcome
-    definitions = outcome.definitions or inputs.joint.definitions
-    places = _places(inputs)
-    origins = {new: places[old] for new, old in outcome.mapping}
+    definitions = change.definitions or body.structure.joint.definitions
+    given = _origins(body)
+    origins = {new_index: given[old] for new_index, old in change.mapping}
     detached = [
         (f"{origins[definition.index]} (removed)", definition)
-        for definition in outcome.detached
+        for definition in change.detached
         if isinstance(definition, NodeDef | VariableDef)
     ]
-    new_index = {old: new for new, old in outcome.mapping}
-    variables = zip(inputs.joint.variable_definitions, inside.variables, strict=True)
-    avals = {
-        new_index[definition.index]: _abstract(
-            variable_impl(type(variable)).get_value(variable)
-        )
-        for definition, variable in variables
-    }
-    avals.update((w.index, _abstract(w.value)) for w in left.written)
-    return Description(
-        _graph(inputs, definitions, detached, outcome.skeleton, outcome.returned),
-        origins,
-        avals,
-        _abstract(left.tree),
-        outcome,
-    )
+    new_index = {old: new for new, old in change.mapping}
+    variables = zip(body.structure.joint.variable_definitions, values, strict=True)
+    avals = {new_index[d.index]: _abstract(value) for d, value in variables}
+    pairs = zip(change.positions, change.indices, strict=True)
+    made = [index for position, index in pairs if position is None]
+    avals.update(zip(made, map(_abstract, new), strict=True))
+    graph = _graph(body, definitions, detached, change.places, change.returned)
+    return Description(graph, origins, avals, _abstract({body.out_called: out}))
 
 
-def check_unchanged(inputs: Inputs, outcome: Outcome, message: str) -> None:
+def check_unchanged(body: Body, change: Change, message: str) -> None:
     """Checks that a function left the structure of its objects alone.
 
     Args:
-        inputs: What it was given.
-        outcome: What it did to the structure.
+        body: The function.
+        change: What it did.
         message: What to say otherwise; a list of differences follows.
 
     Raises:
         ValueError: If it did not, with the paths.
     """
-    if outcome.definitions is None:
+    if change.definitions is None:
         return
-    nothing = Skeleton(jax.tree.structure(None), ())
-    places = _places(inputs)
+    nothing = Places(jax.tree.structure(None), ())
+    origins = _origins(body)
     before, after = (
         Description(
-            _graph(inputs, definitions, [], nothing, ()),
-            {new: places[old] for new, old in mapping},
+            _graph(body, definitions, [], nothing, ()),
+            {new: origins[old] for new, old in mapping},
             {},
             None,
         )
         for definitions, mapping in (
-            (inputs.joint.definitions, [(i, i) for i in places]),
-            (outcome.definitions, outcome.mapping),
+            (body.structure.joint.definitions, [(i, i) for i in origins]),
+            (change.definitions, change.mapping),
         )
     )
     before.check_graph(after, message)
 
 
-def merge_outcomes(inputs: Inputs, outcomes: Sequence[Outcome]) -> Outcome:
-    """Combines the outcomes of runs that agree but may have written other variables.
+def merged_change(body: Body, changes: Sequence[Change]) -> Change:
+    """Combines the changes of runs that agree but may have written other variables.
 
     Args:
-        inputs: What the runs were given.
-        outcomes: At least one.
+        body: Any of them.
+        changes: At least one.
 
     Returns:
-        An outcome whose values are those of the inputs' variables that any run wrote,
+        A change whose values are those of the inputs' variables that any run wrote,
         in order, and then those of the new variables.
     """
-    last = outcomes[-1]
-    written = sorted({p for o in outcomes for p in o.positions if p is not None})
+    last = changes[-1]
+    written = sorted({p for c in changes for p in c.positions if p is not None})
     pairs = zip(last.positions, last.indices, strict=True)
     new = [index for position, index in pairs if position is None]
     new_index = {old: new for new, old in last.mapping}
-    definitions = inputs.joint.variable_definitions
-    return Outcome(
+    definitions = body.structure.joint.variable_definitions
+    return Change(
         positions=(*written, *(None for _ in new)),
         indices=(*(new_index[definitions[p].index] for p in written), *new),
         definitions=last.definitions,
         detached=last.detached,
         returned=last.returned,
         mapping=last.mapping,
-        skeleton=last.skeleton,
+        places=last.places,
     )
 
 
@@ -271,48 +259,52 @@ def _origin(place: str | None) -> str:
     return "a new object" if place is None else f"what stood at {place}"
 
 
-def _names(inputs: Inputs) -> list[str]:
+def _names(body: Body) -> list[str]:
     """What the roots are called: by the place where each stands first."""
-    names = {id(x): path_text(path) for path, x, _ in reversed(inputs.spots)}
     return [
-        names.get(id(root), f"self ({type(root).__name__})") for root in inputs.roots
+        f"self ({definition.type.__name__})" if place == ("self",) else path_text(place)
+        for place, definition in zip(
+            body.first_places, body.structure.joint.definitions, strict=True
+        )
     ]
 
 
-def _places(inputs: Inputs) -> dict[int, str]:
+def _origins(body: Body) -> dict[int, str]:
     """The path of each object of the inputs, by index."""
     return {
         item.index: path_text((name, *path))
-        for name, root in zip(_names(inputs), inputs.joint.definitions, strict=True)
+        for name, root in zip(
+            _names(body), body.structure.joint.definitions, strict=True
+        )
         for path, item in definition_paths(root)
         if isinstance(item, NodeDef | VariableDef) and item.index != -1
     }
 
 
 def _graph(
-    inputs: Inputs,
+    body: Body,
     definitions: Sequence[GraphDef[Any]],
     detached: Sequence[tuple[str, GraphDef[Any]]],
-    skeleton: Skeleton,
+    places: Places,
     returned: Sequence[GraphDef[Any]],
 ) -> GraphDef[Any]:
     """Roots, removed and returned objects as the children of one node."""
-    children = [*zip(_names(inputs), definitions, strict=True), *detached]
-    count = skeleton.structure.num_leaves
-    numbered = jax.tree.unflatten(skeleton.structure, range(count))
+    children = [*zip(_names(body), definitions, strict=True), *detached]
+    count = places.structure.num_leaves
+    numbered = jax.tree.unflatten(places.structure, range(count))
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
     seen: set[int] = set()
-    for position, number in skeleton.spots:
+    for position, number in places.spots:
         definition = returned[number]
         if number in seen:
             definition = _reference(definition)
         seen.add(number)
-        place = path_text(("returned", *key_path(paths[position])[1:]))
+        place = path_text(("returned", *key_path(paths[position])))
         children.append((place, definition))
     return NodeDef(tuple, -1, tuple(_attribute(*child) for child in children))
 
 
-def _attribute(key: str, definition: Any) -> Attribute:
+def _attribute(key: str, definition: Any) -> LeafAttribute | SubGraphAttribute:
     if is_variable_type(definition.type):
         return LeafAttribute(key, definition)
     return SubGraphAttribute(key, definition)

@@ -12,30 +12,17 @@ from typing import Any, TypeAlias
 
 import jax
 
-from graphcore import RefMap
-from graphcore.comparison import definition_differences
-from graphcore.errors import path_text
-from graphcore.graphdef import GraphDef
-from graphcore.trails import path_of
-from graphcore.walk import Visit, walk
-from nnx_transforms.prefixes import Carry, StateAxes
-from nnx_transforms.transforms.lifting import Inputs, is_object, key_path
-from nnx_transforms.transforms.mapping import (
-    is_axis,
+from graphcore import RefMap, diff, graphdef, iter_graph
+from graphcore.authors import (
+    Body,
     is_mapping,
-    place_text,
+    is_object,
+    key_path,
+    path_text,
     prefix_leaves,
 )
-
-__all__ = [
-    "CarriedGraph",
-    "CarryPlace",
-    "carry_place",
-    "check_carried_objects",
-    "check_scan_axes",
-    "put_carry",
-    "take_carry",
-]
+from nnx_transforms.prefixes import Carry, StateAxes
+from nnx_transforms.transforms.mapping import is_axis
 
 CarryPlace: TypeAlias = tuple[int, ...] | None
 """Where the carry is: `()` if it is the whole, `(k,)` for entry `k`, None without."""
@@ -97,16 +84,16 @@ def check_scan_axes(in_axes: Any, out_axes: Any) -> tuple[CarryPlace, CarryPlace
             f"Got in_axes={in_axes!r} and out_axes={out_axes!r}."
         )
     for name, axes in (("in_axes", in_axes), ("out_axes", out_axes)):
-        for leaf in jax.tree.leaves(axes, is_leaf=is_mapping):
-            for setting in prefix_leaves(leaf):
+        for leaf in prefix_leaves(axes):
+            for setting in _settings(leaf):
                 known = setting is None or setting is Carry or is_axis(setting)
                 if not known or (is_mapping(leaf) and not isinstance(leaf, StateAxes)):
                     raise TypeError(
                         f"scan's {name} takes integers, None, Carry, or a StateAxes of "
                         f"these, but got {leaf!r}."
                     )
-    for leaf in jax.tree.leaves(out_axes, is_leaf=lambda p: p is None or is_mapping(p)):
-        settings = prefix_leaves(leaf)
+    for leaf in prefix_leaves(out_axes):
+        settings = _settings(leaf)
         if None in settings:
             raise ValueError(
                 f"Cannot broadcast output state: out_axes={out_axes!r} has None, but "
@@ -118,6 +105,11 @@ def check_scan_axes(in_axes: Any, out_axes: Any) -> tuple[CarryPlace, CarryPlace
                 "is carried must come in first. Carry the object as a whole."
             )
     return places
+
+
+def _settings(leaf: Any) -> Sequence[Any]:
+    """The settings that one leaf of a tree prefix stands for."""
+    return leaf.settings if is_mapping(leaf) else (leaf,)
 
 
 def take_carry(tree: Any, place: CarryPlace) -> tuple[Any, Any]:
@@ -186,19 +178,20 @@ class CarriedGraph:
     """The structure of the objects of which something is carried.
 
     Args:
-        inputs: The arguments.
-        roots: The inner objects that stand for them.
+        body: The function of one iteration.
+        roots: The inner objects that it runs on.
     """
 
-    def __init__(self, inputs: Inputs, roots: Sequence[Any]) -> None:
-        self._inputs = inputs
-        settings: list[list[Any]] = [[prefix] for prefix in inputs.root_prefixes]
-        for (number, *_), prefix in zip(
-            inputs.joint.paths, inputs.prefixes, strict=True
+    def __init__(self, body: Body, roots: Sequence[Any]) -> None:
+        self._body = body
+        self._settings = body.structure.settings.variables
+        found: list[list[Any]] = [[s] for s in body.structure.settings.roots]
+        for (number, *_), setting in zip(
+            body.structure.joint.paths, self._settings, strict=True
         ):
-            settings[number].append(prefix)
-        carried = [n for n, found in enumerate(settings) if Carry in found]
-        scanned = {n for n, found in enumerate(settings) if any(map(is_axis, found))}
+            found[number].append(setting)
+        carried = [n for n, settings in enumerate(found) if Carry in settings]
+        scanned = {n for n, settings in enumerate(found) if any(map(is_axis, settings))}
         # Where something is scanned, each iteration has nodes of its own, and only the
         # carried variables must stay where they are.
         self._whole = _Part(roots, [n for n in carried if n not in scanned])
@@ -213,21 +206,20 @@ class CarriedGraph:
         Raises:
             ValueError: If the structure changed, with the path.
         """
-        part, after = self._whole, _Walked(self._whole.roots)
-        if part.before.definition != after.definition:
-            (change, *_) = definition_differences(
-                part.before.definition, after.definition
-            )
+        part, definition = self._whole, graphdef(self._whole.roots)
+        if part.definition != definition:
+            (change, *_) = diff(part.definition, definition)
             raise self._changed(part, change.path, str(change).partition(": ")[2])
-        for old, new in zip(part.before.paths, after.paths, strict=True):
+        paths = _paths(part.roots)
+        for old, new in zip(part.paths, paths, strict=True):
             if old is not new:
                 how = f"another {type(new).__name__} stands there"
-                raise self._changed(part, after.paths[new], how)
-        part, after = self._mixed, _Walked(self._mixed.roots)
-        for variable, prefix in zip(variables, self._inputs.prefixes, strict=True):
-            path = part.before.paths.get(variable)
-            if prefix is Carry and path is not None:
-                found = after.paths.get(variable)
+                raise self._changed(part, paths[new], how)
+        part, paths = self._mixed, _paths(self._mixed.roots)
+        for variable, setting in zip(variables, self._settings, strict=True):
+            path = part.paths.get(variable)
+            if setting is Carry and path is not None:
+                found = paths.get(variable)
                 if found is None:
                     raise self._changed(part, path, "the variable is gone")
                 if found != path:
@@ -235,7 +227,7 @@ class CarriedGraph:
                     raise self._changed(part, path, how)
 
     def _place(self, part: _Part, path: tuple[Any, ...]) -> str:
-        return place_text(self._inputs, (part.numbers[path[0]], *path[1:]))
+        return self._body.place((part.numbers[path[0]], *path[1:]))
 
     def _changed(self, part: _Part, path: tuple[Any, ...], how: str) -> ValueError:
         return ValueError(
@@ -247,23 +239,15 @@ class CarriedGraph:
 
 
 class _Part:
-    """Some of the roots."""
+    """Some of the roots, as they were."""
 
     def __init__(self, roots: Sequence[Any], numbers: list[int]) -> None:
         self.numbers = numbers
         self.roots = tuple(roots[n] for n in numbers)
-        self.before = _Walked(self.roots)
+        self.definition = graphdef(self.roots)
+        self.paths = _paths(self.roots)
 
 
-class _Walked:
-    """The definition of several roots, and all objects with their first paths."""
-
-    def __init__(self, roots: tuple[Any, ...]) -> None:
-        refs: RefMap[Any, int] = RefMap()
-        visit = Visit()
-        self.definition: GraphDef[Any] = walk(roots, refs, visit)
-        paths = {id(x): path_of(trail) for trail, x in visit.nodes}
-        paths.update((id(leaf.variable), leaf.path) for leaf in visit.leaves)
-        self.paths: RefMap[Any, tuple[Any, ...]] = RefMap(
-            (x, paths[id(x)]) for x in refs
-        )
+def _paths(roots: tuple[Any, ...]) -> RefMap[Any, tuple[Any, ...]]:
+    """The first path of each graph node and variable, in the order of a visit."""
+    return RefMap((x, path) for path, x in iter_graph(roots) if is_object(x))

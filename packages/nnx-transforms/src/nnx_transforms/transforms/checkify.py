@@ -10,18 +10,14 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import checkify as jax_checkify
 
-from graphcore.errors import path_text
+from graphcore.authors import Body, Change, Entry, enter, lifted, path_text
+from nnx_transforms.decorators import optional_function
 from nnx_transforms.transforms.agreement import check_unchanged
-from nnx_transforms.transforms.lifting import Callee, Inputs, Outcome, take
-from nnx_transforms.transforms.mapped_arguments import updated_by
-
-__all__ = ["checkify"]
-
-_MISSING: Any = object()
 
 
+@optional_function
 def checkify(
-    f: Callable[..., Any] = _MISSING,
+    f: Callable[..., Any],
     errors: frozenset[Any] = jax_checkify.user_checks,
 ) -> Any:
     """Turns the checks in a function of live objects into an error that it returns.
@@ -61,31 +57,23 @@ def checkify(
         >>> error.get().partition(' at')[0], float(total.value)
         ('division by zero', 0.5)
     """
-    if f is _MISSING:
-        return functools.partial(checkify, errors=errors)
-    callee = Callee(f)
 
-    @functools.wraps(f, updated=updated_by(f))
-    def wrapper(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        given = {"args": args, "kwargs": kwargs}
-        inputs = take(given, bound=callee.bound)
-
-        @functools.wraps(f, updated=())
-        def pure(values: Any, plain: Any) -> Any:
-            inside, function, inner = inputs.enter(callee, values, plain)
-            left = inside.leave(function(*inner["args"], **inner["kwargs"]))
-            return left.values(), left.tree, left.outcome
-
-        error, (values, tree, outcome) = jax_checkify.checkify(pure, errors)(
-            inputs.values(), inputs.plain
-        )
+    @lifted(f)
+    def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        entry = enter(f, args, kwargs, make=_Body)
+        checked = jax_checkify.checkify(entry.body, errors)
+        error, ((values,), out, change) = checked(*entry.values)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(error)):
-            values = _select(inputs, outcome, _has_failed(error), values)
+            values = _select(entry, change, _has_failed(error), values)
         elif error.get_exception() is not None:
-            return error, inputs.discard(outcome, values, tree)
-        return error, inputs.publish(outcome, values, tree)
+            return error, entry.discard([values], out, change)
+        return error, entry.commit([values], out, change)
 
-    return wrapper
+    return call
+
+
+class _Body(Body):
+    called = ("args", "kwargs")
 
 
 def _has_failed(error: Any) -> Any:
@@ -99,19 +87,19 @@ def _has_failed(error: Any) -> Any:
 
 
 def _select(
-    inputs: Inputs, outcome: Outcome, failed: Any, values: Sequence[Any]
+    entry: Entry, change: Change, failed: Any, values: Sequence[Any]
 ) -> list[Any]:
     """The old values of the written variables if a check failed, else the new."""
     check_unchanged(
-        inputs,
-        outcome,
+        entry.body,
+        change,
         "A checked function inside another transformation may not change the structure "
         "of its objects: it is not known yet whether a check fails. It changes "
         "(before -> after):",
     )
-    old = inputs.values()
+    old, path = entry.raw, entry.body.variable_path
     selected: list[Any] = []
-    for position, value in zip(outcome.positions, values, strict=True):
+    for position, value in zip(change.positions, values, strict=True):
         if position is None:  # in a new object, which nobody has unless it is returned
             selected.append(value)
             continue
@@ -120,7 +108,7 @@ def _select(
         structures = [jax.tree.structure(x) for x in (old[position], value)]
         if types[0] != types[1] or structures[0] != structures[1]:
             raise TypeError(
-                f"The variable at {path_text(inputs.variable_path(position))!r} holds "
+                f"The variable at {path_text(path(position))!r} holds "
                 f"{_text(types[1])} after the checked call, expected {_text(types[0])}"
                 " as before: it is not known yet whether a check fails, so one of "
                 "the two values is selected when the program runs."

@@ -7,30 +7,14 @@ from typing import Any
 
 import jax
 
-from graphcore import RefMap
-from graphcore.build import Builder
-from graphcore.graphdef import GraphDef
-from graphcore.walk import Visit, walk
-from nnx_transforms.transforms.lifting import Callee, Skeleton, remove_objects, take
-
-__all__ = ["eval_shape"]
+from graphcore.authors import Body, Inside, Left, enter
 
 
-class _Returned:
-    """The objects that a function returned, without their values."""
+class _Body(Body):
+    """The function without what it does to its arguments."""
 
-    def __init__(
-        self,
-        definitions: tuple[GraphDef[Any], ...],
-        indices: tuple[int, ...],
-        skeleton: Skeleton,
-    ) -> None:
-        self.definitions = definitions
-        self.indices = indices
-        self.skeleton = skeleton
-
-
-jax.tree_util.register_static(_Returned)
+    def leave(self, inside: Inside, out: Any) -> Left:
+        return Inside.empty().leave(out)
 
 
 def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -57,30 +41,6 @@ def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         >>> model.kernel.value
         ShapeDtypeStruct(shape=(2, 3), dtype=float32)
     """
-    callee = Callee(f)
-    inputs = take((args, kwargs), bound=callee.bound)
-
-    def pure(values: list[Any], plain: Any) -> Any:
-        _, function, (inner_args, inner_kwargs) = inputs.enter(callee, values, plain)
-        out = function(*inner_args, **inner_kwargs)
-        tree, skeleton, returned = remove_objects(out)
-        refs: RefMap[Any, int] = RefMap()
-        visit = Visit()
-        definitions = tuple(walk(x, refs, visit) for x in returned)
-        leaves = visit.leaves
-        return (
-            [leaf.impl.get_value(leaf.variable) for leaf in leaves],
-            tree,
-            _Returned(
-                definitions, tuple(leaf.definition.index for leaf in leaves), skeleton
-            ),
-        )
-
-    values, tree, returned = jax.eval_shape(pure, inputs.values(), inputs.plain)
-    leaves = {
-        index: (value, None)
-        for index, value in zip(returned.indices, values, strict=True)
-    }
-    builder = Builder(leaves, {}, {})
-    objects = [builder.build(definition) for definition in returned.definitions]
-    return returned.skeleton.fill(tree, objects)
+    entry = enter(f, args, kwargs, make=_Body)
+    (values,), out, change = jax.eval_shape(entry.body, *entry.values)
+    return entry.discard([values], out, change)

@@ -1,4 +1,4 @@
-"""What mapping transformations share: values in groups, one a setting.
+"""What transformations share that map a function over an axis.
 
 A mapped function leaves variables with different settings: axes for `vmap` and `scan`,
 partition specs for `shard_map`. JAX wants to know them before it runs the function,
@@ -8,46 +8,30 @@ known beforehand, though, so values leave in one list a setting.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
-from graphcore import PrefixMapping, broadcast_prefix
-from graphcore.errors import path_text
-from nnx_transforms.metadata_axes import PARTITION_NAME, add_axis, remove_axis
-from nnx_transforms.transforms.lifting import (
-    Callee,
-    Inputs,
+from graphcore.authors import (
+    Body,
     Inside,
     Left,
-    Outcome,
-    Path,
-    is_object,
-    remove_prefixes,
+    has_objects,
+    is_mapping,
+    prefix_leaves,
 )
+from nnx_transforms.arguments import positions_of
+from nnx_transforms.metadata_axes import PARTITION_NAME, add_axis, remove_axis
+from nnx_transforms.prefixes import StateAxes
 
-__all__ = [
-    "MappedBody",
-    "Note",
-    "Static",
-    "check_plain_prefix",
-    "is_axis",
-    "is_mapping",
-    "place_text",
-    "plain_prefix",
-    "prefix_leaves",
-    "without_objects",
-]
+Path: TypeAlias = tuple[Any, ...]
 
-
-def is_mapping(prefix: Any) -> bool:
-    """Whether a prefix answers for each variable."""
-    return isinstance(prefix, PrefixMapping)
+NO_METADATA: Mapping[str, Any] = MappingProxyType({})
 
 
 def is_axis(setting: Any) -> bool:
@@ -55,93 +39,9 @@ def is_axis(setting: Any) -> bool:
     return isinstance(setting, int) and not isinstance(setting, bool)
 
 
-def prefix_leaves(prefix: Any, is_leaf: Callable[[Any], bool] = is_mapping) -> Any:
-    """The settings in a tree prefix, None and those of mappings among them."""
-    found: list[Any] = []
-    for leaf in jax.tree.leaves(prefix, is_leaf=lambda p: p is None or is_leaf(p)):
-        found += leaf.settings if is_mapping(leaf) else [leaf]
-    return found
-
-
-def plain_prefix(prefix: Any) -> Any:
-    """A tree prefix for the pytree without objects."""
-    return remove_prefixes(prefix, is_mapping)
-
-
-def check_plain_prefix(prefix: Any, tree: Any, name: str) -> None:
-    """Makes sure that mappings from filters stand for objects only.
-
-    Args:
-        prefix: A tree prefix.
-        tree: The pytree with objects.
-        name: What the pytree is called.
-
-    Raises:
-        ValueError: If a mapping stands for an array, with the path.
-    """
-    leaves = jax.tree.leaves(prefix, is_leaf=lambda p: p is None or is_mapping(p))
-    if not any(is_mapping(leaf) for leaf in leaves):
-        return
-    per_leaf = broadcast_prefix(
-        prefix,
-        tree,
-        prefix_is_leaf=lambda p: p is None or is_mapping(p),
-        tree_is_leaf=is_object,
-    )
-    pairs = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)[0]
-    for (path, leaf), found in zip(pairs, per_leaf, strict=True):
-        if is_mapping(found) and not is_object(leaf):
-            raise ValueError(
-                f"{found!r} says what happens to the variables of an object, but what "
-                f"stands at {name}{jax.tree_util.keystr(path)} is a "
-                f"{type(leaf).__name__}: give it a setting of its own."
-            )
-
-
-def place_text(inputs: Inputs, path: Path) -> str:
-    """Where a variable is, for messages.
-
-    Args:
-        inputs: The arguments of the call.
-        path: As in `Written`.
-
-    Returns:
-        The path from the arguments or the output.
-    """
-    number, *rest = path
-    if number < 0:
-        return path_text(("output" if number == -1 else "detached", *rest))
-    for (place, _, _), (_, spot) in zip(
-        inputs.spots, inputs.skeleton.spots, strict=True
-    ):
-        if spot == number:
-            return path_text((*place, *rest))
-    return path_text(("self", *rest))
-
-
-def without_objects(inputs: Inputs) -> Inputs:
-    """What is known of arguments, without the arguments themselves."""
-    return dataclasses.replace(
-        inputs,
-        plain=None,
-        roots=[],
-        plans=[],
-        spots=[(path, None, prefix) for path, _, prefix in inputs.spots],
-    )
-
-
-@dataclass(frozen=True)
-class Static:
-    """An argument that is part of the structure of the arguments.
-
-    Args:
-        value: Anything hashable.
-    """
-
-    value: Any
-
-
-jax.tree_util.register_static(Static)
+def metadata_key(transform_metadata: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a transformation tells variables, in a form that bodies are found by."""
+    return tuple(sorted(transform_metadata.items()))
 
 
 @dataclass(frozen=True)
@@ -150,152 +50,84 @@ class Note:
 
     Args:
         path: Where it is, as in `Written`.
-        prefix: Its setting.
+        setting: Its setting.
         rank: The least number of axes of an array in its value.
         varying: The mesh axes over which its value varies, where JAX tells.
     """
 
     path: Path
-    prefix: Any
+    setting: Any
     rank: int
     varying: frozenset[Any]
 
 
-class MappedBody:
-    """The user's function between the objects' values on the way in and out.
+class _Progress(threading.local):
+    """How far the last run of a body came, in this thread."""
 
-    Args:
-        callee: The function.
-        inputs: Its arguments; only their structure is used.
-        out_prefix: The prefix of its output.
-        transform_metadata: What to tell variables about a mapped axis.
-        keep: Variables that count as written in any case.
+    entered = False
+    notes: Sequence[Note] | None = None
+    returns_objects = False
+    changed: Sequence[str] = ()
 
-    Attributes:
-        settings: The distinct settings with which values can leave.
-        notes: What the function wrote when it last returned; None before.
-        returns_objects: Whether objects were in the output then.
+
+class MappedBody(Body):
+    """The function of one index.
+
+    Its options are those of `transform_metadata`, as `metadata_key` writes them.
     """
 
-    def __init__(
-        self,
-        callee: Callee,
-        inputs: Inputs,
-        out_prefix: Any,
-        transform_metadata: Mapping[str, Any],
-        keep: Collection[int] = (),
-    ) -> None:
-        self._callee = callee
-        self.inputs = inputs
-        self._out_prefix = out_prefix
-        self._metadata = transform_metadata
-        self._keep = keep
-        given = chain.from_iterable(
-            prefix.settings if is_mapping(prefix) else [prefix]
-            for prefix in inputs.root_prefixes
-        )
-        found = [*given, *inputs.prefixes, *prefix_leaves(out_prefix)]
-        self.settings = tuple(dict.fromkeys(map(self.setting, found)))
-        self.notes: list[Note] | None = None
-        self.returns_objects = False
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._metadata = dict(self.options)
+        self.progress = _Progress()
 
-    def run(self, values: Sequence[Any], plain: Any) -> Left:
-        """Runs the function, where JAX calls it.
-
-        Args:
-            values: A raw value for each variable of the inputs.
-            plain: The positional arguments, and a dict of the others behind them.
-
-        Returns:
-            What it left behind.
-        """
-        self.notes = None
-        inputs = self.inputs
-        inside, function, (*args, kwargs) = inputs.enter(self._callee, values, plain)
-        args = [x.value if isinstance(x, Static) else x for x in args]
-        tells = PARTITION_NAME in self._metadata
-        if tells:
-            for variable, prefix, path in zip(
-                inside.variables, inputs.prefixes, inputs.joint.paths, strict=True
-            ):
-                if is_axis(prefix):
-                    remove_axis(variable, prefix, self._metadata, path[1:])
-        seen = self.entered(inside)
-        out = function(*args, **kwargs)
-        self.returned(seen, args, out)
-        check_plain_prefix(self._out_prefix, out, "output")
-        prefixes = inputs.root_prefixes, inputs.prefixes, self._out_prefix
-        if tells:
-            # Variables that were left alone get back the axis that was removed.
-            everything = inside.leave(out, *prefixes, keep=range(len(values)))
-            for w in everything.written:
-                if is_axis(w.prefix):
-                    add_axis(w.variable, w.prefix, self._metadata, w.path[1:])
-        left = inside.leave(out, *prefixes, keep=self._keep)
+    def run(
+        self, values: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Left:
+        progress = self.progress
+        progress.entered, progress.notes = True, None
+        left = super().run(values, args, kwargs)
         # No value may be kept here: that would leak tracers.
-        self.notes = [
-            Note(w.path, w.prefix, _least_rank(w.value), _varying(w.value))
+        progress.notes = [
+            Note(w.path, w.setting, _least_rank(w.value), _varying(w.value))
             for w in left.written
         ]
-        self.returns_objects = bool(left.outcome.returned)
+        progress.returns_objects = bool(left.change.returned)
         return left
 
-    def entered(self, inside: Inside) -> Any:
-        """Called before the function runs, to remember what `returned` checks."""
+    def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if PARTITION_NAME in self._metadata:
+            structure = self.structure
+            for variable, setting, path in zip(
+                inside.variables,
+                structure.settings.variables,
+                structure.joint.paths,
+                strict=True,
+            ):
+                if is_axis(setting):
+                    remove_axis(variable, setting, self._metadata, path[1:])
+        return super().call(inside, args, kwargs)
 
-    def returned(self, seen: Any, args: Sequence[Any], out: Any) -> None:
-        """Called when the function has run, before what it left is taken apart.
+    def leave(self, inside: Inside, out: Any) -> Left:
+        if PARTITION_NAME in self._metadata:
+            # Variables that were left alone get back the axis that was removed.
+            everything = range(len(inside.variables))
+            for w in inside.leave(out, self.structure.settings, everything).written:
+                if is_axis(w.setting):
+                    add_axis(w.variable, w.setting, self._metadata, w.path[1:])
+        return super().leave(inside, out)
+
+    def attempt(self, function: Callable[[], Any]) -> Any:
+        """Calls what runs this body; forgets before how an earlier run ended.
 
         Args:
-            seen: What `entered` returned.
-            args: The positional arguments, with inner objects.
-            out: The output, with inner objects.
-        """
-
-    @staticmethod
-    def setting(prefix: Any) -> Any:
-        """What a prefix of a variable says to JAX."""
-        return prefix
-
-    def divide(self, left: Left) -> tuple[list[list[Any]], Outcome]:
-        """Divides what the function wrote by setting.
-
-        Args:
-            left: What it left behind.
+            function: Has JAX run the body.
 
         Returns:
-            The values, one list a setting; and the outcome in the order of these.
+            What it returns.
         """
-        numbers: list[list[int]] = [[] for _ in self.settings]
-        for number, written in enumerate(left.written):
-            group = self.settings.index(self.setting(written.prefix))
-            numbers[group].append(number)
-        values = left.values()
-        outcome = left.outcome.select(list(chain.from_iterable(numbers)))
-        return [[values[i] for i in group] for group in numbers], outcome
-
-    def place(self, path: Path) -> str:
-        """Where a variable is, for messages."""
-        return place_text(self.inputs, path)
-
-    def blame_values(self, values: Sequence[Any], error: BaseException) -> None:
-        """Says which variable holds what JAX does not accept.
-
-        Raises:
-            TypeError: If a mapped variable does, with the path.
-        """
-        for path, prefix, value in zip(
-            self.inputs.joint.paths, self.inputs.prefixes, values, strict=True
-        ):
-            for leaf in jax.tree.leaves(value if prefix is not None else None):
-                try:
-                    jax.typeof(leaf)
-                except TypeError:
-                    raise TypeError(
-                        f"The variable at {self.place(path)!r} holds a value of type "
-                        f"{type(leaf).__name__}, which JAX cannot map: {leaf!r}. Keep "
-                        "it as a static attribute, or give the variable the axis None."
-                    ) from error
+        self.progress.entered, self.progress.notes = False, None
+        return function()
 
 
 def _least_rank(value: Any) -> int:
@@ -313,3 +145,85 @@ def _varying(value: Any) -> frozenset[Any]:
         # The attribute of older versions of JAX is deprecated in newer ones.
         found |= getattr(kind, "vma", frozenset()) if manual is None else manual.varying
     return frozenset(found)
+
+
+# Arguments and their axes
+
+
+def check_axes(name: str, in_axes: Any, out_axes: Any) -> None:
+    """Makes sure that what is given for objects are axes.
+
+    Args:
+        name: The name of the transformation.
+        in_axes: As given.
+        out_axes: As given.
+
+    Raises:
+        TypeError: If a setting of a `StateAxes` is no axis.
+    """
+    for which, axes in (("in_axes", in_axes), ("out_axes", out_axes)):
+        for leaf in filter(is_mapping, prefix_leaves(axes)):
+            for setting in leaf.settings:
+                if not isinstance(leaf, StateAxes) or not (
+                    setting is None or is_axis(setting)
+                ):
+                    raise TypeError(
+                        f"{name}'s {which} takes integers, None, or a StateAxes of "
+                        f"these, but got {setting!r} in {leaf!r}."
+                    )
+
+
+def with_positions(
+    f: Callable[..., Any], in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Gives keyword arguments the axes of their positions, where they have one.
+
+    Args:
+        f: The function.
+        in_axes: Axes of the positional arguments.
+        args: The positional arguments of the call.
+        kwargs: Its keyword arguments.
+
+    Returns:
+        Both, after the move.
+    """
+    if not kwargs:
+        return args, kwargs
+    count = len(in_axes) if isinstance(in_axes, tuple) else None
+    # Without objects, where JAX has a meaning for the call, that is it.
+    if not (count is not None and count > len(args)) and not has_objects(
+        (args, kwargs)
+    ):
+        return args, kwargs
+    positions, rest = positions_of(f, args, kwargs)
+    if count is not None and len(positions) > count:
+        return args, kwargs
+    return positions, rest
+
+
+def axes_of_arguments(
+    name: str, in_axes: Any, args: Sequence[Any], by_jax: bool = False
+) -> tuple[Any, ...]:
+    """The axes of each positional argument.
+
+    Args:
+        name: The name of the transformation.
+        in_axes: As given.
+        args: The positional arguments.
+        by_jax: Whether JAX itself says what is wrong with a call without objects.
+
+    Returns:
+        As many tree prefixes as arguments.
+
+    Raises:
+        ValueError: If there are not as many axes as arguments.
+    """
+    if not isinstance(in_axes, tuple):
+        return (in_axes,) * len(args)
+    if len(in_axes) != len(args) and not (by_jax and not has_objects(args)):
+        raise ValueError(
+            f"{name}'s in_axes has {len(in_axes)} entries, {in_axes}, but the function "
+            f"got {len(args)} arguments: give one entry for each, or one setting "
+            "for all."
+        )
+    return in_axes

@@ -13,46 +13,84 @@ import jax
 import numpy as np
 
 from graphcore import broadcast_prefix
-from graphcore.errors import path_text
-from nnx_transforms.transforms.lifting import Inputs, Left, key_path
-from nnx_transforms.transforms.mapping import MappedBody, is_axis, place_text
-
-__all__ = ["check_broadcast", "check_out_ranks", "check_sizes", "find_varying"]
+from graphcore.authors import Entry, key_path, path_text
+from nnx_transforms.transforms.mapping import MappedBody, is_axis
 
 # Stands for the axis where the user named none.
 _INDEX = "nnx_transforms.index"
 _MAX_LINES = 12
+NOT_MAPPED = "Keep it as a static attribute, or give the variable the axis None."
 
 
-def _mapped_leaves(
-    inputs: Inputs, plain_axes: Any
-) -> Iterator[tuple[str, tuple[int, ...], Any, bool]]:
+def explain(
+    name: str,
+    entry: Entry,
+    options: Mapping[str, Any],
+    error: BaseException,
+    again: Callable[[], Any],
+) -> None:
+    """Says what JAX refused, in the user's terms, if that is better than JAX's own.
+
+    Args:
+        name: The name of the transformation.
+        entry: The call.
+        options: What the transformation was told.
+        error: What JAX said.
+        again: Makes the same call with the user's own function, for calls without
+            objects: what JAX says then is about what the user wrote.
+
+    Raises:
+        ValueError: If there is a variable that is the reason, with its path.
+        TypeError: Likewise.
+    """
+    body: MappedBody = entry.body
+    progress = body.progress
+    if progress.notes is None:
+        if progress.entered:
+            return  # It comes from the function.
+        if not entry.roots:
+            again()
+            return
+        mapped = [
+            None if axis is None else value
+            for axis, value in zip(
+                body.structure.settings.variables, entry.raw, strict=True
+            )
+        ]
+        body.blame(mapped, error, NOT_MAPPED)
+        check_sizes(name, entry, options, error)
+    elif entry.roots or progress.returns_objects:
+        check_out_ranks(body, error)
+        if any(note.setting is None for note in progress.notes):
+            check_broadcast(entry, options, error)
+    else:
+        again()
+
+
+def _mapped_leaves(entry: Entry) -> Iterator[tuple[str, tuple[int, ...], Any, bool]]:
     """Place, shape and axis of what is mapped, and whether it is in a variable."""
+    body: MappedBody = entry.body
     for path, axis, value in zip(
-        inputs.joint.paths, inputs.prefixes, inputs.values(), strict=True
+        entry.joint.paths, body.structure.settings.variables, entry.raw, strict=True
     ):
         for leaf in jax.tree.leaves(value if is_axis(axis) else None):
-            yield place_text(inputs, path), np.shape(leaf), axis, True
-    axes = broadcast_prefix(plain_axes, inputs.plain, lambda p: p is None)
-    pairs = jax.tree_util.tree_flatten_with_path(inputs.plain)[0]
+            yield body.place(path), np.shape(leaf), axis, True
+    plain = entry.args, entry.kwargs
+    axes = broadcast_prefix(entry.settings[1:], plain, lambda p: p is None)
+    pairs = jax.tree_util.tree_flatten_with_path(plain)[0]
     for (path, leaf), axis in zip(pairs, axes, strict=True):
         if is_axis(axis):
-            yield path_text(key_path(path)), np.shape(leaf), axis, False
+            yield path_text(key_path(path[1:])), np.shape(leaf), axis, False
 
 
 def check_sizes(
-    name: str,
-    inputs: Inputs,
-    plain_axes: Any,
-    options: Mapping[str, Any],
-    error: BaseException | None,
+    name: str, entry: Entry, options: Mapping[str, Any], error: BaseException | None
 ) -> None:
     """Says which variable has no axis to be mapped, or one of another size.
 
     Args:
         name: The name of the transformation.
-        inputs: The arguments.
-        plain_axes: The axes of those that are not objects.
+        entry: The call.
         options: What the transformation was told.
         error: What JAX said, if anything.
 
@@ -65,7 +103,7 @@ def check_sizes(
         if options.get(key) is not None:
             sizes.add(options[key])
             lines.append(f"  {key}: {options[key]}")
-    for place, shape, axis, in_variable in _mapped_leaves(inputs, plain_axes):
+    for place, shape, axis, in_variable in _mapped_leaves(entry):
         if not -len(shape) <= axis < len(shape):
             if in_variable:
                 raise ValueError(
@@ -97,37 +135,29 @@ def check_out_ranks(body: MappedBody, error: BaseException | None) -> None:
     Raises:
         ValueError: If there is one, with its path.
     """
-    for note in body.notes or ():
-        if is_axis(note.prefix) and not -note.rank - 1 <= note.prefix <= note.rank:
+    for note in body.progress.notes or ():
+        if is_axis(note.setting) and not -note.rank - 1 <= note.setting <= note.rank:
             raise ValueError(
                 f"The values of the variable at {body.place(note.path)!r} are stacked "
-                f"along axis {note.prefix}, but the function left it with an array of "
+                f"along axis {note.setting}, but the function left it with an array of "
                 f"{note.rank} axes."
             ) from error
 
 
-def find_varying(
-    body: MappedBody,
-    run: Callable[..., Left],
-    args: tuple[Any, ...],
-    in_axes: Any,
-    options: Mapping[str, Any],
-) -> str | None:
+def find_varying(entry: Entry, options: Mapping[str, Any]) -> str | None:
     """Finds a variable with axis None that differs from index to index.
 
     The function is traced once more, with an operation behind it that JAX tells
     which of its operands are mapped.
 
     Args:
-        body: The function.
-        run: Runs it.
-        args: What to run it on.
-        in_axes: The axes of these.
+        entry: The call.
         options: Those of `jax.vmap`.
 
     Returns:
         The place of the first one; None if there is none.
     """
+    body: MappedBody = entry.body
     name = options.get("axis_name")
     name = _INDEX if name is None else name
     found: list[bool] = []
@@ -144,43 +174,33 @@ def find_varying(
             found[:] = [any(jax.tree.leaves(m)) for m in mapped[1]]
         return operands, mapped[1]
 
-    def probe(*args: Any) -> tuple[()]:
-        left = run(*args)
-        broadcast = [w for w in left.written if w.prefix is None]
+    def probe(groups: Any, args: Any, kwargs: Any) -> tuple[()]:
+        left = body.run(body.ungrouped(groups), args, kwargs)
+        broadcast = [w for w in left.written if w.setting is None]
         places[:] = [body.place(w.path) for w in broadcast]
         observe(jax.lax.axis_index(name), [w.value for w in broadcast])
         return ()
 
     named = {**options, "axis_name": name}
-    jax.eval_shape(jax.vmap(probe, in_axes, **named), *args)
+    jax.eval_shape(jax.vmap(probe, entry.settings, **named), *entry.values)
     return next((p for p, mapped in zip(places, found, strict=False) if mapped), None)
 
 
 def check_broadcast(
-    body: MappedBody,
-    values: Any,
-    plain: Any,
-    in_axes: Any,
-    options: Mapping[str, Any],
-    error: BaseException | None,
+    entry: Entry, options: Mapping[str, Any], error: BaseException | None
 ) -> None:
     """Says which variable with axis None became different for different indices.
 
     Args:
-        body: The function, which has run.
-        values: What it ran on.
-        plain: Likewise.
-        in_axes: The axes of both.
+        entry: The call, whose function has run.
         options: Those of `jax.vmap`.
         error: What JAX said.
 
     Raises:
         ValueError: If there is one, with its path.
     """
-    if not any(note.prefix is None for note in body.notes or ()):
-        return
     try:
-        place = find_varying(body, body.run, (values, plain), in_axes, options)
+        place = find_varying(entry, options)
     except Exception:  # The first error is the one to report.
         return
     if place is not None:

@@ -3,45 +3,29 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import jax
 
+from graphcore.authors import Entry, Inside, Left, enter, lifted, plain_settings
+from nnx_transforms.arguments import ChosenArguments, check_hashable
+from nnx_transforms.decorators import optional_function
 from nnx_transforms.transforms.donation import held_twice
-from nnx_transforms.transforms.lifting import Callee, Inputs, take
-from nnx_transforms.transforms.mapped_arguments import (
+from nnx_transforms.transforms.mapping import (
     NO_METADATA,
+    MappedBody,
     axes_of_arguments,
     check_axes,
-    check_plain_call,
-    has_objects,
-    updated_by,
+    metadata_key,
     with_positions,
 )
-from nnx_transforms.transforms.mapping import (
-    MappedBody,
-    Static,
-    check_plain_prefix,
-    plain_prefix,
-    without_objects,
-)
-from nnx_transforms.transforms.mapping_errors import (
-    check_broadcast,
-    check_out_ranks,
-    check_sizes,
-)
-
-__all__ = ["pmap"]
-
-# More structures than this of one function's arguments are compiled again.
-_MAX_STRUCTURES = 64
+from nnx_transforms.transforms.mapping_errors import check_broadcast, explain
 
 
+@optional_function
 def pmap(
-    f: Callable[..., Any] | None = None,
+    f: Callable[..., Any],
     axis_name: Any = None,
     *,
     in_axes: Any = 0,
@@ -95,245 +79,142 @@ def pmap(
         >>> bool((total.value == 1).all())
         True
     """
-    options = {
+    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+    check_axes("pmap", in_axes, out_axes)
+    statics = ChosenArguments(f, static_broadcasted_argnums, ())
+    donated = ChosenArguments(f, donate_argnums, ())
+    plain_in, plain_out = plain_settings(in_axes), plain_settings(out_axes)
+    options: dict[str, Any] = {
         "axis_name": axis_name,
         "devices": devices,
         "backend": backend,
         "axis_size": axis_size,
         **more,
     }
-    if f is None:
-        return functools.partial(
-            pmap,
-            in_axes=in_axes,
-            out_axes=out_axes,
-            static_broadcasted_argnums=static_broadcasted_argnums,
-            donate_argnums=donate_argnums,
-            transform_metadata=transform_metadata,
+    named = {"axis_name": axis_name, "axis_size": axis_size}
+    metadata = metadata_key(transform_metadata)
+
+    def by_jax() -> Any:
+        @functools.wraps(f, updated=())
+        def fresh(*args: Any, **kwargs: Any) -> Any:  # known to no cache
+            return f(*args, **kwargs)
+
+        return jax.pmap(
+            fresh,
+            in_axes=plain_in,
+            out_axes=plain_out,
+            static_broadcasted_argnums=statics.numbers,
+            donate_argnums=donated.numbers,
             **options,
         )
-    mapped = _Pmapped(
-        f,
-        in_axes,
-        out_axes,
-        _positions(static_broadcasted_argnums),
-        _positions(donate_argnums),
-        options,
-        transform_metadata,
-    )
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return mapped(args, kwargs)
+    by_jax()  # JAX's own checks of these
+    bodies: dict[Any, Any] = {}
 
-    return functools.update_wrapper(wrapper, f, updated=updated_by(f))
+    def compiled(entry: Entry) -> Callable[..., Any]:
+        body = entry.body
+        (*groups,), of_args, of_kwargs = entry.settings
+        # Here None stands for no list, only for what is in one.
+        each = [
+            [axis] * len(values)
+            for axis, values in zip(groups, entry.values[0], strict=True)
+        ]
+
+        def pure(kept: Any, given: Any, kwargs: Any, /, *args: Any) -> Any:
+            return body([*map(_either, kept, given)], args, kwargs)
+
+        pure.__name__ = pure.__qualname__ = body.__name__
+        return jax.pmap(
+            pure,
+            in_axes=(each, each, of_kwargs, *of_args),
+            out_axes=entry.out_settings,
+            donate_argnums=(1, *(3 + i for i in donated.numbers)) if donated else (),
+            **options,
+        )
+
+    @lifted(f)
+    def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        given, given_kwargs = args, kwargs
+        args, kwargs = with_positions(f, in_axes, args, kwargs)
+        axes = axes_of_arguments("pmap", in_axes, args, by_jax=True)
+        args, kwargs, fixed = statics.take(args, kwargs)
+        check_hashable(fixed, getattr(f, "__name__", "f"))
+
+        def located(gone: frozenset[int]) -> Entry:
+            return enter(
+                f,
+                args,
+                kwargs,
+                settings=axes,
+                kwargs_settings=0,
+                out_settings=out_axes,
+                statics=fixed,
+                make=_Body,
+                options=(metadata, gone),
+                cache=bodies,
+            )
+
+        entry = located(frozenset())
+        gone = _gone(entry, donated.numbers)
+        if gone:
+            entry = located(gone)
+        body = entry.body
+        if body.mapped is None:
+            body.mapped = compiled(entry)
+        kept = [None if i in gone else value for i, value in enumerate(entry.raw)]
+        away = [value if i in gone else None for i, value in enumerate(entry.raw)]
+        groups = body.grouped(kept), body.grouped(away)
+        try:
+            out = body.attempt(lambda: body.mapped(*groups, entry.kwargs, *entry.args))
+        except (TypeError, ValueError) as error:
+            explain(
+                "pmap", entry, named, error, lambda: by_jax()(*given, **given_kwargs)
+            )
+            raise
+        if body.unchecked:
+            check_broadcast(entry, named, None)
+            body.unchecked = False
+        return entry.commit(*out)
+
+    return call
 
 
-def _positions(argnums: int | Iterable[int]) -> tuple[int, ...]:
-    return (argnums,) if isinstance(argnums, int) else tuple(argnums)
-
-
-class _Compiled:
-    """The mapped function for one structure of its arguments.
+class _Body(MappedBody):
+    """The function of one device.
 
     Attributes:
         unchecked: Whether it was traced, and nobody has looked whether variables with
             axis None differ from device to device. JAX does not look.
+        mapped: What JAX has made of it; None before it is needed.
     """
 
-    def __init__(self, body: MappedBody) -> None:
-        self.body = body
-        self.function: Callable[..., Any] = self.run
-        self.unchecked = False
-
-    def run(self, values: Sequence[Any], plain: Any) -> Any:
-        """Runs the function, where JAX calls it."""
-        left = self.body.run(values, plain)
-        self.unchecked |= any(w.prefix is None for w in left.written)
-        groups, outcome = self.body.divide(left)
-        return groups, outcome, left.tree
-
-    def check(self, values: Any, plain: Any, in_axes: Any, options: Any) -> None:
-        """Checks what JAX does not.
-
-        Raises:
-            ValueError: If a variable with axis None differs, with its path. It is
-                unchecked then still.
-        """
-        if self.unchecked:
-            check_broadcast(self.body, values, plain, in_axes, options, None)
-            self.unchecked = False
-
-
-class _Pmapped:
-    """A function with its axes."""
-
-    def __init__(
-        self,
-        f: Callable[..., Any],
-        in_axes: Any,
-        out_axes: Any,
-        statics: tuple[int, ...],
-        donated: tuple[int, ...],
-        options: dict[str, Any],
-        transform_metadata: Mapping[str, Any],
-    ) -> None:
-        self._f = f
-        self._callee = Callee(f)
-        self._in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
-        self._out_axes = out_axes
-        self._plain_out = plain_prefix(out_axes)
-        self._statics = statics
-        self._donated = donated
-        self._options = options
-        self._metadata = transform_metadata
-        self._named = {k: options[k] for k in ("axis_name", "axis_size")}
-        check_axes("pmap", in_axes, out_axes)
-        self._entries: dict[Any, _Compiled] = {}
-        self._lock = threading.Lock()
-        self._plain = self._compile_plain()
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = with_positions(self._f, self._in_axes, args, kwargs)
-        dynamic = [x for i, x in enumerate(args) if not self._is_static(i, args)]
-        if not self._callee.bound and not has_objects((dynamic, kwargs)):
-            return self._call_plain(args, kwargs)
-        axes = axes_of_arguments("pmap", self._in_axes, args)
-        tree = (*self._mark_statics(args), kwargs)
-        check_plain_prefix(axes, tree, "argument ")
-        inputs = take(tree, axes, self._callee.bound)
-        values = inputs.values()
-        gone = self._gone(inputs, values)
-        compiled = self._compiled(inputs, gone, axes)
-        body = compiled.body
-        kept = [None if i in gone else value for i, value in enumerate(values)]
-        given = [value if i in gone else None for i, value in enumerate(values)]
-        in_axes = inputs.prefixes, plain_prefix(axes)
-        try:
-            groups, outcome, tree = compiled.function(kept, given, *inputs.plain)
-        except (TypeError, ValueError) as error:
-            body.blame_values(values, error)
-            check_sizes("pmap", inputs, in_axes[1], self._named, error)
-            check_out_ranks(body, error)
-            raise
-        compiled.check(values, inputs.plain, in_axes, self._named)
-        return inputs.publish(outcome, list(chain.from_iterable(groups)), tree)
-
-    def _call_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        check_plain_call("pmap", self._in_axes, self._mark_statics(args), kwargs)
-        body = self._plain.body
-        try:
-            groups, outcome, tree = self._plain.function(*args, **kwargs)
-        except (TypeError, ValueError) as error:
-            if body.returns_objects:
-                check_out_ranks(body, error)
-            elif body.notes is not None:
-                # The output doesn't fit: say so in terms of what the function returns.
-                @functools.wraps(self._f, updated=updated_by(self._f))
-                def fresh(*args: Any, **kwargs: Any) -> Any:  # known to no cache
-                    return self._f(*args, **kwargs)
-
-                self._jax_pmap(fresh, self._plain_out)(*args, **kwargs)
-            raise
-        if self._plain.unchecked:
-            plain = (*self._mark_statics(args), kwargs)
-            axes = None, axes_of_arguments("pmap", plain_prefix(self._in_axes), args)
-            self._plain.check((), plain, axes, self._named)
-        return take(()).publish(outcome, list(chain.from_iterable(groups)), tree)
-
-    def _is_static(self, position: int, args: tuple[Any, ...]) -> bool:
-        return position in self._statics or position - len(args) in self._statics
-
-    def _mark_statics(self, args: tuple[Any, ...]) -> list[Any]:
-        marked: list[Any] = list(args)
-        for i, x in enumerate(args):
-            if self._is_static(i, args):
-                try:
-                    hash(x)
-                except TypeError as error:
-                    raise ValueError(
-                        f"The static argument {i} of {self._callee.name!r} is not "
-                        f"hashable: got a {type(x).__name__}, {x!r}. Pass something "
-                        "immutable, or leave it out of `static_broadcasted_argnums`."
-                    ) from error
-                marked[i] = Static(x)
-        return marked
-
-    def _gone(self, inputs: Inputs, values: list[Any]) -> frozenset[int]:
-        """The variables whose buffers are given away."""
-        if not self._donated:
-            return frozenset()
-        roots = {
-            number
-            for (path, _, _), (_, number) in zip(
-                inputs.spots, inputs.skeleton.spots, strict=True
-            )
-            if path[0] in self._donated
-        }
-        found = {i for i, path in enumerate(inputs.joint.paths) if path[0] in roots}
-        return frozenset(found - held_twice(values, inputs.plain))
-
-    # Compiling
-
-    def _compiled(self, inputs: Inputs, gone: frozenset[int], axes: Any) -> _Compiled:
-        key = (
-            inputs.joint.definitions,
-            inputs.skeleton,
-            tuple(inputs.root_prefixes),
-            tuple(inputs.prefixes),
-            inputs.bound,
-            gone,
-        )
-        found = self._entries.get(key)
-        if found is None:
-            with self._lock:
-                found = self._entries.get(key)
-                if found is None:
-                    if len(self._entries) >= _MAX_STRUCTURES:
-                        del self._entries[next(iter(self._entries))]
-                    found = self._compile(without_objects(inputs), gone, axes)
-                    self._entries[key] = found
-        return found
-
-    def _compile(self, inputs: Inputs, gone: frozenset[int], axes: Any) -> _Compiled:
+    def __init__(self, callee: Any, structure: Any, options: Any, reference: Any):
+        metadata, gone = options
+        super().__init__(callee, structure, metadata, reference)
         # A donated variable is returned even if it was left alone: its buffer is gone.
-        body = MappedBody(self._callee, inputs, self._out_axes, self._metadata, gone)
-        compiled = _Compiled(body)
+        self.keep = gone
+        self.unchecked = False
+        self.mapped: Callable[..., Any] | None = None
 
-        def pure(kept: Any, given: Any, /, *plain: Any) -> Any:
-            values = [given[i] if i in gone else value for i, value in enumerate(kept)]
-            return compiled.run(values, plain)
+    def leave(self, inside: Inside, out: Any) -> Left:
+        left = super().leave(inside, out)
+        self.unchecked |= any(w.setting is None for w in left.written)
+        return left
 
-        pure.__name__ = pure.__qualname__ = self._callee.name
-        out_axes = list(body.settings), None, self._plain_out
-        given = [2 + i for i in self._donated]
-        compiled.function = jax.pmap(
-            pure,
-            in_axes=(inputs.prefixes, inputs.prefixes, *plain_prefix(axes)),
-            out_axes=out_axes,
-            donate_argnums=(1, *given) if self._donated else (),
-            **self._options,
-        )
-        return compiled
 
-    def _compile_plain(self) -> _Compiled:
-        """The function for calls without objects: JAX's own, but for its output."""
-        body = MappedBody(self._callee, take(()), self._out_axes, self._metadata)
-        compiled = _Compiled(body)
+def _either(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    """What was divided, together again."""
+    return [y if x is None else x for x, y in zip(kept, given, strict=True)]
 
-        @functools.wraps(self._f, updated=updated_by(self._f))
-        def pure(*args: Any, **kwargs: Any) -> Any:
-            return compiled.run((), (*args, kwargs))
 
-        out_axes = list(body.settings), None, self._plain_out
-        compiled.function = self._jax_pmap(pure, out_axes)
-        return compiled
-
-    def _jax_pmap(self, f: Callable[..., Any], out_axes: Any) -> Any:
-        return jax.pmap(
-            f,
-            in_axes=plain_prefix(self._in_axes),
-            out_axes=out_axes,
-            static_broadcasted_argnums=self._statics,
-            donate_argnums=self._donated,
-            **self._options,
-        )
+def _gone(entry: Entry, donated: Sequence[int]) -> frozenset[int]:
+    """The variables whose buffers are given away."""
+    if not donated:
+        return frozenset()
+    roots = {
+        number
+        for number, place in enumerate(entry.body.structure.first_places)
+        if place[0] in donated
+    }
+    found = {i for i, path in enumerate(entry.joint.paths) if path[0] in roots}
+    return frozenset(found - held_twice(entry.raw, (entry.args, entry.kwargs)))

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from graphcore import broadcast_prefix
-from graphcore.errors import path_text
+from graphcore.authors import (
+    Entry,
+    Inside,
+    Left,
+    enter,
+    key_path,
+    lifted,
+    path_text,
+    plain_settings,
+)
 from nnx_transforms.arguments import resolve_kwargs
+from nnx_transforms.decorators import optional_function
 from nnx_transforms.prefixes import Carry
 from nnx_transforms.transforms.carry import (
     CarriedGraph,
@@ -22,36 +29,23 @@ from nnx_transforms.transforms.carry import (
     put_carry,
     take_carry,
 )
-from nnx_transforms.transforms.lifting import (
-    Callee,
-    Inputs,
-    Inside,
-    Left,
-    key_path,
-    take,
-)
-from nnx_transforms.transforms.mapped_arguments import (
-    NO_METADATA,
-    axes_of_arguments,
-    updated_by,
-)
 from nnx_transforms.transforms.mapping import (
+    NO_METADATA,
     MappedBody,
-    check_plain_prefix,
+    axes_of_arguments,
     is_axis,
-    plain_prefix,
+    metadata_key,
 )
 from nnx_transforms.transforms.mapping_errors import (
+    NOT_MAPPED,
     check_out_ranks,
     check_sizes,
-    find_varying,
 )
 
-__all__ = ["scan"]
 
-
+@optional_function
 def scan(
-    f: Callable[..., Any] | None = None,
+    f: Callable[..., Any],
     *,
     length: int | None = None,
     reverse: bool = False,
@@ -66,8 +60,9 @@ def scan(
     The function takes and returns any pytrees with graph nodes and variables in them.
     What it does to objects is visible in the caller's own objects afterwards: variables
     with an axis are stacked along it, new ones as well; carried ones have the last
-    value. One that all iterations share is the same at the start of each. Outside of
-    `jit`, each call traces and compiles the loop anew.
+    value. One that all iterations share, with axis None, is one object: what one
+    iteration writes the next one sees, and the caller the last. JAX keeps the trace of
+    a loop with the function, so a second call like the first does not trace.
 
     Args:
         f: The function. Left out, `scan` returns a decorator.
@@ -93,9 +88,9 @@ def scan(
     Raises:
         ValueError: If the axes contradict each other. At a call, if an object is
             reached under different axes, if a carried object is not returned or its
-            structure changed, if iterations may leave different values in a variable
-            that all of them share (axis None), or if sizes differ; with the paths.
-        TypeError: At a call, if the shape or dtype of a carry changed.
+            structure changed, or if sizes differ; with the paths.
+        TypeError: At a call, if the shape or dtype of a carry changed, or of a variable
+            that all iterations share; with the path.
 
     Example:
         >>> import nnx_transforms as nnx, jax.numpy as jnp
@@ -108,125 +103,126 @@ def scan(
         (True, 3, [5, 12, 21])
     """
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
-    places = check_scan_axes(in_axes, out_axes)
+    place_in, place_out = check_scan_axes(in_axes, out_axes)
+    place_in = (0,) if place_in == () else place_in
     options: dict[str, Any] = {
         "length": length,
         "reverse": reverse,
         "unroll": unroll,
         "_split_transpose": _split_transpose,
     }
-    if f is None:
-        return functools.partial(
-            scan,
-            in_axes=in_axes,
-            out_axes=out_axes,
-            transform_metadata=transform_metadata,
-            **options,
-        )
-    callee = Callee(f)
+    told = metadata_key(transform_metadata), place_in, place_out
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    @lifted(f)
+    def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         args = resolve_kwargs(f, args, kwargs)
         if in_axes is Carry and len(args) != 1:
             raise ValueError(
                 "When in_axes=Carry, the function must take exactly one argument, but "
                 f"it got {len(args)}. Give an axis for each: in_axes=(Carry, 0)."
             )
-        axes = axes_of_arguments("scan", in_axes, args)
-        tree = (*args, {})
-        check_plain_prefix(axes, tree, "argument ")
-        inputs = take(tree, axes, callee.bound)
-        place_in = (0,) if places[0] == () else places[0]
-        body = _Body(callee, inputs, out_axes, transform_metadata, place_in, places[1])
-        return _scanned(body, plain_prefix(axes), options)
+        entry = enter(
+            f,
+            args,
+            settings=axes_of_arguments("scan", in_axes, args),
+            out_settings=out_axes,
+            make=_Body,
+            options=told,
+        )
+        return _scanned(entry, options)
 
-    return functools.update_wrapper(wrapper, f, updated=updated_by(f))
+    return call
 
 
-def _scanned(body: _Body, axes: Any, options: dict[str, Any]) -> Any:
+def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
     """Runs the body in `jax.lax.scan` and publishes what it did."""
-    inputs = body.inputs
-    values = inputs.values()
-    carry, others = take_carry(inputs.plain, body.place_in)
-    leaves, structure = jax.tree.flatten(others)
-    leaf_axes = broadcast_prefix(
-        take_carry(axes, body.place_in)[1], others, lambda p: p is None
-    )
-    carried = [i for i, p in enumerate(inputs.prefixes) if p is Carry]
-
-    def run(carry: Any, scanned: Any) -> tuple[Left, list[Any]]:
-        (carried_values, plain_carry), (own, own_leaves) = carry, scanned
-        mine = [*zip(carried, carried_values, strict=True), *own.items()]
-        now = _replaced(values, dict(mine))
-        plain = structure.unflatten(_replaced(leaves, own_leaves))
-        return body.run(now, put_carry(plain, plain_carry, body.place_in)), now
-
-    def step(carry: Any, scanned: Any) -> Any:
-        left, now = run(carry, scanned)
-        body.check_made(left)
-        check_out_ranks(body, None)
-        new = _replaced(now, {w.position: w.value for w in left.written})
-        groups, outcome = body.divide(left)
-        for group, setting in zip(groups, body.settings, strict=True):
-            if setting is Carry:  # leaves with the carry
-                group[:] = [()] * len(group)
-        plain_carry, rest = take_carry(left.tree, body.place_out)
-        new_carry = [new[i] for i in carried], plain_carry
-        body.note_carry(carried, now, new)
-        return new_carry, (groups, rest, outcome)
-
+    body: _Body = entry.body
+    carry, others = take_carry(entry.args, body.place_in)
+    axes = take_carry(entry.settings[1], body.place_in)[1]
+    step: Callable[..., Any] = body
     try:
-        scanned = _split(values, inputs.prefixes), _split(leaves, leaf_axes)
-        init = [values[i] for i in carried], carry
-        (last, carry), (groups, rest, outcome) = jax.lax.scan(
-            step, init, scanned, **options
+        shared, scanned = _divided(others, axes)
+        own = [_from_axis(entry.raw[p], body.axes[p]) for p in body.scanned]
+        values, shared, held = _without_constants(
+            [entry.raw[p] for p in body.threaded], shared
+        )
+        if held:
+            # What JAX does not take is the same in all iterations: a closure has it.
+            def step(carry: Any, scanned: Any) -> Any:
+                return body(carry, scanned, held)
+
+        init = values, carry, shared
+        last, (groups, rest, change) = body.attempt(
+            lambda: jax.lax.scan(step, init, (own, scanned), **options)
         )
     except (IndexError, TypeError, ValueError) as error:
-        if body.notes is None:
-            body.blame_values(values, error)
-            check_sizes("scan", inputs, axes, options, error)
-        else:
-            body.blame_carry(error)
+        _explain(entry, options, error)
         raise
-    body.check_shared(init, scanned, run)
-    final: dict[Any, Any] = dict(zip(carried, last, strict=True))
-    new_values: list[Any] = []
-    order: list[int] = []
-    each = chain.from_iterable(
-        [(setting, value) for value in group]
-        for group, setting in zip(groups, body.settings, strict=True)
+    final = dict(zip(body.threaded, last[0], strict=True))
+    positions = iter(change.positions)
+    for group, setting in zip(groups, body.groups, strict=True):
+        for number, (value, position) in enumerate(zip(group, positions, strict=False)):
+            threaded = position in final
+            group[number] = final[position] if threaded else _to_axis(value, setting)
+    rest_axes = take_carry(plain_settings(body.out_axes), body.place_out)[1]
+    out = put_carry(_stacked_output(rest, rest_axes), last[1], body.place_out)
+    return entry.commit(groups, out, change)
+
+
+def _divided(args: Any, axes: Any) -> tuple[Any, Any]:
+    """What all iterations share of the arguments, and the rest, the axis in front.
+
+    Each has None in the place of what is in the other.
+    """
+    leaves, structure = jax.tree.flatten(args)
+    leaf_axes = broadcast_prefix(axes, args, lambda p: p is None)
+    pairs = [*zip(leaves, leaf_axes, strict=True)]
+    shared = [leaf if axis is None else None for leaf, axis in pairs]
+    scanned = [None if axis is None else _from_axis(leaf, axis) for leaf, axis in pairs]
+    return structure.unflatten(shared), structure.unflatten(scanned)
+
+
+def _without_constants(values: list[Any], shared: Any) -> tuple[Any, Any, Any]:
+    """Takes what JAX does not accept out of what all iterations share.
+
+    Returns:
+        Both with None in its place, and its places: None if there is nothing.
+    """
+    leaves, structure = jax.tree.flatten((values, shared))
+    held = {i: x for i, x in enumerate(leaves) if not _is_array(x)}
+    if not held:
+        return values, shared, None
+    rest = [None if i in held else x for i, x in enumerate(leaves)]
+    return *structure.unflatten(rest), (structure, held)
+
+
+def _with_constants(values: Any, shared: Any, held: Any) -> Any:
+    """Undoes `_without_constants`."""
+    structure, constants = held
+    rest = iter(jax.tree.leaves((values, shared)))
+    leaves = [
+        constants[i] if i in constants else next(rest)
+        for i in range(structure.num_leaves)
+    ]
+    return structure.unflatten(leaves)
+
+
+def _is_array(x: Any) -> bool:
+    try:
+        jax.typeof(x)
+    except TypeError:
+        return False
+    return True
+
+
+def _together(shared: Any, scanned: Any) -> Any:
+    """Undoes `_divided`."""
+    return jax.tree.map(
+        lambda x, y: y if x is None else x,
+        shared,
+        scanned,
+        is_leaf=lambda x: x is None,
     )
-    for number, (setting, value) in enumerate(each):
-        if setting is Carry:
-            new_values.append(final[outcome.positions[number]])
-        elif setting is not None:
-            new_values.append(_to_axis(value, setting))
-        elif any(len(leaf) == 0 for leaf in jax.tree.leaves(value)):
-            continue  # Without iterations nobody wrote.
-        else:
-            new_values.append(jax.tree.map(_first, value))
-        order.append(number)
-    rest_axes = take_carry(plain_prefix(body.out_axes), body.place_out)[1]
-    out = put_carry(_stacked_output(rest, rest_axes), carry, body.place_out)
-    return inputs.publish(outcome.select(order), new_values, out)
-
-
-def _replaced(values: Sequence[Any], new: Mapping[Any, Any]) -> list[Any]:
-    """A list with some entries replaced."""
-    return [new.get(i, value) for i, value in enumerate(values)]
-
-
-def _split(values: Sequence[Any], axes: Sequence[Any]) -> dict[int, Any]:
-    """What is scanned over, by number, the axis in front."""
-    return {
-        i: _from_axis(value, axis)
-        for i, (value, axis) in enumerate(zip(values, axes, strict=True))
-        if is_axis(axis)
-    }
-
-
-def _first(x: Any) -> Any:
-    return jax.lax.index_in_dim(x, 0, keepdims=False)
 
 
 def _from_axis(value: Any, axis: int) -> Any:
@@ -256,34 +252,59 @@ def _stacked_output(rest: Any, axes: Any) -> Any:
 
 
 class _Body(MappedBody):
-    """The function of one iteration.
+    """The function of one iteration, as `jax.lax.scan` calls it.
 
-    Args:
+    Variables without an axis are one object for all iterations: like carried ones,
+    they go from one iteration to the next. JAX takes those that none writes out of the
+    carry again.
+
+    Attributes:
+        axes: The setting of each variable.
+        scanned: The positions of the variables with an axis.
+        threaded: Those of all others.
         place_in: The place of the carry among the arguments.
         place_out: Its place in the output.
+        out_axes: The axes of the output.
     """
 
-    def __init__(
-        self,
-        callee: Callee,
-        inputs: Inputs,
-        out_axes: Any,
-        transform_metadata: Mapping[str, Any],
-        place_in: Any,
-        place_out: Any,
-    ) -> None:
-        super().__init__(callee, inputs, out_axes, transform_metadata)
-        self.out_axes = out_axes
-        self.place_in = place_in
-        self.place_out = place_out
-        self._changed: list[str] = []
+    def __init__(self, callee: Any, structure: Any, options: Any, reference: Any):
+        metadata, self.place_in, self.place_out = options
+        super().__init__(callee, structure, metadata, reference)
+        self.axes = structure.settings.variables
+        self.out_axes = structure.settings.out
+        self.scanned = [p for p, axis in enumerate(self.axes) if is_axis(axis)]
+        self.threaded = [p for p, axis in enumerate(self.axes) if not is_axis(axis)]
 
-    def entered(self, inside: Inside) -> tuple[CarriedGraph, Inside]:
-        return CarriedGraph(self.inputs, inside.roots), inside
+    def __call__(self, carry: Any, scanned: Any, held: Any = None) -> Any:
+        """Runs one iteration."""
+        (threaded, plain_carry, shared), (own, own_args) = carry, scanned
+        mine, common = threaded, shared
+        if held:
+            mine, common = _with_constants(threaded, shared, held)
+        values: list[Any] = [None] * len(self.axes)
+        for positions, given in ((self.threaded, mine), (self.scanned, own)):
+            for position, value in zip(positions, given, strict=True):
+                values[position] = value
+        args = put_carry(_together(common, own_args), plain_carry, self.place_in)
+        left = self.run(values, args, {})
+        self._check_made(left)
+        check_out_ranks(self, None)
+        new = {w.position: w.value for w in left.written}
+        next_threaded = [
+            new.get(position, value)
+            for position, value in zip(self.threaded, threaded, strict=True)
+        ]
+        self._note_carry(threaded, next_threaded)
+        groups, change = self.divide(left)
+        for group, setting in zip(groups, self.groups, strict=True):
+            if not is_axis(setting):  # leaves with the carry
+                group[:] = [()] * len(group)
+        plain_carry, rest = take_carry(left.out, self.place_out)
+        return (next_threaded, plain_carry, shared), (groups, rest, change)
 
-    def returned(
-        self, seen: tuple[CarriedGraph, Inside], args: Sequence[Any], out: Any
-    ) -> None:
+    def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        graph = CarriedGraph(self, inside.roots)
+        out = super().call(inside, args, kwargs)
         axes = self.out_axes
         if isinstance(axes, tuple) and not (
             isinstance(out, tuple) and len(out) == len(axes)
@@ -294,87 +315,56 @@ class _Body(MappedBody):
                 f"{len(axes)}, but it returned {found}."
             )
         if self.place_in is not None:
-            check_carried_objects(
-                args[self.place_in[0]], take_carry(out, self.place_out)[0]
-            )
-        graph, inside = seen
+            came_back = take_carry(out, self.place_out)[0]
+            check_carried_objects(args[self.place_in[0]], came_back)
         graph.check(inside.variables)
+        return out
 
-    def check_made(self, left: Left) -> None:
-        """Makes sure that new variables have an axis.
-
-        Raises:
-            ValueError: If one has none, with the path.
-        """
+    def _check_made(self, left: Left) -> None:
+        """Makes sure that new variables have an axis."""
         for w in left.written:
-            if w.position is None and not is_axis(w.prefix):
+            if w.position is None and not is_axis(w.setting):
                 raise ValueError(
                     f"The function made the variable at {self.place(w.path)!r}, which "
-                    f"has {w.prefix!r} instead of an axis, but was not there in the "
+                    f"has {w.setting!r} instead of an axis, but was not there in the "
                     "first iteration. Give it an axis, or make it before the scan."
                 )
 
-    def check_shared(self, init: Any, scanned: Any, run: Callable[..., Any]) -> None:
-        """Makes sure that what all iterations share is left alike by all.
-
-        JAX does not tell what depends on the iteration. `vmap` does: it tells what
-        depends on mapped arguments.
-
-        Args:
-            init: The first carry.
-            scanned: What is scanned over, the axis in front.
-            run: Runs the function on a carry and one index of that.
-
-        Raises:
-            ValueError: If it isn't, with the path.
-        """
-        shared = [note.path for note in self.notes or () if note.prefix is None]
-        if not shared:
-            return
-        mapped = jax.tree.map(lambda x: _stand_in(x, np.shape(x)), init)
-        slices = jax.tree.map(lambda x: _stand_in(x, np.shape(x)[1:]), scanned)
-        place: str | None
-        try:
-            place = find_varying(
-                self, lambda *args: run(*args)[0], (mapped, slices), 0, {"axis_size": 1}
-            )
-        except Exception:  # What can't be mapped can't be looked into.
-            place = self.place(shared[0])
-        if place is not None:
-            raise ValueError(
-                f"The function wrote to the variable at {place!r}, which has axis None "
-                "(one value for all iterations), what may differ from iteration to "
-                "iteration. Give it an axis, or thread it through (`Carry`)."
-            )
-
-    def note_carry(
-        self, carried: Sequence[int], old: Sequence[Any], new: Sequence[Any]
-    ) -> None:
-        """Takes note of carried variables that changed their shape or dtype."""
-        self._changed = []
-        for i in carried:
-            before, after = _abstract(old[i]), _abstract(new[i])
-            if before != after:
-                place = self.place(self.inputs.joint.paths[i])
-                self._changed.append(f"{place}: {before} -> {after}")
-
-    def blame_carry(self, error: BaseException) -> None:
-        """Says which carried variable changed its shape or dtype.
-
-        Raises:
-            TypeError: If there is one, with the path.
-        """
-        if self._changed:
-            lines = "\n".join(f"  {line}" for line in self._changed)
-            raise TypeError(
-                "A carried variable must keep its shape and dtype, but the function "
-                f"changed it:\n{lines}"
-            ) from error
+    def _note_carry(self, old: Sequence[Any], new: Sequence[Any]) -> None:
+        """Takes note of threaded variables that changed their shape or dtype."""
+        changed: list[str] = []
+        for position, a, b in zip(self.threaded, old, new, strict=True):
+            if a is not b:
+                before, after = _abstract(a), _abstract(b)
+                if before != after:
+                    where = path_text(self.variable_path(position))
+                    changed.append(f"{where}: {before} -> {after}")
+        self.progress.changed = changed
 
 
-def _stand_in(x: Any, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-    """What `vmap` over one index is traced on."""
-    return jax.ShapeDtypeStruct((1, *shape), jax.typeof(x).dtype)
+def _explain(entry: Entry, options: dict[str, Any], error: BaseException) -> None:
+    """Says what JAX refused in terms of variables.
+
+    Raises:
+        TypeError: If a variable holds what JAX does not take, or one that goes from
+            one iteration to the next changed its shape or dtype; with the path.
+        ValueError: If the sizes of scanned axes differ, with the paths.
+    """
+    body: _Body = entry.body
+    progress = body.progress
+    if progress.notes is None:
+        scanned = [
+            value if is_axis(axis) else None
+            for value, axis in zip(entry.raw, body.axes, strict=True)
+        ]
+        body.blame(scanned, error, NOT_MAPPED)
+        check_sizes("scan", entry, options, error)
+    elif progress.changed:
+        lines = "\n".join(f"  {line}" for line in progress.changed)
+        raise TypeError(
+            "A carried variable, or one that all iterations share, must keep its shape "
+            f"and dtype, but the function changed it:\n{lines}"
+        ) from error
 
 
 def _abstract(value: Any) -> str:

@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
-from itertools import chain
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from graphcore.errors import path_text
-from nnx_transforms.arguments import resolve_kwargs
-from nnx_transforms.transforms.lifting import Callee, Inputs, take
-from nnx_transforms.transforms.mapped_arguments import (
-    NO_METADATA,
+from graphcore.authors import (
+    Entry,
+    enter,
     has_objects,
-    updated_by,
-)
-from nnx_transforms.transforms.mapping import (
-    MappedBody,
-    check_plain_prefix,
     is_mapping,
+    lifted,
+    map_settings,
+    path_text,
     prefix_leaves,
 )
-
-__all__ = ["shard_map"]
+from nnx_transforms.arguments import resolve_kwargs
+from nnx_transforms.decorators import optional_function
+from nnx_transforms.transforms.mapping import MappedBody
 
 _ONE_FOR_ALL = PartitionSpec()
 _INFER: Any = object()
+_HOLDS = "Keep it as a static attribute of the object."
 
 
+@optional_function
 def shard_map(
-    f: Callable[..., Any] | None = None,
+    f: Callable[..., Any],
     *,
     out_specs: Any,
     in_specs: Any = _INFER,
@@ -78,136 +75,104 @@ def shard_map(
         16.0
     """
     options = {"mesh": mesh, **more}
-    if f is None:
-        return functools.partial(
-            shard_map, in_specs=in_specs, out_specs=out_specs, **options
-        )
     _check_specs(in_specs, "in_specs")
     _check_specs(out_specs, "out_specs")
-    callee = Callee(f)
-    given_specs = {} if in_specs is _INFER else {"in_specs": in_specs}
-    if isinstance(in_specs, list):
-        in_specs = tuple(in_specs)
+    in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    @lifted(f)
+    def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         args = resolve_kwargs(f, args, kwargs)
-        if not callee.bound and not has_objects(args):
-            return _call_plain(f, callee, args, given_specs, out_specs, options)
-        return _call(callee, args, in_specs, out_specs, options)
-
-    return functools.update_wrapper(wrapper, f, updated=updated_by(f))
-
-
-def _call(
-    callee: Callee, args: tuple[Any, ...], in_specs: Any, out_specs: Any, options: Any
-) -> Any:
-    if in_specs is _INFER:
-        raise ValueError(
-            "shard_map needs in_specs where an object is among the arguments: give a "
-            "PartitionSpec, or a StateSharding of them, for each argument."
+        specs = in_specs
+        if in_specs is not _INFER:
+            specs = _specs_of_arguments(in_specs, args)
+        entry = enter(
+            f,
+            args,
+            settings=(_ONE_FOR_ALL,) * len(args) if specs is _INFER else specs,
+            out_settings=out_specs,
+            make=MappedBody,
         )
+        if specs is _INFER and entry.roots:
+            raise ValueError(
+                "shard_map needs in_specs where an object is among the arguments: give "
+                "a PartitionSpec, or a StateSharding of them, for each argument."
+            )
+        # For arrays, JAX has a say about None.
+        none = _ONE_FOR_ALL if entry.roots else None
+        given = {} if specs is _INFER else {"in_specs": _plain_specs(specs, none)}
+        plain_out = _plain_specs(out_specs, none)
+        groups = [_spec(setting) for setting in entry.body.groups]
+        body = entry.body
+
+        def pure(groups: Any, *args: Any) -> Any:
+            return body(groups, args)
+
+        all_in = {key: (groups, *value) for key, value in given.items()}
+        all_out = groups, plain_out, _ONE_FOR_ALL
+        mapped = jax.shard_map(pure, out_specs=all_out, **all_in, **options)
+        values, args, _ = entry.values
+        try:
+            out = body.attempt(lambda: mapped(values, *args))
+        except (TypeError, ValueError) as error:
+            again = jax.shard_map(f, out_specs=plain_out, **given, **options)
+            _explain(entry, options["mesh"], error, lambda: again(*args))
+            raise
+        return entry.commit(*out)
+
+    return call
+
+
+def _specs_of_arguments(in_specs: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     specs = in_specs if isinstance(in_specs, tuple) else (in_specs,) * len(args)
-    if len(specs) != len(args):
+    if len(specs) != len(args) and has_objects(args):
         raise ValueError(
             f"shard_map's in_specs has {len(specs)} entries, {in_specs}, but the "
             f"function got {len(args)} arguments: give one entry for each, or one "
             "for all."
         )
-    tree, specs = (*args, {}), (*specs, _ONE_FOR_ALL)
-    check_plain_prefix(specs, tree, "argument ")
-    inputs = take(tree, specs, callee.bound)
-    body = _Body(callee, inputs, out_specs, NO_METADATA)
-    values = inputs.values()
-    plain_specs = _plain_specs(specs)
-
-    def pure(values: Any, plain: Any) -> Any:
-        left = body.run(values, plain)
-        groups, outcome = body.divide(left)
-        return groups, outcome, left.tree
-
-    mapped = jax.shard_map(
-        pure,
-        in_specs=([body.setting(p) for p in inputs.prefixes], plain_specs),
-        out_specs=(list(body.settings), _ONE_FOR_ALL, _plain_specs(out_specs)),
-        **options,
-    )
-    try:
-        groups, outcome, tree = mapped(values, inputs.plain)
-    except (TypeError, ValueError) as error:
-        if body.notes is None:
-            body.blame_values(values, error)
-            _check_shapes(inputs, options["mesh"], error)
-        else:
-            _check_left(body, error)
-        raise
-    return inputs.publish(outcome, list(chain.from_iterable(groups)), tree)
+    return specs
 
 
-def _call_plain(
-    f: Callable[..., Any],
-    callee: Callee,
-    args: tuple[Any, ...],
-    in_specs: dict[str, Any],
-    out_specs: Any,
-    options: Any,
-) -> Any:
-    check_plain_prefix(in_specs.get("in_specs"), args, "argument ")
-    inputs = take(())
-    body = _Body(callee, inputs, out_specs, NO_METADATA)
-
-    @functools.wraps(f, updated=updated_by(f))
-    def pure(*args: Any) -> Any:
-        left = body.run((), (*args, {}))
-        groups, outcome = body.divide(left)
-        return groups, outcome, left.tree
-
-    # JAX has a say about None here.
-    plain_in = {key: _plain_specs(specs, None) for key, specs in in_specs.items()}
-    plain_out = _plain_specs(out_specs, None)
-    all_out = list(body.settings), _ONE_FOR_ALL, plain_out
-    try:
-        groups, outcome, tree = jax.shard_map(
-            pure, out_specs=all_out, **plain_in, **options
-        )(*args)
-    except (TypeError, ValueError) as error:
-        if body.returns_objects and body.notes is not None:
-            _check_left(body, error)
-        elif body.notes is not None:
-            # The output doesn't fit: say so in terms of what the function returns.
-            jax.shard_map(f, out_specs=plain_out, **plain_in, **options)(*args)
-        raise
-    return inputs.publish(outcome, list(chain.from_iterable(groups)), tree)
+def _spec(setting: Any) -> Any:
+    """What a setting says to JAX."""
+    if isinstance(setting, NamedSharding):
+        return setting.spec
+    return _ONE_FOR_ALL if setting is None else setting
 
 
-class _Body(MappedBody):
-    """The function of one shard."""
-
-    @staticmethod
-    def setting(prefix: Any) -> Any:
-        if isinstance(prefix, NamedSharding):
-            return prefix.spec
-        return _ONE_FOR_ALL if prefix is None else prefix
-
-
-def _plain_specs(specs: Any, none: Any = _ONE_FOR_ALL) -> Any:
+def _plain_specs(specs: Any, none: Any) -> Any:
     """Specs for the pytree without objects."""
-
-    def plain(spec: Any) -> Any:
-        if is_mapping(spec):
-            return _ONE_FOR_ALL
-        return none if spec is None else spec
-
-    return jax.tree.map(plain, specs, is_leaf=lambda p: p is None or is_mapping(p))
+    return map_settings(
+        lambda p: _ONE_FOR_ALL if is_mapping(p) else none if p is None else p, specs
+    )
 
 
 def _check_specs(specs: Any, name: str) -> None:
-    for leaf in jax.tree.leaves(specs, is_leaf=is_mapping):
-        for setting in prefix_leaves(leaf) if is_mapping(leaf) else ():
+    for leaf in filter(is_mapping, prefix_leaves(specs)):
+        for setting in leaf.settings:
             if not isinstance(setting, PartitionSpec | NamedSharding | None):
                 raise TypeError(
                     f"shard_map's {name} takes PartitionSpecs, or a StateSharding of "
                     f"these, but got {setting!r} in {leaf!r}."
                 )
+
+
+def _explain(
+    entry: Entry, mesh: Any, error: BaseException, again: Callable[[], Any]
+) -> None:
+    """Says what JAX refused in the user's terms; see `mapping_errors.explain`."""
+    body: MappedBody = entry.body
+    progress = body.progress
+    if progress.notes is not None:
+        if entry.roots or progress.returns_objects:
+            _check_left(body, error)
+        else:
+            again()
+    elif not progress.entered:
+        if not entry.roots:
+            again()
+        body.blame(entry.raw, error, _HOLDS)
+        _check_shapes(entry, mesh, error)
 
 
 def _axis_names(entry: Any) -> tuple[Any, ...]:
@@ -217,26 +182,27 @@ def _axis_names(entry: Any) -> tuple[Any, ...]:
     return tuple(entry) if isinstance(entry, tuple) else (entry,)
 
 
-def _check_shapes(inputs: Inputs, mesh: Any, error: BaseException) -> None:
+def _check_shapes(entry: Entry, mesh: Any, error: BaseException) -> None:
     """Says which variable can't be sharded as its spec says.
 
     Raises:
         ValueError: If there is one, with its path.
     """
-    body = _Body
+    body = entry.body
+    structure = body.structure
     mesh = jax.sharding.get_abstract_mesh() if mesh is None else mesh
     sizes = dict(mesh.shape)
-    for position, (prefix, value) in enumerate(
-        zip(inputs.prefixes, inputs.values(), strict=True)
+    for position, (setting, value) in enumerate(
+        zip(structure.settings.variables, entry.raw, strict=True)
     ):
-        spec = body.setting(prefix)
+        spec = _spec(setting)
         for leaf in jax.tree.leaves(value):
             shape = np.shape(leaf)
             pieces = [math.prod(sizes.get(n, 1) for n in _axis_names(e)) for e in spec]
             if len(spec) > len(shape) or any(
                 n % k for n, k in zip(shape, pieces, strict=False)
             ):
-                place = path_text(inputs.variable_path(position))
+                place = path_text(body.variable_path(position))
                 raise ValueError(
                     f"The variable at {place!r} cannot be sharded by {spec}: its value "
                     f"has the shape {shape}, the mesh {sizes}. Give it another spec "
@@ -250,8 +216,8 @@ def _check_left(body: MappedBody, error: BaseException) -> None:
     Raises:
         ValueError: If there is one, with its path.
     """
-    for note in body.notes or ():
-        spec = body.setting(note.prefix)
+    for note in body.progress.notes or ():
+        spec = _spec(note.setting)
         place = body.place(note.path)
         if len(spec) > note.rank:
             raise ValueError(

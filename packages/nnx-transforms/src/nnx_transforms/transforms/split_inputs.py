@@ -27,9 +27,8 @@ from graphcore import (
     to_tree,
     update_context,
 )
+from graphcore.authors import is_object
 from nnx_transforms.arguments import resolve_kwargs
-from nnx_transforms.transforms.lifting import is_object
-from nnx_transforms.transforms.mapped_arguments import updated_by
 
 __all__ = ["merge_inputs", "split_inputs"]
 
@@ -93,7 +92,7 @@ def split_inputs(
     if f is _MISSING:
         return functools.partial(split_inputs, ctxtag=ctxtag)
 
-    @functools.wraps(f, updated=updated_by(f))
+    @functools.wraps(f, updated=() if is_object(f) else functools.WRAPPER_UPDATES)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args = resolve_kwargs(f, args, kwargs)
         with update_context(ctxtag):
@@ -144,7 +143,7 @@ def merge_inputs(
     if f is _MISSING:
         return functools.partial(merge_inputs, ctxtag=ctxtag)
 
-    @functools.wraps(f, updated=updated_by(f))
+    @functools.wraps(f, updated=() if is_object(f) else functools.WRAPPER_UPDATES)
     def wrapper(*pure_args: Any) -> Any:
         boxed = from_tree(pure_args, ctxtag=ctxtag)
         out = f(*_unbox(boxed))

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
-from itertools import chain
 from typing import Any
 
 import jax
 
-from nnx_transforms.transforms.lifting import Callee, take
-from nnx_transforms.transforms.mapped_arguments import (
+from graphcore.authors import enter, lifted, plain_settings
+from nnx_transforms.decorators import optional_function
+from nnx_transforms.transforms.mapping import (
     NO_METADATA,
+    MappedBody,
     axes_of_arguments,
     check_axes,
-    check_plain_call,
-    has_objects,
-    updated_by,
+    metadata_key,
     with_positions,
 )
-from nnx_transforms.transforms.mapping import (
-    MappedBody,
-    check_plain_prefix,
-    plain_prefix,
-)
-from nnx_transforms.transforms.mapping_errors import (
-    check_broadcast,
-    check_out_ranks,
-    check_sizes,
-)
-
-__all__ = ["vmap"]
+from nnx_transforms.transforms.mapping_errors import check_sizes, explain
 
 
+@optional_function
 def vmap(
-    f: Callable[..., Any] | None = None,
+    f: Callable[..., Any],
     in_axes: Any = 0,
     out_axes: Any = 0,
     axis_name: Any = None,
@@ -88,110 +76,40 @@ def vmap(
         >>> each(stack, jnp.ones(2)).shape
         (5, 3)
     """
-    options = dict(
-        axis_name=axis_name,
-        axis_size=axis_size,
-        spmd_axis_name=spmd_axis_name,
+    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+    check_axes("vmap", in_axes, out_axes)
+    plain = plain_settings(in_axes), plain_settings(out_axes)
+    options: dict[str, Any] = {
+        "axis_name": axis_name,
+        "axis_size": axis_size,
+        "spmd_axis_name": spmd_axis_name,
         **more,
-    )
-    if f is None:
-        return functools.partial(
-            vmap,
-            in_axes=in_axes,
-            out_axes=out_axes,
-            transform_metadata=transform_metadata,
-            **options,
+    }
+    metadata = metadata_key(transform_metadata)
+    jax.vmap(f, *plain, **options)  # JAX's own checks of these
+
+    @lifted(f)
+    def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = with_positions(f, in_axes, args, kwargs)
+        entry = enter(
+            f,
+            args,
+            kwargs,
+            settings=axes_of_arguments("vmap", in_axes, args, by_jax=True),
+            kwargs_settings=0,
+            out_settings=out_axes,
+            make=MappedBody,
+            options=metadata,
         )
-    mapped = _Vmapped(f, in_axes, out_axes, options, transform_metadata)
-
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return mapped(args, kwargs)
-
-    return functools.update_wrapper(wrapper, f, updated=updated_by(f))
-
-
-class _Vmapped:
-    """A function with its axes."""
-
-    def __init__(
-        self,
-        f: Callable[..., Any],
-        in_axes: Any,
-        out_axes: Any,
-        options: dict[str, Any],
-        transform_metadata: Mapping[str, Any],
-    ) -> None:
-        self._f = f
-        self._callee = Callee(f)
-        self._in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
-        self._out_axes = out_axes
-        self._options = options
-        self._metadata = transform_metadata
-        check_axes("vmap", in_axes, out_axes)
-        # JAX's own checks of the arguments.
-        self._plain_axes = plain_prefix(in_axes), plain_prefix(out_axes)
-        jax.vmap(f, *self._plain_axes, **options)
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = with_positions(self._f, self._in_axes, args, kwargs)
-        if not self._callee.bound and not has_objects((args, kwargs)):
-            return self._call_plain(args, kwargs)
-        axes = axes_of_arguments("vmap", self._in_axes, args)
-        tree = (*args, kwargs)
-        check_plain_prefix(axes, tree, "argument ")
-        inputs = take(tree, axes, self._callee.bound)
-        body = MappedBody(self._callee, inputs, self._out_axes, self._metadata)
-        values = inputs.values()
-        in_axes = inputs.prefixes, plain_prefix(axes)
-        if self._options["axis_size"] is not None:  # JAX 0.8 does not look.
-            check_sizes("vmap", inputs, in_axes[1], self._options, None)
-
-        def pure(values: Any, plain: Any) -> Any:
-            left = body.run(values, plain)
-            groups, outcome = body.divide(left)
-            return groups, outcome, left.tree
-
-        out_axes = list(body.settings), None, self._plain_axes[1]
+        if axis_size is not None and entry.roots:  # JAX 0.8 does not look.
+            check_sizes("vmap", entry, options, None)
+        mapped = jax.vmap(entry.body, entry.settings, entry.out_settings, **options)
         try:
-            groups, outcome, tree = jax.vmap(pure, in_axes, out_axes, **self._options)(
-                values, inputs.plain
-            )
+            out = entry.body.attempt(lambda: mapped(*entry.values))
         except (TypeError, ValueError) as error:
-            if body.notes is None:
-                body.blame_values(values, error)
-                check_sizes("vmap", inputs, in_axes[1], self._options, error)
-            else:
-                check_out_ranks(body, error)
-                check_broadcast(
-                    body, values, inputs.plain, in_axes, self._options, error
-                )
+            again = jax.vmap(f, *plain, **options)
+            explain("vmap", entry, options, error, lambda: again(*args, **kwargs))
             raise
-        return inputs.publish(outcome, list(chain.from_iterable(groups)), tree)
+        return entry.commit(*out)
 
-    def _call_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        check_plain_call("vmap", self._in_axes, args, kwargs)
-        inputs = take(())
-        body = MappedBody(self._callee, inputs, self._out_axes, self._metadata)
-
-        @functools.wraps(self._f, updated=updated_by(self._f))
-        def pure(*args: Any, **kwargs: Any) -> Any:
-            left = body.run((), (*args, kwargs))
-            groups, outcome = body.divide(left)
-            return groups, outcome, left.tree
-
-        in_axes, plain_out = self._plain_axes
-        out_axes = list(body.settings), None, plain_out
-        try:
-            groups, outcome, tree = jax.vmap(pure, in_axes, out_axes, **self._options)(
-                *args, **kwargs
-            )
-        except (TypeError, ValueError) as error:
-            if body.returns_objects and body.notes is not None:
-                check_out_ranks(body, error)
-                axes = None, axes_of_arguments("vmap", in_axes, args)
-                check_broadcast(body, (), (*args, kwargs), axes, self._options, error)
-            elif body.notes is not None:
-                # The output doesn't fit: say so in terms of what the function returns.
-                jax.vmap(self._f, in_axes, plain_out, **self._options)(*args, **kwargs)
-            raise
-        return inputs.publish(outcome, list(chain.from_iterable(groups)), tree)
+    return call

@@ -1,0 +1,49 @@
+"""Bodies whose trace JAX keeps apart from the loop or branch that they are part of.
+
+Where JAX gives back only the arrays, or the structure of one branch out of several,
+what a function did to its objects has to be known from its trace. JAX itself keeps
+traces of functions by everything that they depend on: abstract values, configuration,
+mesh, axis names. So the function is traced under a `jit` that leaves no trace in the
+program; asking for the shapes of what it returns finds that trace, and with it the
+static part of the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from graphcore.authors import Body, Change, Inside
+from nnx_transforms.atomic_writes import read_raw
+
+# Where the program is put together, not where it is compiled: newer JAX has both.
+_AT_ONCE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
+
+
+class WholeBody(Body):
+    """Returns the values of all variables, those of new ones, output and change."""
+
+    def __call__(
+        self, groups: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> tuple[list[Any], list[Any], Any, Change]:
+        inside = Inside(self.structure.joint, self.ungrouped(groups))
+        left = self.run_inside(inside, args, kwargs or {})
+        self.check_written(left)
+        new = [w.value for w in left.written if w.position is None]
+        return [*map(read_raw, inside.variables)], new, left.out, left.change
+
+
+class TracedBody(Body):
+    """A body that is traced on its own.
+
+    Attributes:
+        traced: The function of `WholeBody`, for `jax.eval_shape` and for the program.
+    """
+
+    whole: type[WholeBody] = WholeBody
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.traced = jax.jit(self.whole(*args), inline=_AT_ONCE)
