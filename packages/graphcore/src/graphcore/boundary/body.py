@@ -39,9 +39,9 @@ class Structure:
         joint: The description of the objects.
         places: Where they are among the arguments.
         bound: The numbers of those that the function is bound to.
-        first_places: For each root the path from the arguments to it: the position
-            or name of the argument first; `("self",)` for one that only the function
-            is bound to.
+        root_places: For each root the paths from the arguments to it, the position or
+            name of the argument first; `("self",)` for one that only the function is
+            bound to.
         settings: The settings of roots, variables and output.
         statics: The static arguments by position or name.
     """
@@ -49,7 +49,7 @@ class Structure:
     joint: Joint
     places: Direct | Places
     bound: tuple[int, ...]
-    first_places: tuple[Path, ...]
+    root_places: tuple[tuple[Path, ...], ...]
     settings: Settings
     statics: Mapping[Place, Any]
 
@@ -86,7 +86,7 @@ class Body:
         self.options = options
         self.keep: Collection[int] = ()
         self._reference = reference
-        self.first_places = [*map(self.shown, structure.first_places)]
+        self.first_places = [self.shown(path) for path, *_ in structure.root_places]
         self.groups = structure.settings.groups()
         of_group: dict[Any, list[int]] = {setting: [] for setting in self.groups}
         for position, setting in enumerate(structure.settings.variables):
@@ -245,7 +245,7 @@ class Body:
         """A path from the arguments, as messages have it.
 
         Args:
-            path: As in `Structure.first_places`.
+            path: As in `Structure.root_places`.
 
         Returns:
             The path, with what the arguments are called in front.

@@ -110,6 +110,7 @@ def mark_lifted(wrapper: Any, call: Callable[..., Any]) -> None:
     # With the wrapper itself, since other wrappers copy the attributes of this one;
     # weakly, so that it goes as soon as it is dropped.
     wrapper._lifted = weakref.ref(wrapper), call
+    vars(wrapper).pop("_on_object", None)
 
 
 def _lifted_call(f: Any) -> Callable[..., Any] | None:

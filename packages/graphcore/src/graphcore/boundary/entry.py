@@ -161,6 +161,7 @@ def enter(
     make: Any = Body,
     options: Any = (),
     cache: dict[Any, Any] | None = None,
+    limit: int = MAX_STRUCTURES,
 ) -> Entry:
     """Takes a call of a function of live objects apart.
 
@@ -184,6 +185,7 @@ def enter(
             each function.
         options: Something hashable that the body depends on; `body.options`.
         cache: Where to keep bodies, if not with the function.
+        limit: How many of them to keep there.
 
     Returns:
         The entry, with `body`, `values`, `settings`, `out_settings` and `commit`.
@@ -260,7 +262,7 @@ def enter(
                 joint,
                 places,
                 bound,
-                _first_places(places, roots, args, kwargs),
+                _root_places(roots, args, kwargs),
                 resolved,
                 statics,
             )
@@ -268,7 +270,7 @@ def enter(
             body = maker(callee, structure, options, reference)
             body.key = full
             if known is not None:
-                body = _keep(known, full, body)
+                body = _keep(known, full, body, limit)
         bodies.append(body)
     entry.bodies, entry.body = bodies, bodies[0]
     return entry
@@ -325,16 +327,15 @@ def _resolve(
     return Settings(tuple(of_roots), variables, out)
 
 
-def _first_places(
-    places: Direct | Places, roots: Sequence[Any], args: Sequence[Any], kwargs: Any
-) -> tuple[Path, ...]:
-    found: list[Path] = [("self",)] * len(roots)
+def _root_places(
+    roots: list[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Path, ...], ...]:
+    found: list[list[Path]] = [[] for _ in roots]
     tree = (tuple(args), dict(kwargs))
-    leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)[0]
-    for path, x in reversed(leaves):
+    for path, x in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)[0]:
         if is_object(x):
-            found[_number(x, [*roots])] = key_path(path)[1:]
-    return tuple(found)
+            found[_number(x, roots)].append(key_path(path)[1:])
+    return tuple(tuple(paths) or (("self",),) for paths in found)
 
 
 # For each function its bodies, by structure. Functions are found by their id, and
@@ -357,8 +358,8 @@ def _bodies_of(function: Callable[..., Any]) -> dict[Any, Any] | None:
     return found[1]
 
 
-def _keep(known: dict[Any, Any], key: Any, body: Any) -> Any:
-    if len(known) >= MAX_STRUCTURES:
+def _keep(known: dict[Any, Any], key: Any, body: Any, limit: int) -> Any:
+    if len(known) >= limit:
         known.pop(next(iter(known)), None)
     return known.setdefault(key, body)
 

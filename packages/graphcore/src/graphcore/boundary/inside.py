@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import chain
 from operator import is_
 from typing import Any
 
 from graphcore._jax import current_trace
-from graphcore.boundary.change import Change, Left, Written, same_value
+from graphcore.boundary.change import Change, Left, Written, publish, same_value
 from graphcore.boundary.places import OF_A_LEAF, Places, object_paths, take_objects
 from graphcore.boundary.settings import (
     UNSET,
@@ -64,6 +65,22 @@ class Inside:
     def empty(cls) -> Inside:
         """No objects: whatever a function returns is new then."""
         return cls(joint_of(())[0], ())
+
+    def put_together(self, groups: Sequence[Any], out: Any, change: Change) -> Any:
+        """Puts together what a function of no objects returned.
+
+        Args:
+            groups: The values of the objects that it made, one list a setting.
+            out: The output with None in their place.
+            change: What became of the structure.
+
+        Returns:
+            The output with objects.
+        """
+        if change.is_in_place:
+            return out
+        values = [*chain.from_iterable(groups)]
+        return publish((), self._joint, (), change, values, out)
 
     def leave(
         self, out: Any, settings: Settings | None = None, keep: Collection[int] = ()

@@ -44,6 +44,10 @@ class Settings:
     variables: tuple[Any, ...]
     out: Any = UNSET
 
+    def with_variables(self, variables: tuple[Any, ...]) -> Settings:
+        """The same settings with others for the variables."""
+        return Settings(self.roots, variables, self.out)
+
     def groups(self) -> tuple[Any, ...]:
         """The distinct settings with which values can enter and leave."""
         found: list[Any] = []

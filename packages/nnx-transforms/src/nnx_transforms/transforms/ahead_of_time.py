@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
-from graphcore.joint import joint_of
-from graphcore.plans import check_traces
-from nnx_transforms.transforms.jit_variants import CompiledFunction
-from nnx_transforms.transforms.lifting import publish
-
-__all__ = ["Compiled", "Lowered", "Traced"]
-
+from graphcore.authors import Entry, Inside
+from nnx_transforms.transforms.jit_body import JitBody
 
 S = TypeVar("S", bound="_Stage")
 # What JAX reports of outputs, which for JAX are three: the values of variables, the
@@ -24,29 +19,25 @@ class _Stage:
 
     Args:
         stage: JAX's own stage.
-        locate: Locates a call with all arguments; None if there are no objects.
+        enter: Takes a call with all arguments apart; None if there are no objects.
         statics: The static arguments by position or name. As in JAX, the compiled
             function is called without them.
-        key: What the compiled function was looked up by; None if the call has no
-            objects.
-        function: The compiled function for the structure of the objects; likewise.
+        body: The function for the structure of the objects; None if there are none.
     """
 
-    __slots__ = ("_bound", "_function", "_key", "_locate", "_stage", "_statics")
+    __slots__ = ("_body", "_bound", "_enter", "_stage", "_statics")
 
     def __init__(
         self,
         stage: Any,
-        locate: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+        enter: Callable[[tuple[Any, ...], dict[str, Any]], Entry | None],
         statics: dict[Any, Any],
-        key: Any = None,
-        function: CompiledFunction | None = None,
+        body: JitBody | None = None,
     ) -> None:
         self._stage = stage
-        self._locate = locate
+        self._enter = enter
         self._statics = statics
-        self._key = key
-        self._function = function
+        self._body = body
         self._bound: tuple[Any, ...] = ()
 
     def of(self, *bound: Any) -> Self:
@@ -55,7 +46,7 @@ class _Stage:
         return self
 
     def _next(self, kind: type[S], stage: Any) -> S:
-        made = kind(stage, self._locate, self._statics, self._key, self._function)
+        made = kind(stage, self._enter, self._statics, self._body)
         return made.of(*self._bound)
 
     def __getattr__(self, name: str) -> Any:
@@ -143,27 +134,20 @@ class Compiled(_Stage):
         for place in sorted(p for p in self._statics if isinstance(p, int)):
             full.insert(place, self._statics[place])
         named.update((p, x) for p, x in self._statics.items() if isinstance(p, str))
-        call = self._locate(tuple(full), named)
-        function = self._function
-        if function is None and call is None:
-            out, tree, outcome = self._stage(*args, **kwargs)
-            return publish((), joint_of(())[0], (), outcome, out, tree)
-        if function is None or call is None:
-            one, other = (" no", "are some") if call else ("", "are none")
+        entry = self._enter(tuple(full), named)
+        body = self._body
+        if body is None and entry is None:
+            return Inside.empty().put_together(*self._stage(*args, **kwargs))
+        if body is None or entry is None:
+            one, other = (" no", "are some") if entry else ("", "are none")
             raise TypeError(
                 f"This function was compiled for a call with{one} objects, but there "
                 f"{other} among the arguments."
             )
-        if call.key != self._key:
+        if entry.body is not body and entry.body.key != body.key:
             raise TypeError(
                 "This function was compiled for objects of another structure, or other "
                 "places of them among the arguments. Lower and compile it again for "
                 "these. (Static arguments are left out when it is called.)"
             )
-        check_traces(call.plans)
-        _, given, named = function.prepare(
-            call.joint.values(call.plans), call.args, call.kwargs
-        )
-        out, tree, outcome = self._stage(*given, **named)
-        values = function.flat(out)
-        return publish(call.roots, call.joint, call.plans, outcome, values, tree)
+        return entry.commit(*self._stage(*body.prepare(entry)[1]))

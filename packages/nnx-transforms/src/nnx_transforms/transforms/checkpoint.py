@@ -117,9 +117,9 @@ def _per_list(entry: Entry, per_argument: Sequence[bool]) -> Any:
     """
     if entry.kwargs:  # There is no setting for arguments by keyword.
         return any(per_argument)
-    places = entry.body.structure.first_places
+    first = [path[0] for path, *_ in entry.body.structure.root_places]
     of_values = [
-        per_argument[places[number][0]] if isinstance(places[number][0], int) else True
+        per_argument[first[number]] if isinstance(first[number], int) else True
         for number, *_ in entry.joint.paths
     ]
     return [of_values], tuple(per_argument), {}

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from graphcore.comparison import definition_differences
-from graphcore.errors import path_text
-from graphcore.joint import Joint
-from nnx_transforms.transforms.lifting import key_path
-
-__all__ = ["Explanation", "Signature"]
+from graphcore import GraphDef, diff
+from graphcore.authors import Body, key_path, path_text
 
 
 class Explanation(list[tuple[str, Any, Any]]):
@@ -48,52 +43,52 @@ class Signature:
     """All that a compilation depends on, without any of the objects.
 
     Args:
-        joint: The description of the objects.
-        places: The name of each root.
+        definitions: The definition of each root.
+        places: The path of each root.
         values: The abstract value of each leaf of a variable, by path.
         plain: The abstract value of each leaf of the other arguments, by path.
         statics: The static arguments, by name.
     """
 
-    joint: Joint
+    definitions: tuple[GraphDef[Any], ...]
     places: tuple[str, ...]
     values: dict[str, str]
     plain: dict[str, str]
     statics: dict[str, Any]
 
     @classmethod
-    def of(
-        cls,
-        joint: Joint,
-        places: Sequence[str],
-        values: Sequence[Any],
-        plain: Any,
-        statics: dict[str, Any],
-    ) -> Signature:
+    def of(cls, body: Body | None, plain: Any, values: Any) -> Signature:
         """Describes a call while it is traced.
 
         Args:
-            joint: The description of the objects.
-            places: The name of each root.
-            values: The raw values of the variables.
+            body: The function; None if there are no objects.
             plain: The other arguments: `(args, kwargs)`.
-            statics: The static arguments, by name.
+            values: The raw values of the variables, in order of index.
 
         Returns:
             The signature.
         """
-        of_values: dict[str, str] = {}
-        for (number, *path), value in zip(joint.paths, values, strict=True):
-            for inner, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
-                where = path_text((places[number], *path, *key_path(inner)))
-                of_values[where] = abstract_value(leaf)
         of_plain = {
             path_text(("args" if p[0].idx == 0 else "kwargs", *key_path(p[1:]))): (
                 abstract_value(leaf)
             )
             for p, leaf in jax.tree_util.tree_flatten_with_path(plain)[0]
         }
-        return cls(joint, tuple(places), of_values, of_plain, statics)
+        if body is None:
+            return cls((), (), {}, of_plain, {})
+        of_values: dict[str, str] = {}
+        for position, value in enumerate(values):
+            for inner, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+                where = path_text((*body.variable_path(position), *key_path(inner)))
+                of_values[where] = abstract_value(leaf)
+        structure = body.structure
+        return cls(
+            structure.joint.definitions,
+            tuple(map(path_text, body.first_places)),
+            of_values,
+            of_plain,
+            {str(name): value for name, value in structure.statics.items()},
+        )
 
     def differences(self, before: Signature | None) -> Explanation:
         """Compares with the signature of an earlier compilation.
@@ -107,12 +102,12 @@ class Signature:
         if before is None:
             return Explanation([("<call>", "never compiled", "first call")])
         found = Explanation()
-        one, two = before.joint.definitions, self.joint.definitions
+        one, two = before.definitions, self.definitions
         if len(one) != len(two):
             found.append(("<objects>", len(one), len(two)))
         for place, a, b in zip(self.places, one, two, strict=False):
             if a != b:
-                for d in definition_differences(a, b):
+                for d in diff(a, b):
                     old = "absent" if d.kind == "extra" else d.old
                     new = "absent" if d.kind == "missing" else d.new
                     found.append((path_text((place, *d.path)), old, new))
@@ -126,3 +121,25 @@ class Signature:
                 if type(was) is not type(now) or was != now:
                     found.append((path, was, now))
         return found or Explanation([("<configuration>", "other", "JAX settings")])
+
+
+class Notes:
+    """What a jitted function remembers of its compilations.
+
+    Attributes:
+        signature: That of the last one.
+        explanation: Why the last call was compiled; None if it was not.
+    """
+
+    def __init__(self) -> None:
+        self.signature: Signature | None = None
+        self.explanation: Explanation | None = None
+
+    def take(self, signature: Signature) -> None:
+        """Notes that a function is being traced.
+
+        Args:
+            signature: With what.
+        """
+        self.explanation = signature.differences(self.signature)
+        self.signature = signature

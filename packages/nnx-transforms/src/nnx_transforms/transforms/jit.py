@@ -3,7 +3,7 @@
 A call on a graph whose plan still holds costs what JAX needs for the flat list of its
 arrays: check the plan, read the raw values, call the compiled function, write those
 values back that the function overwrites. Everything else is done once, when the
-function is traced: see `compiled` and `lifting`.
+function is traced; see `jit_body`.
 """
 
 from __future__ import annotations
@@ -12,135 +12,32 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import jax
 
-from graphcore.content import static_key
-from graphcore.errors import path_text
-from graphcore.joint import Joint, joint_of
-from graphcore.plans import Plan
-from nnx_transforms.arguments import positions_of
-from nnx_transforms.prefixes import StateSharding
+from graphcore.authors import (
+    UNSET,
+    Callee,
+    Entry,
+    Inside,
+    enter,
+    has_objects,
+    is_mapping,
+    map_settings,
+    mark_lifted,
+    plain_settings,
+    prefix_leaves,
+)
+from nnx_transforms.arguments import ChosenArguments, check_hashable, positions_of
+from nnx_transforms.decorators import optional_function
 from nnx_transforms.transforms.ahead_of_time import Lowered, Traced
 from nnx_transforms.transforms.eval_shape import eval_shape
-from nnx_transforms.transforms.explain_recompile import Explanation, Signature
-from nnx_transforms.transforms.jit_variants import (
-    Arrangement,
-    CompiledFunction,
-    Fill,
-    Options,
-)
-from nnx_transforms.transforms.lifting import (
-    Callee,
-    Inside,
-    NoPrefix,
-    Skeleton,
-    publish,
-    remove_objects,
-    remove_prefixes,
-    take,
-)
-from nnx_transforms.transforms.spots import Direct, separate
-
-__all__ = ["Jitted", "explain_recompile", "jit"]
+from nnx_transforms.transforms.explain_recompile import Explanation, Notes, Signature
+from nnx_transforms.transforms.jit_body import JitBody, Options
 
 MAX_STRUCTURES = 1024
 """How many structures one jitted function keeps compiled functions for."""
-
-
-class _Statics:
-    """Which arguments are static, and how they are recognized in a call."""
-
-    def __init__(self, f: Callable[..., Any], argnums: Any, argnames: Any) -> None:
-        numbers = _as_tuple(argnums, int)
-        names = _as_tuple(argnames, str)
-        try:
-            parameters = list(inspect.signature(f).parameters.values())
-        except (TypeError, ValueError):
-            parameters = []
-        positional = [
-            p.name
-            for p in parameters
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
-        # As in JAX: if only one of the two is given, the other follows from it.
-        if argnums is None and argnames is not None:
-            numbers = tuple(positional.index(n) for n in names if n in positional)
-        elif argnames is None and argnums is not None:
-            count = len(positional)
-            names = tuple(positional[i] for i in numbers if -count <= i < count)
-        self.numbers = tuple(sorted(numbers))
-        self.names = frozenset(names)
-
-    def __bool__(self) -> bool:
-        return bool(self.numbers or self.names)
-
-    def take(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], dict[Any, Any]]:
-        """Moves the static arguments of a call out of the way."""
-        found: dict[Any, Any] = {}
-        rest = [*args]
-        for number in self.numbers:
-            place = number if number >= 0 else number + len(args)
-            if 0 <= place < len(args):
-                found[place] = args[place]
-                rest[place] = None
-        if kwargs and not self.names.isdisjoint(kwargs):
-            found.update((k, kwargs[k]) for k in sorted(self.names & kwargs.keys()))
-            kwargs = {k: v for k, v in kwargs.items() if k not in found}
-        return tuple(rest), kwargs, found
-
-
-def _as_tuple(x: Any, kind: type[Any]) -> tuple[Any, ...]:
-    if x is None:
-        return ()
-    return (x,) if isinstance(x, kind) else tuple(x)
-
-
-def _fill_with(where: Direct | Skeleton, statics: dict[Any, Any]) -> Fill:
-    """What puts objects in their places, and static arguments."""
-    named = {name: x for name, x in statics.items() if isinstance(name, str)}
-
-    def fill(args: Any, kwargs: Any, objects: Any) -> Any:
-        args, kwargs = where.fill((args, kwargs), objects)
-        return tuple(statics.get(i, x) for i, x in enumerate(args)), {**kwargs, **named}
-
-    return fill
-
-
-class Call(NamedTuple):
-    """A call, located: what to run, and on what.
-
-    Args:
-        function: The compiled function.
-        roots: The objects.
-        plans: Their plans, which hold.
-        joint: Their description.
-        args: The arguments that are not static, with None in the place of objects.
-        kwargs: Likewise.
-        key: What the function was looked up by.
-    """
-
-    function: CompiledFunction
-    roots: Sequence[Any]
-    plans: Sequence[Plan]
-    joint: Joint
-    args: Sequence[Any]
-    kwargs: dict[str, Any]
-    key: Any
-
-
-_Found: TypeAlias = tuple[
-    CompiledFunction,
-    Sequence[Any],
-    Sequence[Plan],
-    Joint,
-    Sequence[Any],
-    dict[str, Any],
-    Any,
-]
 
 
 class Jitted:
@@ -163,63 +60,62 @@ class Jitted:
             extra = getattr(f, "__dict__", {}).items()
             vars(self).update((k, v) for k, v in extra if not hasattr(Jitted, k))
             self.__wrapped__ = f
-        self._callee = Callee(f)
+        mark_lifted(
+            self, lambda g, *args, **kwargs: Jitted(g, arguments)(*args, **kwargs)
+        )
         self._arguments = arguments
-        self._statics = _Statics(
-            f,
-            arguments["static_argnums"],
-            arguments["static_argnames"],
+        callee = Callee(f)
+        # Whether an object that the function hides takes part depends on the trace.
+        self._callee = None if callee.hides else callee
+        self._statics = ChosenArguments(
+            f, arguments["static_argnums"], arguments["static_argnames"]
         )
         self._has_statics = bool(self._statics)
-        self._bound = self._callee.bound
-        # Shardings are told by position, so keyword arguments need theirs.
-        self._resolves = arguments["in_shardings"] is not None
-        self._entries: dict[Any, CompiledFunction] = {}
-        self._signature: Signature | None = None
-        self._explanation: Explanation | None = None
-        donated = _Statics(f, arguments["donate_argnums"], arguments["donate_argnames"])
-        shardings = arguments["in_shardings"], arguments["out_shardings"]
-        known = (
-            "keep_unused",
-            "inline",
-            "device",
-            "backend",
-        )
+        shardings = arguments["in_shardings"]
+        self._in_shardings = tuple(shardings) if type(shardings) is list else shardings
+        out_shardings = arguments["out_shardings"]
+        self._out_settings: Any = UNSET
+        if out_shardings is not None:
+            self._out_settings = map_settings(_or_unset, out_shardings)
+        # Objects in the output are placed by filter, even if none came in.
+        self._places_objects = any(map(is_mapping, prefix_leaves(out_shardings)))
+        known = ("keep_unused", "inline", "device", "backend")
         passed_on = {
-            name: arguments[name]
-            for name in known
-            if arguments[name] not in (None, False)
+            k: arguments[k] for k in known if arguments[k] not in (None, False)
         }
         passed_on.update(arguments["more"])
+        self._notes = Notes()
         self._options = Options(
-            out_shardings=arguments["out_shardings"],
-            has_shardings=any(s is not None for s in shardings),
-            donate_argnums=donated.numbers,
-            donate_argnames=tuple(sorted(donated.names)),
+            in_shardings=self._in_shardings,
+            out_shardings=out_shardings,
+            donated=ChosenArguments(
+                f, arguments["donate_argnums"], arguments["donate_argnames"]
+            ),
             donate_state=arguments["donate_state"],
             constrain_state=arguments["constrain_state"],
             passed_on=passed_on,
+            notes=self._notes,
         )
-        # Objects in the output are placed by filter, even if none came in.
-        self._places_objects = any(
-            isinstance(p, StateSharding)
-            for p in jax.tree.leaves(
-                arguments["out_shardings"],
-                is_leaf=lambda p: isinstance(p, StateSharding),
-            )
-        )
+        self._bodies: dict[Any, JitBody] = {}
         self._plain = self._jit_plain(f, passed_on)
 
     # Calls
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        self._explanation = None
-        found = self._find(args, kwargs)
-        if found is None:
-            out, tree, outcome = self._plain(*args, **kwargs)
-            return publish((), joint_of(())[0], (), outcome, out, tree)
-        function, roots, plans, joint, plain, named, _ = found
-        return function.run(roots, plans, joint, plain, named)
+        self._notes.explanation = None
+        entry = self._enter(args, kwargs)
+        if entry is None:
+            return Inside.empty().put_together(*self._plain(*args, **kwargs))
+        body: JitBody = entry.body
+        try:
+            if body.is_direct:
+                out = body.direct([entry.raw], entry.args, entry.kwargs)
+            else:
+                out = body.call_arranged(entry)
+        except TypeError as error:
+            body.blame(entry.raw, error, HOLDS)
+            raise
+        return entry.commit(*out)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else _BoundJitted(self, instance)
@@ -245,170 +141,82 @@ class Jitted:
             return name
         return Jitted, (f, self._arguments)
 
-    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Found | None:
-        """As `_locate`; a plain tuple is made in a third of the time."""
+    def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
+        """Takes a call apart; None if there are no objects."""
+        callee = self._callee or Callee(self.__wrapped__)
+        if not (callee.bound or self._places_objects or has_objects((args, kwargs))):
+            return None
+        settings: Any = UNSET
         statics: dict[Any, Any] = {}
-        static_keys: tuple[Any, ...] = ()
-        if kwargs and self._resolves and remove_objects((args, kwargs))[2]:
+        if kwargs and self._in_shardings is not None:
+            # Shardings are told by position, so keyword arguments need theirs.
             args, kwargs = positions_of(self.__wrapped__, args, kwargs)
         if self._has_statics:
             args, kwargs, statics = self._statics.take(args, kwargs)
-            static_keys = tuple([(k, static_key(v)) for k, v in statics.items()])
-        plain, named, where, roots = separate(args, kwargs)
-        for x in self._bound:
-            if not any(x is root for root in roots):
-                roots.append(x)
-        if not roots and not self._places_objects:
-            return None
-        joint, plans = joint_of(roots)
-        key = joint.definitions, where, static_keys
+        if self._in_shardings is not None:
+            settings = self._per_argument(args, statics)
         try:
-            function = self._entries.get(key)
+            return enter(
+                callee,
+                args,
+                kwargs,
+                settings=settings,
+                kwargs_settings=UNSET,
+                out_settings=self._out_settings,
+                statics=statics,
+                make=JitBody,
+                options=self._options,
+                cache=self._bodies,
+                limit=MAX_STRUCTURES,
+            )
         except TypeError:
-            self._refuse_unhashable(statics)
+            check_hashable(statics, callee.name)
             raise
-        if function is None:
-            fill = _fill_with(where, statics)
-            function = self._add(key, args, kwargs, fill, statics)
-        return function, roots, plans, joint, plain, named, key
 
-    def _locate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """Locates a call; None if there are no objects."""
-        found = self._find(args, kwargs)
-        return None if found is None else Call(*found)
-
-    @staticmethod
-    def _refuse_unhashable(statics: dict[Any, Any]) -> None:
-        for name, value in statics.items():
-            try:
-                hash(value)
-            except TypeError as error:
-                raise ValueError(
-                    f"The static argument {name!r} is not hashable: {value!r} of type "
-                    f"{type(value).__name__}. Compiled functions are looked up by "
-                    "their static arguments: pass a hashable value, such as a tuple."
-                ) from error
-
-    def _add(
-        self,
-        key: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        fill: Fill,
-        statics: dict[Any, Any],
-    ) -> CompiledFunction:
-        """Makes the compiled function for a structure that was not seen before."""
-        hash(key[0])  # says which static attribute is not hashable, if one isn't
-        arrangement = self._arrange(args, kwargs, statics)
-        function = CompiledFunction(
-            self._callee, fill, arrangement, self._options, self._note
-        )
-        if len(self._entries) >= MAX_STRUCTURES:
-            del self._entries[next(iter(self._entries))]
-        self._entries[key] = function
-        return function
-
-    def _arrange(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], statics: dict[Any, Any]
-    ) -> Arrangement:
-        bound = self._callee.bound
-        shardings = self._arguments["in_shardings"]
-        prefix: Any = NoPrefix
-        plain_shardings: tuple[Any, ...] | None = None
-        if shardings is not None:
-            per_arg = self._per_argument(shardings, args, statics)
-            prefix = (per_arg, None)
-            plain_shardings = remove_prefixes(
-                per_arg, lambda p: isinstance(p, StateSharding)
-            )
-            plain_shardings = tuple(
-                None if position in statics else p
-                for position, p in enumerate(plain_shardings or ())
-            )
-        inputs = take((args, kwargs), prefix, bound)
-        places: list[str] = []
-        donated: set[int] = set()
-        for number, root in enumerate(inputs.roots):
-            paths = [path for path, x, _ in inputs.spots if x is root]
-            places.append(path_text(self._named(paths[0])) if paths else "self")
-            for which, name, *_ in paths:
-                names = (
-                    self._options.donate_argnums
-                    if which == 0
-                    else self._options.donate_argnames
-                )
-                if name in names:
-                    donated.add(number)
-        return Arrangement(
-            joint=inputs.joint,
-            bound=inputs.bound,
-            places=tuple(places),
-            root_prefixes=tuple(inputs.root_prefixes),
-            prefixes=tuple(inputs.prefixes),
-            plain_shardings=plain_shardings,
-            donated_roots=frozenset(donated),
-            statics={str(name): value for name, value in statics.items()},
-        )
-
-    @staticmethod
-    def _named(path: tuple[Any, ...]) -> tuple[Any, ...]:
-        which, *rest = path
-        return ("args", *rest) if which == 0 else tuple(rest)
-
-    @staticmethod
-    def _per_argument(
-        shardings: Any, args: tuple[Any, ...], statics: dict[Any, Any]
-    ) -> tuple[Any, ...]:
+    def _per_argument(self, args: tuple[Any, ...], statics: dict[Any, Any]) -> Any:
         """The shardings of positional arguments; static ones have none."""
-        if not isinstance(shardings, tuple | list):
-            return tuple([shardings] * len(args))
-        given = list(shardings)
+        if not isinstance(self._in_shardings, tuple):
+            return (_or_unset(self._in_shardings),) * len(args)
+        given = list(self._in_shardings)
         for position in range(len(args)):
             if position in statics:
                 given.insert(position, None)
         if len(given) != len(args):
+            count = len(args) - sum(isinstance(k, int) for k in statics)
             raise ValueError(
-                f"in_shardings has {len(shardings)} entries, but the call has "
-                f"{len(args) - sum(isinstance(k, int) for k in statics)} positional "
-                "arguments that are not static: give one entry for each."
+                f"in_shardings has {len(self._in_shardings)} entries, but the call has "
+                f"{count} positional arguments that are not static: give one entry for "
+                "each."
             )
-        return tuple(given)
-
-    def _note(self, signature: Signature) -> None:
-        """Told by a compiled function that it is being traced."""
-        self._explanation = signature.differences(self._signature)
-        self._signature = signature
+        return map_settings(_or_unset, tuple(given))
 
     def _jit_plain(
         self, f: Callable[..., Any], passed_on: dict[str, Any]
     ) -> Callable[..., Any]:
-        """The function for calls without objects: JAX's own, but for its output."""
-        arguments = self._arguments
-        nothing = joint_of(())[0]
+        """The function for calls without objects: JAX's own, but for its output.
+
+        JAX gets the user's own arguments, which its messages are about.
+        """
+        arguments, notes = self._arguments, self._notes
 
         @functools.wraps(f, updated=())
         def pure(*args: Any, **kwargs: Any) -> Any:
-            self._note(Signature.of(nothing, (), (), (args, kwargs), {}))
-            left = Inside(nothing, ()).leave(f(*args, **kwargs))
-            return left.values(), left.tree, left.outcome
+            notes.take(Signature.of(None, (args, kwargs), {}))
+            left = Inside.empty().leave(f(*args, **kwargs))
+            return [left.values()], left.out, left.change
 
-        for name in (
-            "static_argnums",
-            "static_argnames",
-            "donate_argnums",
-            "donate_argnames",
-        ):
-            if arguments[name] is not None:
-                passed_on = {**passed_on, name: arguments[name]}
-        is_mapping = lambda p: isinstance(p, StateSharding)  # noqa: E731
+        passed_on = dict(passed_on)
+        for name in ("static_argnums", "static_argnames"):
+            passed_on[name] = arguments[name]
+        for name in ("donate_argnums", "donate_argnames"):
+            passed_on[name] = arguments[name]
         if arguments["in_shardings"] is not None:
-            given = remove_prefixes(arguments["in_shardings"], is_mapping)
-            passed_on = {**passed_on, "in_shardings": given}
+            passed_on["in_shardings"] = plain_settings(arguments["in_shardings"])
         if arguments["out_shardings"] is not None:
-            given = remove_prefixes(arguments["out_shardings"], is_mapping)
+            given = plain_settings(arguments["out_shardings"])
             whole = given if isinstance(given, jax.sharding.Sharding) else None
-            passed_on = {**passed_on, "out_shardings": (whole, given, None)}
-        return jax.jit(pure, **passed_on)
+            passed_on["out_shardings"] = whole, given, None
+        return jax.jit(pure, **{k: v for k, v in passed_on.items() if v is not None})
 
     # Ahead of time
 
@@ -428,16 +236,14 @@ class Jitted:
             >>> nnx.jit(lambda x: x * 2).trace(1.0).jaxpr.eqns[0].primitive.name
             'mul'
         """
-        call = self._locate(args, kwargs)
+        entry = self._enter(args, kwargs)
         statics = self._statics.take(args, kwargs)[2]
-        if call is None:
+        if entry is None:
             stage = self._plain.trace(*args, **kwargs)  # type: ignore[attr-defined]
-            return Traced(stage, self._locate, statics)
-        function, given, named = call.function.prepare(
-            call.joint.values(call.plans), call.args, call.kwargs
-        )
-        traced = function.trace(*given, **named)  # type: ignore[attr-defined]
-        return Traced(traced, self._locate, statics, call.key, call.function)
+            return Traced(stage, self._enter, statics)
+        function, given = entry.body.prepare(entry)
+        stage = function.trace(*given)  # type: ignore[attr-defined]
+        return Traced(stage, self._enter, statics, entry.body)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Lowers the function for arguments, which may be abstract.
@@ -497,13 +303,25 @@ class Jitted:
             >>> import nnx_transforms as nnx
             >>> nnx.jit(lambda x: x).clear_cache()
         """
-        self._entries.clear()
-        self._signature = None
+        self._bodies.clear()
+        self._notes.signature = None
         self._plain.clear_cache()  # type: ignore[attr-defined]
 
 
+HOLDS = (
+    "Values of variables are arrays; keep anything else as a static attribute or in "
+    "the variable's metadata."
+)
+
+
+def _or_unset(sharding: Any) -> Any:
+    # None leaves the choice to JAX, so it contradicts no other sharding.
+    return UNSET if sharding is None else sharding
+
+
+@optional_function
 def jit(
-    fun: Callable[..., Any] | None = None,
+    fun: Callable[..., Any],
     *,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -585,8 +403,6 @@ def jit(
         "constrain_state": constrain_state,
         "more": more,
     }
-    if fun is None:
-        return lambda f: Jitted(f, arguments)
     return Jitted(fun, arguments)
 
 
@@ -640,5 +456,5 @@ def explain_recompile(jitted: Jitted) -> Explanation:
         >>> nnx.explain_recompile(double)
         []
     """
-    explanation: Explanation | None = jitted._explanation
+    explanation: Explanation | None = jitted._notes.explanation
     return Explanation() if explanation is None else explanation

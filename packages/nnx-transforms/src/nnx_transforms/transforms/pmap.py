@@ -213,8 +213,8 @@ def _gone(entry: Entry, donated: Sequence[int]) -> frozenset[int]:
         return frozenset()
     roots = {
         number
-        for number, place in enumerate(entry.body.structure.first_places)
-        if place[0] in donated
+        for number, paths in enumerate(entry.body.structure.root_places)
+        if any(path[0] in donated for path in paths)
     }
     found = {i for i, path in enumerate(entry.joint.paths) if path[0] in roots}
     return frozenset(found - held_twice(entry.raw, (entry.args, entry.kwargs)))

@@ -1,0 +1,293 @@
+"""The compiled form of a function for one structure of its objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+
+from graphcore import RefMap, State, VariableState, iter_graph
+from graphcore.authors import (
+    UNSET,
+    Body,
+    Change,
+    Entry,
+    Inside,
+    Left,
+    is_object,
+    path_text,
+    plain_settings,
+    setting_of,
+    settings_of_leaves,
+)
+from nnx_transforms.arguments import ChosenArguments
+from nnx_transforms.atomic_writes import write_raw
+from nnx_transforms.transforms.constrain_state import constrain
+from nnx_transforms.transforms.donation import OtherWrites, abstract_key, held_twice
+from nnx_transforms.transforms.explain_recompile import Notes, Signature
+
+Path: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """What `jit` was told.
+
+    Args:
+        in_shardings: As given, a list as a tuple.
+        out_shardings: As given.
+        donated: Which arguments are donated.
+        donate_state: Whether to donate what is overwritten.
+        constrain_state: Whether, or how, to constrain shardings.
+        passed_on: Further arguments for `jax.jit`.
+        notes: Told whenever the function is traced.
+    """
+
+    in_shardings: Any
+    out_shardings: Any
+    donated: ChosenArguments
+    donate_state: bool
+    constrain_state: bool | Callable[[Any], Any]
+    passed_on: dict[str, Any]
+    notes: Notes
+
+
+class JitBody(Body):
+    """A function, compiled for one structure of its objects and its static arguments.
+
+    JAX decides by abstract values whether to trace again.
+
+    Attributes:
+        is_direct: Whether the values enter and leave as one list, none donated.
+        direct: JAX's function for that case.
+    """
+
+    called = ("args", None)
+    options: Options
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        options, structure = self.options, self.structure
+        donated = options.donated
+        self._always_donated = frozenset(
+            position
+            for position, (number, *_) in enumerate(structure.joint.paths)
+            if any(
+                place in donated.numbers or place in donated.names
+                for place, *_ in structure.root_places[number]
+            )
+        )
+        self._has_shardings = (
+            options.in_shardings is not None or options.out_shardings is not None
+        )
+        self.is_direct = not (
+            self._has_shardings or bool(donated) or options.donate_state
+        )
+        self._variants: dict[Any, Callable[..., Any]] = {}
+        # What the function overwrites, while that does not depend on shapes.
+        self._writes: frozenset[int] | None = None
+        self._writes_by_shape: dict[Any, frozenset[int]] = {}
+        self.direct = self._compile(None)
+
+    # Outside
+
+    def call_arranged(self, entry: Entry) -> tuple[Any, Any, Change]:
+        """Runs the function where it is not `direct`.
+
+        Args:
+            entry: The call.
+
+        Returns:
+            What `Entry.commit` takes.
+        """
+        function, given = self.prepare(entry)
+        try:
+            return function(*given)  # type: ignore[no-any-return]
+        except OtherWrites as found:
+            # Another shape, another set of overwritten variables: from now on, look
+            # up which it is.
+            self._writes = None
+            self._writes_by_shape[abstract_key(entry.values)] = found.positions
+            return self.call_arranged(entry)
+
+    def prepare(self, entry: Entry) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Chooses the compiled variant for a call, and arranges the values for it.
+
+        Args:
+            entry: The call.
+
+        Returns:
+            A function of JAX and its arguments.
+        """
+        values, args, kwargs = entry.raw, entry.args, entry.kwargs
+        chosen = self.options.donated
+        if not (chosen or self.options.donate_state):
+            return self.direct, (self.grouped(values), args, kwargs)
+        writes: frozenset[int] | None = None
+        donated = self._always_donated
+        if self.options.donate_state:
+            writes = self._find_writes(entry)
+            donated = donated | writes
+        if donated:
+            donated = donated - held_twice(values, (args, kwargs))
+        function = self._variants.get((writes, donated))
+        if function is None:
+            function = self._variants[writes, donated] = self._donating(writes, donated)
+        kept = [None if i in donated else value for i, value in enumerate(values)]
+        given = [value if i in donated else None for i, value in enumerate(values)]
+        args, kwargs, away = chosen.take(args, kwargs)
+        args_away = tuple(away.get(i) for i in range(len(args)))
+        kwargs_away = {k: x for k, x in away.items() if isinstance(k, str)}
+        return function, (
+            *(self.grouped(kept), self.grouped(given)),
+            *(args, args_away, kwargs, kwargs_away),
+        )
+
+    def _find_writes(self, entry: Entry) -> frozenset[int]:
+        if self._writes is not None:
+            return self._writes
+        key = abstract_key(entry.values)
+        known = self._writes_by_shape.get(key)
+        if known is None:
+            *_, change = jax.eval_shape(self, *entry.values)
+            known = frozenset(p for p in change.positions if p is not None)
+            if not self._writes_by_shape:
+                self._writes = known
+            self._writes_by_shape[key] = known
+        return known
+
+    # Compiling
+
+    def _compile(
+        self, function: Callable[..., Any] | None, donates: bool = False
+    ) -> Callable[..., Any]:
+        """Has JAX compile this body, or one that takes what is donated apart."""
+        options = self.options
+        passed_on = dict(options.passed_on)
+        if donates:
+            passed_on["donate_argnums"] = (1, 3, 5)
+        if self._has_shardings:
+            groups = [None if setting is UNSET else setting for setting in self.groups]
+            if options.in_shardings is not None:
+                plain = self._plain_shardings()
+                once: tuple[Any, ...] = (groups, plain, None)
+                twice = (groups, groups, plain, plain, None, None)
+                passed_on["in_shardings"] = twice if donates else once
+            out = plain_settings(options.out_shardings)
+            passed_on["out_shardings"] = (groups, out, None)
+        return jax.jit(self if function is None else function, **passed_on)
+
+    def _plain_shardings(self) -> Any:
+        """The shardings of positional arguments; static ones have none."""
+        given = plain_settings(self.options.in_shardings)
+        if not isinstance(given, tuple):
+            return given
+        places = sorted(p for p in self.structure.statics if isinstance(p, int))
+        shardings = list(given)
+        for place in places:
+            shardings.insert(place, None)
+        return tuple(shardings)
+
+    def _donating(
+        self, writes: frozenset[int] | None, donated: frozenset[int]
+    ) -> Callable[..., Any]:
+        def pure(
+            kept: Any, given: Any, args: Any, args_given: Any, kwargs: Any, away: Any
+        ) -> Any:
+            pairs = zip(kept, given, strict=True)
+            values = self.ungrouped([_either(*pair) for pair in pairs])
+            args = tuple(_either(args, args_given))
+            # A donated variable is returned even if the function left it alone: its
+            # old buffer is gone, and handing it through costs nothing.
+            left = self._run(values, args, {**kwargs, **away}, donated)
+            if writes is not None:
+                found = _overwritten(left, values)
+                if found != writes:
+                    raise OtherWrites(found)
+            groups, change = self.divide(left)
+            return groups, left.out, change
+
+        pure.__name__ = pure.__qualname__ = self.__name__
+        return self._compile(pure, donates=True)
+
+    # Inside
+
+    def run(
+        self, values: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Left:
+        return self._run(values, args, kwargs, frozenset())
+
+    def _run(
+        self, values: Sequence[Any], args: Any, kwargs: Any, keep: frozenset[int]
+    ) -> Left:
+        self.options.notes.take(Signature.of(self, (args, kwargs), values))
+        inside = Inside(self.structure.joint, values)
+        how = self.options.constrain_state
+        if how:
+            paths = self.structure.joint.paths
+            self._constrain(how, list(zip(inside.variables, paths, strict=True)))
+        args, kwargs = self.fill(inside, args, kwargs)
+        out = self.call(inside, args, kwargs)
+        settings = self.structure.settings
+        if settings.out is not UNSET:
+            variables, placed = self._place_returned(out, inside)
+            settings = settings.with_variables(variables)
+            keep = keep | placed
+        left = inside.leave(out, settings, keep)
+        self.check_written(left)
+        if how:
+            self._constrain(how, [(w.variable, w.path) for w in left.written])
+        return left
+
+    def _place_returned(
+        self, out: Any, inside: Inside
+    ) -> tuple[tuple[Any, ...], frozenset[int]]:
+        """Has arguments that are returned placed where the output is to be.
+
+        Args:
+            out: What the function returned.
+            inside: Its objects.
+
+        Returns:
+            The sharding of each variable, and the variables that are returned, if only
+            for their sharding.
+        """
+        settings, placed = list(self.structure.settings.variables), set()
+        positions = RefMap((x, number) for number, x in enumerate(inside.variables))
+        leaves = jax.tree.leaves(out, is_leaf=is_object)
+        per_leaf = settings_of_leaves(self.structure.settings.out, out)
+        for x, setting in zip(leaves, per_leaf, strict=True):
+            if setting is UNSET or not is_object(x):
+                continue
+            for path, variable in iter_graph(x):
+                position = positions.get(variable)
+                if position is not None and settings[position] in (None, UNSET):
+                    settings[position] = setting_of(setting, path, variable)
+                    placed.add(position)
+        return tuple(settings), frozenset(placed)
+
+    def _constrain(self, how: Any, variables: list[tuple[Any, Path]]) -> None:
+        if not callable(how):
+            for variable, path in variables:
+                constrain(variable, path_text(path))
+            return
+        by_path = {path: variable for variable, path in variables}
+        given: State[Any, Any] = State.from_flat_path(
+            (path, VariableState.from_variable(v)) for path, v in by_path.items()
+        )
+        write_raw((by_path[path], leaf.value) for path, leaf in how(given).flat_state())
+
+
+def _either(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    """What was divided, together again."""
+    return [y if x is None else x for x, y in zip(kept, given, strict=True)]
+
+
+def _overwritten(left: Left, values: Sequence[Any]) -> frozenset[int]:
+    return frozenset(
+        w.position
+        for w in left.written
+        if w.position is not None and w.value is not values[w.position]
+    )
