@@ -4,7 +4,7 @@ from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee, lifted, mark_lifted
 from graphcore.boundary.captures import captured_objects
 from graphcore.boundary.change import Change, Left, Written
-from graphcore.boundary.entry import Entry, enter
+from graphcore.boundary.entry import Bodies, Entry, enter
 from graphcore.boundary.inside import Inside
 from graphcore.boundary.places import (
     Places,
@@ -29,6 +29,7 @@ from graphcore.variable_impl import is_variable_type
 
 __all__ = [
     "UNSET",
+    "Bodies",
     "Body",
     "Callee",
     "Change",

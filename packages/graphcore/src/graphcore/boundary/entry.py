@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 
+from graphcore._jax import current_trace
 from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee
 from graphcore.boundary.captures import captured_objects
@@ -44,11 +45,13 @@ from graphcore.boundary.settings import (
 from graphcore.build import set_values
 from graphcore.content import static_key
 from graphcore.joint import Joint, joint_of
-from graphcore.plans import Plan, check_traces
+from graphcore.plans import Plan
 from graphcore.prefixes import AliasCheck
 from graphcore.trails import Path
+from graphcore.variables import set_raw_value
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
+NO_KWARGS: dict[str, Any] = {}  # goes to JAX as it is, and is never written
 MAX_STRUCTURES = 64
 """How many structures of its arguments one function keeps bodies for."""
 
@@ -67,30 +70,20 @@ class Entry:
     """
 
     __slots__ = (
-        *("all_owned", "args", "bodies", "body", "joint", "kwargs", "plans", "raw"),
-        *("_out_settings", "_settings", "roots", "variables"),
+        *("_out_settings", "_settings", "all_owned", "args", "bodies", "body", "joint"),
+        *("kwargs", "plans", "raw", "roots", "variables"),
     )
 
-    def __init__(
-        self,
-        roots: list[Any],
-        joint: Joint,
-        plans: list[Plan],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        settings: Any,
-        out_settings: Any,
-    ) -> None:
-        self.roots = roots
-        self.joint = joint
-        self.plans = plans
-        self.variables, self.raw, self.all_owned = joint.read(plans)
-        self.args = args
-        self.kwargs = kwargs
-        self._settings = settings
-        self._out_settings = out_settings
-        self.bodies: Sequence[Any] = ()
-        self.body: Any = None
+    roots: list[Any]
+    joint: Joint
+    plans: list[Plan]
+    variables: list[Any]
+    raw: list[Any]
+    all_owned: bool
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    bodies: Sequence[Any]
+    body: Any
 
     @property
     def values(self) -> tuple[list[list[Any]], tuple[Any, ...], dict[str, Any]]:
@@ -129,7 +122,12 @@ class Entry:
             variables = self.variables
             if not change.is_in_order:
                 variables = [variables[p] for p in change.positions]  # type: ignore[index]
-            set_values(variables, values, self.all_owned)
+            if self.all_owned:
+                # One call into C, as no setter returns anything: a signal can't be
+                # handled halfway through.
+                any(map(set_raw_value, variables, values))
+            else:
+                set_values(variables, values, False)
         return out
 
     def discard(self, groups: Sequence[Sequence[Any]], out: Any, change: Change) -> Any:
@@ -149,10 +147,42 @@ class Entry:
         )
 
 
+class Bodies:
+    """The bodies of one function, by structure.
+
+    Args:
+        limit: How many to keep; the oldest goes first.
+
+    Attributes:
+        known: The bodies.
+        last: The one that was asked for last: most calls are like the one before.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.known: dict[Any, Any] = {}
+        self.last: Any = None
+
+    def keep(self, key: Any, body: Any) -> Any:
+        """Keeps a body, unless another thread has kept one meanwhile."""
+        if len(self.known) >= self._limit:
+            self.known.pop(next(iter(self.known)), None)
+        self.last = self.known.setdefault(key, body)
+        return self.last
+
+    def clear(self) -> None:
+        """Forgets all of them."""
+        self.known.clear()
+        self.last = None
+
+
+_new_entry = object.__new__
+
+
 def enter(
     f: Any,
     args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] = NOTHING,
+    kwargs: dict[str, Any] = NO_KWARGS,
     *,
     settings: Any = UNSET,
     kwargs_settings: Any = None,
@@ -160,9 +190,9 @@ def enter(
     statics: Mapping[Place, Any] = NOTHING,
     make: Any = Body,
     options: Any = (),
-    cache: dict[Any, Any] | None = None,
-    limit: int = MAX_STRUCTURES,
-) -> Entry:
+    cache: Bodies | None = None,
+    only_with_objects: bool = False,
+) -> Any:
     """Takes a call of a function of live objects apart.
 
     The same structure of the arguments, function, settings, static arguments and
@@ -185,10 +215,11 @@ def enter(
             each function.
         options: Something hashable that the body depends on; `body.options`.
         cache: Where to keep bodies, if not with the function.
-        limit: How many of them to keep there.
+        only_with_objects: Whether calls without objects are left to the caller.
 
     Returns:
-        The entry, with `body`, `values`, `settings`, `out_settings` and `commit`.
+        The entry, with `body`, `values`, `settings`, `out_settings` and `commit`; None
+        for a call without objects that is left to the caller.
 
     Raises:
         ValueError: If an object can't be flattened, belongs to another trace, or is
@@ -210,70 +241,130 @@ def enter(
         >>> vmap(add)(total, jnp.arange(3.0)).tolist(), total.value.tolist()
         ([-0.0, -1.0, -2.0], [0.0, 1.0, 2.0])
     """
-    functions = f if type(f) is tuple else (f,)
-    makers = make if type(make) is tuple else (make,) * len(functions)
-    callees = [g if type(g) is Callee else Callee(g) for g in functions]
-    plain, named, places, roots = separate(args, dict(kwargs))
-    bounds = [tuple([_number(x, roots) for x in callee.bound]) for callee in callees]
+    plain, named, places, roots = separate(args, kwargs)
+    if type(f) is not tuple:
+        callee = f if type(f) is Callee else Callee(f)
+        bound = callee.bound and _numbers(callee.bound, roots)
+    else:
+        callees = [g if type(g) is Callee else Callee(g) for g in f]
+        bounds = [_numbers(callee.bound, roots) for callee in callees]
+    if only_with_objects and not roots:
+        return None
     joint, plans = joint_of(roots)
-    check_traces(plans)
-    has_settings = settings is not UNSET
-    if has_settings:
-        settings = _per_argument(settings, args)
-    entry = Entry(
-        roots,
-        joint,
-        plans,
-        tuple(plain),
-        named,
-        (settings, kwargs_settings),
-        out_settings,
-    )
-    resolved: Settings | None = None
-    key: Any = joint.definitions, places, options
-    if statics:
-        key += (tuple([(k, static_key(v)) for k, v in statics.items()]),)
-    if has_settings or out_settings is not UNSET:
-        prefixes = settings, kwargs_settings, out_settings
-        key += (*map(prefix_key, prefixes),)
-        if not all(map(lasts, prefixes)):
-            resolved = _resolve(entry, places, args, kwargs)
-            key += (resolved.roots, resolved.variables)
-    bodies: list[Any] = []
-    for callee, bound, maker in zip(callees, bounds, makers, strict=True):
-        known = cache
-        if known is None:
-            known = _bodies_of(callee.function)
-        body = None
-        full = (key, bound, maker)
-        if cache is not None:
-            full += (callee.function,)
-        if known is not None:
+    here = current_trace()
+    for plan in plans:
+        if plan.trace is not None and not plan.trace == here:  # noqa: SIM201
+            plan.check_trace(here)
+    # Without a function around it: a compiled step makes one at each call.
+    entry = _new_entry(Entry)
+    entry.roots, entry.joint, entry.plans = roots, joint, plans
+    entry.args, entry.kwargs = tuple(plain), named
+    if len(plans) == 1 and plans[0].all_owned:
+        entry.variables, entry.all_owned = plans[0].variables, True
+        entry.raw = [variable._raw_value for variable in entry.variables]
+    else:
+        entry.variables, entry.raw, entry.all_owned = joint.read(plans)
+    is_plain = settings is UNSET and out_settings is UNSET and not statics
+    if is_plain and cache is not None and type(f) is not tuple:
+        last = cache.last
+        if last is not None:
+            known = last.structure
+            if (
+                known.joint is joint
+                and known.places is places
+                and not (bound or known.bound)
+            ):
+                entry.body = last
+                return entry
+    entry._settings = settings, kwargs_settings
+    if settings is not UNSET:
+        entry._settings = _per_argument(settings, args), kwargs_settings
+    entry._out_settings = out_settings
+    call = _Call(entry, places, args, kwargs, statics, options)
+    if type(f) is not tuple:
+        entry.body = call.body_of(callee, bound, make, cache)
+    else:
+        makers = make if type(make) is tuple else (make,) * len(f)
+        entry.bodies = [
+            call.body_of(*each, cache)
+            for each in zip(callees, bounds, makers, strict=True)
+        ]
+        entry.body = entry.bodies[0]
+    return entry
+
+
+class _Call:
+    """What the bodies of a call are found by, or made of."""
+
+    def __init__(
+        self,
+        entry: Entry,
+        places: Direct | Places,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        statics: Mapping[Place, Any],
+        options: Any,
+    ) -> None:
+        self._entry = entry
+        self._places = places
+        self._tree = tuple(args), dict(kwargs)
+        self._statics = statics
+        self._options = options
+        self._resolved: Settings | None = None
+        self._key: Any = entry.joint.definitions, places, options
+        if statics:
+            self._key += (tuple([(k, static_key(v)) for k, v in statics.items()]),)
+        if entry._settings[0] is not UNSET or entry._out_settings is not UNSET:
+            prefixes = *entry._settings, entry._out_settings
+            self._key += (*map(prefix_key, prefixes),)
+            if not all(map(lasts, prefixes)):
+                settings = self._settings()
+                self._key += settings.roots, settings.variables
+
+    def body_of(
+        self, callee: Callee, bound: Any, make: Callable[..., Any], cache: Bodies | None
+    ) -> Any:
+        """The body of a function, found or made."""
+        key = self._key, bound, make
+        bodies = cache
+        if cache is None:
+            bodies = _bodies_of(callee.function)
+        else:
+            key += (callee.function,)  # type: ignore[assignment]
+        if bodies is not None:
             try:
-                body = known.get(full)
+                body = bodies.known.get(key)
             except TypeError:  # something static is not hashable
                 if cache is not None:
                     raise
-                known = None
-        if body is None:
-            if resolved is None:
-                resolved = _resolve(entry, places, args, kwargs)
-            structure = Structure(
-                joint,
-                places,
-                bound,
-                _root_places(roots, args, kwargs),
-                resolved,
-                statics,
-            )
-            reference = _reference(callee.function, known is not None and cache is None)
-            body = maker(callee, structure, options, reference)
-            body.key = full
-            if known is not None:
-                body = _keep(known, full, body, limit)
-        bodies.append(body)
-    entry.bodies, entry.body = bodies, bodies[0]
-    return entry
+                bodies = body = None
+            if body is not None:
+                bodies.last = body  # type: ignore[union-attr]
+                return body
+        roots = self._entry.roots
+        structure = Structure(
+            self._entry.joint,
+            self._places,
+            bound,
+            _root_places(roots, self._tree),
+            self._settings(),
+            self._statics,
+        )
+        weakly = cache is None and bodies is not None
+        function = callee.function
+        reference = weakref.ref(function) if weakly else lambda: function
+        body = make(callee, structure, self._options, reference)
+        body.key = key
+        return body if bodies is None else bodies.keep(key, body)
+
+    def _settings(self) -> Settings:
+        if self._resolved is None:
+            self._resolved = _resolve(self._entry, self._tree)
+        return self._resolved
+
+
+def _numbers(objects: Sequence[Any], roots: list[Any]) -> tuple[int, ...]:
+    return tuple([_number(x, roots) for x in objects])
 
 
 def _number(x: Any, roots: list[Any]) -> int:
@@ -289,9 +380,7 @@ def _per_argument(settings: Any, args: Sequence[Any]) -> Any:
     return settings if isinstance(settings, tuple) else (settings,) * len(args)
 
 
-def _resolve(
-    entry: Entry, places: Direct | Places, args: Sequence[Any], kwargs: Any
-) -> Settings:
+def _resolve(entry: Entry, tree: Any) -> Settings:
     """Finds the setting of each root and variable, and checks that all agree."""
     roots, joint = entry.roots, entry.joint
     of_args, of_kwargs = entry._settings
@@ -301,7 +390,6 @@ def _resolve(
         not roots and not any(map(is_mapping, prefix_leaves(of_args)))
     ):
         return Settings((UNSET,) * len(roots), (UNSET,) * count, out)
-    tree = (tuple(args), dict(kwargs))
     prefix = (of_args, of_kwargs)
     check_mappings(of_args, tree[0], "argument ")
     aliases = AliasCheck()
@@ -327,23 +415,20 @@ def _resolve(
     return Settings(tuple(of_roots), variables, out)
 
 
-def _root_places(
-    roots: list[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[tuple[Path, ...], ...]:
+def _root_places(roots: list[Any], tree: Any) -> tuple[tuple[Path, ...], ...]:
     found: list[list[Path]] = [[] for _ in roots]
-    tree = (tuple(args), dict(kwargs))
     for path, x in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)[0]:
         if is_object(x):
             found[_number(x, roots)].append(key_path(path)[1:])
     return tuple(tuple(paths) or (("self",),) for paths in found)
 
 
-# For each function its bodies, by structure. Functions are found by their id, and
-# removed when they go.
-_bodies: dict[int, tuple[Any, dict[Any, Any]]] = {}
+# For each function its bodies. Functions are found by their id, and removed when they
+# go.
+_bodies: dict[int, tuple[Any, Bodies]] = {}
 
 
-def _bodies_of(function: Callable[..., Any]) -> dict[Any, Any] | None:
+def _bodies_of(function: Callable[..., Any]) -> Bodies | None:
     if captured_objects(function):
         return None
     number = id(function)
@@ -354,15 +439,5 @@ def _bodies_of(function: Callable[..., Any]) -> dict[Any, Any] | None:
             alive = weakref.ref(function, functools.partial(_bodies.pop, number))
         except TypeError:  # No weak reference to it can be made.
             return None
-        found = _bodies.setdefault(number, (alive, {}))
+        found = _bodies.setdefault(number, (alive, Bodies(MAX_STRUCTURES)))
     return found[1]
-
-
-def _keep(known: dict[Any, Any], key: Any, body: Any, limit: int) -> Any:
-    if len(known) >= limit:
-        known.pop(next(iter(known)), None)
-    return known.setdefault(key, body)
-
-
-def _reference(function: Callable[..., Any], weakly: bool) -> Callable[[], Any]:
-    return weakref.ref(function) if weakly else lambda: function

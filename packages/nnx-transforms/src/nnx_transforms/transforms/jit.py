@@ -18,12 +18,14 @@ import jax
 
 from graphcore.authors import (
     UNSET,
+    Bodies,
     Callee,
     Entry,
     Inside,
     enter,
     has_objects,
     is_mapping,
+    is_object,
     map_settings,
     mark_lifted,
     plain_settings,
@@ -70,7 +72,6 @@ class Jitted:
         self._statics = ChosenArguments(
             f, arguments["static_argnums"], arguments["static_argnames"]
         )
-        self._has_statics = bool(self._statics)
         shardings = arguments["in_shardings"]
         self._in_shardings = tuple(shardings) if type(shardings) is list else shardings
         out_shardings = arguments["out_shardings"]
@@ -96,14 +97,31 @@ class Jitted:
             passed_on=passed_on,
             notes=self._notes,
         )
-        self._bodies: dict[Any, JitBody] = {}
+        self._bodies = Bodies(MAX_STRUCTURES)
+        self._is_simple = not (
+            self._callee is None
+            or self._statics
+            or shardings is not None
+            or out_shardings is not None
+        )
         self._plain = self._jit_plain(f, passed_on)
 
     # Calls
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         self._notes.explanation = None
-        entry = self._enter(args, kwargs)
+        if self._is_simple:  # as `_enter`, without a function around it
+            entry = enter(
+                self._callee,
+                args,
+                kwargs,
+                make=JitBody,
+                options=self._options,
+                cache=self._bodies,
+                only_with_objects=True,
+            )
+        else:
+            entry = self._enter(args, kwargs)
         if entry is None:
             return Inside.empty().put_together(*self._plain(*args, **kwargs))
         body: JitBody = entry.body
@@ -144,19 +162,17 @@ class Jitted:
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
         """Takes a call apart; None if there are no objects."""
         callee = self._callee or Callee(self.__wrapped__)
-        if not (callee.bound or self._places_objects or has_objects((args, kwargs))):
-            return None
         settings: Any = UNSET
         statics: dict[Any, Any] = {}
-        if kwargs and self._in_shardings is not None:
+        if kwargs and self._in_shardings is not None and has_objects((args, kwargs)):
             # Shardings are told by position, so keyword arguments need theirs.
             args, kwargs = positions_of(self.__wrapped__, args, kwargs)
-        if self._has_statics:
+        if self._statics:
             args, kwargs, statics = self._statics.take(args, kwargs)
         if self._in_shardings is not None:
             settings = self._per_argument(args, statics)
         try:
-            return enter(
+            entry: Entry | None = enter(
                 callee,
                 args,
                 kwargs,
@@ -167,21 +183,27 @@ class Jitted:
                 make=JitBody,
                 options=self._options,
                 cache=self._bodies,
-                limit=MAX_STRUCTURES,
+                only_with_objects=not self._places_objects,
             )
         except TypeError:
             check_hashable(statics, callee.name)
             raise
+        return entry
 
     def _per_argument(self, args: tuple[Any, ...], statics: dict[Any, Any]) -> Any:
         """The shardings of positional arguments; static ones have none."""
-        if not isinstance(self._in_shardings, tuple):
-            return (_or_unset(self._in_shardings),) * len(args)
+        shardings = self._in_shardings
+        if is_mapping(shardings):  # for the objects among all arguments
+            return jax.tree.map(
+                lambda x: shardings if is_object(x) else UNSET, args, is_leaf=is_object
+            )
+        if not isinstance(shardings, tuple):
+            return (_or_unset(shardings),) * len(args)
         given = list(self._in_shardings)
         for position in range(len(args)):
             if position in statics:
                 given.insert(position, None)
-        if len(given) != len(args):
+        if len(given) != len(args) and has_objects(args):
             count = len(args) - sum(isinstance(k, int) for k in statics)
             raise ValueError(
                 f"in_shardings has {len(self._in_shardings)} entries, but the call has "

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from graphcore.authors import Entry, Inside, Left, enter, lifted, plain_settings
+from graphcore.authors import Bodies, Entry, Inside, Left, enter, lifted, plain_settings
 from nnx_transforms.arguments import ChosenArguments, check_hashable
 from nnx_transforms.decorators import optional_function
 from nnx_transforms.transforms.donation import held_twice
@@ -21,6 +21,9 @@ from nnx_transforms.transforms.mapping import (
     with_positions,
 )
 from nnx_transforms.transforms.mapping_errors import check_broadcast, explain
+
+# How many structures one mapped function keeps compiled functions for.
+_MAX_STRUCTURES = 64
 
 
 @optional_function
@@ -109,7 +112,7 @@ def pmap(
         )
 
     by_jax()  # JAX's own checks of these
-    bodies: dict[Any, Any] = {}
+    bodies = Bodies(_MAX_STRUCTURES)
 
     def compiled(entry: Entry) -> Callable[..., Any]:
         body = entry.body
