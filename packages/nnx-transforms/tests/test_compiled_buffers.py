@@ -208,3 +208,39 @@ def test_keyword_arguments_have_the_shardings_of_their_positions():
     # Without objects, as in JAX.
     with pytest.raises(ValueError, match="kwargs"):
         nnx.jit(lambda x: x, in_shardings=split)(x=jnp.ones(8))
+
+
+DONATED = {
+    "an array behind the model": (lambda m, x: (m, x), {"donate_argnums": 1}),
+    "an array in front of it": (lambda m, x: (x, m), {"donate_argnums": 0}),
+    "an array by name": (lambda m, x: (m, x), {"donate_argnames": "x"}),
+    "both": (lambda m, x: (m, x), {"donate_argnums": (0, 1)}),
+}
+
+
+@pytest.mark.parametrize("by_keyword", [False, True])
+@pytest.mark.parametrize("which", DONATED)
+def test_arrays_beside_objects_are_donated(which, by_keyword):
+    order, options = DONATED[which]
+    names = order("m", "x")
+
+    def step(m, x):
+        m.w.value = m.w.value + 1
+        return x * 2
+
+    flipped = (
+        (lambda x, m: step(m, x)) if names[0] == "x" else (lambda m, x: step(m, x))
+    )
+    jitted = nnx.jit(flipped, **options)
+    for _ in range(2):
+        m, x = nnx.Dict(w=nnx.Param(jnp.ones(4))), jnp.arange(4.0)
+        held = m.w.value
+        args = order(m, x)
+        if by_keyword:
+            out = jitted(args[0], **{names[1]: args[1]})
+        else:
+            out = jitted(*args)
+        np.testing.assert_array_equal(out, [0.0, 2.0, 4.0, 6.0])
+        np.testing.assert_array_equal(m.w.value, jnp.full(4, 2.0))
+        assert x.is_deleted()
+        assert held.is_deleted() == (which == "both")

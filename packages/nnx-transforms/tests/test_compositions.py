@@ -266,3 +266,38 @@ def test_shard_map_in_shard_map_over_another_axis():
     other = Model()
     np.testing.assert_allclose(y, live_step(other, X), rtol=1e-6)
     assert int(model.calls.value) == 1
+
+
+OF_METHODS = {
+    "jit of vmap": lambda f: nnx.jit(nnx.vmap(f)),
+    "jit of jit": lambda f: nnx.jit(nnx.jit(f)),
+    "vmap of jit": lambda f: nnx.vmap(nnx.jit(f)),
+    "jit of remat": lambda f: nnx.jit(nnx.remat(f)),
+    "remat of jit": lambda f: nnx.remat(nnx.jit(f)),
+    "vmap of remat": lambda f: nnx.vmap(nnx.remat(f)),
+    "jit of vmap of jit": lambda f: nnx.jit(nnx.vmap(nnx.jit(f))),
+    "checkify of jit": lambda f: lambda x: nnx.checkify(nnx.jit(f))(x)[1],
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", OF_METHODS)
+def test_transformations_of_transformed_methods(name, compiled):
+    class Scale(nnx.Module):
+        def __init__(self):
+            self.w = nnx.Param(jnp.array(3.0))
+            self.calls = nnx.Variable(jnp.array(0))
+
+        def times(self, x):
+            self.calls.value = self.calls.value + 1
+            return self.w.value * x
+
+    def call(m, x):
+        return OF_METHODS[name](m.times)(x)
+
+    call = nnx.jit(call) if compiled else call
+    m = Scale()
+    for count in (1, 2):
+        np.testing.assert_array_equal(call(m, jnp.arange(3.0)), [0.0, 3.0, 6.0])
+        assert int(m.calls.value) == count
+        m.w.value = jnp.array(3.0)

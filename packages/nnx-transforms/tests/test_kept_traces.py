@@ -1,0 +1,247 @@
+"""What is traced again and what is not: JAX keeps traces with the function."""
+
+import gc as garbage
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import nnx_transforms as nnx
+from nnx_transforms import Carry, Dict, Module, Param, StateAxes, Variable
+
+
+class Model(Module):
+    def __init__(self, w=2.0):
+        self.w = Param(jnp.array(w))
+        self.calls = Variable(jnp.array(0))
+
+    def step(self, x):
+        TRACES.append("step")
+        self.calls.value += 1
+        return self.w.value * x
+
+
+TRACES = []
+
+
+def traced(f):
+    """A function that notes when Python runs it."""
+
+    def noted(*args):
+        TRACES.append(f.__name__)
+        return f(*args)
+
+    return noted
+
+
+@traced
+def write(m, x):
+    m.calls.value += 1
+    return x * m.w.value
+
+
+@traced
+def add_one(m, x):
+    m.w.value = m.w.value + 1
+    return x + m.w.value
+
+
+@traced
+def scanned(m, c, x):
+    m.calls.value += 1
+    return c + x * m.w.value, c
+
+
+@traced
+def iterate(carry):
+    m, x = carry
+    m.calls.value += 1
+    return m, x * m.w.value
+
+
+@traced
+def below(carry):
+    return carry[1] < 100.0
+
+
+@traced
+def iterate_i(i, carry):
+    m, x = carry
+    m.calls.value += 1
+    return m, x + i * m.w.value
+
+
+@traced
+def plain_step(c, x):
+    return c + x, c
+
+
+SCAN = nnx.scan(scanned, in_axes=(None, Carry, 0), out_axes=(Carry, 0))
+PLAIN_SCAN = nnx.scan(plain_step)
+REMAT = nnx.remat(write)
+CALLS = {
+    "scan": lambda m, x: SCAN(m, x, jnp.arange(3.0)),
+    "plain scan": lambda m, x: PLAIN_SCAN(x, jnp.arange(3.0)),
+    "cond": lambda m, x: nnx.cond(x > 0, write, add_one, m, x),
+    "switch": lambda m, x: nnx.switch(1, [write, add_one], m, x),
+    "while_loop": lambda m, x: nnx.while_loop(below, iterate, (m, x)),
+    "fori_loop": lambda m, x: nnx.fori_loop(0, 3, iterate_i, (m, x)),
+    "remat": lambda m, x: REMAT(m, x),
+    "eval_shape": lambda m, x: nnx.eval_shape(write, m, x),
+}
+
+
+@pytest.mark.parametrize("inside_jit", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_second_call_does_not_trace(name, inside_jit):
+    call = CALLS[name]
+
+    def twice(m, x):
+        first = call(m, x)
+        TRACES.clear()
+        second = call(m, x)
+        assert TRACES == []
+        return jax.tree.leaves((first, second), is_leaf=lambda y: isinstance(y, Model))
+
+    if inside_jit:
+        nnx.jit(lambda m, x: twice(m, x) and None)(Model(), jnp.array(1.5))
+    else:
+        twice(Model(), jnp.array(1.5))
+
+
+@pytest.mark.parametrize("name", [n for n in CALLS if n != "eval_shape"])
+def test_kept_traces_do_what_new_ones_do(name):
+    kept, fresh = Model(), Model()
+    for x in (jnp.array(1.5), jnp.array(2.5)):
+        out = CALLS[name](kept, x)
+        with jax.disable_jit():
+            jax.clear_caches()
+            expected = CALLS[name](fresh, x)
+        leaves, others = (
+            [y for y in jax.tree.leaves(o, is_leaf=nnx.is_graph_node) if y is not m]
+            for o, m in ((out, kept), (expected, fresh))
+        )
+        for a, b in zip(leaves, others, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+        np.testing.assert_allclose(kept.w.value, fresh.w.value)
+        assert int(kept.calls.value) == int(fresh.calls.value)
+
+
+def test_another_structure_is_traced_and_each_has_its_own_outcome():
+    def grow(m, x):
+        if hasattr(m, "extra"):
+            m.w.value = m.w.value + m.extra.value
+        else:
+            m.extra = Variable(x)
+        return x
+
+    for _ in range(2):
+        m = Model()
+        for expected in (2.0, 5.0, 8.0):
+            nnx.cond(True, grow, grow, m, jnp.array(3.0))
+            assert float(m.w.value) == expected
+        assert float(m.extra.value) == 3.0
+
+
+def test_another_type_or_configuration_is_traced():
+    TRACES.clear()
+    m = Model()
+    CALLS["cond"](m, jnp.array(1.0))
+    CALLS["cond"](m, jnp.array(1.0))
+    TRACES.clear()
+    CALLS["cond"](m, jnp.array([1.0])[0].astype(jnp.bfloat16))
+    assert TRACES
+    TRACES.clear()
+    with jax.numpy_dtype_promotion("strict"):
+        nnx.cond(True, write, write, m, jnp.array(1.0))
+    assert TRACES
+
+
+def test_what_branches_write_is_known_under_each_trace():
+    def only_first(m, x):
+        if x.dtype == jnp.float32:  # what is written depends on the types
+            m.w.value = x
+        else:
+            m.calls.value = m.calls.value + 1
+
+    def nothing(m, x):
+        pass
+
+    m = Model()
+    for x in (jnp.array(7.0), jnp.array(7), jnp.array(8.0), jnp.array(9)):
+        nnx.cond(True, only_first, nothing, m, x)
+        nnx.jit(lambda m, x: nnx.cond(True, only_first, nothing, m, x))(m, x)
+    assert (float(m.w.value), int(m.calls.value)) == (8.0, 4)
+
+
+def test_functions_that_close_over_objects_read_them_anew():
+    outer = Variable(jnp.array(1.0))
+
+    def read(m, x):
+        return outer.value * x
+
+    run = nnx.remat(read)
+    m = Model()
+    assert float(run(m, jnp.array(2.0))) == 2.0
+    outer.value = jnp.array(5.0)
+    assert float(run(m, jnp.array(2.0))) == 10.0
+    assert float(nnx.cond(True, read, read, m, jnp.array(2.0))) == 10.0
+    outer.value = jnp.array(6.0)
+    assert float(nnx.cond(True, read, read, m, jnp.array(2.0))) == 12.0
+
+
+def test_methods_are_known_by_their_function_and_the_place_of_their_object():
+    TRACES.clear()
+    a, b = Model(2.0), Model(3.0)
+    outs = [float(nnx.remat(m.step)(jnp.array(2.0))) for m in (a, b, a)]
+    assert outs == [4.0, 6.0, 4.0]
+    assert TRACES == ["step"]
+    assert (int(a.calls.value), int(b.calls.value)) == (2, 1)
+
+
+def test_kept_traces_hold_neither_objects_nor_functions():
+    def local(m, c, x):
+        m.calls.value += 1
+        return c + x * m.w.value, c
+
+    m = Model()
+    run = nnx.scan(local, in_axes=(None, Carry, 0), out_axes=(Carry, 0))
+    run(m, jnp.array(0.0), jnp.arange(3.0))
+    nnx.cond(True, write, add_one, m, jnp.array(1.0))
+    seen = weakref.ref(m), weakref.ref(local), weakref.ref(m.w)
+    garbage.disable()
+    try:
+        del m, local, run
+        assert [r() for r in seen] == [None] * 3
+    finally:
+        garbage.enable()
+
+
+def test_settings_that_say_the_same_agree():
+    def total(a, b, x):
+        return a.w.value + b.w.value + x
+
+    m = Dict(w=Param(jnp.arange(3.0)))
+    same = nnx.vmap(total, in_axes=(0, StateAxes({...: 0}), 0))
+    np.testing.assert_array_equal(same(m, m, jnp.ones(3)), [1.0, 3.0, 5.0])
+    with pytest.raises(ValueError, match="Inconsistent aliasing detected"):
+        nnx.vmap(total, in_axes=(0, StateAxes({...: None}), 0))(m, m, jnp.ones(3))
+
+    placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    by_filter = nnx.StateSharding({...: placed})
+    run = nnx.jit(total, in_shardings=(placed, by_filter, None))
+    np.testing.assert_array_equal(run(m, m, jnp.ones(3)), [1.0, 3.0, 5.0])
+
+
+def test_filters_that_look_at_values_are_asked_at_each_call():
+    m = Dict(w=Param(jnp.ones(3)), b=Param(jnp.array(1.0)))
+    has_axes = lambda path, v: jnp.ndim(v.value) > 0
+    run = nnx.vmap(
+        lambda m, x: m.w.value * x + m.b.value,
+        in_axes=(StateAxes({has_axes: 0, ...: None}), 0),
+    )
+    np.testing.assert_array_equal(run(m, jnp.arange(3.0)), [1.0, 2.0, 3.0])
+    m.w.value, m.b.value = jnp.array(1.0), jnp.arange(3.0)
+    np.testing.assert_array_equal(run(m, jnp.arange(3.0)), [0.0, 2.0, 4.0])
