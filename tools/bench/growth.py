@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import graphcore
 import nnx_transforms as nnx
 from nnx_transforms.transforms.jit import MAX_STRUCTURES
-from nnx_transforms.transforms.jit_variants import CompiledFunction
+from nnx_transforms.transforms.jit_body import JitBody
 from tools.bench.measuring import Comparison, Effort, Measured, Prepared
 from tools.bench.results import Bar, Cell, Row, Section, Spread, Table, growth_exponent
 
@@ -183,4 +183,4 @@ def _structures(section: Section, effort: Effort) -> None:
 
 def _compiled_functions() -> int:
     gc.collect()
-    return sum(type(x) is CompiledFunction for x in gc.get_objects())
+    return sum(type(x) is JitBody for x in gc.get_objects())

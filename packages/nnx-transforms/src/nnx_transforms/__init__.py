@@ -45,6 +45,7 @@ from nnx_transforms.transforms.grad import grad, jvp, linearize, value_and_grad,
 from nnx_transforms.transforms.jacobian import hessian, jacfwd, jacrev
 from nnx_transforms.transforms.jit import Jitted, explain_recompile, jit
 from nnx_transforms.transforms.linear_call import linear_call
+from nnx_transforms.transforms.map import map as map  # noqa: A004  JAX's own name
 from nnx_transforms.transforms.pmap import pmap
 from nnx_transforms.transforms.scan import scan
 from nnx_transforms.transforms.shard_map import shard_map

@@ -84,6 +84,8 @@ class Entry:
     kwargs: dict[str, Any]
     bodies: Sequence[Any]
     body: Any
+    _settings: tuple[Any, Any]
+    _out_settings: Any
 
     @property
     def values(self) -> tuple[list[list[Any]], tuple[Any, ...], dict[str, Any]]:
@@ -256,7 +258,7 @@ def enter(
         if plan.trace is not None and not plan.trace == here:  # noqa: SIM201
             plan.check_trace(here)
     # Without a function around it: a compiled step makes one at each call.
-    entry = _new_entry(Entry)
+    entry: Entry = _new_entry(Entry)
     entry.roots, entry.joint, entry.plans = roots, joint, plans
     entry.args, entry.kwargs = tuple(plain), named
     if len(plans) == 1 and plans[0].all_owned:

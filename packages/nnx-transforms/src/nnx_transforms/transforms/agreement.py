@@ -261,11 +261,10 @@ def _origin(place: str | None) -> str:
 
 def _names(body: Body) -> list[str]:
     """What the roots are called: by the place where each stands first."""
+    definitions: Sequence[Any] = body.structure.joint.definitions
     return [
-        f"self ({definition.type.__name__})" if place == ("self",) else path_text(place)
-        for place, definition in zip(
-            body.first_places, body.structure.joint.definitions, strict=True
-        )
+        f"self ({d.type.__name__})" if place == ("self",) else path_text(place)
+        for place, d in zip(body.first_places, definitions, strict=True)
     ]
 
 

@@ -127,13 +127,14 @@ def pmap(
             return body([*map(_either, kept, given)], args, kwargs)
 
         pure.__name__ = pure.__qualname__ = body.__name__
-        return jax.pmap(
+        mapped: Callable[..., Any] = jax.pmap(
             pure,
             in_axes=(each, each, of_kwargs, *of_args),
             out_axes=entry.out_settings,
             donate_argnums=(1, *(3 + i for i in donated.numbers)) if donated else (),
             **options,
         )
+        return mapped
 
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -144,7 +145,7 @@ def pmap(
         check_hashable(fixed, getattr(f, "__name__", "f"))
 
         def located(gone: frozenset[int]) -> Entry:
-            return enter(
+            found: Entry = enter(
                 f,
                 args,
                 kwargs,
@@ -156,6 +157,7 @@ def pmap(
                 options=(metadata, gone),
                 cache=bodies,
             )
+            return found
 
         entry = located(frozenset())
         gone = _gone(entry, donated.numbers)

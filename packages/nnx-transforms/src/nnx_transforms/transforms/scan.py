@@ -275,7 +275,9 @@ class _Body(MappedBody):
         self.scanned = [p for p, axis in enumerate(self.axes) if is_axis(axis)]
         self.threaded = [p for p, axis in enumerate(self.axes) if not is_axis(axis)]
 
-    def __call__(self, carry: Any, scanned: Any, held: Any = None) -> Any:
+    def __call__(  # type: ignore[override]  # as JAX calls it
+        self, carry: Any, scanned: Any, held: Any = None
+    ) -> Any:
         """Runs one iteration."""
         (threaded, plain_carry, shared), (own, own_args) = carry, scanned
         mine, common = threaded, shared

@@ -99,7 +99,9 @@ def shard_map(
             )
         # For arrays, JAX has a say about None.
         none = _ONE_FOR_ALL if entry.roots else None
-        given = {} if specs is _INFER else {"in_specs": _plain_specs(specs, none)}
+        given: dict[str, Any] = (
+            {} if specs is _INFER else {"in_specs": _plain_specs(specs, none)}
+        )
         plain_out = _plain_specs(out_specs, none)
         groups = [_spec(setting) for setting in entry.body.groups]
         body = entry.body
@@ -107,14 +109,15 @@ def shard_map(
         def pure(groups: Any, *args: Any) -> Any:
             return body(groups, args)
 
-        all_in = {key: (groups, *value) for key, value in given.items()}
-        all_out = groups, plain_out, _ONE_FOR_ALL
-        mapped = jax.shard_map(pure, out_specs=all_out, **all_in, **options)
+        told = {**options, **{k: (groups, *value) for k, value in given.items()}}
+        told["out_specs"] = groups, plain_out, _ONE_FOR_ALL
+        mapped: Any = jax.shard_map(pure, **told)
         values, args, _ = entry.values
         try:
             out = body.attempt(lambda: mapped(values, *args))
         except (TypeError, ValueError) as error:
-            again = jax.shard_map(f, out_specs=plain_out, **given, **options)
+            told = {**options, **given, "out_specs": plain_out}
+            again: Any = jax.shard_map(f, **told)
             _explain(entry, options["mesh"], error, lambda: again(*args))
             raise
         return entry.commit(*out)

@@ -25,7 +25,7 @@ _AT_ONCE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 class WholeBody(Body):
     """Returns the values of all variables, those of new ones, output and change."""
 
-    def __call__(
+    def __call__(  # type: ignore[override]  # what it returns is for JAX
         self, groups: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> tuple[list[Any], list[Any], Any, Change]:
         inside = Inside(self.structure.joint, self.ungrouped(groups))

@@ -1,0 +1,91 @@
+"""`map`: a function of one example, applied to one after the other, or to batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from graphcore.authors import enter
+from nnx_transforms.transforms.mapping import MappedBody, is_axis
+from nnx_transforms.transforms.mapping_errors import NOT_MAPPED, check_sizes
+
+
+def map(  # noqa: A001  JAX's own name
+    f: Callable[..., Any], xs: Any, *, batch_size: int | None = None
+) -> Any:
+    """Applies a function to each index of the leading axes, in a loop.
+
+    As `vmap` over axis 0, with less memory: examples are computed one after the other,
+    or `batch_size` of them together. So a large model evaluates as many examples as
+    one likes, or an ensemble of modules whose variables are stacked runs member by
+    member.
+
+    Args:
+        f: A function of one argument. An object that it is bound to, such as the model
+            of which it is a method, is one for all indices, and may be read.
+        xs: Any pytree of arrays and objects; they are mapped over their first axes, of
+            objects over those of all variables. What the function does to the objects
+            in it is visible in the caller's own objects afterwards.
+        batch_size: How many indices to map together, by `vmap`; one if left out. The
+            size of the axis need not be a multiple of it.
+
+    Returns:
+        The outputs, stacked along a first axis; objects in it likewise.
+
+    Raises:
+        ValueError: If the function writes what all indices share, or if sizes differ;
+            with the paths.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+        >>> nnx.map(model, jnp.ones((10, 2)), batch_size=4).shape
+        (10, 3)
+    """
+    entry = enter(f, (xs,), settings=(0,), out_settings=0, make=_Body)
+    body: _Body = entry.body
+    mapped, shared = _divided(body, entry.values[0])
+    try:
+        out = body.attempt(
+            lambda: jax.lax.map(
+                lambda example: body.of_one(example, shared),
+                (mapped, entry.args[0]),
+                batch_size=batch_size,
+            )
+        )
+    except (IndexError, TypeError, ValueError) as error:
+        if entry.roots and not body.progress.entered:
+            body.blame(entry.raw, error, NOT_MAPPED)
+            check_sizes("map", entry, {}, error)
+        raise
+    return entry.commit(*out)
+
+
+class _Body(MappedBody):
+    """The function of one example."""
+
+    def of_one(self, example: Any, shared: Any) -> Any:
+        """Runs it on one index of what is mapped, and on what all indices share."""
+        own, x = example
+        both = zip(self.groups, own, shared, strict=True)
+        groups = [x if is_axis(setting) else y for setting, x, y in both]
+        written, out, change = self(groups, (x,))
+        for setting, group in zip(self.groups, written, strict=True):
+            if group and not is_axis(setting):
+                note = next(n for n in self.progress.notes or () if n.setting is None)
+                raise ValueError(
+                    f"The function wrote to the variable at {self.place(note.path)!r}, "
+                    "which all indices share, as what a function is bound to is. "
+                    "Return the value, or use `scan`, in which one iteration sees what "
+                    "the one before wrote."
+                )
+        return written, out, change
+
+
+def _divided(body: _Body, groups: Any) -> tuple[Any, Any]:
+    """The values that are mapped, and those that all indices share."""
+    pairs = [*zip(body.groups, groups, strict=True)]
+    mapped = [group if is_axis(setting) else [] for setting, group in pairs]
+    return mapped, [[] if is_axis(setting) else group for setting, group in pairs]
