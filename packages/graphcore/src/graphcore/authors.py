@@ -1,5 +1,6 @@
 """What graphcore offers to those who write transformations."""
 
+from graphcore._jax import current_trace
 from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee, lifted, mark_lifted
 from graphcore.boundary.captures import captured_objects
@@ -24,8 +25,10 @@ from graphcore.boundary.settings import (
     settings_of_leaves,
 )
 from graphcore.errors import path_text
+from graphcore.filters import looks_at_no_value
 from graphcore.graphdef import definition_paths
-from graphcore.variable_impl import is_variable_type
+from graphcore.named_axes import psum_cotangents
+from graphcore.variable_impl import is_variable_type, variable_impl
 
 __all__ = [
     "UNSET",
@@ -41,6 +44,7 @@ __all__ = [
     "Written",
     "captured_objects",
     "check_mappings",
+    "current_trace",
     "definition_paths",
     "enter",
     "has_objects",
@@ -49,12 +53,15 @@ __all__ = [
     "is_variable_type",
     "key_path",
     "lifted",
+    "looks_at_no_value",
     "map_settings",
     "mark_lifted",
     "path_text",
     "plain_settings",
     "prefix_leaves",
+    "psum_cotangents",
     "setting_of",
     "settings_of_leaves",
     "take_objects",
+    "variable_impl",
 ]

@@ -21,7 +21,7 @@ from typing import Any
 
 import jax
 
-from graphcore._jax import current_trace
+from graphcore.authors import current_trace
 
 from .errors import (
     InvalidRngError,

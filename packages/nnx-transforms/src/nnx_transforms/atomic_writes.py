@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from graphcore.variable_impl import variable_impl
-
-__all__ = ["read_raw", "write_raw"]
+from graphcore.authors import variable_impl
 
 
 def read_raw(variable: Any) -> Any:

@@ -13,9 +13,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from jax.sharding import NamedSharding, PartitionSpec
 
 from graphcore import Variable, VariableState
-from graphcore.errors import path_text
-
-__all__ = ["PARTITION_NAME", "add_axis", "remove_axis"]
+from graphcore.authors import path_text
 
 V = TypeVar("V")
 

@@ -25,8 +25,6 @@ from graphcore import (
     variable_type_from_name,
 )
 
-__all__ = ["Module"]
-
 _MISSING: Any = object()
 
 

@@ -35,11 +35,8 @@ from graphcore import (
     is_variable,
     variables,
 )
-from graphcore.errors import path_text
-from graphcore.variable_impl import variable_impl
+from graphcore.authors import path_text, variable_impl
 from nnx_transforms.atomic_writes import read_raw, write_raw
-
-__all__ = ["OptState", "Optimizer"]
 
 A = TypeVar("A")
 M = TypeVar("M")

@@ -7,9 +7,9 @@ the first filter that selects it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from graphcore import (
     Filter,
@@ -17,16 +17,12 @@ from graphcore import (
     PrefixMapping,
     State,
     create_path_filters,
+    filters_to_predicates,
     to_predicate,
 )
-from graphcore.errors import path_text
-from graphcore.filters import (
-    Predicate,
-    filters_to_predicates,
-    looks_at_no_value,
-)
+from graphcore.authors import looks_at_no_value, path_text
 
-__all__ = ["Carry", "DiffState", "StateAxes", "StateSharding"]
+Predicate: TypeAlias = Callable[[tuple[Any, ...], Any], bool]
 
 
 class _Carry:

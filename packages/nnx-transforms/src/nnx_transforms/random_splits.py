@@ -15,19 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from graphcore import All, Filter, State, VariableState, iter_graph, to_predicate
-from graphcore.errors import path_text
+from graphcore.authors import path_text
 from nnx_transforms.atomic_writes import write_raw
 from nnx_transforms.rngs import RngCount, RngKey, RngStream, as_key
-
-__all__ = [
-    "ForkStates",
-    "SplitBackups",
-    "StreamBackup",
-    "fork",
-    "reseed",
-    "restore_rngs",
-    "split_rngs",
-]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MISSING: Any = object()

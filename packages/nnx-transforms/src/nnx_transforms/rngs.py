@@ -18,8 +18,6 @@ import numpy as np
 
 from graphcore import Object, Variable
 
-__all__ = ["RngCount", "RngKey", "RngState", "RngStream", "Rngs"]
-
 A = TypeVar("A")
 
 

@@ -14,9 +14,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from graphcore import VariableState, is_graph_node, is_variable, state
-from graphcore.variable_impl import variable_impl
-
-__all__ = ["get_named_sharding", "get_partition_spec", "sharding_of"]
+from graphcore.authors import variable_impl
 
 
 def get_partition_spec(state: Any, /) -> Any:

@@ -42,7 +42,7 @@ def _reduced(tree: Any, axes: Sequence[Any]) -> Any:
     """Sums the cotangents of `tree` over the named axes it is not mapped over."""
     if not axes:
         return tree
-    from graphcore.named_axes import psum_cotangents
+    from graphcore.authors import psum_cotangents
 
     return psum_cotangents(tree, axes)
 

@@ -9,8 +9,6 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-__all__ = ["Array", "DType", "Initializer", "cast", "promote", "promoted_dtype"]
-
 Array: TypeAlias = Any
 """An array or what JAX takes for one."""
 DType: TypeAlias = Any

@@ -15,8 +15,6 @@ from nnx_transforms.layers.dtypes import Array, DType, Initializer, cast, promot
 from nnx_transforms.module import Module
 from nnx_transforms.rngs import Rngs
 
-__all__ = ["Conv", "Embed", "Linear"]
-
 _kernel_init = initializers.lecun_normal()
 _bias_init = initializers.zeros
 _embedding_init = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)

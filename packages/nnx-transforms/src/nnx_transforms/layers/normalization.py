@@ -24,8 +24,6 @@ from nnx_transforms.layers.dtypes import (
 from nnx_transforms.module import Module
 from nnx_transforms.rngs import Rngs
 
-__all__ = ["BatchNorm", "LayerNorm"]
-
 
 class BatchNorm(Module):
     """Normalizes each feature over the batch, and tracks its mean and variance.

@@ -8,8 +8,6 @@ from typing import Any
 from graphcore import List
 from nnx_transforms.module import Module
 
-__all__ = ["Sequential"]
-
 
 class Sequential(Module):
     """Applies layers in order.

@@ -11,8 +11,6 @@ from nnx_transforms.layers.dtypes import Array
 from nnx_transforms.module import Module
 from nnx_transforms.rngs import Rngs, RngStream
 
-__all__ = ["Dropout"]
-
 
 class Dropout(Module):
     """Zeroes elements at random and scales up the others, while training.

@@ -28,8 +28,6 @@ from nnx_transforms.transforms.grad import grad
 from nnx_transforms.transforms.jit import jit
 from nnx_transforms.transforms.mapping import NO_METADATA
 
-__all__ = ["Grad", "Jit", "Pmap", "Remat", "Scan", "Vmap"]
-
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 
 Steps: TypeAlias = tuple[tuple[bool, Any], ...]

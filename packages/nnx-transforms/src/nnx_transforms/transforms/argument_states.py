@@ -33,16 +33,6 @@ from nnx_transforms.transforms.lifting import (
     is_object,
 )
 
-__all__ = [
-    "Arguments",
-    "Members",
-    "abstract_values",
-    "instantiate",
-    "is_inexact",
-    "state_of",
-    "zero_of",
-]
-
 Members: TypeAlias = Sequence[tuple[Path, VariableState[Any]]]
 """The variables of one object: their paths in it and their states."""
 

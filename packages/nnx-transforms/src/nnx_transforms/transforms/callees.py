@@ -13,8 +13,6 @@ from graphcore.owned import OwnedNode
 from graphcore.variable_impl import find_variable_impl
 from nnx_transforms.transforms.skeletons import is_object
 
-__all__ = ["Callee", "lifted"]
-
 
 class Callee:
     """A function, and the objects that it is bound to.

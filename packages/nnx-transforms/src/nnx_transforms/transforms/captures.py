@@ -13,8 +13,6 @@ from typing import Any
 
 from nnx_transforms.transforms.lifting import is_object
 
-__all__ = ["captured_objects"]
-
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
 _EXACTLY_PLAIN = frozenset(_PLAIN)
 

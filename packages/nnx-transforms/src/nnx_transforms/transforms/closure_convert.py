@@ -16,8 +16,6 @@ from nnx_transforms.transforms.captures import captured_objects
 from nnx_transforms.transforms.lifting import Callee, take
 from nnx_transforms.transforms.rule_runs import Runs, named_like
 
-__all__ = ["closure_convert"]
-
 
 @contextmanager
 def _values_for(variables: Sequence[Any], values: Sequence[Any]) -> Iterator[None]:

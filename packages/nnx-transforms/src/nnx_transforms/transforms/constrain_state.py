@@ -7,10 +7,8 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from graphcore.variable_impl import variable_impl
+from graphcore.authors import variable_impl
 from nnx_transforms.shardings import sharding_of
-
-__all__ = ["constrain"]
 
 
 def constrain(variable: Any, path: str) -> None:

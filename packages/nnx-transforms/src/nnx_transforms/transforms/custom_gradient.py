@@ -18,8 +18,6 @@ from nnx_transforms.transforms.rule_runs import (
     released,
 )
 
-__all__ = ["custom_gradient"]
-
 
 class CustomGradient:
     """A function that returns its own gradient; see `custom_gradient`.

@@ -24,8 +24,6 @@ from nnx_transforms.transforms.rule_runs import (
     released,
 )
 
-__all__ = ["custom_jvp"]
-
 
 class CustomJVP:
     """A function with a custom differential; see `custom_jvp`.

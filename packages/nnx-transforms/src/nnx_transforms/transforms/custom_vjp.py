@@ -26,8 +26,6 @@ from nnx_transforms.transforms.rule_runs import (
     unwrap,
 )
 
-__all__ = ["custom_vjp"]
-
 
 class _Residuals:
     """How the objects among residuals are built: static, so it travels with them."""

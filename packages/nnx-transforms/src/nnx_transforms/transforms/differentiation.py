@@ -31,8 +31,6 @@ from nnx_transforms.transforms.tangents import (
     without_parts,
 )
 
-__all__ = ["Argnums", "Differentiation", "all_arguments"]
-
 Path: TypeAlias = tuple[Any, ...]
 _MISSING: Any = object()
 

@@ -8,10 +8,6 @@ from typing import Any
 
 import jax
 
-from graphcore.identity import identity
-
-__all__ = ["OtherWrites", "abstract_key", "held_twice"]
-
 
 class OtherWrites(Exception):
     """Raised while tracing: the function overwrites other variables than assumed.
@@ -36,15 +32,15 @@ def held_twice(values: Sequence[Any], others: Any) -> set[int]:
         The numbers of the values that must not be donated.
     """
     together = jax.tree.leaves((values, others))
-    if len(set(map(identity, together))) == len(together):
+    if len(set(map(id, together))) == len(together):
         return set()
     plain = jax.tree.leaves(others)
     leaves = [jax.tree.leaves(value) for value in values]
-    count = Counter(identity(x) for group in (*leaves, plain) for x in group)
+    count = Counter(id(x) for group in (*leaves, plain) for x in group)
     return {
         number
         for number, group in enumerate(leaves)
-        if any(count[identity(x)] > 1 for x in group)
+        if any(count[id(x)] > 1 for x in group)
     }
 
 

@@ -23,8 +23,6 @@ from nnx_transforms.transforms.differentiation import (
 from nnx_transforms.transforms.lifting import lifted
 from nnx_transforms.transforms.tangents import from_states, has_parts, to_states
 
-__all__ = ["grad", "jvp", "linearize", "value_and_grad", "vjp"]
-
 _MISSING: Any = object()
 
 

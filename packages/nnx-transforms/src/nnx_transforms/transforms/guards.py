@@ -14,8 +14,6 @@ from jax.custom_derivatives import SymbolicZero
 
 from nnx_transforms.transforms.argument_states import is_inexact
 
-__all__ = ["on_tracers", "without_tangents"]
-
 
 def without_tangents(tree: Any, error: Callable[[], Exception]) -> Any:
     """Returns the same values, which raise an error when they are differentiated.

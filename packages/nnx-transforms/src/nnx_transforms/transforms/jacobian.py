@@ -13,8 +13,6 @@ from nnx_transforms.transforms.differentiation import Argnums, Differentiation
 from nnx_transforms.transforms.lifting import lifted
 from nnx_transforms.transforms.tangents import to_states
 
-__all__ = ["hessian", "jacfwd", "jacrev"]
-
 _MISSING: Any = object()
 
 

@@ -47,39 +47,15 @@ from graphcore.variable_impl import (
     VariableImpl,
 )
 from graphcore.walk import Visit, walk
-from nnx_transforms.transforms.callees import Callee, lifted
+from nnx_transforms.transforms.callees import Callee
 from nnx_transforms.transforms.skeletons import (
     OF_A_LEAF,
     Path,
     Skeleton,
     is_object,
-    key_path,
     remove_objects,
-    remove_prefixes,
     spot_paths,
 )
-
-__all__ = [
-    "Callee",
-    "Inputs",
-    "Inside",
-    "Left",
-    "NoPrefix",
-    "Outcome",
-    "Path",
-    "Skeleton",
-    "Written",
-    "is_object",
-    "key_path",
-    "lifted",
-    "prefix_of",
-    "publish",
-    "remove_objects",
-    "remove_prefixes",
-    "same_value",
-    "spot_paths",
-    "take",
-]
 
 
 class NoPrefix:

@@ -20,8 +20,6 @@ from nnx_transforms.transforms.guards import on_tracers, without_tangents
 from nnx_transforms.transforms.lifting import Callee, Inside, take
 from nnx_transforms.transforms.rule_runs import Runs, named_like, released
 
-__all__ = ["linear_call"]
-
 _NAMES = ("residual_args", "linear_args")
 
 

@@ -19,14 +19,6 @@ from nnx_transforms.transforms.argument_states import Arguments
 from nnx_transforms.transforms.guards import without_tangents
 from nnx_transforms.transforms.lifting import Inputs, is_object, take
 
-__all__ = [
-    "RuleCall",
-    "argument_names",
-    "bind_positions",
-    "divide_argnums",
-    "positions_of_names",
-]
-
 
 @dataclass(frozen=True)
 class RuleCall:

@@ -31,14 +31,6 @@ from nnx_transforms.transforms.lifting import (
     remove_objects,
 )
 
-__all__ = [
-    "Runs",
-    "keep_metadata",
-    "named_like",
-    "released",
-    "unwrap",
-]
-
 
 def keep_metadata(wrapper: Any, f: Callable[..., Any]) -> None:
     """Does for an object with rules what `functools.wraps` does.

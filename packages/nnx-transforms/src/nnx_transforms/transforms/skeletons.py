@@ -11,17 +11,6 @@ import jax
 from graphcore import is_variable
 from graphcore.registry import is_graph_node
 
-__all__ = [
-    "OF_A_LEAF",
-    "Path",
-    "Skeleton",
-    "is_object",
-    "key_path",
-    "remove_objects",
-    "remove_prefixes",
-    "spot_paths",
-]
-
 Path: TypeAlias = tuple[Any, ...]
 # Types whose instances surely are objects, or surely are not. A type that is unknown
 # now may be registered later, so a "no" is kept only for the types listed here.

@@ -30,8 +30,6 @@ from graphcore import (
 from graphcore.authors import is_object
 from nnx_transforms.arguments import resolve_kwargs
 
-__all__ = ["merge_inputs", "split_inputs"]
-
 _MISSING: Any = object()
 _TAG = "split_inputs and merge_inputs"
 

@@ -18,8 +18,6 @@ from graphcore.registry import GraphNodeImpl, get_node_impl_for_type
 from graphcore.variable_impl import is_variable_type
 from nnx_transforms.transforms.skeletons import Skeleton, is_object, remove_objects
 
-__all__ = ["Direct", "separate"]
-
 Place: TypeAlias = int | str
 """The position of an argument, or its name."""
 

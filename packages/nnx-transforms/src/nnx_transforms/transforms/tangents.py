@@ -25,17 +25,6 @@ from graphcore.plans import plan_of
 from graphcore.state import nested_from_flat
 from nnx_transforms.transforms.lifting import is_object, key_path
 
-__all__ = [
-    "Part",
-    "PartLayout",
-    "from_states",
-    "has_parts",
-    "is_part",
-    "parts_of_outputs",
-    "to_states",
-    "without_parts",
-]
-
 Path: TypeAlias = tuple[Any, ...]
 
 
