@@ -23,6 +23,9 @@ from graphcore.boundary.settings import (
     setting_of,
     settings_of_leaves,
 )
+from graphcore.errors import path_text
+from graphcore.named_axes import psum_cotangents
+from graphcore.variable_impl import is_variable_type, variable_impl
 
 __all__ = [
     "UNSET",
@@ -41,13 +44,17 @@ __all__ = [
     "has_objects",
     "is_mapping",
     "is_object",
+    "is_variable_type",
     "key_path",
     "lifted",
     "map_settings",
     "mark_lifted",
+    "path_text",
     "plain_settings",
     "prefix_leaves",
+    "psum_cotangents",
     "setting_of",
     "settings_of_leaves",
     "take_objects",
+    "variable_impl",
 ]

@@ -154,6 +154,7 @@ def enter(
     *,
     settings: Any = UNSET,
     kwargs_settings: Any = None,
+    bound_setting: Any = None,
     out_settings: Any = UNSET,
     statics: Mapping[Place, Any] = NOTHING,
     make: Callable[..., Any] = Body,
@@ -175,6 +176,9 @@ def enter(
         settings: A tree prefix of `args`: one setting for all, or a tuple with one
             for each. For an object it may be a `PrefixMapping`.
         kwargs_settings: A tree prefix of `kwargs`.
+        bound_setting: The setting of an object that the function is bound to. If it
+            is an argument as well, the two must agree; without one, the argument's
+            counts.
         out_settings: A tree prefix of the output.
         statics: Static arguments by position or name. They are not in `args` and
             `kwargs`, or None there.
@@ -226,14 +230,15 @@ def enter(
         out_settings,
     )
     resolved: Settings | None = None
+    hidden = {n for bound in bounds for n in bound}, bound_setting
     key: Any = joint.definitions, places, make, options
     if statics:
         key += (tuple([(k, static_key(v)) for k, v in statics.items()]),)
     if has_settings or out_settings is not UNSET:
-        prefixes = settings, kwargs_settings, out_settings
+        prefixes = settings, kwargs_settings, out_settings, bound_setting
         key += (*map(prefix_key, prefixes),)
         if not all(map(lasts, prefixes)):
-            resolved = _resolve(entry, places, args, kwargs)
+            resolved = _resolve(entry, places, args, kwargs, hidden)
             key += (resolved.roots, resolved.variables)
     bodies: list[Any] = []
     for callee, bound in zip(callees, bounds, strict=True):
@@ -251,7 +256,7 @@ def enter(
                 known = None
         if body is None:
             if resolved is None:
-                resolved = _resolve(entry, places, args, kwargs)
+                resolved = _resolve(entry, places, args, kwargs, hidden)
             structure = Structure(
                 joint,
                 places,
@@ -284,7 +289,11 @@ def _per_argument(settings: Any, args: Sequence[Any]) -> Any:
 
 
 def _resolve(
-    entry: Entry, places: Direct | Places, args: Sequence[Any], kwargs: Any
+    entry: Entry,
+    places: Direct | Places,
+    args: Sequence[Any],
+    kwargs: Any,
+    hidden: tuple[set[int], Any],
 ) -> Settings:
     """Finds the setting of each root and variable, and checks that all agree."""
     roots, joint = entry.roots, entry.joint
@@ -298,7 +307,8 @@ def _resolve(
     check_mappings(of_args, tree[0], "argument ")
     aliases = AliasCheck()
     # What a function is bound to is treated as what it closes over.
-    of_roots: list[Any] = [None] * len(roots)
+    bound, bound_setting = hidden
+    of_roots: list[Any] = [bound_setting] * len(roots)
     found = [False] * len(roots)
     leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)[0]
     for (path, x), setting in zip(
@@ -309,9 +319,9 @@ def _resolve(
             number = _number(x, roots)
             if not found[number]:
                 of_roots[number], found[number] = setting, True
-    for x, is_argument in zip(roots, found, strict=True):
-        if not is_argument:
-            aliases.add(("self",), x, None)
+    for number, (x, is_argument) in enumerate(zip(roots, found, strict=True)):
+        if not is_argument or (bound_setting is not None and number in bound):
+            aliases.add(("self",), x, bound_setting)
     variables = tuple(
         setting_of(of_roots[number], tuple(path), variable)
         for (number, *path), variable in zip(joint.paths, entry.variables, strict=True)
