@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import types
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from graphcore._jax import current_trace
+from graphcore.authors import mark_lifted
 from graphcore.owned import OwnedNode
 from graphcore.variable_impl import find_variable_impl
 from nnx_transforms.transforms.skeletons import is_object
@@ -87,27 +87,25 @@ def lifted(
 
     def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
         functools.update_wrapper(wrapper, f, updated=updated)
-        # With the wrapper itself, since other wrappers copy the attributes of this one;
-        # weakly, so that it goes as soon as it is dropped.
-        wrapper._lifted = weakref.ref(wrapper), again  # type: ignore[attr-defined]
+        mark_lifted(wrapper, lambda f, /, *args, **kwargs: again(f)(*args, **kwargs))
         return wrapper
 
     return decorate
 
 
-def _how_lifted(f: Callable[..., Any]) -> Callable[[Any], Any] | None:
+def _how_lifted(f: Callable[..., Any]) -> Callable[..., Any] | None:
     reference, again = getattr(f, "_lifted", (None, None))
     return again if reference is not None and reference() is f else None
 
 
 def _later(
-    function: Callable[..., Any], again: Callable[[Any], Any]
+    function: Callable[..., Any], call: Callable[..., Any]
 ) -> Callable[..., Any]:
     """The transformed function, of an object that the original is bound to then."""
 
     @functools.wraps(function)
     def bind(x: Any, *args: Any, **kwargs: Any) -> Any:
-        return again(types.MethodType(function, x))(*args, **kwargs)
+        return call(types.MethodType(function, x), *args, **kwargs)
 
     return bind
 

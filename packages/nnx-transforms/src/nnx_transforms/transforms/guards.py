@@ -12,9 +12,7 @@ from typing import Any
 import jax
 from jax.custom_derivatives import SymbolicZero
 
-from nnx_transforms.transforms.argument_states import is_inexact
-
-__all__ = ["on_tracers", "without_tangents"]
+from nnx_transforms.transforms.tangents import is_inexact
 
 
 def without_tangents(tree: Any, error: Callable[[], Exception]) -> Any:

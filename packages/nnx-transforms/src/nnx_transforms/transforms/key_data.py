@@ -12,8 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["keys_from_data", "keys_to_data"]
-
 _CAN_SAVE_KEYS = jax.__version_info__ >= (0, 10)
 
 

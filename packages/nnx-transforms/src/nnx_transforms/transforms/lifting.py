@@ -567,7 +567,7 @@ class Inside:
         # The same structure with every array that is returned: it is made once.
         outcome: Outcome | None = None
         if skeleton is OF_A_LEAF:
-            outcome = joint.notes.get(positions)
+            outcome = joint.notes.get(("outcome", positions))
         if outcome is None:
             outcome = Outcome(
                 positions=positions,
@@ -579,7 +579,7 @@ class Inside:
                 skeleton=skeleton,
             )
             if skeleton is OF_A_LEAF:
-                joint.notes[positions] = outcome
+                joint.notes["outcome", positions] = outcome
         return Left(written, tree, outcome)
 
     def _root_prefix(self, index: int, prefixes: Sequence[Any]) -> Any:

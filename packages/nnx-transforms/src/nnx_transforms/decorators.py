@@ -1,0 +1,40 @@
+"""Transformations as functions, as decorators, and as decorators with options."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+def optional_function(transform: T) -> T:
+    """Lets a transformation be used as `t(f, ...)`, as `@t` and as `@t(...)`.
+
+    Args:
+        transform: Takes the function that is transformed first, then options.
+
+    Returns:
+        The same, with the function optional: without it, a decorator.
+
+    Example:
+        >>> @optional_function
+        ... def scaled(f, by=2):
+        ...     return lambda x: by * f(x)
+        >>> @scaled(by=10)
+        ... def add_one(x):
+        ...     return x + 1
+        >>> scaled(abs)(-3), add_one(1)
+        (6, 20)
+    """
+    name = next(iter(inspect.signature(transform).parameters))
+
+    @functools.wraps(transform)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if args or name in kwargs:
+            return transform(*args, **kwargs)
+        return lambda f: transform(f, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
