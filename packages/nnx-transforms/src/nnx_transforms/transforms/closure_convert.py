@@ -148,31 +148,31 @@ def closure_convert(
 
     name = Callee(fun).name
     names = [f"argument {i}" for i in range(len(example_args))]
-    call, _, examples = RuleCall.of(name, (run,), example_args, names)
+    callees = (Callee(run),)
+    entry = enter(callees, example_args)
+    call = RuleCall(name, callees, entry, example_args, names)
+    examples = call.pure_args(entry, example_args)
 
     def pure(captured_values: Any, *args: Any) -> Any:
         with _values_for(parts[0][1], captured_values):
             return call.primal(*args)
 
-    def pure_without_captured(*args: Any) -> Any:
-        return call.primal(*args)
-
     structure = take_objects(example_args)[1]
     try:
         if not captured:
-            named_like(fun, pure_without_captured)
-            converted, hoisted = jax.closure_convert(pure_without_captured, *examples)
+            converted, hoisted = jax.closure_convert(
+                named_like(fun, call.primal), *examples
+            )
         else:
-            named_like(fun, pure)
             values = [variable_impl(type(x)).get_value(x) for x in captured]
-            converted, hoisted = _hoist(pure, values, tuple(examples))
+            converted, hoisted = _hoist(named_like(fun, pure), values, examples)
     finally:
         parts.clear()
     return _Converted(converted, call, structure), hoisted
 
 
 def _hoist(
-    pure: Callable[..., Any], captured: list[Any], examples: tuple[Any, ...]
+    pure: Callable[..., Any], captured: list[Any], examples: list[Any]
 ) -> tuple[Callable[..., Any], list[Any]]:
     """Converts a function, and hoists those of the captured values that it reads."""
     converted, hoisted = jax.closure_convert(pure, captured, *examples)

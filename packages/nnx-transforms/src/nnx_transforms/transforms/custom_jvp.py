@@ -139,9 +139,6 @@ class CustomJVP(RuleFunction):
         zero_like = _symbolic_zero_like if may_be_symbolic else _zero_like
         make = (lambda x: x) if self._symbolic_zeros else instantiate
 
-        def primal(*args: Any) -> Any:
-            return call.primal(*args)
-
         def pure_rule(*args: Any) -> Any:
             *given, primals, tangents = args
             if call.has_objects:
@@ -167,7 +164,7 @@ class CustomJVP(RuleFunction):
             ]
             return (written, tree), (of_written, tangent_tree)
 
-        f: Any = jax.custom_jvp(named_like(fun, primal), nondiff_argnums=nondiff)
+        f: Any = jax.custom_jvp(named_like(fun, call.primal), nondiff_argnums=nondiff)
         f.defjvp(named_like(rule, pure_rule), symbolic_zeros=may_be_symbolic)
         return f  # type: ignore[no-any-return]
 

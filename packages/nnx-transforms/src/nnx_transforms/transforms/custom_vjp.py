@@ -97,9 +97,6 @@ class CustomVJP(RuleFunction):
         input_updates = self._input_updates
         symbolic = bool(self._options["symbolic_zeros"])
 
-        def primal(*args: Any) -> Any:
-            return call.primal(*args)
-
         def forward(*args: Any) -> Any:
             inside, rule, inner = call.enter(1, args)
             out, residuals = pair_of(
@@ -139,7 +136,7 @@ class CustomVJP(RuleFunction):
             return (*taken, None)
 
         f = jax.custom_vjp(
-            named_like(fun, primal), nondiff_argnums=tuple(self._nondiff)
+            named_like(fun, call.primal), nondiff_argnums=tuple(self._nondiff)
         )
         f.defvjp(named_like(fwd, forward), named_like(bwd, backward), **self._options)
         return f

@@ -27,6 +27,7 @@ from graphcore.authors import (
     is_object,
     path_text,
     psum_cotangents,
+    take_objects,
 )
 from nnx_transforms.arguments import positions_of
 from nnx_transforms.prefixes import DiffState, StateAxes
@@ -303,14 +304,13 @@ class Differentiation:
         return differentiated, (left.values(), left.out, left.change)
 
     def _refuse_objects(self, value: Any) -> None:
-        for leaf in jax.tree.leaves(value, is_leaf=is_object):
-            if is_object(leaf):
-                hint = " Return its value." if is_variable(leaf) else ""
-                raise TypeError(
-                    "Gradient only defined for scalar-output functions, but "
-                    f"{self._entry.body.__name__!r} returned a "
-                    f"{type(leaf).__name__}.{hint}"
-                )
+        for found in take_objects(value)[2][:1]:
+            hint = " Return its value." if is_variable(found) else ""
+            raise TypeError(
+                "Gradient only defined for scalar-output functions, but "
+                f"{self._entry.body.__name__!r} returned a "
+                f"{type(found).__name__}.{hint}"
+            )
 
     def result(self, rest: Any, derived: Any, out: Any = _MISSING) -> tuple[Any, ...]:
         """Brings what the function did to the caller's objects: all of it, or nothing.

@@ -73,7 +73,7 @@ def value_and_grad(
         (18.0, 12.0, 1)
     """
     options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    gradient = _Gradient(argnums, wrt, has_aux, reduce_axes, options)
+    gradient = _gradient(argnums, wrt, has_aux, reduce_axes, **options)
 
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -126,7 +126,7 @@ def grad(
         {'w': Array(2., dtype=float32, weak_type=True)}
     """
     options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    gradient = _Gradient(argnums, wrt, has_aux, reduce_axes, options)
+    gradient = _gradient(argnums, wrt, has_aux, reduce_axes, **options)
 
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -136,35 +136,25 @@ def grad(
     return call
 
 
-class _Gradient:
-    """Computes value, gradient and further output of any function.
+def _gradient(
+    argnums: Any,
+    wrt: Filter | None,
+    has_aux: bool,
+    reduce_axes: Hashable,
+    **options: Any,
+) -> Callable[..., Any]:
+    """Returns what computes value, gradient and further output of any function."""
+    chosen = Argnums(argnums, wrt)
+    how: Any = {"has_aux": has_aux, "reduce_axes": reduce_axes, "scalar": True}
 
-    Args:
-        argnums: As for `value_and_grad`, like the others.
-        wrt: Likewise.
-        has_aux: Likewise.
-        reduce_axes: Likewise.
-        options: What `jax.value_and_grad` is told.
-    """
-
-    def __init__(
-        self,
-        argnums: Any,
-        wrt: Filter | None,
-        has_aux: bool,
-        reduce_axes: Hashable,
-        options: dict[str, bool],
-    ) -> None:
-        self._chosen = Argnums(argnums, wrt)
-        self._how: dict[str, Any] = {"has_aux": has_aux, "reduce_axes": reduce_axes}
-        self._options: dict[str, Any] = options
-
-    def __call__(self, f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        filters = self._chosen.filters
-        call = Differentiation(f, args, kwargs, filters, scalar=True, **self._how)
-        call.check(jax.grad, **self._options)
+    def compute(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        call = Differentiation(f, args, kwargs, chosen.filters, **how)
+        call.check(jax.grad, **options)
+        function: Any = call.function
         derivative = jax.value_and_grad(
-            call.function, self._chosen.numbers, has_aux=True, **self._options
+            function, chosen.numbers, has_aux=True, **options
         )
         (value, rest), gradient = derivative(*call.args, **call.kwargs)
         return call.result(rest, to_states(gradient), value)
+
+    return compute

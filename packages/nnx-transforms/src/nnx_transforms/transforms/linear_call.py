@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jax.custom_derivatives import linear_call as jax_linear_call
 
-from graphcore.authors import Callee
+from graphcore.authors import Callee, enter
 from nnx_transforms.transforms.guards import on_tracers, without_tangents
 from nnx_transforms.transforms.rules import RuleCall, named_like
 from nnx_transforms.transforms.tangents import Part, map_parts, zeros_like
@@ -101,16 +101,13 @@ def linear_call(
         (1.5, 0.5)
     """
     names = ("residual_args", "linear_args")
-    name, rule_name = (Callee(f).name for f in (fun, fun_transpose))
-    call, entry, pure_args = RuleCall.of(
-        name,
-        (fun, fun_transpose),
-        (residual_args, linear_args),
-        names,
-        lambda argnum, path, variable: argnum == 1,
-        settings=names,
-    )
-    residual, linear, *rest = pure_args
+    args = residual_args, linear_args
+    callees = Callee(fun), Callee(fun_transpose)
+    name, rule_name = (callee.name for callee in callees)
+    # Arguments of which one is linear, and the other is not, share no objects.
+    entry = enter(callees, args, settings=names)
+    call = RuleCall(name, callees, entry, args, names, lambda i, path, x: i == 1)
+    residual, linear, *rest = call.pure_args(entry, args)
 
     def primal(residual: Any, linear: Any) -> Any:
         """The function without its updates, which need not be linear."""
@@ -160,7 +157,7 @@ def linear_call(
     values = of_output
     if any(call.updated()):
         # They are no output of the linear function: it runs once more for them.
-        again, _ = call.primal(*pure_args)
+        again, _ = call.primal(residual, linear, *rest)
         given = iter(of_output)
         values = [
             value if is_update else next(given)

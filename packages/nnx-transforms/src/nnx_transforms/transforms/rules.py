@@ -19,7 +19,6 @@ from jax.custom_derivatives import CustomVJPPrimal
 
 from graphcore import RefMap
 from graphcore.authors import (
-    UNSET,
     Callee,
     Change,
     Entry,
@@ -29,6 +28,7 @@ from graphcore.authors import (
     is_object,
     mark_lifted,
     path_text,
+    take_objects,
 )
 from nnx_transforms.prefixes import DiffState
 from nnx_transforms.transforms.guards import without_tangents
@@ -110,8 +110,16 @@ class RuleFunction:
         raise NotImplementedError
 
     def _on(self, fun: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        functions = fun, *self._rules_of_objects()
         name = self._name
+        functions = [fun]
+        rule: Any
+        for rule in self._rules_of_objects():
+            # Where another transformation put an inner object in the place of the one
+            # that the function is bound to, its rules are bound to that as well.
+            outer = getattr(self.__wrapped__, "__self__", None)  # type: ignore[attr-defined]
+            if is_object(outer) and getattr(rule, "__self__", None) is outer:
+                rule = types.MethodType(rule.__func__, fun.__self__)
+            functions.append(rule)
         args = bind_positions(fun, name, args, kwargs)
         chosen = {n: n for n in self._nondiff} | self._filters
         for position, entry in chosen.items():
@@ -128,31 +136,33 @@ class RuleFunction:
             by = self._filters.get(argnum)
             return by is None or bool(by.predicate(path, variable))
 
-        call, entered, pure_args = RuleCall.of(
-            name, functions, args, names, selects, self._nondiff
-        )
-        values, out = self._define(call, fun)(*pure_args)
+        callees = tuple(map(Callee, functions))
+        entered = enter(callees, args)
+        call = RuleCall(name, callees, entered, args, names, selects, self._nondiff)
+        values, out = self._define(call, fun)(*call.pure_args(entered, args))
         assert call.change is not None
         return entered.commit([values], out, call.change)
 
 
 def _refuse_objects(x: Any, where: str) -> None:
-    for leaf in jax.tree.leaves(x, is_leaf=is_object):
-        if is_object(leaf):
-            raise TypeError(
-                f"{where} holds a {type(leaf).__name__}, but an integer in "
-                "nondiff_argnums must not name an argument with graph nodes: leave the "
-                "integer out, and give no tangent for it. In `custom_vjp`, "
-                "`DiffState(argnum, filter)` says what is differentiable in it."
-            )
+    for found in take_objects(x)[2][:1]:
+        raise TypeError(
+            f"{where} holds a {type(found).__name__}, but an integer in "
+            "nondiff_argnums must not name an argument with graph nodes: leave the "
+            "integer out, and give no tangent for it. In `custom_vjp`, "
+            "`DiffState(argnum, filter)` says what is differentiable in it."
+        )
 
 
 def named_like(f: Callable[..., Any], pure: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a function the name of another, but not its signature."""
-    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
-        if hasattr(f, attribute):
-            setattr(pure, attribute, getattr(f, attribute))
-    return pure
+    """A function with the name of another, but not its signature."""
+
+    def named(*args: Any) -> Any:
+        return pure(*args)
+
+    functools.update_wrapper(named, f, updated=())
+    del named.__wrapped__  # type: ignore[attr-defined]
+    return named
 
 
 def unwrap(tree: Any) -> Any:
@@ -186,6 +196,20 @@ class RuleCall:
     call. In the arguments, objects are replaced by their `Part`s: the variables that
     can be differentiated. The values of all others come as one more argument.
 
+    Args:
+        name: What the function is called.
+        callees: The function, and those of its rules that run on the objects. They are
+            found anew at each call: whether the object that a method is bound to takes
+            part depends on the running trace.
+        entry: The call of all of them.
+        args: The arguments.
+        names: What each of them is called in messages.
+        selects: Tells by argument and path which variables may be differentiated.
+        nondiff: The positions of arguments that are not.
+
+    Raises:
+        TypeError: If a variable holds what JAX does not take, with the path.
+
     Attributes:
         name: What the function is called.
         names: What its arguments are called.
@@ -199,17 +223,18 @@ class RuleCall:
     def __init__(
         self,
         name: str,
-        functions: Sequence[Any],
+        callees: Sequence[Callee],
         entry: Entry,
         args: Sequence[Any],
         names: Sequence[str],
-        selects: Callable[[int, Any, Any], bool],
-        nondiff: Sequence[int],
+        selects: Callable[[int, Any, Any], bool] = lambda argnum, path, x: True,
+        nondiff: Sequence[int] = (),
     ) -> None:
         self.name = name
         self.has_objects = bool(entry.roots)
         self.change: Change | None = None
-        self._functions = functions  # which the bodies hold weakly
+        # The bodies hold them weakly.
+        self._functions = [callee.function for callee in callees]
         self._bodies = entry.bodies
         self._places = entry.body.structure.first_places
         self.joint = entry.joint
@@ -242,43 +267,6 @@ class RuleCall:
             self._outline[i] = abstract(shown[i])
         self._new: dict[int, Layout] = {}
         self._returned: list[Layout] = []
-
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        functions: Sequence[Any],
-        args: Sequence[Any],
-        names: Sequence[str],
-        selects: Callable[[int, Any, Any], bool] = lambda argnum, path, x: True,
-        nondiff: Sequence[int] = (),
-        settings: Any = UNSET,
-    ) -> tuple[RuleCall, Entry, list[Any]]:
-        """Takes a call apart.
-
-        Args:
-            name: What the function is called.
-            functions: The function, and those of its rules that run on the objects.
-            args: The arguments.
-            names: What each of them is called in messages.
-            selects: Tells by argument and path which variables may be differentiated.
-            nondiff: The positions of arguments that are not.
-            settings: As for `enter`: arguments with different ones share no object.
-
-        Returns:
-            The call; what it is committed with; and the arguments for JAX.
-
-        Raises:
-            TypeError: If a variable holds what JAX does not take, with the path.
-            ValueError: If an object can't be flattened or belongs to another trace.
-        """
-        # Anew at each call: whether the object that a method is bound to takes part
-        # depends on the running trace.
-        callees = tuple(Callee(f) for f in functions)
-        entry = enter(callees, args, settings=settings)
-        held = [callee.function for callee in callees]
-        call = cls(name, held, entry, args, names, selects, nondiff)
-        return call, entry, call.pure_args(entry, args)
 
     def pure_args(self, entry: Entry, args: Sequence[Any]) -> list[Any]:
         """The arguments for JAX.
