@@ -35,7 +35,8 @@ from nnx_transforms import (
     jit,
 )
 from nnx_transforms.transforms.custom_jvp import custom_jvp
-from nnx_transforms.transforms.grad import grad, jvp, value_and_grad
+from nnx_transforms.transforms.grad import grad, value_and_grad
+from nnx_transforms.transforms.jvp import jvp
 
 
 class Model(Module):

@@ -184,7 +184,7 @@ def test_other_compositions_that_jax_lacks():
 def test_errors():
     s, m = Scale(), Linear()
     shared = Dict(v=m.a)
-    with pytest.raises(ValueError, match=r"(?s)Inconsistent aliasing.*linear_args/a"):
+    with pytest.raises(ValueError, match=r"(?s)Inconsistent.*1/a: 'linear_args'"):
         linear_call(forward, transpose, shared, m)
     for result, kind, message in [
         (jnp.ones(3), TypeError, "linear_args an array of type .*State"),

@@ -9,13 +9,24 @@ import jax.numpy as jnp
 import pytest
 from rule_programs import close
 
-from nnx_transforms import BatchStat, Carry, Module, Param, Rngs, State, StateAxes, jit
+from nnx_transforms import (
+    BatchStat,
+    Carry,
+    Module,
+    Param,
+    Rngs,
+    State,
+    StateAxes,
+    cond,
+    fori_loop,
+    jit,
+)
 from nnx_transforms.transforms.checkpoint import remat
-from nnx_transforms.transforms.cond import cond, fori_loop
 from nnx_transforms.transforms.custom_gradient import custom_gradient
 from nnx_transforms.transforms.custom_jvp import custom_jvp
 from nnx_transforms.transforms.custom_vjp import custom_vjp
 from nnx_transforms.transforms.grad import grad
+from nnx_transforms.transforms.jacobian import hessian
 from nnx_transforms.transforms.scan import scan
 from nnx_transforms.transforms.vmap import vmap
 
@@ -166,3 +177,59 @@ def test_shard_map_of_jax(h):
 
     mapped = jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec)
     close(jax.grad(lambda w: mapped(w).sum())(jnp.arange(4.0)), jnp.full(4, 10.0))
+
+
+class Layer(Module):
+    def __init__(self):
+        self.w = Param(jnp.array(2.0))
+        self.calls = BatchStat(jnp.array(0))
+
+    def f(self, x):
+        self.calls.value = self.calls.value + 1
+        return self.w.value * x**2
+
+    def fwd(self, x):
+        return self.f(x), None
+
+    def rule(self, primals, tangents):
+        return self.f(*primals), 10 * tangents[0]
+
+    def with_gradient(self, x):
+        return self.f(x), lambda g: (7 * g,)
+
+    def by_vjp(self):
+        f = custom_vjp(self.f)
+        f.defvjp(self.fwd, lambda _, g: (5 * g[1],))
+        return f
+
+    def by_jvp(self):
+        f = custom_jvp(self.f)
+        f.defjvp(self.rule)
+        return f
+
+
+OF_METHODS = {
+    "jit(grad)": (lambda m: jit(grad(m.f)), 12.0),
+    "vmap(grad)": (lambda m: lambda x: vmap(grad(m.f))(x[None])[0], 12.0),
+    "grad(grad)": (lambda m: grad(grad(m.f)), 4.0),
+    "remat(grad)": (lambda m: remat(grad(m.f)), 12.0),
+    "jit(hessian)": (lambda m: jit(hessian(m.f)), 4.0),
+    "jit(custom_vjp)": (lambda m: jit(m.by_vjp()), 18.0),
+    "jit(grad(custom_vjp))": (lambda m: jit(grad(m.by_vjp())), 5.0),
+    "jit(custom_jvp)": (lambda m: jit(m.by_jvp()), 18.0),
+    "jit(grad(custom_jvp))": (lambda m: jit(grad(m.by_jvp())), 10.0),
+    "jit(custom_gradient)": (lambda m: jit(custom_gradient(m.with_gradient)), 18.0),
+    "jit(grad(custom_gradient))": (
+        lambda m: jit(grad(custom_gradient(m.with_gradient))),
+        7.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OF_METHODS)
+def test_of_a_method_inside_another_transformation(case):
+    make, expected = OF_METHODS[case]
+    for whole in (lambda f: f, jit):
+        m = Layer()
+        close(whole(lambda m, x: make(m)(x))(m, jnp.array(3.0)), expected)
+        assert int(m.calls.value) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import jax
 
@@ -27,6 +27,9 @@ class PrefixMapping(abc.ABC, Generic[A]):
             there yet.
         is_static: Whether the answer depends on nothing but what a definition says of
             a variable, so that it holds for all graphs of one definition.
+        first_path_counts: Whether it is asked about a variable that is reached more
+            than once in its node by the first path alone; else the answers for all
+            paths must agree.
 
     Example:
         >>> import graphcore as gc
@@ -35,6 +38,8 @@ class PrefixMapping(abc.ABC, Generic[A]):
         >>> Depth().map_prefix(('a', 'b'), gc.Param(1))
         2
     """
+
+    first_path_counts: ClassVar[bool] = False
 
     @property
     def settings(self) -> tuple[A, ...]:
@@ -121,8 +126,13 @@ class AliasCheck:
         self._note(root, path, self._prefix_of(root, (), prefix))
         if is_variable(root):
             return
+        once = isinstance(prefix, PrefixMapping) and prefix.first_path_counts
+        seen: RefMap[Any, None] = RefMap()
         for inner, _, _, child in edges(root):
             if is_variable(child) or is_graph_node(child):
+                if once and child in seen:
+                    continue
+                seen[child] = None
                 found = self._prefix_of(child, inner, prefix)
                 self._note(child, (*path, *inner), found)
 

@@ -41,15 +41,17 @@ from nnx_transforms.transforms.custom_gradient import custom_gradient
 from nnx_transforms.transforms.custom_jvp import custom_jvp
 from nnx_transforms.transforms.custom_vjp import custom_vjp
 from nnx_transforms.transforms.eval_shape import eval_shape
-from nnx_transforms.transforms.grad import grad, jvp, linearize, value_and_grad, vjp
+from nnx_transforms.transforms.grad import grad, value_and_grad
 from nnx_transforms.transforms.jacobian import hessian, jacfwd, jacrev
 from nnx_transforms.transforms.jit import Jitted, explain_recompile, jit
+from nnx_transforms.transforms.jvp import jvp, linearize
 from nnx_transforms.transforms.linear_call import linear_call
 from nnx_transforms.transforms.map import map as map  # noqa: A004  JAX's own name
 from nnx_transforms.transforms.pmap import pmap
 from nnx_transforms.transforms.scan import scan
 from nnx_transforms.transforms.shard_map import shard_map
 from nnx_transforms.transforms.split_inputs import merge_inputs, split_inputs
+from nnx_transforms.transforms.vjp import vjp
 from nnx_transforms.transforms.vmap import vmap
 from nnx_transforms.transforms.while_loop import fori_loop, while_loop
 

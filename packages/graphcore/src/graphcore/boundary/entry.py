@@ -84,7 +84,7 @@ class Entry:
     kwargs: dict[str, Any]
     bodies: Sequence[Any]
     body: Any
-    _settings: tuple[Any, Any]
+    _settings: tuple[Any, Any, Any]
     _out_settings: Any
 
     @property
@@ -95,7 +95,7 @@ class Entry:
     @property
     def settings(self) -> tuple[list[Any], Any, Any]:
         """The setting of each list of values, and tree prefixes of the rest."""
-        of_args, of_kwargs = self._settings
+        of_args, of_kwargs, _ = self._settings
         return [*self.body.groups], plain_settings(of_args), plain_settings(of_kwargs)
 
     @property
@@ -188,6 +188,7 @@ def enter(
     *,
     settings: Any = UNSET,
     kwargs_settings: Any = None,
+    bound_setting: Any = None,
     out_settings: Any = UNSET,
     statics: Mapping[Place, Any] = NOTHING,
     make: Any = Body,
@@ -210,6 +211,9 @@ def enter(
         settings: A tree prefix of `args`: one setting for all, or a tuple with one
             for each. For an object it may be a `PrefixMapping`.
         kwargs_settings: A tree prefix of `kwargs`.
+        bound_setting: The setting of an object that the function is bound to. If it
+            is an argument as well, the two must agree; without one, the argument's
+            counts.
         out_settings: A tree prefix of the output.
         statics: Static arguments by position or name. They are not in `args` and
             `kwargs`, or None there.
@@ -278,20 +282,19 @@ def enter(
             ):
                 entry.body = last
                 return entry
-    entry._settings = settings, kwargs_settings
     if settings is not UNSET:
-        entry._settings = _per_argument(settings, args), kwargs_settings
+        settings = _per_argument(settings, args)
+    entry._settings = settings, kwargs_settings, bound_setting
     entry._out_settings = out_settings
-    call = _Call(entry, places, args, kwargs, statics, options)
     if type(f) is not tuple:
-        entry.body = call.body_of(callee, bound, make, cache)
-    else:
-        makers = make if type(make) is tuple else (make,) * len(f)
-        entry.bodies = [
-            call.body_of(*each, cache)
-            for each in zip(callees, bounds, makers, strict=True)
-        ]
-        entry.body = entry.bodies[0]
+        callees, bounds = [callee], [bound]
+    makers = make if type(make) is tuple else (make,) * len(callees)
+    hidden = [*chain.from_iterable(bounds)]
+    call = _Call(entry, places, (tuple(args), dict(kwargs)), statics, options, hidden)
+    entry.bodies = [
+        call.body_of(*each, cache) for each in zip(callees, bounds, makers, strict=True)
+    ]
+    entry.body = entry.bodies[0]
     return entry
 
 
@@ -302,14 +305,15 @@ class _Call:
         self,
         entry: Entry,
         places: Direct | Places,
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
+        tree: tuple[tuple[Any, ...], dict[str, Any]],
         statics: Mapping[Place, Any],
         options: Any,
+        bound: Sequence[int],
     ) -> None:
         self._entry = entry
+        self._bound = bound
         self._places = places
-        self._tree = tuple(args), dict(kwargs)
+        self._tree = tree
         self._statics = statics
         self._options = options
         self._resolved: Settings | None = None
@@ -361,7 +365,7 @@ class _Call:
 
     def _settings(self) -> Settings:
         if self._resolved is None:
-            self._resolved = _resolve(self._entry, self._tree)
+            self._resolved = _resolve(self._entry, self._tree, self._bound)
         return self._resolved
 
 
@@ -382,10 +386,10 @@ def _per_argument(settings: Any, args: Sequence[Any]) -> Any:
     return settings if isinstance(settings, tuple) else (settings,) * len(args)
 
 
-def _resolve(entry: Entry, tree: Any) -> Settings:
+def _resolve(entry: Entry, tree: Any, bound: Sequence[int]) -> Settings:
     """Finds the setting of each root and variable, and checks that all agree."""
     roots, joint = entry.roots, entry.joint
-    of_args, of_kwargs = entry._settings
+    of_args, of_kwargs, of_bound = entry._settings
     count = len(joint.variable_definitions)
     out = entry._out_settings
     if of_args is UNSET or (
@@ -395,8 +399,7 @@ def _resolve(entry: Entry, tree: Any) -> Settings:
     prefix = (of_args, of_kwargs)
     check_mappings(of_args, tree[0], "argument ")
     aliases = AliasCheck()
-    # What a function is bound to is treated as what it closes over.
-    of_roots: list[Any] = [None] * len(roots)
+    of_roots: list[Any] = [of_bound] * len(roots)
     found = [False] * len(roots)
     leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)[0]
     for (path, x), setting in zip(
@@ -407,9 +410,9 @@ def _resolve(entry: Entry, tree: Any) -> Settings:
             number = _number(x, roots)
             if not found[number]:
                 of_roots[number], found[number] = setting, True
-    for x, is_argument in zip(roots, found, strict=True):
-        if not is_argument:
-            aliases.add(("self",), x, None)
+    for number, (x, is_argument) in enumerate(zip(roots, found, strict=True)):
+        if not is_argument or (of_bound is not None and number in bound):
+            aliases.add(("self",), x, of_bound)
     variables = tuple(
         setting_of(of_roots[number], tuple(path), variable)
         for (number, *path), variable in zip(joint.paths, entry.variables, strict=True)

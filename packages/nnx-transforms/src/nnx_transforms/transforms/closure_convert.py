@@ -8,13 +8,24 @@ from typing import Any
 
 import jax
 
-from graphcore.comparison import definition_differences
-from graphcore.joint import joint_of
-from graphcore.variable_impl import variable_impl
-from nnx_transforms.transforms.argument_states import Arguments
-from nnx_transforms.transforms.captures import captured_objects
-from nnx_transforms.transforms.lifting import Callee, take
-from nnx_transforms.transforms.rule_runs import Runs, named_like
+from graphcore import RefMap, diff, is_variable, variables
+from graphcore.authors import (
+    Callee,
+    captured_objects,
+    enter,
+    take_objects,
+    variable_impl,
+)
+from nnx_transforms.transforms.rules import RuleCall, named_like
+
+
+def _variables_of(objects: Sequence[Any]) -> list[Any]:
+    """The variables of all of some objects, each once."""
+    found: RefMap[Any, None] = RefMap()
+    for x in objects:
+        pairs = [((), x)] if is_variable(x) else variables(x).flat_state()
+        found.update((variable, None) for _, variable in pairs)
+    return [*found]
 
 
 @contextmanager
@@ -40,24 +51,17 @@ class _Converted:
     """A function whose captured values are arguments.
 
     Args:
-        name: What the function is called.
-        pure: The function of values: of the arguments without objects, the values of
-            their variables if there are any, then the hoisted values.
-        arguments: The example arguments.
-        runs: What the function does to them.
+        pure: The function of values: of the arguments with parts, the other values of
+            their variables if there are any objects, then the hoisted values.
+        call: The call with example arguments.
+        examples: Their structure.
     """
 
-    def __init__(
-        self,
-        name: str,
-        pure: Callable[..., Any],
-        arguments: Arguments,
-        runs: Runs,
-    ) -> None:
-        self.__name__ = name
+    def __init__(self, pure: Callable[..., Any], call: RuleCall, examples: Any) -> None:
+        self.__name__ = call.name
         self._pure = pure
-        self._arguments = arguments
-        self._runs = runs
+        self._call = call
+        self._examples = examples
 
     def __call__(self, *args_and_hoisted: Any) -> Any:
         """Calls the function.
@@ -71,20 +75,23 @@ class _Converted:
         Raises:
             TypeError: If the arguments have another structure than the examples.
         """
-        count = self._arguments.count
+        call, count = self._call, len(self._call.names)
         args, hoisted = args_and_hoisted[:count], args_and_hoisted[count:]
-        inputs = take(args)
-        found, due = inputs.joint.definitions, self._arguments.joint.definitions
-        if found != due or inputs.skeleton != self._arguments.skeleton:
+        entry = enter(_converted, args)
+        found, due = entry.joint.definitions, call.joint.definitions
+        if found != due or take_objects(args)[1] != self._examples:
             raise TypeError(
                 f"The converted {self.__name__!r} was called with arguments of another "
                 "structure than the example arguments that it was converted for."
                 + _differences(due, found)
             )
-        values = [inputs.values()] if self._arguments.has_objects else []
-        written, tree = self._pure(*inputs.plain, *values, *hoisted)
-        assert self._runs.outcome is not None
-        return inputs.publish(self._runs.outcome, written, tree)
+        values, out = self._pure(*call.pure_args(entry, args), *hoisted)
+        assert call.change is not None
+        return entry.commit([values], out, call.change)
+
+
+def _converted(*args: Any) -> None:
+    """What the arguments of converted functions enter."""
 
 
 def _differences(due: Sequence[Any], found: Sequence[Any]) -> str:
@@ -96,7 +103,7 @@ def _differences(due: Sequence[Any], found: Sequence[Any]) -> str:
         f"\n  {difference}"
         for a, b in zip(due, found, strict=True)
         if a != b
-        for difference in definition_differences(a, b)
+        for difference in diff(a, b)
     ]
     return "".join(lines)
 
@@ -131,43 +138,41 @@ def closure_convert(
         >>> hoisted, float(f(3.0, *hoisted)), float(f(3.0, jnp.array(10.0)))
         ([Array(2., dtype=float32, weak_type=True)], 6.0, 30.0)
     """
-    callee = Callee(fun)
-    inputs = take(example_args)
-    names = [f"argument {i}" for i in range(len(example_args))]
-    arguments = Arguments(inputs, example_args, names)
-    runs = Runs(arguments, callee.name)
-    joint, plans = joint_of(captured_objects(fun))
-    captured = joint.variables(plans)
-    values = [inputs.values()] if arguments.has_objects else []
-    examples = (*inputs.plain, *values)
-
     # JAX remembers what it traced, and what that refers to. It is given a function
     # that refers to nothing once it was traced.
+    captured = _variables_of(captured_objects(fun))
     parts: list[tuple[Any, list[Any]]] = [(fun, captured)]
 
+    def run(*args: Any) -> Any:
+        return parts[0][0](*args)
+
+    name = Callee(fun).name
+    names = [f"argument {i}" for i in range(len(example_args))]
+    callees = (Callee(run),)
+    entry = enter(callees, example_args)
+    call = RuleCall(name, callees, entry, example_args, names)
+    examples = call.pure_args(entry, example_args)
+
     def pure(captured_values: Any, *args: Any) -> Any:
-        f, variables = parts[0]
-        inside, inner = arguments.enter_call(args, ())
-        with _values_for(variables, captured_values):
-            return runs.leave(inside, f(*inner), "the function")
+        with _values_for(parts[0][1], captured_values):
+            return call.primal(*args)
 
-    def pure_without_captured(*args: Any) -> Any:
-        return pure((), *args)
-
+    structure = take_objects(example_args)[1]
     try:
         if not captured:
-            named_like(fun, pure_without_captured)
-            converted, hoisted = jax.closure_convert(pure_without_captured, *examples)
+            converted, hoisted = jax.closure_convert(
+                named_like(fun, call.primal), *examples
+            )
         else:
-            named_like(fun, pure)
-            converted, hoisted = _hoist(pure, joint.values(plans), examples)
+            values = [variable_impl(type(x)).get_value(x) for x in captured]
+            converted, hoisted = _hoist(named_like(fun, pure), values, examples)
     finally:
         parts.clear()
-    return _Converted(callee.name, converted, arguments, runs), hoisted
+    return _Converted(converted, call, structure), hoisted
 
 
 def _hoist(
-    pure: Callable[..., Any], captured: list[Any], examples: tuple[Any, ...]
+    pure: Callable[..., Any], captured: list[Any], examples: list[Any]
 ) -> tuple[Callable[..., Any], list[Any]]:
     """Converts a function, and hoists those of the captured values that it reads."""
     converted, hoisted = jax.closure_convert(pure, captured, *examples)

@@ -2,94 +2,47 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from nnx_transforms.transforms.argument_states import Arguments, instantiate, zero_of
-from nnx_transforms.transforms.lifting import Callee
-from nnx_transforms.transforms.rule_arguments import RuleCall
-from nnx_transforms.transforms.rule_runs import (
-    Runs,
-    keep_metadata,
+from nnx_transforms.transforms.rules import (
+    RuleCall,
+    RuleFunction,
     named_like,
-    released,
+    pair_of,
 )
+from nnx_transforms.transforms.tangents import zeros_like
 
 
-class CustomGradient:
-    """A function that returns its own gradient; see `custom_gradient`.
+class CustomGradient(RuleFunction):
+    """A function that returns its own gradient; see `custom_gradient`."""
 
-    Args:
-        fun: The function.
-    """
-
-    def __init__(self, fun: Callable[..., Any]) -> None:
-        keep_metadata(self, fun)
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function.
-
-        Args:
-            *args: Its arguments: any pytrees with objects in them.
-            **kwargs: Likewise, resolved to positions.
-
-        Returns:
-            The first of the two things that it returns.
-
-        Raises:
-            TypeError: If it does not return a pair.
-        """
-        fun: Callable[..., Any] = self.__wrapped__  # type: ignore[attr-defined]
-        callee = Callee(fun)
-        call = RuleCall.of(fun, callee.name, args, kwargs, (), callee.bound)
-        runs = Runs(call.arguments, callee.name)
-        pure = _pure(released(callee), call.arguments, runs)
-        values, tree = jax.custom_gradient(named_like(fun, pure))(*call.pure_args)
-        assert runs.outcome is not None
-        return call.inputs.publish(runs.outcome, values, tree)
-
-
-def _pure(callee: Callee, arguments: Arguments, runs: Runs) -> Callable[..., Any]:
-    def pure(*args: Any) -> Any:
-        inside, inner = arguments.enter_call(args, ())
-        pair = arguments.bind(callee, inside)(*inner)
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise TypeError(
-                f"The custom_gradient function {callee.name!r} must return a pair "
-                f"(out, vjp_fun), but returned {pair!r}."
+    def _define(self, call: RuleCall, fun: Callable[..., Any]) -> Callable[..., Any]:
+        def pure(*args: Any) -> Any:
+            inside, function, inner = call.enter(0, args)
+            out, vjp_fun = pair_of(
+                function(*inner),
+                f"The custom_gradient function {call.name!r}",
+                "(out, vjp_fun)",
             )
-        out, vjp_fun = pair
-        left = runs.leave(inside, out, "the function")
+            left = call.leave(inside, out, "the function")
 
-        def pure_vjp(g: Any) -> Any:
-            values_g, tree_g = g
-            value = runs.values(values_g, lambda p: _zeros(arguments.avals[p]))
-            tangents = vjp_fun(runs.out_states(tree_g, values_g, value))
-            if not arguments.has_objects:
-                return tangents  # JAX checks it
-            if arguments.count == 1 and not isinstance(tangents, tuple | list):
-                tangents = (tangents,)
-            plain, of_variables = arguments.take_tangents(
-                tangents,
-                arguments.inexact,
-                f"The gradient function of {callee.name!r}",
-                runs.new_paths(),
-            )
-            return (*plain, of_variables)
+            def pure_vjp(g: Any) -> Any:
+                values_g, tree_g = g
+                value = call.values(values_g, lambda n: zeros_like(call.avals[n]))
+                tangents = vjp_fun(call.out_states(tree_g, value, with_old=True))
+                if not call.has_objects:
+                    return tangents  # JAX checks it
+                if len(args) == 2 and not isinstance(tangents, tuple | list):
+                    tangents = (tangents,)
+                rule = f"The gradient function of {call.name!r}"
+                return (*call.take_tangents(tangents, rule), None)
 
-        return left, pure_vjp
+            return left, pure_vjp
 
-    return pure
-
-
-def _zeros(avals: Any) -> Any:
-    return jax.tree.map(lambda aval: instantiate(zero_of(aval)), avals)
+        return jax.custom_gradient(named_like(fun, pure))  # type: ignore[no-any-return]
 
 
 def custom_gradient(fun: Callable[..., Any]) -> Any:

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import functools
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from nnx_transforms.transforms.argument_states import Arguments, instantiate, zero_of
-from nnx_transforms.transforms.lifting import Callee, is_object
-from nnx_transforms.transforms.rule_arguments import (
+from graphcore.authors import Callee, is_object
+from nnx_transforms.decorators import optional_function
+from nnx_transforms.transforms.rules import (
     RuleCall,
-    divide_argnums,
-    positions_of_names,
-)
-from nnx_transforms.transforms.rule_runs import (
-    Runs,
-    keep_metadata,
+    RuleFunction,
     named_like,
-    released,
+    pair_of,
 )
+from nnx_transforms.transforms.tangents import instantiate, to_states, zero_of
+
+_MISSING: Any = object()
 
 
-class CustomJVP:
+class CustomJVP(RuleFunction):
     """A function with a custom differential; see `custom_jvp`.
 
     Args:
@@ -37,24 +34,18 @@ class CustomJVP:
     def __init__(
         self,
         fun: Callable[..., Any],
-        nondiff_argnums: Sequence[int],
+        nondiff_argnums: int | Sequence[int],
         nondiff_argnames: Sequence[str],
     ) -> None:
-        keep_metadata(self, fun)
-        self._name = Callee(fun).name
+        super().__init__(fun, nondiff_argnums, nondiff_argnames)
         self._rule: Callable[..., Any] | None = None
         self._symbolic_zeros = False
-        name = self._name
-        argnums = [*nondiff_argnums, *positions_of_names(fun, name, nondiff_argnames)]
-        self._nondiff, filters = divide_argnums(argnums, name)
-        if filters:
+        if self._filters:
+            chosen = next(iter(self._filters.values()))
             raise TypeError(
-                f"nondiff_argnums of {name!r} holds {next(iter(filters.values()))!r}: "
-                "`custom_jvp` takes integers. A rule may ignore tangents."
+                f"nondiff_argnums of {self._name!r} holds {chosen!r}: `custom_jvp` "
+                "takes integers. A rule may ignore tangents."
             )
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
 
     def defjvp(
         self, rule: Callable[..., Any], symbolic_zeros: bool = False
@@ -132,104 +123,50 @@ class CustomJVP:
 
         self.defjvp(named_like(self, rule))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function.
-
-        Args:
-            *args: Its arguments: any pytrees with objects in them.
-            **kwargs: Likewise, resolved to positions.
-
-        Returns:
-            What it returns.
-
-        Raises:
-            AttributeError: If no rule was defined.
-            TypeError: If an argument that is not differentiated holds a graph node.
-        """
-        name = self._name
+    def _rules_of_objects(self) -> tuple[Callable[..., Any], ...]:
         if self._rule is None:
             raise AttributeError(
-                f"The custom_jvp function {name!r} has no rule: define it with "
-                f"`@{name}.defjvp` before it is called."
+                f"The custom_jvp function {self._name!r} has no rule: define it with "
+                f"`@{self._name}.defjvp` before it is called."
             )
-        fun: Callable[..., Any] = self.__wrapped__  # type: ignore[attr-defined]
-        # Anew at each call: whether the object that a method is bound to takes part
-        # depends on the running trace.
-        callee, rule = Callee(fun), Callee(self._rule)
-        hidden = (*callee.bound, *rule.bound)
-        rule_call = RuleCall.of(fun, name, args, kwargs, self._nondiff, hidden)
-        runs = Runs(rule_call.arguments, name)
-        primal = _primal(released(callee), rule_call.arguments, self._nondiff, runs)
-        f: Any = jax.custom_jvp(
-            named_like(fun, primal), nondiff_argnums=tuple(self._nondiff)
-        )
-        first = len(callee.bound)
-        pure = _rule(
-            released(rule), first, name, rule_call.arguments, runs, self._symbolic_zeros
-        )
+        return (self._rule,)
+
+    def _define(self, call: RuleCall, fun: Callable[..., Any]) -> Callable[..., Any]:
+        (rule,) = self._rules_of_objects()
+        nondiff = tuple(self._nondiff)
         # Only with symbolic zeros can a rule say that updates have no tangent.
-        symbolic = self._symbolic_zeros or rule_call.arguments.has_objects
-        f.defjvp(named_like(self._rule, pure), symbolic_zeros=symbolic)
-        values, tree = f(*rule_call.pure_args)
-        assert runs.outcome is not None
-        return rule_call.inputs.publish(runs.outcome, values, tree)
+        may_be_symbolic = self._symbolic_zeros or call.has_objects
+        zero_like = _symbolic_zero_like if may_be_symbolic else _zero_like
+        make = (lambda x: x) if self._symbolic_zeros else instantiate
 
-
-def _primal(
-    callee: Callee, arguments: Arguments, nondiff: Sequence[int], runs: Runs
-) -> Callable[..., Any]:
-    def primal(*args: Any) -> Any:
-        inside, inner = arguments.enter_call(args, nondiff)
-        function = arguments.bind(callee, inside)
-        return runs.leave(inside, function(*inner), "the function")
-
-    return primal
-
-
-def _rule(
-    callee: Callee,
-    first: int,
-    name: str,
-    arguments: Arguments,
-    runs: Runs,
-    symbolic: bool,
-) -> Callable[..., Any]:
-    def rule(*args: Any) -> Any:
-        *nondiff, primals, tangents = args
-        if not symbolic:
-            tangents = jax.tree.map(instantiate, tangents)
-        # As `__call__` tells JAX.
-        may_be_symbolic = symbolic or arguments.has_objects
-        values, value_tangents = (), ()
-        if arguments.has_objects:
-            *primals, values = primals
-            *tangents, value_tangents = tangents
-        inside, inner = arguments.enter(values, tuple(primals))
-        states = arguments.states(lambda p: value_tangents[p], only=arguments.inexact)
-        function = arguments.bind(callee, inside, first)
-        pair = function(*nondiff, inner, arguments.with_states(tangents, states))
-        where = f"The rule {callee.name!r} of {name!r}"
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise TypeError(
-                f"{where} must return a pair (out, out_tangent), but returned {pair!r}."
+        def pure_rule(*args: Any) -> Any:
+            *given, primals, tangents = args
+            if call.has_objects:
+                tangents = tangents[:-1]
+            diff, rest = iter(primals), iter(given)
+            count = len(primals) + len(given)
+            whole = [next(rest if i in nondiff else diff) for i in range(count)]
+            inside, function, inner = call.enter(1, whole)
+            chosen = tuple(x for i, x in enumerate(inner) if i not in nondiff)
+            dots = to_states(jax.tree.map(make, tuple(tangents)))
+            where = f"he rule {Callee(rule).name!r} of {call.name!r}"
+            out, out_tangent = pair_of(
+                function(*given, chosen, dots), f"T{where}", "(out, out_tangent)"
             )
-        out, out_tangent = pair
-        written, tree = runs.leave(inside, out, "the rule")
-        tangent_tree, new = runs.take_out_states(
-            out_tangent, f"The tangent that {where[0].lower()}{where[1:]} returned"
-        )
-        # Updates carry no tangent; what is returned in a new object does.
-        of_written = [
-            new[place]
-            if place in new
-            else jax.tree.map(
-                _symbolic_zero_like if may_be_symbolic else _zero_like, value
+            written, tree = call.leave(inside, out, "the rule")
+            tangent_tree, new = call.take_out(
+                out_tangent, tree, f"The tangent that t{where} returned holds"
             )
-            for place, value in enumerate(written)
-        ]
-        return (written, tree), (of_written, tangent_tree)
+            # Updates carry no tangent; what is returned in a new object does.
+            of_written = [
+                new[place] if place in new else jax.tree.map(zero_like, value)
+                for place, value in enumerate(written)
+            ]
+            return (written, tree), (of_written, tangent_tree)
 
-    return rule
+        f: Any = jax.custom_jvp(named_like(fun, call.primal), nondiff_argnums=nondiff)
+        f.defjvp(named_like(rule, pure_rule), symbolic_zeros=may_be_symbolic)
+        return f  # type: ignore[no-any-return]
 
 
 def _symbolic_zero_like(x: Any) -> Any:
@@ -246,8 +183,9 @@ def _add(a: Any, b: Any) -> Any:
     return jnp.add(instantiate(a), instantiate(b))
 
 
+@optional_function
 def custom_jvp(
-    fun: Callable[..., Any] | None = None,
+    fun: Callable[..., Any] = _MISSING,
     nondiff_argnums: int | Sequence[int] = (),
     nondiff_argnames: Sequence[str] = (),
 ) -> Any:
@@ -293,9 +231,4 @@ def custom_jvp(
         >>> float(g['w'].value)
         50.0
     """
-    argnums = (
-        [nondiff_argnums] if isinstance(nondiff_argnums, int) else list(nondiff_argnums)
-    )
-    if fun is None:
-        return lambda f: CustomJVP(f, argnums, nondiff_argnames)
-    return CustomJVP(fun, argnums, nondiff_argnames)
+    return CustomJVP(fun, nondiff_argnums, nondiff_argnames)

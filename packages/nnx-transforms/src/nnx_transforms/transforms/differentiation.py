@@ -12,26 +12,33 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
 
-from graphcore import Filter, Param, RefMap, is_variable
-from graphcore.errors import path_text
-from graphcore.named_axes import psum_cotangents
+from graphcore import Filter, Param, is_variable, to_predicate
+from graphcore.authors import (
+    UNSET,
+    Inside,
+    enter,
+    has_objects,
+    is_object,
+    path_text,
+    psum_cotangents,
+    take_objects,
+)
 from nnx_transforms.arguments import positions_of
-from nnx_transforms.prefixes import DiffState
-from nnx_transforms.transforms.lifting import Callee, Inside, Skeleton, is_object, take
+from nnx_transforms.prefixes import DiffState, StateAxes
 from nnx_transforms.transforms.tangents import (
-    Part,
-    PartLayout,
-    is_part,
-    parts_of_outputs,
-    without_parts,
+    is_inexact,
+    layouts_of,
+    map_parts,
+    take_parts,
+    to_parts,
 )
 
-Path: TypeAlias = tuple[Any, ...]
 _MISSING: Any = object()
 
 
@@ -51,20 +58,17 @@ class Argnums:
     """
 
     def __init__(self, argnums: Any, wrt: Filter | None) -> None:
-        if isinstance(argnums, DiffState):
-            self.numbers: Any = argnums.argnum
-            entries: tuple[Any, ...] = (argnums,)
-        else:
+        entries: tuple[Any, ...] = (argnums,)
+        single = True
+        if not isinstance(argnums, DiffState):
             try:
-                self.numbers = operator.index(argnums)
-                entries = (self.numbers,)
+                operator.index(argnums)
             except TypeError:
-                entries = tuple(argnums)
-                self.numbers = tuple(
-                    e.argnum if isinstance(e, DiffState) else operator.index(e)
-                    for e in entries
-                )
-        numbers = self.numbers if isinstance(self.numbers, tuple) else (self.numbers,)
+                entries, single = tuple(argnums), False
+        numbers = tuple(
+            e.argnum if isinstance(e, DiffState) else operator.index(e) for e in entries
+        )
+        self.numbers: Any = numbers[0] if single else numbers
         self._settings = [
             (number, entry.filter if isinstance(entry, DiffState) else wrt)
             for number, entry in zip(numbers, entries, strict=True)
@@ -111,6 +115,59 @@ def _refuse_repeats(numbers: Sequence[int]) -> None:
             )
 
 
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    """Whether a variable is differentiated: the setting of it.
+
+    Two choices are equal if they agree about that, whatever says so.
+    """
+
+    why: DiffState | None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Choice):
+            return NotImplemented
+        return (self.why is None) is (other.why is None)
+
+    def __hash__(self) -> int:
+        return hash(self.why is None)
+
+    def __repr__(self) -> str:
+        return repr(self.why) if self.why else "not differentiated"
+
+
+_NOT = _Choice(None)
+
+
+class _Choices(StateAxes):
+    """The choices for one object, by filter."""
+
+    __slots__ = ()
+
+    first_path_counts = True
+
+
+def _choices(tree: Any, argnum: int, filter: Filter | None) -> Any:
+    """The settings of one differentiated argument: a prefix of it."""
+
+    def choice(x: Any) -> Any:
+        if not is_object(x):
+            return _NOT
+        chosen = filter
+        if chosen is None:
+            # A variable that is an argument itself was chosen by that.
+            chosen = ... if is_variable(x) else Param
+        pairs: list[tuple[Filter, Any]] = [
+            (chosen, _Choice(DiffState(argnum, chosen))),
+            (..., _NOT),
+        ]
+        # Behind a filter that takes everything there must be no other.
+        takes_all = to_predicate(chosen) == to_predicate(...)
+        return _Choices(pairs[:1] if takes_all else pairs)
+
+    return jax.tree.map(choice, tree, is_leaf=is_object)
+
+
 class Differentiation:
     """A call of a function, prepared for one of JAX's derivatives.
 
@@ -132,7 +189,7 @@ class Differentiation:
     Attributes:
         args: The positional arguments with parts in the place of objects.
         kwargs: The keyword arguments, likewise.
-        has_objects: Whether there are objects among the arguments.
+        has_objects: Whether objects take part.
     """
 
     def __init__(
@@ -146,77 +203,35 @@ class Differentiation:
         reduce_axes: Hashable = (),
         scalar: bool = False,
     ) -> None:
-        if kwargs and any(
-            map(is_object, jax.tree.leaves((args, kwargs), is_leaf=is_object))
-        ):
+        among = has_objects((args, kwargs))
+        if kwargs and among:
             args, kwargs = positions_of(f, args, kwargs)
+        of_args = dict(filters(len(args)))
+        settings: Any = UNSET
+        if among:
+            settings = tuple(
+                _choices(x, i, of_args[i]) if i in of_args else _NOT
+                for i, x in enumerate(args)
+            )
         self._f = f
-        self._callee = Callee(f)
-        self._inputs = take((args, dict(kwargs)), bound=self._callee.bound)
-        self._values = self._inputs.values()
+        self._entry = entry = enter(
+            f,
+            args,
+            dict(kwargs),
+            settings=settings,
+            kwargs_settings=_NOT,
+            bound_setting=_NOT,
+        )
         self._has_aux = has_aux
         self._reduce_axes = reduce_axes
         self._scalar = scalar
-        self.has_objects = bool(self._inputs.roots)
-        self._filters = dict(filters(len(args)))
-        self._parts: list[Part] = []
-        # For each part, the positions of its variables among all.
-        self._positions: list[list[int]] = []
-        self._divide()
-        self.args, self.kwargs = _place(
-            self._inputs.skeleton, self._inputs.plain, self._parts
+        self._differentiated = [n for n in of_args if 0 <= n < len(args)]
+        self.has_objects = bool(entry.roots)
+        of_variables = entry.body.structure.settings.variables
+        chosen = {i for i, setting in enumerate(of_variables) if _is_chosen(setting)}
+        self.args, self.kwargs = to_parts(
+            (args, dict(kwargs)), entry, layouts_of(entry), chosen
         )
-
-    def _divide(self) -> None:
-        """Decides for each place of an object which variables it contributes."""
-        inputs = self._inputs
-        position_of: RefMap[Any, int] = RefMap(
-            (variable, i) for i, variable in enumerate(inputs.variables)
-        )
-        # The places of each variable, to see whether they agree.
-        places: list[list[tuple[Path, bool, Any]]] = [[] for _ in self._values]
-        spots = [(path, root) for path, root, _ in inputs.spots]
-        hidden = [((2, "self"), inputs.roots[number]) for number in inputs.bound]
-        for path, root in (*spots, *hidden):
-            plan = next(
-                plan
-                for plan, known in zip(inputs.plans, inputs.roots, strict=True)
-                if known is root
-            )
-            argnum = path[1] if path[0] == 0 else None
-            selects, setting = self._predicate(argnum, root)
-            chosen = []
-            positions = []
-            for inner, definition, variable in zip(
-                plan.layout.paths, plan.layout.definitions, plan.variables, strict=True
-            ):
-                position = position_of[variable]
-                selected = bool(selects(inner, variable))
-                found = places[position]
-                if selected and not found:
-                    chosen.append((inner, definition))
-                    positions.append(position)
-                found.append(((*path[1:], *inner), selected, setting))
-                if found[0][1] is not selected:
-                    raise _inconsistent(variable, found)
-            layout = PartLayout(
-                tuple(p for p, _ in chosen),
-                tuple(d for _, d in chosen),
-                is_variable(root),
-            )
-            self._parts.append(Part(layout, [self._values[p] for p in positions]))
-            self._positions.append(positions)
-
-    def _predicate(self, argnum: Any, root: Any) -> tuple[Callable[..., Any], Any]:
-        """Which variables of an object are differentiated, and why."""
-        if argnum not in self._filters:
-            return _nothing, "not differentiated"
-        chosen = self._filters[argnum]
-        if chosen is None:
-            # A variable that is an argument itself was chosen by that.
-            chosen = ... if is_variable(root) else Param
-        setting = DiffState(argnum, chosen)
-        return setting.predicate, setting
 
     def check(self, derivative: Callable[..., Any], **options: Any) -> None:
         """Checks that the selected variables can be differentiated.
@@ -229,21 +244,22 @@ class Differentiation:
             TypeError: JAX's own, with the path.
         """
         kind = np.complexfloating if options.get("holomorphic") else np.floating
-        for (path, _, _), part in zip(self._inputs.spots, self._parts, strict=False):
-            for inner, value in zip(part.layout.paths, part.values, strict=True):
-                for leaf in jax.tree.leaves(value):
-                    dtype = getattr(leaf, "dtype", None)
-                    if dtype is not None and jax.dtypes.issubdtype(dtype, kind):
-                        continue
-                    # JAX says best what is wrong, if anything is.
-                    try:
-                        derivative(lambda _: 0.0, **options)(leaf)
-                    except TypeError as error:
-                        where = path_text((*path[1:], *inner))
-                        raise TypeError(
-                            f"The variable at {where!r} is selected to be "
-                            f"differentiated: {error}"
-                        ) from None
+        first_places = self._entry.body.structure.first_places
+        for number, value in take_parts(self.args)[1].items():
+            for leaf in jax.tree.leaves(value):
+                dtype = getattr(leaf, "dtype", None)
+                if dtype is not None and jax.dtypes.issubdtype(dtype, kind):
+                    continue
+                # JAX says best what is wrong, if anything is.
+                try:
+                    derivative(lambda _: 0.0, **options)(leaf)
+                except TypeError as error:
+                    root, *path = self._entry.joint.paths[number]
+                    where = path_text((*first_places[root], *path))
+                    raise TypeError(
+                        f"The variable at {where!r} is selected to be "
+                        f"differentiated: {error}"
+                    ) from None
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -260,22 +276,21 @@ class Differentiation:
         return function
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        inputs = self._inputs
         if self._reduce_axes != ():
-            args = self._sum_cotangents(args)
-        values = list(self._values)
-        leaves = jax.tree.leaves((args, kwargs), is_leaf=is_part)
-        spots = inputs.skeleton.spots
-        for (place, _), positions in zip(spots, self._positions, strict=False):
-            for position, value in zip(positions, leaves[place].values, strict=True):
-                values[position] = value
-        inside = Inside(inputs.joint, values)
-        if spots:
-            for place, number in spots:
-                leaves[place] = inside.roots[number]
-            args, kwargs = jax.tree.unflatten(inputs.skeleton.structure, leaves)
-        function = self._callee.on([inside.roots[n] for n in inputs.bound])
-        out = function(*args, **kwargs)
+            every = [*args]
+            chosen = [args[n] for n in self._differentiated]
+            summed = psum_cotangents(chosen, self._reduce_axes)
+            for number, x in zip(self._differentiated, summed, strict=True):
+                every[number] = x
+            args = tuple(every)
+        body = self._entry.body
+        (args, kwargs), values = take_parts((args, kwargs))
+        inside = Inside(
+            body.structure.joint,
+            [values.get(i, value) for i, value in enumerate(self._entry.raw)],
+        )
+        args, kwargs = body.fill(inside, args, kwargs)
+        out = body.bind(inside)(*args, **kwargs)
         differentiated = out
         if self._has_aux:
             if not isinstance(out, tuple | list) or len(out) != 2:
@@ -284,66 +299,53 @@ class Differentiation:
         if self._scalar:
             self._refuse_objects(differentiated)
         left = inside.leave(out)
-        if left.outcome.skeleton.spots:
-            differentiated = parts_of_outputs(differentiated)
-        return differentiated, (left.values(), left.tree, left.outcome)
-
-    def _sum_cotangents(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        numbers = [n for n in self._filters if 0 <= n < len(args)]
-        summed = psum_cotangents([args[n] for n in numbers], self._reduce_axes)
-        every = list(args)
-        for number, x in zip(numbers, summed, strict=True):
-            every[number] = x
-        return tuple(every)
+        if left.change.places.spots:
+            differentiated = _parts_of_output(differentiated)
+        return differentiated, (left.values(), left.out, left.change)
 
     def _refuse_objects(self, value: Any) -> None:
-        for leaf in jax.tree.leaves(value, is_leaf=is_object):
-            if is_object(leaf):
-                hint = " Return its value." if is_variable(leaf) else ""
-                raise TypeError(
-                    "Gradient only defined for scalar-output functions, but "
-                    f"{self._callee.name!r} returned a {type(leaf).__name__}.{hint}"
-                )
+        for found in take_objects(value)[2][:1]:
+            hint = " Return its value." if is_variable(found) else ""
+            raise TypeError(
+                "Gradient only defined for scalar-output functions, but "
+                f"{self._entry.body.__name__!r} returned a "
+                f"{type(found).__name__}.{hint}"
+            )
 
-    def publish(self, rest: Any, out: Any = _MISSING) -> Any:
+    def result(self, rest: Any, derived: Any, out: Any = _MISSING) -> tuple[Any, ...]:
         """Brings what the function did to the caller's objects: all of it, or nothing.
 
         Args:
             rest: The second half of what `function` returned.
-            out: The first half, if JAX returned it.
+            derived: What the derivative is.
+            out: The first half of what `function` returned, if JAX gave it back.
 
         Returns:
-            The output of the user's function.
+            The output of the user's function, if JAX gave it back; what was derived;
+            and the second output of the function, if it has one.
         """
-        values, tree, outcome = rest
+        values, tree, change = rest
         if out is not _MISSING:
             # JAX has made arrays of the numbers in it.
-            plain = without_parts(out) if outcome.skeleton.spots else out
+            plain = map_parts(lambda part: None, out) if change.places.spots else out
             tree = (plain, tree[1]) if self._has_aux else plain
-        return self._inputs.publish(outcome, values, tree)
+        whole = self._entry.commit([values], tree, change)
+        outs = tuple(whole) if self._has_aux else (whole,)
+        return (*outs[: out is not _MISSING], derived, *outs[1:])
 
 
-def _nothing(path: Path, variable: Any) -> bool:
-    return False
+def _is_chosen(setting: Any) -> bool:
+    return isinstance(setting, _Choice) and setting != _NOT
 
 
-def _place(skeleton: Skeleton, plain: Any, parts: Sequence[Part]) -> Any:
-    """Puts a part into each place of an object."""
-    if not skeleton.spots:
-        return plain
-    leaves = jax.tree.leaves(plain)
-    for (position, _), part in zip(skeleton.spots, parts, strict=False):
-        leaves.insert(position, part)
-    return jax.tree.unflatten(skeleton.structure, leaves)
+def _returned(out: Any) -> None:
+    """What the objects of an output enter."""
 
 
-def _inconsistent(
-    variable: Any, places: Sequence[tuple[Path, bool, Any]]
-) -> ValueError:
-    lines = "\n".join(f"  {path_text(path)}: {setting}" for path, _, setting in places)
-    return ValueError(
-        f"Inconsistent aliasing detected: a {type(variable).__name__} is "
-        f"differentiated where it is reached by one path, and not by another:\n"
-        f"{lines}\n"
-        "Differentiate both arguments with filters that agree about it, or neither."
-    )
+def _parts_of_output(out: Any) -> Any:
+    """Replaces the objects that a function returned by their inexact variables."""
+    entry = enter(_returned, (out,))
+    chosen = {
+        i for i, x in enumerate(entry.raw) if any(map(is_inexact, jax.tree.leaves(x)))
+    }
+    return to_parts(out, entry, layouts_of(entry), chosen)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from graphcore import Filter
+from graphcore.authors import lifted
+from nnx_transforms.decorators import optional_function
 from nnx_transforms.transforms.differentiation import Argnums, Differentiation
-from nnx_transforms.transforms.lifting import lifted
 from nnx_transforms.transforms.tangents import to_states
 
 _MISSING: Any = object()
 
 
+@optional_function
 def jacfwd(
     f: Callable[..., Any] = _MISSING,
     argnums: Any = 0,
@@ -53,16 +54,10 @@ def jacfwd(
         >>> nnx.jacfwd(lambda m: m.w.value ** 2)(model).w.value.tolist()
         [[2.0, 0.0], [0.0, 4.0]]
     """
-    again = functools.partial(
-        jacfwd, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic, wrt=wrt
-    )
-    if f is _MISSING:
-        return again
-    chosen = Argnums(argnums, wrt)
-    wrapper = _jacobian(jax.jacfwd, f, chosen, has_aux, holomorphic=holomorphic)
-    return lifted(f, again)(wrapper)
+    return _jacobian(jax.jacfwd, f, argnums, wrt, has_aux, holomorphic=holomorphic)
 
 
+@optional_function
 def jacrev(
     f: Callable[..., Any] = _MISSING,
     argnums: Any = 0,
@@ -100,36 +95,35 @@ def jacrev(
         >>> jacobian['sum'].w.value.tolist()
         [1.0, 1.0]
     """
-    options: dict[str, Any] = {"holomorphic": holomorphic, "allow_int": allow_int}
-    again = functools.partial(
-        jacrev, argnums=argnums, has_aux=has_aux, wrt=wrt, **options
-    )
-    if f is _MISSING:
-        return again
-    chosen = Argnums(argnums, wrt)
-    return lifted(f, again)(_jacobian(jax.jacrev, f, chosen, has_aux, **options))
+    options = {"holomorphic": holomorphic, "allow_int": allow_int}
+    return _jacobian(jax.jacrev, f, argnums, wrt, has_aux, **options)
 
 
 def _jacobian(
     derivative: Callable[..., Any],
     f: Callable[..., Any],
-    chosen: Argnums,
+    argnums: Any,
+    wrt: Filter | None,
     has_aux: bool,
-    **options: Any,
+    **options: bool,
 ) -> Callable[..., Any]:
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call = Differentiation(f, args, kwargs, chosen.filters, has_aux=has_aux)
-        call.check(derivative, **options)
-        jacobian, rest = derivative(
-            call.function, chosen.numbers, has_aux=True, **options
-        )(*call.args, **call.kwargs)
-        out = call.publish(rest)
-        jacobian = to_states(jacobian)
-        return (jacobian, out[1]) if has_aux else jacobian
+    chosen = Argnums(argnums, wrt)
 
-    return wrapper
+    @lifted(f)
+    def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        prepared = Differentiation(f, args, kwargs, chosen.filters, has_aux=has_aux)
+        prepared.check(derivative, **options)
+        function: Any = prepared.function
+        jacobian, rest = derivative(function, chosen.numbers, has_aux=True, **options)(
+            *prepared.args, **prepared.kwargs
+        )
+        found = prepared.result(rest, to_states(jacobian))
+        return found if has_aux else found[0]
+
+    return call
 
 
+@optional_function
 def hessian(
     f: Callable[..., Any] = _MISSING,
     argnums: Any = 0,
@@ -166,9 +160,5 @@ def hessian(
         >>> float(h.a.value.a.value), float(h.a.value.b.value)
         (6.0, 4.0)
     """
-    if f is _MISSING:
-        return functools.partial(
-            hessian, argnums=argnums, has_aux=has_aux, holomorphic=holomorphic, wrt=wrt
-        )
     first = jacrev(f, argnums, has_aux, holomorphic, wrt=wrt)
     return jacfwd(first, argnums, has_aux, holomorphic, wrt=wrt)

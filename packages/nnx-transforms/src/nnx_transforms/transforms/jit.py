@@ -264,7 +264,7 @@ class Jitted:
             stage = self._plain.trace(*args, **kwargs)  # type: ignore[attr-defined]
             return Traced(stage, self._enter, statics)
         function, given = entry.body.prepare(entry)
-        stage = function.trace(*given)  # type: ignore[attr-defined]
+        stage = function.trace(*given)
         return Traced(stage, self._enter, statics, entry.body)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,122 +10,10 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jax.custom_derivatives import linear_call as jax_linear_call
 
-from graphcore.prefixes import AliasCheck
-from nnx_transforms.transforms.argument_states import (
-    Arguments,
-    instantiate,
-    zero_of,
-)
+from graphcore.authors import Callee, enter
 from nnx_transforms.transforms.guards import on_tracers, without_tangents
-from nnx_transforms.transforms.lifting import Callee, Inside, take
-from nnx_transforms.transforms.rule_runs import Runs, named_like, released
-
-_NAMES = ("residual_args", "linear_args")
-
-
-class _Call:
-    """The two functions of one call as pure ones; holds neither objects nor arrays.
-
-    Args:
-        callee: The function.
-        transpose: Its transpose.
-        arguments: The residual and the linear arguments.
-    """
-
-    def __init__(self, callee: Callee, transpose: Callee, arguments: Arguments) -> None:
-        self._callee = callee
-        self._transpose = transpose
-        self._arguments = arguments
-        self._linear = [
-            p
-            for p, owner in enumerate(arguments.owners)
-            if owner == 1 and p in arguments.inexact
-        ]
-        self.runs = Runs(arguments, callee.name)
-
-    def divide(self, values: Sequence[Any], plain: Any) -> tuple[Any, Any]:
-        """Divides the arguments into those of JAX's function."""
-        residual, linear = plain
-        if not self._arguments.has_objects:
-            return residual, linear
-        rest = [v for p, v in enumerate(values) if p not in self._linear]
-        return (residual, rest), (linear, [values[p] for p in self._linear])
-
-    def _enter(self, residual: Any, linear: Any) -> tuple[Inside, Any]:
-        if not self._arguments.has_objects:
-            return self._arguments.enter((), (residual, linear))
-        (residual, rest), (linear, values) = residual, linear
-        of_linear, of_rest = iter(values), iter(rest)
-        merged = [
-            next(of_linear) if p in self._linear else next(of_rest)
-            for p in range(len(self._arguments.avals))
-        ]
-        return self._arguments.enter(merged, (residual, linear))
-
-    @property
-    def _is_update(self) -> list[bool]:
-        """Whether each written value belongs to an argument, and not to the output."""
-        assert self.runs.outcome is not None
-        in_roots = self.runs.places_in_roots()
-        return [
-            position is not None or place in in_roots
-            for place, position in enumerate(self.runs.outcome.positions)
-        ]
-
-    def _run(self, residual: Any, linear: Any) -> tuple[list[Any], Any]:
-        inside, inner = self._enter(residual, linear)
-        function = self._arguments.bind(self._callee, inside)
-        return self.runs.leave(inside, function(*inner), "the function")
-
-    def primal(self, residual: Any, linear: Any) -> Any:
-        """The function without its updates."""
-        values, tree = self._run(residual, linear)
-        pairs = zip(values, self._is_update, strict=True)
-        return [value for value, is_update in pairs if not is_update], tree
-
-    def updates(
-        self, residual: Any, linear: Any, of_output: Sequence[Any]
-    ) -> list[Any]:
-        """The written values, those of the output as given.
-
-        Updates need not be linear, so they are no output of the linear function. It
-        runs once more for them.
-        """
-        if not any(self._is_update):
-            return list(of_output)
-        values, _ = self._run(residual, linear)
-        rest = iter(of_output)
-        return [
-            value if is_update else next(rest)
-            for value, is_update in zip(values, self._is_update, strict=True)
-        ]
-
-    def transposed(self, residual: Any, g: Any) -> Any:
-        """The transpose."""
-        values_g, tree_g = g
-        of_output = iter(values_g)
-        given = [None if u else next(of_output) for u in self._is_update]
-        out_g = self.runs.out_states(tree_g, given, None)
-        arguments = self._arguments
-        # Nobody sees the linear arguments here: abstract values stand in for them.
-        nothing = arguments.plain_avals(1), [None] * len(self._linear)
-        linear = nothing if arguments.has_objects else None
-        inside, (inner, _) = self._enter(residual, linear)
-        function = arguments.bind(self._transpose, inside, len(self._callee.bound))
-        tangent = function(inner, out_g)
-        if not arguments.has_objects:
-            return tangent  # JAX checks it
-        values: list[Any] = [None] * len(arguments.avals)
-        rule = f"The transpose {self._transpose.name!r} of {self._callee.name!r}"
-        plain = arguments.take_tangent(1, tangent, set(self._linear), rule, values)
-        return plain, [_filled(values[p], arguments.avals[p]) for p in self._linear]
-
-
-def _filled(value: Any, avals: Any) -> Any:
-    """A tangent with arrays in the place of None."""
-    if value is None:
-        return jax.tree.map(lambda aval: instantiate(zero_of(aval)), avals)
-    return value
+from nnx_transforms.transforms.rules import RuleCall, named_like
+from nnx_transforms.transforms.tangents import Part, map_parts, zeros_like
 
 
 @jax.custom_jvp
@@ -212,39 +100,68 @@ def linear_call(
         >>> float(divide(3.0, by)), float(jax.grad(divide)(3.0, by))
         (1.5, 0.5)
     """
-    callee, transpose = Callee(fun), Callee(fun_transpose)
-    args = (residual_args, linear_args)
-    inputs = take(args, bound=(*callee.bound, *transpose.bound))
-    aliases = AliasCheck()
-    for path, x, _ in inputs.spots:
-        name = _NAMES[path[0]]
-        aliases.add((name, *path[1:]), x, name)
-    arguments = Arguments(inputs, args, _NAMES)
-    call = _Call(released(callee), released(transpose), arguments)
-    residual, linear = call.divide(inputs.values(), inputs.plain)
+    names = ("residual_args", "linear_args")
+    args = residual_args, linear_args
+    callees = Callee(fun), Callee(fun_transpose)
+    name, rule_name = (callee.name for callee in callees)
+    # Arguments of which one is linear, and the other is not, share no objects.
+    entry = enter(callees, args, settings=names)
+    call = RuleCall(name, callees, entry, args, names, lambda i, path, x: i == 1)
+    residual, linear, *rest = call.pure_args(entry, args)
 
     def primal(residual: Any, linear: Any) -> Any:
-        return call.primal(residual, linear)
+        """The function without its updates, which need not be linear."""
+        first, rest = residual
+        values, out = call.primal(first, linear, *rest)
+        pairs = zip(values, call.updated(), strict=True)
+        return [value for value, is_update in pairs if not is_update], out
 
     def transposed(residual: Any, g: Any) -> Any:
-        return call.transposed(residual, g)
+        values_g, out_g = g
+        of_output = iter(values_g)
+        given = [None if u else next(of_output) for u in call.updated()]
+        out_g = call.out_states(
+            out_g, call.values(given, lambda number: None), with_old=False
+        )
+        # Nobody sees the linear arguments here: abstract values stand in for them.
+        first, rest = residual
+        _, function, (inner, _) = call.enter(1, (first, call.due(1), *rest))
+        tangent = function(inner, out_g)
+        if not call.has_objects:
+            return tangent  # JAX checks it
+        rule = f"The transpose {rule_name!r} of {name!r}"
+        return map_parts(filled, call.take_tangent(1, tangent, rule))
+
+    def filled(part: Part) -> Part:
+        """The tangent of an object with arrays in the place of None."""
+        pairs = zip(part.values, part.layout.numbers, strict=True)
+        return Part(
+            part.layout,
+            [zeros_like(call.avals[n]) if x is None else x for x, n in pairs],
+        )
 
     try:
-        of_output, tree = jax_linear_call(
+        of_output, out = jax_linear_call(
             named_like(fun, primal),
             named_like(fun_transpose, transposed),
             without_tangents(
-                residual, lambda: _not_differentiable(callee.name, "residual_args")
+                (residual, rest), lambda: _not_differentiable(name, "residual_args")
             ),
             on_tracers(_together, linear, at_least=2),
         )
     except AssertionError as error:
-        if call.runs.outcome is None:
+        if call.change is None:
             raise  # from the user's function
         # JAX asserts that no value that the function closes over has a tangent.
-        raise _not_differentiable(
-            callee.name, "what the function closes over"
-        ) from error
-    values = call.updates(residual, linear, of_output)
-    assert call.runs.outcome is not None
-    return inputs.publish(call.runs.outcome, values, tree)
+        raise _not_differentiable(name, "what the function closes over") from error
+    values = of_output
+    if any(call.updated()):
+        # They are no output of the linear function: it runs once more for them.
+        again, _ = call.primal(residual, linear, *rest)
+        given = iter(of_output)
+        values = [
+            value if is_update else next(given)
+            for value, is_update in zip(again, call.updated(), strict=True)
+        ]
+    assert call.change is not None
+    return entry.commit([values], out, call.change)

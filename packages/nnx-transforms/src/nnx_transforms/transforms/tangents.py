@@ -1,9 +1,9 @@
 """Tangents of objects: which variables have one, and how it is written.
 
 JAX differentiates arrays in pytrees. An object takes part in that through some of its
-variables, its *differentiated part*; towards JAX it is a `Part`, which holds their
-values, and towards the user the tangent, cotangent or gradient of the object is a
-`State` over the same variables.
+variables; towards JAX it is a `Part`, which holds their values, and towards the user
+its tangent, cotangent or gradient is a `State` over the same variables. A variable is
+shown where it stands first; an object that reaches it again has a part without it.
 
 JAX gives back what it computed in the shape of what it was given: the gradient of a
 `Part` is a `Part`, its Jacobian one that holds `Part`s. So a `Part` knows the paths of
@@ -12,35 +12,62 @@ its variables, and becomes a `State` without anything else being known of the ob
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import enum
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 
-from graphcore import RefMap, State, VariableDef, VariableState, is_variable
-from graphcore.errors import path_text
-from graphcore.plans import plan_of
-from graphcore.state import nested_from_flat
-from nnx_transforms.transforms.lifting import is_object, key_path
+from graphcore import State, VariableState
+from graphcore.authors import Entry, is_object, is_variable_type, key_path, path_text
 
 Path: TypeAlias = tuple[Any, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class PartLayout:
-    """Which variables of one object are differentiated.
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The variables of one object that are shown, without any of its arrays.
+
+    It is the static part of a `Part`: two are equal if they show the same.
 
     Args:
-        paths: Their paths in the object.
-        definitions: Their definitions.
-        of_variable: Whether the object is a variable itself.
+        type: The type of the object.
+        paths: The paths of the variables in it.
+        kinds: Their types and metadata.
+        numbers: The number of each among all variables of a call.
+        others: The paths of its variables that are not shown.
     """
 
-    paths: tuple[Path, ...]
-    definitions: tuple[VariableDef[Any], ...]
-    of_variable: bool
+    type: type[Any]
+    paths: tuple[Path, ...] = ()
+    kinds: tuple[Any, ...] = field(default=(), hash=False)
+    numbers: tuple[int, ...] = ()
+    others: tuple[Path, ...] = field(default=(), compare=False)
+
+    def only(self, chosen: Collection[int]) -> Layout:
+        """Leaves out variables.
+
+        Args:
+            chosen: The numbers of those that stay.
+
+        Returns:
+            The layout of these.
+        """
+        places = [i for i, number in enumerate(self.numbers) if number in chosen]
+        if len(places) == len(self.numbers):
+            return self
+        shown = tuple(self.paths[i] for i in places)
+        return Layout(
+            self.type,
+            shown,
+            tuple(self.kinds[i] for i in places),
+            tuple(self.numbers[i] for i in places),
+            (*self.others, *(path for path in self.paths if path not in shown)),
+        )
 
     def state(self, values: Sequence[Any]) -> Any:
         """Writes values of the variables as users see them.
@@ -51,21 +78,92 @@ class PartLayout:
         Returns:
             A `State`; a `VariableState` if the object is a variable.
         """
-        if self.of_variable and self.paths:
-            (definition,), (value,) = self.definitions, values
-            return VariableState.of(definition.kind, value)
-        return State.lazily(
-            lambda: nested_from_flat(
-                (path, VariableState.of(d.kind, value))
-                for path, d, value in zip(
-                    self.paths, self.definitions, values, strict=True
-                )
+        if self._is_variable:
+            return VariableState.of(self.kinds[0], values[0])
+        states = VariableState.of_many(self.kinds, values)
+        return State.from_flat_path(zip(self.paths, states, strict=True))
+
+    @property
+    def _is_variable(self) -> bool:
+        return bool(self.paths) and is_variable_type(self.type)
+
+    def take(self, given: Any, where: str, at: Path, checks: Checks) -> list[Any]:
+        """Takes the state of the object apart.
+
+        Args:
+            given: What the user gave.
+            where: What it was given for, as for `from_states`.
+            at: The path of the object.
+            checks: How strict to be.
+
+        Returns:
+            A value for each variable, None for one that is not there.
+
+        Raises:
+            TypeError: If it is no state.
+            ValueError: If it lacks variables, or has too many; with the paths.
+        """
+        partial = checks is Checks.OF_AN_OUTPUT
+        if given is None and partial:
+            return [None] * len(self.paths)
+        kind = self.type.__name__
+        found: Iterable[tuple[Path, Any]]
+        if isinstance(given, VariableState) and is_variable_type(self.type):
+            found = [((), given)]
+        elif isinstance(given, State):
+            found = given.flat_state()
+        else:
+            due = "VariableState" if self._is_variable else "State"
+            owner = f"{kind} at {path_text(at)!r}" if at else kind
+            raise TypeError(
+                f"{where} {_kind_of(given)}, but a {due} is due for a {owner}: the "
+                f"tangent of an object must be a {due} over its differentiated "
+                f"variables. Start from one that there is, or make one with `{due}`."
             )
-        )
+        values: dict[Path, Any] = dict.fromkeys(self.paths)
+        ignored = () if checks is Checks.EXACT else self.others
+        for path, leaf in found:
+            if path in values:
+                if isinstance(leaf, VariableState):
+                    leaf = leaf.value
+                elif checks is not Checks.EXACT:
+                    raise TypeError(
+                        f"{where} a State with {_kind_of(leaf)} at "
+                        f"{path_text((*at, *path))!r}, where a VariableState is due: "
+                        "set the `.value` of the one that is there."
+                    )
+                values[path] = leaf
+            elif path not in ignored and not partial:
+                raise ValueError(
+                    f"{where} a State with {_names(at, [path])}, but no tangent is due "
+                    f"there: what is differentiated in the {kind} is "
+                    f"{_names(at, self.paths)}."
+                )
+        missing = values.keys() - {path for path, _ in found}
+        if missing and not partial:
+            raise ValueError(
+                f"{where} a State without {_names(at, sorted(missing, key=repr))}, "
+                f"which the {kind} has: give a tangent for every differentiable "
+                "variable, or leave others out with a filter, as in `DiffState`."
+            )
+        return list(values.values())
+
+
+class Checks(enum.Enum):
+    """How strictly the tangents of objects are checked.
+
+    `EXACT`: as JAX checks tangents. `OF_A_RULE`: there may be some for variables that
+    are not differentiated, and None, or one leaf, may stand for a pytree.
+    `OF_AN_OUTPUT`: there may be any, and what is missing is zero.
+    """
+
+    EXACT = 0
+    OF_A_RULE = 1
+    OF_AN_OUTPUT = 2
 
 
 class Part:
-    """The differentiated part of an object; a pytree.
+    """What is shown of an object; a pytree.
 
     Args:
         layout: Which variables it has.
@@ -74,7 +172,7 @@ class Part:
 
     __slots__ = ("layout", "values")
 
-    def __init__(self, layout: PartLayout, values: list[Any]) -> None:
+    def __init__(self, layout: Layout, values: list[Any]) -> None:
         self.layout = layout
         self.values = values
 
@@ -99,6 +197,97 @@ def has_parts(tree: Any) -> bool:
     return any(map(is_part, jax.tree.leaves(tree, is_leaf=is_part)))
 
 
+def map_parts(
+    function: Callable[[Part], Any],
+    tree: Any,
+    otherwise: Callable[[Any], Any] = lambda x: x,
+) -> Any:
+    """Replaces the parts in a pytree.
+
+    Args:
+        function: From a part to what takes its place.
+        tree: The pytree.
+        otherwise: The same for other leaves.
+
+    Returns:
+        The new pytree.
+    """
+    return jax.tree.map(
+        lambda x: function(x) if type(x) is Part else otherwise(x),
+        tree,
+        is_leaf=is_part,
+    )
+
+
+def layouts_of(entry: Entry) -> list[Layout]:
+    """The layout of each object that entered a call, each variable in the first.
+
+    Args:
+        entry: The call.
+
+    Returns:
+        One layout a root, with the position of each variable as its number.
+    """
+    joint = entry.joint
+    of_root: list[list[int]] = [[] for _ in entry.roots]
+    for position, path in enumerate(joint.paths):
+        of_root[path[0]].append(position)
+    return [
+        Layout(
+            type(root),
+            tuple(joint.paths[i][1:] for i in positions),
+            tuple(joint.variable_definitions[i].kind for i in positions),
+            tuple(positions),
+        )
+        for root, positions in zip(entry.roots, of_root, strict=True)
+    ]
+
+
+def to_parts(
+    tree: Any, entry: Entry, layouts: Sequence[Layout], chosen: Collection[int]
+) -> Any:
+    """Replaces the objects in a pytree by their parts.
+
+    Args:
+        tree: The pytree.
+        entry: The call that they entered.
+        layouts: Their layouts, as `layouts_of` gives them.
+        chosen: The numbers of the variables to show.
+
+    Returns:
+        The pytree with parts.
+    """
+    if not entry.roots:
+        return tree
+    pending = {id(root): x for root, x in zip(entry.roots, layouts, strict=True)}
+
+    def part_of(x: Any) -> Any:
+        if not is_object(x):
+            return x
+        layout = pending.pop(id(x), None) or Layout(type(x))
+        layout = layout.only(chosen)
+        return Part(layout, [entry.raw[number] for number in layout.numbers])
+
+    return jax.tree.map(part_of, tree, is_leaf=is_object)
+
+
+def take_parts(tree: Any) -> tuple[Any, dict[int, Any]]:
+    """Takes the parts out of a pytree.
+
+    Args:
+        tree: A pytree with parts.
+
+    Returns:
+        The pytree with None in their places; and their values by number.
+    """
+    values: dict[int, Any] = {}
+
+    def take(part: Part) -> None:
+        values.update(zip(part.layout.numbers, part.values, strict=True))
+
+    return map_parts(take, tree), values
+
+
 def to_states(tree: Any) -> Any:
     """Replaces all parts in a pytree by states.
 
@@ -108,69 +297,24 @@ def to_states(tree: Any) -> Any:
     Returns:
         The pytree with states.
     """
-    return jax.tree.map(
-        lambda x: x.layout.state(to_states(x.values)) if type(x) is Part else x,
-        tree,
-        is_leaf=is_part,
-    )
+    return map_parts(lambda part: part.layout.state(to_states(part.values)), tree)
 
 
-def without_parts(tree: Any) -> Any:
-    """Replaces all parts in a pytree by None."""
-    return jax.tree.map(lambda x: None if type(x) is Part else x, tree, is_leaf=is_part)
-
-
-def parts_of_outputs(out: Any) -> Any:
-    """Replaces the objects that a function returned by their inexact variables.
-
-    Args:
-        out: What it returned.
-
-    Returns:
-        The pytree with a part for each object. A variable that was reached before has
-        no second place.
-    """
-    known: RefMap[Any, None] = RefMap()
-
-    def part_of(x: Any) -> Any:
-        if not is_object(x):
-            return x
-        plan = plan_of(x)
-        chosen = []
-        for i, (variable, value) in enumerate(
-            zip(plan.variables, plan.values(), strict=True)
-        ):
-            if variable not in known and any(map(_is_inexact, jax.tree.leaves(value))):
-                chosen.append((i, value))
-            known[variable] = None
-        layout = PartLayout(
-            tuple(plan.layout.paths[i] for i, _ in chosen),
-            tuple(plan.layout.definitions[i] for i, _ in chosen),
-            is_variable(x),
-        )
-        return Part(layout, [value for _, value in chosen])
-
-    return jax.tree.map(part_of, out, is_leaf=is_object)
-
-
-def _is_inexact(x: Any) -> bool:
-    try:
-        return bool(jax.dtypes.issubdtype(jax.typeof(x).dtype, np.inexact))
-    except (TypeError, AttributeError):  # not a JAX type, or one without a dtype
-        return False
-
-
-def from_states(tree: Any, like: Any, what: str) -> Any:
+def from_states(
+    tree: Any, like: Any, where: str, at: Path = (), checks: Checks = Checks.EXACT
+) -> Any:
     """Replaces the states that a user gave by parts, and checks them.
 
     Args:
         tree: The tangents: a pytree with states in the place of objects.
-        like: What they are tangents of: the same pytree with parts, arrays or abstract
-            values in them.
-        what: What they are, for messages: "tangent".
+        like: The abstract values of what they are tangents of: the same pytree with
+            parts in it.
+        where: What they were given for, for messages: a sentence without an end.
+        at: The path of the pytree, for messages.
+        checks: How strict to be.
 
     Returns:
-        The pytree with parts.
+        The pytree with parts. Leaves outside of objects are as they were given.
 
     Raises:
         TypeError: If there is no state where one is due, or the tangent of a variable
@@ -178,75 +322,137 @@ def from_states(tree: Any, like: Any, what: str) -> Any:
         ValueError: If a state lacks variables or has too many, or the tangent of a
             variable has another shape; with the paths.
     """
-    due, structure = jax.tree.flatten(like, is_leaf=is_part)
-    if not any(map(is_part, due)):
+    pairs, structure = jax.tree_util.tree_flatten_with_path(like, is_leaf=is_part)
+    if not any(is_part(x) for _, x in pairs):
         return tree
     try:
         given = structure.flatten_up_to(tree)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"The {what}s must have the structure of the values, with a State in the "
-            f"place of each object: {error}"
-        ) from None
-    pairs = jax.tree_util.tree_flatten_with_path(like, is_leaf=is_part)[0]
-    replaced = [
-        Part(x.layout, _values_of(y, x, key_path(path), what)) if is_part(x) else y
-        for (path, x), y in zip(pairs, given, strict=True)
-    ]
-    return jax.tree.unflatten(structure, replaced)
-
-
-def _values_of(given: Any, part: Part, place: Path, what: str) -> list[Any]:
-    """The tangents of the variables of one object."""
-    paths = part.layout.paths
-    if part.layout.of_variable and paths:
-        due: type[Any] = VariableState
-        found = {(): given}
-    else:
-        due = State
-        found = dict(given.flat_state()) if isinstance(given, State) else {}
-    if not isinstance(given, due):
         raise TypeError(
-            f"The {what} of the object at {path_text(place)!r} must be a "
-            f"{due.__name__} over its differentiated variables, but it is a "
-            f"{type(given).__name__}."
+            f"{where} a {type(tree).__name__} of structure {jax.tree.structure(tree)}, "
+            f"but {structure} is due, with a State in the place of each object: {error}"
+        ) from None
+
+    def part_of(path: Path, part: Part, state: Any) -> Part:
+        layout = part.layout
+        values = layout.take(state, where, path, checks)
+        for inner, value, due in zip(layout.paths, values, part.values, strict=True):
+            if checks is not Checks.OF_AN_OUTPUT:  # JAX checks it
+                place = f"{where} at {path_text((*path, *inner))!r}"
+                check_tangent(value, due, place, checks)
+        return Part(layout, values)
+
+    return jax.tree.unflatten(
+        structure,
+        [
+            part_of((*at, *key_path(path)), x, y) if is_part(x) else y
+            for (path, x), y in zip(pairs, given, strict=True)
+        ],
+    )
+
+
+def check_tangent(tangent: Any, due: Any, where: str, checks: Checks) -> None:
+    """Checks a tangent.
+
+    Args:
+        tangent: A pytree of arrays.
+        due: The abstract values of what it is a tangent of.
+        where: What it was given for, as for `from_states`.
+        checks: How strict to be.
+
+    Raises:
+        TypeError: If it has another structure than is due, or another dtype.
+        ValueError: If it has another shape.
+    """
+    exact = checks is Checks.EXACT
+    found, expected = map(jax.tree.structure, (tangent, due))
+    pairs: list[tuple[Any, Any]] = []
+    try:
+        if exact and found != expected:
+            raise ValueError
+        jax.tree.map(
+            lambda leaf, avals: pairs.extend((leaf, a) for a in jax.tree.leaves(avals)),
+            tangent,
+            due,
+            is_leaf=lambda x: x is None,
         )
-    missing = [path for path in paths if path not in found]
-    unknown = [path for path in found if path not in set(paths)]
-    if missing or unknown:
-        lines = [f"  {path_text((*place, *path))}: missing" for path in missing]
-        lines += [
-            f"  {path_text((*place, *path))}: not differentiated" for path in unknown
-        ]
-        raise ValueError(
-            f"The {what} of the object at {path_text(place)!r} must have exactly its "
-            "differentiated variables:\n" + "\n".join(lines)
-        )
-    tangents = []
-    for path, value in zip(paths, part.values, strict=True):
-        leaf = found[path]
-        tangent = leaf.value if isinstance(leaf, VariableState) else leaf
-        _check_tangent(tangent, value, (*place, *path), what)
-        tangents.append(tangent)
-    return tangents
+    except ValueError:
+        raise TypeError(
+            f"{where} a tangent of structure {found}, but {expected} is due."
+        ) from None
+    for leaf, aval in pairs:
+        if exact or (leaf is not None and is_inexact(aval)):
+            _check_leaf(leaf, aval.to_tangent_aval(), where, exact)
 
 
-def _check_tangent(tangent: Any, value: Any, path: Path, what: str) -> None:
-    leaves, structure = jax.tree.flatten(tangent)
-    due_leaves, due_structure = jax.tree.flatten(value)
-    start = f"The {what} of the variable at {path_text(path)!r} must have the "
-    if structure != due_structure:
-        raise TypeError(f"{start}structure {due_structure}, but has {structure}.")
-    for leaf, due in zip(leaves, due_leaves, strict=True):
-        shape, dtype = np.shape(due), _dtype(due)
-        if not jax.dtypes.issubdtype(dtype, np.inexact):
-            dtype = jax.dtypes.float0
-        if np.shape(leaf) != shape:
-            raise ValueError(f"{start}shape {shape}, but has {np.shape(leaf)}.")
-        if _dtype(leaf) != dtype:
-            raise TypeError(f"{start}dtype {np.dtype(dtype)}, but has {_dtype(leaf)}.")
+def _check_leaf(leaf: Any, due: Any, where: str, exact: bool) -> None:
+    try:
+        found: Any = leaf.aval if type(leaf) is SymbolicZero else jax.typeof(leaf)
+    except TypeError:
+        raise TypeError(
+            f"{where} a {type(leaf).__name__}, but an array of type {due} is due."
+        ) from None
+    text = f"{where} a tangent of type {found}, but one of type {due} is due: the"
+    if found.shape != due.shape:
+        raise ValueError(f"{text} shape differs.")
+    if exact and found.dtype != due.dtype:
+        raise TypeError(f"{text} dtype differs.")
 
 
-def _dtype(x: Any) -> Any:
-    found = getattr(x, "dtype", None)
-    return jax.typeof(x).dtype if found is None else found
+def _names(at: Path, paths: Sequence[Path]) -> str:
+    return ", ".join(repr(path_text((*at, *path))) for path in paths) or "nothing"
+
+
+def _kind_of(x: Any) -> str:
+    try:
+        return f"an array of type {jax.typeof(x)}"
+    except TypeError:
+        return f"a {type(x).__name__}"
+
+
+def abstract(tree: Any) -> Any:
+    """The abstract values of a pytree, so that no array is kept alive."""
+    return jax.tree.map(jax.typeof, tree)
+
+
+def is_inexact(x: Any) -> bool:
+    """Tells whether an array, or arrays of an abstract value, have tangents.
+
+    Args:
+        x: Either of the two, or anything else.
+
+    Returns:
+        Whether these are other than zero.
+    """
+    try:
+        dtype = x.dtype if hasattr(x, "dtype") else jax.typeof(x).dtype
+    except (TypeError, AttributeError):  # not a JAX type, or one without a dtype
+        return False
+    return bool(jnp.issubdtype(dtype, np.inexact))
+
+
+def zero_of(aval: Any) -> Any:
+    """The symbolic zero tangent of arrays of an abstract value."""
+    return SymbolicZero(aval.to_tangent_aval())
+
+
+def instantiate(zero: Any) -> Any:
+    """The array that a symbolic zero stands for; anything else stays as it is.
+
+    Args:
+        zero: Any leaf of a tangent.
+
+    Returns:
+        An array of zeros, of dtype `float0` where the primal is not inexact.
+    """
+    if type(zero) is not SymbolicZero:
+        return zero
+    aval: Any = zero.aval
+    if aval.dtype == jax.dtypes.float0:
+        return np.zeros(aval.shape, aval.dtype)
+    return jnp.zeros(aval.shape, aval.dtype)
+
+
+def zeros_like(avals: Any) -> Any:
+    """Arrays of zeros: the tangents of arrays of abstract values."""
+    return jax.tree.map(lambda aval: instantiate(zero_of(aval)), avals)

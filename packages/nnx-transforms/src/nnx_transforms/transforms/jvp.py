@@ -1,0 +1,124 @@
+"""`jvp` and `linearize`: derivatives of functions of live objects in forward mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from graphcore import Filter
+from nnx_transforms.transforms.differentiation import Differentiation, all_arguments
+from nnx_transforms.transforms.tangents import (
+    abstract,
+    from_states,
+    has_parts,
+    to_states,
+)
+
+
+def jvp(
+    f: Callable[..., Any],
+    primals: Any,
+    tangents: Any,
+    has_aux: bool = False,
+    *,
+    wrt: Filter | None = None,
+) -> Any:
+    """Runs a function, and maps tangents of its arguments to one of its output.
+
+    What `f` does to its objects is published. The tangent of an object among the
+    arguments is a `State` over the selected variables, as `state(node, Param)` gives
+    it; of one that `f` returns, a `State` over its inexact variables.
+
+    Args:
+        f: A function of `primals`.
+        primals: Its arguments, a tuple or list.
+        tangents: A tangent for each.
+        has_aux: Whether `f` returns a pair of which only the first is differentiated.
+        wrt: Selects the differentiated variables of objects; `Param` by default.
+
+    Returns:
+        `(out, out_tangent)` or `(out, out_tangent, aux)`.
+
+    Raises:
+        TypeError: As `jax.jvp` does; if there is no `State` where one is due, or a
+            tangent has the wrong structure or dtype.
+        ValueError: If a `State` has not exactly the variables that are due, or a
+            tangent has the wrong shape; with the paths.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax, jax.numpy as jnp
+        >>> model = nnx.Dict(w=nnx.Param(jnp.array(3.0)))
+        >>> ones = jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param))
+        >>> out, dot = nnx.jvp(lambda m, x: m.w.value * x, (model, 2.0), (ones, 0.0))
+        >>> float(out), float(dot)
+        (6.0, 2.0)
+    """
+    if not all(isinstance(given, tuple | list) for given in (primals, tangents)):
+        return jax.jvp(f, primals, tangents, has_aux)  # JAX refuses it.
+    call = Differentiation(f, tuple(primals), {}, all_arguments(wrt), has_aux=has_aux)
+    args = call.args if isinstance(primals, tuple) else list(call.args)
+    if call.has_objects:
+        tangents = from_states(tangents, abstract(args), _HOLD)
+    out, dot, rest = jax.jvp(call.function, args, tangents, has_aux=True)
+    return call.result(rest, to_states(dot), out)
+
+
+_HOLD = "The tangents hold"
+
+
+def linearize(
+    f: Callable[..., Any],
+    *primals: Any,
+    has_aux: bool = False,
+    wrt: Filter | None = None,
+    **more: Any,
+) -> Any:
+    """Runs a function, and makes the linear function that maps tangents forward.
+
+    What `f` does to its objects is published, now and once. Tangents are as for `jvp`.
+
+    Args:
+        f: A function of `primals`.
+        *primals: Its arguments; all of them are differentiated.
+        has_aux: Whether `f` returns a pair of which only the first is differentiated.
+        wrt: Selects the differentiated variables of objects; `Param` by default.
+        **more: Further arguments that the installed `jax.linearize` takes.
+
+    Returns:
+        `(out, jvp_fun)` or `(out, jvp_fun, aux)`. `jvp_fun` takes a tangent for each
+        argument and returns that of the output.
+
+    Raises:
+        TypeError: As `jvp`; also from `jvp_fun`.
+        ValueError: Likewise.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax, jax.numpy as jnp
+        >>> model = nnx.Dict(w=nnx.Param(jnp.array(3.0)))
+        >>> out, jvp_fun = nnx.linearize(lambda m: m.w.value ** 2, model)
+        >>> tangent = jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param))
+        >>> float(out), float(jvp_fun(tangent))
+        (9.0, 6.0)
+    """
+    call = Differentiation(f, primals, {}, all_arguments(wrt), has_aux=has_aux)
+    out, push, rest = jax.linearize(call.function, *call.args, has_aux=True, **more)
+    if call.has_objects or has_parts(out):
+        push = jax.tree_util.Partial(_Pushforward(abstract(call.args)), push)
+    return call.result(rest, push, out)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pushforward:
+    """Maps tangents forward.
+
+    Args:
+        args: The arguments with abstract values.
+    """
+
+    args: Any
+
+    def __call__(self, push: Callable[..., Any], *tangents: Any) -> Any:
+        return to_states(push(*from_states(tangents, self.args, _HOLD)))
