@@ -92,7 +92,7 @@ class Entry:
 
     @property
     def values(self) -> tuple[list[list[Any]], tuple[Any, ...], dict[str, Any]]:
-        """What to run the body on: values, one list a setting, and the other arguments."""
+        """What to run the body on: values, one list a setting, and other arguments."""
         return self.body.grouped(self.raw), self.args, self.kwargs
 
     @property
@@ -212,9 +212,7 @@ def enter(
     functions = f if type(f) is tuple else (f,)
     callees = [g if type(g) is Callee else Callee(g) for g in functions]
     plain, named, places, roots = separate(args, dict(kwargs))
-    bounds: list[tuple[int, ...]] = []
-    for callee in callees:
-        bounds.append(tuple([_number(x, roots) for x in callee.bound]))
+    bounds = [tuple([_number(x, roots) for x in callee.bound]) for callee in callees]
     joint, plans = joint_of(roots)
     check_traces(plans)
     has_settings = settings is not UNSET
