@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from graphcore import from_tree, to_tree
+from graphcore import Static, from_tree, to_tree
 from nnx_transforms.decorators import optional_function
 from nnx_transforms.prefixes import DiffState
 from nnx_transforms.transforms.key_data import keys_from_data, keys_to_data
@@ -105,11 +105,15 @@ class CustomVJP(RuleFunction):
                 "(out, residuals)",
             )
             left = call.leave(inside, out, "the forward rule")
-            saved = to_tree(residuals)
-            return left, keys_to_data(unwrap(saved) if call.has_objects else saved)
+            # As a list, since JAX asks for the path of each leaf of a pytree.
+            saved, structure = jax.tree.flatten(to_tree(residuals))
+            if call.has_objects:
+                saved = unwrap(saved)
+            return left, (keys_to_data(saved), Static(structure))
 
         def backward(*args: Any) -> Any:
-            *nondiff, saved, (values_g, tree_g) = args
+            *nondiff, (saved, how), (values_g, tree_g) = args
+            tree = jax.tree.unflatten(how.value, keys_from_data(saved))
             zeros: list[Any] = []
 
             def zero(number: int) -> Any:
@@ -123,7 +127,7 @@ class CustomVJP(RuleFunction):
             g = call.out_states(tree_g, value, with_old=not input_updates)
             if input_updates:
                 g = call.update_states(value), g
-            tangents = bwd(*nondiff, from_tree(keys_from_data(saved)), g)
+            tangents = bwd(*nondiff, from_tree(tree), g)
             if not call.has_objects:
                 return tangents  # JAX checks it
             rule = f"The backward rule {bwd_name!r} of {call.name!r}"

@@ -18,14 +18,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from graphcore import Filter, Param, is_variable, to_predicate
+from graphcore import Filter, Not, Param, is_variable
 from graphcore.authors import (
     UNSET,
     Inside,
     enter,
     has_objects,
     is_object,
-    path_text,
     psum_cotangents,
     take_objects,
 )
@@ -157,13 +156,9 @@ def _choices(tree: Any, argnum: int, filter: Filter | None) -> Any:
         if chosen is None:
             # A variable that is an argument itself was chosen by that.
             chosen = ... if is_variable(x) else Param
-        pairs: list[tuple[Filter, Any]] = [
-            (chosen, _Choice(DiffState(argnum, chosen))),
-            (..., _NOT),
-        ]
-        # Behind a filter that takes everything there must be no other.
-        takes_all = to_predicate(chosen) == to_predicate(...)
-        return _Choices(pairs[:1] if takes_all else pairs)
+        yes = _Choice(DiffState(argnum, chosen))
+        # In this order, since behind a filter that takes everything there is no other.
+        return _Choices([(Not(chosen), _NOT), (..., yes)])
 
     return jax.tree.map(choice, tree, is_leaf=is_object)
 
@@ -244,7 +239,6 @@ class Differentiation:
             TypeError: JAX's own, with the path.
         """
         kind = np.complexfloating if options.get("holomorphic") else np.floating
-        first_places = self._entry.body.structure.first_places
         for number, value in take_parts(self.args)[1].items():
             for leaf in jax.tree.leaves(value):
                 dtype = getattr(leaf, "dtype", None)
@@ -254,8 +248,7 @@ class Differentiation:
                 try:
                     derivative(lambda _: 0.0, **options)(leaf)
                 except TypeError as error:
-                    root, *path = self._entry.joint.paths[number]
-                    where = path_text((*first_places[root], *path))
+                    where = self._entry.body.place(self._entry.joint.paths[number])
                     raise TypeError(
                         f"The variable at {where!r} is selected to be "
                         f"differentiated: {error}"

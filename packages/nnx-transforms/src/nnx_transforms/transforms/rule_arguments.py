@@ -16,7 +16,7 @@ from nnx_transforms.prefixes import DiffState
 
 def bind_positions(
     f: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Any, ...]:
+) -> tuple[tuple[Any, ...], list[str]]:
     """Turns the arguments of a call into positional ones, defaults included.
 
     A rule has one tangent for each argument, so every argument has a position, as in
@@ -29,57 +29,38 @@ def bind_positions(
         kwargs: Keyword arguments.
 
     Returns:
-        All of the function's arguments.
+        All of the function's arguments; and what they are called in messages, such as
+        `argument 1 ('x')`.
 
     Raises:
         TypeError: If the arguments do not fit, or one has no position.
     """
-    # The defaults of a partial function are no arguments of the rules, as in JAX.
-    if isinstance(f, functools.partial) and not kwargs:
-        return tuple(args)
+    parameters: list[inspect.Parameter] = []
     try:
-        bound = inspect.signature(f).bind(*args, **kwargs)
+        signature = inspect.signature(f)
+        parameters = list(signature.parameters.values())
+        # The defaults of a partial function are no arguments of the rules, as in JAX.
+        if kwargs or not isinstance(f, functools.partial):
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            args, kwargs = bound.args, bound.kwargs
     except (TypeError, ValueError) as error:
-        if isinstance(error, ValueError) and not kwargs:
-            return tuple(args)  # some functions of C have no signature
-        raise TypeError(f"The arguments of {name!r} have no positions: {error}.") from (
-            error
-        )
-    bound.apply_defaults()
-    if bound.kwargs:
+        if isinstance(error, TypeError) or kwargs:
+            message = f"The arguments of {name!r} have no positions: {error}."
+            raise TypeError(message) from error
+        # Some functions of C have no signature.
+    if kwargs:
         raise TypeError(
-            f"The keyword arguments {', '.join(map(repr, bound.kwargs))} of {name!r} "
-            "have no positions, which derivative rules go by: let the function take "
-            "them by position too."
+            f"The keyword arguments {', '.join(map(repr, kwargs))} of {name!r} have no "
+            "positions, which derivative rules go by: let the function take them by "
+            "position too."
         )
-    return bound.args
-
-
-def argument_names(f: Callable[..., Any], count: int) -> list[str]:
-    """What the arguments of a function are called in messages.
-
-    Args:
-        f: The function.
-        count: The number of its arguments in a call.
-
-    Returns:
-        Names such as `argument 1 ('x')`.
-    """
-    try:
-        parameters = list(inspect.signature(f).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    names: list[str] = []
-    for position in range(count):
-        name = f"argument {position}"
-        if position < len(parameters):
-            parameter = parameters[position]
-            if parameter.kind is not parameter.VAR_POSITIONAL:
-                name += f" ({parameter.name!r})"
-            else:
-                parameters = []
-        names.append(name)
-    return names
+    names = [f"argument {i}" for i in range(len(args))]
+    for i, parameter in enumerate(parameters[: len(args)]):
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            break
+        names[i] += f" ({parameter.name!r})"
+    return tuple(args), names
 
 
 def positions_of_names(

@@ -27,13 +27,11 @@ from graphcore.authors import (
     enter,
     is_object,
     mark_lifted,
-    path_text,
     take_objects,
 )
 from nnx_transforms.prefixes import DiffState
 from nnx_transforms.transforms.guards import without_tangents
 from nnx_transforms.transforms.rule_arguments import (
-    argument_names,
     bind_positions,
     divide_argnums,
     positions_of_names,
@@ -120,7 +118,7 @@ class RuleFunction:
             if is_object(outer) and getattr(rule, "__self__", None) is outer:
                 rule = types.MethodType(rule.__func__, fun.__self__)
             functions.append(rule)
-        args = bind_positions(fun, name, args, kwargs)
+        args, names = bind_positions(fun, name, args, kwargs)
         chosen = {n: n for n in self._nondiff} | self._filters
         for position, entry in chosen.items():
             if position >= len(args):
@@ -128,7 +126,6 @@ class RuleFunction:
                     f"nondiff_argnums of {name!r} names argument {position}, as "
                     f"{entry!r}, but the call has {len(args)} arguments."
                 )
-        names = argument_names(fun, len(args))
         for position in self._nondiff:
             _refuse_objects(args[position], f"{names[position]} of {name!r}")
 
@@ -236,30 +233,29 @@ class RuleCall:
         # The bodies hold them weakly.
         self._functions = [callee.function for callee in callees]
         self._bodies = entry.bodies
-        self._places = entry.body.structure.first_places
         self.joint = entry.joint
         self.names = names
         self._differentiable = [i for i in range(len(args)) if i not in nondiff]
         self._run = ""
-        paths = self.joint.paths
-        owners = [self._places[path[0]][0] for path in paths]
+        # The arguments in parts with all variables, and in which one each of these is.
+        count = len(entry.raw)
+        self._layouts = layouts_of(entry)
+        shown = to_parts(tuple(args), entry, self._layouts, range(count))
+        self._owners = {n: i for i, x in enumerate(shown) for n in take_parts(x)[1]}
         self.avals = [
             _abstract(value, lambda i=i: self.place(i))  # type: ignore[misc]
             for i, value in enumerate(entry.raw)
         ]
         self.selected = frozenset(
-            i
-            for i, (owner, aval) in enumerate(zip(owners, self.avals, strict=True))
-            if owner != "self"
-            and any(map(is_inexact, jax.tree.leaves(aval)))
-            and selects(owner, paths[i][1:], entry.variables[i])
+            n
+            for n, owner in self._owners.items()
+            if any(map(is_inexact, jax.tree.leaves(self.avals[n])))
+            and selects(owner, self.joint.paths[n][1:], entry.variables[n])
         )
-        self._rest = [i for i in range(len(paths)) if i not in self.selected]
-        self._hidden = [i for i, owner in enumerate(owners) if owner == "self"]
-        # The arguments with abstract values, in parts with all variables; and, by the
-        # identity of their layouts, the variables that a run made in them.
-        self._layouts = layouts_of(entry)
-        shown = to_parts(tuple(args), entry, self._layouts, range(len(paths)))
+        self._rest = [i for i in range(count) if i not in self.selected]
+        self._hidden = [i for i in range(count) if i not in self._owners]
+        # With abstract values; and, by the identity of the layouts, the variables that
+        # a run made in the objects.
         self._outline: list[Any] = [None] * len(args)
         for i in self._differentiable if self.has_objects else ():
             plain, _ = take_parts(shown[i])
@@ -296,16 +292,15 @@ class RuleCall:
                 "argument."
             )
 
-        guarded = without_tangents([values[i] for i in self._hidden], error)
-        whole = dict(enumerate(values)) | dict(zip(self._hidden, guarded, strict=True))
-        return [whole[i] for i in self._rest]
+        guarded = without_tangents({i: values[i] for i in self._hidden}, error)
+        return [guarded[i] if i in guarded else values[i] for i in self._rest]
 
     def place(self, position: int) -> str:
         """Where a variable stands, in words."""
-        number, *path = self.joint.paths[position]
-        owner, *above = self._places[number]
-        name = "the bound object" if owner == "self" else self.names[owner]
-        return f"{path_text((*above, *path))!r} of {name}"
+        where = self._bodies[0].place(self.joint.paths[position]).partition("/")[2]
+        owner = self._owners.get(position)
+        name = "the bound object" if owner is None else self.names[owner]
+        return f"{where!r} of {name}"
 
     # Runs
 

@@ -60,13 +60,14 @@ class Layout:
         places = [i for i, number in enumerate(self.numbers) if number in chosen]
         if len(places) == len(self.numbers):
             return self
-        shown = tuple(self.paths[i] for i in places)
+        pairs = zip(self.paths, self.numbers, strict=True)
+        others = [path for path, number in pairs if number not in chosen]
         return Layout(
             self.type,
-            shown,
+            tuple(self.paths[i] for i in places),
             tuple(self.kinds[i] for i in places),
             tuple(self.numbers[i] for i in places),
-            (*self.others, *(path for path in self.paths if path not in shown)),
+            (*self.others, *others),
         )
 
     def state(self, values: Sequence[Any]) -> Any:
@@ -121,7 +122,7 @@ class Layout:
                 f"variables. Start from one that there is, or make one with `{due}`."
             )
         values: dict[Path, Any] = dict.fromkeys(self.paths)
-        ignored = () if checks is Checks.EXACT else self.others
+        ignored = set() if checks is Checks.EXACT else {*self.others}
         for path, leaf in found:
             if path in values:
                 if isinstance(leaf, VariableState):
