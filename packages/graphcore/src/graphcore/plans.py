@@ -32,12 +32,12 @@ from graphcore.comparing import comparing
 from graphcore.content import static_key
 from graphcore.errors import TraceContextError, path_text
 from graphcore.foreign_variables import NOTHING_FOREIGN, ForeignVariables
-from graphcore.graphdef import GraphDef, NodeDef, interned
+from graphcore.graphdef import GraphDef, NodeDef, VariableDef, interned
+from graphcore.layouts import Layout, layout_of
 from graphcore.owned import OwnedNode, planned_of
 from graphcore.patterns import known_patterns, learn
 from graphcore.refmap import RefMap
 from graphcore.registry import find_node_impl
-from graphcore.state import nested_from_flat
 from graphcore.trails import Path, Trail, path_of
 from graphcore.variable_impl import VariableImpl, find_variable_impl
 from graphcore.variables import (
@@ -46,9 +46,9 @@ from graphcore.variables import (
     metadata_epoch,
     set_variable_plan,
 )
-from graphcore.walk import Leaf, Visit, walk
+from graphcore.walk import Visit, walk
 
-__all__ = ["Layout", "Plan", "check_traces", "plan_of"]
+__all__ = ["Plan", "check_traces", "plan_of"]
 
 _numbers = itertools.count()
 # A plan that held so often is likely to be asked again and again, by a step in a loop.
@@ -57,65 +57,13 @@ _OFTEN = 8
 _BY_IDENTITY = (Variable.__eq__, OwnedNode.__eq__)
 
 
-class Layout:
-    """The variables of a definition in order of index: where they stand, what they are.
-
-    It refers to no object of the graph, so states may keep it.
-
-    Attributes:
-        root: The definition.
-        definitions: The definition of each variable.
-        impls: How each is handled.
-        all_owned: Whether all of them are `Variable`s.
-    """
-
-    __slots__ = (
-        "_paths",
-        "_places",
-        "_trails",
-        "all_owned",
-        "definitions",
-        "impls",
-        "joint",
-        "root",
-        "selections",
-    )
-
-    def __init__(self, root: GraphDef[Any], leaves: Sequence[Leaf]) -> None:
-        self.root = root
-        self._paths: tuple[Path, ...] | None = None
-        self._trails = [leaf.trail for leaf in leaves]
-        self.definitions = tuple(leaf.definition for leaf in leaves)
-        self.impls: list[VariableImpl] = [leaf.impl for leaf in leaves]
-        self.all_owned = all(impl is OWN for impl in self.impls)
-        # What is known of it as the only one; see `joint`.
-        self.joint: Any = None
-        self._places: dict[Any, Any] | None = None
-        # Which variables filters select; see `leaves`.
-        self.selections: dict[Any, Any] = {}
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """The path of each variable."""
-        if self._paths is None:
-            self._paths = tuple(map(path_of, self._trails))
-        return self._paths
-
-    def places(self) -> dict[Any, Any]:
-        """The position of each variable, in nested dicts as a state has them."""
-        if self._places is None:
-            self._places = nested_from_flat(
-                (path, place) for place, path in enumerate(self.paths)
-            )
-        return self._places
-
-
 class Plan:
     """The definition and variables of the graph below one root, while they hold.
 
     Attributes:
-        layout: The definition, and paths and definitions of the variables.
-        variables: The variables in order of index.
+        definition: The definition.
+        definitions: Those of the variables, in order of index.
+        variables: The variables.
         impls: How each variable is handled.
         all_owned: Whether all of them are `Variable`s.
         trace: The trace that all members belong to, None if none of them tells.
@@ -143,8 +91,9 @@ class Plan:
         "all_owned",
         "can_be_kept",
         "combined",
+        "definition",
+        "definitions",
         "impls",
-        "layout",
         "number",
         "trace",
         "variables",
@@ -153,19 +102,22 @@ class Plan:
     def __init__(
         self,
         root: Any,
-        layout: Layout,
+        definition: GraphDef[Any],
+        definitions: Sequence[VariableDef[Any]],
+        impls: list[VariableImpl],
         variables: list[Any],
         nodes: list[Any],
         trace: Any,
     ) -> None:
         self.number = next(_numbers)
-        self.layout = layout
+        self.definition = definition
+        self.definitions = definitions
+        self.impls = impls
+        self.all_owned = all(impl is OWN for impl in impls)
         self.variables = variables
-        self.impls = layout.impls
-        self.all_owned = layout.all_owned
         self.trace = trace
-        # What is known of this plan together with those of other roots, in one index
-        # space; see `joint`.
+        # What is known of this plan alone or together with those of other roots, in
+        # one index space; see `joint`.
         self.combined: dict[Any, Any] = {}
         # The root itself must not be kept.
         self._nodes = [n for n in nodes if n is not root]
@@ -173,6 +125,11 @@ class Plan:
         # Until it is told what to watch, it holds for nothing.
         self._root_type: type[Any] | None = None
         self.can_be_kept = False
+
+    @property
+    def layout(self) -> Layout:
+        """The definition as lists; with paths and definitions of the variables."""
+        return layout_of((self.definition,))
 
     def watch(self, root: Any, visit: Visit) -> None:
         """Records what tells whether the plan still holds.
@@ -220,7 +177,7 @@ class Plan:
         self._foreign = ForeignVariables(
             (impl, variable, definition.metadata)
             for impl, variable, definition in zip(
-                self.impls, self.variables, self.layout.definitions, strict=True
+                self.impls, self.variables, self.definitions, strict=True
             )
             if not impl.is_owned
         )
@@ -302,7 +259,7 @@ class Plan:
     def _metadata_holds(self) -> bool:
         mark = metadata_epoch.mark  # first: a change from now on must be seen later
         for variable, definition, impl in zip(
-            self.variables, self.layout.definitions, self.impls, strict=True
+            self.variables, self.definitions, self.impls, strict=True
         ):
             if type(variable) is not definition.type:
                 return False
@@ -477,14 +434,19 @@ def make_plan(root: Any) -> Plan:
         return plan
     visit = Visit()
     definition = interned(walk(root, RefMap(), visit))
-    layout = Layout(definition, visit.leaves)
-    variables = [leaf.variable for leaf in visit.leaves]
-    nodes = [n for _, n in visit.nodes if isinstance(n, OwnedNode)]
-    plan = Plan(root, layout, variables, nodes, _common_trace(visit))
+    plan = Plan(
+        root,
+        definition,
+        [leaf.definition for leaf in visit.leaves],
+        [leaf.impl for leaf in visit.leaves],
+        [leaf.variable for leaf in visit.leaves],
+        [n for _, n in visit.nodes if isinstance(n, OwnedNode)],
+        _common_trace(visit),
+    )
     plan.watch(root, visit)
     if isinstance(definition, NodeDef) and isinstance(root, OwnedNode):
         if plan.can_be_kept:
-            learn(definition, layout)
+            learn(definition)
     return plan
 
 
@@ -492,7 +454,7 @@ def _matched_plan(root: Any) -> Plan | None:
     """The plan of a graph whose structure is known, and which is of one trace."""
     if not isinstance(root, OwnedNode):
         return None
-    for pattern, layout in known_patterns(type(root)):
+    for pattern, definition in known_patterns(type(root)):
         objects = pattern.match((root,))
         if objects is None:
             continue
@@ -503,7 +465,11 @@ def _matched_plan(root: Any) -> Plan | None:
         if not all(map(is_, traces, repeat(trace))):
             if any(other != trace for other in traces):
                 return None
-        plan = Plan(root, layout, variables, nodes, _shared(trace))
+        layout = layout_of((definition,))
+        plan = Plan(
+            *(root, definition, layout.definitions, layout.impls),
+            *(variables, nodes, _shared(trace)),
+        )
         if trace == OUTSIDE:
             plan.watch(root, pattern.visit(objects))
         # Otherwise it is not kept: the objects that are made for a trace are gone
