@@ -53,7 +53,7 @@ def test_a_match_is_what_a_walk_finds(root, edits):
         assert edits or not pattern.is_watched
     else:
         assert now == definition
-        objects = [found[thing] for thing in layout_of([definition]).indices]
+        objects = [found[thing] for thing in layout_of([definition]).indices.values()]
         assert len(refs) == len(objects) == pattern.count
         assert all(refs[x] == index for index, x in enumerate(objects))
 

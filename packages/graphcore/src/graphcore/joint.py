@@ -18,7 +18,7 @@ from graphcore.graphdef import GraphDef, VariableDef, interned
 from graphcore.layouts import layout_of
 from graphcore.owned import OwnedNode
 from graphcore.patterns import Pattern, pattern_of
-from graphcore.plans import Plan, kept_plan, plan_of
+from graphcore.plans import Plan, kept_plan, plan_of, renewed_plan
 from graphcore.recipes import recipe_of
 from graphcore.refmap import RefMap
 from graphcore.trails import Path
@@ -91,7 +91,7 @@ class Joint:
     @property
     def identity(self) -> tuple[tuple[int, int], ...]:
         """The index of each node and variable, with itself."""
-        return tuple([(index, index) for index in range(len(self.layout.indices))])
+        return tuple([(index, index) for index in self.layout.indices])
 
     @property
     def pattern(self) -> Pattern | None:
@@ -168,7 +168,11 @@ def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:
         ((0, 'a'),)
     """
     if len(roots) == 1:
-        plan = plan_of(roots[0])
+        # As `plan_of` does, without its calls: this is the way of most warm calls.
+        (root,) = roots
+        plan = kept_plan(root)
+        if plan is None or not plan.holds(root):
+            plan = renewed_plan(root)
         alone: Joint | None = plan.combined.get(())
         if alone is None:
             alone = plan.combined[()] = Joint(roots, (plan,))

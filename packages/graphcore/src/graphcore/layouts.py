@@ -66,13 +66,13 @@ class Layout:
         statics: The static values, which come next, and None where it stands.
         first_static: The number of the first of them. The last things are the pytree
             nodes, what they hold before them.
-        outside: For each thing that is no part of the definitions, of which there may
-            be more at the end, a reference to it.
+        outside: References to things that are no part of the definitions, by their
+            numbers, which come last.
         nodes: All graph nodes and pytree nodes, parents first.
         roots: The things at the first places.
         places: Where each thing is defined; -1 for those outside.
         references: The other places, with the things there.
-        indices: The things that have an index, in order of it.
+        indices: The things that have an index, by it and in its order.
         selections: Which variables filters select; see `leaves`.
         notes: What others keep with it; nothing that holds an object.
     """
@@ -112,14 +112,14 @@ class Layout:
         for thing, place in enumerate(self.places):
             at[place] = thing
         by_index = {items[p].index: at[p] for p in (*variables, *plain, *others)}
-        self.indices = [by_index[index] for index in sorted(by_index)]
-        self.outside: list[NodeRef[Any]] = []
+        self.indices = dict(sorted(by_index.items()))
+        self.outside: dict[int, NodeRef[Any]] = {}
         for place in references:
             reference = items[place]
             if reference.index not in by_index:
-                by_index[reference.index] = len(self.places)
+                by_index[reference.index] = thing = len(self.places)
                 self.places.append(-1)
-                self.outside.append(reference)
+                self.outside[thing] = reference
             at[place] = by_index[reference.index]
         self.references = [(place, at[place]) for place in references]
         self.definitions: tuple[VariableDef[Any], ...] = tuple(
@@ -151,25 +151,27 @@ class Layout:
         self.pattern: Any = None
 
     def defined_in(self, node: Node) -> Iterator[tuple[Any, int]]:
-        """The children of a node that are no references, with their keys."""
-        places = self.places
+        """The children of a node that are defined there or outside, with keys."""
         for place, child in enumerate(node.children, node.place):
-            if places[child] == place:
+            if self.places[child] in (place, -1):
                 yield node.keys[place - node.place], child
+
+    def trails(self) -> dict[int, Trail]:
+        """Where each thing stands first; the number of the root comes first."""
+        found: dict[int, Trail] = {}
+        for number, thing in enumerate(self.roots):
+            if self.places[thing] in (number, -1):
+                found[thing] = None, number
+        for node in self.nodes:
+            above = found[node.thing]
+            found.update((child, (above, key)) for key, child in self.defined_in(node))
+        return found
 
     @property
     def root_paths(self) -> tuple[Path, ...]:
         """The path of each variable, with the number of its root before it."""
         if self._root_paths is None:
-            trails: dict[int, Trail] = {
-                thing: (None, number)
-                for number, thing in enumerate(self.roots)
-                if self.places[thing] == number
-            }
-            for node in self.nodes:
-                above = trails[node.thing]
-                for key, child in self.defined_in(node):
-                    trails[child] = above, key
+            trails = self.trails()
             variables = range(len(self.definitions))
             self._root_paths = tuple([path_of(trails[thing]) for thing in variables])
         return self._root_paths

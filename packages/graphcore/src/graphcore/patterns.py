@@ -90,7 +90,7 @@ class Pattern:
         self._things = getter(layout.places)
         self._references = getter([place for place, _ in layout.references])
         self._referenced = getter([thing for _, thing in layout.references])
-        self._indices = getter(layout.indices)
+        self._indices = getter([*layout.indices.values()])
         self.count = len(layout.indices)
         self.is_watched = layout.all_owned and all(
             issubclass(node.kind, OwnedNode) or node.kind in (list, dict, tuple)
@@ -131,7 +131,8 @@ class Pattern:
         """As `match`, except that one object may be found for several indices."""
         found = [*roots]
         try:
-            for place, impl, children_of, (_, kind, metadata, keys, *_) in self._nodes:
+            for place, impl, children_of, about in self._nodes:
+                _, kind, metadata, keys, *_ = about
                 node = found[place]
                 if type(node) is not kind:
                     return None

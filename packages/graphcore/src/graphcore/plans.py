@@ -34,7 +34,7 @@ from graphcore.errors import TraceContextError, path_text
 from graphcore.foreign_variables import NOTHING_FOREIGN, ForeignVariables
 from graphcore.graphdef import GraphDef, NodeDef, VariableDef, interned
 from graphcore.layouts import Layout, layout_of
-from graphcore.owned import OwnedNode, planned_of
+from graphcore.owned import OwnedNode, get_planned
 from graphcore.patterns import known_patterns, learn
 from graphcore.refmap import RefMap
 from graphcore.registry import find_node_impl
@@ -72,14 +72,11 @@ class Plan:
 
     __slots__ = (
         "__weakref__",
-        "_dict_contents",
-        "_dicts",
+        "_containers",
+        "_contents",
         "_epoch",
         "_exact",
         "_foreign",
-        "_is_variable",
-        "_list_contents",
-        "_lists",
         "_mutable_statics",
         "_needs_closer_look",
         "_nodes",
@@ -121,7 +118,6 @@ class Plan:
         self.combined: dict[Any, Any] = {}
         # The root itself must not be kept.
         self._nodes = [n for n in nodes if n is not root]
-        self._is_variable = isinstance(root, Variable)
         # Until it is told what to watch, it holds for nothing.
         self._root_type: type[Any] | None = None
         self.can_be_kept = False
@@ -141,14 +137,13 @@ class Plan:
         self._epoch: object = metadata_epoch.mark
         self._root_type = type(root)
         self._until_often = _OFTEN
-        # What every container held. Dicts and lists compare their contents without a
-        # call for each, as long as both hold the same objects.
+        # What every container held. Containers compare their contents without a call
+        # for each, as long as both hold the same objects. Dicts by address: with
+        # thousands of them, memory is read faster from end to end.
         dicts = [c for c in visit.containers if isinstance(c, dict)]
-        # By address: with thousands of them, memory is read faster from end to end.
-        self._dicts = sorted(dicts, key=id)
-        self._lists = [c for c in visit.containers if not isinstance(c, dict)]
-        self._dict_contents = [c.copy() for c in self._dicts]
-        self._list_contents = [c.copy() for c in self._lists]
+        lists = [c for c in visit.containers if not isinstance(c, dict)]
+        self._containers = [*sorted(dicts, key=id), *lists]
+        self._contents = [c.copy() for c in self._containers]
         # Of nodes and variables, a plan's comparison sees whether they are the same;
         # others could be equal to what took their place, so they are looked at.
         self._exact = [
@@ -192,7 +187,7 @@ class Plan:
         self.impls = []
         self.combined = {}
         self._nodes = []
-        self._dicts = self._dict_contents = self._lists = self._list_contents = []
+        self._containers = self._contents = []
         self._exact = []
         self._strangers = self._unwatched = []
         self._mutable_statics = []
@@ -206,19 +201,12 @@ class Plan:
         """
         if type(root) is not self._root_type:
             return False
-        if self._is_variable:
-            return (self._epoch is metadata_epoch.mark or self._metadata_holds()) and (
-                not self._needs_closer_look or self._holds_closer()
-            )
         try:
             comparing.by_identity = True
             try:
                 # Where two are not the same object, the recorded one is to be asked:
                 # each container asks its own.
-                if not (
-                    self._dict_contents == self._dicts
-                    and self._list_contents == self._lists
-                ):
+                if not self._contents == self._containers:  # noqa: SIM201
                     return False
             finally:
                 comparing.by_identity = False
@@ -243,7 +231,7 @@ class Plan:
         if self._until_often > 0:
             return
         # Copies of the copies: another thread may be changing the graph right now.
-        self._dict_contents = copies_side_by_side(self._dict_contents)
+        self._contents = copies_side_by_side(self._contents)
         if self._root_type is None:  # another thread has cleared it meanwhile
             self.clear()
 
@@ -481,11 +469,11 @@ def _matched_plan(root: Any) -> Plan | None:
 def kept_plan(root: Any) -> Plan | None:
     """The plan that is kept with a root, whether it holds or not."""
     if isinstance(root, OwnedNode):
-        planned = planned_of(root)
-        return None if planned is None else planned.plan
-    if isinstance(root, Variable):
-        return getattr(root, "_plan", None)
-    return None
+        try:
+            return get_planned(root).plan  # type: ignore[no-any-return]
+        except AttributeError:
+            return None
+    return getattr(root, "_plan", None) if isinstance(root, Variable) else None
 
 
 def plan_of(root: Any) -> Plan:
@@ -509,6 +497,15 @@ def plan_of(root: Any) -> Plan:
     plan = kept_plan(root)
     if plan is not None and plan.holds(root):
         return plan
+    return renewed_plan(root)
+
+
+def renewed_plan(root: Any) -> Plan:
+    """Makes the plan of a root that has none which holds, and keeps it.
+
+    Raises:
+        ValueError: As `walk` does.
+    """
     plan = make_plan(root)
     if not plan.can_be_kept:
         return plan

@@ -50,11 +50,10 @@ class Recipe:
         self._trees: list[tuple[Any, ...]] = []
         for thing in sorted(nodes.keys() - set(layout.plain)):
             _, kind, metadata, keys, children, _ = nodes[thing]
-            is_tree = thing >= layout.first_static
-            steps = self._trees if is_tree else self._others
+            steps = self._trees if thing >= layout.first_static else self._others
             impl = get_node_impl_for_type(kind)
             steps.append((impl, metadata, thing, keys, getter(children)))
-        self._indices = getter(layout.indices)
+        self._indices = getter([*layout.indices.values()])
         self._roots = getter(layout.roots)
 
     def make(
