@@ -7,16 +7,16 @@ The second writes. If it is interrupted, what it wrote is taken back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from graphcore._jax import current_trace
 from graphcore.content import static_key
 from graphcore.errors import path_text
 from graphcore.graphdef import GraphDef, NodeRef, VariableDef
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.layouts import Node, layout_of
+from graphcore.layouts import Layout, Node, layout_of
 from graphcore.owned import OwnedNode
 from graphcore.plans import different_trace
 from graphcore.registry import (
@@ -25,7 +25,6 @@ from graphcore.registry import (
     find_node_impl,
     get_node_impl_for_type,
 )
-from graphcore.trails import Path, path_of
 from graphcore.undo import restorer, undoing
 from graphcore.variable_impl import is_variable, variable_impl
 from graphcore.variables import OWN, Variable, new_variable, set_raw_value
@@ -33,7 +32,6 @@ from graphcore.variables import OWN, Variable, new_variable, set_raw_value
 __all__ = ["Builder", "set_values"]
 
 _MISSING = object()
-_Where: TypeAlias = Callable[[], Path]
 
 
 class Builder:
@@ -78,27 +76,23 @@ class Builder:
         if not isinstance(root, GraphDef):
             raise ValueError(f"Expected a GraphDef, got {type(root).__name__}.")
         layout = layout_of((root,))
-
-        def path(thing: int) -> Path:
-            return path_of(layout.trails()[thing])[1:]
-
         things: list[Any] = [None] * len(layout.places)
         for thing, definition in enumerate(layout.definitions):
-            things[thing] = self._variable(definition, partial(path, thing))
+            things[thing] = self._variable(definition, layout, thing)
         indices = {thing: index for index, thing in layout.indices.items()}
         graph_nodes, trees = [], []
         for node in sorted(layout.nodes):
             impl = get_node_impl_for_type(node.kind)
             if isinstance(impl, GraphNodeImpl):
                 graph_nodes.append((node, impl))
-                where = partial(path, node.thing)
-                things[node.thing] = self._node(node, indices[node.thing], impl, where)
+                index = indices[node.thing]
+                things[node.thing] = self._node(node, index, impl, layout)
             else:
                 trees.append((node, impl))
         end = layout.first_static + len(layout.statics)
         things[layout.first_static : end] = layout.statics
         for thing, reference in layout.outside.items():
-            things[thing] = self._referred(reference, partial(path, thing))
+            things[thing] = self._referred(reference, layout, thing)
 
         def pairs(node: Node) -> list[tuple[Any, Any]]:
             children = [things[child] for child in node.children]
@@ -114,26 +108,29 @@ class Builder:
         self._objects.update((index, things[t]) for index, t in layout.indices.items())
         return things[layout.roots[0]]
 
-    def _node(self, node: Node, index: int, impl: GraphNodeImpl, path: _Where) -> Any:
+    def _node(self, node: Node, index: int, impl: GraphNodeImpl, layout: Layout) -> Any:
         existing = self._existing.get(index, _MISSING)
         if existing is _MISSING:
             return impl.create_empty(node.metadata)
-        self._check(existing, node.kind, path)
+        self._check(existing, node.kind, layout, node.thing)
         if not isinstance(existing, OwnedNode):
             found = impl.flatten(existing)[1]
             if static_key(found) != static_key(node.metadata):
                 raise ValueError(
                     f"The metadata of the {impl.type.__name__} at "
-                    f"{path_text(path())!r} would change from {found!r} to "
-                    f"{node.metadata!r}, but an existing node of a registered type has "
-                    "no way to change it: keep what changes in a child."
+                    f"{path_text(layout.path(node.thing))!r} would change from "
+                    f"{found!r} to {node.metadata!r}, but an existing node of a "
+                    "registered type has no way to change it: keep what changes in a "
+                    "child."
                 )
         return existing
 
-    def _check(self, existing: Any, kind: type[Any], path: _Where) -> None:
+    def _check(
+        self, existing: Any, kind: type[Any], layout: Layout, thing: int
+    ) -> None:
         if type(existing) is not kind:
             raise ValueError(
-                f"The existing object for {path_text(path())!r} is a "
+                f"The existing object for {path_text(layout.path(thing))!r} is a "
                 f"{type(existing).__name__}, but the definition says {kind.__name__}."
             )
         if isinstance(existing, OwnedNode):
@@ -143,16 +140,18 @@ class Builder:
         else:
             return
         if trace is not self._trace and trace != self._trace:
-            raise different_trace(path(), kind)
+            raise different_trace(layout.path(thing), kind)
 
-    def _variable(self, definition: VariableDef[Any], path: _Where) -> Any:
-        impl = variable_impl(definition.type)
+    def _variable(
+        self, definition: VariableDef[Any], layout: Layout, thing: int
+    ) -> Any:
+        impl = layout.impls[thing]
         existing = self._existing.get(definition.index, _MISSING)
         value, metadata = self._leaves.get(definition.index, (_MISSING, None))
         if metadata is None:
             metadata = definition.metadata
         if existing is not _MISSING:
-            self._check(existing, definition.type, path)
+            self._check(existing, definition.type, layout, thing)
             if value is _MISSING:
                 if impl.metadata(existing) == definition.metadata:
                     return existing
@@ -160,20 +159,20 @@ class Builder:
             self._variable_writes.append((existing, value, metadata))
             return existing
         if value is _MISSING:
-            where = path_text(path())
+            where = path_text(layout.path(thing))
             raise ValueError(f"There is no value for the variable {where!r}.")
         if impl is OWN:
             return new_variable(definition.type, value, metadata, self._trace)
         return impl.create(definition.type, value, metadata)
 
-    def _referred(self, reference: NodeRef[Any], path: _Where) -> Any:
+    def _referred(self, reference: NodeRef[Any], layout: Layout, thing: int) -> Any:
         for known in (self._objects, self._existing):
             if reference.index in known:
                 return known[reference.index]
         raise ValueError(
-            f"{path_text(path())!r} refers to the object with index {reference.index} "
-            f"({reference.type.__name__}), which is not part of this definition: pass "
-            "what was merged before it as well."
+            f"{path_text(layout.path(thing))!r} refers to the object with index "
+            f"{reference.index} ({reference.type.__name__}), which is not part of this "
+            "definition: pass what was merged before it as well."
         )
 
     def write_value(self, variable: Any, value: Any) -> None:

@@ -12,7 +12,7 @@ recognize one is to look at its places and to see the same things there (`patter
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import getitem, itemgetter, setitem
 from typing import Any, NamedTuple
 
@@ -103,9 +103,10 @@ class Layout:
                 else:
                     others.append(place)
                 opened.append((place, len(items)))
-                for attribute in item.attributes:
-                    is_static = isinstance(attribute, StaticAttribute)
-                    items.append(attribute if is_static else attribute.value)
+                items += [
+                    attribute if type(attribute) is StaticAttribute else attribute.value
+                    for attribute in item.attributes
+                ]
         variables.sort(key=lambda place: items[place].index)
         self.places = [*variables, *plain, *others, *statics, *reversed(trees)]
         at = [-1] * len(items)
@@ -150,22 +151,31 @@ class Layout:
         self.recipe: Any = None
         self.pattern: Any = None
 
-    def defined_in(self, node: Node) -> Iterator[tuple[Any, int]]:
+    def defined_in(self, node: Node) -> list[tuple[Any, int]]:
         """The children of a node that are defined there or outside, with keys."""
-        for place, child in enumerate(node.children, node.place):
-            if self.places[child] in (place, -1):
-                yield node.keys[place - node.place], child
+        places = self.places
+        pairs = zip(node.keys, node.children, strict=True)
+        return [
+            pair
+            for place, pair in enumerate(pairs, node.place)
+            if places[pair[1]] == place or places[pair[1]] == -1
+        ]
 
     def trails(self) -> dict[int, Trail]:
         """Where each thing stands first; the number of the root comes first."""
         found: dict[int, Trail] = {}
         for number, thing in enumerate(self.roots):
             if self.places[thing] in (number, -1):
-                found[thing] = None, number
+                found.setdefault(thing, (None, number))
         for node in self.nodes:
             above = found[node.thing]
-            found.update((child, (above, key)) for key, child in self.defined_in(node))
+            for key, child in self.defined_in(node):
+                found.setdefault(child, (above, key))
         return found
+
+    def path(self, thing: int) -> Path:
+        """Where a thing stands first, from its root."""
+        return path_of(self.trails()[thing])[1:]
 
     @property
     def root_paths(self) -> tuple[Path, ...]:

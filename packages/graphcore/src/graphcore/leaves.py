@@ -61,10 +61,6 @@ class UnmadeState:
         self.values = values
         self.places = places
 
-    def is_all_of(self, definition: GraphDef[Any]) -> bool:
-        """Whether these are the leaves of just this definition."""
-        return self.places is None and self.definition is definition
-
     @property
     def layout(self) -> Layout:
         """That of the definition."""
@@ -179,7 +175,7 @@ def values_for(
         ValueError: As `leaves_for` does.
     """
     lazy = unmade(given)
-    if lazy is not None and lazy.is_all_of(definition):
+    if lazy is not None and lazy.definition is definition and lazy.places is None:
         return lazy.values, None
     layout = layout_of((definition,))
     if isinstance(given, State):
@@ -212,12 +208,6 @@ def leaves_for(definition: GraphDef[Any], given: Any) -> Leaves:
         ValueError: If a key is missing or unknown, or a leaf stands where a subgraph
             is due or the reverse, with the path.
     """
-    lazy = unmade(given)
-    if lazy is not None and lazy.is_all_of(definition):
-        definitions = lazy.layout.definitions
-        return {
-            d.index: (v, None) for d, v in zip(definitions, lazy.values, strict=True)
-        }
     if isinstance(definition, VariableDef):
         return {definition.index: leaf_of(definition, given, ())}
     if isinstance(definition, NodeRef):

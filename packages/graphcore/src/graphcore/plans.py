@@ -38,7 +38,7 @@ from graphcore.owned import OwnedNode, get_planned
 from graphcore.patterns import known_patterns, learn
 from graphcore.refmap import RefMap
 from graphcore.registry import find_node_impl
-from graphcore.trails import Path, Trail, path_of
+from graphcore.trails import Path, path_of
 from graphcore.variable_impl import VariableImpl, find_variable_impl
 from graphcore.variables import (
     OWN,
@@ -317,9 +317,9 @@ class Plan:
         found = self.trace
         if found is None:
             return
-        if type(found) is _Mixed:
-            # At most one of the two can be the running trace.
-            for trail, kind, trace in found.members:
+        if type(found) is list:
+            # At most one of two can be the running trace.
+            for trail, kind, trace in found:
                 if trace != here:
                     raise different_trace(path_of(trail), kind)
         elif not found == here:  # noqa: SIM201  `!=` is `==` with a detour here
@@ -367,27 +367,22 @@ def different_trace(path: Path, kind: type[Any]) -> TraceContextError:
     )
 
 
-class _Mixed:
-    """Members of a graph that belong to different traces."""
-
-    __slots__ = ("members",)
-
-    def __init__(self, members: list[tuple[Trail, type[Any], TraceState]]) -> None:
-        self.members = members
-
-
 def _common_trace(visit: Visit) -> Any:
-    members: list[tuple[Trail, type[Any], TraceState]] = []
-    for trail, node in visit.nodes:
-        if isinstance(node, OwnedNode):
-            _add_if_new(members, trail, type(node), node._trace)
+    """The token of all members; a list of those of a first and all that differ."""
+    members = [
+        (trail, type(node), node._trace)
+        for trail, node in visit.nodes
+        if isinstance(node, OwnedNode)
+    ]
     for leaf in visit.leaves:
         if leaf.impl.get_trace is not None:
             trace = leaf.impl.get_trace(leaf.variable)
-            _add_if_new(members, leaf.trail, type(leaf.variable), trace)
+            members.append((leaf.trail, type(leaf.variable), trace))
     if not members:
         return None
-    return _Mixed(members) if len(members) > 1 else _shared(members[0][2])
+    first = members[0][2]
+    others = [m for m in members if m[2] is not first and m[2] != first]
+    return [members[0], *others] if others else _shared(first)
 
 
 def _shared(token: TraceState) -> TraceState:
@@ -397,18 +392,6 @@ def _shared(token: TraceState) -> TraceState:
         return known
     _last_trace.token = token
     return token
-
-
-def _add_if_new(
-    members: list[tuple[Trail, type[Any], TraceState]],
-    trail: Trail,
-    kind: type[Any],
-    trace: TraceState,
-) -> None:
-    if members and (members[-1][2] is trace or members[-1][2] == trace):
-        return
-    if all(trace != known for _, _, known in members):
-        members.append((trail, kind, trace))
 
 
 def make_plan(root: Any) -> Plan:
