@@ -1,5 +1,6 @@
 """Several roots in one index space: what is made of their layout is what they were."""
 
+import gc as garbage
 import weakref
 from operator import is_, itemgetter
 
@@ -124,14 +125,32 @@ def test_what_refers_to_something_outside_has_no_recipe():
     assert gc.unflatten(second, {}, index_ref=objects).c is shared
 
 
-def test_a_definition_keeps_its_layouts_and_is_not_kept_by_them():
-    shared = gc.Param(1)
-    joint, plans = joint_of([gc.Dict(a=shared, only="here"), gc.Dict(b=shared)])
-    first, second = joint.definitions
-    layouts = [layout_of([first]), layout_of([first, second])]
-    assert layouts[0] is not layouts[1] is joint.layout
-    assert layouts == [layout_of([first]), layout_of([first, second])]
-    assert recipe_of(first) is recipe_of(first)
-    reference = weakref.ref(first)
-    del joint, plans, first
+def test_a_definition_keeps_its_layout_and_is_not_kept_by_it():
+    definition = gc.graphdef(gc.Dict(a=gc.Param(1), only="here"))
+    layout = layout_of([definition])
+    assert layout_of([definition]) is layout
+    assert recipe_of(definition) is recipe_of(definition)
+    reference = weakref.ref(definition)
+    del definition
+    assert reference() is None
+
+
+class Layer(gc.Object):
+    def __init__(self):
+        self.w = gc.Param(1)
+
+
+def test_a_recognized_structure_keeps_nothing_that_it_was_used_with():
+    class Tokenizer:
+        pass
+
+    for _ in range(3):
+        gc.graphdef(Layer())
+    layer, other = Layer(), gc.Dict(tokenizer=Tokenizer(), v=gc.Param(1))
+    joint, plans = joint_of([layer, other])
+    assert joint.layout is layout_of(joint.definitions)
+    assert joint.pattern is joint.pattern is not None
+    reference = weakref.ref(other.tokenizer)
+    del joint, plans, layer, other
+    garbage.collect()
     assert reference() is None

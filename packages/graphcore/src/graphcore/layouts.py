@@ -12,6 +12,7 @@ recognize one is to look at its places and to see the same things there (`patter
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from operator import getitem, itemgetter, setitem
 from typing import Any, NamedTuple
@@ -25,7 +26,9 @@ from graphcore.variables import OWN
 
 __all__ = ["Layout", "Node", "layout_of"]
 
-_MAX_TOGETHER = 16
+_together: weakref.WeakValueDictionary[tuple[GraphDef[Any], ...], Layout] = (
+    weakref.WeakValueDictionary()
+)
 
 
 class Node(NamedTuple):
@@ -272,7 +275,10 @@ class _Nesting:
 
 
 def layout_of(definitions: Sequence[GraphDef[Any]]) -> Layout:
-    """The linear form of definitions in one index space; the first one keeps it.
+    """The linear form of definitions in one index space.
+
+    A definition keeps its own. That of several is kept by those who use it: a
+    definition may be there for good, and must not hold others.
 
     Args:
         definitions: The definitions.
@@ -286,20 +292,17 @@ def layout_of(definitions: Sequence[GraphDef[Any]]) -> Layout:
         >>> layout_of([graphdef]).paths
         (('a',),)
     """
-    first, *others = definitions or (None,)
-    if not isinstance(first, NodeDef):
-        return Layout(definitions)
-    known = first._layouts
-    if known is None:
-        known = {}
-        object.__setattr__(first, "_layouts", known)
+    only = definitions[0] if len(definitions) == 1 else None
+    if isinstance(only, NodeDef):
+        if only._layout is None:
+            object.__setattr__(only, "_layout", Layout(definitions))
+        kept: Layout = only._layout
+        return kept
+    key = tuple(definitions)
     try:
-        found = known.get(tuple(others))
-    except TypeError:  # something in the others is not hashable
-        return Layout(definitions)
-    if found is None:
-        if len(known) >= _MAX_TOGETHER:
-            known.clear()
-        found = known[tuple(others)] = Layout(definitions)
-    layout: Layout = found
-    return layout
+        found = _together.get(key)
+        if found is None:
+            found = _together[key] = Layout(key)
+    except TypeError:  # something in them is not hashable
+        return Layout(key)
+    return found

@@ -65,10 +65,6 @@ class Pattern:
         if not all(as_kept(metadata) is metadata for metadata in self._metadata):
             raise ValueError("metadata that can change in place")
         self._types = [d.type for d in layout.definitions]
-        self._metadata_of: list[Any] = [
-            impl.get_metadata if impl.is_owned else impl.metadata
-            for impl in layout.impls
-        ]
         self._strangers = [
             (value, type(value))
             for value in layout.statics
@@ -178,10 +174,10 @@ class Pattern:
             found = [variable._facts.metadata for variable in variables]
             if all(map(is_, found, self._metadata)):
                 return True
-        for variable, metadata_of, due in zip(
-            variables, self._metadata_of, self._metadata, strict=True
+        for variable, impl, due in zip(
+            variables, self._layout.impls, self._metadata, strict=True
         ):
-            now = metadata_of(variable)
+            now = impl.metadata(variable)
             if now is not due and (as_kept(now) is not now or now != due):
                 return False
         return True
