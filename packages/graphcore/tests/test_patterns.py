@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from test_plans import assert_plan_is_right, fresh
 
 import graphcore as gc
+from graphcore.layouts import layout_of
 from graphcore.patterns import Pattern, known_patterns
 from graphcore.plans import plan_of
 from graphcore.refmap import RefMap
@@ -52,9 +53,9 @@ def test_a_match_is_what_a_walk_finds(root, edits):
         assert edits or not pattern.is_watched
     else:
         assert now == definition
-        by_index = {index: x for x, index in refs.items()}
-        assert all(by_index[i] is found[i] for i in range(pattern.count))
-        assert len(by_index) == pattern.count
+        objects = [found[thing] for thing in layout_of([definition]).indices.values()]
+        assert len(refs) == len(objects) == pattern.count
+        assert all(refs[x] == index for index, x in enumerate(objects))
 
 
 @settings(max_examples=100)
@@ -78,12 +79,12 @@ class Layer(gc.Object):
 def test_a_structure_that_is_met_again_is_recognized():
     for _ in range(3):
         gc.graphdef(Layer())
-    (pattern, layout), *_ = known_patterns(Layer)
+    (pattern, definition), *_ = known_patterns(Layer)
     layer = Layer()
     assert pattern.match([layer]) is not None
-    assert plan_of(layer).layout is layout
+    assert plan_of(layer).definition is definition
     assert plan_of(layer) is plan_of(layer)
-    assert plan_of(Layer(4)).layout is not layout
+    assert plan_of(Layer(4)).definition is not definition
 
 
 def make_strange(layer):

@@ -26,8 +26,8 @@ def fresh(root):
 def assert_plan_is_right(root):
     definition, visit = fresh(root)
     plan = plan_of(root)
-    assert plan.layout.root == definition
-    assert hash(plan.layout.root) == hash(definition)
+    assert plan.definition == definition
+    assert hash(plan.definition) == hash(definition)
     assert plan.layout.paths == tuple(leaf.path for leaf in visit.leaves)
     assert plan.layout.definitions == tuple(leaf.definition for leaf in visit.leaves)
     assert len(plan.variables) == len(visit.leaves)
@@ -66,7 +66,7 @@ def test_plans_of_all_inner_nodes_hold_as_long_as_they_may(root, edits):
             plan_of(node)
         (gs.edit_behind if behind else gs.edit_structure)(root, edit)
     for node in zoo.graph_nodes_of(root):
-        assert plan_of(node).layout.root == fresh(node)[0]
+        assert plan_of(node).definition == fresh(node)[0]
 
 
 @settings(max_examples=50)

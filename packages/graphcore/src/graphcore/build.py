@@ -8,60 +8,30 @@ The second writes. If it is interrupted, what it wrote is taken back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from graphcore._jax import current_trace
 from graphcore.content import static_key
 from graphcore.errors import path_text
-from graphcore.graphdef import (
-    GraphDef,
-    NodeDef,
-    NodeRef,
-    StaticAttribute,
-    VariableDef,
-)
+from graphcore.graphdef import GraphDef, NodeRef, VariableDef
 from graphcore.hashable_mapping import HashableMapping
+from graphcore.layouts import Layout, Node, layout_of
 from graphcore.owned import OwnedNode
 from graphcore.plans import different_trace
 from graphcore.registry import (
     GraphNodeImpl,
-    NodeImpl,
     PytreeNodeImpl,
     find_node_impl,
     get_node_impl_for_type,
 )
-from graphcore.trails import Path
 from graphcore.undo import restorer, undoing
 from graphcore.variable_impl import is_variable, variable_impl
-from graphcore.variables import OWN, new_variable, set_raw_value
+from graphcore.variables import OWN, Variable, new_variable, set_raw_value
 
 __all__ = ["Builder", "set_values"]
 
 _MISSING = object()
-
-
-@dataclass(slots=True)
-class _Write:
-    """What an existing graph node is going to hold."""
-
-    node: Any
-    impl: GraphNodeImpl
-    pairs: list[tuple[Any, Any]]
-
-
-class _Frame:
-    __slots__ = ("definition", "impl", "key", "node", "pairs", "path", "pending")
-
-    def __init__(self, definition: NodeDef[Any], key: Any, path: Path, node: Any):
-        self.definition = definition
-        self.impl: NodeImpl = get_node_impl_for_type(definition.type)
-        self.key = key
-        self.path = path
-        self.node = node
-        self.pending = iter(definition.attributes)
-        self.pairs: list[tuple[Any, Any]] = []
 
 
 class Builder:
@@ -86,7 +56,8 @@ class Builder:
         self._objects = objects
         self._existing = existing
         self._trace = current_trace()
-        self._node_writes: list[_Write] = []
+        # What existing graph nodes are going to hold, and variables.
+        self._node_writes: list[tuple[Any, GraphNodeImpl, list[tuple[Any, Any]]]] = []
         self._variable_writes: list[tuple[Any, Any, HashableMapping[str, Any]]] = []
 
     def build(self, root: GraphDef[Any]) -> Any:
@@ -102,130 +73,107 @@ class Builder:
             ValueError: If an existing object is of another type than the definition
                 says, belongs to another trace, or a reference leads nowhere.
         """
-        if isinstance(root, NodeRef):
-            return self._referred(root, ())
-        if isinstance(root, VariableDef):
-            return self._variable(root, ())
-        if not isinstance(root, NodeDef):
+        if not isinstance(root, GraphDef):
             raise ValueError(f"Expected a GraphDef, got {type(root).__name__}.")
-        stack = [self._open(root, None, ())]
-        while True:
-            frame = stack[-1]
-            for attribute in frame.pending:
-                key = attribute.key
-                if isinstance(attribute, StaticAttribute):
-                    frame.pairs.append((key, attribute.value))
-                    continue
-                child = attribute.value
-                if isinstance(child, VariableDef):
-                    frame.pairs.append((key, self._variable(child, (*frame.path, key))))
-                elif isinstance(child, NodeRef):
-                    frame.pairs.append((key, self._referred(child, (*frame.path, key))))
-                else:
-                    stack.append(self._open(child, key, (*frame.path, key)))
-                    break
+        layout = layout_of((root,))
+        things: list[Any] = [None] * len(layout.places)
+        for thing, definition in enumerate(layout.definitions):
+            things[thing] = self._variable(definition, layout, thing)
+        indices = {thing: index for index, thing in layout.indices.items()}
+        graph_nodes, trees = [], []
+        for node in sorted(layout.nodes):
+            impl = get_node_impl_for_type(node.kind)
+            if isinstance(impl, GraphNodeImpl):
+                graph_nodes.append((node, impl))
+                index = indices[node.thing]
+                things[node.thing] = self._node(node, index, impl, layout)
             else:
-                stack.pop()
-                node = self._close(frame)
-                if not stack:
-                    return node
-                stack[-1].pairs.append((frame.key, node))
+                trees.append((node, impl))
+        end = layout.first_static + len(layout.statics)
+        things[layout.first_static : end] = layout.statics
+        for thing, reference in layout.outside.items():
+            things[thing] = self._referred(reference, layout, thing)
 
-    def _open(self, definition: NodeDef[Any], key: Any, path: Path) -> _Frame:
-        frame = _Frame(definition, key, path, None)
-        if not isinstance(frame.impl, GraphNodeImpl):
-            return frame
-        index = definition.index
-        node = self._existing.get(index, _MISSING)
-        if node is _MISSING:
-            node = frame.impl.create_empty(definition.metadata)
-        else:
-            self._check(node, definition, path)
-        self._objects[index] = frame.node = node
-        return frame
+        def pairs(node: Node) -> list[tuple[Any, Any]]:
+            children = [things[child] for child in node.children]
+            return list(zip(node.keys, children, strict=True))
 
-    def _check(self, existing: Any, definition: Any, path: Path) -> None:
-        if type(existing) is not definition.type:
+        for node, impl in trees:
+            things[node.thing] = impl.unflatten(pairs(node), node.metadata)
+        for node, impl in graph_nodes:
+            if indices[node.thing] in self._existing:
+                self._node_writes.append((things[node.thing], impl, pairs(node)))
+            else:
+                impl.init(things[node.thing], pairs(node))
+        self._objects.update((index, things[t]) for index, t in layout.indices.items())
+        return things[layout.roots[0]]
+
+    def _node(self, node: Node, index: int, impl: GraphNodeImpl, layout: Layout) -> Any:
+        existing = self._existing.get(index, _MISSING)
+        if existing is _MISSING:
+            return impl.create_empty(node.metadata)
+        self._check(existing, node.kind, layout, node.thing)
+        if not isinstance(existing, OwnedNode):
+            found = impl.flatten(existing)[1]
+            if static_key(found) != static_key(node.metadata):
+                raise ValueError(
+                    f"The metadata of the {impl.type.__name__} at "
+                    f"{path_text(layout.path(node.thing))!r} would change from "
+                    f"{found!r} to {node.metadata!r}, but an existing node of a "
+                    "registered type has no way to change it: keep what changes in a "
+                    "child."
+                )
+        return existing
+
+    def _check(
+        self, existing: Any, kind: type[Any], layout: Layout, thing: int
+    ) -> None:
+        if type(existing) is not kind:
             raise ValueError(
-                f"The existing object for {path_text(path)!r} is a "
-                f"{type(existing).__name__}, but the definition says "
-                f"{definition.type.__name__}."
+                f"The existing object for {path_text(layout.path(thing))!r} is a "
+                f"{type(existing).__name__}, but the definition says {kind.__name__}."
             )
         if isinstance(existing, OwnedNode):
             trace = existing._trace
-        else:
-            impl = OWN if isinstance(definition, VariableDef) else None
-            if impl is None or variable_impl(type(existing)) is not OWN:
-                return
+        elif isinstance(existing, Variable):
             trace = existing._facts.trace
-        if trace is not self._trace and trace != self._trace:
-            raise different_trace(path, type(existing))
-
-    def _close(self, frame: _Frame) -> Any:
-        impl = frame.impl
-        if not isinstance(impl, GraphNodeImpl):
-            return impl.unflatten(frame.pairs, frame.definition.metadata)
-        if frame.definition.index in self._existing:
-            if not isinstance(frame.node, OwnedNode):
-                self._check_metadata(frame, impl)
-            self._node_writes.append(_Write(frame.node, impl, frame.pairs))
         else:
-            impl.init(frame.node, frame.pairs)
-        return frame.node
+            return
+        if trace is not self._trace and trace != self._trace:
+            raise different_trace(layout.path(thing), kind)
 
-    @staticmethod
-    def _check_metadata(frame: _Frame, impl: GraphNodeImpl) -> None:
-        found = impl.flatten(frame.node)[1]
-        wanted = frame.definition.metadata
-        if static_key(found) != static_key(wanted):
-            raise ValueError(
-                f"The metadata of the {impl.type.__name__} at "
-                f"{path_text(frame.path)!r} would change from {found!r} to {wanted!r}, "
-                "but an existing node of a registered type has no way to change it: "
-                "keep what changes in a child."
-            )
-
-    def _variable(self, definition: VariableDef[Any], path: Path) -> Any:
-        index = definition.index
-        leaf = self._leaves.get(index)
-        existing = self._existing.get(index, _MISSING)
-        if existing is not _MISSING:
-            self._check(existing, definition, path)
-            self._objects[index] = existing
-            if leaf is None:
-                impl = variable_impl(type(existing))
-                if impl.metadata(existing) == definition.metadata:
-                    return existing
-                leaf = impl.get_value(existing), None
-            value, metadata = leaf
-            if metadata is None:
-                metadata = definition.metadata
-            self._variable_writes.append((existing, value, metadata))
-            return existing
-        if leaf is None:
-            raise ValueError(f"There is no value for the variable {path_text(path)!r}.")
-        value, metadata = leaf
+    def _variable(
+        self, definition: VariableDef[Any], layout: Layout, thing: int
+    ) -> Any:
+        impl = layout.impls[thing]
+        existing = self._existing.get(definition.index, _MISSING)
+        value, metadata = self._leaves.get(definition.index, (_MISSING, None))
         if metadata is None:
             metadata = definition.metadata
-        impl = variable_impl(definition.type)
+        if existing is not _MISSING:
+            self._check(existing, definition.type, layout, thing)
+            if value is _MISSING:
+                if impl.metadata(existing) == definition.metadata:
+                    return existing
+                value = impl.get_value(existing)
+            self._variable_writes.append((existing, value, metadata))
+            return existing
+        if value is _MISSING:
+            where = path_text(layout.path(thing))
+            raise ValueError(f"There is no value for the variable {where!r}.")
         if impl is OWN:
-            variable = new_variable(definition.type, value, metadata, self._trace)
-        else:
-            variable = impl.create(definition.type, value, metadata)
-        self._objects[index] = variable
-        return variable
+            return new_variable(definition.type, value, metadata, self._trace)
+        return impl.create(definition.type, value, metadata)
 
-    def _referred(self, reference: NodeRef[Any], path: Path) -> Any:
-        found = self._objects.get(reference.index, _MISSING)
-        if found is _MISSING:
-            found = self._existing.get(reference.index, _MISSING)
-        if found is _MISSING:
-            raise ValueError(
-                f"{path_text(path)!r} refers to the object with index "
-                f"{reference.index} ({reference.type.__name__}), which is not part of "
-                "this definition: pass what was merged before it as well."
-            )
-        return found
+    def _referred(self, reference: NodeRef[Any], layout: Layout, thing: int) -> Any:
+        for known in (self._objects, self._existing):
+            if reference.index in known:
+                return known[reference.index]
+        raise ValueError(
+            f"{path_text(layout.path(thing))!r} refers to the object with index "
+            f"{reference.index} ({reference.type.__name__}), which is not part of this "
+            "definition: pass what was merged before it as well."
+        )
 
     def write_value(self, variable: Any, value: Any) -> None:
         """Has an existing variable get a value on `commit`.
@@ -240,13 +188,12 @@ class Builder:
     def commit(self) -> None:
         """Writes to the existing objects: all of it, or nothing."""
         with undoing() as undo:
-            for write in self._node_writes:
-                node, impl = write.node, write.impl
+            for node, impl, pairs in self._node_writes:
                 old, _ = impl.flatten(node)
                 known = dict(old)
                 new = [
                     (key, _keep_container(known.get(key), child))
-                    for key, child in write.pairs
+                    for key, child in pairs
                 ]
                 if len(new) == len(old) and all(
                     k1 == k2 and c1 is c2

@@ -79,14 +79,16 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
 def _by_plan(plan: Plan, given: Any) -> tuple[Sequence[Any], Sequence[Any]] | None:
     """The variables and values of a plain update; None if there is more to it."""
     lazy = unmade(given)
-    if lazy is not None and lazy.layout is plan.layout:
+    if lazy is not None and lazy.definition is plan.definition:
         if lazy.places is None:
             return plan.variables, lazy.values
         return list(map(plan.variables.__getitem__, lazy.places)), lazy.values
-    definitions, all_variables = plan.layout.definitions, plan.variables
+    definitions, all_variables = plan.definitions, plan.variables
     variables: list[Any] = []
     values: list[Any] = []
-    pending: list[tuple[Any, Mapping[Any, Any]]] = [(plan.layout.places(), raw(given))]
+    pending: list[tuple[Any, Mapping[Any, Any]]] = [
+        (plan.layout.nesting.places, raw(given))
+    ]
     while pending:
         places, items = pending.pop()
         for key, item in items.items():

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from graphcore.build import Builder
 from graphcore.filters import Filter, filters_to_predicates
 from graphcore.graphdef import GraphDef, NodeDef, set_proxy_maker
-from graphcore.hashable_mapping import HashableMapping
-from graphcore.leaves import UnmadeState, leaves_for, merged, unmade
+from graphcore.leaves import UnmadeState, leaves_for, merged, values_for
 from graphcore.plans import plan_of
-from graphcore.recipes import Recipe, recipe_of
+from graphcore.recipes import recipe_of
 from graphcore.refmap import RefMap
 from graphcore.registry import (
     find_node_impl,
@@ -77,7 +76,8 @@ def flatten(
     _refuse_non_node(node)
     if ref_index is None:
         plan = plan_of(node)
-        return plan.layout.root, State.lazily(UnmadeState(plan.layout, plan.values()))
+        unmade = UnmadeState(plan.definition, plan.values())
+        return plan.definition, State.lazily(unmade)
     visit = Visit()
     definition = walk(node, ref_index, visit)
     return definition, State.from_flat_path(
@@ -131,7 +131,7 @@ def graphdef(node: A, /) -> GraphDef[A]:
         True
     """
     _refuse_non_node(node)
-    return plan_of(node).layout.root
+    return plan_of(node).definition
 
 
 def state(node: Any, /, *filters: Filter) -> Any:
@@ -231,7 +231,7 @@ def unflatten(
     if isinstance(graphdef, NodeDef) and index_ref is None and not index_ref_cache:
         recipe = recipe_of(graphdef)
         if recipe is not None:
-            result: A = recipe.make(*_in_order(graphdef, state, recipe))
+            result: A = recipe.make(*values_for(graphdef, state))
             return result
     index_ref = {} if index_ref is None else index_ref
     built = dict(index_ref)
@@ -240,26 +240,6 @@ def unflatten(
     builder.commit()
     index_ref.update(built)
     return node  # type: ignore[no-any-return]
-
-
-def _in_order(
-    definition: GraphDef[Any], given: Any, recipe: Recipe
-) -> tuple[Sequence[Any], Sequence[HashableMapping[str, Any]] | None]:
-    lazy = unmade(given)
-    if lazy is not None and lazy.is_all_of(definition):
-        return lazy.values, None
-    if isinstance(given, State):
-        fitting = recipe.find(given.raw_mapping)
-        if fitting is not None:
-            return fitting
-    leaves = leaves_for(definition, given)
-    values: list[Any] = []
-    metadata: list[HashableMapping[str, Any]] = []
-    for d in recipe.variables:
-        value, found = leaves[d.index]
-        values.append(value)
-        metadata.append(d.metadata if found is None else found)
-    return values, metadata
 
 
 def merge(
@@ -306,8 +286,7 @@ def clone(node: A, /) -> A:
     """
     _refuse_non_node(node)
     plan = plan_of(node)
-    definition: Any = plan.layout.root
-    recipe = recipe_of(definition)
+    recipe = recipe_of(plan.definition)
     assert recipe is not None  # A plan's definition is complete.
     result: A = recipe.make(plan.values())
     return result

@@ -1,12 +1,13 @@
-"""Taking several things out of a container in one call that needs no Python."""
+"""Doing something with many things in one call that needs no Python."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-__all__ = ["Getter", "getter"]
+__all__ = ["Getter", "getter", "run"]
 
 Getter: TypeAlias = Callable[[Any], tuple[Any, ...]]
 
@@ -30,3 +31,17 @@ def getter(keys: Sequence[Any]) -> Getter:
         (key,) = keys
         return lambda container: (container[key],)
     return itemgetter(*keys)
+
+
+def run(calls: Iterable[Any]) -> None:
+    """Makes the calls of a `map`, and lets go of what they return.
+
+    Args:
+        calls: The map.
+
+    Example:
+        >>> found = []
+        >>> run(map(found.append, "ab")); found
+        ['a', 'b']
+    """
+    deque(calls, maxlen=0)

@@ -280,8 +280,8 @@ class NodeDef(GraphDef[A]):
     metadata: Any = None
     index_mapping: HashableMapping[int, int] | None = None
     _hash: int | None = field(default=None, init=False)
-    # How to build the graph; see `recipes`.
-    _recipe: Any = field(default=None, init=False)
+    # Its linear form; see `layouts`.
+    _layout: Any = field(default=None, init=False)
 
     def __hash__(self) -> int:
         if self._hash is None:

@@ -11,23 +11,18 @@ of any graph, and stands as long as all of their plans do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import call
+from collections.abc import Sequence
 from typing import Any
 
-from graphcore.graphdef import (
-    GraphDef,
-    NodeDef,
-    VariableDef,
-    definition_paths,
-    interned,
-)
+from graphcore.graphdef import GraphDef, VariableDef, interned
+from graphcore.layouts import layout_of
 from graphcore.owned import OwnedNode
-from graphcore.patterns import Pattern
-from graphcore.plans import Plan, kept_plan, plan_of
+from graphcore.patterns import Pattern, pattern_of
+from graphcore.plans import Plan, kept_plan, plan_of, renewed_plan
+from graphcore.recipes import recipe_of
 from graphcore.refmap import RefMap
-from graphcore.trails import Path, Trail, path_of
-from graphcore.variable_impl import VariableImpl, variable_impl
+from graphcore.trails import Path
+from graphcore.variable_impl import VariableImpl
 from graphcore.walk import Visit, walk
 
 __all__ = ["Joint", "joint_of"]
@@ -40,52 +35,24 @@ class Joint:
 
     Attributes:
         definitions: One for each root; hashable as a tuple.
-        variable_definitions: Those of the variables, in order of index.
+        layout: They as lists.
         covered: Whether each root is part of the graph of another one, so that its
             plan holds if that one's does.
-        notes: What others keep with it; nothing that holds an object.
     """
 
-    __slots__ = (
-        "_chosen",
-        "_find_paths",
-        "_getters",
-        "_identity",
-        "_impls",
-        "_paths",
-        "_pattern",
-        "covered",
-        "definitions",
-        "notes",
-        "variable_definitions",
-    )
+    __slots__ = ("_chosen", "covered", "definitions", "layout")
 
     def __init__(self, roots: Sequence[Any], plans: Sequence[Plan]) -> None:
-        self.notes: dict[Any, Any] = {}
-        self._find_paths: Callable[[], tuple[Path, ...]]
-        self._getters: list[Callable[[Any], Any]] | None = None
-        self._impls: list[VariableImpl] | None = None
-        self._paths: tuple[Path, ...] | None = None
-        self._pattern: Pattern | bool | None = None
-        self._identity: tuple[tuple[int, int], ...] | None = None
-        if len(roots) == 1:
-            layout = plans[0].layout
-            self.definitions: tuple[GraphDef[Any], ...] = (layout.root,)
-            self.variable_definitions: tuple[VariableDef[Any], ...] = layout.definitions
-            self._find_paths = lambda: tuple((0, *path) for path in layout.paths)
-            # Which of each plan's variables are not in an earlier one; None for all.
-            self._chosen: list[list[int] | None] = [None]
-            self.covered: tuple[bool, ...] = (False,)
-            return
         refs: RefMap[Any, int] = RefMap()
-        visit = Visit()
         known: RefMap[Any, None] = RefMap()
         definitions: list[GraphDef[Any]] = []
-        trails: list[tuple[int, Trail]] = []
-        self._chosen = []
+        # Which of each plan's variables are not in an earlier one; None for all.
+        self._chosen: list[list[int] | None] = []
         covered = [False] * len(roots)
         for number, (root, plan) in enumerate(zip(roots, plans, strict=True)):
-            first = len(visit.leaves)
+            if len(roots) == 1:
+                definitions.append(plan.definition)
+                break
             covered[number] = root in refs
             if isinstance(root, OwnedNode):
                 # An earlier root inside this one; were it the other way round as well,
@@ -93,61 +60,56 @@ class Joint:
                 for earlier in range(number):
                     if not covered[number] and plan.contains(roots[earlier]):
                         covered[earlier] = True
-            definitions.append(interned(walk(root, refs, visit)))
-            trails += [(number, leaf.trail) for leaf in visit.leaves[first:]]
+            definitions.append(interned(walk(root, refs, Visit())))
             new = [i for i, v in enumerate(plan.variables) if v not in known]
             self._chosen.append(None if len(new) == len(plan.variables) else new)
             known.update((v, None) for v in plan.variables)
         self.covered = tuple(covered)
         self.definitions = tuple(definitions)
-        self.variable_definitions = tuple(leaf.definition for leaf in visit.leaves)
-        self._find_paths = lambda: tuple(
-            (number, *path_of(trail)) for number, trail in trails
-        )
+        self.layout = layout_of(self.definitions)
+
+    @property
+    def notes(self) -> dict[Any, Any]:
+        """What others keep with these definitions."""
+        return self.layout.notes
+
+    @property
+    def variable_definitions(self) -> tuple[VariableDef[Any], ...]:
+        """The definitions of the variables, in order of index."""
+        return self.layout.definitions
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """The path of each variable; the number of its root comes first."""
-        if self._paths is None:
-            self._paths = self._find_paths()
-        return self._paths
+        return self.layout.root_paths
 
     @property
     def impls(self) -> list[VariableImpl]:
         """How each variable is handled."""
-        if self._impls is None:
-            kinds = [d.type for d in self.variable_definitions]
-            self._impls = list(map(variable_impl, kinds))
-        return self._impls
-
-    @property
-    def getters(self) -> list[Callable[[Any], Any]]:
-        """How the value of each variable is read."""
-        if self._getters is None:
-            self._getters = [impl.get_value for impl in self.impls]
-        return self._getters
+        return self.layout.impls
 
     @property
     def identity(self) -> tuple[tuple[int, int], ...]:
         """The index of each node and variable, with itself."""
-        if self._identity is None:
-            members: set[int] = set()
-            for definition in self.definitions:
-                for _, item in definition_paths(definition):
-                    if isinstance(item, NodeDef | VariableDef) and item.index != -1:
-                        members.add(item.index)
-            self._identity = tuple((index, index) for index in sorted(members))
-        return self._identity
+        return tuple([(index, index) for index in self.layout.indices])
 
     @property
     def pattern(self) -> Pattern | None:
         """What graphs of these definitions look like; None if one can't tell."""
-        if self._pattern is None:
-            try:
-                self._pattern = Pattern(self.definitions)
-            except ValueError:
-                self._pattern = False
-        return self._pattern or None  # type: ignore[return-value]
+        return pattern_of(*self.definitions)
+
+    def build(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Makes new graphs of these definitions.
+
+        Args:
+            values: A raw value for each variable, in order of index.
+
+        Returns:
+            The objects of all indices, and the roots.
+        """
+        recipe = recipe_of(*self.definitions)
+        assert recipe is not None  # Nothing here refers to anything outside.
+        return recipe.build(values)
 
     def variables(self, plans: Sequence[Plan]) -> list[Any]:
         """The variables of all roots in order of index."""
@@ -161,9 +123,7 @@ class Joint:
 
     def all_owned(self, plans: Sequence[Plan]) -> bool:
         """Whether all of the variables are `Variable`s."""
-        if len(plans) == 1:
-            return plans[0].all_owned
-        return all(plan.all_owned for plan in plans)
+        return self.layout.all_owned
 
     def read(self, plans: Sequence[Plan]) -> tuple[list[Any], list[Any], bool]:
         """The variables of all roots with their raw values.
@@ -175,14 +135,13 @@ class Joint:
             The variables and a value for each, in order of index; and whether all of
             them are `Variable`s.
         """
-        if len(plans) == 1:  # as in most calls
-            plan = plans[0]
-            variables, all_owned = plan.variables, plan.all_owned
-        else:
-            variables, all_owned = self.variables(plans), self.all_owned(plans)
-        if all_owned:
+        layout = self.layout
+        # One root, as in most calls, needs no choice.
+        variables = plans[0].variables if len(plans) == 1 else self.variables(plans)
+        if layout.all_owned:
             return variables, [variable._raw_value for variable in variables], True
-        return variables, list(map(call, self.getters, variables)), False
+        pairs = zip(layout.impls, variables, strict=True)
+        return variables, [impl.get_value(variable) for impl, variable in pairs], False
 
     def values(self, plans: Sequence[Plan]) -> list[Any]:
         """The raw values of the variables of all roots in order of index."""
@@ -209,11 +168,14 @@ def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:
         ((0, 'a'),)
     """
     if len(roots) == 1:
-        plan = plan_of(roots[0])
-        layout = plan.layout
-        if layout.joint is None:
-            layout.joint = Joint(roots, (plan,))
-        alone: Joint = layout.joint
+        # As `plan_of` does, without its calls: this is the way of most warm calls.
+        (root,) = roots
+        plan = kept_plan(root)
+        if plan is None or not plan.holds(root):
+            plan = renewed_plan(root)
+        alone: Joint | None = plan.combined.get(())
+        if alone is None:
+            alone = plan.combined[()] = Joint(roots, (plan,))
         return alone, [plan]
     if not roots:
         return _NOTHING, []

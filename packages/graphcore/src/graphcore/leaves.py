@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
 from typing import Any, TypeAlias
 
 from graphcore.errors import path_text
@@ -17,19 +16,27 @@ from graphcore.graphdef import (
     VariableDef,
 )
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.plans import Layout
+from graphcore.layouts import Layout, layout_of
 from graphcore.state import State, nested_from_flat
 from graphcore.trails import Path
 from graphcore.variable_impl import is_variable
 from graphcore.variable_state import VariableState
 
-__all__ = ["Leaves", "UnmadeState", "leaf_of", "leaves_for", "merged", "raw", "unmade"]
+__all__ = [
+    "Leaves",
+    "UnmadeState",
+    "leaf_of",
+    "leaves_for",
+    "merged",
+    "raw",
+    "unmade",
+    "values_for",
+]
 
 Leaves: TypeAlias = dict[int, tuple[Any, HashableMapping[str, Any] | None]]
 """Value and metadata by index; None stands for metadata that did not come along."""
 
 _MISSING = object()
-_kind_of = attrgetter("kind")
 _MAX_SELECTIONS = 16
 
 
@@ -37,48 +44,40 @@ class UnmadeState:
     """The leaves of a state that nobody has looked at: makes the nested dict.
 
     Args:
-        layout: Of the graph.
+        definition: Of the graph.
         values: The raw values.
-        places: Which of the layout's variables they belong to; None for all.
+        places: Which of its variables they belong to; None for all.
     """
 
-    __slots__ = ("layout", "places", "values")
+    __slots__ = ("definition", "places", "values")
 
     def __init__(
-        self, layout: Layout, values: Sequence[Any], places: Sequence[int] | None = None
+        self,
+        definition: GraphDef[Any],
+        values: Sequence[Any],
+        places: Sequence[int] | None = None,
     ) -> None:
-        self.layout = layout
+        self.definition = definition
         self.values = values
         self.places = places
 
-    def is_all_of(self, definition: GraphDef[Any]) -> bool:
-        """Whether these are the leaves of just this definition."""
-        return self.places is None and self.layout.root is definition
+    @property
+    def layout(self) -> Layout:
+        """That of the definition."""
+        return layout_of((self.definition,))
 
     def __call__(self) -> dict[Any, Any]:
         if self.places is not None:
             return nested_from_flat(self._leaves())
-        definitions = self.layout.definitions
-        leaves = VariableState.of_many(map(_kind_of, definitions), self.values)
-        nested: dict[Any, Any] = {}
-        pending = [(nested, self.layout.places())]
-        while pending:
-            target, places = pending.pop()
-            for key, place in places.items():
-                if type(place) is dict:
-                    below: dict[Any, Any] = {}
-                    target[key] = below
-                    pending.append((below, place))
-                else:
-                    target[key] = leaves[place]
-        return nested
+        layout = self.layout
+        return layout.nesting.nest(VariableState.of_many(layout.kinds, self.values))
 
     def _leaves(self) -> Iterator[tuple[Path, VariableState[Any]]]:
-        paths, definitions = self.layout.paths, self.layout.definitions
+        layout = self.layout
+        paths, kinds = layout.paths, layout.kinds
         places = range(len(paths)) if self.places is None else self.places
         for place, value in zip(places, self.values, strict=True):
-            d = definitions[place]
-            yield paths[place], VariableState.of(d.kind, value)
+            yield paths[place], VariableState.of(kinds[place], value)
 
     def select(
         self, predicates: tuple[Predicate, ...]
@@ -116,7 +115,7 @@ class UnmadeState:
             values = list(map(self.values.__getitem__, group))
             if self.places is not None:
                 group = list(map(self.places.__getitem__, group))
-            states.append(State.lazily(UnmadeState(self.layout, values, group)))
+            states.append(State.lazily(UnmadeState(self.definition, values, group)))
         paths = [path for path, _ in self._leaves()] if rest else []
         return states, [paths[i] for i in rest]
 
@@ -134,17 +133,19 @@ def merged(states: Sequence[Mapping[Any, Any]]) -> Mapping[Any, Any]:
     if len(states) == 1:
         return states[0]
     parts = [unmade(state) for state in states]
-    layout = parts[0].layout if parts[0] is not None else None
-    values: list[Any] = [_MISSING] * (len(layout.paths) if layout is not None else 0)
+    if parts[0] is None:
+        return State.merge(*states)
+    definition = parts[0].definition
+    values: list[Any] = [_MISSING] * len(parts[0].layout.definitions)
     for part in parts:
-        if part is None or part.layout is not layout:
+        if part is None or part.definition is not definition:
             return State.merge(*states)
         places = range(len(values)) if part.places is None else part.places
         for place, value in zip(places, part.values, strict=True):
             values[place] = value
-    if layout is None or any(value is _MISSING for value in values):
+    if any(value is _MISSING for value in values):
         return State.merge(*states)
-    return State.lazily(UnmadeState(layout, values))
+    return State.lazily(UnmadeState(definition, values))
 
 
 def unmade(state: Any) -> UnmadeState | None:
@@ -156,6 +157,41 @@ def unmade(state: Any) -> UnmadeState | None:
 def raw(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
     """The plain mapping below a state."""
     return state.raw_mapping if isinstance(state, State) else state
+
+
+def values_for(
+    definition: NodeDef[Any], given: Any
+) -> tuple[Sequence[Any], Sequence[HashableMapping[str, Any]] | None]:
+    """Finds what to make a graph of in its state.
+
+    Args:
+        definition: The definition.
+        given: The state.
+
+    Returns:
+        Values in order of index, and metadata, None for that of the definition.
+
+    Raises:
+        ValueError: As `leaves_for` does.
+    """
+    lazy = unmade(given)
+    if lazy is not None and lazy.definition is definition and lazy.places is None:
+        return lazy.values, None
+    layout = layout_of((definition,))
+    if isinstance(given, State):
+        # First where it is just what taking such a graph apart gives.
+        leaves = layout.nesting.find(given.raw_mapping)
+        if leaves is not None and set(map(type, leaves)) <= {VariableState}:
+            kinds = [leaf._kind for leaf in leaves]
+            values = [leaf.value for leaf in leaves]
+            if kinds == layout.kinds:
+                return values, None
+    found = leaves_for(definition, given)
+    ordered = [found[d.index] for d in layout.definitions]
+    return [value for value, _ in ordered], [
+        d.metadata if metadata is None else metadata
+        for d, (_, metadata) in zip(layout.definitions, ordered, strict=True)
+    ]
 
 
 def leaves_for(definition: GraphDef[Any], given: Any) -> Leaves:
@@ -172,12 +208,6 @@ def leaves_for(definition: GraphDef[Any], given: Any) -> Leaves:
         ValueError: If a key is missing or unknown, or a leaf stands where a subgraph
             is due or the reverse, with the path.
     """
-    lazy = unmade(given)
-    if lazy is not None and lazy.is_all_of(definition):
-        definitions = lazy.layout.definitions
-        return {
-            d.index: (v, None) for d, v in zip(definitions, lazy.values, strict=True)
-        }
     if isinstance(definition, VariableDef):
         return {definition.index: leaf_of(definition, given, ())}
     if isinstance(definition, NodeRef):

@@ -140,7 +140,7 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
         _set_planned(self, Planned(known.plan, (*alive, reference)))
 
 
-_get_planned = OwnedNode.__dict__["_planned"].__get__
+get_planned = OwnedNode.__dict__["_planned"].__get__
 _set_planned = OwnedNode.__dict__["_planned"].__set__
 _set_trace = OwnedNode.__dict__["_trace"].__set__
 
@@ -167,7 +167,7 @@ def planned_of(node: OwnedNode) -> Planned | None:
         node: The node.
     """
     try:
-        found: Planned | None = _get_planned(node)
+        found: Planned | None = get_planned(node)
     except AttributeError:
         return None
     return found

@@ -32,13 +32,13 @@ from graphcore.comparing import comparing
 from graphcore.content import static_key
 from graphcore.errors import TraceContextError, path_text
 from graphcore.foreign_variables import NOTHING_FOREIGN, ForeignVariables
-from graphcore.graphdef import GraphDef, NodeDef, interned
-from graphcore.owned import OwnedNode, planned_of
+from graphcore.graphdef import GraphDef, NodeDef, VariableDef, interned
+from graphcore.layouts import Layout, layout_of
+from graphcore.owned import OwnedNode, get_planned
 from graphcore.patterns import known_patterns, learn
 from graphcore.refmap import RefMap
 from graphcore.registry import find_node_impl
-from graphcore.state import nested_from_flat
-from graphcore.trails import Path, Trail, path_of
+from graphcore.trails import Path, path_of
 from graphcore.variable_impl import VariableImpl, find_variable_impl
 from graphcore.variables import (
     OWN,
@@ -46,9 +46,9 @@ from graphcore.variables import (
     metadata_epoch,
     set_variable_plan,
 )
-from graphcore.walk import Leaf, Visit, walk
+from graphcore.walk import Visit, walk
 
-__all__ = ["Layout", "Plan", "check_traces", "plan_of"]
+__all__ = ["Plan", "check_traces", "plan_of"]
 
 _numbers = itertools.count()
 # A plan that held so often is likely to be asked again and again, by a step in a loop.
@@ -57,65 +57,13 @@ _OFTEN = 8
 _BY_IDENTITY = (Variable.__eq__, OwnedNode.__eq__)
 
 
-class Layout:
-    """The variables of a definition in order of index: where they stand, what they are.
-
-    It refers to no object of the graph, so states may keep it.
-
-    Attributes:
-        root: The definition.
-        definitions: The definition of each variable.
-        impls: How each is handled.
-        all_owned: Whether all of them are `Variable`s.
-    """
-
-    __slots__ = (
-        "_paths",
-        "_places",
-        "_trails",
-        "all_owned",
-        "definitions",
-        "impls",
-        "joint",
-        "root",
-        "selections",
-    )
-
-    def __init__(self, root: GraphDef[Any], leaves: Sequence[Leaf]) -> None:
-        self.root = root
-        self._paths: tuple[Path, ...] | None = None
-        self._trails = [leaf.trail for leaf in leaves]
-        self.definitions = tuple(leaf.definition for leaf in leaves)
-        self.impls: list[VariableImpl] = [leaf.impl for leaf in leaves]
-        self.all_owned = all(impl is OWN for impl in self.impls)
-        # What is known of it as the only one; see `joint`.
-        self.joint: Any = None
-        self._places: dict[Any, Any] | None = None
-        # Which variables filters select; see `leaves`.
-        self.selections: dict[Any, Any] = {}
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """The path of each variable."""
-        if self._paths is None:
-            self._paths = tuple(map(path_of, self._trails))
-        return self._paths
-
-    def places(self) -> dict[Any, Any]:
-        """The position of each variable, in nested dicts as a state has them."""
-        if self._places is None:
-            self._places = nested_from_flat(
-                (path, place) for place, path in enumerate(self.paths)
-            )
-        return self._places
-
-
 class Plan:
     """The definition and variables of the graph below one root, while they hold.
 
     Attributes:
-        layout: The definition, and paths and definitions of the variables.
-        variables: The variables in order of index.
+        definition: The definition.
+        definitions: Those of the variables, in order of index.
+        variables: The variables.
         impls: How each variable is handled.
         all_owned: Whether all of them are `Variable`s.
         trace: The trace that all members belong to, None if none of them tells.
@@ -124,14 +72,11 @@ class Plan:
 
     __slots__ = (
         "__weakref__",
-        "_dict_contents",
-        "_dicts",
+        "_containers",
+        "_contents",
         "_epoch",
         "_exact",
         "_foreign",
-        "_is_variable",
-        "_list_contents",
-        "_lists",
         "_mutable_statics",
         "_needs_closer_look",
         "_nodes",
@@ -143,8 +88,9 @@ class Plan:
         "all_owned",
         "can_be_kept",
         "combined",
+        "definition",
+        "definitions",
         "impls",
-        "layout",
         "number",
         "trace",
         "variables",
@@ -153,26 +99,33 @@ class Plan:
     def __init__(
         self,
         root: Any,
-        layout: Layout,
+        definition: GraphDef[Any],
+        definitions: Sequence[VariableDef[Any]],
+        impls: list[VariableImpl],
         variables: list[Any],
         nodes: list[Any],
         trace: Any,
     ) -> None:
         self.number = next(_numbers)
-        self.layout = layout
+        self.definition = definition
+        self.definitions = definitions
+        self.impls = impls
+        self.all_owned = all(impl is OWN for impl in impls)
         self.variables = variables
-        self.impls = layout.impls
-        self.all_owned = layout.all_owned
         self.trace = trace
-        # What is known of this plan together with those of other roots, in one index
-        # space; see `joint`.
+        # What is known of this plan alone or together with those of other roots, in
+        # one index space; see `joint`.
         self.combined: dict[Any, Any] = {}
         # The root itself must not be kept.
         self._nodes = [n for n in nodes if n is not root]
-        self._is_variable = isinstance(root, Variable)
         # Until it is told what to watch, it holds for nothing.
         self._root_type: type[Any] | None = None
         self.can_be_kept = False
+
+    @property
+    def layout(self) -> Layout:
+        """The definition as lists; with paths and definitions of the variables."""
+        return layout_of((self.definition,))
 
     def watch(self, root: Any, visit: Visit) -> None:
         """Records what tells whether the plan still holds.
@@ -184,14 +137,13 @@ class Plan:
         self._epoch: object = metadata_epoch.mark
         self._root_type = type(root)
         self._until_often = _OFTEN
-        # What every container held. Dicts and lists compare their contents without a
-        # call for each, as long as both hold the same objects.
+        # What every container held. Containers compare their contents without a call
+        # for each, as long as both hold the same objects. Dicts by address: with
+        # thousands of them, memory is read faster from end to end.
         dicts = [c for c in visit.containers if isinstance(c, dict)]
-        # By address: with thousands of them, memory is read faster from end to end.
-        self._dicts = sorted(dicts, key=id)
-        self._lists = [c for c in visit.containers if not isinstance(c, dict)]
-        self._dict_contents = [c.copy() for c in self._dicts]
-        self._list_contents = [c.copy() for c in self._lists]
+        lists = [c for c in visit.containers if not isinstance(c, dict)]
+        self._containers = [*sorted(dicts, key=id), *lists]
+        self._contents = [c.copy() for c in self._containers]
         # Of nodes and variables, a plan's comparison sees whether they are the same;
         # others could be equal to what took their place, so they are looked at.
         self._exact = [
@@ -220,7 +172,7 @@ class Plan:
         self._foreign = ForeignVariables(
             (impl, variable, definition.metadata)
             for impl, variable, definition in zip(
-                self.impls, self.variables, self.layout.definitions, strict=True
+                self.impls, self.variables, self.definitions, strict=True
             )
             if not impl.is_owned
         )
@@ -235,7 +187,7 @@ class Plan:
         self.impls = []
         self.combined = {}
         self._nodes = []
-        self._dicts = self._dict_contents = self._lists = self._list_contents = []
+        self._containers = self._contents = []
         self._exact = []
         self._strangers = self._unwatched = []
         self._mutable_statics = []
@@ -249,19 +201,12 @@ class Plan:
         """
         if type(root) is not self._root_type:
             return False
-        if self._is_variable:
-            return (self._epoch is metadata_epoch.mark or self._metadata_holds()) and (
-                not self._needs_closer_look or self._holds_closer()
-            )
         try:
             comparing.by_identity = True
             try:
                 # Where two are not the same object, the recorded one is to be asked:
                 # each container asks its own.
-                if not (
-                    self._dict_contents == self._dicts
-                    and self._list_contents == self._lists
-                ):
+                if not self._contents == self._containers:  # noqa: SIM201
                     return False
             finally:
                 comparing.by_identity = False
@@ -286,7 +231,7 @@ class Plan:
         if self._until_often > 0:
             return
         # Copies of the copies: another thread may be changing the graph right now.
-        self._dict_contents = copies_side_by_side(self._dict_contents)
+        self._contents = copies_side_by_side(self._contents)
         if self._root_type is None:  # another thread has cleared it meanwhile
             self.clear()
 
@@ -302,7 +247,7 @@ class Plan:
     def _metadata_holds(self) -> bool:
         mark = metadata_epoch.mark  # first: a change from now on must be seen later
         for variable, definition, impl in zip(
-            self.variables, self.layout.definitions, self.impls, strict=True
+            self.variables, self.definitions, self.impls, strict=True
         ):
             if type(variable) is not definition.type:
                 return False
@@ -372,9 +317,9 @@ class Plan:
         found = self.trace
         if found is None:
             return
-        if type(found) is _Mixed:
-            # At most one of the two can be the running trace.
-            for trail, kind, trace in found.members:
+        if type(found) is list:
+            # At most one of two can be the running trace.
+            for trail, kind, trace in found:
                 if trace != here:
                     raise different_trace(path_of(trail), kind)
         elif not found == here:  # noqa: SIM201  `!=` is `==` with a detour here
@@ -422,27 +367,22 @@ def different_trace(path: Path, kind: type[Any]) -> TraceContextError:
     )
 
 
-class _Mixed:
-    """Members of a graph that belong to different traces."""
-
-    __slots__ = ("members",)
-
-    def __init__(self, members: list[tuple[Trail, type[Any], TraceState]]) -> None:
-        self.members = members
-
-
 def _common_trace(visit: Visit) -> Any:
-    members: list[tuple[Trail, type[Any], TraceState]] = []
-    for trail, node in visit.nodes:
-        if isinstance(node, OwnedNode):
-            _add_if_new(members, trail, type(node), node._trace)
+    """The token of all members; a list of those of a first and all that differ."""
+    members = [
+        (trail, type(node), node._trace)
+        for trail, node in visit.nodes
+        if isinstance(node, OwnedNode)
+    ]
     for leaf in visit.leaves:
         if leaf.impl.get_trace is not None:
             trace = leaf.impl.get_trace(leaf.variable)
-            _add_if_new(members, leaf.trail, type(leaf.variable), trace)
+            members.append((leaf.trail, type(leaf.variable), trace))
     if not members:
         return None
-    return _Mixed(members) if len(members) > 1 else _shared(members[0][2])
+    first = members[0][2]
+    others = [m for m in members if m[2] is not first and m[2] != first]
+    return [members[0], *others] if others else _shared(first)
 
 
 def _shared(token: TraceState) -> TraceState:
@@ -452,18 +392,6 @@ def _shared(token: TraceState) -> TraceState:
         return known
     _last_trace.token = token
     return token
-
-
-def _add_if_new(
-    members: list[tuple[Trail, type[Any], TraceState]],
-    trail: Trail,
-    kind: type[Any],
-    trace: TraceState,
-) -> None:
-    if members and (members[-1][2] is trace or members[-1][2] == trace):
-        return
-    if all(trace != known for _, _, known in members):
-        members.append((trail, kind, trace))
 
 
 def make_plan(root: Any) -> Plan:
@@ -477,14 +405,19 @@ def make_plan(root: Any) -> Plan:
         return plan
     visit = Visit()
     definition = interned(walk(root, RefMap(), visit))
-    layout = Layout(definition, visit.leaves)
-    variables = [leaf.variable for leaf in visit.leaves]
-    nodes = [n for _, n in visit.nodes if isinstance(n, OwnedNode)]
-    plan = Plan(root, layout, variables, nodes, _common_trace(visit))
+    plan = Plan(
+        root,
+        definition,
+        [leaf.definition for leaf in visit.leaves],
+        [leaf.impl for leaf in visit.leaves],
+        [leaf.variable for leaf in visit.leaves],
+        [n for _, n in visit.nodes if isinstance(n, OwnedNode)],
+        _common_trace(visit),
+    )
     plan.watch(root, visit)
     if isinstance(definition, NodeDef) and isinstance(root, OwnedNode):
         if plan.can_be_kept:
-            learn(definition, layout)
+            learn(definition)
     return plan
 
 
@@ -492,7 +425,7 @@ def _matched_plan(root: Any) -> Plan | None:
     """The plan of a graph whose structure is known, and which is of one trace."""
     if not isinstance(root, OwnedNode):
         return None
-    for pattern, layout in known_patterns(type(root)):
+    for pattern, definition in known_patterns(type(root)):
         objects = pattern.match((root,))
         if objects is None:
             continue
@@ -503,7 +436,11 @@ def _matched_plan(root: Any) -> Plan | None:
         if not all(map(is_, traces, repeat(trace))):
             if any(other != trace for other in traces):
                 return None
-        plan = Plan(root, layout, variables, nodes, _shared(trace))
+        layout = layout_of((definition,))
+        plan = Plan(
+            *(root, definition, layout.definitions, layout.impls),
+            *(variables, nodes, _shared(trace)),
+        )
         if trace == OUTSIDE:
             plan.watch(root, pattern.visit(objects))
         # Otherwise it is not kept: the objects that are made for a trace are gone
@@ -515,11 +452,11 @@ def _matched_plan(root: Any) -> Plan | None:
 def kept_plan(root: Any) -> Plan | None:
     """The plan that is kept with a root, whether it holds or not."""
     if isinstance(root, OwnedNode):
-        planned = planned_of(root)
-        return None if planned is None else planned.plan
-    if isinstance(root, Variable):
-        return getattr(root, "_plan", None)
-    return None
+        try:
+            return get_planned(root).plan  # type: ignore[no-any-return]
+        except AttributeError:
+            return None
+    return getattr(root, "_plan", None) if isinstance(root, Variable) else None
 
 
 def plan_of(root: Any) -> Plan:
@@ -543,6 +480,15 @@ def plan_of(root: Any) -> Plan:
     plan = kept_plan(root)
     if plan is not None and plan.holds(root):
         return plan
+    return renewed_plan(root)
+
+
+def renewed_plan(root: Any) -> Plan:
+    """Makes the plan of a root that has none which holds, and keeps it.
+
+    Raises:
+        ValueError: As `walk` does.
+    """
     plan = make_plan(root)
     if not plan.can_be_kept:
         return plan

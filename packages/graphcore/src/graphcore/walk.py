@@ -86,34 +86,23 @@ class Visit:
     strangers: list[Any] = field(default_factory=list)
 
 
+@dataclass(slots=True)
 class _Frame:
-    """A node whose children are being visited."""
+    """A node whose children are being visited.
 
-    __slots__ = (
-        *("attributes", "index", "key", "metadata", "node", "pending", "trail"),
-        "reopened",
-    )
+    Args:
+        reopened: For a pytree node that is visited already further up, what
+            `open_pytrees` said of that.
+    """
 
-    def __init__(
-        self,
-        node: Any,
-        key: Any,
-        trail: Trail,
-        index: int,
-        pending: Iterator[tuple[Any, Any]],
-        metadata: Any,
-        reopened: int | None,
-    ) -> None:
-        self.node = node
-        self.key = key
-        self.trail = trail
-        self.index = index
-        self.pending = pending
-        self.metadata = metadata
-        # For a pytree node that is visited already further up, what `open_pytrees`
-        # said of that.
-        self.reopened = reopened
-        self.attributes: list[Attribute] = []
+    node: Any
+    key: Any
+    trail: Trail
+    index: int
+    pending: Iterator[tuple[Any, Any]]
+    metadata: Any
+    reopened: int | None
+    attributes: list[Attribute] = field(default_factory=list)
 
     def definition(self) -> NodeDef[Any]:
         return NodeDef(

@@ -1,0 +1,156 @@
+"""Several roots in one index space: what is made of their layout is what they were."""
+
+import gc as garbage
+import weakref
+from operator import is_, itemgetter
+
+import graph_strategies as gs
+import graph_zoo as zoo
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_plans import fresh
+
+import graphcore as gc
+from graphcore.build import Builder
+from graphcore.joint import joint_of
+from graphcore.layouts import layout_of
+from graphcore.recipes import recipe_of
+from graphcore.refmap import RefMap
+from graphcore.state import nested_from_flat
+from graphcore.walk import Visit, walk
+
+
+def walked(roots):
+    """Definitions, paths and objects in order of index, found by walks alone."""
+    refs, definitions, paths = RefMap(), [], []
+    for number, root in enumerate(roots):
+        visit = Visit()
+        definitions.append(walk(root, refs, visit))
+        paths += [(number, *leaf.path) for leaf in visit.leaves]
+    objects = [x for x, _ in sorted(refs.items(), key=itemgetter(1))]
+    return tuple(definitions), tuple(paths), objects
+
+
+def canonical(roots):
+    return zoo.canonical(gc.List(roots))
+
+
+@st.composite
+def several_roots(draw):
+    """Nodes and variables of two graphs, each once; some are parts of others."""
+    graphs = draw(gs.graphs()), draw(gs.graphs())
+    found = [x for g in graphs for x in (*zoo.graph_nodes_of(g), *zoo.variables_of(g))]
+    places = st.integers(0, len(found) - 1)
+    chosen = draw(st.lists(places, min_size=1, max_size=4, unique=True))
+    return [found[place] for place in chosen]
+
+
+@settings(max_examples=150)
+@given(several_roots())
+def test_several_roots_are_built_as_they_were(roots):
+    joint, plans = joint_of(roots)
+    definitions, paths, objects = walked(roots)
+    assert joint.definitions == definitions
+    assert joint.paths == paths
+    assert [v for v in objects if zoo.is_variable(v)] == joint.variables(plans)
+    built_objects, built = joint.build(joint.values(plans))
+    assert canonical(built) == canonical(roots)
+    assert walked(built)[0] == definitions
+    in_order = walked(built)[2]
+    assert len(in_order) == len(built_objects) == len(joint.identity)
+    assert all(map(is_, built_objects, in_order))
+    assert not {*map(id, objects)} & {*map(id, in_order)}
+
+
+@settings(max_examples=100)
+@given(several_roots())
+def test_one_definition_after_the_other_gives_the_same(roots):
+    joint, plans = joint_of(roots)
+    values = joint.values(plans)
+    leaves = {
+        d.index: (value, None)
+        for d, value in zip(joint.variable_definitions, values, strict=True)
+    }
+    objects = {}
+    builder = Builder(leaves, objects, {})
+    built = [builder.build(definition) for definition in joint.definitions]
+    assert canonical(built) == canonical(roots)
+    assert sorted(objects) == list(range(len(joint.identity)))
+    assert all(map(is_, walked(built)[2], map(objects.__getitem__, sorted(objects))))
+
+
+@settings(max_examples=100)
+@given(several_roots(), st.lists(st.tuples(st.booleans(), gs.edits), max_size=2))
+def test_several_roots_are_recognized_while_they_are_the_same(roots, edits):
+    joint, plans = joint_of(roots)
+    if joint.pattern is None:
+        return
+    objects, built = joint.build(joint.values(plans))
+    is_known = joint.pattern.is_made_of(built, objects)
+    assert is_known or not joint.pattern.is_watched
+    for behind, edit in edits:
+        (gs.edit_behind if behind else gs.edit_structure)(gc.List(built), edit)
+    definitions, _, now = walked(built)
+    is_same = definitions == joint.definitions and all(map(is_, now, objects))
+    assert joint.pattern.is_made_of(built, objects) is (is_known and is_same)
+
+
+@settings(max_examples=100)
+@given(gs.graphs())
+def test_leaves_are_found_where_they_were_nested(root):
+    definition, visit = fresh(root)
+    nesting = layout_of([definition]).nesting
+    leaves = list(range(len(visit.leaves)))
+    nested = nesting.nest(leaves)
+    assert nested == nested_from_flat(
+        zip((leaf.path for leaf in visit.leaves), leaves, strict=True)
+    )
+    assert nesting.find(nested) == leaves
+    assert nesting.find({**nested, "one more": 0}) is None
+    if nested:
+        nested.popitem()
+        assert nesting.find(nested) is None
+
+
+def test_what_refers_to_something_outside_has_no_recipe():
+    shared = gc.Param(1)
+    joint, _ = joint_of([gc.Dict(a=shared), gc.Dict(b=shared, c=shared)])
+    first, second = joint.definitions
+    assert recipe_of(first) is not None
+    assert recipe_of(second) is None
+    with pytest.raises(ValueError, match=r"'b' refers to the object with index 1"):
+        gc.unflatten(second, {})
+    objects = {1: shared}
+    assert gc.unflatten(second, {}, index_ref=objects).c is shared
+
+
+def test_a_definition_keeps_its_layout_and_is_not_kept_by_it():
+    definition = gc.graphdef(gc.Dict(a=gc.Param(1), only="here"))
+    layout = layout_of([definition])
+    assert layout_of([definition]) is layout
+    assert recipe_of(definition) is recipe_of(definition)
+    reference = weakref.ref(definition)
+    del definition
+    assert reference() is None
+
+
+class Layer(gc.Object):
+    def __init__(self):
+        self.w = gc.Param(1)
+
+
+def test_a_recognized_structure_keeps_nothing_that_it_was_used_with():
+    class Tokenizer:
+        pass
+
+    for _ in range(3):
+        gc.graphdef(Layer())
+    layer, other = Layer(), gc.Dict(tokenizer=Tokenizer(), v=gc.Param(1))
+    joint, plans = joint_of([layer, other])
+    assert joint.layout is layout_of(joint.definitions)
+    assert joint.pattern is joint.pattern is not None
+    reference = weakref.ref(other.tokenizer)
+    del joint, plans, layer, other
+    garbage.collect()
+    assert reference() is None
