@@ -16,7 +16,7 @@ from typing import Any
 
 from graphcore.graphdef import GraphDef, VariableDef, interned
 from graphcore.layouts import layout_of
-from graphcore.owned import OwnedNode
+from graphcore.owned import OwnedNode, get_planned
 from graphcore.patterns import Pattern, pattern_of
 from graphcore.plans import Plan, kept_plan, plan_of, renewed_plan
 from graphcore.recipes import recipe_of
@@ -170,7 +170,10 @@ def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:
     if len(roots) == 1:
         # As `plan_of` does, without its calls: this is the way of most warm calls.
         (root,) = roots
-        plan = kept_plan(root)
+        try:
+            plan: Plan | None = get_planned(root).plan
+        except (AttributeError, TypeError):  # no node of our own, or without a plan
+            plan = kept_plan(root)
         if plan is None or not plan.holds(root):
             plan = renewed_plan(root)
         alone: Joint | None = plan.combined.get(())

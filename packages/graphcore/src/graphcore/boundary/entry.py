@@ -276,7 +276,7 @@ def enter(
         if last is not None:
             known = last.structure
             if (
-                known.joint is joint
+                known.joint.layout is joint.layout
                 and known.places is places
                 and not (bound or known.bound)
             ):

@@ -16,13 +16,11 @@ from graphcore.boundary.settings import (
     setting_of,
     settings_of_leaves,
 )
-from graphcore.build import Builder
 from graphcore.graphdef import GraphDef, NodeDef, VariableDef
 from graphcore.joint import Joint, joint_of
 from graphcore.owned import OwnedNode
 from graphcore.plans import different_trace
 from graphcore.prefixes import AliasCheck
-from graphcore.recipes import recipe_of
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
 from graphcore.walk import Visit, walk
@@ -43,23 +41,11 @@ class Inside:
     __slots__ = ("_joint", "_objects", "_values", "roots", "variables")
 
     def __init__(self, joint: Joint, values: Sequence[Any]) -> None:
-        definitions = joint.variable_definitions
         self._joint = joint
         self._values = values
-        self._objects: dict[int, Any] = {}
-        first = joint.definitions[0] if joint.definitions else None
-        recipe = recipe_of(first) if isinstance(first, NodeDef) else None
-        if recipe is not None and len(joint.definitions) == 1:
-            self._objects = dict(enumerate(recipe.make_all(values)))
-            self.roots = [self._objects[0]]
-        else:
-            leaves = {
-                d.index: (value, None)
-                for d, value in zip(definitions, values, strict=True)
-            }
-            builder = Builder(leaves, self._objects, {})
-            self.roots = [builder.build(d) for d in joint.definitions]
-        self.variables = [self._objects[d.index] for d in definitions]
+        self._objects, self.roots = joint.build(values)
+        indices = [d.index for d in joint.variable_definitions]
+        self.variables = [self._objects[index] for index in indices]
 
     @classmethod
     def empty(cls) -> Inside:
@@ -131,12 +117,12 @@ class Inside:
         )
         detached = tuple(
             visited(x, (-2,), self._setting_of_root_of(index, settings.roots))
-            for index, x in self._objects.items()
+            for index, x in enumerate(self._objects)
             if x not in refs
         )
         self._check_traces(visit)
 
-        old_index = RefMap((x, index) for index, x in self._objects.items())
+        old_index = RefMap((x, index) for index, x in enumerate(self._objects))
         old_position = RefMap((v, i) for i, v in enumerate(self.variables))
         written: list[Written] = []
         for leaf, (place, setting) in zip(visit.leaves, owners, strict=True):
@@ -172,8 +158,7 @@ class Inside:
         pattern = self._joint.pattern
         if pattern is None:
             return False
-        built = [self._objects[index] for index in range(pattern.count)]
-        return pattern.is_made_of(self.roots, built)
+        return pattern.is_made_of(self.roots, self._objects)
 
     def _only_written(
         self, tree: Any, places: Places, settings: Sequence[Any], keep: Collection[int]
@@ -225,7 +210,7 @@ class Inside:
 
     def _in_place(self, refs: RefMap[Any, int]) -> bool:
         """Whether the same objects stand where they stood before."""
-        return all(refs.get(x) == index for index, x in self._objects.items())
+        return all(refs.get(x) == index for index, x in enumerate(self._objects))
 
     def _settings_of_returned(
         self,
