@@ -71,6 +71,27 @@ class TestLayers:
         assert len(problems) == 1
         assert problems[0].startswith("graphcore/early.py:1:")
 
+    @pytest.mark.parametrize(
+        ("line", "is_public"),
+        [
+            ("from graphcore import split", True),
+            ("from graphcore.authors import enter, lifted", True),
+            ("import graphcore as _graphcore", True),
+            ("from graphcore import walk", False),
+            ("from graphcore.walk import walk", False),
+            ("def f():\n    from graphcore.authors import walk", False),
+        ],
+    )
+    def test_dependents_use_public_names(
+        self, tmp_path: Path, line: str, is_public: bool
+    ) -> None:
+        package = tmp_path / "linen_lift"
+        package.mkdir()
+        (package / "__init__.py").write_text(f"{line}\n")
+        public = check_layers.public_names(Path("packages/graphcore/src").resolve())
+        problems = check_layers.check_package("linen_lift", tmp_path, public)
+        assert (problems == []) == is_public
+
     def test_long_file(self, tmp_path: Path) -> None:
         (tmp_path / "tools").mkdir()
         (tmp_path / "tools" / "long.py").write_text("\n" * 701)

@@ -7,6 +7,8 @@ The rules:
   for the type checker.
 - Imports between the modules of one package point one way: there is no cycle, not even
   through imports inside functions.
+- Of graphcore, its dependents import what ``graphcore`` and ``graphcore.authors`` list
+  in ``__all__``, and nothing from inside.
 - ``jax._src`` is imported nowhere, ``jax.extend`` in ``graphcore/_jax.py`` only.
 - No file but a test is longer than `LONGEST` lines.
 """
@@ -34,6 +36,8 @@ EXTRAS = {
     "linen_lift": {"rich"},
 }
 JAX_EXTEND_HOME = "graphcore._jax"
+# The modules of graphcore that others may import from: what they list.
+PUBLIC = ("graphcore", "graphcore.authors")
 
 
 class Import(NamedTuple):
@@ -91,12 +95,40 @@ def within(target: str, prefix: str) -> bool:
     return target == prefix or target.startswith(prefix + ".")
 
 
-def check_package(package: str, source_root: Path) -> list[str]:
+def listed(module: Path) -> set[str]:
+    """The names in the ``__all__`` of a module, if that is a list of constants."""
+    for node in ast.parse(module.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def public_names(source_root: Path) -> set[str]:
+    """The dotted names of graphcore that other packages may import.
+
+    Args:
+        source_root: the folder that holds graphcore.
+
+    Returns:
+        Names like ``graphcore.split``, and the modules themselves.
+    """
+    found = {*PUBLIC, "graphcore.*"}
+    for name in PUBLIC:
+        path = source_root.joinpath(*name.split("."))
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        found.update(f"{name}.{member}" for member in listed(file))
+    return found
+
+
+def check_package(
+    package: str, source_root: Path, public: set[str] | None = None
+) -> list[str]:
     """Check the modules of one package.
 
     Args:
         package: its import name.
         source_root: the folder that holds the package.
+        public: what may be imported of graphcore; anything if left out.
 
     Returns:
         One line for each breach, with file and line; empty if all is well.
@@ -124,6 +156,11 @@ def check_package(package: str, source_root: Path) -> list[str]:
                     target = target.rpartition(".")[0]
                 if target != module:
                     graph[module].add(target)
+            elif top == "graphcore" and found.target not in (public or {found.target}):
+                problems.append(
+                    f"{where}: {found.target} is private to graphcore; dependents use "
+                    "what graphcore and graphcore.authors list"
+                )
             elif top not in sys.stdlib_module_names and top not in ALLOWED[package]:
                 extra = top in EXTRAS[package]
                 if not (extra and found.deferred):
@@ -153,10 +190,12 @@ def long_files(root: Path) -> list[str]:
 def main() -> int:
     """Check the repository, print the breaches, and return the exit status."""
     problems = long_files(ROOT)
-    for package in ALLOWED:
-        distribution = package.replace("_", "-")
-        source_root = ROOT / "packages" / distribution / "src"
-        problems += check_package(package, source_root)
+    sources = {
+        name: ROOT / "packages" / name.replace("_", "-") / "src" for name in ALLOWED
+    }
+    public = public_names(sources["graphcore"])
+    for package, source_root in sources.items():
+        problems += check_package(package, source_root, public)
     print("\n".join(problems) or "Imports and file lengths follow the rules.")
     return 1 if problems else 0
 

@@ -629,3 +629,26 @@ def test_an_interrupt_while_publishing_takes_everything_back():
                 Refusals.at = None
         assert 2 < at < 99
         assert node.a.value[0] == 2
+
+
+def test_a_warm_call_takes_few_steps():
+    step = nnx.jit(lambda m, x: setattr(m.count, "value", m.count.value + 1))
+    m, x = nnx.Dict(w=nnx.Param(jnp.ones(3)), count=nnx.Variable(jnp.array(0))), 1.0
+    for _ in range(20):
+        step(m, x)
+    frames = []
+
+    def note(frame, event, argument):
+        if event == "call":
+            frames.append((frame.f_code.co_filename, frame.f_code.co_name))
+
+    sys.setprofile(note)
+    try:
+        step(m, x)
+    finally:
+        sys.setprofile(None)
+    # Python 3.11 has a frame for each comprehension.
+    frames = [(file, name) for file, name in frames if name != "<listcomp>"]
+    ours = [name for file, name in frames if "graphcore" in file or "nnx_" in file]
+    assert len(ours) <= 6, ours
+    assert len(frames) <= 12, frames

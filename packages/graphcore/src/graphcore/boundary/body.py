@@ -44,6 +44,13 @@ class Structure:
             bound to.
         settings: The settings of roots, variables and output.
         statics: The static arguments by position or name.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import enter
+        >>> structure = enter(len, ([gc.Dict(w=gc.Param(1))],)).body.structure
+        >>> structure.root_places, structure.joint.paths
+        ((((0, 0),),), ((0, 'w'),))
     """
 
     joint: Joint
@@ -75,6 +82,22 @@ class Body:
         groups: The distinct settings with which values enter and leave.
         keep: The variables that count as written in any case.
         key: What it was found by: equal for equal structures.
+
+    Example:
+        >>> import graphcore as gc, jax
+        >>> from graphcore.authors import Body, enter
+        >>> class Loud(Body):
+        ...     def call(self, inside, args, kwargs):
+        ...         print('runs', self.__name__)
+        ...         return super().call(inside, args, kwargs)
+        >>> def double(n): n.value *= 2
+        >>> n = gc.Variable(3)
+        >>> for _ in range(2):
+        ...     entry = enter(double, (n,), make=Loud)
+        ...     entry.commit(*jax.jit(entry.body)(*entry.values))
+        runs double
+        >>> int(n.value)
+        12
     """
 
     key: Any = None

@@ -30,6 +30,16 @@ class Callee:
         bound: The hidden objects, at most one.
         function: The function that takes them first.
         name: What it is called.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import Callee
+        >>> class Scale(gc.Object):
+        ...     def times(self, x): return 3 * x
+        >>> scale = Scale()
+        >>> callee = Callee(scale.times)
+        >>> callee.bound == (scale,), callee.function is Scale.times, callee.name
+        (True, True, 'times')
     """
 
     __slots__ = ("bound", "function", "name")
@@ -106,6 +116,17 @@ def mark_lifted(wrapper: Any, call: Callable[..., Any]) -> None:
     Args:
         wrapper: The transformed function; it has the original as `__wrapped__`.
         call: As for `lifted`.
+
+    Example:
+        >>> from graphcore.authors import mark_lifted
+        >>> class Twice:
+        ...     def __init__(self, f):
+        ...         self.__wrapped__ = f
+        ...         mark_lifted(self, lambda f, /, *args: Twice(f)(*args))
+        ...     def __call__(self, *args):
+        ...         return self.__wrapped__(*args), self.__wrapped__(*args)
+        >>> Twice(abs)(-1)
+        (1, 1)
     """
     # With the wrapper itself, since other wrappers copy the attributes of this one;
     # weakly, so that it goes as soon as it is dropped.

@@ -38,6 +38,15 @@ class Change:
         returned: Those of the returned objects that no root reaches, or references.
         mapping: From the index of an old object in these to that among the inputs.
         places: Where the returned objects are in the output.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import enter
+        >>> def count(n): n.value += 1; n.unit = 's'
+        >>> entry = enter(count, (gc.Variable(1),))
+        >>> *_, change = entry.body(*entry.values)
+        >>> change.positions, change.is_in_place, change.definitions[0].metadata
+        ((0,), False, HashableMapping({'unit': 's'}))
     """
 
     positions: tuple[int | None, ...]
@@ -107,6 +116,15 @@ class Written:
         path: Where it was first found: the number of the root, -1 for the output, -2
             for what no root reaches any more; then the path from there.
         setting: Its setting.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import enter
+        >>> def count(m): m.n.value += 1
+        >>> body = enter(count, (gc.Dict(n=gc.Variable(1)),)).body
+        >>> (written,) = body.run([1], (None,), {}).written
+        >>> written.position, written.path, written.value
+        (0, (0, 'n'), 2)
     """
 
     position: int | None
@@ -130,6 +148,14 @@ class Left:
         written: The variables that it wrote or made.
         out: The output with None in the place of objects.
         change: The static rest.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import enter
+        >>> def count(n): n.value += 1; return -n.value
+        >>> left = enter(count, (gc.Variable(1),)).body.run([1], (None,), {})
+        >>> left.values(), left.out
+        ([2], -2)
     """
 
     written: list[Written]

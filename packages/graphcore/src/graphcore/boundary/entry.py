@@ -67,6 +67,17 @@ class Entry:
         raw: The raw values of these.
         args: The other arguments, None in the place of objects.
         kwargs: Likewise.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import enter
+        >>> def count(n): n.value += 1; return n
+        >>> n = gc.Variable(1)
+        >>> entry = enter(count, (n,))
+        >>> entry.values, entry.roots[0] is n
+        (([[1]], (None,), {}), True)
+        >>> entry.commit(*entry.body(*entry.values)) is n, n.value
+        (True, 2)
     """
 
     __slots__ = (
@@ -158,6 +169,14 @@ class Bodies:
     Attributes:
         known: The bodies.
         last: The one that was asked for last: most calls are like the one before.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import Bodies, enter
+        >>> kept, n = Bodies(8), gc.Variable(1)
+        >>> one, two = (enter(abs, (n,), cache=kept).body for _ in range(2))
+        >>> one is two, len(kept.known)
+        (True, 1)
     """
 
     def __init__(self, limit: int) -> None:

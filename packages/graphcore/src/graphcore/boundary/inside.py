@@ -36,6 +36,17 @@ class Inside:
     Attributes:
         roots: The inner objects that stand for the caller's.
         variables: Their variables, in order of index.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import Inside, enter
+        >>> entry = enter(len, (gc.Dict(n=gc.Variable(1)),))
+        >>> inside = Inside(entry.joint, [5])
+        >>> inside.roots[0]
+        Dict({'n': Variable(5)})
+        >>> inside.roots[0].n.value += 1
+        >>> inside.leave(None).values()
+        [6]
     """
 
     __slots__ = ("_joint", "_objects", "_values", "roots", "variables")

@@ -132,6 +132,13 @@ class Places:
     Args:
         structure: The structure of the pytree, objects counting as leaves.
         spots: For each object in it, the number of the leaf and of the object.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import take_objects
+        >>> _, places, _ = take_objects([gc.Dict(), 2])
+        >>> places.spots, places.fill([None, 3], ['here'])
+        (((0, 0),), ['here', 3])
     """
 
     structure: Any

@@ -57,7 +57,22 @@ class Settings:
 
 
 def is_mapping(prefix: Any) -> bool:
-    """Whether a prefix answers for each variable."""
+    """Whether a prefix answers for each variable.
+
+    Args:
+        prefix: A setting in a tree prefix.
+
+    Returns:
+        Whether it is a `PrefixMapping`.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import is_mapping
+        >>> class Depth(gc.PrefixMapping):
+        ...     def map_prefix(self, path, variable): return len(path)
+        >>> is_mapping(Depth()), is_mapping(0)
+        (True, False)
+    """
     return isinstance(prefix, PrefixMapping)
 
 
@@ -74,6 +89,11 @@ def prefix_leaves(prefix: Any) -> list[Any]:
 
     Returns:
         Settings and mappings.
+
+    Example:
+        >>> from graphcore.authors import prefix_leaves
+        >>> prefix_leaves(({'a': 0}, None))
+        [0, None]
     """
     return jax.tree.leaves(prefix, is_leaf=is_prefix_leaf)
 
@@ -88,6 +108,12 @@ def setting_of(prefix: Any, path: Path, variable: Any) -> Any:
 
     Returns:
         What a `PrefixMapping` answers; any other setting is that of all variables.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import setting_of
+        >>> setting_of(0, ('w',), gc.Param(1))
+        0
     """
     if isinstance(prefix, PrefixMapping):
         return prefix.map_prefix(path, variable)
@@ -106,6 +132,12 @@ def settings_of_leaves(prefix: Any, tree: Any) -> list[Any]:
 
     Raises:
         ValueError: If the one is no prefix of the other.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import settings_of_leaves
+        >>> settings_of_leaves((0, None), (gc.Dict(w=gc.Param(1)), [2, 3]))
+        [0, None, None]
     """
     return broadcast_prefix(
         prefix, tree, prefix_is_leaf=is_prefix_leaf, tree_is_leaf=is_object
@@ -149,6 +181,17 @@ def check_mappings(prefix: Any, tree: Any, name: str) -> None:
 
     Raises:
         ValueError: If a mapping stands for an array, with the path.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import check_mappings
+        >>> class Depth(gc.PrefixMapping):
+        ...     def __repr__(self): return 'Depth()'
+        ...     def map_prefix(self, path, variable): return len(path)
+        >>> check_mappings((Depth(), 0), (gc.Dict(), 1.0), 'argument ')
+        >>> try: check_mappings((Depth(), 0), (1.0, 2.0), 'argument ')
+        ... except ValueError as error: print(str(error).partition(',')[0])
+        Depth() says what happens to the variables of an object
     """
     if not any(map(is_mapping, prefix_leaves(prefix))):
         return
@@ -172,6 +215,14 @@ def plain_settings(prefix: Any, replacement: Any = None) -> Any:
 
     Returns:
         The prefix that JAX is given.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import plain_settings
+        >>> class Depth(gc.PrefixMapping):
+        ...     def map_prefix(self, path, variable): return len(path)
+        >>> plain_settings((Depth(), 0))
+        (None, 0)
     """
     return map_settings(lambda p: replacement if is_mapping(p) else p, prefix)
 
@@ -185,5 +236,10 @@ def map_settings(function: Callable[[Any], Any], prefix: Any) -> Any:
 
     Returns:
         The new prefix.
+
+    Example:
+        >>> from graphcore.authors import map_settings
+        >>> map_settings(lambda axis: axis or 0, (None, {'a': 1}))
+        (0, {'a': 1})
     """
     return jax.tree.map(function, prefix, is_leaf=is_prefix_leaf)
