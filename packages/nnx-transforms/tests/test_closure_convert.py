@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rule_programs import close, inexact, models, programs, run, same_graph, values
 
 import graphcore as gc
+from graphcore.authors import captured_objects
 from nnx_transforms import (
     BatchStat,
     Cache,
@@ -23,7 +24,6 @@ from nnx_transforms import (
     TraceContextError,
     jit,
 )
-from nnx_transforms.transforms.captures import captured_objects
 from nnx_transforms.transforms.closure_convert import closure_convert
 from nnx_transforms.transforms.grad import grad
 
