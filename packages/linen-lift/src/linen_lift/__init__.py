@@ -45,7 +45,8 @@ from jax.nn import (
 )
 from jax.nn import standardize as normalize
 
-from . import errors, lift, metadata, scope
+from . import errors, lift, metadata, partitioning, scope, spmd
+from . import metadata as meta
 from .errors import LinenLiftError
 from .filters import DenyList
 from .frozen_dict import FrozenDict, copy, freeze, pop, unfreeze
@@ -130,6 +131,17 @@ from .module import (
     share_scope,
 )
 from .scope import Scope, Variable
+from .spmd import (
+    LogicallyPartitioned,
+    get_logical_axis_rules,
+    logical_axis_rules,
+    logical_to_mesh,
+    logical_to_mesh_axes,
+    logical_to_mesh_sharding,
+    set_logical_axis_rules,
+    with_logical_constraint,
+    with_logical_partitioning,
+)
 from .transforms import (
     add_metadata_axis,
     checkpoint,
@@ -176,6 +188,7 @@ __all__ = [
     "LSTMCell",
     "LayerNorm",
     "LinenLiftError",
+    "LogicallyPartitioned",
     "MGUCell",
     "Module",
     "MultiHeadAttention",
@@ -216,6 +229,7 @@ __all__ = [
     "fold_rngs",
     "freeze",
     "gelu",
+    "get_logical_axis_rules",
     "get_partition_spec",
     "get_sharding",
     "glu",
@@ -237,6 +251,10 @@ __all__ = [
     "log1mexp",
     "log_sigmoid",
     "log_softmax",
+    "logical_axis_rules",
+    "logical_to_mesh",
+    "logical_to_mesh_axes",
+    "logical_to_mesh_sharding",
     "logmeanexp",
     "logsumexp",
     "make_attention_mask",
@@ -245,6 +263,7 @@ __all__ = [
     "map_variables",
     "max_pool",
     "merge_param",
+    "meta",
     "metadata",
     "min_pool",
     "mish",
@@ -256,6 +275,7 @@ __all__ = [
     "ones",
     "ones_init",
     "override_named_call",
+    "partitioning",
     "pool",
     "pooling",
     "pop",
@@ -269,6 +289,7 @@ __all__ = [
     "scan",
     "scope",
     "selu",
+    "set_logical_axis_rules",
     "share_scope",
     "sigmoid",
     "silu",
@@ -277,6 +298,7 @@ __all__ = [
     "softplus",
     "sparse_plus",
     "sparse_sigmoid",
+    "spmd",
     "squareplus",
     "standardize",
     "swish",
@@ -288,6 +310,8 @@ __all__ = [
     "vjp",
     "vmap",
     "while_loop",
+    "with_logical_constraint",
+    "with_logical_partitioning",
     "with_partitioning",
     "zeros",
     "zeros_init",

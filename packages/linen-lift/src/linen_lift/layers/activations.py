@@ -21,10 +21,9 @@ class PReLU(Module):
 
     Example:
         >>> import linen_lift as nn, jax, jax.numpy as jnp
-        >>> out, variables = nn.PReLU().init_with_output(
-        ...     jax.random.key(0), jnp.array([-2.0, 2.0]))
-        >>> out.round(3).tolist()
-        [-0.02, 2.0]
+        >>> layer, x = nn.PReLU(negative_slope_init=0.25), jnp.array([-2.0, 2.0])
+        >>> layer.init_with_output(jax.random.key(0), x)[0].tolist()
+        [-0.5, 2.0]
     """
 
     param_dtype: Any = jnp.float32
