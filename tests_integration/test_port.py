@@ -2,6 +2,7 @@
 
 import ast
 import io
+import re
 import subprocess
 import sys
 import textwrap
@@ -389,6 +390,12 @@ def test_these_packages_come_back_as_they_are(module):
     for path in Path(module.__file__).parent.glob("*.py"):
         source = path.read_text()
         assert port(source).source == source
+
+
+def test_the_page_for_those_who_come_from_flax():
+    page = Path(__file__).parent.parent / "docs" / "linen" / "from_flax.md"
+    blocks = re.findall("```python\\n(.*?)```", page.read_text(), re.DOTALL)
+    expect(blocks[0], blocks[1])
 
 
 # --- any statement ------------------------------------------------------------------
