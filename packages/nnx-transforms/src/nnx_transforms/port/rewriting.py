@@ -235,6 +235,8 @@ class _Rewriting:
     ) -> tuple[str | None, list[str]]:
         """What an import that binds `flax` becomes, and further packages to import."""
         bound = alias.asname or "flax"
+        if bound in self.unclear:
+            return None, []
         needed = set(self.needed[bound])
         if isinstance(place, Place):
             needed.add(_package(place.module))
