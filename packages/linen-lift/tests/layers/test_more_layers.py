@@ -62,6 +62,14 @@ def test_attention_calls_jax(monkeypatch):
     assert len(calls) == 1
 
 
+def test_a_mask_may_add_axes():
+    q, k, v = normal(4, 2, 3), normal(5, 2, 3, seed=1), normal(5, 2, 3, seed=2)
+    masks = jnp.stack([jnp.ones((1, 4, 5)), jnp.tril(jnp.ones((1, 4, 5)))])
+    out = nn.dot_product_attention(q, k, v, mask=masks)
+    for found, mask in zip(out, masks, strict=True):
+        close(found, nn.dot_product_attention(q, k, v, mask=mask))
+
+
 def test_multi_head_attention():
     x, mask = normal(5, 6), nn.make_causal_mask(jnp.ones(5))
     model = nn.MultiHeadAttention(2, bias_init=nn.initializers.normal())

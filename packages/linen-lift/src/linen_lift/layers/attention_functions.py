@@ -172,6 +172,7 @@ def dot_product_attention(
         and not drops
         and all(option is None for option in options)
         and key.shape == value.shape
+        and _adds_no_axes(query, bias, mask)
     ):
         return _by_jax(query, key, value, bias, mask)
     weights = dot_product_attention_weights(
@@ -222,6 +223,16 @@ def _by_jax(
         None if mask is None else pairs(jnp.asarray(mask).astype(bool)),
     )
     return out.reshape((*batch, *out.shape[1:]))
+
+
+def _adds_no_axes(query: jax.Array, *pairs: Any) -> bool:
+    """Whether a bias or mask broadcasts to the batch of the query as it is."""
+    batch = query.shape[:-3]
+    shapes = [jnp.shape(x)[:-3] for x in pairs if x is not None]
+    try:
+        return all(jnp.broadcast_shapes(shape, batch) == batch for shape in shapes)
+    except ValueError:
+        return False  # it does not fit at all, which the sum will say
 
 
 def _einsum(einsum: Einsum | None, precision: Any, dot_general: Any) -> Einsum:
