@@ -44,9 +44,9 @@ from jax.nn import (
     tanh,
 )
 from jax.nn import standardize as normalize
+from jax.nn.initializers import ones, zeros
 
-from . import errors, lift, metadata, partitioning, scope, spmd
-from . import metadata as meta
+from . import errors, layers, lift, metadata, partitioning, scope, spmd
 from .errors import LinenLiftError
 from .filters import DenyList
 from .frozen_dict import FrozenDict, copy, freeze, pop, unfreeze
@@ -80,26 +80,18 @@ from .layers import (
     SimpleCell,
     SpectralNorm,
     WeightNorm,
-    attention,
     avg_pool,
     combine_masks,
     dot_product_attention,
     dot_product_attention_weights,
-    dtypes,
     initializers,
-    linear,
     make_attention_mask,
     make_causal_mask,
     max_pool,
     min_pool,
-    normalization,
-    ones,
     ones_init,
     pool,
-    pooling,
     promote_dtype,
-    recurrent,
-    zeros,
     zeros_init,
 )
 from .lift.axes import In, Out, broadcast
@@ -163,6 +155,16 @@ from .transforms import (
     while_loop,
 )
 
+# Code for Flax Linen also writes `nn.linear.default_kernel_init`, `nn.meta.unbox` and
+# the like: its modules of layers have these names.
+attention, dtypes, linear = layers.attention, layers.dtypes, layers.linear
+normalization, pooling, recurrent = (
+    layers.normalization,
+    layers.pooling,
+    layers.recurrent,
+)
+meta = metadata
+
 __all__ = [
     "PARTITION_NAME",
     "RNN",
@@ -208,7 +210,6 @@ __all__ = [
     "WeightNorm",
     "add_metadata_axis",
     "apply",
-    "attention",
     "avg_pool",
     "broadcast",
     "celu",
@@ -222,7 +223,6 @@ __all__ = [
     "disable_named_call",
     "dot_product_attention",
     "dot_product_attention_weights",
-    "dtypes",
     "elu",
     "enable_named_call",
     "errors",
@@ -247,7 +247,6 @@ __all__ = [
     "jvp",
     "leaky_relu",
     "lift",
-    "linear",
     "log1mexp",
     "log_sigmoid",
     "log_softmax",
@@ -263,12 +262,10 @@ __all__ = [
     "map_variables",
     "max_pool",
     "merge_param",
-    "meta",
     "metadata",
     "min_pool",
     "mish",
     "named_call",
-    "normalization",
     "normalize",
     "nowrap",
     "one_hot",
@@ -277,10 +274,8 @@ __all__ = [
     "override_named_call",
     "partitioning",
     "pool",
-    "pooling",
     "pop",
     "promote_dtype",
-    "recurrent",
     "relu",
     "relu6",
     "remat",

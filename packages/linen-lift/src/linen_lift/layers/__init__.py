@@ -34,9 +34,7 @@ from .dtypes import (
     promote_dtype,
 )
 from .initializers import (
-    ones,
     ones_init,
-    zeros,
     zeros_init,
 )
 from .linear import (
@@ -120,12 +118,10 @@ __all__ = [
     "max_pool",
     "min_pool",
     "normalization",
-    "ones",
     "ones_init",
     "pool",
     "pooling",
     "promote_dtype",
     "recurrent",
-    "zeros",
     "zeros_init",
 ]
