@@ -14,7 +14,6 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from . import transforms
 from .filters import CollectionFilter, StreamFilter, union_filters
 from .lift.axes import AxisSpec
 from .lift.axes import In as ScanIn
@@ -26,6 +25,8 @@ from .spmd import get_logical_axis_rules as get_axis_rules
 from .spmd import logical_axis_rules as axis_rules
 from .spmd import set_logical_axis_rules as set_axis_rules
 from .spmd import with_logical_constraint as with_sharding_constraint
+from .transforms import map_variables, scan, vmap
+from .transforms.compilation import remat as lifted_remat
 
 __all__ = [
     "AxisMetadata",
@@ -296,7 +297,7 @@ def _with_axis(target: Any, collection: str, axis: Any, name: Any) -> Any:
         at = position if position >= 0 else len(names) + 1 + position
         names.insert(at, name)
 
-    return transforms.map_variables(
+    return map_variables(
         target,
         collection,
         trans_in_fn=change(remove),
@@ -356,7 +357,7 @@ def scan_with_axes(
         ('layers', 'embed')
     """
     shared = tuple(collection + _SUFFIX for collection in axes_collections)
-    lifted = transforms.scan(
+    lifted = scan(
         target,
         variable_axes=variable_axes,
         variable_broadcast=union_filters(variable_broadcast, shared),
@@ -421,7 +422,7 @@ def vmap_with_axes(
         ('heads', 'embed')
     """
     shared = {name + _SUFFIX: None for name in partitioning_axis_names}
-    lifted = transforms.vmap(
+    lifted = vmap(
         target,
         variable_axes={**variable_axes, **shared},
         split_rngs=split_rngs,
@@ -475,7 +476,7 @@ def remat(
         >>> model.init_with_output(jax.random.key(0), jnp.ones(2), True)[0].shape
         (3,)
     """
-    return transforms.remat(
+    return lifted_remat(
         target,
         variables=variables,
         rngs=rngs,
