@@ -12,10 +12,20 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from types import GenericAlias
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import numpy as np
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    get_abstract_mesh,
+    reshard,
+)
 
 from .errors import PartitioningUnspecifiedError
 
@@ -24,6 +34,7 @@ __all__ = [
     "AxisMetadata",
     "Partitioned",
     "add_axis",
+    "constrained",
     "get_partition_spec",
     "get_sharding",
     "map_axis_meta",
@@ -37,6 +48,7 @@ PARTITION_NAME = "partition_name"
 """The key of `metadata_params` under which `Partitioned` finds the new axis' name."""
 
 B = TypeVar("B", bound="AxisMetadata")
+P = TypeVar("P", bound="Partitioned")
 
 
 class AxisMetadata(abc.ABC):
@@ -48,6 +60,9 @@ class AxisMetadata(abc.ABC):
         >>> box.add_axis(0, {nn.PARTITION_NAME: 'layers'}).names
         ('layers', 'rows', None)
     """
+
+    # `AxisMetadata[jax.Array]` says in an annotation what is in the box.
+    __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)
 
     @abc.abstractmethod
     def unbox(self) -> Any:
@@ -78,6 +93,48 @@ class AxisMetadata(abc.ABC):
         """
 
 
+def constrained(
+    value: Any, spec: PartitionSpec, mesh: Mesh | AbstractMesh | None = None
+) -> Any:
+    """A value, laid out over a mesh.
+
+    Args:
+        value: an array, or a leaf of another kind, which has no layout.
+        spec: the mesh axes that it is split over.
+        mesh: the mesh; the one of `jax.set_mesh` if it is not given.
+
+    Returns:
+        The value with that sharding, or as it is where there is no mesh.
+    """
+    where: Any = mesh
+    if where is None:
+        where = get_abstract_mesh()
+        if where.empty:
+            return value
+    if not isinstance(value, jax.Array | np.ndarray):
+        return value
+    sharding = spec if mesh is None else NamedSharding(where, spec)
+    if all(kind == AxisType.Explicit for kind in where.axis_types):
+        return reshard(value, sharding)
+    if mesh is None and not isinstance(value, jax.core.Tracer):
+        # The devices of `jax.set_mesh` are known to compiled code only.
+        return _constrained_by_jit(value, sharding)
+    return jax.lax.with_sharding_constraint(value, sharding)
+
+
+_constrained_by_jit = jax.jit(jax.lax.with_sharding_constraint, static_argnums=1)
+
+
+def _is_static(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field is marked as metadata, in JAX's way or that of `flax.struct`."""
+    marks = field.metadata
+    return bool(marks.get("static")) or marks.get("pytree_node") is False
+
+
+_STATIC = {"static": True}
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=("value",),
@@ -91,8 +148,12 @@ class Partitioned(AxisMetadata):
         value: an array.
         names: one entry per dimension: the name of a mesh axis, a tuple of names, or
             None for a dimension that is not split.
-        mesh: if given, the value is constrained to this sharding whenever it is
-            taken out of the box.
+        mesh: the value is constrained to this sharding over it whenever it is taken
+            out of the box; the mesh of `jax.set_mesh` if it is not given.
+
+    A subclass is a dataclass and a pytree node by itself. Its further fields are
+    children of the node, unless `dataclasses.field(metadata={'static': True})` (or
+    `flax.struct.field(pytree_node=False)`) marks them as metadata.
 
     Example:
         >>> import linen_lift as nn, jax, jax.numpy as jnp
@@ -102,17 +163,40 @@ class Partitioned(AxisMetadata):
     """
 
     value: Any
-    names: tuple[Any, ...]
-    mesh: Mesh | None = None
+    names: tuple[Any, ...] = dataclasses.field(metadata=_STATIC)
+    mesh: Mesh | None = dataclasses.field(default=None, metadata=_STATIC)
 
-    def unbox(self) -> Any:
-        """The value, constrained to its sharding if the box has a mesh."""
-        if self.mesh is None:
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "value" not in getattr(cls, "__dataclass_fields__", {}):
+            return  # `Partitioned` itself
+        dataclasses.dataclass(frozen=True)(cls)
+        fields = {f.name: _is_static(f) for f in dataclasses.fields(cls) if f.init}
+        jax.tree_util.register_dataclass(
+            cls,
+            [name for name, static in fields.items() if not static],
+            [name for name, static in fields.items() if static],
+        )
+
+    def unbox(self, apply_constraint: bool = True) -> Any:
+        """The value, constrained to its sharding where there is a mesh.
+
+        Args:
+            apply_constraint: whether to constrain it.
+        """
+        if not apply_constraint:
             return self.value
-        sharding = NamedSharding(self.mesh, self.get_partition_spec())
-        return jax.lax.with_sharding_constraint(self.value, sharding)
+        return constrained(self.value, self.get_partition_spec(), self.mesh)
 
-    def replace_boxed(self, value: Any) -> Partitioned:
+    def replace(self: P, **updates: Any) -> P:
+        """A box with other values for some fields.
+
+        Args:
+            **updates: the values.
+        """
+        return dataclasses.replace(self, **updates)
+
+    def replace_boxed(self: P, value: Any) -> P:
         """A box with the same names around `value`."""
         return dataclasses.replace(self, value=value)
 
@@ -121,7 +205,7 @@ class Partitioned(AxisMetadata):
             raise PartitioningUnspecifiedError(self)
         return params[PARTITION_NAME]
 
-    def add_axis(self, index: int, params: Mapping[Any, Any]) -> Partitioned:
+    def add_axis(self: P, index: int, params: Mapping[Any, Any]) -> P:
         """The box with one more name.
 
         Args:
@@ -139,7 +223,7 @@ class Partitioned(AxisMetadata):
         names.insert(index, name)
         return dataclasses.replace(self, names=tuple(names))
 
-    def remove_axis(self, index: int, params: Mapping[Any, Any]) -> Partitioned:
+    def remove_axis(self: P, index: int, params: Mapping[Any, Any]) -> P:
         """The box with one name less.
 
         Args:
@@ -178,12 +262,12 @@ class Partitioned(AxisMetadata):
 
 
 def with_partitioning(
-    init_fn: Callable[..., Any], names: tuple[Any, ...], mesh: Mesh | None = None
+    fn: Callable[..., Any], names: tuple[Any, ...], mesh: Mesh | None = None
 ) -> Callable[..., Partitioned]:
     """Makes an initializer put its result into a `Partitioned` box.
 
     Args:
-        init_fn: an initializer.
+        fn: an initializer.
         names: a mesh axis per dimension of what it makes.
         mesh: see `Partitioned`.
 
@@ -197,9 +281,9 @@ def with_partitioning(
         ('rows', None)
     """
 
-    @functools.wraps(init_fn)
+    @functools.wraps(fn)
     def boxed_init(*args: Any, **kwargs: Any) -> Partitioned:
-        return Partitioned(init_fn(*args, **kwargs), names, mesh)
+        return Partitioned(fn(*args, **kwargs), names, mesh)
 
     return boxed_init
 
@@ -368,8 +452,11 @@ def get_sharding(tree: Any, mesh: Mesh) -> Any:
         >>> nn.get_sharding({'w': np.ones(2)}, mesh)['w'].mesh == mesh
         True
     """
-    return jax.tree.map(
-        lambda spec: NamedSharding(mesh, spec),
-        get_partition_spec(tree),
-        is_leaf=lambda x: isinstance(x, PartitionSpec),
-    )
+
+    def sharding(x: Any) -> Any:
+        if hasattr(x, "get_sharding"):
+            return x.get_sharding(mesh)
+        spec = get_partition_spec(x)
+        return None if spec is None else NamedSharding(mesh, spec)
+
+    return jax.tree.map(sharding, tree, is_leaf=_is_box)

@@ -4,28 +4,75 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-__all__ = ["promoted"]
+__all__ = ["canonicalize_dtype", "promote_dtype"]
 
 
-def promoted(*arrays: Any, dtype: Any = None) -> tuple[Any, ...]:
-    """Arrays of one floating or complex type.
+def canonicalize_dtype(*args: Any, dtype: Any = None, inexact: bool = True) -> Any:
+    """The type that a layer computes in, given its arrays.
 
     Args:
-        *arrays: arrays, or None.
-        dtype: the type; None for the one that the arrays promote to.
+        *args: arrays or numbers; None is left out.
+        dtype: the type, if it is chosen already; None for the one that `args` promote
+            to.
+        inexact: whether it must be a floating or complex type: one that is found is
+            promoted with float32, one that is given must be.
+
+    Returns:
+        The type.
+
+    Raises:
+        ValueError: if `dtype` is given and not inexact, although it must be.
+
+    Example:
+        >>> import linen_lift as nn, jax.numpy as jnp
+        >>> nn.dtypes.canonicalize_dtype(jnp.ones(3, int)).name
+        'float32'
+    """
+    if dtype is None:
+        # Types alone would forget which of them are weak.
+        found = jnp.result_type(*[jnp.asarray(x) for x in args if x is not None])
+        if inexact and not jnp.issubdtype(found, jnp.inexact):
+            found = jnp.promote_types(found, jnp.float32)
+        return found
+    if inexact and not jnp.issubdtype(dtype, jnp.inexact):
+        raise ValueError(
+            f"The type to compute in must be floating or complex; found {dtype}."
+        )
+    return jnp.dtype(dtype)
+
+
+def promote_dtype(*args: Any, dtype: Any = None, inexact: bool = True) -> list[Any]:
+    """Arrays of one type.
+
+    Args:
+        *args: arrays or numbers, or None, which stays None.
+        dtype: the type; None for the one that `args` promote to.
+        inexact: whether it must be a floating or complex type.
 
     Returns:
         The arrays in that type; an array that has it already is returned as it is.
+
+    Raises:
+        ValueError: if `dtype` is given and not inexact, although it must be.
+
+    Example:
+        >>> import linen_lift as nn, jax.numpy as jnp
+        >>> x, bias = nn.promote_dtype(jnp.ones(3, jnp.bfloat16), jnp.ones(3))
+        >>> x.dtype.name, bias.dtype.name
+        ('float32', 'float32')
     """
+    arrays = [
+        x if x is None or isinstance(x, jax.Array) else jnp.asarray(x) for x in args
+    ]
     if dtype is None:
+        # Almost always all have one type, which is then found without asking JAX.
         types = {x.dtype for x in arrays if x is not None}
-        dtype = types.pop() if len(types) == 1 else jnp.result_type(*types)
-        if not jnp.issubdtype(dtype, jnp.inexact):
-            dtype = jnp.promote_types(dtype, jnp.float32)
+        dtype = types.pop() if len(types) == 1 else None
+        if dtype is None or (inexact and not jnp.issubdtype(dtype, jnp.inexact)):
+            dtype = canonicalize_dtype(*arrays, inexact=inexact)
     else:
-        dtype = jnp.dtype(dtype)
-    return tuple(
-        x if x is None or x.dtype == dtype else x.astype(dtype) for x in arrays
-    )
+        dtype = canonicalize_dtype(dtype=dtype, inexact=inexact)
+    return [x if x is None or x.dtype == dtype else x.astype(dtype) for x in arrays]

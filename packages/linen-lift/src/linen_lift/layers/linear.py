@@ -1,7 +1,8 @@
-"""Layers that multiply with a kernel: `Dense`, `Conv`, `Embed`."""
+"""Layers that multiply with a kernel: `Dense`, `DenseGeneral`, `Einsum`, `Embed`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,15 +11,25 @@ import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 
-from ..module import Module, compact
-from .dtypes import promoted
+from ..metadata import AxisMetadata
+from ..module import Module, compact, merge_param
+from .dtypes import promote_dtype
 
-__all__ = ["Conv", "Dense", "Embed"]
+__all__ = ["Dense", "DenseGeneral", "Einsum", "Embed", "default_kernel_init"]
 
 Initializer = Callable[..., Any]
+Promotion = Callable[..., Any]
 
-_default_kernel_init = initializers.lecun_normal()
-_default_embed_init = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
+default_kernel_init = initializers.lecun_normal()
+default_embed_init = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
+
+
+def _product(layer: Any) -> Callable[..., jax.Array]:
+    """The `dot_general` that a layer was given, or JAX's."""
+    if layer.dot_general_cls is not None:
+        chosen: Callable[..., jax.Array] = layer.dot_general_cls()
+        return chosen
+    return layer.dot_general or lax.dot_general
 
 
 class Dense(Module):
@@ -32,6 +43,10 @@ class Dense(Module):
         precision: see `jax.lax.Precision`.
         kernel_init: makes the kernel, of shape `(in, features)`.
         bias_init: makes the bias, of shape `(features,)`.
+        promote_dtype: used in place of `promote_dtype`: a function `(inputs, kernel,
+            bias, dtype=...)` of arrays of one type.
+        dot_general: used in place of `jax.lax.dot_general`.
+        dot_general_cls: called for such a function, often a module with state.
 
     Example:
         >>> import linen_lift as nn, jax, jax.numpy as jnp
@@ -45,8 +60,11 @@ class Dense(Module):
     dtype: Any = None
     param_dtype: Any = jnp.float32
     precision: Any = None
-    kernel_init: Initializer = _default_kernel_init
+    kernel_init: Initializer = default_kernel_init
     bias_init: Initializer = initializers.zeros
+    promote_dtype: Promotion = promote_dtype
+    dot_general: Callable[..., Any] | None = None
+    dot_general_cls: Any = None
 
     @compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
@@ -66,169 +84,243 @@ class Dense(Module):
             bias = self.param(
                 "bias", self.bias_init, (self.features,), self.param_dtype
             )
-        inputs, kernel, bias = promoted(inputs, kernel, bias, dtype=self.dtype)
-        dimensions = (((inputs.ndim - 1,), (0,)), ((), ()))
-        out = lax.dot_general(
+        inputs, kernel, bias = self.promote_dtype(
+            inputs, kernel, bias, dtype=self.dtype
+        )
+        out = _product(self)(
             inputs,
             kernel,
-            dimensions,
+            (((inputs.ndim - 1,), (0,)), ((), ())),
             precision=self.precision,
-            preferred_element_type=inputs.dtype,  # as in `inputs @ kernel`
         )
         return out if bias is None else out + bias
 
 
-def _per_axis(value: Any, count: int, name: str) -> tuple[int, ...]:
-    if value is None:
-        value = 1
-    if isinstance(value, int):
-        return (value,) * count
-    if len(value) != count:
-        raise ValueError(
-            f"Conv needs one {name} per axis of kernel_size ({count}); found {value!r}."
-        )
-    return tuple(value)
+def _tuple(value: int | Sequence[int]) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else tuple(value)
 
 
-class Conv(Module):
-    """A convolution over the axes before the last one.
+def _reshaped(init: Initializer, flat: tuple[int, ...]) -> Initializer:
+    """An initializer that makes an array of the shape `flat` and reshapes it.
+
+    Initializers count the axes of a kernel, so it must be made as the matrix that it
+    stands for.
+    """
+
+    def make(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> Any:
+        made = init(key, flat, dtype)
+        if isinstance(made, AxisMetadata):
+            return made.replace_boxed(jnp.reshape(made.unbox(), shape))
+        return jnp.reshape(made, shape)
+
+    return make
+
+
+class DenseGeneral(Module):
+    """A linear map of several axes at once, to one or more new ones at the end.
 
     Args:
-        features: the number of output channels.
-        kernel_size: the size of the kernel along each spatial axis.
-        strides: an integer, or one per spatial axis.
-        padding: 'SAME', 'VALID', 'CIRCULAR' (wraps around), 'CAUSAL' (one axis, looks
-            back only), an integer, or an integer or a pair of them per axis.
-        input_dilation: see `jax.lax.conv_general_dilated`.
-        kernel_dilation: see `jax.lax.conv_general_dilated`.
-        feature_group_count: see `jax.lax.conv_general_dilated`.
+        features: the sizes of the new axes.
+        axis: the axes to map, which are summed over; the kernel has them in the order
+            of the input.
+        batch_dims: leading axes, from 0 on, that have a kernel per entry.
         use_bias: whether to add a bias.
-        mask: multiplied with the kernel, if given.
         dtype: the type to compute in; None for that of input and parameters.
         param_dtype: the type of the parameters.
+        kernel_init: makes the kernel, as a matrix whose rows are the mapped axes (with
+            `batch_dims` before them) and whose columns are the new ones.
+        bias_init: makes the bias, as a vector.
         precision: see `jax.lax.Precision`.
-        kernel_init: makes the kernel, of shape `(*kernel_size, in / groups, features)`.
-        bias_init: makes the bias, of shape `(features,)`.
+        promote_dtype: see `Dense`.
+        dot_general: used in place of `jax.lax.dot_general`.
+        dot_general_cls: called for such a function, often a module with state.
 
     Example:
         >>> import linen_lift as nn, jax, jax.numpy as jnp
-        >>> image, conv = jnp.ones((1, 8, 8, 3)), nn.Conv(16, (3, 3), strides=2)
-        >>> conv.init_with_output(jax.random.key(0), image)[0].shape
-        (1, 4, 4, 16)
+        >>> heads = nn.DenseGeneral((4, 8), axis=(-2, -1))
+        >>> out, variables = heads.init_with_output(
+        ...     jax.random.key(0), jnp.ones((2, 3, 5)))
+        >>> out.shape, variables['params']['kernel'].shape
+        ((2, 4, 8), (3, 5, 4, 8))
     """
 
-    features: int
-    kernel_size: Sequence[int]
-    strides: int | Sequence[int] | None = 1
-    padding: Any = "SAME"
-    input_dilation: int | Sequence[int] | None = 1
-    kernel_dilation: int | Sequence[int] | None = 1
-    feature_group_count: int = 1
+    features: int | Sequence[int]
+    axis: int | Sequence[int] = -1
+    batch_dims: Sequence[int] = ()
     use_bias: bool = True
-    mask: Any = None
     dtype: Any = None
     param_dtype: Any = jnp.float32
-    precision: Any = None
-    kernel_init: Initializer = _default_kernel_init
+    kernel_init: Initializer = default_kernel_init
     bias_init: Initializer = initializers.zeros
+    precision: Any = None
+    promote_dtype: Promotion = promote_dtype
+    dot_general: Callable[..., Any] | None = None
+    dot_general_cls: Any = None
 
     @compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Convolves.
+        """Maps the axes.
 
         Args:
-            inputs: an array of shape `(*batch, *spatial, in)`, with any number of
-                batch axes, none included.
+            inputs: an array.
 
         Returns:
-            An array of shape `(*batch, *spatial, features)`.
+            An array with the axes of `inputs` that are not mapped (`batch_dims` first),
+            then the new ones.
+
+        Raises:
+            ValueError: if `batch_dims` are not the first axes.
         """
-        if isinstance(self.kernel_size, int):
-            raise TypeError(
-                "kernel_size needs one integer per spatial axis, such as (3, 3); found "
-                f"{self.kernel_size!r}."
-            )
         inputs = jnp.asarray(inputs)
-        size = tuple(self.kernel_size)
-        rank = len(size)
-        strides = _per_axis(self.strides, rank, "stride")
-        input_dilation = _per_axis(self.input_dilation, rank, "input_dilation")
-        kernel_dilation = _per_axis(self.kernel_dilation, rank, "kernel_dilation")
-        channels = inputs.shape[-1]
-        if channels % self.feature_group_count:
+        features = _tuple(self.features)
+        axes = tuple(sorted(a % inputs.ndim for a in _tuple(self.axis)))
+        batch = tuple(sorted(a % inputs.ndim for a in _tuple(self.batch_dims)))
+        if set(batch) != set(range(len(batch))):
             raise ValueError(
-                f"The {channels} input channels cannot be split into "
-                f"feature_group_count={self.feature_group_count} groups."
+                "batch_dims must be the first axes, counted from 0, such as (0, 1); "
+                f"found {tuple(self.batch_dims)}."
             )
-        shape = (*size, channels // self.feature_group_count, self.features)
-        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        if self.mask is not None:
-            if self.mask.shape != shape:
-                raise ValueError(
-                    f"The mask must have the kernel's shape {shape}; found "
-                    f"{self.mask.shape}."
-                )
-            kernel = kernel * self.mask
+        sizes = [tuple(inputs.shape[a] for a in some) for some in (batch, axes)]
+        shape = (*sizes[0], *sizes[1], *features)
+        groups, rows, columns = map(math.prod, (*sizes, features))
+        kernel = self.param(
+            "kernel",
+            _reshaped(self.kernel_init, (groups * rows, columns)),
+            shape,
+            self.param_dtype,
+        )
         bias = None
         if self.use_bias:
             bias = self.param(
-                "bias", self.bias_init, (self.features,), self.param_dtype
+                "bias",
+                _reshaped(self.bias_init, (groups * columns,)),
+                (*sizes[0], *features),
+                self.param_dtype,
             )
-
-        batch = inputs.shape[: inputs.ndim - rank - 1]
-        flat = inputs
-        if len(batch) != 1:
-            count = 1
-            for n in batch:
-                count *= n
-            flat = inputs.reshape((count, *inputs.shape[len(batch) :]))
-        flat, padding = self._padded(flat, size, kernel_dilation)
-        flat, kernel, bias = promoted(flat, kernel, bias, dtype=self.dtype)
-        axes = tuple(range(1, rank + 1))
-        out = lax.conv_general_dilated(
-            flat,
+        inputs, kernel, bias = self.promote_dtype(
+            inputs, kernel, bias, dtype=self.dtype
+        )
+        count = len(batch)
+        summed = tuple(range(count, count + len(axes)))
+        out = _product(self)(
+            inputs,
             kernel,
-            strides,
-            padding,
-            lhs_dilation=input_dilation,
-            rhs_dilation=kernel_dilation,
-            dimension_numbers=lax.ConvDimensionNumbers(
-                (0, rank + 1, *axes),
-                (rank + 1, rank, *range(rank)),
-                (0, rank + 1, *axes),
-            ),
-            feature_group_count=self.feature_group_count,
+            ((axes, summed), (batch, tuple(range(count)))),
             precision=self.precision,
         )
-        if bias is not None:
-            out = out + bias
-        return out if len(batch) == 1 else out.reshape((*batch, *out.shape[1:]))
+        if bias is None:
+            return out
+        kept = inputs.ndim - count - len(axes)
+        return out + jnp.reshape(bias, (*sizes[0], *(1,) * kept, *features))
 
-    def _padded(
-        self, flat: jax.Array, size: tuple[int, ...], dilation: tuple[int, ...]
-    ) -> tuple[jax.Array, Any]:
-        padding = self.padding
-        if padding in ("CIRCULAR", "CAUSAL"):
-            reach = [d * (k - 1) for k, d in zip(size, dilation, strict=True)]
-            if padding == "CIRCULAR":
-                widths = [(r // 2, r - r // 2) for r in reach]
-                return jnp.pad(flat, [(0, 0), *widths, (0, 0)], mode="wrap"), "VALID"
-            if len(size) != 1:
-                raise ValueError(
-                    f"CAUSAL padding is for one spatial axis; found kernel_size={size}."
-                )
-            return jnp.pad(flat, [(0, 0), (reach[0], 0), (0, 0)]), "VALID"
-        if isinstance(padding, str):
-            return flat, padding
-        if isinstance(padding, int):
-            padding = (padding,) * len(size)
-        pairs = [(p, p) if isinstance(p, int) else tuple(p) for p in padding]
-        if len(pairs) != len(size):
+
+class Einsum(Module):
+    """An Einstein sum of the input and a kernel.
+
+    Args:
+        shape: the shape of the kernel.
+        einsum_str: the equation, with the input before the kernel, such as
+            `'abc,cd->abd'`; given here or in the call.
+        use_bias: whether to add a bias along the axes that the result has of the
+            kernel.
+        dtype: the type to compute in; None for that of input and parameters.
+        param_dtype: the type of the parameters.
+        precision: see `jax.lax.Precision`.
+        kernel_init: makes the kernel.
+        bias_init: makes the bias.
+        promote_dtype: see `Dense`.
+        preferred_element_type: see `jax.numpy.einsum`.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> layer = nn.Einsum((5, 6, 7), '...c,cde->...de')
+        >>> layer.init_with_output(jax.random.key(0), jnp.ones((3, 5)))[0].shape
+        (3, 6, 7)
+    """
+
+    shape: Sequence[int]
+    einsum_str: str | None = None
+    use_bias: bool = True
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    precision: Any = None
+    kernel_init: Initializer = default_kernel_init
+    bias_init: Initializer = initializers.zeros
+    promote_dtype: Promotion = promote_dtype
+    preferred_element_type: Any = None
+
+    @compact
+    def __call__(self, inputs: jax.Array, einsum_str: str | None = None) -> jax.Array:
+        """Sums.
+
+        Args:
+            inputs: an array.
+            einsum_str: the equation, if the layer has none.
+
+        Returns:
+            The sum, with the bias.
+
+        Raises:
+            ValueError: if the equation is not one of two operands with `->`, or the
+                subscripts of the kernel do not fit its shape.
+        """
+        equation = merge_param("einsum_str", self.einsum_str, einsum_str)
+        equation = equation.replace(" ", "")
+        operands, arrow, result = equation.partition("->")
+        if not arrow or operands.count(",") != 1:
             raise ValueError(
-                f"padding needs one entry per axis of kernel_size={size}; found "
-                f"{self.padding!r}."
+                "Einsum needs an equation of two operands, the input and the kernel, "
+                f"and their result, such as 'ab,bc->ac'; found {equation!r}."
             )
-        return flat, pairs
+        shape = tuple(self.shape)
+        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
+        bias = None
+        if self.use_bias:
+            subscripts = operands.split(",")[1]
+            sizes = _sizes(subscripts, shape, jnp.ndim(inputs), operands, result)
+            spread = tuple(size or 1 for size in sizes)
+            bias = self.param(
+                "bias",
+                self.bias_init,
+                tuple(size for size in sizes if size is not None),
+                self.param_dtype,
+            )
+        inputs, kernel, bias = self.promote_dtype(
+            inputs, kernel, bias, dtype=self.dtype
+        )
+        out = jnp.einsum(
+            equation,
+            inputs,
+            kernel,
+            precision=self.precision,
+            preferred_element_type=self.preferred_element_type,
+        )
+        return out if bias is None else out + bias.reshape(spread)
+
+
+def _sizes(
+    subscripts: str, shape: tuple[int, ...], ndim: int, operands: str, result: str
+) -> list[int | None]:
+    """The size of each axis of the result that is one of the kernel, else None."""
+    inputs = operands.split(",")[0]
+    # What an ellipsis stands for is aligned at its end.
+    hidden = len(shape) - len(subscripts.replace("...", ""))
+    others = ndim - len(inputs.replace("...", ""))
+    if hidden < 0 or ("..." not in subscripts and hidden):
+        raise ValueError(
+            f"The subscripts {subscripts!r} of the kernel do not fit its shape {shape}."
+        )
+    letters = [*subscripts.replace("...", "\0" * hidden)]
+    by_letter = dict(zip(letters, shape, strict=True))
+    ellipsis: list[int | None] = [None] * max(
+        others if "..." in inputs else 0, hidden if "..." in subscripts else 0
+    )
+    if hidden and "..." in subscripts:
+        start = subscripts.index("...")
+        ellipsis[len(ellipsis) - hidden :] = shape[start : start + hidden]
+    before, dots, after = result.partition("...")
+    axes: list[int | None] = [by_letter.get(letter) for letter in before]
+    return [*axes, *(ellipsis if dots else []), *map(by_letter.get, after)]
 
 
 class Embed(Module):
@@ -240,6 +332,7 @@ class Embed(Module):
         dtype: the type of the result; None for that of the table.
         param_dtype: the type of the table.
         embedding_init: makes the table, of shape `(num_embeddings, features)`.
+        promote_dtype: see `Dense`; for a lookup it is called with `inexact=False`.
 
     Example:
         >>> import linen_lift as nn, jax, jax.numpy as jnp
@@ -253,7 +346,8 @@ class Embed(Module):
     features: int
     dtype: Any = None
     param_dtype: Any = jnp.float32
-    embedding_init: Initializer = _default_embed_init
+    embedding_init: Initializer = default_embed_init
+    promote_dtype: Promotion = promote_dtype
 
     def setup(self) -> None:
         self.embedding = self.param(
@@ -273,14 +367,17 @@ class Embed(Module):
             An array of shape `(*inputs.shape, features)`.
 
         Raises:
-            TypeError: if `inputs` are no integers.
+            ValueError: if `inputs` are no integers.
         """
         inputs = jnp.asarray(inputs)
         if not jnp.issubdtype(inputs.dtype, jnp.integer):
-            raise TypeError(
+            raise ValueError(
                 f"Embed looks vectors up by integers; found dtype {inputs.dtype}."
             )
-        (table,) = promoted(self.embedding, dtype=self.dtype)
+        (table,) = self.promote_dtype(self.embedding, dtype=self.dtype, inexact=False)
+        if self.num_embeddings == 1:
+            # Any index means the one vector, also those that are out of range.
+            return jnp.broadcast_to(table, (*inputs.shape, self.features))
         found: jax.Array = jnp.take(table, inputs, axis=0)
         return found
 
@@ -293,5 +390,5 @@ class Embed(Module):
         Returns:
             An array of shape `(..., num_embeddings)`.
         """
-        query, table = promoted(jnp.asarray(query), self.embedding, dtype=self.dtype)
+        query, table = self.promote_dtype(query, self.embedding, dtype=self.dtype)
         return jnp.dot(query, table.T)

@@ -1,4 +1,4 @@
-"""`BatchNorm` and `LayerNorm`."""
+"""Layers that normalize their input: `BatchNorm`, `LayerNorm` and their kin."""
 
 from __future__ import annotations
 
@@ -10,58 +10,74 @@ import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 
-from ..module import Module, compact, merge_param
+from ..module import Module, compact, merge_param, nowrap
 
-__all__ = ["BatchNorm", "LayerNorm"]
+__all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
 
 Initializer = Callable[..., Any]
 Axes = int | Sequence[int]
 
 
-def _canonical(axes: Axes, ndim: int) -> tuple[int, ...]:
-    given = (axes,) if isinstance(axes, int) else tuple(axes)
-    return tuple(sorted(a % ndim for a in given))
-
-
-def _moments(
-    x: jax.Array,
-    axes: tuple[int, ...],
-    axis_name: Any,
-    axis_index_groups: Any,
-    mask: Any,
-    fast: bool,
-) -> tuple[jax.Array, jax.Array]:
-    """Mean and variance over `axes` (kept with size 1), and over a named axis."""
-
-    def over_devices(*values: jax.Array) -> Any:
-        if axis_name is None:
-            return values
-        # One collective for all of them.
-        stacked = jnp.stack(values)
-        summed = lax.pmean(stacked, axis_name, axis_index_groups=axis_index_groups)
-        return tuple(summed)
-
-    mean = jnp.mean(x, axes, keepdims=True, where=mask)
-    if fast:
-        mean, square = over_devices(
-            mean, jnp.mean(_square(x), axes, keepdims=True, where=mask)
-        )
-        # Rounding can make the difference negative, which a square root would not bear.
-        return mean, jnp.maximum(0.0, square - _square(mean))
-    (mean,) = over_devices(mean)
-    var = jnp.mean(_square(x - mean), axes, keepdims=True, where=mask)
-    (var,) = over_devices(var)
-    return mean, var
+def canonical_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
+    """Axes as sorted numbers from 0 on, each once."""
+    given = (axes,) if isinstance(axes, int) else axes
+    return tuple(sorted({a % ndim for a in given}))
 
 
 def _square(x: jax.Array) -> jax.Array:
     return lax.real(x) ** 2 + lax.imag(x) ** 2 if jnp.iscomplexobj(x) else lax.square(x)
 
 
+def _moments(
+    layer: Any,
+    x: jax.Array,
+    axes: tuple[int, ...],
+    mask: Any,
+    centered: bool = True,
+    across: bool = True,
+) -> tuple[Any, jax.Array]:
+    """Mean and variance over `axes` (kept with size 1), and over a named axis.
+
+    Args:
+        layer: has the options of statistics.
+        x: the input.
+        axes: the axes to take statistics over.
+        mask: what to take statistics of, or None.
+        centered: whether the mean is computed and taken off; else it is None.
+        across: whether the layer's named axis is there.
+
+    Returns:
+        The mean and the variance.
+    """
+    dtype = x.dtype if layer.dtype is None else layer.dtype
+    if layer.force_float32_reductions:
+        dtype = jnp.promote_types(dtype, jnp.float32)
+    x = x if x.dtype == dtype else x.astype(dtype)
+    mask = None if mask is None else jnp.asarray(mask, bool)
+
+    def mean(*values: jax.Array) -> Any:
+        means = [jnp.mean(v, axes, keepdims=True, where=mask) for v in values]
+        if layer.axis_name is None or not across:
+            return means
+        groups = layer.axis_index_groups
+        # One collective for all of them.
+        stacked = jnp.stack(means)
+        return list(lax.pmean(stacked, layer.axis_name, axis_index_groups=groups))
+
+    if not centered:
+        return None, mean(_square(x))[0]
+    if layer.use_fast_variance:
+        center, square = mean(x, _square(x))
+        # Rounding can make the difference negative, which a square root would not bear.
+        return center, jnp.maximum(0.0, square - _square(center))
+    (center,) = mean(x)
+    return center, mean(_square(x - center))[0]
+
+
 def _scaled(
     layer: Any,
     x: jax.Array,
-    mean: jax.Array,
+    mean: jax.Array | None,
     var: jax.Array,
     feature_axes: tuple[int, ...],
 ) -> jax.Array:
@@ -76,22 +92,17 @@ def _scaled(
         scale = layer.param("scale", layer.scale_init, shape, layer.param_dtype)
         dtypes.append(scale.dtype)
         multiplier = multiplier * (scale if trailing else scale.reshape(spread))
-    y = (x - mean) * multiplier
-    if layer.use_bias:
+    y = (x if mean is None else x - mean) * multiplier
+    if getattr(layer, "use_bias", False):
         bias = layer.param("bias", layer.bias_init, shape, layer.param_dtype)
         dtypes.append(bias.dtype)
         y = y + (bias if trailing else bias.reshape(spread))
     dtype = layer.dtype
     if dtype is None:
         dtype = dtypes[0] if len(set(dtypes)) == 1 else jnp.result_type(*dtypes)
+        if not jnp.issubdtype(dtype, jnp.inexact):
+            dtype = jnp.promote_types(dtype, jnp.float32)
     return y if y.dtype == dtype else y.astype(dtype)
-
-
-def _for_statistics(x: jax.Array, force_float32: bool) -> jax.Array:
-    if not force_float32:
-        return x
-    dtype = jnp.promote_types(x.dtype, jnp.float32)
-    return x if x.dtype == dtype else x.astype(dtype)
 
 
 class LayerNorm(Module):
@@ -148,16 +159,236 @@ class LayerNorm(Module):
             An array of the shape of `x`.
         """
         x = jnp.asarray(x)
-        axes = _canonical(self.reduction_axes, x.ndim)
-        mean, var = _moments(
-            _for_statistics(x, self.force_float32_reductions),
-            axes,
-            self.axis_name,
-            self.axis_index_groups,
-            mask,
-            self.use_fast_variance,
-        )
-        features = _canonical(self.feature_axes, x.ndim)
+        axes = canonical_axes(self.reduction_axes, x.ndim)
+        mean, var = _moments(self, x, axes, mask)
+        features = canonical_axes(self.feature_axes, x.ndim)
+        return _scaled(self, x, mean, var, features)
+
+
+class RMSNorm(Module):
+    """Divides each example by the root mean square of its last axis, or others.
+
+    Like `LayerNorm` without a mean and a bias (Zhang and Sennrich, 2019).
+
+    Args:
+        epsilon: added to the mean square.
+        dtype: the type of the result; None for that of input and parameters.
+        param_dtype: the type of the scale.
+        use_scale: whether to multiply with a scale.
+        scale_init: makes the scale.
+        reduction_axes: the axes to take the mean over.
+        feature_axes: the axes of the scale.
+        axis_name: a mapped axis to take the mean over as well.
+        axis_index_groups: see `jax.lax.pmean`.
+        use_fast_variance: makes no difference here; for code that sets it for any
+            layer.
+        force_float32_reductions: whether the mean is at least 32-bit.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> x = jnp.array([[3.0, 3.0, 0.0, 0.0]])
+        >>> out, _ = nn.RMSNorm().init_with_output(jax.random.key(0), x)
+        >>> out.round(3).tolist()
+        [[1.4140000343322754, 1.4140000343322754, 0.0, 0.0]]
+    """
+
+    epsilon: float = 1e-6
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    use_scale: bool = True
+    scale_init: Initializer = initializers.ones
+    reduction_axes: Axes = -1
+    feature_axes: Axes = -1
+    axis_name: Any = None
+    axis_index_groups: Any = None
+    use_fast_variance: bool = True
+    force_float32_reductions: bool = True
+
+    @compact
+    def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
+        """Normalizes.
+
+        Args:
+            x: an array.
+            mask: an array of booleans that broadcasts to `x`: what to take the mean
+                of.
+
+        Returns:
+            An array of the shape of `x`.
+        """
+        x = jnp.asarray(x)
+        axes = canonical_axes(self.reduction_axes, x.ndim)
+        mean, square = _moments(self, x, axes, mask, centered=False)
+        features = canonical_axes(self.feature_axes, x.ndim)
+        return _scaled(self, x, mean, square, features)
+
+
+class GroupNorm(Module):
+    """Normalizes each example over groups of channels and all places (Wu and He, 2018).
+
+    Args:
+        num_groups: the number of groups that the last axis is split into.
+        group_size: the number of channels in a group; give it with `num_groups=None`.
+        epsilon: added to the variance.
+        dtype: the type of the result; None for that of input and parameters.
+        param_dtype: the type of the parameters.
+        use_bias: whether to add a bias.
+        use_scale: whether to multiply with a scale.
+        bias_init: makes the bias.
+        scale_init: makes the scale.
+        reduction_axes: the axes to take statistics over, the last one among them; all
+            but the first if they are not given.
+        axis_name: a mapped axis to take statistics over as well.
+        axis_index_groups: see `jax.lax.pmean`.
+        use_fast_variance: whether to take the mean of squares minus the square of the
+            mean: one pass, less exact.
+        force_float32_reductions: whether statistics are at least 32-bit.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> x = jnp.array([[1.0, 3.0, 10.0, 30.0]])
+        >>> out, _ = nn.GroupNorm(2).init_with_output(jax.random.key(0), x)
+        >>> out.round(3).tolist()
+        [[-1.0, 1.0, -1.0, 1.0]]
+    """
+
+    num_groups: int | None = 32
+    group_size: int | None = None
+    epsilon: float = 1e-6
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    use_bias: bool = True
+    use_scale: bool = True
+    bias_init: Initializer = initializers.zeros
+    scale_init: Initializer = initializers.ones
+    reduction_axes: Axes | None = None
+    axis_name: Any = None
+    axis_index_groups: Any = None
+    use_fast_variance: bool = True
+    force_float32_reductions: bool = True
+
+    @compact
+    def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
+        """Normalizes.
+
+        Args:
+            x: an array whose last axis is that of channels.
+            mask: an array of booleans that broadcasts to `x`: what to take statistics
+                of.
+
+        Returns:
+            An array of the shape of `x`.
+
+        Raises:
+            ValueError: if the groups do not divide the channels, or the last axis is
+                not among `reduction_axes`.
+        """
+        x = jnp.asarray(x)
+        last = x.ndim - 1
+        given = self.reduction_axes
+        axes = canonical_axes((*range(1, last), -1) if given is None else given, x.ndim)
+        if last not in axes:
+            raise ValueError(
+                "reduction_axes must have the last axis, that of channels, among them; "
+                f"found {given!r}."
+            )
+        groups = self._groups(x.shape[-1])
+        size = x.shape[-1] // groups
+
+        def grouped(x: jax.Array) -> jax.Array:
+            """With the last axis in two."""
+            return x.reshape((*x.shape[:-1], groups, size))
+
+        if mask is not None:
+            mask = grouped(jnp.broadcast_to(mask, x.shape))
+        within = tuple(a for a in axes if a != last)
+        moments = _moments(self, grouped(x), (*within, x.ndim), mask)
+        mean, var = (jnp.repeat(m[..., 0], size, axis=-1) for m in moments)
+        return _scaled(self, x, mean, var, (last,))
+
+    @nowrap
+    def _groups(self, channels: int) -> int:
+        if (self.num_groups is None) == (self.group_size is None):
+            raise ValueError(
+                "GroupNorm needs one of num_groups and group_size, and None for the "
+                f"other; found {self.num_groups} and {self.group_size}."
+            )
+        groups = self.num_groups
+        if groups is None:
+            size = self.group_size or 0
+            groups = channels // size if size > 0 and channels % size == 0 else 0
+        if groups <= 0 or channels % groups:
+            raise ValueError(
+                f"The {channels} channels cannot be split as num_groups="
+                f"{self.num_groups}, group_size={self.group_size} asks."
+            )
+        return groups
+
+
+class InstanceNorm(Module):
+    """Normalizes each channel of each example over its places (Ulyanov et al., 2017).
+
+    Args:
+        epsilon: added to the variance.
+        dtype: the type of the result; None for that of input and parameters.
+        param_dtype: the type of the parameters.
+        use_bias: whether to add a bias.
+        use_scale: whether to multiply with a scale.
+        bias_init: makes the bias.
+        scale_init: makes the scale.
+        feature_axes: the axes of channels; statistics are taken over all others but
+            the first.
+        axis_name: a mapped axis to take statistics over as well.
+        axis_index_groups: see `jax.lax.pmean`.
+        use_fast_variance: whether to take the mean of squares minus the square of the
+            mean: one pass, less exact.
+        force_float32_reductions: whether statistics are at least 32-bit.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> x = jnp.array([[[1.0, 10.0], [3.0, 30.0]]])
+        >>> out, _ = nn.InstanceNorm().init_with_output(jax.random.key(0), x)
+        >>> out.round(3).tolist()
+        [[[-1.0, -1.0], [1.0, 1.0]]]
+    """
+
+    epsilon: float = 1e-6
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    use_bias: bool = True
+    use_scale: bool = True
+    bias_init: Initializer = initializers.zeros
+    scale_init: Initializer = initializers.ones
+    feature_axes: Axes = -1
+    axis_name: Any = None
+    axis_index_groups: Any = None
+    use_fast_variance: bool = True
+    force_float32_reductions: bool = True
+
+    @compact
+    def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
+        """Normalizes.
+
+        Args:
+            x: an array whose first axis is the batch.
+            mask: an array of booleans that broadcasts to `x`: what to take statistics
+                of.
+
+        Returns:
+            An array of the shape of `x`.
+
+        Raises:
+            ValueError: if the first axis is among `feature_axes`.
+        """
+        x = jnp.asarray(x)
+        features = canonical_axes(self.feature_axes, x.ndim)
+        if 0 in features:
+            raise ValueError(
+                "feature_axes cannot have the first axis among them: it is the batch; "
+                f"found {self.feature_axes!r}."
+            )
+        axes = tuple(a for a in range(1, x.ndim) if a not in features)
+        mean, var = _moments(self, x, axes, mask)
         return _scaled(self, x, mean, var, features)
 
 
@@ -232,28 +463,23 @@ class BatchNorm(Module):
             "use_running_average", self.use_running_average, use_running_average
         )
         x = jnp.asarray(x)
-        features = _canonical(self.axis, x.ndim)
+        features = canonical_axes(self.axis, x.ndim)
         axes = tuple(a for a in range(x.ndim) if a not in features)
         shape = tuple(x.shape[a] for a in features)
         spread = tuple(x.shape[a] if a in features else 1 for a in range(x.ndim))
-        dtype = jnp.promote_types(self.param_dtype, jnp.float32)
+        dtype = jnp.float32 if self.force_float32_reductions else self.param_dtype
         ra_mean = self.variable("batch_stats", "mean", jnp.zeros, shape, dtype)
         ra_var = self.variable("batch_stats", "var", jnp.ones, shape, dtype)
         if averaged:
-            mean, var = ra_mean.value.reshape(spread), ra_var.value.reshape(spread)
+            mean = ra_mean.value.reshape(spread)
+            var = ra_var.value.reshape(spread)
         else:
-            mean, var = _moments(
-                _for_statistics(x, self.force_float32_reductions),
-                axes,
-                # While initializing, the named axis need not exist.
-                None if self.is_initializing() else self.axis_name,
-                self.axis_index_groups,
-                mask,
-                self.use_fast_variance,
-            )
-            if not self.is_initializing():
+            # While initializing, the named axis need not exist.
+            ready = not self.is_initializing()
+            mean, var = _moments(self, x, axes, mask, across=ready)
+            if ready:
                 keep = self.momentum
                 for average, new in ((ra_mean, mean), (ra_var, var)):
-                    value = keep * average.value + (1 - keep) * new.reshape(shape)
-                    average.value = value
+                    new = jnp.reshape(new, shape)
+                    average.value = keep * average.value + (1 - keep) * new
         return _scaled(self, x, mean, var, features)

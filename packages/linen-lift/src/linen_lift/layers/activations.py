@@ -1,0 +1,47 @@
+"""Activations that have parameters; the others are those of `jax.nn`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..module import Module, compact
+
+__all__ = ["PReLU"]
+
+
+class PReLU(Module):
+    """A rectified linear unit whose slope below zero is a parameter.
+
+    Args:
+        param_dtype: the type of the slope.
+        negative_slope_init: its first value.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> layer, x = nn.PReLU(negative_slope_init=0.25), jnp.array([-2.0, 2.0])
+        >>> layer.init_with_output(jax.random.key(0), x)[0].tolist()
+        [-0.5, 2.0]
+    """
+
+    param_dtype: Any = jnp.float32
+    negative_slope_init: float = 0.01
+
+    @compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Applies the unit.
+
+        Args:
+            inputs: an array.
+
+        Returns:
+            An array of the shape and type of `inputs`.
+        """
+        inputs = jnp.asarray(inputs)
+        slope = self.param(
+            "negative_slope",
+            lambda _: jnp.asarray(self.negative_slope_init, self.param_dtype),
+        )
+        return jnp.where(inputs >= 0, inputs, slope.astype(inputs.dtype) * inputs)

@@ -1,0 +1,556 @@
+"""Recurrent cells: one step of a recurrence. `RNN` loops over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+
+from ..module import Module, compact, nowrap
+from .convolution import Conv
+from .dtypes import promote_dtype
+from .linear import Dense, Initializer, default_kernel_init
+
+__all__ = [
+    "ConvLSTMCell",
+    "GRUCell",
+    "LSTMCell",
+    "MGUCell",
+    "OptimizedLSTMCell",
+    "RNNCellBase",
+    "SimpleCell",
+]
+
+Pair = tuple[jax.Array, jax.Array]
+
+_default_recurrent_init = initializers.orthogonal()
+
+
+class RNNCellBase(Module):
+    """The base of cells, with what `RNN` must know of one.
+
+    A cell is called with its state and the input of one step, and returns the new state
+    and the output of the step. It defines `initialize_carry`, and `num_feature_axes`
+    where that is not 1.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> class Sum(nn.RNNCellBase):
+        ...     def __call__(self, carry, inputs):
+        ...         return carry + inputs, carry + inputs
+        ...     @nn.nowrap
+        ...     def initialize_carry(self, rng, input_shape):
+        ...         return jnp.zeros(input_shape)
+        >>> nn.RNN(Sum()).apply({}, jnp.ones((3, 1))).tolist()
+        [[1.0], [2.0], [3.0]]
+    """
+
+    @nowrap
+    def initialize_carry(self, rng: jax.Array, input_shape: tuple[int, ...]) -> Any:
+        """The first state.
+
+        Args:
+            rng: a key.
+            input_shape: the shape of the input of one step.
+
+        Returns:
+            The state, a pytree of arrays.
+
+        Raises:
+            TypeError: if the class of the cell does not define it.
+        """
+        raise TypeError(
+            f"{type(self).__name__} must define initialize_carry(self, rng, "
+            "input_shape), which makes the first state."
+        )
+
+    @property
+    def num_feature_axes(self) -> int:
+        """How many of the last axes of an input belong to one step and one example."""
+        return 1
+
+
+def _linear(
+    cell: Any, name: str, features: int, recurrent: bool, bias_init: Any = None
+) -> Dense:
+    """A linear map of the input or of the state; without `bias_init` it has no bias."""
+    return Dense(
+        features,
+        use_bias=bias_init is not None,
+        dtype=cell.dtype,
+        param_dtype=cell.param_dtype,
+        kernel_init=cell.recurrent_kernel_init if recurrent else cell.kernel_init,
+        bias_init=bias_init or initializers.zeros,
+        name=name,
+    )
+
+
+def _first_state(cell: Any, rng: jax.Array, input_shape: tuple[int, ...]) -> jax.Array:
+    shape = (*input_shape[:-1], cell.features)
+    state: jax.Array = cell.carry_init(rng, shape, cell.param_dtype)
+    return state
+
+
+def _first_pair(cell: Any, rng: jax.Array, input_shape: tuple[int, ...]) -> Pair:
+    c_key, h_key = jax.random.split(rng)
+    return (
+        _first_state(cell, c_key, input_shape),
+        _first_state(cell, h_key, input_shape),
+    )
+
+
+class LSTMCell(RNNCellBase):
+    """A long short-term memory cell (Hochreiter and Schmidhuber, 1997).
+
+    With `i`, `f` and `o` gates: `c' = f c + i tanh(g)` and `h' = o tanh(c')`.
+
+    Args:
+        features: the size of the state.
+        gate_fn: the activation of the gates.
+        activation_fn: the activation of the state.
+        kernel_init: makes the kernels for the input.
+        recurrent_kernel_init: makes the kernels for the state.
+        bias_init: makes the biases.
+        dtype: the type to compute in; None for that of input and parameters.
+        param_dtype: the type of the parameters.
+        carry_init: makes the first state.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> cell, x = nn.LSTMCell(4), jnp.ones((2, 3))
+        >>> carry = cell.initialize_carry(jax.random.key(0), x.shape)
+        >>> (carry, out), _ = cell.init_with_output(jax.random.key(1), carry, x)
+        >>> out.shape
+        (2, 4)
+    """
+
+    features: int
+    gate_fn: Callable[..., Any] = jax.nn.sigmoid
+    activation_fn: Callable[..., Any] = jnp.tanh
+    kernel_init: Initializer = default_kernel_init
+    recurrent_kernel_init: Initializer = _default_recurrent_init
+    bias_init: Initializer = initializers.zeros
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    carry_init: Initializer = initializers.zeros
+
+    @compact
+    def __call__(self, carry: Pair, inputs: jax.Array) -> tuple[Pair, jax.Array]:
+        """One step.
+
+        Args:
+            carry: the state `(c, h)`, each of shape `(*batch, features)`.
+            inputs: an array of shape `(*batch, in)`.
+
+        Returns:
+            The new state, and its `h`.
+        """
+        c, h = carry
+        i, f, g, o = self._gates(h, inputs)
+        new_c = self.gate_fn(f) * c + self.gate_fn(i) * self.activation_fn(g)
+        new_h = self.gate_fn(o) * self.activation_fn(new_c)
+        return (new_c, new_h), new_h
+
+    @nowrap
+    def _gates(self, h: jax.Array, inputs: jax.Array) -> list[jax.Array]:
+        """What gates and candidate are the activations of: `i`, `f`, `g`, `o`."""
+        size = h.shape[-1]
+        return [
+            _linear(self, f"i{gate}", size, False)(inputs)
+            # One bias is enough for the sum.
+            + _linear(self, f"h{gate}", size, True, self.bias_init)(h)
+            for gate in "ifgo"
+        ]
+
+    @nowrap
+    def initialize_carry(self, rng: jax.Array, input_shape: tuple[int, ...]) -> Pair:
+        """The first state.
+
+        Args:
+            rng: a key.
+            input_shape: the shape of the input of one step.
+
+        Returns:
+            The pair `(c, h)`.
+        """
+        return _first_pair(self, rng, input_shape)
+
+
+class _Parameters(Module):
+    """The parameters of a `Dense` layer, under the same names."""
+
+    features: int
+    use_bias: bool
+    param_dtype: Any
+    kernel_init: Initializer
+    bias_init: Initializer
+
+    @compact
+    def __call__(self, size: int) -> tuple[jax.Array, jax.Array | None]:
+        shape = (size, self.features)
+        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
+        if not self.use_bias:
+            return kernel, None
+        return kernel, self.param("bias", self.bias_init, shape[1:], self.param_dtype)
+
+
+class OptimizedLSTMCell(LSTMCell):
+    """`LSTMCell` with two large products in a step, in place of eight small ones.
+
+    Options, parameters and results are the same. It is often the faster one for states
+    of up to about two thousand features.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> x, key = jnp.ones((2, 3)), jax.random.key(0)
+        >>> cell, other = nn.OptimizedLSTMCell(4), nn.LSTMCell(4)
+        >>> carry = cell.initialize_carry(key, x.shape)
+        >>> variables = cell.init(key, carry, x)
+        >>> _, a = cell.apply(variables, carry, x)
+        >>> _, b = other.apply(variables, carry, x)
+        >>> bool(jnp.allclose(a, b))
+        True
+    """
+
+    @nowrap
+    def _gates(self, h: jax.Array, inputs: jax.Array) -> list[jax.Array]:
+        size = h.shape[-1]
+
+        def product(x: jax.Array, side: str, use_bias: bool, init: Any) -> jax.Array:
+            parameters = [
+                _Parameters(
+                    size,
+                    use_bias,
+                    self.param_dtype,
+                    init,
+                    self.bias_init,
+                    name=f"{side}{gate}",
+                )(x.shape[-1])
+                for gate in "ifgo"
+            ]
+            kernels, biases = zip(*parameters, strict=True)
+            kernel = jnp.concatenate(kernels, -1)
+            bias = jnp.concatenate(biases, -1) if use_bias else None
+            x, kernel, bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
+            out = jnp.dot(x, kernel)
+            return out if bias is None else out + bias
+
+        from_input = product(inputs, "i", False, self.kernel_init)
+        from_state = product(h, "h", True, self.recurrent_kernel_init)
+        return jnp.split(from_input + from_state, 4, -1)
+
+
+class SimpleCell(RNNCellBase):
+    """The plain recurrence `h' = tanh(W x + U h + b)`.
+
+    Args:
+        features: the size of the state.
+        activation_fn: the activation.
+        kernel_init: makes the kernel for the input.
+        recurrent_kernel_init: makes the kernel for the state.
+        bias_init: makes the bias.
+        dtype: the type to compute in; None for that of input and parameters.
+        param_dtype: the type of the parameters.
+        carry_init: makes the first state.
+        residual: whether the state is added before the activation (Gao and Glowacka,
+            2016).
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> cell, x = nn.SimpleCell(4), jnp.ones((2, 3))
+        >>> carry = cell.initialize_carry(jax.random.key(0), x.shape)
+        >>> (carry, out), _ = cell.init_with_output(jax.random.key(1), carry, x)
+        >>> out.shape
+        (2, 4)
+    """
+
+    features: int
+    activation_fn: Callable[..., Any] = jnp.tanh
+    kernel_init: Initializer = default_kernel_init
+    recurrent_kernel_init: Initializer = _default_recurrent_init
+    bias_init: Initializer = initializers.zeros
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    carry_init: Initializer = initializers.zeros
+    residual: bool = False
+
+    @compact
+    def __call__(self, carry: jax.Array, inputs: jax.Array) -> Pair:
+        """One step.
+
+        Args:
+            carry: the state, of shape `(*batch, features)`.
+            inputs: an array of shape `(*batch, in)`.
+
+        Returns:
+            The new state, twice.
+        """
+        size = carry.shape[-1]
+        total = _linear(self, "i", size, False, self.bias_init)(inputs)
+        total = total + _linear(self, "h", size, True)(carry)
+        if self.residual:
+            total = total + carry
+        state = self.activation_fn(total)
+        return state, state
+
+    @nowrap
+    def initialize_carry(
+        self, rng: jax.Array, input_shape: tuple[int, ...]
+    ) -> jax.Array:
+        """The first state.
+
+        Args:
+            rng: a key.
+            input_shape: the shape of the input of one step.
+
+        Returns:
+            The state.
+        """
+        return _first_state(self, rng, input_shape)
+
+
+class GRUCell(RNNCellBase):
+    """A gated recurrent unit (Cho et al., 2014).
+
+    With gates `r` and `z`: `n = tanh(W x + r (U h))` and `h' = (1 - z) n + z h`.
+
+    Args:
+        features: the size of the state.
+        gate_fn: the activation of the gates.
+        activation_fn: the activation of the candidate.
+        kernel_init: makes the kernels for the input.
+        recurrent_kernel_init: makes the kernels for the state.
+        bias_init: makes the biases.
+        dtype: the type to compute in; None for that of input and parameters.
+        param_dtype: the type of the parameters.
+        carry_init: makes the first state.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> cell, x = nn.GRUCell(4), jnp.ones((2, 3))
+        >>> carry = cell.initialize_carry(jax.random.key(0), x.shape)
+        >>> (carry, out), _ = cell.init_with_output(jax.random.key(1), carry, x)
+        >>> out.shape
+        (2, 4)
+    """
+
+    features: int
+    gate_fn: Callable[..., Any] = jax.nn.sigmoid
+    activation_fn: Callable[..., Any] = jnp.tanh
+    kernel_init: Initializer = default_kernel_init
+    recurrent_kernel_init: Initializer = _default_recurrent_init
+    bias_init: Initializer = initializers.zeros
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    carry_init: Initializer = initializers.zeros
+
+    @compact
+    def __call__(self, carry: jax.Array, inputs: jax.Array) -> Pair:
+        """One step.
+
+        Args:
+            carry: the state `h`, of shape `(*batch, features)`.
+            inputs: an array of shape `(*batch, in)`.
+
+        Returns:
+            The new state, twice.
+        """
+        h, size, bias = carry, carry.shape[-1], self.bias_init
+
+        def gate(name: str) -> jax.Array:
+            total = _linear(self, f"i{name}", size, False, bias)(inputs)
+            out: jax.Array = self.gate_fn(
+                total + _linear(self, f"h{name}", size, True)(h)
+            )
+            return out
+
+        r, z = gate("r"), gate("z")
+        # The candidate needs a bias inside of the reset as well.
+        kept = r * _linear(self, "hn", size, True, bias)(h)
+        n = self.activation_fn(_linear(self, "in", size, False, bias)(inputs) + kept)
+        new_h = (1.0 - z) * n + z * h
+        return new_h, new_h
+
+    @nowrap
+    def initialize_carry(
+        self, rng: jax.Array, input_shape: tuple[int, ...]
+    ) -> jax.Array:
+        """The first state.
+
+        Args:
+            rng: a key.
+            input_shape: the shape of the input of one step.
+
+        Returns:
+            The state.
+        """
+        return _first_state(self, rng, input_shape)
+
+
+class MGUCell(RNNCellBase):
+    """A minimal gated unit (Zhou et al., 2016).
+
+    With one gate `f`: `n = tanh(W x + f (U h))` and `h' = (1 - f) n + f h`.
+
+    Args:
+        features: the size of the state.
+        gate_fn: the activation of the gate.
+        activation_fn: the activation of the candidate.
+        kernel_init: makes the kernels for the input.
+        recurrent_kernel_init: makes the kernels for the state.
+        forget_bias_init: makes the bias of the gate; ones keep gradients from
+            vanishing (Jozefowicz et al., 2015).
+        activation_bias_init: makes the biases of the candidate.
+        dtype: the type to compute in; None for that of input and parameters.
+        param_dtype: the type of the parameters.
+        carry_init: makes the first state.
+        reset_gate: whether the candidate sees the state through the gate.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> cell, x = nn.MGUCell(4), jnp.ones((2, 3))
+        >>> carry = cell.initialize_carry(jax.random.key(0), x.shape)
+        >>> (carry, out), _ = cell.init_with_output(jax.random.key(1), carry, x)
+        >>> out.shape
+        (2, 4)
+    """
+
+    features: int
+    gate_fn: Callable[..., Any] = jax.nn.sigmoid
+    activation_fn: Callable[..., Any] = jnp.tanh
+    kernel_init: Initializer = default_kernel_init
+    recurrent_kernel_init: Initializer = _default_recurrent_init
+    forget_bias_init: Initializer = initializers.ones
+    activation_bias_init: Initializer = initializers.zeros
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    carry_init: Initializer = initializers.zeros
+    reset_gate: bool = True
+
+    @compact
+    def __call__(self, carry: jax.Array, inputs: jax.Array) -> Pair:
+        """One step.
+
+        Args:
+            carry: the state `h`, of shape `(*batch, features)`.
+            inputs: an array of shape `(*batch, in)`.
+
+        Returns:
+            The new state, twice.
+        """
+        h, size, bias = carry, carry.shape[-1], self.activation_bias_init
+        total = _linear(self, "if", size, False, self.forget_bias_init)(inputs)
+        f = self.gate_fn(total + _linear(self, "hf", size, True)(h))
+        # Inside of the gate a bias is not the same as outside.
+        inner = bias if self.reset_gate else None
+        kept = _linear(self, "hn", size, True, inner)(h)
+        if self.reset_gate:
+            kept = kept * f
+        n = self.activation_fn(_linear(self, "in", size, False, bias)(inputs) + kept)
+        new_h = (1.0 - f) * n + f * h
+        return new_h, new_h
+
+    @nowrap
+    def initialize_carry(
+        self, rng: jax.Array, input_shape: tuple[int, ...]
+    ) -> jax.Array:
+        """The first state.
+
+        Args:
+            rng: a key.
+            input_shape: the shape of the input of one step.
+
+        Returns:
+            The state.
+        """
+        return _first_state(self, rng, input_shape)
+
+
+class ConvLSTMCell(RNNCellBase):
+    """A long short-term memory cell with convolutions for products (Shi et al., 2015).
+
+    The forget gate is that of its bias plus one, so that little is forgotten at first
+    (Jozefowicz et al., 2015).
+
+    Args:
+        features: the number of channels of the state.
+        kernel_size: the size of the kernels along each spatial axis.
+        strides: see `Conv`; the state has the size of the input, so both convolutions
+            must keep it.
+        padding: see `Conv`.
+        use_bias: whether the convolutions have a bias.
+        dtype: the type to compute in; None for that of input and parameters.
+        param_dtype: the type of the parameters.
+        carry_init: makes the first state.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> cell, x = nn.ConvLSTMCell(4, (3, 3)), jnp.ones((2, 8, 8, 3))
+        >>> carry = cell.initialize_carry(jax.random.key(0), x.shape)
+        >>> (carry, out), _ = cell.init_with_output(jax.random.key(1), carry, x)
+        >>> out.shape
+        (2, 8, 8, 4)
+    """
+
+    features: int
+    kernel_size: Sequence[int]
+    strides: Sequence[int] | None = None
+    padding: Any = "SAME"
+    use_bias: bool = True
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    carry_init: Initializer = initializers.zeros
+
+    @compact
+    def __call__(self, carry: Pair, inputs: jax.Array) -> tuple[Pair, jax.Array]:
+        """One step.
+
+        Args:
+            carry: the state `(c, h)`, each of shape `(*batch, *spatial, features)`.
+            inputs: an array of shape `(*batch, *spatial, in)`.
+
+        Returns:
+            The new state, and its `h`.
+        """
+        c, h = carry
+
+        def convolved(name: str, x: jax.Array) -> jax.Array:
+            layer = Conv(
+                4 * self.features,
+                self.kernel_size,
+                self.strides,
+                self.padding,
+                use_bias=self.use_bias,
+                dtype=self.dtype,
+                param_dtype=self.param_dtype,
+                name=name,
+            )
+            out: jax.Array = layer(x)
+            return out
+
+        total = convolved("ih", inputs) + convolved("hh", h)
+        i, g, f, o = jnp.split(total, 4, -1)
+        sigmoid = jax.nn.sigmoid
+        new_c = sigmoid(f + 1) * c + sigmoid(i) * jnp.tanh(g)
+        new_h = sigmoid(o) * jnp.tanh(new_c)
+        return (new_c, new_h), new_h
+
+    @nowrap
+    def initialize_carry(self, rng: jax.Array, input_shape: tuple[int, ...]) -> Pair:
+        """The first state.
+
+        Args:
+            rng: a key.
+            input_shape: the shape of the input of one step.
+
+        Returns:
+            The pair `(c, h)`.
+        """
+        return _first_pair(self, rng, input_shape)
+
+    @property
+    def num_feature_axes(self) -> int:
+        return len(self.kernel_size) + 1

@@ -1,0 +1,388 @@
+"""Convolutions: `Conv`, `ConvLocal`, `ConvTranspose`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.nn import initializers
+
+from ..module import Module, compact, nowrap
+from .dtypes import promote_dtype
+from .linear import Initializer, Promotion, default_kernel_init
+
+__all__ = ["Conv", "ConvLocal", "ConvTranspose"]
+
+_WRAPS = {"CIRCULAR": "wrap", "REFLECT": "reflect"}
+
+
+def _per_axis(value: Any, count: int, name: str) -> tuple[int, ...]:
+    if value is None:
+        value = 1
+    if isinstance(value, int):
+        return (value,) * count
+    if len(value) != count:
+        raise ValueError(
+            f"A convolution needs one {name} per axis of kernel_size ({count}); found "
+            f"{value!r}."
+        )
+    return tuple(value)
+
+
+def _pairs(padding: Any, size: tuple[int, ...]) -> Any:
+    """Padding as JAX takes it: a name, or a pair of integers per axis."""
+    if isinstance(padding, str):
+        return padding
+    if isinstance(padding, int):
+        padding = (padding,) * len(size)
+    pairs = [(p, p) if isinstance(p, int) else tuple(p) for p in padding]
+    if len(pairs) != len(size) or any(len(pair) != 2 for pair in pairs):
+        raise ValueError(
+            "padding needs an integer or a pair of integers per axis of "
+            f"kernel_size={size}; found {padding!r}."
+        )
+    return pairs
+
+
+def _one_batch_axis(
+    inputs: jax.Array, rank: int
+) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
+    """The input with one batch axis, and what gives an output its own back."""
+    batch = inputs.shape[: inputs.ndim - rank - 1]
+    if len(batch) == 1:
+        return inputs, lambda out: out
+    flat = inputs.reshape((math.prod(batch), *inputs.shape[len(batch) :]))
+    return flat, lambda out: out.reshape((*batch, *out.shape[1:]))
+
+
+def _masked(kernel: jax.Array, mask: Any) -> jax.Array:
+    if mask is None:
+        return kernel
+    if mask.shape != kernel.shape:
+        raise ValueError(
+            f"The mask must have the kernel's shape {kernel.shape}; found {mask.shape}."
+        )
+    masked: jax.Array = kernel * mask
+    return masked
+
+
+class Conv(Module):
+    """A convolution over the axes before the last one.
+
+    Args:
+        features: the number of output channels.
+        kernel_size: the size of the kernel along each spatial axis; an integer for one
+            axis.
+        strides: an integer, or one per spatial axis.
+        padding: 'SAME', 'VALID', 'CIRCULAR' (wraps around), 'REFLECT' (mirrors),
+            'CAUSAL' (one axis, looks back only), an integer, or an integer or a pair of
+            them per axis.
+        input_dilation: see `jax.lax.conv_general_dilated`.
+        kernel_dilation: see `jax.lax.conv_general_dilated`.
+        feature_group_count: see `jax.lax.conv_general_dilated`.
+        use_bias: whether to add a bias.
+        mask: multiplied with the kernel, if given.
+        dtype: the type to compute in; None for that of input and parameters.
+        param_dtype: the type of the parameters.
+        precision: see `jax.lax.Precision`.
+        kernel_init: makes the kernel, of shape `(*kernel_size, in / groups, features)`.
+        bias_init: makes the bias, of shape `(features,)`.
+        promote_dtype: see `Dense`.
+        conv_general_dilated: used in place of `jax.lax.conv_general_dilated`.
+        conv_general_dilated_cls: called for such a function.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> image, conv = jnp.ones((1, 8, 8, 3)), nn.Conv(16, (3, 3), strides=2)
+        >>> conv.init_with_output(jax.random.key(0), image)[0].shape
+        (1, 4, 4, 16)
+    """
+
+    features: int
+    kernel_size: int | Sequence[int]
+    strides: int | Sequence[int] | None = 1
+    padding: Any = "SAME"
+    input_dilation: int | Sequence[int] | None = 1
+    kernel_dilation: int | Sequence[int] | None = 1
+    feature_group_count: int = 1
+    use_bias: bool = True
+    mask: Any = None
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    precision: Any = None
+    kernel_init: Initializer = default_kernel_init
+    bias_init: Initializer = initializers.zeros
+    promote_dtype: Promotion = promote_dtype
+    conv_general_dilated: Callable[..., Any] | None = None
+    conv_general_dilated_cls: Any = None
+
+    @compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Convolves.
+
+        Args:
+            inputs: an array of shape `(*batch, *spatial, in)`, with any number of
+                batch axes, none included.
+
+        Returns:
+            An array of shape `(*batch, *spatial, features)`.
+
+        Raises:
+            ValueError: if options do not fit the kernel's axes, or the channels do not
+                fit the groups or the mask.
+        """
+        size = self._size()
+        flat, restored = _one_batch_axis(jnp.asarray(inputs), len(size))
+        flat, options = self._options(flat, size)
+        kernel, bias = self._parameters(flat, size, options)
+        flat, kernel, bias = self.promote_dtype(flat, kernel, bias, dtype=self.dtype)
+        out = self._convolved(flat, kernel, size, options)
+        return restored(out if bias is None else out + bias)
+
+    @nowrap
+    def _size(self) -> tuple[int, ...]:
+        size = self.kernel_size
+        return (size,) if isinstance(size, int) else tuple(size)
+
+    @nowrap
+    def _parameters(
+        self, flat: jax.Array, size: tuple[int, ...], options: dict[str, Any]
+    ) -> tuple[jax.Array, jax.Array | None]:
+        channels, groups = flat.shape[-1], self.feature_group_count
+        if channels % groups:
+            raise ValueError(
+                f"The {channels} input channels cannot be split into "
+                f"feature_group_count={groups} groups."
+            )
+        shape = (*size, channels // groups, self.features)
+        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
+        bias = None
+        if self.use_bias:
+            bias = self.param(
+                "bias", self.bias_init, (self.features,), self.param_dtype
+            )
+        return _masked(kernel, self.mask), bias
+
+    @nowrap
+    def _convolve(self) -> Callable[..., jax.Array]:
+        if self.conv_general_dilated_cls is not None:
+            chosen: Callable[..., jax.Array] = self.conv_general_dilated_cls()
+            return chosen
+        return self.conv_general_dilated or lax.conv_general_dilated
+
+    @nowrap
+    def _convolved(
+        self,
+        flat: jax.Array,
+        kernel: jax.Array,
+        size: tuple[int, ...],
+        options: dict[str, Any],
+    ) -> jax.Array:
+        return self._convolve()(
+            flat,
+            kernel,
+            **options,
+            feature_group_count=self.feature_group_count,
+            precision=self.precision,
+        )
+
+    @nowrap
+    def _options(
+        self, flat: jax.Array, size: tuple[int, ...]
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        """The input, padded as JAX cannot, and the options that JAX is called with."""
+        rank = len(size)
+        dilation = _per_axis(self.kernel_dilation, rank, "kernel_dilation")
+        padding = _pairs(self.padding, size)
+        reach = [d * (k - 1) for k, d in zip(size, dilation, strict=True)]
+        if isinstance(padding, str) and padding in _WRAPS:
+            widths = [(r // 2, r - r // 2) for r in reach]
+            flat = jnp.pad(flat, [(0, 0), *widths, (0, 0)], mode=_WRAPS[padding])
+            padding = "VALID"
+        elif padding == "CAUSAL":
+            if rank != 1:
+                raise ValueError(
+                    f"CAUSAL padding is for one spatial axis; found kernel_size={size}."
+                )
+            flat, padding = jnp.pad(flat, [(0, 0), (reach[0], 0), (0, 0)]), "VALID"
+        axes = tuple(range(1, rank + 1))
+        return flat, {
+            "window_strides": _per_axis(self.strides, rank, "stride"),
+            "padding": padding,
+            "lhs_dilation": _per_axis(self.input_dilation, rank, "input_dilation"),
+            "rhs_dilation": dilation,
+            "dimension_numbers": lax.ConvDimensionNumbers(
+                (0, rank + 1, *axes),
+                (rank + 1, rank, *range(rank)),
+                (0, rank + 1, *axes),
+            ),
+        }
+
+
+class ConvLocal(Conv):
+    """A convolution with a kernel and a bias of its own at each place of the output.
+
+    The options are those of `Conv`; `feature_group_count` must be 1. With places of the
+    output of shape `spatial`, the kernel has the shape `(*spatial, prod(kernel_size) *
+    in, features)` and the bias `(*spatial, features)`.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> layer = nn.ConvLocal(4, (3,), padding='VALID')
+        >>> variables = layer.init(jax.random.key(0), jnp.ones((1, 8, 2)))
+        >>> variables['params']['kernel'].shape
+        (6, 6, 4)
+    """
+
+    @nowrap
+    def _parameters(
+        self, flat: jax.Array, size: tuple[int, ...], options: dict[str, Any]
+    ) -> tuple[jax.Array, jax.Array | None]:
+        if self.feature_group_count != 1:
+            raise ValueError(
+                "ConvLocal has no groups; found "
+                f"feature_group_count={self.feature_group_count}. Use Conv."
+            )
+        channels = flat.shape[-1]
+        shared = jax.ShapeDtypeStruct((*size, channels, self.features), flat.dtype)
+        convolved = jax.eval_shape(
+            lambda x, kernel: self._convolve()(x, kernel, **options), flat, shared
+        )
+        places = convolved.shape[1:-1]
+        kernel = self.param(
+            "kernel",
+            self.kernel_init,
+            (*places, math.prod(size) * channels, self.features),
+            self.param_dtype,
+        )
+        bias = None
+        if self.use_bias:
+            bias = self.param(
+                "bias", self.bias_init, (*places, self.features), self.param_dtype
+            )
+        return _masked(kernel, self.mask), bias
+
+    @nowrap
+    def _convolved(
+        self,
+        flat: jax.Array,
+        kernel: jax.Array,
+        size: tuple[int, ...],
+        options: dict[str, Any],
+    ) -> jax.Array:
+        return lax.conv_general_dilated_local(
+            flat, kernel, filter_shape=size, **options, precision=self.precision
+        )
+
+
+class ConvTranspose(Module):
+    """A transposed convolution over the axes before the last one.
+
+    Args:
+        features: the number of output channels.
+        kernel_size: the size of the kernel along each spatial axis; an integer for one
+            axis.
+        strides: an integer, or one per spatial axis.
+        padding: 'SAME', 'VALID', 'CIRCULAR' (the output wraps around), an integer, or
+            an integer or a pair of them per axis.
+        kernel_dilation: an integer, or one per spatial axis.
+        use_bias: whether to add a bias.
+        mask: multiplied with the kernel, if given.
+        dtype: the type to compute in; None for that of input and parameters.
+        param_dtype: the type of the parameters.
+        precision: see `jax.lax.Precision`.
+        kernel_init: makes the kernel, of shape `(*kernel_size, in, features)`.
+        bias_init: makes the bias, of shape `(features,)`.
+        transpose_kernel: whether the kernel is that of the `Conv` that this one is the
+            transpose of, of shape `(*kernel_size, features, in)`.
+        promote_dtype: see `Dense`.
+        preferred_element_type: see `jax.lax.conv_transpose`.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> layer = nn.ConvTranspose(16, (3, 3), strides=2)
+        >>> layer.init_with_output(jax.random.key(0), jnp.ones((1, 8, 8, 3)))[0].shape
+        (1, 16, 16, 16)
+    """
+
+    features: int
+    kernel_size: int | Sequence[int]
+    strides: int | Sequence[int] | None = None
+    padding: Any = "SAME"
+    kernel_dilation: int | Sequence[int] | None = None
+    use_bias: bool = True
+    mask: Any = None
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    precision: Any = None
+    kernel_init: Initializer = default_kernel_init
+    bias_init: Initializer = initializers.zeros
+    transpose_kernel: bool = False
+    promote_dtype: Promotion = promote_dtype
+    preferred_element_type: Any = None
+
+    @compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Convolves.
+
+        Args:
+            inputs: an array of shape `(*batch, *spatial, in)`, with any number of
+                batch axes, none included.
+
+        Returns:
+            An array of shape `(*batch, *spatial, features)`.
+
+        Raises:
+            ValueError: if options do not fit the kernel's axes or the mask does not fit
+                the kernel.
+        """
+        size = self.kernel_size
+        size = (size,) if isinstance(size, int) else tuple(size)
+        strides = _per_axis(self.strides, len(size), "stride")
+        padding = _pairs(self.padding, size)
+        flat, restored = _one_batch_axis(jnp.asarray(inputs), len(size))
+        channels = (flat.shape[-1], self.features)
+        if self.transpose_kernel:
+            channels = channels[::-1]
+        shape = (*size, *channels)
+        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
+        kernel, bias = _masked(kernel, self.mask), None
+        if self.use_bias:
+            bias = self.param(
+                "bias", self.bias_init, (self.features,), self.param_dtype
+            )
+        flat, kernel, bias = self.promote_dtype(flat, kernel, bias, dtype=self.dtype)
+        out = lax.conv_transpose(
+            flat,
+            kernel,
+            strides,
+            "VALID" if padding == "CIRCULAR" else padding,
+            rhs_dilation=_per_axis(self.kernel_dilation, len(size), "kernel_dilation"),
+            transpose_kernel=self.transpose_kernel,
+            precision=self.precision,
+            preferred_element_type=self.preferred_element_type,
+        )
+        if padding == "CIRCULAR":
+            for axis, stride in enumerate(strides, start=1):
+                out = self._wrapped(out, axis, stride * flat.shape[axis])
+        return restored(out if bias is None else out + bias)
+
+    @nowrap
+    def _wrapped(self, out: jax.Array, axis: int, period: int) -> jax.Array:
+        """Adds up what lies a multiple of `period` apart along an axis.
+
+        The parts that reach beyond the input on both sides come to lie at the other
+        end. Where they differ by one, the longer is at the end that a `Conv` with the
+        same kernel has it, if the kernel is that of a `Conv`.
+        """
+        extra = -(out.shape[axis] - period) % (2 * period)
+        before = extra // 2 if self.transpose_kernel else extra - extra // 2
+        widths = [(0, 0)] * out.ndim
+        widths[axis] = (before, extra - before)
+        out = jnp.pad(out, widths)
+        shape = out.shape
+        return out.reshape((*shape[:axis], -1, period, *shape[axis + 1 :])).sum(axis)

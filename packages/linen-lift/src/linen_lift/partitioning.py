@@ -1,0 +1,488 @@
+"""Logical axis names in collections of their own, next to the variables.
+
+The older of two ways to write logical partitioning (see `linen_lift.spmd` for the
+other): `param_with_axes` stores the names of a parameter's axes in the collection
+`params_axes`, and `get_axis_names` makes partition specs of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from .filters import CollectionFilter, StreamFilter, union_filters
+from .lift.axes import AxisSpec
+from .lift.axes import In as ScanIn
+from .lift.axes import Out as ScanOut
+from .module.context import context
+from .scope import Variable
+from .spmd import LogicalRules, RulesFallback, logical_to_mesh, logical_to_mesh_axes
+from .spmd import get_logical_axis_rules as get_axis_rules
+from .spmd import logical_axis_rules as axis_rules
+from .spmd import set_logical_axis_rules as set_axis_rules
+from .spmd import with_logical_constraint as with_sharding_constraint
+from .transforms import map_variables, scan, vmap
+from .transforms.compilation import remat as lifted_remat
+
+__all__ = [
+    "AxisMetadata",
+    "LogicalRules",
+    "PartitionedVariable",
+    "RulesFallback",
+    "ScanIn",
+    "ScanOut",
+    "axis_rules",
+    "get_axis_names",
+    "get_axis_rules",
+    "logical_to_mesh",
+    "logical_to_mesh_axes",
+    "param_with_axes",
+    "remat",
+    "scan_with_axes",
+    "set_axis_rules",
+    "variable_with_axes",
+    "vmap_with_axes",
+    "with_sharding_constraint",
+]
+
+_SUFFIX = "_axes"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AxisMetadata:
+    """The names of a variable's axes, in a collection such as `params_axes`.
+
+    Args:
+        names: a logical name per axis.
+
+    Example:
+        >>> from linen_lift import partitioning
+        >>> partitioning.AxisMetadata(('embed', 'mlp')).names
+        ('embed', 'mlp')
+    """
+
+    names: Any = dataclasses.field(metadata={"static": True})
+
+
+# --- variables with named axes ------------------------------------------------------
+
+
+def _running(module: Any) -> Any:
+    if module is not None:
+        return module
+    if not context.modules:
+        raise ValueError(
+            "No module is running. Call this inside a method of a module, or pass it "
+            "as module=."
+        )
+    return context.modules[-1]
+
+
+def _note(module: Any, collection: str, name: str, axes: tuple[Any, ...]) -> None:
+    """Stores the names of a variable's axes."""
+
+    def agree(old: Any, new: AxisMetadata) -> AxisMetadata:
+        if isinstance(old, AxisMetadata) and old != new:
+            raise ValueError(
+                f'The axes of "{name}" in collection "{collection}" are named twice: '
+                f"{old.names} and {new.names}."
+            )
+        return new
+
+    module.sow(
+        collection + _SUFFIX, name + _SUFFIX, AxisMetadata(axes), reduce_fn=agree
+    )
+
+
+def param_with_axes(
+    name: str,
+    init_fn: Callable[..., Any],
+    *init_args: Any,
+    axes: tuple[Any, ...] | None = None,
+    module: Any = None,
+    **init_kwargs: Any,
+) -> Any:
+    """`Module.param`, with logical names for the axes of the parameter.
+
+    Args:
+        name: the name.
+        init_fn: makes the value, given a key and `init_args`.
+        *init_args: for `init_fn`.
+        axes: a logical name per axis; the value is laid out by them.
+        module: the module; the running one if it is not given.
+        **init_kwargs: for `init_fn`.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: if no module is running, or other names were given before.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> class Scale(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         return x * nn.partitioning.param_with_axes(
+        ...             'scale', nn.initializers.ones, x.shape, axes=('embed',))
+        >>> variables = Scale().init(jax.random.key(0), jnp.ones(2))
+        >>> variables['params_axes']['scale_axes'].names
+        ('embed',)
+    """
+    module = _running(module)
+    value = module.param(name, init_fn, *init_args, **init_kwargs)
+    if axes is not None:
+        value = with_sharding_constraint(value, tuple(axes))
+        _note(module, "params", name, tuple(axes))
+    return value
+
+
+class PartitionedVariable(Variable[Any]):
+    """A `Variable` whose value is laid out by logical names, in and out.
+
+    Args:
+        scope: where it lives.
+        collection: the name of its collection.
+        name: its name.
+        axes: a logical name per axis, or None.
+        fallback: see `with_logical_constraint`.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> scope = nn.scope.bind({'state': {'n': 1}}, mutable='state')
+        >>> n = nn.partitioning.PartitionedVariable(scope, 'state', 'n', ())
+        >>> n.value += 1
+        >>> n.value
+        2
+    """
+
+    __slots__ = ("axes", "fallback")
+
+    def __init__(
+        self,
+        scope: Any,
+        collection: str,
+        name: str,
+        axes: tuple[Any, ...] | None = None,
+        fallback: RulesFallback = RulesFallback.AXIS_IS_UNSHARDED,
+    ) -> None:
+        super().__init__(scope, collection, name)
+        self.axes = axes
+        self.fallback = fallback
+
+    def _placed(self, value: Any) -> Any:
+        return with_sharding_constraint(value, self.axes, fallback=self.fallback)
+
+    @property
+    def value(self) -> Any:
+        """What is stored, laid out by the names of its axes."""
+        return self._placed(super().value)
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        Variable.__dict__["value"].__set__(self, self._placed(value))
+
+
+def variable_with_axes(
+    collection: str,
+    name: str,
+    init_fn: Callable[..., Any],
+    *init_args: Any,
+    axes: tuple[Any, ...] | None = None,
+    module: Any = None,
+    fallback: RulesFallback = RulesFallback.AXIS_IS_UNSHARDED,
+    **init_kwargs: Any,
+) -> PartitionedVariable:
+    """`Module.variable`, with logical names for the axes of the variable.
+
+    Args:
+        collection: the name of the collection.
+        name: the name.
+        init_fn: makes the value, given `init_args`.
+        *init_args: for `init_fn`.
+        axes: a logical name per axis.
+        module: the module; the running one if it is not given.
+        fallback: see `with_logical_constraint`.
+        **init_kwargs: for `init_fn`.
+
+    Returns:
+        The variable.
+
+    Raises:
+        ScopeVariableNotFoundError: if it is not there and cannot be made.
+        ValueError: if no module is running, or other names were given before.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> class Cache(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         last = nn.partitioning.variable_with_axes(
+        ...             'cache', 'last', lambda: x, axes=('embed',))
+        ...         return last.value
+        >>> variables = Cache().init(jax.random.key(0), jnp.ones(2))
+        >>> variables['cache_axes']['last_axes'].names
+        ('embed',)
+    """
+    module = _running(module)
+    made = module.variable(collection, name, init_fn, *init_args, **init_kwargs)
+    axes = None if axes is None else tuple(axes)
+    variable = PartitionedVariable(made.scope, collection, name, axes, fallback)
+    if axes is not None:
+        _note(module, collection, name, axes)
+    return variable
+
+
+def get_axis_names(axes_metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The partition specs of a collection's variables, as logical names.
+
+    Args:
+        axes_metadata: the collection of names, such as `variables['params_axes']`.
+
+    Returns:
+        A tree like that of the variables, with a partition spec in the place of each.
+
+    Example:
+        >>> from linen_lift import partitioning
+        >>> named = partitioning.AxisMetadata(('embed', None))
+        >>> axes = {'layer': {'kernel_axes': named}}
+        >>> spec = partitioning.get_axis_names(axes)['layer']['kernel']
+        >>> tuple(spec)
+        ('embed', None)
+    """
+    names: dict[str, Any] = {}
+    for name, entry in axes_metadata.items():
+        if isinstance(entry, AxisMetadata):
+            spec = None if entry.names is None else PartitionSpec(*entry.names)
+            names[name.removesuffix(_SUFFIX)] = spec
+        else:
+            names[name] = get_axis_names(entry)
+    return names
+
+
+# --- lifted transforms that keep the names right ------------------------------------
+
+
+def _with_axis(target: Any, collection: str, axis: Any, name: Any) -> Any:
+    """Hides a stacked axis from the names inside, and adds it outside."""
+    position = getattr(axis, "axis", axis)
+    running = context.modules[-1] if context.modules else None
+
+    def change(fn: Callable[[list[Any]], None]) -> Callable[[Any], Any]:
+        def leaf(x: Any) -> Any:
+            if not isinstance(x, AxisMetadata) or x.names is None:
+                return x
+            names = list(x.names)
+            fn(names)
+            return AxisMetadata(tuple(names))
+
+        return lambda tree: jax.tree.map(
+            leaf, tree, is_leaf=lambda x: isinstance(x, AxisMetadata)
+        )
+
+    def remove(names: list[Any]) -> None:
+        if names[position] != name:
+            raise ValueError(
+                f"Expected the axis {name!r} at position {position} of the names "
+                f"{tuple(names)}."
+            )
+        names.pop(position)
+
+    def insert(names: list[Any]) -> None:
+        at = position if position >= 0 else len(names) + 1 + position
+        names.insert(at, name)
+
+    return map_variables(
+        target,
+        collection,
+        trans_in_fn=change(remove),
+        trans_out_fn=change(insert),
+        mutable=running is None or running.is_mutable_collection(collection),
+    )
+
+
+def scan_with_axes(
+    target: Any,
+    variable_axes: Mapping[CollectionFilter, AxisSpec] = {},
+    variable_broadcast: CollectionFilter = False,
+    variable_carry: CollectionFilter = False,
+    split_rngs: Mapping[StreamFilter, bool] = {},
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int = 1,
+    axis_name: str = "layers",
+    axes_collections: tuple[str, ...] = ("params",),
+    data_transform: Callable[..., Any] | None = None,
+    methods: Any = None,
+) -> Any:
+    """`scan`, which adds the name of the stacked axis to those of variables.
+
+    Args:
+        target: see `scan`.
+        variable_axes: see `scan`.
+        variable_broadcast: see `scan`.
+        variable_carry: see `scan`.
+        split_rngs: see `scan`.
+        in_axes: see `scan`.
+        out_axes: see `scan`.
+        length: see `scan`.
+        reverse: see `scan`.
+        unroll: see `scan`.
+        axis_name: the logical name of the axis.
+        axes_collections: the collections whose variables have names.
+        data_transform: see `scan`.
+        methods: see `scan`.
+
+    Returns:
+        A class or function like `target`.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> class Layer(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x, _):
+        ...         return x * nn.partitioning.param_with_axes(
+        ...             'scale', nn.initializers.ones, x.shape, axes=('embed',)), None
+        >>> Layers = nn.partitioning.scan_with_axes(
+        ...     Layer, {'params': 0}, split_rngs={'params': True}, length=3)
+        >>> variables = Layers().init(jax.random.key(0), jnp.ones(2), None)
+        >>> variables['params_axes']['scale_axes'].names
+        ('layers', 'embed')
+    """
+    shared = tuple(collection + _SUFFIX for collection in axes_collections)
+    lifted = scan(
+        target,
+        variable_axes=variable_axes,
+        variable_broadcast=union_filters(variable_broadcast, shared),
+        variable_carry=variable_carry,
+        split_rngs=split_rngs,
+        in_axes=in_axes,
+        out_axes=out_axes,
+        length=length,
+        reverse=reverse,
+        unroll=unroll,
+        data_transform=data_transform,
+        methods=methods,
+    )
+    for collection in axes_collections:
+        if collection in variable_axes:
+            axis = variable_axes[collection]
+            lifted = _with_axis(lifted, collection + _SUFFIX, axis, axis_name)
+    return lifted
+
+
+def vmap_with_axes(
+    target: Any,
+    variable_axes: Mapping[CollectionFilter, AxisSpec],
+    split_rngs: Mapping[StreamFilter, bool] = {},
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_size: int | None = None,
+    axis_name: str | None = None,
+    partitioning_axis_names: Mapping[Any, str] = {},
+    spmd_axis_name: str | None = None,
+    methods: Any = None,
+) -> Any:
+    """`vmap`, which adds the name of the stacked axis to those of variables.
+
+    Args:
+        target: see `vmap`.
+        variable_axes: see `vmap`.
+        split_rngs: see `vmap`.
+        in_axes: see `vmap`.
+        out_axes: see `vmap`.
+        axis_size: see `vmap`.
+        axis_name: see `vmap`.
+        partitioning_axis_names: the logical name of the axis, by collection.
+        spmd_axis_name: see `vmap`.
+        methods: see `vmap`.
+
+    Returns:
+        A class or function like `target`.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> class Layer(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x):
+        ...         return x * nn.partitioning.param_with_axes(
+        ...             'scale', nn.initializers.ones, x.shape, axes=('embed',))
+        >>> Heads = nn.partitioning.vmap_with_axes(
+        ...     Layer, {'params': 0}, {'params': True},
+        ...     partitioning_axis_names={'params': 'heads'})
+        >>> variables = Heads().init(jax.random.key(0), jnp.ones((3, 2)))
+        >>> variables['params_axes']['scale_axes'].names
+        ('heads', 'embed')
+    """
+    shared = {name + _SUFFIX: None for name in partitioning_axis_names}
+    lifted = vmap(
+        target,
+        variable_axes={**variable_axes, **shared},
+        split_rngs=split_rngs,
+        in_axes=in_axes,
+        out_axes=out_axes,
+        axis_size=axis_size,
+        axis_name=axis_name,
+        spmd_axis_name=spmd_axis_name,
+        methods=methods,
+    )
+    for collection, name in partitioning_axis_names.items():
+        if collection in variable_axes:
+            axis = variable_axes[collection]
+            lifted = _with_axis(lifted, collection + _SUFFIX, axis, name)
+    return lifted
+
+
+def remat(
+    target: Any,
+    variables: CollectionFilter = True,
+    rngs: StreamFilter = True,
+    concrete: bool = False,
+    prevent_cse: bool = True,
+    static_argnums: Sequence[int] = (),
+    policy: Callable[..., bool] | None = None,
+    methods: Any = None,
+) -> Any:
+    """`remat`, which counts static arguments without the module.
+
+    Args:
+        target: see `linen_lift.remat`.
+        variables: see `linen_lift.remat`.
+        rngs: see `linen_lift.remat`.
+        concrete: see `linen_lift.remat`.
+        prevent_cse: see `linen_lift.remat`.
+        static_argnums: positions of arguments that are not traced; 0 is the first one
+            after the module.
+        policy: see `linen_lift.remat`.
+        methods: see `linen_lift.remat`.
+
+    Returns:
+        A class or function like `target`.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> class Block(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, x, train):
+        ...         return nn.Dense(3)(x) if train else x
+        >>> model = nn.partitioning.remat(Block, static_argnums=(1,))()
+        >>> model.init_with_output(jax.random.key(0), jnp.ones(2), True)[0].shape
+        (3,)
+    """
+    return lifted_remat(
+        target,
+        variables=variables,
+        rngs=rngs,
+        concrete=concrete,
+        prevent_cse=prevent_cse,
+        static_argnums=tuple(position + 1 for position in static_argnums),
+        policy=policy,
+        methods=methods,
+    )
