@@ -11,12 +11,10 @@ from typing import Any
 
 import jax
 
-__all__ = ["evaluate_independent"]
-
 
 def evaluate_independent(
     fn: Callable[..., Any], known: Sequence[Any], unknown: Sequence[Any]
-) -> tuple[Any, list[bool]]:
+) -> tuple[Any, Any]:
     """Evaluates the outputs of `fn` that do not depend on some of its arguments.
 
     Args:
@@ -28,7 +26,7 @@ def evaluate_independent(
 
     Returns:
         The output tree, with None in the place of each leaf that depends on an
-        unknown argument, and for each leaf in order whether it depends.
+        unknown argument, and the key path of the first such leaf, or None.
     """
     known, unknown = tuple(known), tuple(unknown)
     closed, out_shape = jax.make_jaxpr(fn, return_shape=True)(*known, *unknown)
@@ -36,9 +34,10 @@ def evaluate_independent(
     inputs += [_UNKNOWN] * (len(closed.jaxpr.invars) - len(inputs))
     wanted = [True] * len(closed.jaxpr.outvars)
     leaves = _evaluate(closed.jaxpr, closed.consts, inputs, wanted)
-    depends = [leaf is _UNKNOWN for leaf in leaves]
-    leaves = [None if leaf is _UNKNOWN else leaf for leaf in leaves]
-    return jax.tree.unflatten(jax.tree.structure(out_shape), leaves), depends
+    places, treedef = jax.tree_util.tree_flatten_with_path(out_shape)
+    unknowns = (p for (p, _), x in zip(places, leaves, strict=True) if x is _UNKNOWN)
+    first = next(unknowns, None)
+    return treedef.unflatten(None if x is _UNKNOWN else x for x in leaves), first
 
 
 _UNKNOWN: Any = object()

@@ -10,42 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = [
-    "ApplyModuleInvalidMethodError",
-    "ApplyScopeInvalidVariablesStructureError",
-    "ApplyScopeInvalidVariablesTypeError",
-    "AssignSubModuleError",
-    "BranchVariablesError",
-    "BroadcastVariableError",
-    "CallCompactUnboundModuleError",
-    "CallSetupUnboundModuleError",
-    "CallShareScopeOnUnboundModuleError",
-    "CallUnbindOnUnboundModuleError",
-    "DescriptorAttributeError",
-    "IncorrectPostInitOverrideError",
-    "InvalidFilterError",
-    "InvalidInstanceModuleError",
-    "InvalidRngError",
-    "InvalidScopeError",
-    "JaxTransformError",
-    "LazyInitError",
-    "LinenLiftError",
-    "ModifyScopeVariableError",
-    "MultipleMethodsCompactError",
-    "MultipleScopesError",
-    "NameInUseError",
-    "PartitioningUnspecifiedError",
-    "ReservedModuleAttributeError",
-    "ScopeCollectionNotFound",
-    "ScopeParamNotFoundError",
-    "ScopeParamShapeError",
-    "ScopeVariableNotFoundError",
-    "SetAttributeFrozenModuleError",
-    "SetAttributeInModuleSetupError",
-    "TransformTargetError",
-    "TransformedMethodReturnValueError",
-]
-
 
 class LinenLiftError(Exception):
     """Base of every error that this package raises.

@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 import jax
 
-__all__ = ["FrozenDict", "copy", "freeze", "pop", "unfreeze"]
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 

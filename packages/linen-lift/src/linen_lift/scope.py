@@ -225,13 +225,9 @@ def lazy_init(
             return initialize(rngs, *inner_args, **inner_kwargs)[1]
 
         unknown = [leaves[place] for place in places]
-        variables, depends = evaluate_independent(run, (), unknown)
-        if any(depends):
-            bad = depends.index(True)
-            found, _ = jax.tree_util.tree_flatten_with_path(
-                variables, is_leaf=lambda x: x is None
-            )
-            raise LazyInitError(*describe_place(found[bad][0]))
+        variables, dependent = evaluate_independent(run, (), unknown)
+        if dependent is not None:
+            raise LazyInitError(*describe_place(dependent))
         return variables
 
     return wrapper

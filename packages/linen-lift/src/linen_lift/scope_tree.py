@@ -6,10 +6,12 @@ a collection is *mutable*, writes variables, draws keys from random streams, and
 child scopes. `init` and `apply` turn a function of a scope into a pure function of
 variables.
 
-All scopes of one tree share a *root*, which holds the nested dicts, what is mutable,
+All scopes of one tree share a `_Tree`, which holds the nested dicts, what is mutable,
 and the trace that was running when it was made. A lifted transform
-(`linen_lift.lift`) makes a new root inside the JAX transform, at the same path; a
-scope that is used under another trace than its root's is refused.
+(`linen_lift.lift`) makes a new tree inside the JAX transform, at the same path; a
+scope that is used under another trace than its tree's is refused. References point
+one way, from a scope to its parent and its tree: what a call leaves behind is freed
+when the last reference to it goes.
 """
 
 from __future__ import annotations
@@ -39,13 +41,47 @@ from .filters import (
     in_filter,
 )
 from .frozen_dict import unfreeze
-from .rng import DrawCounts, Path, draw_key, is_key
+from .rng import DrawCounts, Path, checked_rngs, draw_key
 from .scope_variable import Variable, unboxed
 from .shapes import initial_shapes
 
-__all__ = ["Scope"]
-
 _MISSING: Any = object()
+
+
+class _Tree:
+    """What all scopes of one tree have in common."""
+
+    __slots__ = (
+        "__weakref__",
+        "entry",
+        "flags",
+        "mutable",
+        "offset",
+        "offset_path",
+        "rngs",
+        "trace",
+        "valid",
+        "variables",
+    )
+
+    def __init__(
+        self,
+        variables: dict[str, Any],
+        rngs: dict[str, Any],
+        mutable: CollectionFilter,
+        flags: Mapping[Any, Any],
+    ) -> None:
+        self.variables = variables
+        # What came in, to tell later what was changed.
+        self.entry: Mapping[str, Any] = {}
+        self.rngs = rngs
+        self.mutable = mutable
+        self.flags = flags
+        self.trace = current_trace()
+        self.valid = True
+        # See `linen_lift.rng`: the number of a path outside of a compiled function.
+        self.offset: Any = None
+        self.offset_path: Path = ()
 
 
 class Scope:
@@ -69,26 +105,17 @@ class Scope:
     """
 
     __slots__ = (
-        "__weakref__",
         "_counts",
-        "_entry",
         "_fixed",
-        "_offset",
-        "_offset_path",
         "_outside",
         "_relative",
         "_reserved",
-        "_trace",
+        "_tree",
         "_valid",
-        "_variables",
         "debug_path",
-        "flags",
-        "mutable",
         "name",
         "parent",
         "path",
-        "rngs",
-        "root",
     )
 
     def __init__(
@@ -109,21 +136,38 @@ class Scope:
                 )
             if name is None:
                 raise ValueError("A scope with a parent needs a name.")
-            self._open_below(parent, name)
+            self._open(parent._tree, parent._counts, name, parent)
             return
-        self.name = name
-        self.parent: Scope | None = None
-        self.root = self
+        tree = _Tree(
+            {
+                col: unfreeze(part) if in_filter(mutable, col) else part
+                for col, part in variables.items()
+            },
+            checked_rngs(rngs),
+            mutable,
+            dict(flags or {}),
+        )
+        self._open(tree, DrawCounts(), name)
         self.path: Path = tuple(path)
         self.debug_path: Path = tuple(debug_path) or self.path
-        self.rngs = checked_rngs(rngs)
-        self.mutable = mutable
-        self.flags = dict(flags or {})
+
+    def _open(
+        self,
+        tree: _Tree,
+        counts: DrawCounts,
+        name: str | None,
+        parent: Scope | None = None,
+    ) -> None:
+        self._tree = tree
+        self._counts = counts
+        self.name = name
+        self.parent = parent
         self._relative: Path = ()
-        self._variables = {
-            col: unfreeze(tree) if in_filter(mutable, col) else tree
-            for col, tree in variables.items()
-        }
+        if parent is not None and name is not None:
+            self.path = (*parent.path, name)
+            self.debug_path = (*parent.debug_path, name)
+            self._relative = (*parent._relative, name)
+        self._valid = True
         # What `reserve` took (cleared for each call of a compact method), and what
         # setup and fields of a module took for good.
         self._reserved: dict[str, tuple[str | None, ...]] = {}
@@ -131,28 +175,6 @@ class Scope:
         # Names of the same place outside of a lifted transform. Inside, they may be
         # declared again, for what they stand for, but are not given to anything new.
         self._outside: frozenset[str] = frozenset()
-        self._valid = True
-        self._trace = current_trace()
-        self._counts = DrawCounts()
-        self._offset: Any = None
-        self._offset_path: Path = ()
-        self._entry: Mapping[str, Any] = {}
-
-    def _open_below(self, parent: Scope, name: str) -> None:
-        self.name = name
-        self.parent = parent
-        self.root = parent.root
-        self.path = (*parent.path, name)
-        self.debug_path = (*parent.debug_path, name)
-        self.rngs = parent.rngs
-        self.mutable = parent.mutable
-        self.flags = parent.flags
-        self._relative = (*parent._relative, name)
-        self._reserved = {}
-        self._fixed = {}
-        self._outside = frozenset()
-        self._valid = True
-        self._counts = parent._counts
 
     def _reopen(
         self,
@@ -163,45 +185,53 @@ class Scope:
         offset: Any = None,
     ) -> Scope:
         """A root at this scope's path, for the inside of a lifted transform."""
-        new = Scope.__new__(Scope)
-        new.name = self.name
-        new.parent = None
-        new.root = new
-        new.path = self.path
-        new.debug_path = (
-            (*self.debug_path[:-1], f"{label}({self.debug_path[-1]})")
-            if self.debug_path
-            else (f"{label}()",)
-        )
-        new.rngs = dict(rngs)
-        new.mutable = mutable
-        new.flags = self.flags
-        new._relative = ()
-        new._variables = dict(variables)
-        # What came in, to tell later what was changed.
-        new._entry = variables
-        new._reserved = {}
-        new._fixed = {}
-        new._outside = self._names()
-        new._valid = True
-        new._trace = current_trace()
-        new._counts = DrawCounts(self._counts)
-        root = self.root
+        outer = self._tree
+        tree = _Tree(dict(variables), dict(rngs), mutable, outer.flags)
+        tree.entry = variables
         if offset is None:
-            new._offset, new._offset_path = root._offset, root._offset_path
+            tree.offset, tree.offset_path = outer.offset, outer.offset_path
         else:
-            new._offset, new._offset_path = offset, self.path
+            tree.offset, tree.offset_path = offset, self.path
+        new = Scope.__new__(Scope)
+        new._open(tree, DrawCounts(self._counts), self.name)
+        new.path = self.path
+        *above, here = self.debug_path or ("",)
+        new.debug_path = (*above, f"{label}({here})")
+        new._outside = self._names()
         return new
 
     def _hollow(self, label: str) -> Scope:
         """The same place with nothing in it that could be a tracer."""
         new = self._reopen({}, {}, self.mutable, label)
-        new._offset, new._offset_path = None, ()
+        new._tree.offset, new._tree.offset_path = None, ()
         # What happens outside afterwards must not change what a later trace draws.
         new._counts = self._counts.snapshot()
         return new
 
     # --- where it is ------------------------------------------------------------
+
+    @property
+    def root(self) -> Scope:
+        """The scope at the top of the tree."""
+        scope = self
+        while scope.parent is not None:
+            scope = scope.parent
+        return scope
+
+    @property
+    def rngs(self) -> dict[str, Any]:
+        """The root keys of the random streams by name."""
+        return self._tree.rngs
+
+    @property
+    def mutable(self) -> CollectionFilter:
+        """Which collections may be written."""
+        return self._tree.mutable
+
+    @property
+    def flags(self) -> Mapping[Any, Any]:
+        """The values that `get_flag` gives."""
+        return self._tree.flags
 
     @property
     def path_text(self) -> str:
@@ -215,10 +245,10 @@ class Scope:
         # Two scopes are the same place if they read and write the same variables.
         if not isinstance(other, Scope):
             return NotImplemented
-        return self.root is other.root and self._relative == other._relative
+        return self._tree is other._tree and self._relative == other._relative
 
     def __hash__(self) -> int:
-        return hash((id(self.root), self._relative))
+        return hash((id(self._tree), self._relative))
 
     def has_flag(self, key: Any) -> bool:
         """Whether a flag is set.
@@ -249,6 +279,8 @@ class Scope:
     def invalidate(self) -> None:
         """Refuses every later use of this scope and, for a root, of all below."""
         self._valid = False
+        if self.parent is None:
+            self._tree.valid = False
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[Scope]:
@@ -259,14 +291,12 @@ class Scope:
             self.invalidate()
 
     def _check_valid(self) -> None:
-        if not (self._valid and self.root._valid):
+        if not (self._valid and self._tree.valid):
             raise InvalidScopeError(self.path_text)
 
     def _check_usable(self, action: str, name: str | None = None) -> None:
-        root = self.root
-        if not (self._valid and root._valid):
-            raise InvalidScopeError(self.path_text)
-        if current_trace() != root._trace:
+        self._check_valid()
+        if current_trace() != self._tree.trace:
             named = action if name is None else f'{action} "{name}"'
             raise JaxTransformError(named, self.path_text)
 
@@ -352,7 +382,7 @@ class Scope:
 
     def _child_scope(self, name: str) -> Scope:
         child = Scope.__new__(Scope)
-        child._open_below(self, name)
+        child._open(self._tree, self._counts, name, self)
         return child
 
     def child(
@@ -405,8 +435,7 @@ class Scope:
         self._check_valid()
         new = Scope.__new__(Scope)
         for slot in Scope.__slots__:
-            if slot != "__weakref__" and hasattr(self, slot):
-                setattr(new, slot, getattr(self, slot))
+            setattr(new, slot, getattr(self, slot))
         new._reserved, new._fixed, new._outside = {}, {}, frozenset()
         if rewind_rngs:
             new._counts = DrawCounts()
@@ -445,9 +474,9 @@ class Scope:
                 raise InvalidRngError.missing(name, self.path_text, rngs)
             name = "params"
         count = self._counts.next((self.path, name))
-        root = self.root
+        tree = self._tree
         key: jax.Array = draw_key(
-            rngs[name], self.path, count, root._offset, root._offset_path
+            rngs[name], self.path, count, tree.offset, tree.offset_path
         )
         return key
 
@@ -455,7 +484,7 @@ class Scope:
 
     def _collection(self, col: str) -> Any:
         """The mapping with this scope's part of a collection, or None."""
-        node = self.root._variables.get(col)
+        node = self._tree.variables.get(col)
         try:
             for name in self._relative:
                 if node is None:
@@ -466,7 +495,7 @@ class Scope:
         return node if isinstance(node, (dict, Mapping)) else None
 
     def _lookup(self, col: str, name: str) -> Any:
-        node = self.root._variables.get(col)
+        node = self._tree.variables.get(col)
         try:
             for part in self._relative:
                 node = node[part]  # type: ignore[index]
@@ -528,7 +557,7 @@ class Scope:
         self._check_usable(f'write into collection "{col}" the variable', name)
         if not self.is_mutable_collection(col):
             raise ModifyScopeVariableError(col, name, self.path_text)
-        node = self.root._variables.setdefault(col, {})
+        node = self._tree.variables.setdefault(col, {})
         for part in self._relative:
             inner = node.get(part)
             if not isinstance(inner, dict):
@@ -633,7 +662,7 @@ class Scope:
         """All collections, as seen from here: `{collection: nested dict}`."""
         self._check_valid()
         found = {}
-        for col in self.root._variables:
+        for col in self._tree.variables:
             node = self._collection(col)
             if node:
                 mutable = self.is_mutable_collection(col)
@@ -644,7 +673,7 @@ class Scope:
         """The mutable collections, as seen from here."""
         self._check_valid()
         found = {}
-        for col in self.root._variables:
+        for col in self._tree.variables:
             node = self._collection(col)
             if node is not None and self.is_mutable_collection(col):
                 found[col] = unfreeze(node)
@@ -657,27 +686,3 @@ def _leaf_shapes(value: Any) -> tuple[tuple[int, ...], ...]:
 
 def _one(shapes: tuple[Any, ...]) -> Any:
     return shapes[0] if len(shapes) == 1 else shapes
-
-
-def checked_rngs(rngs: Any) -> dict[str, Any]:
-    """Root keys by stream, from one key or a mapping.
-
-    Raises:
-        InvalidRngError: if they are neither.
-    """
-    if rngs is None:
-        return {}
-    if not isinstance(rngs, Mapping):
-        if not is_key(rngs):
-            raise InvalidRngError(
-                "rngs must be one key or a mapping from the names of streams to keys, "
-                f"such as {{'params': jax.random.key(0)}}; found {rngs!r}."
-            )
-        return {"params": rngs}
-    for name, key in rngs.items():
-        if not isinstance(name, str) or not is_key(key):
-            raise InvalidRngError(
-                f'Random stream "{name}" needs one key, from jax.random.key or '
-                f"jax.random.PRNGKey; found {key!r}."
-            )
-    return dict(rngs)

@@ -19,8 +19,6 @@ from ..scope_tree import Scope
 from .containers import replace
 from .module_base import ModuleBase
 
-__all__ = ["adopt", "adopt_fields", "bind_to", "register"]
-
 
 def register(parent: Any, child: Any) -> None:
     """Gives a module that was just made in a method of `parent` its place.

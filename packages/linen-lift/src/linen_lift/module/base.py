@@ -38,8 +38,6 @@ from .preparation import (
 )
 from .state import State
 
-__all__ = ["Module"]
-
 M = TypeVar("M", bound="Module")
 
 _UNSPECIFIED: Any = type("_Unspecified", (), {"__repr__": lambda _: "<unspecified>"})()

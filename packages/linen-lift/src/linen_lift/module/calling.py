@@ -15,8 +15,6 @@ from ..errors import (
 )
 from .context import InterceptorContext, context, named_calls
 
-__all__ = ["call_method", "wrap_method"]
-
 
 def wrap_method(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a plain function a method of a module.

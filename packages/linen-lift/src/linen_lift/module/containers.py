@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..frozen_dict import FrozenDict
-
-__all__ = ["find", "replace"]
 
 # Nearly every field is one of these; they are recognized without any call.
 _LEAVES = frozenset(
@@ -49,7 +47,7 @@ def _is_leaf(value: Any) -> bool:
     return bool(jax.tree_util.treedef_is_leaf(structure))
 
 
-def find(value: Any, wanted: tuple[type, ...]) -> Iterator[Any]:
+def find(value: Any, wanted: tuple[type, ...]) -> list[Any]:
     """All instances of some classes in nested containers, in order.
 
     Lists, tuples, mappings and other pytrees are containers.
@@ -58,20 +56,14 @@ def find(value: Any, wanted: tuple[type, ...]) -> Iterator[Any]:
         value: what to look through.
         wanted: the classes.
     """
-    if type(value) in _LEAVES:
-        return
-    if isinstance(value, wanted):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from find(item, wanted)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from find(item, wanted)
-    elif not _is_leaf(value):
-        for item in jax.tree.leaves(value, is_leaf=lambda x: isinstance(x, wanted)):
-            if isinstance(item, wanted):
-                yield item
+    found: list[Any] = []
+
+    def note(instance: Any, _: str) -> Any:
+        found.append(instance)
+        return instance
+
+    replace(value, wanted, note)
+    return found
 
 
 def replace(
@@ -101,7 +93,7 @@ def replace(
             replace(item, wanted, fn, freeze, f"{suffix}_{i}")
             for i, item in enumerate(value)
         ]
-        if all(map(_same, items, value)) and not (freeze and _holds(value, wanted)):
+        if all(map(_same, items, value)) and not (freeze and find(value, wanted)):
             return value
         if isinstance(value, tuple):
             return type(value)(*items) if _is_named_tuple(value) else tuple(items)
@@ -112,7 +104,7 @@ def replace(
             for key, item in value.items()
         }
         same = all(map(_same, new.values(), value.values()))
-        if same and not (freeze and _holds(value, wanted)):
+        if same and not (freeze and find(value, wanted)):
             return value
         return FrozenDict(new) if freeze or isinstance(value, FrozenDict) else new
     if not _is_leaf(value):
@@ -129,7 +121,3 @@ def replace(
 
 def _same(a: Any, b: Any) -> bool:
     return a is b
-
-
-def _holds(value: Any, wanted: tuple[type, ...]) -> bool:
-    return next(find(value, wanted), None) is not None

@@ -7,16 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-__all__ = [
-    "Interceptor",
-    "InterceptorContext",
-    "context",
-    "disable_named_call",
-    "enable_named_call",
-    "intercept_methods",
-    "override_named_call",
-]
-
 
 class InterceptorContext(NamedTuple):
     """What an interceptor learns about the call.

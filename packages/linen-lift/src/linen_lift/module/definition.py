@@ -15,8 +15,6 @@ from ..errors import (
 )
 from .calling import wrap_method
 
-__all__ = ["RESERVED", "define", "is_lifted", "mark_lifted"]
-
 RESERVED = ("parent", "name")
 
 

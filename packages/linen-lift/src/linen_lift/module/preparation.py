@@ -15,14 +15,6 @@ from ..scope_tree import Scope
 from .context import context
 from .module_base import ModuleBase
 
-__all__ = [
-    "CaptureFilter",
-    "check_instance",
-    "descriptor_value",
-    "method_of",
-    "prepare",
-]
-
 CaptureFilter = bool | Callable[[Any, str], bool]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["State"]
-
 
 class State:
     """The mutable part of a module instance; nobody but the library writes it.

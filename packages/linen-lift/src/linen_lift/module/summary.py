@@ -14,8 +14,6 @@ from ..filters import CollectionFilter
 from ..metadata import AxisMetadata
 from .context import InterceptorContext, intercept_methods
 
-__all__ = ["tabulate"]
-
 
 @dataclasses.dataclass
 class _Row:
