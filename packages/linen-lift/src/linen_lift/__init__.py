@@ -41,7 +41,7 @@ from jax.numpy import tanh
 from . import errors, lift, metadata, scope
 from .errors import LinenLiftError
 from .filters import DenyList
-from .frozen_dict import FrozenDict, copy, freeze, pop, unfreeze
+from .frozen_dict import FrozenDict, copy, freeze, pop, pretty_repr, unfreeze
 from .layers import (
     BatchNorm,
     Conv,
@@ -149,6 +149,7 @@ __all__ = [
     "one_hot",
     "override_named_call",
     "pop",
+    "pretty_repr",
     "relu",
     "relu6",
     "remat",

@@ -118,7 +118,7 @@ def apply(
 
     Returns:
         A function `(variables, *args, rngs=None, **kwargs)`. It returns what `fn`
-        returns and, if something is mutable, pairs it with the mutable collections.
+        returns and, unless `mutable` is False, pairs it with the mutable collections.
 
     Example:
         >>> from linen_lift.scope import apply
@@ -129,7 +129,8 @@ def apply(
         >>> apply(count, mutable='state')({'state': {'n': 4}})
         (5, {'state': {'n': 5}})
     """
-    returns_variables = not is_filter_empty(mutable)
+    is_filter_empty(mutable)  # refuses what is no filter
+    returns_variables = mutable is not False
 
     @functools.wraps(fn)
     def wrapper(
@@ -170,7 +171,7 @@ def init(
         {'params': {'w': (3, 2)}}
     """
     applied = apply(fn, mutable, {**(flags or {}), "initializing": True})
-    returns_variables = not is_filter_empty(mutable)
+    returns_variables = mutable is not False
 
     @functools.wraps(fn)
     def wrapper(rngs: Any, *args: Any, **kwargs: Any) -> Any:

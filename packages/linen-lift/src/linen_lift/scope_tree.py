@@ -6,7 +6,7 @@ a collection is *mutable*, writes variables, draws keys from random streams, and
 child scopes. `init` and `apply` turn a function of a scope into a pure function of
 variables.
 
-All scopes of one tree share a `_Tree`, which holds the nested dicts, what is mutable,
+All scopes of one tree share a `Tree`, which holds the nested dicts, what is mutable,
 and the trace that was running when it was made. A lifted transform
 (`linen_lift.lift`) makes a new tree inside the JAX transform, at the same path; a
 scope that is used under another trace than its tree's is refused. References point
@@ -44,44 +44,9 @@ from .frozen_dict import unfreeze
 from .rng import DrawCounts, Path, checked_rngs, draw_key
 from .scope_variable import Variable, unboxed
 from .shapes import initial_shapes
+from .tree import Tree, has_tracer
 
 _MISSING: Any = object()
-
-
-class _Tree:
-    """What all scopes of one tree have in common."""
-
-    __slots__ = (
-        "__weakref__",
-        "entry",
-        "flags",
-        "mutable",
-        "offset",
-        "offset_path",
-        "rngs",
-        "trace",
-        "valid",
-        "variables",
-    )
-
-    def __init__(
-        self,
-        variables: dict[str, Any],
-        rngs: dict[str, Any],
-        mutable: CollectionFilter,
-        flags: Mapping[Any, Any],
-    ) -> None:
-        self.variables = variables
-        # What came in, to tell later what was changed.
-        self.entry: Mapping[str, Any] = {}
-        self.rngs = rngs
-        self.mutable = mutable
-        self.flags = flags
-        self.trace = current_trace()
-        self.valid = True
-        # See `linen_lift.rng`: the number of a path outside of a compiled function.
-        self.offset: Any = None
-        self.offset_path: Path = ()
 
 
 class Scope:
@@ -108,6 +73,7 @@ class Scope:
         "_counts",
         "_fixed",
         "_outside",
+        "_passed",
         "_relative",
         "_reserved",
         "_tree",
@@ -138,7 +104,7 @@ class Scope:
                 raise ValueError("A scope with a parent needs a name.")
             self._open(parent._tree, parent._counts, name, parent)
             return
-        tree = _Tree(
+        tree = Tree(
             {
                 col: unfreeze(part) if in_filter(mutable, col) else part
                 for col, part in variables.items()
@@ -153,7 +119,7 @@ class Scope:
 
     def _open(
         self,
-        tree: _Tree,
+        tree: Tree,
         counts: DrawCounts,
         name: str | None,
         parent: Scope | None = None,
@@ -175,6 +141,8 @@ class Scope:
         # Names of the same place outside of a lifted transform. Inside, they may be
         # declared again, for what they stand for, but are not given to anything new.
         self._outside: frozenset[str] = frozenset()
+        # Names of modules that came into a lifted transform together with this one.
+        self._passed: frozenset[str] = frozenset()
 
     def _reopen(
         self,
@@ -186,7 +154,7 @@ class Scope:
     ) -> Scope:
         """A root at this scope's path, for the inside of a lifted transform."""
         outer = self._tree
-        tree = _Tree(dict(variables), dict(rngs), mutable, outer.flags)
+        tree = Tree(dict(variables), dict(rngs), mutable, outer.flags)
         tree.entry = variables
         if offset is None:
             tree.offset, tree.offset_path = outer.offset, outer.offset_path
@@ -294,12 +262,6 @@ class Scope:
         if not (self._valid and self._tree.valid):
             raise InvalidScopeError(self.path_text)
 
-    def _check_usable(self, action: str, name: str | None = None) -> None:
-        self._check_valid()
-        if current_trace() != self._tree.trace:
-            named = action if name is None else f'{action} "{name}"'
-            raise JaxTransformError(named, self.path_text)
-
     # --- names ------------------------------------------------------------------
 
     def name_reserved(self, name: str, col: str | None = None) -> bool:
@@ -309,6 +271,8 @@ class Scope:
             name: a name.
             col: the collection of a variable; None for a child scope.
         """
+        if name in self._passed:
+            return True
         for taken in (self._reserved.get(name), self._fixed.get(name)):
             if taken is not None and (col is None or None in taken or col in taken):
                 return True
@@ -330,7 +294,7 @@ class Scope:
         """
         reserved = self._reserved
         taken = reserved.get(name)
-        if taken is None and name not in self._fixed:
+        if taken is None and name not in self._fixed and name not in self._passed:
             if not isinstance(name, str):
                 raise TypeError(f"A name must be a string, found {name!r}.")
             reserved[name] = (col,)
@@ -371,7 +335,7 @@ class Scope:
         Raises:
             NameInUseError: if the name is taken and `reuse` is False.
         """
-        self._check_usable("open a scope", name)
+        self._check_valid()
         if name is None:
             name = self.default_name(prefix)
         if not reuse:
@@ -436,7 +400,8 @@ class Scope:
         new = Scope.__new__(Scope)
         for slot in Scope.__slots__:
             setattr(new, slot, getattr(self, slot))
-        new._reserved, new._fixed, new._outside = {}, {}, frozenset()
+        new._reserved, new._fixed = {}, {}
+        new._outside = new._passed = frozenset()
         if rewind_rngs:
             new._counts = DrawCounts()
         return new
@@ -465,20 +430,21 @@ class Scope:
 
         Raises:
             InvalidRngError: if neither the stream nor `params` was given.
-            JaxTransformError: inside a JAX transform that is not lifted.
         """
-        self._check_usable("draw a key of stream", name)
-        rngs = self.rngs
+        return self._draw(name)()
+
+    def _draw(self, name: str) -> Callable[[], jax.Array]:
+        """Counts a draw; gives what makes its key, in whichever trace it is called."""
+        self._check_valid()
+        rngs, tree = self.rngs, self._tree
         if name not in rngs:
             if "params" not in rngs:
                 raise InvalidRngError.missing(name, self.path_text, rngs)
             name = "params"
         count = self._counts.next((self.path, name))
-        tree = self._tree
-        key: jax.Array = draw_key(
-            rngs[name], self.path, count, tree.offset, tree.offset_path
+        return functools.partial(
+            draw_key, rngs[name], self.path, count, tree.offset, tree.offset_path
         )
-        return key
 
     # --- variables --------------------------------------------------------------
 
@@ -495,13 +461,26 @@ class Scope:
         return node if isinstance(node, (dict, Mapping)) else None
 
     def _lookup(self, col: str, name: str) -> Any:
-        node = self._tree.variables.get(col)
+        tree = self._tree
+        if tree.pending:
+            tree.settle()
+        node = tree.variables.get(col)
         try:
             for part in self._relative:
                 node = node[part]  # type: ignore[index]
             return node[name]  # type: ignore[index]
         except (KeyError, TypeError, IndexError):
-            return _MISSING
+            make = tree.pending.get((col, self._relative, name))
+            return _MISSING if make is None else make()
+
+    def _create(self, col: str, name: str, make: Callable[[], Any]) -> Any:
+        """Stores the first value of a variable, once that is possible."""
+        value, tree = make(), self._tree
+        if current_trace() == tree.trace:
+            self.put_variable(col, name, value)
+        else:
+            tree.pending[col, self._relative, name] = make
+        return value
 
     def is_mutable_collection(self, col: str) -> bool:
         """Whether a collection may be written.
@@ -513,12 +492,20 @@ class Scope:
         return mutable is True or (mutable is not False and in_filter(mutable, col))
 
     def is_collection_empty(self, col: str) -> bool:
-        """Whether a collection has nothing here.
+        """Whether a collection has nothing, here or elsewhere in the tree.
 
         Args:
             col: its name.
         """
-        return not self._collection(col)
+        return not self._tree.variables.get(col)
+
+    def has_collection(self, col: str) -> bool:
+        """Whether a collection was given or made, empty or not.
+
+        Args:
+            col: its name.
+        """
+        return col in self._tree.variables
 
     def has_variable(self, col: str, name: str) -> bool:
         """Whether a variable exists here.
@@ -552,20 +539,17 @@ class Scope:
 
         Raises:
             ModifyScopeVariableError: if the collection is not mutable.
-            JaxTransformError: inside a JAX transform that is not lifted.
+            JaxTransformError: inside a JAX transform that is not lifted, if the value
+                depends on what that passed in.
         """
-        self._check_usable(f'write into collection "{col}" the variable', name)
+        self._check_valid()
         if not self.is_mutable_collection(col):
             raise ModifyScopeVariableError(col, name, self.path_text)
-        node = self._tree.variables.setdefault(col, {})
-        for part in self._relative:
-            inner = node.get(part)
-            if not isinstance(inner, dict):
-                if inner is not None and not isinstance(inner, Mapping):
-                    raise NameInUseError("submodule", part, self.path_text)
-                inner = node[part] = unfreeze(inner) if inner else {}
-            node = inner
-        node[name] = value
+        tree = self._tree
+        if current_trace() != tree.trace and has_tracer(value):
+            raise JaxTransformError(col, name, self.path_text)
+        tree.pending.pop((col, self._relative, name), None)
+        tree.put(col, self._relative, name, value)
 
     def variable(
         self,
@@ -594,16 +578,17 @@ class Scope:
             ScopeCollectionNotFound: if it does not exist, nor its collection, and it
                 cannot be created.
             ScopeVariableNotFoundError: if it does not exist and cannot be created.
-            JaxTransformError: inside a JAX transform that is not lifted.
         """
-        self._check_usable(f'declare in collection "{col}" the variable', name)
+        self._check_valid()
         self.reserve(name, col)
         if self._lookup(col, name) is _MISSING:
             if init_fn is None or not self.is_mutable_collection(col):
                 if self.is_collection_empty(col):
                     raise ScopeCollectionNotFound(col, name, self.path_text)
                 raise ScopeVariableNotFoundError(col, name, self.path_text)
-            self.put_variable(col, name, init_fn(*init_args, **init_kwargs))
+            self._create(
+                col, name, functools.partial(init_fn, *init_args, **init_kwargs)
+            )
         return Variable(self, col, name, unbox)
 
     def param(
@@ -633,9 +618,8 @@ class Scope:
             ScopeParamNotFoundError: if the parameter does not exist and cannot be
                 created.
             ScopeParamShapeError: if it has another shape than `init_fn` makes.
-            JaxTransformError: inside a JAX transform that is not lifted.
         """
-        self._check_usable('declare in collection "params" the parameter', name)
+        self._check_valid()
         self.reserve(name, "params")
         value = self._lookup("params", name)
         if value is _MISSING:
@@ -643,8 +627,10 @@ class Scope:
                 if self.is_collection_empty("params"):
                     raise ScopeCollectionNotFound("params", name, self.path_text)
                 raise ScopeParamNotFoundError(name, self.path_text)
-            value = init_fn(self.make_rng("params"), *init_args, **init_kwargs)
-            self.put_variable("params", name, value)
+            draw = self._draw("params")
+            value = self._create(
+                "params", name, lambda: init_fn(draw(), *init_args, **init_kwargs)
+            )
             return unboxed(value) if unbox else value
         out = unboxed(value) if unbox else value
         # An array is its own only leaf; asking JAX for the leaves costs more.
@@ -661,6 +647,7 @@ class Scope:
     def variables(self) -> dict[str, Any]:
         """All collections, as seen from here: `{collection: nested dict}`."""
         self._check_valid()
+        self._tree.settle()
         found = {}
         for col in self._tree.variables:
             node = self._collection(col)
@@ -672,6 +659,7 @@ class Scope:
     def mutable_variables(self) -> dict[str, Any]:
         """The mutable collections, as seen from here."""
         self._check_valid()
+        self._tree.settle()
         found = {}
         for col in self._tree.variables:
             node = self._collection(col)

@@ -166,7 +166,7 @@ def value_and_grad(
         rngs: the streams that it sees.
 
     Returns:
-        `(out, grads)`, or `(out, aux, grads)`; `grads` is a tuple with one entry per
+        `(out, grads)`, or `((out, aux), grads)`; `grads` is a tuple with one entry per
         argument.
 
     Raises:
@@ -202,7 +202,7 @@ def value_and_grad(
                 f"returned shape {shapes}. Reduce it, or use vjp."
             )
         grads = vjp_fn(jax.tree.map(jnp.ones_like, out))
-        return ((out, aux, grads) if has_aux else (out, grads)), left
+        return (((out, aux), grads) if has_aux else (out, grads)), left
 
     return packed(inner, (variables,), (variables,), (rngs,), name="value_and_grad")(
         scope, *primals
@@ -255,7 +255,7 @@ def grad(
         variables=variables,
         rngs=rngs,
     )
-    return (out[2], out[1]) if has_aux else out[1]
+    return (out[1], out[0][1]) if has_aux else out[1]
 
 
 def jvp(

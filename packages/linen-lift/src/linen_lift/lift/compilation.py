@@ -80,7 +80,7 @@ def checkpoint(
         (variables,),
         (variables,),
         (rngs,),
-        name="checkpoint",
+        name="remat",
         enable_kwargs=True,
     )
 
@@ -201,10 +201,10 @@ class Compiled:
         variables: CollectionFilter = True,
         rngs: StreamFilter = True,
         static_argnums: int | Iterable[int] = (),
+        static_argnames: str | Iterable[str] = (),
         donate_argnums: int | Iterable[int] = (),
         device: Any = None,
         backend: str | None = None,
-        static_argnames: str | Iterable[str] = (),
     ) -> None:
         if isinstance(donate_argnums, int):
             donate_argnums = (donate_argnums,)
@@ -316,10 +316,10 @@ def jit(
     variables: CollectionFilter = True,
     rngs: StreamFilter = True,
     static_argnums: int | Iterable[int] = (),
+    static_argnames: str | Iterable[str] = (),
     donate_argnums: int | Iterable[int] = (),
     device: Any = None,
     backend: str | None = None,
-    static_argnames: str | Iterable[str] = (),
 ) -> Callable[..., Any]:
     """Lifted `jax.jit`.
 
@@ -356,10 +356,10 @@ def jit(
         variables,
         rngs,
         static_argnums,
+        static_argnames,
         donate_argnums,
         device,
         backend,
-        static_argnames,
     )
 
     def noteless(_: Any, scope: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:

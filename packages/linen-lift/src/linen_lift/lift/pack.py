@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 
 import jax
 
-from ..errors import ModifyScopeVariableError
 from ..filters import (
     CollectionFilter,
     StreamFilter,
@@ -83,7 +82,7 @@ class Boundary:
                     )
             self._scopes = leaves
         for scope in self._scopes:
-            scope._check_usable(f"enter lifted {label}")
+            scope._check_valid()
         self.roots, self._places = _topmost(self._scopes)
         self._out_filters = out_filters
         self._out_union: CollectionFilter = False
@@ -161,6 +160,7 @@ class Boundary:
             inner = inner_roots[index]
             for depth, name in enumerate(relative):
                 place = (index, relative[: depth + 1])
+                inner._passed |= {name}
                 if place not in known:
                     known[place] = inner._child_scope(name)
                 inner = known[place]
@@ -187,6 +187,7 @@ class Boundary:
         trees: dict[int, Any] = {}
         for scope, (index, _) in zip(scopes, self._places, strict=True):
             trees[index] = scope._tree
+            scope._tree.settle()
         per_root = []
         for index in range(len(self.roots)):
             tree = trees[index]
@@ -245,13 +246,14 @@ class Boundary:
                 for (path, stream), count in drawn.counts.items():
                     place = (index, path[skip:], stream)
                     counts[place] = max(counts.get(place, 0), count)
-                for name, cols in reserved.items():
-                    for col in cols:
-                        names[i, name, col] = None
+                names.update(dict.fromkeys((i, name) for name in reserved))
         return tuple(counts.items()), tuple(names)
 
     def replay(self, effects: Any) -> None:
         """Notes draws and names in the outer scopes.
+
+        What was declared inside may be declared outside, and is the same; but nothing
+        new gets such a name by default.
 
         Args:
             effects: from `effects`.
@@ -260,11 +262,8 @@ class Boundary:
         for (index, path, stream), count in counts:
             root = self.roots[index]
             root._counts.publish({((*root.path, *path), stream): count})
-        for i, name, col in names:
-            reserved = self._scopes[i]._reserved
-            cols = reserved.get(name, ())
-            if col not in cols:
-                reserved[name] = (*cols, col)
+        for i, name in names:
+            self._scopes[i]._outside |= {name}
 
     def history(self) -> Any:
         """The draws before this call and the names taken, relative to the paths.
@@ -302,6 +301,7 @@ class Boundary:
 
 def _visible(root: Scope) -> dict[str, Any]:
     """The collections at a scope; a copy of what may change, lest changes show."""
+    root._tree.settle()
     found = {}
     for col in root._tree.variables:
         node = root._collection(col)
@@ -354,12 +354,12 @@ def _changes(now: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _write(scope: Scope, col: str, tree: Mapping[str, Any]) -> None:
-    if not scope.is_mutable_collection(col):
-        raise ModifyScopeVariableError(col, next(iter(tree)), scope.path_text)
-    node = scope._tree.variables.setdefault(col, {})
-    for part in scope._relative:
-        node = node.setdefault(part, {})
-    _merge_into(node, tree)
+    # One by one: `put_variable` makes sure that nothing leaks.
+    for name, value in tree.items():
+        old = scope._lookup(col, name)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            value = joined(old, value)
+        scope.put_variable(col, name, unfreeze(value))
 
 
 def joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -375,15 +375,6 @@ def joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(before, Mapping) and isinstance(value, Mapping)
         out[name] = joined(before, value) if both else value  # type: ignore[arg-type]
     return out
-
-
-def _merge_into(node: dict[str, Any], tree: Mapping[str, Any]) -> None:
-    for name, value in tree.items():
-        old = node.get(name)
-        if isinstance(old, dict) and isinstance(value, Mapping):
-            _merge_into(old, value)
-        else:
-            node[name] = unfreeze(value)
 
 
 def pack(

@@ -101,6 +101,8 @@ def scan(
     unroll: int | bool = 1,
     data_transform: Callable[..., Any] | None = None,
     metadata_params: Mapping[Any, Any] = {},
+    _split_transpose: bool = False,
+    check_constancy_invariants: bool = True,
 ) -> Callable[..., Any]:
     """Lifted `jax.lax.scan`: a loop over a scope function.
 
@@ -122,6 +124,9 @@ def scan(
         data_transform: applied inside to `(variable_groups, rng_groups)` before the
             scope is made; the groups are broadcast, carried, then scanned ones.
         metadata_params: passed to the boxes whose axis is added or removed.
+        _split_transpose: as in `jax.lax.scan`.
+        check_constancy_invariants: without effect. Where no broadcast variable is
+            created there is nothing to check, and no time spent on it.
 
     Returns:
         The looping function `(scope, carry, *xs) -> (carry, ys)`.
@@ -234,7 +239,13 @@ def scan(
                 return (new, carry), (ys, out)
 
             results = jax.lax.scan(
-                body, (carried, carry), xs, length=size, reverse=reverse, unroll=unroll
+                body,
+                (carried, carry),
+                xs,
+                length=size,
+                reverse=reverse,
+                unroll=unroll,
+                _split_transpose=_split_transpose,
             )
             return results, grew
 

@@ -40,8 +40,9 @@ def map_variables(
         mapped_collections: the collections to transform.
         map_in_fn: makes the view of `{collection: variables}`.
         map_out_fn: makes stored collections of a view.
-        init: whether variables may be created: `fn` runs once on a view in which it
-            creates them, and again on the view of what `map_out_fn` made of those.
+        init: whether variables may be created: where there are none, `fn` runs once
+            without the view, creating them, and again on the view of what
+            `map_out_fn` made of those.
         mutable: whether variables of the view may be changed.
         rngs: the streams that `fn` sees.
         variables: further collections that it sees.
@@ -69,22 +70,16 @@ def map_variables(
         def out(views: Any) -> Any:
             return tuple(map_out_fn(view) if view else {} for view in views)
 
-        created: Any = tuple({} for _ in stored)
         writable = any(not is_filter_empty(root.mutable) for root in call.roots)
         if init and writable and not any(stored):
             first = call((stored, others), rng_groups)
             fn(first, *args, **kwargs)
-            created = out(call.collect(first)[0])
-            stored = tuple({**a, **b} for a, b in zip(stored, created, strict=True))
+            stored = out(call.collect(first)[0])
         views = tuple(map_in_fn(unfreeze(cols)) for cols in stored)
         scope = call((views, others), rng_groups, closed)
         result = fn(scope, *args, **kwargs)
         changed, rest = call.collect(scope)
-        if not returns:
-            return result, (tuple({} for _ in stored), rest)
-        # What was just created keeps its first value: the second run is no update.
-        mapped = tuple({**a, **b} for a, b in zip(out(changed), created, strict=True))
-        return result, (mapped, rest)
+        return result, (out(changed) if returns else ({},) * len(stored), rest)
 
     return packed(
         inner,

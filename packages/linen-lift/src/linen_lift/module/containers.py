@@ -36,10 +36,6 @@ _LEAVES = frozenset(
 )
 
 
-def _is_named_tuple(value: tuple[Any, ...]) -> bool:
-    return hasattr(value, "_fields")
-
-
 def _is_leaf(value: Any) -> bool:
     if hasattr(value, "dtype"):  # an array or a tracer
         return True
@@ -75,13 +71,13 @@ def replace(
 ) -> Any:
     """Replaces all instances of some classes in nested containers.
 
-    A container without any is returned as it is.
+    A container without any is returned as it is, unless it is to be frozen.
 
     Args:
         value: what to look through.
         wanted: the classes.
         fn: takes an instance and where it is, as `_key_index`.
-        freeze: whether containers that change become immutable.
+        freeze: whether lists and dicts become immutable.
         suffix: where `value` is.
     """
     if type(value) in _LEAVES:
@@ -89,23 +85,29 @@ def replace(
     if isinstance(value, wanted):
         return fn(value, suffix)
     if isinstance(value, (list, tuple)):
+        keys = getattr(value, "_fields", range(len(value)))
         items = [
-            replace(item, wanted, fn, freeze, f"{suffix}_{i}")
-            for i, item in enumerate(value)
+            replace(item, wanted, fn, freeze, f"{suffix}_{key}")
+            for key, item in zip(keys, value, strict=True)
         ]
-        if all(map(_same, items, value)) and not (freeze and find(value, wanted)):
+        mutable = isinstance(value, list)
+        if all(map(_same, items, value)) and not (freeze and mutable):
             return value
-        if isinstance(value, tuple):
-            return type(value)(*items) if _is_named_tuple(value) else tuple(items)
-        return tuple(items) if freeze else items
+        if hasattr(value, "_fields"):
+            return type(value)(*items)
+        return items if mutable and not freeze else tuple(items)
     if isinstance(value, Mapping):
+        # In the order in which JAX goes through a dict.
         new = {
-            key: replace(item, wanted, fn, freeze, f"{suffix}_{key}")
-            for key, item in value.items()
+            key: replace(value[key], wanted, fn, freeze, f"{suffix}_{key}")
+            for key in sorted(value, key=str)
         }
-        same = all(map(_same, new.values(), value.values()))
-        if same and not (freeze and find(value, wanted)):
+        items = [new[key] for key in value]
+        if all(map(_same, items, value.values())) and not (
+            freeze and isinstance(value, dict)
+        ):
             return value
+        new = dict(zip(value, items, strict=True))
         return FrozenDict(new) if freeze or isinstance(value, FrozenDict) else new
     if not _is_leaf(value):
         leaves, treedef = jax.tree.flatten(

@@ -12,7 +12,6 @@ class State:
     """
 
     __slots__ = (
-        "adopted",
         "auto_named",
         "base",
         "children",
@@ -35,6 +34,3 @@ class State:
         # Whether the name was chosen by the library.
         self.auto_named = False
         self.shares_scope = False
-        # Unbound modules from outside and their bound clones, by the identity of the
-        # former. One table per tree of modules: what is shared outside stays shared.
-        self.adopted: dict[int, tuple[Any, Any]] = {}

@@ -67,7 +67,7 @@ def value_and_grad(*_: Any, **__: Any) -> Any:
         rngs: the streams that it sees.
 
     Returns:
-        `(out, grads)`, or `(out, aux, grads)`; `grads` is a tuple with one entry per
+        `(out, grads)`, or `((out, aux), grads)`; `grads` is a tuple with one entry per
         argument.
 
     Raises:

@@ -110,7 +110,7 @@ def _compile(fn: Callable[..., Any], **options: Any) -> Runner:
     return runner
 
 
-@on_modules(lift.jit, "Jit", build=_compile)
+@on_modules(lift.jit, "Jit", build=_compile, unbound=jax.jit)
 def jit(*_: Any, **__: Any) -> Any:
     """Lifted `jax.jit`: compiles a module.
 

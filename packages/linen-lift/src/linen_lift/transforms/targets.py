@@ -52,6 +52,7 @@ def on_modules(
     prefix: str,
     names: Mapping[str, str] = {},
     build: Callable[..., Runner] | None = None,
+    unbound: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[..., Any]], ModuleTransform[P]]:
     """Makes a transform of modules of a transform of scope functions.
 
@@ -64,6 +65,7 @@ def on_modules(
         names: the parameters of `lifted` that are called otherwise.
         build: makes the runner, from the function and the options, where it is not
             enough to lift the core with these options.
+        unbound: JAX's transform, for methods such as `init` of an unbound module.
 
     Returns:
         A decorator for a function that has the name and the documentation.
@@ -86,7 +88,7 @@ def on_modules(
         def wrap(fn: Callable[..., Any], **options: Any) -> Any:
             renamed = {inner_names.get(k, k): v for k, v in options.items()}
             runner = (build or lift_core)(fn, **renamed)
-            return _lift_function(fn, transform, runner)
+            return _lift_function(fn, transform, runner, unbound)
 
         @functools.wraps(documented)
         def on_target(*args: Any, **kwargs: Any) -> Any:
@@ -102,14 +104,19 @@ def on_modules(
     return decorate
 
 
+# Options that were added when `methods` had its position already.
+_AFTER_METHODS = {"static_argnames", "_split_transpose", "check_constancy_invariants"}
+
+
 def _with_methods(
     lifted: Callable[..., Any], names: Mapping[str, str]
 ) -> inspect.Signature:
     fn, *options = inspect.signature(lifted).parameters.values()
     parameters = [fn.replace(name="target", annotation=Any)]
     parameters += [p.replace(name=names.get(p.name, p.name)) for p in options]
-    # Before `static_argnames`, which came last.
-    place = len(parameters) - (parameters[-1].name == "static_argnames")
+    place = len(parameters)
+    while parameters[place - 1].name in _AFTER_METHODS:
+        place -= 1
     parameters.insert(
         place, inspect.Parameter("methods", fn.kind, default=None, annotation=Methods)
     )
@@ -180,6 +187,8 @@ def enter(transform: str, module: Any, *args: Any) -> Frame:
 
 def _core_of(transform: str, frame: Frame, fn: Any) -> Core:
     check_function(transform, fn)
+    if isinstance(getattr(fn, "__self__", None), Module):
+        fn = fn.__func__  # a bound method; it is called with the module inside
     return make_core(as_body(fn), frame)
 
 
@@ -292,13 +301,18 @@ def _is_module_class(target: Any) -> bool:
     return isinstance(target, type) and issubclass(target, Module)
 
 
-def _lift_function(fn: Callable[..., Any], transform: str, runner: Runner) -> Any:
+def _lift_function(
+    fn: Callable[..., Any], transform: str, runner: Runner, unbound: Any
+) -> Any:
     body = as_body(fn)
+    is_compact = getattr(fn, "_compact", False)
 
     @functools.wraps(fn)
     def lifted(module: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(module, Module):
             raise TransformTargetError(transform, module)
+        if module.scope is None and unbound is not None and not is_compact:
+            return unbound(functools.partial(fn, module))(*args, **kwargs)
         frame = Frame(module, args, kwargs, transform)
         out = runner(make_core(body, frame), frame)
         frame.publish(frame.naming())

@@ -22,9 +22,9 @@ def map_variables(*_: Any, **__: Any) -> Any:
         mapped_collections: the collections to transform.
         trans_in_fn: makes the view of `{collection: variables}`.
         trans_out_fn: makes stored collections of a view.
-        init: whether variables may be created: the module runs once on a view in
-            which it creates them, and again on the view of what `trans_out_fn` made
-            of those.
+        init: whether variables may be created: where there are none, the module runs
+            once without the view, creating them, and again on the view of what
+            `trans_out_fn` made of those.
         mutable: whether variables of the view may be changed.
         rngs: the streams that the module sees.
         variables: further collections that it sees.
