@@ -218,25 +218,25 @@ def freeze(xs: Mapping[Any, Any]) -> FrozenDict[Any, Any]:
     return xs if isinstance(xs, FrozenDict) else FrozenDict(xs)
 
 
-def unfreeze(tree: Any) -> Any:
+def unfreeze(x: Any) -> Any:
     """Makes plain nested dicts of frozen ones.
 
     Args:
-        tree: a mapping; what is not a mapping is returned as it is.
+        x: a mapping; what is not a mapping is returned as it is.
 
     Returns:
-        A nested dict that shares no dict with `tree`.
+        A nested dict that shares no dict with `x`.
 
     Example:
         >>> import linen_lift as nn
         >>> nn.unfreeze(nn.freeze({'a': {'b': 1}}))
         {'a': {'b': 1}}
     """
-    if isinstance(tree, FrozenDict):
-        tree = tree._dict
-    if isinstance(tree, dict):
-        return {k: unfreeze(v) for k, v in tree.items()}
-    return tree
+    if isinstance(x, FrozenDict):
+        x = x._dict
+    if isinstance(x, dict):
+        return {k: unfreeze(v) for k, v in x.items()}
+    return x
 
 
 def copy(

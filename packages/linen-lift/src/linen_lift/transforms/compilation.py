@@ -110,7 +110,13 @@ def _compile(fn: Callable[..., Any], **options: Any) -> Runner:
     return runner
 
 
-@on_modules(lift.jit, "Jit", build=_compile, unbound=jax.jit)
+# The options of `init` and its kin, which are no arrays.
+_jit_unbound = functools.partial(
+    jax.jit, static_argnames=("method", "mutable", "capture_intermediates")
+)
+
+
+@on_modules(lift.jit, "Jit", build=_compile, unbound=_jit_unbound)
 def jit(*_: Any, **__: Any) -> Any:
     """Lifted `jax.jit`: compiles a module.
 
