@@ -70,16 +70,25 @@ def map_variables(
         def out(views: Any) -> Any:
             return tuple(map_out_fn(view) if view else {} for view in views)
 
+        created: Any = tuple({} for _ in stored)
         writable = any(not is_filter_empty(root.mutable) for root in call.roots)
         if init and writable and not any(stored):
             first = call((stored, others), rng_groups)
             fn(first, *args, **kwargs)
-            stored = out(call.collect(first)[0])
+            stored = created = out(call.collect(first)[0])
         views = tuple(map_in_fn(unfreeze(cols)) for cols in stored)
         scope = call((views, others), rng_groups, closed)
         result = fn(scope, *args, **kwargs)
-        changed, rest = call.collect(scope)
-        return result, (out(changed) if returns else ({},) * len(stored), rest)
+        after, rest = call.collect(scope)
+        if not returns:
+            return result, (created, rest)
+        # A view that was only read need not go back: what it was made of is stored.
+        changed, _ = call.collect(scope, changed_only=True)
+        written = out(
+            view if diff else {} for view, diff in zip(after, changed, strict=True)
+        )
+        kept = zip(written, created, strict=True)
+        return result, (tuple(new or old for new, old in kept), rest)
 
     return packed(
         inner,
