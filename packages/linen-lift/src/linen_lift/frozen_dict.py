@@ -148,8 +148,8 @@ def pretty_repr(x: Any, num_spaces: int = 4) -> str:
         >>> import linen_lift as nn
         >>> print(nn.pretty_repr({'a': {'b': 1}}, 2))
         {
-          'a': {
-            'b': 1,
+          a: {
+            b: 1,
           },
         }
     """
@@ -161,8 +161,10 @@ def pretty_repr(x: Any, num_spaces: int = 4) -> str:
     def lines(value: Any, depth: int) -> str:
         if type(value) is not dict:
             return repr(value)
+        if not value:
+            return "{}"
         pad = " " * (num_spaces * (depth + 1))
-        rows = (f"{pad}{k!r}: {lines(v, depth + 1)},\n" for k, v in value.items())
+        rows = (f"{pad}{k}: {lines(v, depth + 1)},\n" for k, v in value.items())
         return "{\n" + "".join(rows) + " " * (num_spaces * depth) + "}"
 
     return lines(x, 0)

@@ -314,8 +314,22 @@ def test_dir_of_a_bound_module_runs_setup():
 
 def test_pretty_repr():
     text = nn.pretty_repr({"a": {"b": 1}, "c": [2]})
-    assert text == "{\n    'a': {\n        'b': 1,\n    },\n    'c': [2],\n}"
+    assert text == "{\n    a: {\n        b: 1,\n    },\n    c: [2],\n}"
     assert nn.pretty_repr(3) == "3"
+
+
+def test_a_template_cloned_with_all_that_is_in_it():
+    class Stack(nn.Module):
+        template: Any
+
+        @nn.compact
+        def __call__(self, x):
+            for _ in range(2):
+                x = self.template.clone(parent=self, _deep_clone=True, name=None)(x)
+            return x
+
+    params = Stack(Field(Scale())).init(KEY, X)["params"]
+    assert sorted(params) == ["Field_0", "Field_1"]
 
 
 def test_a_bound_module_cannot_be_hashed():

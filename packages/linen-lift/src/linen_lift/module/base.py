@@ -208,11 +208,20 @@ class Module(Declarations):
 
     # --- cloning and binding --------------------------------------------------------
 
-    def clone(self: M, *, parent: Any = None, **updates: Any) -> M:
+    def clone(
+        self: M,
+        *,
+        parent: Any = None,
+        _deep_clone: bool = False,
+        _reset_names: bool = False,
+        **updates: Any,
+    ) -> M:
         """A copy with the same fields, unbound unless `parent` is given.
 
         Args:
             parent: a module or scope to bind the copy to.
+            _deep_clone: whether all modules in its fields are cloned, too.
+            _reset_names: whether they lose their names then.
             **updates: new values for fields.
 
         Returns:
@@ -223,7 +232,14 @@ class Module(Declarations):
             raise IncorrectPostInitOverrideError(type(self).__name__)
         values = {name: attributes[name] for name in self._init_names}
         values.update(updates)
-        if self.scope is not None:
+        if _deep_clone or _reset_names:
+
+            def fresh(child: Module, _: str) -> Module:
+                new = {"name": None} if _reset_names else {}
+                return child.clone(_deep_clone=True, _reset_names=_reset_names, **new)
+
+            values = {k: replace(v, (Module,), fresh) for k, v in values.items()}
+        elif self.scope is not None:
             values = {
                 k: replace(v, (Module,), self._released) for k, v in values.items()
             }
