@@ -30,6 +30,7 @@ from .filters import (
     subtract_filters,
     union_filters,
 )
+from .leaves import separate
 from .scope_tree import Scope
 from .scope_variable import Variable
 
@@ -213,19 +214,14 @@ def lazy_init(
 
     @functools.wraps(fn)
     def wrapper(rngs: Any, *args: Any, **kwargs: Any) -> Any:
-        leaves, treedef = jax.tree.flatten((args, kwargs))
-        places = [
-            i for i, x in enumerate(leaves) if isinstance(x, jax.ShapeDtypeStruct)
-        ]
+        unknown, fill = separate(
+            (args, kwargs), lambda x: isinstance(x, jax.ShapeDtypeStruct)
+        )
 
         def run(*values: Any) -> Any:
-            filled = list(leaves)
-            for place, value in zip(places, values, strict=True):
-                filled[place] = value
-            inner_args, inner_kwargs = jax.tree.unflatten(treedef, filled)
+            inner_args, inner_kwargs = fill(values)
             return initialize(rngs, *inner_args, **inner_kwargs)[1]
 
-        unknown = [leaves[place] for place in places]
         variables, dependent = evaluate_independent(run, (), unknown)
         if dependent is not None:
             raise LazyInitError(*describe_place(dependent))

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from ..filters import CollectionFilter
+from ..leaves import is_array, separate
 from ..metadata import AxisMetadata
 from ..rng import checked_rngs
 from .context import InterceptorContext, intercept_methods
@@ -33,14 +34,10 @@ class _Row:
             for name in self.path:
                 tree = tree.get(name, {}) if isinstance(tree, Mapping) else {}
             own[col] = tree
-        leaves, treedef = jax.tree.flatten((self.args, self.kwargs))
-        traced = [i for i, x in enumerate(leaves) if hasattr(x, "shape")]
+        structs, fill = separate((self.args, self.kwargs), is_array)
 
         def call(variables: Any, rngs: Any, *values: Any) -> Any:
-            filled = list(leaves)
-            for i, value in zip(traced, values, strict=True):
-                filled[i] = value
-            args, kwargs = jax.tree.unflatten(treedef, filled)
+            args, kwargs = fill(values)
             return self.module.apply(
                 variables, *args, rngs=rngs, mutable=True, **kwargs
             )[0]
@@ -49,7 +46,6 @@ class _Row:
             out, pull_back = jax.vjp(lambda v: call(v, *rest), variables)
             return pull_back(jax.tree.map(jnp.ones_like, out))
 
-        structs = [leaves[i] for i in traced]
         lowered = jax.jit(pulled if gradient else call).lower(own, rngs, *structs)
         cost = lowered.cost_analysis() or {}
         return f"{int(cost.get('flops', 0)):,}"
@@ -74,26 +70,21 @@ def _initialize(
         row.out = _shapes(out)
         return out
 
-    arrays, treedef = jax.tree.flatten((rngs, args, kwargs))
-    traced = [i for i, x in enumerate(arrays) if hasattr(x, "shape")]
+    arrays, fill = separate((rngs, args, kwargs), is_array)
 
     def initialize(*values: Any) -> Any:
-        filled = list(arrays)
-        for i, value in zip(traced, values, strict=True):
-            filled[i] = value
-        rngs, args, kwargs = jax.tree.unflatten(treedef, filled)
+        rngs, args, kwargs = fill(values)
         make = functools.partial(module.init, method=method, mutable=mutable)
         return make(rngs, *args, **kwargs)
 
     with intercept_methods(record):
-        variables = jax.eval_shape(initialize, *(arrays[i] for i in traced))
+        variables = jax.eval_shape(initialize, *arrays)
     return rows, variables
 
 
 def _shapes(tree: Any) -> Any:
     def shape(x: Any) -> Any:
-        found = hasattr(x, "shape") and hasattr(x, "dtype")
-        return jax.ShapeDtypeStruct(x.shape, x.dtype) if found else x
+        return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x
 
     return jax.tree.map(shape, tree)
 
@@ -180,7 +171,7 @@ def _merged(rows: list[_Row], show_repeated: bool) -> list[_Row]:
 def _text(tree: Any) -> str:
     parts = []
     for x in jax.tree.leaves(tree, is_leaf=lambda x: x is None):
-        if hasattr(x, "shape") and hasattr(x, "dtype"):
+        if is_array(x):
             parts.append(f"{x.dtype.name}[{','.join(map(str, x.shape))}]")
         elif x is not None:
             parts.append(repr(x))
