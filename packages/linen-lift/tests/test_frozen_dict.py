@@ -70,7 +70,7 @@ def test_pickling_and_printing():
     frozen = nn.freeze({"a": {"b": 1}})
     assert pickle.loads(pickle.dumps(frozen)) == frozen
     assert repr(frozen) == "FrozenDict({'a': {'b': 1}})"
-    assert "    'a': {\n        'b': 1,\n" in frozen.pretty_repr()
+    assert "    a: {\n        b: 1,\n" in frozen.pretty_repr()
 
 
 def test_accepted_wherever_variables_are():

@@ -49,7 +49,7 @@ from jax.nn.initializers import ones, zeros
 from . import errors, layers, lift, metadata, partitioning, scope, spmd
 from .errors import LinenLiftError
 from .filters import DenyList
-from .frozen_dict import FrozenDict, copy, freeze, pop, unfreeze
+from .frozen_dict import FrozenDict, copy, freeze, pop, pretty_repr, unfreeze
 from .layers import (
     RNN,
     BatchNorm,
@@ -106,22 +106,16 @@ from .metadata import (
     unbox,
     with_partitioning,
 )
-from .module import (
+from .module.base import Module
+from .module.context import (
     InterceptorContext,
-    Module,
-    apply,
-    compact,
-    compact_name_scope,
     disable_named_call,
     enable_named_call,
-    init,
-    init_with_output,
     intercept_methods,
-    merge_param,
-    nowrap,
     override_named_call,
-    share_scope,
 )
+from .module.decorators import compact, compact_name_scope, nowrap
+from .module.functional import apply, init, init_with_output, merge_param, share_scope
 from .scope import Scope, Variable
 from .spmd import (
     LogicallyPartitioned,
@@ -134,26 +128,11 @@ from .spmd import (
     with_logical_constraint,
     with_logical_partitioning,
 )
-from .transforms import (
-    add_metadata_axis,
-    checkpoint,
-    cond,
-    custom_vjp,
-    fold_rngs,
-    grad,
-    jit,
-    jvp,
-    map_variables,
-    named_call,
-    remat,
-    remat_scan,
-    scan,
-    switch,
-    value_and_grad,
-    vjp,
-    vmap,
-    while_loop,
-)
+from .transforms.autodiff import custom_vjp, grad, jvp, value_and_grad, vjp
+from .transforms.batching import scan, vmap
+from .transforms.compilation import checkpoint, jit, named_call, remat, remat_scan
+from .transforms.control_flow import cond, switch, while_loop
+from .transforms.variables import add_metadata_axis, fold_rngs, map_variables
 
 # Code for Flax Linen also writes `nn.linear.default_kernel_init`, `nn.meta.unbox` and
 # the like: its modules of layers have these names.
@@ -275,6 +254,7 @@ __all__ = [
     "partitioning",
     "pool",
     "pop",
+    "pretty_repr",
     "promote_dtype",
     "relu",
     "relu6",

@@ -10,42 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = [
-    "ApplyModuleInvalidMethodError",
-    "ApplyScopeInvalidVariablesStructureError",
-    "ApplyScopeInvalidVariablesTypeError",
-    "AssignSubModuleError",
-    "BranchVariablesError",
-    "BroadcastVariableError",
-    "CallCompactUnboundModuleError",
-    "CallSetupUnboundModuleError",
-    "CallShareScopeOnUnboundModuleError",
-    "CallUnbindOnUnboundModuleError",
-    "DescriptorAttributeError",
-    "IncorrectPostInitOverrideError",
-    "InvalidFilterError",
-    "InvalidInstanceModuleError",
-    "InvalidRngError",
-    "InvalidScopeError",
-    "JaxTransformError",
-    "LazyInitError",
-    "LinenLiftError",
-    "ModifyScopeVariableError",
-    "MultipleMethodsCompactError",
-    "MultipleScopesError",
-    "NameInUseError",
-    "PartitioningUnspecifiedError",
-    "ReservedModuleAttributeError",
-    "ScopeCollectionNotFound",
-    "ScopeParamNotFoundError",
-    "ScopeParamShapeError",
-    "ScopeVariableNotFoundError",
-    "SetAttributeFrozenModuleError",
-    "SetAttributeInModuleSetupError",
-    "TransformTargetError",
-    "TransformedMethodReturnValueError",
-]
-
 
 class LinenLiftError(Exception):
     """Base of every error that this package raises.
@@ -67,7 +31,7 @@ def _at(path: str, name: str | None = None) -> str:
 # --- scopes ---------------------------------------------------------------------
 
 
-class InvalidRngError(LinenLiftError):
+class InvalidRngError(LinenLiftError, ValueError):
     """A random stream is missing, or is not a key."""
 
     @classmethod
@@ -162,14 +126,15 @@ class InvalidScopeError(LinenLiftError):
 
 
 class JaxTransformError(LinenLiftError):
-    """A scope was used inside a JAX transform it was not lifted into."""
+    """A value of a JAX transform that is not lifted would be stored outside of it."""
 
-    def __init__(self, action: str, path: str) -> None:
+    def __init__(self, collection: str, name: str, path: str) -> None:
         super().__init__(
-            f'Cannot {action} at path "{path}": a JAX transform is running that the '
-            "scope was not lifted into, so the change would leak a tracer. Use the "
-            "lifted form of the transform (linen_lift.jit, linen_lift.vmap, ...), or "
-            "call init or apply inside the JAX transform."
+            f'Cannot store variable "{name}" in collection "{collection}" at path '
+            f'"{path}" ({_at(path, name)}): its value belongs to a JAX transform that '
+            "the scope was not lifted into, so a tracer would leak. Use the lifted "
+            "form of the transform (linen_lift.jit, linen_lift.vmap, ...), or call "
+            "init or apply inside the JAX transform."
         )
 
 
@@ -274,7 +239,38 @@ class AssignSubModuleError(LinenLiftError):
     def __init__(self, child: str, module: str, path: str) -> None:
         super().__init__(
             f'Submodule {child} cannot be created here, in {module} at path "{path}". '
-            "Create it in setup(), or in the one method marked @compact."
+            "Create it in setup(), or in a method marked @compact."
+        )
+
+
+class DeclareVariableError(LinenLiftError, ValueError):
+    """A parameter or variable was declared where none may be declared."""
+
+    def __init__(self, kind: str, name: str, module: str, path: str) -> None:
+        super().__init__(
+            f'The {kind} "{name}" cannot be declared here, in {module} at path '
+            f'"{path}" ({_at(path, name)}). Declare it in setup(), or in a method '
+            "marked @compact."
+        )
+
+
+class UnboundModuleError(LinenLiftError, ValueError):
+    """Something that only a bound module has was asked of another one."""
+
+    def __init__(self, module: str, what: str) -> None:
+        super().__init__(
+            f"{module} has no {what} as long as it is an unbound module. Use init, "
+            "apply or bind, or create the module inside another one."
+        )
+
+
+class PerturbationNotFoundError(LinenLiftError, ValueError):
+    """Perturbations were given, but not the one that a module adds."""
+
+    def __init__(self, collection: str, name: str, path: str) -> None:
+        super().__init__(
+            f'Collection "{collection}" has no perturbation "{name}" at path "{path}" '
+            f"({_at(path, name)}). Pass all of them, or leave the collection out."
         )
 
 
@@ -301,14 +297,10 @@ class SetAttributeFrozenModuleError(LinenLiftError):
 
 
 class MultipleMethodsCompactError(LinenLiftError):
-    """Two methods of one class are marked compact."""
+    """Not raised: a class may mark several methods with `compact`.
 
-    def __init__(self, module: str, names: Iterable[str]) -> None:
-        super().__init__(
-            f"{module} marks several methods with @compact: {', '.join(names)}. "
-            "Only one may name submodules inline; use setup() for the others, or "
-            "@compact_name_scope."
-        )
+    The name is kept for code that catches it.
+    """
 
 
 class ReservedModuleAttributeError(LinenLiftError):
@@ -321,7 +313,7 @@ class ReservedModuleAttributeError(LinenLiftError):
         )
 
 
-class ApplyModuleInvalidMethodError(LinenLiftError):
+class ApplyModuleInvalidMethodError(LinenLiftError, AttributeError, TypeError):
     """`method` is not a function of a module."""
 
     def __init__(self, module: str, found: Any) -> None:

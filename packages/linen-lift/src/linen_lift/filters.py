@@ -13,19 +13,6 @@ from typing import Any, TypeAlias, Union
 
 from .errors import InvalidFilterError
 
-__all__ = [
-    "CollectionFilter",
-    "DenyList",
-    "StreamFilter",
-    "filter_to_set",
-    "group_collections",
-    "in_filter",
-    "intersect_filters",
-    "is_filter_empty",
-    "subtract_filters",
-    "union_filters",
-]
-
 
 @dataclasses.dataclass(frozen=True, eq=True)
 class DenyList:
@@ -43,17 +30,11 @@ class DenyList:
     deny: CollectionFilter
 
     def __hash__(self) -> int:
-        return hash((DenyList, _freeze(self.deny)))
+        return hash((DenyList, *_normal(self.deny)))
 
 
 CollectionFilter: TypeAlias = Union[bool, str, Collection[str], DenyList]
 StreamFilter: TypeAlias = CollectionFilter
-
-
-def _freeze(names: CollectionFilter) -> Any:
-    if isinstance(names, (bool, str, DenyList)):
-        return names
-    return filter_to_set(names)
 
 
 def in_filter(names: CollectionFilter, name: str) -> bool:
@@ -130,43 +111,24 @@ def is_filter_empty(names: CollectionFilter) -> bool:
         >>> is_filter_empty([]), is_filter_empty('params')
         (True, False)
     """
-    if names is True or names is False:
-        return names is False
-    if isinstance(names, str):
-        return False
+    listed, selected = _normal(names)
+    return listed and not selected
+
+
+def _normal(names: CollectionFilter) -> tuple[bool, frozenset[str]]:
+    """A filter as names, and whether it selects these or all others."""
     if isinstance(names, DenyList):
-        # Only a filter that selects everything has an empty complement.
-        return _selects_all(names.deny)
-    if isinstance(names, Collection):
-        return not names
-    raise InvalidFilterError(names)
+        listed, selected = _normal(names.deny)
+        return not listed, selected
+    if names is True:
+        return False, frozenset()
+    return True, filter_to_set(names)
 
 
-def _selects_all(names: CollectionFilter) -> bool:
-    if isinstance(names, DenyList):
-        return is_filter_empty(names.deny)
-    if isinstance(names, (bool, str, Collection)):
-        return names is True
-    raise InvalidFilterError(names)
-
-
-def _complement(names: CollectionFilter) -> CollectionFilter:
-    if isinstance(names, DenyList):
-        return _simplify(names.deny)
-    if isinstance(names, bool):
-        return not names
-    return _simplify(DenyList(names))
-
-
-def _simplify(names: CollectionFilter) -> CollectionFilter:
-    if isinstance(names, bool):
-        return names
-    if isinstance(names, DenyList):
-        inner = _simplify(names.deny)
-        if isinstance(inner, (bool, DenyList)):
-            return _complement(inner)
-        return DenyList(inner) if inner else True
-    return filter_to_set(names)
+def _filter(listed: bool, names: frozenset[str]) -> CollectionFilter:
+    if listed:
+        return names or False
+    return DenyList(names) if names else True
 
 
 def union_filters(a: CollectionFilter, b: CollectionFilter) -> CollectionFilter:
@@ -187,20 +149,13 @@ def union_filters(a: CollectionFilter, b: CollectionFilter) -> CollectionFilter:
         >>> sorted(union_filters('a', ['b']))
         ['a', 'b']
     """
-    a, b = _simplify(a), _simplify(b)
-    if a is True or b is True:
-        return True
-    if a is False:
-        return b
-    if b is False:
-        return a
-    if isinstance(a, DenyList) and isinstance(b, DenyList):
-        return _simplify(DenyList(filter_to_set(a.deny) & filter_to_set(b.deny)))
-    if isinstance(a, DenyList):
-        return _simplify(DenyList(filter_to_set(a.deny) - filter_to_set(b)))
-    if isinstance(b, DenyList):
-        return _simplify(DenyList(filter_to_set(b.deny) - filter_to_set(a)))
-    return filter_to_set(a) | filter_to_set(b)
+    (a_listed, a_names), (b_listed, b_names) = _normal(a), _normal(b)
+    if a_listed and b_listed:
+        return _filter(True, a_names | b_names)
+    if not (a_listed or b_listed):
+        return _filter(False, a_names & b_names)
+    denied, listed = (b_names, a_names) if a_listed else (a_names, b_names)
+    return _filter(False, denied - listed)
 
 
 def intersect_filters(a: CollectionFilter, b: CollectionFilter) -> CollectionFilter:
@@ -221,7 +176,8 @@ def intersect_filters(a: CollectionFilter, b: CollectionFilter) -> CollectionFil
         >>> sorted(intersect_filters(True, ['b']))
         ['b']
     """
-    return _complement(union_filters(_complement(a), _complement(b)))
+    outside: CollectionFilter = union_filters(DenyList(a), DenyList(b))
+    return _filter(*_normal(DenyList(outside)))
 
 
 def subtract_filters(a: CollectionFilter, b: CollectionFilter) -> CollectionFilter:
@@ -242,7 +198,7 @@ def subtract_filters(a: CollectionFilter, b: CollectionFilter) -> CollectionFilt
         >>> sorted(subtract_filters(['a', 'b'], 'a'))
         ['b']
     """
-    return intersect_filters(a, _complement(b))
+    return intersect_filters(a, DenyList(b))
 
 
 def group_collections(

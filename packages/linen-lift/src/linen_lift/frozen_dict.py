@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 import jax
 
-__all__ = ["FrozenDict", "copy", "freeze", "pop", "unfreeze"]
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -133,15 +131,43 @@ class FrozenDict(Mapping[K, V]):
         Returns:
             The text, one line per leaf.
         """
+        return f"FrozenDict({pretty_repr(self._dict, num_spaces)})"
 
-        def lines(value: Any, depth: int) -> str:
-            if type(value) is not dict:
-                return repr(value)
-            pad = " " * (num_spaces * (depth + 1))
-            rows = (f"{pad}{k!r}: {lines(v, depth + 1)},\n" for k, v in value.items())
-            return "{\n" + "".join(rows) + " " * (num_spaces * depth) + "}"
 
-        return f"FrozenDict({lines(self._dict, 0)})"
+def pretty_repr(x: Any, num_spaces: int = 4) -> str:
+    """An indented representation of a nested dict.
+
+    Args:
+        x: a dict or `FrozenDict`; the `repr` of anything else is given.
+        num_spaces: how far each level is indented.
+
+    Returns:
+        The text, one line per leaf.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> print(nn.pretty_repr({'a': {'b': 1}}, 2))
+        {
+          a: {
+            b: 1,
+          },
+        }
+    """
+    if isinstance(x, FrozenDict):
+        return x.pretty_repr(num_spaces)
+    if not isinstance(x, dict):
+        return repr(x)
+
+    def lines(value: Any, depth: int) -> str:
+        if type(value) is not dict:
+            return repr(value)
+        if not value:
+            return "{}"
+        pad = " " * (num_spaces * (depth + 1))
+        rows = (f"{pad}{k}: {lines(v, depth + 1)},\n" for k, v in value.items())
+        return "{\n" + "".join(rows) + " " * (num_spaces * depth) + "}"
+
+    return lines(x, 0)
 
 
 def _to_plain(value: Any) -> Any:
@@ -177,42 +203,42 @@ jax.tree_util.register_pytree_with_keys(
 )
 
 
-def freeze(tree: Mapping[Any, Any]) -> FrozenDict[Any, Any]:
+def freeze(xs: Mapping[Any, Any]) -> FrozenDict[Any, Any]:
     """Makes a mapping and the dicts in it immutable.
 
     Args:
-        tree: a mapping.
+        xs: a mapping.
 
     Returns:
-        A `FrozenDict` that shares no dict with `tree`.
+        A `FrozenDict` that shares no dict with `xs`.
 
     Example:
         >>> import linen_lift as nn
         >>> nn.freeze({'a': 1})
         FrozenDict({'a': 1})
     """
-    return tree if isinstance(tree, FrozenDict) else FrozenDict(tree)
+    return xs if isinstance(xs, FrozenDict) else FrozenDict(xs)
 
 
-def unfreeze(tree: Any) -> Any:
+def unfreeze(x: Any) -> Any:
     """Makes plain nested dicts of frozen ones.
 
     Args:
-        tree: a mapping; what is not a mapping is returned as it is.
+        x: a mapping; what is not a mapping is returned as it is.
 
     Returns:
-        A nested dict that shares no dict with `tree`.
+        A nested dict that shares no dict with `x`.
 
     Example:
         >>> import linen_lift as nn
         >>> nn.unfreeze(nn.freeze({'a': {'b': 1}}))
         {'a': {'b': 1}}
     """
-    if isinstance(tree, FrozenDict):
-        tree = tree._dict
-    if isinstance(tree, dict):
-        return {k: unfreeze(v) for k, v in tree.items()}
-    return tree
+    if isinstance(x, FrozenDict):
+        x = x._dict
+    if isinstance(x, dict):
+        return {k: unfreeze(v) for k, v in x.items()}
+    return x
 
 
 def copy(

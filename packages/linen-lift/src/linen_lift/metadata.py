@@ -29,21 +29,6 @@ from jax.sharding import (
 
 from .errors import PartitioningUnspecifiedError
 
-__all__ = [
-    "PARTITION_NAME",
-    "AxisMetadata",
-    "Partitioned",
-    "add_axis",
-    "constrained",
-    "get_partition_spec",
-    "get_sharding",
-    "map_axis_meta",
-    "remove_axis",
-    "replace_boxed",
-    "unbox",
-    "with_partitioning",
-]
-
 PARTITION_NAME = "partition_name"
 """The key of `metadata_params` under which `Partitioned` finds the new axis' name."""
 

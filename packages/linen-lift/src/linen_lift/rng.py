@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
-__all__ = ["DrawCounts", "Path", "draw_key", "is_key", "path_number"]
+from .errors import InvalidRngError
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -152,3 +152,27 @@ def is_key(x: Any) -> bool:
     if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
         return bool(shape == ())
     return len(shape) == 1 and bool(dtype == np.uint32)
+
+
+def checked_rngs(rngs: Any) -> dict[str, Any]:
+    """Root keys by stream, from one key or a mapping.
+
+    Raises:
+        InvalidRngError: if they are neither.
+    """
+    if rngs is None:
+        return {}
+    if not isinstance(rngs, Mapping):
+        if not is_key(rngs):
+            raise InvalidRngError(
+                "rngs must be one key or a mapping from the names of streams to keys, "
+                f"such as {{'params': jax.random.key(0)}}; found {rngs!r}."
+            )
+        return {"params": rngs}
+    for name, key in rngs.items():
+        if not isinstance(name, str) or not is_key(key):
+            raise InvalidRngError(
+                f'Random stream "{name}" needs one key, from jax.random.key or '
+                f"jax.random.PRNGKey; found {key!r}."
+            )
+    return dict(rngs)

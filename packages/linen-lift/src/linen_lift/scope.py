@@ -30,6 +30,7 @@ from .filters import (
     subtract_filters,
     union_filters,
 )
+from .leaves import separate
 from .scope_tree import Scope
 from .scope_variable import Variable
 
@@ -118,7 +119,7 @@ def apply(
 
     Returns:
         A function `(variables, *args, rngs=None, **kwargs)`. It returns what `fn`
-        returns and, if something is mutable, pairs it with the mutable collections.
+        returns and, unless `mutable` is False, pairs it with the mutable collections.
 
     Example:
         >>> from linen_lift.scope import apply
@@ -129,7 +130,8 @@ def apply(
         >>> apply(count, mutable='state')({'state': {'n': 4}})
         (5, {'state': {'n': 5}})
     """
-    returns_variables = not is_filter_empty(mutable)
+    is_filter_empty(mutable)  # refuses what is no filter
+    returns_variables = mutable is not False
 
     @functools.wraps(fn)
     def wrapper(
@@ -170,7 +172,7 @@ def init(
         {'params': {'w': (3, 2)}}
     """
     applied = apply(fn, mutable, {**(flags or {}), "initializing": True})
-    returns_variables = not is_filter_empty(mutable)
+    returns_variables = mutable is not False
 
     @functools.wraps(fn)
     def wrapper(rngs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -212,26 +214,17 @@ def lazy_init(
 
     @functools.wraps(fn)
     def wrapper(rngs: Any, *args: Any, **kwargs: Any) -> Any:
-        leaves, treedef = jax.tree.flatten((args, kwargs))
-        places = [
-            i for i, x in enumerate(leaves) if isinstance(x, jax.ShapeDtypeStruct)
-        ]
+        unknown, fill = separate(
+            (args, kwargs), lambda x: isinstance(x, jax.ShapeDtypeStruct)
+        )
 
         def run(*values: Any) -> Any:
-            filled = list(leaves)
-            for place, value in zip(places, values, strict=True):
-                filled[place] = value
-            inner_args, inner_kwargs = jax.tree.unflatten(treedef, filled)
+            inner_args, inner_kwargs = fill(values)
             return initialize(rngs, *inner_args, **inner_kwargs)[1]
 
-        unknown = [leaves[place] for place in places]
-        variables, depends = evaluate_independent(run, (), unknown)
-        if any(depends):
-            bad = depends.index(True)
-            found, _ = jax.tree_util.tree_flatten_with_path(
-                variables, is_leaf=lambda x: x is None
-            )
-            raise LazyInitError(*describe_place(found[bad][0]))
+        variables, dependent = evaluate_independent(run, (), unknown)
+        if dependent is not None:
+            raise LazyInitError(*describe_place(dependent))
         return variables
 
     return wrapper

@@ -6,10 +6,12 @@ a collection is *mutable*, writes variables, draws keys from random streams, and
 child scopes. `init` and `apply` turn a function of a scope into a pure function of
 variables.
 
-All scopes of one tree share a *root*, which holds the nested dicts, what is mutable,
+All scopes of one tree share a `Tree`, which holds the nested dicts, what is mutable,
 and the trace that was running when it was made. A lifted transform
-(`linen_lift.lift`) makes a new root inside the JAX transform, at the same path; a
-scope that is used under another trace than its root's is refused.
+(`linen_lift.lift`) makes a new tree inside the JAX transform, at the same path; a
+scope that is used under another trace than its tree's is refused. References point
+one way, from a scope to its parent and its tree: what a call leaves behind is freed
+when the last reference to it goes.
 """
 
 from __future__ import annotations
@@ -39,11 +41,10 @@ from .filters import (
     in_filter,
 )
 from .frozen_dict import unfreeze
-from .rng import DrawCounts, Path, draw_key, is_key
+from .rng import DrawCounts, Path, checked_rngs, draw_key
 from .scope_variable import Variable, unboxed
 from .shapes import initial_shapes
-
-__all__ = ["Scope"]
+from .tree import Tree, has_tracer
 
 _MISSING: Any = object()
 
@@ -69,26 +70,18 @@ class Scope:
     """
 
     __slots__ = (
-        "__weakref__",
         "_counts",
-        "_entry",
         "_fixed",
-        "_offset",
-        "_offset_path",
         "_outside",
+        "_passed",
         "_relative",
         "_reserved",
-        "_trace",
+        "_tree",
         "_valid",
-        "_variables",
         "debug_path",
-        "flags",
-        "mutable",
         "name",
         "parent",
         "path",
-        "rngs",
-        "root",
     )
 
     def __init__(
@@ -109,21 +102,38 @@ class Scope:
                 )
             if name is None:
                 raise ValueError("A scope with a parent needs a name.")
-            self._open_below(parent, name)
+            self._open(parent._tree, parent._counts, name, parent)
             return
-        self.name = name
-        self.parent: Scope | None = None
-        self.root = self
+        tree = Tree(
+            {
+                col: unfreeze(part) if in_filter(mutable, col) else part
+                for col, part in variables.items()
+            },
+            checked_rngs(rngs),
+            mutable,
+            dict(flags or {}),
+        )
+        self._open(tree, DrawCounts(), name)
         self.path: Path = tuple(path)
         self.debug_path: Path = tuple(debug_path) or self.path
-        self.rngs = checked_rngs(rngs)
-        self.mutable = mutable
-        self.flags = dict(flags or {})
+
+    def _open(
+        self,
+        tree: Tree,
+        counts: DrawCounts,
+        name: str | None,
+        parent: Scope | None = None,
+    ) -> None:
+        self._tree = tree
+        self._counts = counts
+        self.name = name
+        self.parent = parent
         self._relative: Path = ()
-        self._variables = {
-            col: unfreeze(tree) if in_filter(mutable, col) else tree
-            for col, tree in variables.items()
-        }
+        if parent is not None and name is not None:
+            self.path = (*parent.path, name)
+            self.debug_path = (*parent.debug_path, name)
+            self._relative = (*parent._relative, name)
+        self._valid = True
         # What `reserve` took (cleared for each call of a compact method), and what
         # setup and fields of a module took for good.
         self._reserved: dict[str, tuple[str | None, ...]] = {}
@@ -131,28 +141,8 @@ class Scope:
         # Names of the same place outside of a lifted transform. Inside, they may be
         # declared again, for what they stand for, but are not given to anything new.
         self._outside: frozenset[str] = frozenset()
-        self._valid = True
-        self._trace = current_trace()
-        self._counts = DrawCounts()
-        self._offset: Any = None
-        self._offset_path: Path = ()
-        self._entry: Mapping[str, Any] = {}
-
-    def _open_below(self, parent: Scope, name: str) -> None:
-        self.name = name
-        self.parent = parent
-        self.root = parent.root
-        self.path = (*parent.path, name)
-        self.debug_path = (*parent.debug_path, name)
-        self.rngs = parent.rngs
-        self.mutable = parent.mutable
-        self.flags = parent.flags
-        self._relative = (*parent._relative, name)
-        self._reserved = {}
-        self._fixed = {}
-        self._outside = frozenset()
-        self._valid = True
-        self._counts = parent._counts
+        # Names of modules that came into a lifted transform together with this one.
+        self._passed: frozenset[str] = frozenset()
 
     def _reopen(
         self,
@@ -163,45 +153,53 @@ class Scope:
         offset: Any = None,
     ) -> Scope:
         """A root at this scope's path, for the inside of a lifted transform."""
-        new = Scope.__new__(Scope)
-        new.name = self.name
-        new.parent = None
-        new.root = new
-        new.path = self.path
-        new.debug_path = (
-            (*self.debug_path[:-1], f"{label}({self.debug_path[-1]})")
-            if self.debug_path
-            else (f"{label}()",)
-        )
-        new.rngs = dict(rngs)
-        new.mutable = mutable
-        new.flags = self.flags
-        new._relative = ()
-        new._variables = dict(variables)
-        # What came in, to tell later what was changed.
-        new._entry = variables
-        new._reserved = {}
-        new._fixed = {}
-        new._outside = self._names()
-        new._valid = True
-        new._trace = current_trace()
-        new._counts = DrawCounts(self._counts)
-        root = self.root
+        outer = self._tree
+        tree = Tree(dict(variables), dict(rngs), mutable, outer.flags)
+        tree.entry = variables
         if offset is None:
-            new._offset, new._offset_path = root._offset, root._offset_path
+            tree.offset, tree.offset_path = outer.offset, outer.offset_path
         else:
-            new._offset, new._offset_path = offset, self.path
+            tree.offset, tree.offset_path = offset, self.path
+        new = Scope.__new__(Scope)
+        new._open(tree, DrawCounts(self._counts), self.name)
+        new.path = self.path
+        *above, here = self.debug_path or ("",)
+        new.debug_path = (*above, f"{label}({here})")
+        new._outside = self._names()
         return new
 
     def _hollow(self, label: str) -> Scope:
         """The same place with nothing in it that could be a tracer."""
         new = self._reopen({}, {}, self.mutable, label)
-        new._offset, new._offset_path = None, ()
+        new._tree.offset, new._tree.offset_path = None, ()
         # What happens outside afterwards must not change what a later trace draws.
         new._counts = self._counts.snapshot()
         return new
 
     # --- where it is ------------------------------------------------------------
+
+    @property
+    def root(self) -> Scope:
+        """The scope at the top of the tree."""
+        scope = self
+        while scope.parent is not None:
+            scope = scope.parent
+        return scope
+
+    @property
+    def rngs(self) -> dict[str, Any]:
+        """The root keys of the random streams by name."""
+        return self._tree.rngs
+
+    @property
+    def mutable(self) -> CollectionFilter:
+        """Which collections may be written."""
+        return self._tree.mutable
+
+    @property
+    def flags(self) -> Mapping[Any, Any]:
+        """The values that `get_flag` gives."""
+        return self._tree.flags
 
     @property
     def path_text(self) -> str:
@@ -215,10 +213,10 @@ class Scope:
         # Two scopes are the same place if they read and write the same variables.
         if not isinstance(other, Scope):
             return NotImplemented
-        return self.root is other.root and self._relative == other._relative
+        return self._tree is other._tree and self._relative == other._relative
 
     def __hash__(self) -> int:
-        return hash((id(self.root), self._relative))
+        return hash((id(self._tree), self._relative))
 
     def has_flag(self, key: Any) -> bool:
         """Whether a flag is set.
@@ -249,6 +247,8 @@ class Scope:
     def invalidate(self) -> None:
         """Refuses every later use of this scope and, for a root, of all below."""
         self._valid = False
+        if self.parent is None:
+            self._tree.valid = False
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[Scope]:
@@ -259,16 +259,8 @@ class Scope:
             self.invalidate()
 
     def _check_valid(self) -> None:
-        if not (self._valid and self.root._valid):
+        if not (self._valid and self._tree.valid):
             raise InvalidScopeError(self.path_text)
-
-    def _check_usable(self, action: str, name: str | None = None) -> None:
-        root = self.root
-        if not (self._valid and root._valid):
-            raise InvalidScopeError(self.path_text)
-        if current_trace() != root._trace:
-            named = action if name is None else f'{action} "{name}"'
-            raise JaxTransformError(named, self.path_text)
 
     # --- names ------------------------------------------------------------------
 
@@ -279,6 +271,8 @@ class Scope:
             name: a name.
             col: the collection of a variable; None for a child scope.
         """
+        if name in self._passed:
+            return True
         for taken in (self._reserved.get(name), self._fixed.get(name)):
             if taken is not None and (col is None or None in taken or col in taken):
                 return True
@@ -300,7 +294,7 @@ class Scope:
         """
         reserved = self._reserved
         taken = reserved.get(name)
-        if taken is None and name not in self._fixed:
+        if taken is None and name not in self._fixed and name not in self._passed:
             if not isinstance(name, str):
                 raise TypeError(f"A name must be a string, found {name!r}.")
             reserved[name] = (col,)
@@ -341,7 +335,7 @@ class Scope:
         Raises:
             NameInUseError: if the name is taken and `reuse` is False.
         """
-        self._check_usable("open a scope", name)
+        self._check_valid()
         if name is None:
             name = self.default_name(prefix)
         if not reuse:
@@ -352,7 +346,7 @@ class Scope:
 
     def _child_scope(self, name: str) -> Scope:
         child = Scope.__new__(Scope)
-        child._open_below(self, name)
+        child._open(self._tree, self._counts, name, self)
         return child
 
     def child(
@@ -405,9 +399,9 @@ class Scope:
         self._check_valid()
         new = Scope.__new__(Scope)
         for slot in Scope.__slots__:
-            if slot != "__weakref__" and hasattr(self, slot):
-                setattr(new, slot, getattr(self, slot))
-        new._reserved, new._fixed, new._outside = {}, {}, frozenset()
+            setattr(new, slot, getattr(self, slot))
+        new._reserved, new._fixed = {}, {}
+        new._outside = new._passed = frozenset()
         if rewind_rngs:
             new._counts = DrawCounts()
         return new
@@ -436,26 +430,27 @@ class Scope:
 
         Raises:
             InvalidRngError: if neither the stream nor `params` was given.
-            JaxTransformError: inside a JAX transform that is not lifted.
         """
-        self._check_usable("draw a key of stream", name)
-        rngs = self.rngs
+        return self._draw(name)()
+
+    def _draw(self, name: str) -> Callable[[], jax.Array]:
+        """Counts a draw; gives what makes its key, in whichever trace it is called."""
+        self._check_valid()
+        rngs, tree = self.rngs, self._tree
         if name not in rngs:
             if "params" not in rngs:
                 raise InvalidRngError.missing(name, self.path_text, rngs)
             name = "params"
         count = self._counts.next((self.path, name))
-        root = self.root
-        key: jax.Array = draw_key(
-            rngs[name], self.path, count, root._offset, root._offset_path
+        return functools.partial(
+            draw_key, rngs[name], self.path, count, tree.offset, tree.offset_path
         )
-        return key
 
     # --- variables --------------------------------------------------------------
 
     def _collection(self, col: str) -> Any:
         """The mapping with this scope's part of a collection, or None."""
-        node = self.root._variables.get(col)
+        node = self._tree.variables.get(col)
         try:
             for name in self._relative:
                 if node is None:
@@ -466,13 +461,26 @@ class Scope:
         return node if isinstance(node, (dict, Mapping)) else None
 
     def _lookup(self, col: str, name: str) -> Any:
-        node = self.root._variables.get(col)
+        tree = self._tree
+        if tree.pending:
+            tree.settle()
+        node = tree.variables.get(col)
         try:
             for part in self._relative:
                 node = node[part]  # type: ignore[index]
             return node[name]  # type: ignore[index]
         except (KeyError, TypeError, IndexError):
-            return _MISSING
+            make = tree.pending.get((col, self._relative, name))
+            return _MISSING if make is None else make()
+
+    def _create(self, col: str, name: str, make: Callable[[], Any]) -> Any:
+        """Stores the first value of a variable, once that is possible."""
+        value, tree = make(), self._tree
+        if current_trace() == tree.trace:
+            self.put_variable(col, name, value)
+        else:
+            tree.pending[col, self._relative, name] = make
+        return value
 
     def is_mutable_collection(self, col: str) -> bool:
         """Whether a collection may be written.
@@ -484,12 +492,20 @@ class Scope:
         return mutable is True or (mutable is not False and in_filter(mutable, col))
 
     def is_collection_empty(self, col: str) -> bool:
-        """Whether a collection has nothing here.
+        """Whether a collection has nothing, here or elsewhere in the tree.
 
         Args:
             col: its name.
         """
-        return not self._collection(col)
+        return not self._tree.variables.get(col)
+
+    def has_collection(self, col: str) -> bool:
+        """Whether a collection was given or made, empty or not.
+
+        Args:
+            col: its name.
+        """
+        return col in self._tree.variables
 
     def has_variable(self, col: str, name: str) -> bool:
         """Whether a variable exists here.
@@ -523,20 +539,17 @@ class Scope:
 
         Raises:
             ModifyScopeVariableError: if the collection is not mutable.
-            JaxTransformError: inside a JAX transform that is not lifted.
+            JaxTransformError: inside a JAX transform that is not lifted, if the value
+                depends on what that passed in.
         """
-        self._check_usable(f'write into collection "{col}" the variable', name)
+        self._check_valid()
         if not self.is_mutable_collection(col):
             raise ModifyScopeVariableError(col, name, self.path_text)
-        node = self.root._variables.setdefault(col, {})
-        for part in self._relative:
-            inner = node.get(part)
-            if not isinstance(inner, dict):
-                if inner is not None and not isinstance(inner, Mapping):
-                    raise NameInUseError("submodule", part, self.path_text)
-                inner = node[part] = unfreeze(inner) if inner else {}
-            node = inner
-        node[name] = value
+        tree = self._tree
+        if current_trace() != tree.trace and has_tracer(value):
+            raise JaxTransformError(col, name, self.path_text)
+        tree.pending.pop((col, self._relative, name), None)
+        tree.put(col, self._relative, name, value)
 
     def variable(
         self,
@@ -565,16 +578,17 @@ class Scope:
             ScopeCollectionNotFound: if it does not exist, nor its collection, and it
                 cannot be created.
             ScopeVariableNotFoundError: if it does not exist and cannot be created.
-            JaxTransformError: inside a JAX transform that is not lifted.
         """
-        self._check_usable(f'declare in collection "{col}" the variable', name)
+        self._check_valid()
         self.reserve(name, col)
         if self._lookup(col, name) is _MISSING:
             if init_fn is None or not self.is_mutable_collection(col):
                 if self.is_collection_empty(col):
                     raise ScopeCollectionNotFound(col, name, self.path_text)
                 raise ScopeVariableNotFoundError(col, name, self.path_text)
-            self.put_variable(col, name, init_fn(*init_args, **init_kwargs))
+            self._create(
+                col, name, functools.partial(init_fn, *init_args, **init_kwargs)
+            )
         return Variable(self, col, name, unbox)
 
     def param(
@@ -604,9 +618,8 @@ class Scope:
             ScopeParamNotFoundError: if the parameter does not exist and cannot be
                 created.
             ScopeParamShapeError: if it has another shape than `init_fn` makes.
-            JaxTransformError: inside a JAX transform that is not lifted.
         """
-        self._check_usable('declare in collection "params" the parameter', name)
+        self._check_valid()
         self.reserve(name, "params")
         value = self._lookup("params", name)
         if value is _MISSING:
@@ -614,8 +627,10 @@ class Scope:
                 if self.is_collection_empty("params"):
                     raise ScopeCollectionNotFound("params", name, self.path_text)
                 raise ScopeParamNotFoundError(name, self.path_text)
-            value = init_fn(self.make_rng("params"), *init_args, **init_kwargs)
-            self.put_variable("params", name, value)
+            draw = self._draw("params")
+            value = self._create(
+                "params", name, lambda: init_fn(draw(), *init_args, **init_kwargs)
+            )
             return unboxed(value) if unbox else value
         out = unboxed(value) if unbox else value
         # An array is its own only leaf; asking JAX for the leaves costs more.
@@ -632,8 +647,9 @@ class Scope:
     def variables(self) -> dict[str, Any]:
         """All collections, as seen from here: `{collection: nested dict}`."""
         self._check_valid()
+        self._tree.settle()
         found = {}
-        for col in self.root._variables:
+        for col in self._tree.variables:
             node = self._collection(col)
             if node:
                 mutable = self.is_mutable_collection(col)
@@ -643,8 +659,9 @@ class Scope:
     def mutable_variables(self) -> dict[str, Any]:
         """The mutable collections, as seen from here."""
         self._check_valid()
+        self._tree.settle()
         found = {}
-        for col in self.root._variables:
+        for col in self._tree.variables:
             node = self._collection(col)
             if node is not None and self.is_mutable_collection(col):
                 found[col] = unfreeze(node)
@@ -657,27 +674,3 @@ def _leaf_shapes(value: Any) -> tuple[tuple[int, ...], ...]:
 
 def _one(shapes: tuple[Any, ...]) -> Any:
     return shapes[0] if len(shapes) == 1 else shapes
-
-
-def checked_rngs(rngs: Any) -> dict[str, Any]:
-    """Root keys by stream, from one key or a mapping.
-
-    Raises:
-        InvalidRngError: if they are neither.
-    """
-    if rngs is None:
-        return {}
-    if not isinstance(rngs, Mapping):
-        if not is_key(rngs):
-            raise InvalidRngError(
-                "rngs must be one key or a mapping from the names of streams to keys, "
-                f"such as {{'params': jax.random.key(0)}}; found {rngs!r}."
-            )
-        return {"params": rngs}
-    for name, key in rngs.items():
-        if not isinstance(name, str) or not is_key(key):
-            raise InvalidRngError(
-                f'Random stream "{name}" needs one key, from jax.random.key or '
-                f"jax.random.PRNGKey; found {key!r}."
-            )
-    return dict(rngs)

@@ -6,8 +6,6 @@ from typing import Any, Generic, TypeVar
 
 from .metadata import AxisMetadata, unbox
 
-__all__ = ["Variable", "unboxed"]
-
 T = TypeVar("T")
 
 

@@ -16,8 +16,6 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["initial_shapes"]
-
 _Shapes = tuple[tuple[int, ...], ...]
 _MAX_ENTRIES = 4096
 _cache: dict[Any, _Shapes] = {}

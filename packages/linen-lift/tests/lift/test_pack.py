@@ -241,4 +241,4 @@ def test_debug_paths_show_the_transforms():
         lift.remat(lambda s: seen.append(repr(s.push("b"))))(child)
 
     apply(model)({})
-    assert seen == ["Scope(/checkpoint(a)/b)"]
+    assert seen == ["Scope(/remat(a)/b)"]

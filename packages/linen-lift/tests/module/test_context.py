@@ -45,9 +45,9 @@ def test_interceptors_nest_and_change_results():
             return 1
 
     with nn.intercept_methods(add(10)), nn.intercept_methods(twice):
-        assert One().apply({}) == 22
-    with nn.intercept_methods(twice), nn.intercept_methods(add(10)):
         assert One().apply({}) == 12
+    with nn.intercept_methods(twice), nn.intercept_methods(add(10)):
+        assert One().apply({}) == 22
     with nn.intercept_methods(lambda n, a, k, c: c.orig_method() + 5):
         assert One().apply({}) == 6
 

@@ -15,10 +15,8 @@ import jax.numpy as jnp
 
 from ..errors import MultipleScopesError
 from ..filters import CollectionFilter, StreamFilter
-from .pack import pack
+from .pack import Boundary, joined, packed
 from .variables import path_offsets
-
-__all__ = ["custom_vjp", "grad", "jvp", "value_and_grad", "vjp"]
 
 
 def _one_or_list(per_scope: Sequence[Any]) -> Any:
@@ -62,15 +60,6 @@ def _all_known(created: Any, known: Any) -> bool:
     if not isinstance(created, Mapping):
         return True
     return all(k in known and _all_known(v, known[k]) for k, v in created.items())
-
-
-def _joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    out = dict(old)
-    for name, value in new.items():
-        before = out.get(name)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        out[name] = _joined(before, value) if both else value  # type: ignore[arg-type]
-    return out
 
 
 def _restricted(tree: Any, known: Any) -> Any:
@@ -128,36 +117,31 @@ def vjp(
         (2.0, 3.0)
     """
 
-    def inner(
-        scope_fn: Any,
-        repack_fn: Any,
-        variable_groups: Any,
-        rng_groups: Any,
-        *args: Any,
-    ) -> Any:
-        if len(scope_fn.roots) != 1 and not multi_scope:
-            raise MultipleScopesError(root.path_text for root in scope_fn.roots)
+    def inner(call: Boundary, *args: Any) -> Any:
+        variable_groups, rng_groups = call.variables, call.streams
+        if len(call.roots) != 1 and not multi_scope:
+            raise MultipleScopesError(root.path_text for root in call.roots)
         wanted, others = variable_groups
 
         def pure(wanted: Any, *args: Any) -> Any:
             wanted, args = _reduced((wanted, args), reduce_axes)
-            inner_scope = scope_fn((wanted, others), rng_groups)
+            inner_scope = call((wanted, others), rng_groups)
             out, aux = _aux_pair(fn(inner_scope, *args), has_aux)
-            return out, (aux, repack_fn(inner_scope, changed_only=True))
+            return out, (aux, call.collect(inner_scope, changed_only=True))
 
         out, vjp_fn, (aux, left) = jax.vjp(pure, wanted, *args, has_aux=True)
         created = left[0]
         if any(created) and not all(map(_all_known, created, wanted)):
             # Variables that were just made have cotangents too: differentiate again,
             # now that they exist.
-            wanted = tuple(map(_joined, wanted, created))
+            wanted = tuple(map(joined, wanted, created))
             out, vjp_fn, (aux, left) = jax.vjp(pure, wanted, *args, has_aux=True)
-            left = (tuple(map(_joined, created, left[0])), *left[1:])
+            left = (tuple(map(joined, created, left[0])), *left[1:])
         pull_back = jax.tree_util.Partial(_pull_back, vjp_fn)
         return ((out, pull_back, aux) if has_aux else (out, pull_back)), left
 
     filters = (vjp_variables, variables)
-    return pack(inner, filters, filters, (rngs,), name="vjp")(scope, *primals)
+    return packed(inner, filters, filters, (rngs,), name="vjp")(scope, *primals)
 
 
 def value_and_grad(
@@ -182,7 +166,7 @@ def value_and_grad(
         rngs: the streams that it sees.
 
     Returns:
-        `(out, grads)`, or `(out, aux, grads)`; `grads` is a tuple with one entry per
+        `(out, grads)`, or `((out, aux), grads)`; `grads` is a tuple with one entry per
         argument.
 
     Raises:
@@ -199,32 +183,28 @@ def value_and_grad(
         (6.0, 3.0)
     """
 
-    def inner(
-        scope_fn: Any,
-        repack_fn: Any,
-        variable_groups: Any,
-        rng_groups: Any,
-        *args: Any,
-    ) -> Any:
+    def inner(call: Boundary, *args: Any) -> Any:
+        variable_groups, rng_groups = call.variables, call.streams
+
         def pure(*args: Any) -> Any:
             args = _reduced(args, reduce_axes)
-            inner_scope = scope_fn(variable_groups, rng_groups)
+            inner_scope = call(variable_groups, rng_groups)
             out, aux = _aux_pair(fn(inner_scope, *args), has_aux)
-            return out, (aux, repack_fn(inner_scope, changed_only=True))
+            return out, (aux, call.collect(inner_scope, changed_only=True))
 
         out, vjp_fn, (aux, left) = jax.vjp(pure, *args, has_aux=True)
         leaves = jax.tree.leaves(out)
         if len(leaves) != 1 or jnp.shape(leaves[0]) != ():
             shapes = jax.tree.map(jnp.shape, out)
-            at = ", ".join(f'"{root.path_text}"' for root in scope_fn.roots)
+            at = ", ".join(f'"{root.path_text}"' for root in call.roots)
             raise ValueError(
                 f"Gradients need a scalar result; the function of the scope at {at} "
                 f"returned shape {shapes}. Reduce it, or use vjp."
             )
         grads = vjp_fn(jax.tree.map(jnp.ones_like, out))
-        return ((out, aux, grads) if has_aux else (out, grads)), left
+        return (((out, aux), grads) if has_aux else (out, grads)), left
 
-    return pack(inner, (variables,), (variables,), (rngs,), name="value_and_grad")(
+    return packed(inner, (variables,), (variables,), (rngs,), name="value_and_grad")(
         scope, *primals
     )
 
@@ -275,7 +255,7 @@ def grad(
         variables=variables,
         rngs=rngs,
     )
-    return (out[2], out[1]) if has_aux else out[1]
+    return (out[1], out[0][1]) if has_aux else out[1]
 
 
 def jvp(
@@ -316,15 +296,10 @@ def jvp(
         (6.0, 5.0)
     """
 
-    def inner(
-        scope_fn: Any,
-        repack_fn: Any,
-        variable_groups: Any,
-        rng_groups: Any,
-        *args: Any,
-    ) -> Any:
+    def inner(call: Boundary, *args: Any) -> Any:
+        variable_groups, rng_groups = call.variables, call.streams
         (found,) = variable_groups
-        roots = scope_fn.roots
+        roots = call.roots
         given = _per_scope(variable_tangents, roots, "variable_tangents")
         moving, constant = [], []
         for cols, directions, root in zip(found, given, roots, strict=True):
@@ -339,18 +314,28 @@ def jvp(
         directions = [
             {c: t[c] for c in cols} for cols, t in zip(moving, given, strict=True)
         ]
+        if len(tangents) != len(args):
+            raise ValueError(
+                "jvp needs one tangent per primal; found "
+                f"{len(tangents)} for {len(args)}."
+            )
+        # What has no arrays, such as a module, is its own tangent.
+        along = tuple(
+            tangent if jax.tree.leaves(arg) else arg
+            for arg, tangent in zip(args, tangents, strict=True)
+        )
 
         def pure(moving: Any, args: Any) -> Any:
-            inner_scope = scope_fn((moving, constant), rng_groups)
+            inner_scope = call((moving, constant), rng_groups)
             out = fn(inner_scope, *args)
-            return out, repack_fn(inner_scope, changed_only=True)
+            return out, call.collect(inner_scope, changed_only=True)
 
         out, out_tangent, left = jax.jvp(
-            pure, (moving, args), (directions, tuple(tangents)), has_aux=True
+            pure, (moving, args), (directions, along), has_aux=True
         )
         return (out, out_tangent), left
 
-    lifted = pack(inner, (variables,), (variables,), (rngs,), name="jvp")
+    lifted = packed(inner, (variables,), (variables,), (rngs,), name="jvp")
     result: tuple[Any, Any] = lifted(scope, *primals)
     return result
 
@@ -415,13 +400,8 @@ def custom_vjp(
     """
     fixed = {i - 1 if i > 0 else i for i in checked_argnums(nondiff_argnums)}
 
-    def inner(
-        scope_fn: Any,
-        repack_fn: Any,
-        variable_groups: Any,
-        rng_groups: Any,
-        *args: Any,
-    ) -> Any:
+    def inner(call: Boundary, *args: Any) -> Any:
+        variable_groups, rng_groups = call.variables, call.streams
         count = len(args)
         static = {i % count if i < 0 else i for i in fixed}
         static_args = tuple(arg for i, arg in enumerate(args) if i in static)
@@ -434,7 +414,7 @@ def custom_vjp(
         # JAX keeps these functions, and may trace `forward` when everything here is
         # over. So they hold no scope with variables, and what has no cotangent is
         # passed as well.
-        kept = scope_fn.detached()
+        kept = call.detached()
 
         @jax.custom_vjp
         def pure(wanted: Any, others: Any, rngs: Any, offsets: Any, moving: Any) -> Any:
@@ -467,11 +447,11 @@ def custom_vjp(
         moving = tuple(arg for i, arg in enumerate(args) if i not in static)
         wanted, others = variable_groups
         offsets = None
-        if any(root.root._offset is not None for root in scope_fn.roots):
-            offsets = path_offsets(scope_fn.roots)
+        if any(root._tree.offset is not None for root in call.roots):
+            offsets = path_offsets(call.roots)
         result = pure(wanted, others, rng_groups, offsets, moving)
-        scope_fn.replay(kept.effects())
+        call.replay(kept.effects())
         return result
 
     filters: tuple[CollectionFilter, ...] = (grad_vars, True)
-    return pack(inner, filters, filters, (True,), name="custom_vjp")
+    return packed(inner, filters, filters, (True,), name="custom_vjp")

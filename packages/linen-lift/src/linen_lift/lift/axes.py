@@ -12,18 +12,6 @@ import jax.numpy as jnp
 from .. import metadata
 from ..filters import CollectionFilter
 
-__all__ = [
-    "AxisSpec",
-    "In",
-    "Out",
-    "broadcast",
-    "cut_axis",
-    "mapped_size",
-    "note_axis",
-    "split_in_out",
-    "split_keys",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class In:
@@ -81,22 +69,17 @@ def split_in_out(
     Returns:
         `(in_filters, in_axes, out_filters, out_axes)`.
     """
-    ins = [
-        (k, v.axis if isinstance(v, In) else v)
+    ins = {
+        k: v.axis if isinstance(v, In) else v
         for k, v in axes.items()
         if not isinstance(v, Out)
-    ]
-    outs = [
-        (k, v.axis if isinstance(v, Out) else v)
+    }
+    outs = {
+        k: v.axis if isinstance(v, Out) else v
         for k, v in axes.items()
         if not isinstance(v, In)
-    ]
-    return (
-        [k for k, _ in ins],
-        [v for _, v in ins],
-        [k for k, _ in outs],
-        [v for _, v in outs],
-    )
+    }
+    return list(ins), list(ins.values()), list(outs), list(outs.values())
 
 
 def _per_group(

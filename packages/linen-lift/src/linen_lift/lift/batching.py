@@ -9,9 +9,7 @@ import jax
 
 from ..filters import CollectionFilter, StreamFilter
 from .axes import AxisSpec, cut_axis, mapped_size, note_axis, split_in_out, split_keys
-from .pack import pack
-
-__all__ = ["vmap"]
+from .pack import Boundary, packed
 
 
 def vmap(
@@ -59,14 +57,8 @@ def vmap(
     rng_axes = tuple(0 if split else None for split in splits)
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
-    def inner(
-        scope_fn: Any,
-        repack_fn: Any,
-        variable_groups: Any,
-        rng_groups: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
+    def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
+        variable_groups, rng_groups = call.variables, call.streams
         var_axes = tuple(var_in_axes)
         size = axis_size
         if size is None and any(splits):
@@ -82,9 +74,9 @@ def vmap(
         def mapped(
             variable_groups: Any, rng_groups: Any, args: Any, kwargs: Any
         ) -> Any:
-            scope = scope_fn(variable_groups, rng_groups)
+            scope = call(variable_groups, rng_groups)
             out = fn(scope, *args, **kwargs)
-            return out, repack_fn(scope, changed_only=True)
+            return out, call.collect(scope, changed_only=True)
 
         out, variables = jax.vmap(
             mapped,
@@ -96,6 +88,6 @@ def vmap(
         )(variable_groups, rng_groups, args, kwargs)
         return out, note_axis(variables, var_out_axes, metadata_params)
 
-    return pack(
+    return packed(
         inner, in_filters, out_filters, rng_filters, name="vmap", enable_kwargs=True
     )

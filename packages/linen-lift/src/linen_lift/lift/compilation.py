@@ -11,12 +11,10 @@ import jax
 
 from ..filters import CollectionFilter, StreamFilter
 from .axes import AxisSpec
-from .pack import pack
+from .pack import Boundary, packed
 from .scanning import scan
 from .statics import StaticArguments
 from .variables import path_offsets
-
-__all__ = ["Compiled", "checkpoint", "jit", "named_call", "remat", "remat_scan"]
 
 
 def checkpoint(
@@ -62,33 +60,27 @@ def checkpoint(
         )
     statics = StaticArguments(fn, static_argnums, static_argnames)
 
-    def inner(
-        scope_fn: Any,
-        repack_fn: Any,
-        variable_groups: Any,
-        rng_groups: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
+    def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
+        variable_groups, rng_groups = call.variables, call.streams
         split = statics.split(args, kwargs)
 
         @functools.partial(jax.checkpoint, prevent_cse=prevent_cse, policy=policy)
         def rematted(
             variable_groups: Any, rng_groups: Any, args: Any, kwargs: Any
         ) -> Any:
-            scope = scope_fn(variable_groups, rng_groups)
+            scope = call(variable_groups, rng_groups)
             all_args, all_kwargs = split.join(args, kwargs)
             out = fn(scope, *all_args, **all_kwargs)
-            return out, repack_fn(scope, changed_only=True)
+            return out, call.collect(scope, changed_only=True)
 
         return rematted(variable_groups, rng_groups, split.args, split.kwargs)
 
-    return pack(
+    return packed(
         inner,
         (variables,),
         (variables,),
         (rngs,),
-        name="checkpoint",
+        name="remat",
         enable_kwargs=True,
     )
 
@@ -136,37 +128,26 @@ def remat_scan(
     """
     if not lengths:
         raise ValueError("remat_scan needs at least one length; found none.")
-    looped = functools.partial(
-        scan,
-        variable_broadcast=variable_broadcast,
-        variable_carry=variable_carry,
-        variable_axes=variable_axes,
-        split_rngs=split_rngs,
-        length=lengths[0],
-    )
-    step = fn
-    if len(lengths) > 1:
-        deeper = remat_scan(
-            fn,
-            lengths[1:],
-            policy,
-            variable_broadcast,
-            variable_carry,
-            variable_axes,
-            split_rngs,
+    run = fn
+    for depth, length in enumerate(reversed(lengths)):
+        if depth:
+            # Inside of a scan nothing can be merged across iterations anyway.
+            run = checkpoint(run, policy=policy, prevent_cse=False)
+        run = _repeated(
+            run,
+            variable_broadcast=variable_broadcast,
+            variable_carry=variable_carry,
+            variable_axes=variable_axes,
+            split_rngs=split_rngs,
+            length=length,
         )
-        # Inside of a scan nothing can be merged across iterations anyway.
-        step = checkpoint(deeper, policy=policy, prevent_cse=False)
-
-    def body(scope: Any, carry: Any) -> Any:
-        return step(scope, carry), None
-
-    loop = looped(body)
-
-    def run(scope: Any, carry: Any) -> Any:
-        return loop(scope, carry)[0]
-
     return run
+
+
+def _repeated(step: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """A scan over `step(scope, carry) -> carry` that stacks nothing."""
+    loop = scan(lambda scope, carry: (step(scope, carry), None), **options)
+    return lambda scope, carry: loop(scope, carry)[0]
 
 
 @jax.tree_util.register_static
@@ -203,31 +184,43 @@ class Compiled:
     """A compiled scope function that can serve many callers.
 
     Args:
+        fn: the function whose name and parameters count; others may run for it.
         variables: the collections that go in and out.
         rngs: the streams that go in.
+        static_argnums: positions of hashable arguments that are not traced, the scope
+            being 0.
         donate_argnums: positions of arguments to donate, the scope being 0.
-        name: what the function is called in jaxprs and profiles.
-        **options: further options of `jax.jit`.
+        device: as in `jax.jit`.
+        backend: as in `jax.jit`.
+        static_argnames: names of hashable arguments that are not traced.
     """
 
     def __init__(
         self,
-        variables: CollectionFilter,
-        rngs: StreamFilter,
+        fn: Callable[..., Any],
+        variables: CollectionFilter = True,
+        rngs: StreamFilter = True,
+        static_argnums: int | Iterable[int] = (),
+        static_argnames: str | Iterable[str] = (),
         donate_argnums: int | Iterable[int] = (),
-        name: str = "fn",
-        **options: Any,
+        device: Any = None,
+        backend: str | None = None,
     ) -> None:
         if isinstance(donate_argnums, int):
             donate_argnums = (donate_argnums,)
+        self._statics = StaticArguments(fn, static_argnums, static_argnames)
         self._donated = frozenset(donate_argnums)
-        self._name = name
-        self._options = options
+        self._name = getattr(fn, "__name__", "fn")
+        # Only what was given: newer JAX versions lack some of the options.
+        options = {"device": device, "backend": backend}
+        self._options = {k: v for k, v in options.items() if v is not None}
         self._by_donation: dict[tuple[int, ...], Callable[..., Any]] = {}
-        self._packed = pack(self._call, (variables,), (variables,), (rngs,), name="jit")
+        self._packed = packed(
+            self._call, (variables,), (variables,), (rngs,), name="jit"
+        )
 
     def __call__(
-        self, fn: Any, config: Any, split: Any, scope: Any, extra: Any
+        self, fn: Any, config: Any, scope: Any, extra: Any, args: Any, kwargs: Any
     ) -> tuple[Any, Any]:
         """Calls `fn`.
 
@@ -235,43 +228,38 @@ class Compiled:
             fn: a function `(extra, scope, *args, **kwargs) -> (out, note)`; the note
                 is hashable and comes back even if `fn` need not be traced again.
             config: a hashable value; calls with equal ones do the same.
-            split: the arguments, a `SplitArguments`.
             scope: a scope, or a pytree of scopes.
             extra: a pytree of arrays for `fn`.
+            args: the positional arguments.
+            kwargs: the keyword arguments.
 
         Returns:
             What `fn` returned.
         """
+        split = self._statics.split(args, kwargs)
         result: tuple[Any, Any] = self._packed(scope, fn, config, split, extra)
         return result
 
     def _call(
-        self,
-        scope_fn: Any,
-        repack_fn: Any,
-        variable_groups: Any,
-        rng_groups: Any,
-        fn: Any,
-        config: Any,
-        split: Any,
-        extra: Any,
+        self, call: Boundary, fn: Any, config: Any, split: Any, extra: Any
     ) -> Any:
-        mutable = tuple(scope_fn.inner_mutable(root) for root in scope_fn.roots)
+        variable_groups, rng_groups = call.variables, call.streams
+        mutable = tuple(call.inner_mutable(root) for root in call.roots)
         key = (
             config,
             split.positions,
             split.static,
-            scope_fn.layout(),
-            scope_fn.history(),
+            call.layout(),
+            call.history(),
             mutable,
         )
-        offsets = path_offsets(scope_fn.roots) if any(map(any, rng_groups)) else None
+        offsets = path_offsets(call.roots) if any(map(any, rng_groups)) else None
         donated = [0] if 0 in self._donated else []
         donated += [
             5 + i for i, p in enumerate(split.positions) if p + 1 in self._donated
         ]
         jitted = self._jitted(tuple(donated))
-        _calls.stack.append((scope_fn, repack_fn, fn, split))
+        _calls.stack.append((call, fn, split))
         try:
             out, left, effects = jitted(
                 variable_groups,
@@ -285,7 +273,7 @@ class Compiled:
         finally:
             _calls.stack.pop()
         scopes_did, note = effects.value
-        scope_fn.replay(scopes_did)
+        call.replay(scopes_did)
         return (out, note), left
 
     def _jitted(self, donated: tuple[int, ...]) -> Callable[..., Any]:
@@ -312,12 +300,12 @@ def _make_traced(name: str) -> Callable[..., Any]:
         *args: Any,
         key: Any,
     ) -> Any:
-        scope_fn, repack_fn, fn, split = _calls.stack[-1]
-        scope = scope_fn(variable_groups, rng_groups, True, offsets)
+        call, fn, split = _calls.stack[-1]
+        scope = call(variable_groups, rng_groups, True, offsets)
         all_args, all_kwargs = split.join(args, kwargs)
         out, note = fn(extra, scope, *all_args, **all_kwargs)
-        left = repack_fn(scope, changed_only=True)
-        return out, left, _Effects((scope_fn.effects(), note))
+        left = call.collect(scope, changed_only=True)
+        return out, left, _Effects((call.effects(), note))
 
     traced.__name__ = traced.__qualname__ = name
     return traced
@@ -328,10 +316,10 @@ def jit(
     variables: CollectionFilter = True,
     rngs: StreamFilter = True,
     static_argnums: int | Iterable[int] = (),
+    static_argnames: str | Iterable[str] = (),
     donate_argnums: int | Iterable[int] = (),
     device: Any = None,
     backend: str | None = None,
-    static_argnames: str | Iterable[str] = (),
 ) -> Callable[..., Any]:
     """Lifted `jax.jit`.
 
@@ -363,25 +351,25 @@ def jit(
         >>> float(nn.scope.apply(nn.lift.jit(scale))({'params': {'w': 3.0}}, 2.0))
         6.0
     """
-    statics = StaticArguments(fn, static_argnums, static_argnames)
-    name = getattr(fn, "__name__", "fn")
-    options = jit_options(device, backend)
-    compiled = Compiled(variables, rngs, donate_argnums, name, **options)
+    compiled = Compiled(
+        fn,
+        variables,
+        rngs,
+        static_argnums,
+        static_argnames,
+        donate_argnums,
+        device,
+        backend,
+    )
 
     def noteless(_: Any, scope: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         return fn(scope, *args, **kwargs), None
 
     @functools.wraps(fn)
     def wrapper(scope: Any, *args: Any, **kwargs: Any) -> Any:
-        return compiled(noteless, (), statics.split(args, kwargs), scope, ())[0]
+        return compiled(noteless, (), scope, (), args, kwargs)[0]
 
     return wrapper
-
-
-def jit_options(device: Any, backend: str | None) -> dict[str, Any]:
-    """The options that were given; newer JAX versions lack some."""
-    options = {"device": device, "backend": backend}
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def named_call(fn: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:

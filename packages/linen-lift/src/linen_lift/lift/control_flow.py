@@ -12,9 +12,7 @@ import numpy as np
 from ..errors import BranchVariablesError
 from ..filters import CollectionFilter, StreamFilter
 from ..scope import describe_place
-from .pack import pack
-
-__all__ = ["cond", "switch", "while_loop"]
+from .pack import Boundary, packed
 
 
 def while_loop(
@@ -55,11 +53,10 @@ def while_loop(
     """
     rng_filters, splits = list(split_rngs), list(split_rngs.values())
 
-    def inner(
-        scope_fn: Any, repack_fn: Any, variable_groups: Any, rng_groups: Any, init: Any
-    ) -> Any:
+    def inner(call: Boundary, init: Any) -> Any:
+        variable_groups, rng_groups = call.variables, call.streams
         carried, shared = variable_groups
-        roots = scope_fn.roots
+        roots = call.roots
         moving = tuple(
             {c: t for c, t in cols.items() if root.is_mutable_collection(c)}
             for cols, root in zip(carried, roots, strict=True)
@@ -84,22 +81,22 @@ def while_loop(
             index, moving, carry = state
             # The complement, so that no key is the body's in some iteration.
             keys = streams(~index) if counts else rng_groups
-            inner_scope = scope_fn((joined(moving), shared), keys, False)
+            inner_scope = call((joined(moving), shared), keys, False)
             return cond_fn(inner_scope, carry)
 
         def body(state: Any) -> Any:
             index, moving, carry = state
             keys = streams(index) if counts else rng_groups
-            inner_scope = scope_fn((joined(moving), shared), keys)
+            inner_scope = call((joined(moving), shared), keys)
             carry = body_fn(inner_scope, carry)
-            (moving,) = repack_fn(inner_scope)
+            (moving,) = call.collect(inner_scope)
             return (index + np.uint32(1) if counts else (), moving, carry)
 
         start = jnp.uint32(0) if counts else ()
         _, moving, carry = jax.lax.while_loop(condition, body, (start, moving, init))
         return carry, (moving,)
 
-    return pack(
+    return packed(
         inner,
         (carry_variables, broadcast_variables),
         (carry_variables,),
@@ -117,21 +114,20 @@ def _branch(
     variables: CollectionFilter,
     rngs: StreamFilter,
 ) -> Any:
-    def inner(
-        scope_fn: Any, repack_fn: Any, variable_groups: Any, rng_groups: Any, *args: Any
-    ) -> Any:
+    def inner(call: Boundary, *args: Any) -> Any:
+        variable_groups, rng_groups = call.variables, call.streams
         first: list[Any] = []
 
         def lifted(number: int, fn: Callable[..., Any]) -> Callable[..., Any]:
             def branch(variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
-                inner_scope = scope_fn(variable_groups, rng_groups)
+                inner_scope = call(variable_groups, rng_groups)
                 out = fn(inner_scope, *args)
-                left = repack_fn(inner_scope)
+                left = call.collect(inner_scope)
                 shape = jax.tree.map(lambda _: 0, left)
                 if not first:
                     first.append(shape)
                 elif first[0] != shape:
-                    _raise_difference(first[0], shape, number, scope_fn.roots)
+                    _raise_difference(first[0], shape, number, call.roots)
                 return out, left
 
             return branch
@@ -139,7 +135,9 @@ def _branch(
         branches = [lifted(i, fn) for i, fn in enumerate(fns)]
         return conditional(branches, variable_groups, rng_groups, *args)
 
-    return pack(inner, (variables,), (variables,), (rngs,), name=name)(scope, *operands)
+    return packed(inner, (variables,), (variables,), (rngs,), name=name)(
+        scope, *operands
+    )
 
 
 def _raise_difference(first: Any, other: Any, number: int, roots: Any) -> None:

@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 
 import jax
 
-from ..errors import ModifyScopeVariableError
 from ..filters import (
     CollectionFilter,
     StreamFilter,
@@ -33,8 +32,6 @@ from ..frozen_dict import unfreeze
 from ..rng import DrawCounts
 from ..scope import Scope
 
-__all__ = ["Boundary", "Groups", "pack"]
-
 Groups: TypeAlias = tuple[tuple[Any, ...], ...]
 """`groups[i][j]`: the dict that filter `i` selected from packed scope `j`."""
 
@@ -42,11 +39,13 @@ Groups: TypeAlias = tuple[tuple[Any, ...], ...]
 class Boundary:
     """The outer side of one call of a packed function.
 
-    It is the `scope_fn` of `pack`; `collect` is the `repack_fn`.
+    `variables` and `streams` are the groups that go in. It is the `scope_fn` of `pack`,
+    and `collect` is the `repack_fn`.
 
     Args:
         scope_tree: a scope, or a pytree of scopes.
-        out_filters: what may come out, one filter per group.
+        filters: of the variables that go in, of those that come out, and of the
+            streams; one filter per group each.
         label: the name of the transform, for debug paths.
     """
 
@@ -60,11 +59,17 @@ class Boundary:
         "_scopes",
         "_treedef",
         "roots",
+        "streams",
+        "variables",
     )
 
     def __init__(
-        self, scope_tree: Any, out_filters: Sequence[CollectionFilter], label: str
+        self,
+        scope_tree: Any,
+        filters: tuple[Sequence[CollectionFilter], ...],
+        label: str,
     ) -> None:
+        in_filters, out_filters, stream_filters = map(tuple, filters)
         if isinstance(scope_tree, Scope):
             self._scopes, self._treedef = [scope_tree], None
         else:
@@ -77,37 +82,24 @@ class Boundary:
                     )
             self._scopes = leaves
         for scope in self._scopes:
-            scope._check_usable(f"enter lifted {label}")
+            scope._check_valid()
         self.roots, self._places = _topmost(self._scopes)
         self._out_filters = out_filters
         self._out_union: CollectionFilter = False
         for names in out_filters:
             self._out_union = union_filters(self._out_union, names)
         self._label = label
-        # Inner scopes hold tracers, so nothing here may keep them alive: the roots are
+        self.variables = self._groups(_visible, in_filters)
+        self.streams = self._groups(_streams, stream_filters)
+        # Inner scopes hold tracers, so nothing here may keep them alive: the trees are
         # known weakly, and of all scopes only the counts and names.
-        self._opened: list[weakref.ref[Scope]] = []
+        self._opened: list[weakref.ref[Any]] = []
         self._effects: list[list[tuple[DrawCounts, dict[str, Any]]]] = []
 
-    # --- in -----------------------------------------------------------------------
-
-    def variable_groups(self, filters: Sequence[CollectionFilter]) -> Groups:
-        """The variables of the packed scopes, by filter and scope."""
-        per_root = []
-        for root in self.roots:
-            found = {}
-            for col in root.root._variables:
-                node = root._collection(col)
-                if node:
-                    # A copy of what may change, so that later changes do not show.
-                    mutable = root.is_mutable_collection(col)
-                    found[col] = unfreeze(node) if mutable else node
-            per_root.append(group_collections(found, filters))
-        return tuple(zip(*per_root, strict=True)) if per_root else ((),) * len(filters)
-
-    def rng_groups(self, filters: Sequence[StreamFilter]) -> Groups:
-        """The streams of the packed scopes, by filter and scope."""
-        per_root = [group_collections(root.rngs, filters) for root in self.roots]
+    def _groups(
+        self, content: Callable[[Scope], Any], filters: Sequence[CollectionFilter]
+    ) -> Groups:
+        per_root = [group_collections(content(root), filters) for root in self.roots]
         return tuple(zip(*per_root, strict=True)) if per_root else ((),) * len(filters)
 
     # --- inside -------------------------------------------------------------------
@@ -159,15 +151,16 @@ class Boundary:
             }
             offset = None if rng_offsets is None else rng_offsets[i]
             inner = outer._reopen(writable, rngs, mutable, self._label, offset)
-            inner._entry = variables
+            inner._tree.entry = variables
             inner_roots.append(inner)
-            self._opened.append(weakref.ref(inner))
+            self._opened.append(weakref.ref(inner._tree))
         known: dict[Any, Scope] = {}
         scopes = []
         for outer, (index, relative) in zip(self._scopes, self._places, strict=True):
             inner = inner_roots[index]
             for depth, name in enumerate(relative):
                 place = (index, relative[: depth + 1])
+                inner._passed |= {name}
                 if place not in known:
                     known[place] = inner._child_scope(name)
                 inner = known[place]
@@ -191,16 +184,17 @@ class Boundary:
             The groups.
         """
         scopes = [inner_tree] if self._treedef is None else jax.tree.leaves(inner_tree)
-        inner_roots: dict[int, Scope] = {}
+        trees: dict[int, Any] = {}
         for scope, (index, _) in zip(scopes, self._places, strict=True):
-            inner_roots[index] = scope.root
+            trees[index] = scope._tree
+            scope._tree.settle()
         per_root = []
         for index in range(len(self.roots)):
-            inner = inner_roots[index]
-            entry = inner._entry
+            tree = trees[index]
+            entry = tree.entry
             found = {}
-            for col, now in inner._variables.items():
-                if inner.is_mutable_collection(col):
+            for col, now in tree.variables.items():
+                if in_filter(tree.mutable, col):
                     if not changed_only:
                         found[col] = unfreeze(now)
                         continue
@@ -224,6 +218,7 @@ class Boundary:
         new._out_filters, new._out_union = self._out_filters, self._out_union
         new._label = self._label
         new._opened, new._effects = [], []
+        new.variables, new.streams = (), ()
         return new
 
     # --- out ----------------------------------------------------------------------
@@ -251,13 +246,14 @@ class Boundary:
                 for (path, stream), count in drawn.counts.items():
                     place = (index, path[skip:], stream)
                     counts[place] = max(counts.get(place, 0), count)
-                for name, cols in reserved.items():
-                    for col in cols:
-                        names[i, name, col] = None
+                names.update(dict.fromkeys((i, name) for name in reserved))
         return tuple(counts.items()), tuple(names)
 
     def replay(self, effects: Any) -> None:
         """Notes draws and names in the outer scopes.
+
+        What was declared inside may be declared outside, and is the same; but nothing
+        new gets such a name by default.
 
         Args:
             effects: from `effects`.
@@ -266,11 +262,8 @@ class Boundary:
         for (index, path, stream), count in counts:
             root = self.roots[index]
             root._counts.publish({((*root.path, *path), stream): count})
-        for i, name, col in names:
-            reserved = self._scopes[i]._reserved
-            cols = reserved.get(name, ())
-            if col not in cols:
-                reserved[name] = (*cols, col)
+        for i, name in names:
+            self._scopes[i]._outside |= {name}
 
     def history(self) -> Any:
         """The draws before this call and the names taken, relative to the paths.
@@ -299,24 +292,40 @@ class Boundary:
 
     def close(self) -> None:
         """Ends the call: no inner scope can be used any more."""
+        self.variables = self.streams = ()
         for ref in self._opened:
-            root = ref()
-            if root is not None:
-                root.invalidate()
+            tree = ref()
+            if tree is not None:
+                tree.valid = False
+
+
+def _visible(root: Scope) -> dict[str, Any]:
+    """The collections at a scope; a copy of what may change, lest changes show."""
+    root._tree.settle()
+    found = {}
+    for col in root._tree.variables:
+        node = root._collection(col)
+        if node:
+            found[col] = unfreeze(node) if root.is_mutable_collection(col) else node
+    return found
+
+
+def _streams(root: Scope) -> dict[str, Any]:
+    return root.rngs
 
 
 def _topmost(scopes: Sequence[Scope]) -> tuple[list[Scope], list[tuple[int, Any]]]:
     """The scopes that no other contains, and the place of each among them."""
     if len(scopes) == 1:
         return list(scopes), [(0, ())]
-    known = {(id(s.root), s._relative) for s in scopes}
+    known = {(id(s._tree), s._relative) for s in scopes}
     tops: dict[Any, int] = {}
     roots: list[Scope] = []
     places = []
     for scope in scopes:
         relative = scope._relative
         for depth in range(len(relative) + 1):
-            top = (id(scope.root), relative[:depth])
+            top = (id(scope._tree), relative[:depth])
             if top in known:
                 break
         places.append((top, relative[depth:]))
@@ -345,21 +354,27 @@ def _changes(now: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _write(scope: Scope, col: str, tree: Mapping[str, Any]) -> None:
-    if not scope.is_mutable_collection(col):
-        raise ModifyScopeVariableError(col, next(iter(tree)), scope.path_text)
-    node = scope.root._variables.setdefault(col, {})
-    for part in scope._relative:
-        node = node.setdefault(part, {})
-    _merge_into(node, tree)
-
-
-def _merge_into(node: dict[str, Any], tree: Mapping[str, Any]) -> None:
+    # One by one: `put_variable` makes sure that nothing leaks.
     for name, value in tree.items():
-        old = node.get(name)
-        if isinstance(old, dict) and isinstance(value, Mapping):
-            _merge_into(old, value)
-        else:
-            node[name] = unfreeze(value)
+        old = scope._lookup(col, name)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            value = joined(old, value)
+        scope.put_variable(col, name, unfreeze(value))
+
+
+def joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings with the entries of both; those of `new` count.
+
+    Args:
+        old: a nested mapping.
+        new: another.
+    """
+    out = dict(old)
+    for name, value in new.items():
+        before = out.get(name)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        out[name] = joined(before, value) if both else value  # type: ignore[arg-type]
+    return out
 
 
 def pack(
@@ -404,31 +419,43 @@ def pack(
         >>> nn.scope.apply(double, mutable='state')({'state': {'n': 2}})
         (4, {'state': {'n': 4}})
     """
-    label = name or str(getattr(fn, "__name__", "pack"))
-    in_filters = tuple(in_variable_filters)
-    out_filters = tuple(out_variable_filters)
-    stream_filters = tuple(rng_filters)
+
+    def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
+        return fn(call, call.collect, call.variables, call.streams, *args, **kwargs)
+
+    return packed(
+        inner,
+        in_variable_filters,
+        out_variable_filters,
+        rng_filters,
+        name or str(getattr(fn, "__name__", "pack")),
+        enable_kwargs,
+    )
+
+
+def packed(
+    fn: Callable[..., tuple[Any, Any]],
+    in_filters: Sequence[CollectionFilter],
+    out_filters: Sequence[CollectionFilter],
+    rng_filters: Sequence[StreamFilter],
+    name: str,
+    enable_kwargs: bool = False,
+) -> Callable[..., Any]:
+    """`pack` for a function `(call, *args)` that gets all of it as one `Boundary`."""
 
     def wrapper(scope: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs and not enable_kwargs:
             raise TypeError(
-                f"Lifted {label} takes no keyword arguments; found "
+                f"Lifted {name} takes no keyword arguments; found "
                 f"{', '.join(sorted(kwargs))}. Pass them by position."
             )
-        boundary = Boundary(scope, out_filters, label)
+        call = Boundary(scope, (in_filters, out_filters, rng_filters), name)
         try:
-            out, packed = fn(
-                boundary,
-                boundary.collect,
-                boundary.variable_groups(in_filters),
-                boundary.rng_groups(stream_filters),
-                *args,
-                **kwargs,
-            )
+            out, left = fn(call, *args, **kwargs)
         finally:
-            boundary.close()
-        boundary.merge(packed)
-        boundary.replay(boundary.effects())
+            call.close()
+        call.merge(left)
+        call.replay(call.effects())
         return out
 
     return wrapper

@@ -13,6 +13,8 @@ once, as in `jax.lax.scan`. Two cases need more, both only when variables are cr
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,9 +40,7 @@ from .axes import (
     split_in_out,
     split_keys,
 )
-from .pack import pack
-
-__all__ = ["scan"]
+from .pack import Boundary, joined, packed
 
 
 def _is_axis(x: Any) -> bool:
@@ -101,6 +101,8 @@ def scan(
     unroll: int | bool = 1,
     data_transform: Callable[..., Any] | None = None,
     metadata_params: Mapping[Any, Any] = {},
+    _split_transpose: bool = False,
+    check_constancy_invariants: bool = True,
 ) -> Callable[..., Any]:
     """Lifted `jax.lax.scan`: a loop over a scope function.
 
@@ -122,6 +124,9 @@ def scan(
         data_transform: applied inside to `(variable_groups, rng_groups)` before the
             scope is made; the groups are broadcast, carried, then scanned ones.
         metadata_params: passed to the boxes whose axis is added or removed.
+        _split_transpose: as in `jax.lax.scan`.
+        check_constancy_invariants: without effect. Where no broadcast variable is
+            created there is nothing to check, and no time spent on it.
 
     Returns:
         The looping function `(scope, carry, *xs) -> (carry, ys)`.
@@ -144,33 +149,14 @@ def scan(
     rng_filters, splits = list(split_rngs), list(split_rngs.values())
     not_broadcast = subtract_filters(True, variable_broadcast)
 
-    def inner(
-        scope_fn: Any,
-        repack_fn: Any,
-        variable_groups: Any,
-        rng_groups: Any,
-        init: Any,
-        *args: Any,
-    ) -> Any:
+    def inner(call: Boundary, init: Any, *args: Any) -> Any:
+        variable_groups, rng_groups = call.variables, call.streams
         shared, carried, *stacked = variable_groups
         arguments = _Arguments(in_axes, args)
         size = length
         if size is None:
             size = mapped_size(
-                (
-                    tuple(var_in_axes),
-                    tuple(a for a in arguments.axes if not _is_axis(a)),
-                ),
-                (
-                    tuple(stacked),
-                    tuple(
-                        part
-                        for part, axis in zip(
-                            arguments.parts, arguments.axes, strict=True
-                        )
-                        if not _is_axis(axis)
-                    ),
-                ),
+                (list(var_in_axes), list(arguments.axes)), (stacked, arguments.parts)
             )
         stacked = [
             _move(group, axis, 0)
@@ -187,7 +173,7 @@ def scan(
             arguments.scanned(),
         )
         # Immutable collections cannot change: they need not be carried.
-        roots = scope_fn.roots
+        roots = call.roots
         moving = tuple(
             {c: t for c, t in cols.items() if root.is_mutable_collection(c)}
             for cols, root in zip(carried, roots, strict=True)
@@ -211,7 +197,7 @@ def scan(
             groups = (shared, all_carried, *stacked)
             if data_transform is not None:
                 groups, streams = data_transform(groups, streams)
-            scope = scope_fn(groups, streams, mutable)
+            scope = call(groups, streams, mutable)
             out = fn(scope, carry, *arguments.join(slices))
             if not (isinstance(out, tuple) and len(out) == 2):
                 raise TypeError(
@@ -219,8 +205,8 @@ def scan(
                     f"found {type(out).__name__}."
                 )
             carry, ys = out
-            _, new_carried, *_ = repack_fn(scope)
-            new_shared, _, *new_stacked = repack_fn(scope, changed_only=True)
+            _, new_carried, *_ = call.collect(scope)
+            new_shared, _, *new_stacked = call.collect(scope, changed_only=True)
             return new_shared, new_carried, carry, ys, new_stacked
 
         if not is_filter_empty(variable_broadcast) and any(
@@ -253,7 +239,13 @@ def scan(
                 return (new, carry), (ys, out)
 
             results = jax.lax.scan(
-                body, (carried, carry), xs, length=size, reverse=reverse, unroll=unroll
+                body,
+                (carried, carry),
+                xs,
+                length=size,
+                reverse=reverse,
+                unroll=unroll,
+                _split_transpose=_split_transpose,
             )
             return results, grew
 
@@ -312,13 +304,28 @@ def scan(
             *stacked_out,
         )
 
-    return pack(
+    loop_over = packed(
         inner,
         (variable_broadcast, variable_carry, *in_filters),
         (variable_broadcast, variable_carry, *out_filters),
         rng_filters,
         name="scan",
     )
+
+    @functools.wraps(fn)
+    def wrapper(scope: Any, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            return loop_over(scope, *args)
+        # A loop has no keyword arguments; they take their positions.
+        bound = inspect.signature(fn).bind(scope, *args, **kwargs)
+        if bound.kwargs:
+            raise TypeError(
+                "A lifted scan takes no keyword-only arguments; found "
+                f"{', '.join(bound.kwargs)}."
+            )
+        return loop_over(*bound.args)
+
+    return wrapper
 
 
 def _create_shared(
@@ -329,16 +336,12 @@ def _create_shared(
     def create(carried: Any, carry: Any, xs: Any) -> Any:
         return iteration(shared, carried, carry, xs, True)[0]
 
-    new, depends = evaluate_independent(create, (), _one_iteration(carried, init, xs))
-    if any(depends):
-        found, _ = jax.tree_util.tree_flatten_with_path(
-            new, is_leaf=lambda x: x is None
-        )
-        key_path = found[depends.index(True)][0]
+    new, key_path = evaluate_independent(create, (), _one_iteration(carried, init, xs))
+    if key_path is not None:
         col, name, path = describe_place(key_path)
         outer = roots[key_path[0].idx].path_text
         raise BroadcastVariableError(col, name, f"{outer.rstrip('/')}{path}")
-    return tuple(_joined(old, add) for old, add in zip(shared, new, strict=True))
+    return tuple(joined(old, add) for old, add in zip(shared, new, strict=True))
 
 
 def _one_iteration(carried: Any, init: Any, xs: Any) -> tuple[Any, Any, Any]:
@@ -353,15 +356,6 @@ def _one_iteration(carried: Any, init: Any, xs: Any) -> tuple[Any, Any, Any]:
 
 def _dtype(x: Any) -> Any:
     return getattr(x, "dtype", None) or jnp.result_type(x)
-
-
-def _joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    out = dict(old)
-    for name, value in new.items():
-        before = out.get(name)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        out[name] = _joined(before, value) if both else value  # type: ignore[arg-type]
-    return out
 
 
 def _created(shared: Any, before: Any) -> Any:

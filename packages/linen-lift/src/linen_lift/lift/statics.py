@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-__all__ = ["SplitArguments", "StaticArguments"]
-
 
 class SplitArguments(NamedTuple):
     """Arguments without the static ones, and how to put those back.
@@ -46,8 +44,7 @@ class StaticArguments:
 
     Args:
         fn: the function; its first parameter is the scope or module.
-        argnums: positions, the scope or module being 0; or the answer for a
-            function that `fn` stands for.
+        argnums: positions, the scope or module being 0.
         argnames: names.
 
     Raises:
@@ -62,12 +59,9 @@ class StaticArguments:
     def __init__(
         self,
         fn: Callable[..., Any],
-        argnums: int | Iterable[int] | StaticArguments | None,
+        argnums: int | Iterable[int] | None,
         argnames: str | Iterable[str] | None,
     ) -> None:
-        if isinstance(argnums, StaticArguments):  # already found
-            self.positions, self.names = argnums.positions, argnums.names
-            return
         nums = {argnums} if isinstance(argnums, int) else set(argnums or ())
         names = {argnames} if isinstance(argnames, str) else set(argnames or ())
         if nums or names:

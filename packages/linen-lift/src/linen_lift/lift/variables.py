@@ -16,9 +16,7 @@ from ..filters import (
 from ..frozen_dict import unfreeze
 from ..rng import path_number
 from .axes import AxisSpec, cut_axis, note_axis, split_in_out
-from .pack import pack
-
-__all__ = ["add_metadata_axis", "fold_rngs", "map_variables", "swap_collection"]
+from .pack import Boundary, packed
 
 
 def _same(collections: Any) -> Any:
@@ -42,8 +40,9 @@ def map_variables(
         mapped_collections: the collections to transform.
         map_in_fn: makes the view of `{collection: variables}`.
         map_out_fn: makes stored collections of a view.
-        init: whether variables may be created: `fn` runs once on a view in which it
-            creates them, and again on the view of what `map_out_fn` made of those.
+        init: whether variables may be created: where there are none, `fn` runs once
+            without the view, creating them, and again on the view of what
+            `map_out_fn` made of those.
         mutable: whether variables of the view may be changed.
         rngs: the streams that `fn` sees.
         variables: further collections that it sees.
@@ -64,37 +63,34 @@ def map_variables(
     returns = mutable or init
     closed = True if returns else subtract_filters(True, mapped_collections)
 
-    def inner(
-        scope_fn: Any,
-        repack_fn: Any,
-        variable_groups: Any,
-        rng_groups: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
+    def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
+        variable_groups, rng_groups = call.variables, call.streams
         stored, others = variable_groups
 
         def out(views: Any) -> Any:
             return tuple(map_out_fn(view) if view else {} for view in views)
 
         created: Any = tuple({} for _ in stored)
-        writable = any(not is_filter_empty(root.mutable) for root in scope_fn.roots)
+        writable = any(not is_filter_empty(root.mutable) for root in call.roots)
         if init and writable and not any(stored):
-            first = scope_fn((stored, others), rng_groups)
+            first = call((stored, others), rng_groups)
             fn(first, *args, **kwargs)
-            created = out(repack_fn(first)[0])
-            stored = tuple({**a, **b} for a, b in zip(stored, created, strict=True))
+            stored = created = out(call.collect(first)[0])
         views = tuple(map_in_fn(unfreeze(cols)) for cols in stored)
-        scope = scope_fn((views, others), rng_groups, closed)
+        scope = call((views, others), rng_groups, closed)
         result = fn(scope, *args, **kwargs)
-        changed, rest = repack_fn(scope)
+        after, rest = call.collect(scope)
         if not returns:
-            return result, (tuple({} for _ in stored), rest)
-        # What was just created keeps its first value: the second run is no update.
-        mapped = tuple({**a, **b} for a, b in zip(out(changed), created, strict=True))
-        return result, (mapped, rest)
+            return result, (created, rest)
+        # A view that was only read need not go back: what it was made of is stored.
+        changed, _ = call.collect(scope, changed_only=True)
+        written = out(
+            view if diff else {} for view, diff in zip(after, changed, strict=True)
+        )
+        kept = zip(written, created, strict=True)
+        return result, (tuple(new or old for new, old in kept), rest)
 
-    return pack(
+    return packed(
         inner,
         (mapped_collections, variables),
         (mapped_collections, variables)
@@ -168,20 +164,14 @@ def fold_rngs(
         True
     """
 
-    def inner(
-        scope_fn: Any,
-        repack_fn: Any,
-        variable_groups: Any,
-        rng_groups: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        offsets = path_offsets(scope_fn.roots)
-        scope = scope_fn(variable_groups, rng_groups, True, offsets)
+    def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
+        variable_groups, rng_groups = call.variables, call.streams
+        offsets = path_offsets(call.roots)
+        scope = call(variable_groups, rng_groups, True, offsets)
         out = fn(scope, *args, **kwargs)
-        return out, repack_fn(scope, changed_only=True)
+        return out, call.collect(scope, changed_only=True)
 
-    return pack(
+    return packed(
         inner, (variables,), (variables,), (rngs,), name="fold_rngs", enable_kwargs=True
     )
 
@@ -196,7 +186,7 @@ def path_offsets(roots: Any) -> tuple[Any, ...]:
         One scalar per scope, traced where an outer transform made it so.
     """
     return tuple(
-        jnp.asarray(path_number(r.path, r.root._offset, r.root._offset_path))
+        jnp.asarray(path_number(r.path, r._tree.offset, r._tree.offset_path))
         for r in roots
     )
 
@@ -228,22 +218,16 @@ def add_metadata_axis(
     """
     in_filters, in_axes, out_filters, out_axes = split_in_out(variable_axes)
 
-    def inner(
-        scope_fn: Any,
-        repack_fn: Any,
-        variable_groups: Any,
-        rng_groups: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
+    def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
+        variable_groups, rng_groups = call.variables, call.streams
         *groups, others = variable_groups
         groups = cut_axis(groups, in_axes, metadata_params)
-        scope = scope_fn((*groups, others), rng_groups)
+        scope = call((*groups, others), rng_groups)
         out = fn(scope, *args, **kwargs)
-        *changed, rest = repack_fn(scope, changed_only=True)
+        *changed, rest = call.collect(scope, changed_only=True)
         return out, (*note_axis(changed, out_axes, metadata_params), rest)
 
-    return pack(
+    return packed(
         inner,
         (*in_filters, True),
         (*out_filters, True),

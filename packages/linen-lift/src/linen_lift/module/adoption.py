@@ -12,14 +12,13 @@ parent. It gets its scope
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from ..errors import AssignSubModuleError
 from ..scope_tree import Scope
 from .containers import replace
 from .module_base import ModuleBase
-
-__all__ = ["adopt", "adopt_fields", "bind_to", "register"]
 
 
 def register(parent: Any, child: Any) -> None:
@@ -41,8 +40,7 @@ def register(parent: Any, child: Any) -> None:
     scope = parent.scope
     if scope is None or not state.in_compact:
         where = "no path: it is unbound" if scope is None else scope.path_text
-        kind = f"Submodule {type(child).__name__}"
-        raise AssignSubModuleError(kind, type(parent).__name__, where)
+        raise AssignSubModuleError(type(child).__name__, type(parent).__name__, where)
     name = child.name
     if name is None:
         prefix = type(child).__name__
@@ -58,7 +56,6 @@ def _bind_below(parent: Any, child: Any, name: str) -> None:
     assert parent.scope is not None
     scope = parent.scope.push(name)
     parent._state.children[name] = child
-    child._state.adopted = parent._state.adopted
     bind_to(child, scope)
 
 
@@ -118,16 +115,22 @@ class _Adopter:
             return child  # it has its place elsewhere, and is shared
         owner = self.owner
         if child.parent is None:
-            known = owner._state.adopted.get(id(child))
-            if known is not None:
-                clone: Any = known[1]
+            kept = getattr(type(owner), "preserve_adopted_names", False)
+            given = child.name if kept else None
+            # What is shared outside stays shared: one table per tree of modules.
+            adopted = owner.scope._tree.adopted
+            original, known = adopted.get(id(child), (None, None))
+            clone = None if known is None else known()
+            if clone is not None:
                 return clone
-            original, child = child, child.clone()
             # The original is kept so that its identity stays its own.
-            owner._state.adopted[id(original)] = (original, child)
-        name = f"{self.name}{suffix}"
-        child.__dict__["parent"] = owner
+            original, child = child, child.clone()
+            adopted[id(original)] = (original, weakref.ref(child))
+        else:
+            given = None
+        name = given or f"{self.name}{suffix}"
+        child.parent = owner
         child.__dict__["name"] = name
-        child._state.auto_named = True
+        child._state.auto_named = given is None
         _bind_below(owner, child, name)
         return child

@@ -7,16 +7,13 @@ has while it is *bound*. `init` and `apply` bind a clone for the time of one cal
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
-
-import jax
-import jax.numpy as jnp
 
 from .. import scope as scopes
 from ..errors import (
-    AssignSubModuleError,
-    CallCompactUnboundModuleError,
     CallSetupUnboundModuleError,
     CallUnbindOnUnboundModuleError,
     IncorrectPostInitOverrideError,
@@ -24,12 +21,13 @@ from ..errors import (
     SetAttributeInModuleSetupError,
 )
 from ..filters import CollectionFilter, DenyList
-from ..scope import Scope, Variable
+from ..scope import Scope
 from .adoption import adopt, bind_to, register
+from .calling import call_intercepted
 from .containers import replace
 from .context import context
+from .declarations import Declarations
 from .definition import RESERVED, define
-from .module_base import ModuleBase
 from .preparation import (
     CaptureFilter,
     check_instance,
@@ -38,20 +36,25 @@ from .preparation import (
 )
 from .state import State
 
-__all__ = ["Module"]
-
 M = TypeVar("M", bound="Module")
 
-_UNSPECIFIED: Any = type("_Unspecified", (), {"__repr__": lambda _: "<unspecified>"})()
+
+class _Unspecified:
+    """The parent of a module for which none was named."""
+
+    def __repr__(self) -> str:
+        return "<unspecified>"
+
+    def __reduce__(self) -> str:
+        return "_UNSPECIFIED"  # there is one, also after copying and pickling
+
+
+_UNSPECIFIED: Any = _Unspecified()
 
 INIT_MUTABLE = DenyList("intermediates")
 
 
-def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    return (*values, value)
-
-
-class Module(ModuleBase):
+class Module(Declarations):
     """The base of all modules.
 
     A subclass with annotated fields becomes a dataclass. Its submodules and variables
@@ -96,14 +99,14 @@ class Module(ModuleBase):
         base = tuple(attributes)
         attributes["_state"] = State(base)
         attributes["scope"] = None
-        parent = attributes["parent"]
+        parent = self.parent
         if parent is _UNSPECIFIED:
             modules = context.modules
-            parent = attributes["parent"] = modules[-1] if modules else None
+            parent = self.parent = modules[-1] if modules else None
         if parent is None:
             return
         if isinstance(parent, Scope):
-            attributes["parent"] = None
+            self.parent = None
             bind_to(self, parent)
         elif isinstance(parent, Module):
             register(parent, self)
@@ -120,15 +123,19 @@ class Module(ModuleBase):
         if state is None:
             object.__setattr__(self, name, value)
             return
+        # Typing notes the parameters of a generic class in each instance.
+        if name == "__orig_class__" or (self.scope is None and not state.in_setup):
+            object.__setattr__(self, name, value)
+            return
         if not state.in_setup:
             raise SetAttributeFrozenModuleError(type(self).__name__, name, _path(self))
-        if name in self._field_names or name in RESERVED:
+        if name in self._init_names or name in RESERVED:
             raise SetAttributeInModuleSetupError(type(self).__name__, name, _path(self))
         object.__setattr__(self, name, adopt(self, name, value))
 
     def __delattr__(self, name: str) -> None:
         state = self.__dict__.get("_state")
-        if state is not None and not state.in_setup:
+        if state is not None and self.scope is not None and not state.in_setup:
             raise SetAttributeFrozenModuleError(type(self).__name__, name, _path(self))
         object.__delattr__(self, name)
 
@@ -137,19 +144,24 @@ class Module(ModuleBase):
         attributes = self.__dict__
         cls = type(self)
         state = attributes.get("_state")
-        if name.startswith("__") or (state is None and name in self._field_names):
+        if state is None or name.startswith("__"):  # also before `__init__` has run
             raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
-        if state is None:
-            raise IncorrectPostInitOverrideError(cls.__name__)
         if attributes["scope"] is not None and not state.setup_done:
             self._run_setup()
             if name in attributes:
                 return attributes[name]
-        if hasattr(cls, name):
-            return descriptor_value(self, name)
+        for base in cls.__mro__:
+            if name in base.__dict__:
+                return descriptor_value(self, name, base.__dict__[name])
         if attributes["scope"] is None and self._has_setup:
             raise CallSetupUnboundModuleError(cls.__name__, name)
         raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
+
+    def __dir__(self) -> list[str]:
+        attributes = self.__dict__
+        if attributes.get("scope") is not None and not self._state.setup_done:
+            self._run_setup()
+        return list(super().__dir__())
 
     def __repr__(self) -> str:
         lines = [
@@ -167,10 +179,12 @@ class Module(ModuleBase):
         scope, modules = self.scope, context.modules
         assert scope is not None
         before, scope._reserved = scope._reserved, {}
+        # Setup makes again what came into a lifted transform with the module.
+        passed, scope._passed = scope._passed, frozenset()
         state.in_setup = True
         modules.append(self)
         try:
-            self.setup()
+            call_intercepted(self, type(self).setup, "setup", (), {})
         except BaseException:
             state.setup_done = False
             scope._reserved = before
@@ -178,6 +192,7 @@ class Module(ModuleBase):
         finally:
             modules.pop()
             state.in_setup = False
+            scope._passed = passed
         # What setup took holds for all calls of compact methods. Its scope may have
         # become another one by `share_scope`.
         scope = self.scope
@@ -193,11 +208,20 @@ class Module(ModuleBase):
 
     # --- cloning and binding --------------------------------------------------------
 
-    def clone(self: M, *, parent: Any = None, **updates: Any) -> M:
+    def clone(
+        self: M,
+        *,
+        parent: Any = None,
+        _deep_clone: bool = False,
+        _reset_names: bool = False,
+        **updates: Any,
+    ) -> M:
         """A copy with the same fields, unbound unless `parent` is given.
 
         Args:
             parent: a module or scope to bind the copy to.
+            _deep_clone: whether all modules in its fields are cloned, too.
+            _reset_names: whether they lose their names then.
             **updates: new values for fields.
 
         Returns:
@@ -208,7 +232,14 @@ class Module(ModuleBase):
             raise IncorrectPostInitOverrideError(type(self).__name__)
         values = {name: attributes[name] for name in self._init_names}
         values.update(updates)
-        if self.scope is not None:
+        if _deep_clone or _reset_names:
+
+            def fresh(child: Module, _: str) -> Module:
+                new = {"name": None} if _reset_names else {}
+                return child.clone(_deep_clone=True, _reset_names=_reset_names, **new)
+
+            values = {k: replace(v, (Module,), fresh) for k, v in values.items()}
+        elif self.scope is not None:
             values = {
                 k: replace(v, (Module,), self._released) for k, v in values.items()
             }
@@ -298,7 +329,7 @@ class Module(ModuleBase):
             **kwargs: keyword arguments of the method.
 
         Returns:
-            What the method returns and, if something is mutable, with it the mutable
+            What the method returns and, unless `mutable` is False, with it the mutable
             collections.
 
         Raises:
@@ -436,6 +467,10 @@ class Module(ModuleBase):
         mutable: CollectionFilter = INIT_MUTABLE,
         method: Any = None,
         console_kwargs: Mapping[str, Any] | None = None,
+        table_kwargs: Mapping[str, Any] = MappingProxyType({}),
+        column_kwargs: Mapping[str, Any] = MappingProxyType({}),
+        compute_flops: bool = False,
+        compute_vjp_flops: bool = False,
         **kwargs: Any,
     ) -> str:
         """A table of the submodules, what they take and return, and their variables.
@@ -451,6 +486,10 @@ class Module(ModuleBase):
             method: as for `apply`.
             console_kwargs: options for `rich.console.Console`. If they are given, rich
                 draws the table.
+            table_kwargs: options for `rich.table.Table`.
+            column_kwargs: options for its columns.
+            compute_flops: whether to add the operations of each call, as XLA counts.
+            compute_vjp_flops: whether to add those of each call with its gradient.
             **kwargs: keyword arguments of the method.
 
         Returns:
@@ -475,213 +514,67 @@ class Module(ModuleBase):
             mutable=mutable,
             method=method,
             console_kwargs=console_kwargs,
+            table_kwargs=table_kwargs,
+            column_kwargs=column_kwargs,
+            compute_flops=compute_flops,
+            compute_vjp_flops=compute_vjp_flops,
         )
 
-    # --- inside of methods ----------------------------------------------------------
-
-    def _bound(self, action: str) -> Scope:
-        scope = self.scope
-        if scope is None:
-            raise CallCompactUnboundModuleError(type(self).__name__, action)
-        return scope
-
-    def _declaring(self, what: str, name: str, action: str) -> Scope:
-        scope = self._bound(action)
-        state = self._state
-        if not (state.in_compact or state.in_setup):
-            raise AssignSubModuleError(
-                f'{what} "{name}"', type(self).__name__, scope.path_text
-            )
-        return scope
-
-    def param(
+    def module_paths(
         self,
-        name: str,
-        init_fn: Callable[..., Any],
-        *init_args: Any,
-        unbox: bool = True,
-        **init_kwargs: Any,
-    ) -> Any:
-        """Declares a parameter, and returns its value.
+        rngs: Any,
+        *args: Any,
+        show_repeated: bool = False,
+        mutable: CollectionFilter = INIT_MUTABLE,
+        **kwargs: Any,
+    ) -> dict[str, Module]:
+        """The modules that `init` calls. Nothing is computed.
 
         Args:
-            name: its name.
-            init_fn: makes the first value from a key and the other arguments.
-            *init_args: arguments of `init_fn` after the key.
-            unbox: whether to return the value without its axis metadata.
-            **init_kwargs: keyword arguments of `init_fn`.
+            rngs: as for `init`.
+            *args: arguments of `__call__`.
+            show_repeated: as for `tabulate`.
+            mutable: as for `init`.
+            **kwargs: keyword arguments of `__call__`.
 
         Returns:
-            The value.
+            Unbound copies of the modules by path; the module itself is at `""`.
 
-        Raises:
-            AssignSubModuleError: outside `setup` and compact methods.
-            ScopeParamShapeError: if the stored value has another shape than `init_fn`
-                makes; and what else `Scope.param` raises.
+        Example:
+            >>> import linen_lift as nn, jax, jax.numpy as jnp
+            >>> found = nn.Dense(2).module_paths(jax.random.key(0), jnp.ones(3))
+            >>> found[''].features
+            2
         """
-        scope = self._declaring("Parameter", name, "param")
-        return scope.param(name, init_fn, *init_args, unbox=unbox, **init_kwargs)
+        from .summary import module_paths
 
-    def variable(
-        self,
-        col: str,
-        name: str,
-        init_fn: Callable[..., Any] | None = None,
-        *init_args: Any,
-        unbox: bool = True,
-        **init_kwargs: Any,
-    ) -> Variable[Any]:
-        """Declares a variable.
-
-        Args:
-            col: its collection.
-            name: its name.
-            init_fn: makes the first value.
-            *init_args: arguments of `init_fn`.
-            unbox: whether its `value` looks through axis metadata.
-            **init_kwargs: keyword arguments of `init_fn`.
-
-        Returns:
-            The variable; read and write its `value`.
-
-        Raises:
-            AssignSubModuleError: outside `setup` and compact methods; and what
-                `Scope.variable` raises.
-        """
-        scope = self._declaring("Variable", name, "variable")
-        return scope.variable(
-            col, name, init_fn, *init_args, unbox=unbox, **init_kwargs
-        )
-
-    def get_variable(self, col: str, name: str, default: Any = None) -> Any:
-        """The value of a variable of this module.
-
-        Args:
-            col: its collection.
-            name: its name.
-            default: what to return if it does not exist.
-        """
-        return self._bound("get_variable").get_variable(col, name, default)
-
-    def put_variable(self, col: str, name: str, value: Any) -> None:
-        """Stores a value in a variable of this module.
-
-        Args:
-            col: its collection, which must be mutable.
-            name: its name.
-            value: a pytree.
-        """
-        self._bound("put_variable").put_variable(col, name, value)
-
-    def has_variable(self, col: str, name: str) -> bool:
-        """Whether a variable of this module exists.
-
-        Args:
-            col: its collection.
-            name: its name.
-        """
-        return self._bound("has_variable").has_variable(col, name)
-
-    def is_mutable_collection(self, col: str) -> bool:
-        """Whether a collection may be written.
-
-        Args:
-            col: its name.
-        """
-        return self._bound("is_mutable_collection").is_mutable_collection(col)
-
-    def has_rng(self, name: str) -> bool:
-        """Whether a random stream was given.
-
-        Args:
-            name: its name.
-        """
-        return self._bound("has_rng").has_rng(name)
-
-    def make_rng(self, name: str = "params") -> jax.Array:
-        """Draws a key.
-
-        Args:
-            name: the name of a stream; `params` is used if it was not given.
-
-        Returns:
-            A key that no other draw returns.
-        """
-        return self._bound("make_rng").make_rng(name)
-
-    def is_initializing(self) -> bool:
-        """Whether `init` is running."""
-        return bool(self._bound("is_initializing").get_flag("initializing", False))
-
-    def sow(
-        self,
-        col: str,
-        name: str,
-        value: Any,
-        reduce_fn: Callable[[Any, Any], Any] = _append,
-        init_fn: Callable[[], Any] = tuple,
-    ) -> bool:
-        """Stores a value for the caller of `apply`, if its collection is mutable.
-
-        Args:
-            col: the collection, often `intermediates`.
-            name: the name.
-            value: a pytree.
-            reduce_fn: joins what is there and `value`; appends to a tuple by default.
-            init_fn: makes what is there at first.
-
-        Returns:
-            Whether it was stored.
-        """
-        scope = self._bound("sow")
-        if not scope.is_mutable_collection(col):
-            return False
-        if scope.has_variable(col, name):
-            before = scope.get_variable(col, name)
-        else:
-            scope.reserve(name, col)
-            before = init_fn()
-        scope.put_variable(col, name, reduce_fn(before, value))
-        return True
-
-    def perturb(self, name: str, value: Any, collection: str = "perturbations") -> Any:
-        """Adds a variable that is zero to a value, to differentiate with respect to it.
-
-        Without the collection, `value` is returned as it is.
-
-        Args:
-            name: the name of the perturbation.
-            value: a pytree of arrays.
-            collection: where it lives.
-
-        Returns:
-            The sum.
-        """
-        scope = self._bound("perturb")
-        if self.is_initializing() and not scope.has_variable(collection, name):
-            if scope.is_mutable_collection(collection):
-                scope.reserve(name, collection)
-                zeros = jax.tree.map(jnp.zeros_like, value)
-                scope.put_variable(collection, name, zeros)
-        if not scope.has_variable(collection, name):
-            return value
-        added = scope.get_variable(collection, name)
-        return jax.tree.map(jnp.add, value, added)
-
-    @property
-    def variables(self) -> dict[str, Any]:
-        """The variables of this module and its submodules: `{collection: dict}`."""
-        return self._bound("variables").variables()
-
-    @property
-    def path(self) -> tuple[str, ...]:
-        """The names from the root to this module."""
-        return self._bound("path").path
+        check_instance(self, "module_paths")
+        return module_paths(self, rngs, args, kwargs, show_repeated, mutable)
 
 
 # `Module` itself has no annotations to add; only subclasses are completed by
 # `__init_subclass__`.
 dataclasses.dataclass(unsafe_hash=True, repr=False)(Module)
+
+
+class _Parent:
+    """The field `parent`, which does not keep the parent alive.
+
+    A parent holds its submodules. If these held it as well, what a call leaves behind
+    would live until the cyclic garbage collector runs.
+    """
+
+    def __get__(self, module: Any, _: Any = None) -> Any:
+        held = None if module is None else module.__dict__.get("parent")
+        return held() if isinstance(held, weakref.ref) else held
+
+    def __set__(self, module: Any, parent: Any) -> None:
+        if isinstance(parent, Module):
+            parent = weakref.ref(parent)
+        module.__dict__["parent"] = parent
+
+
+Module.parent = _Parent()
 
 
 def _path(module: Module) -> str:

@@ -15,8 +15,6 @@ from ..errors import (
 )
 from .context import InterceptorContext, context, named_calls
 
-__all__ = ["call_method", "wrap_method"]
-
 
 def wrap_method(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a plain function a method of a module.
@@ -80,16 +78,10 @@ def call_method(
         state.cursor = {}
         before, scope._reserved = scope._reserved, {}
     try:
-        if is_method and context.interceptors:
-            out = _intercepted(module, fn, name, args, kwargs)
-        elif scope is not None and named_calls():
-            label = module.name or type(module).__name__
-            if name != "__call__":
-                label = f"{label}.{name}"
-            with jax.named_scope(label):
-                out = fn(module, *args, **kwargs)
+        if is_method:
+            out = call_intercepted(module, fn, name, args, kwargs)
         else:
-            out = fn(module, *args, **kwargs)
+            out = _call_named(module, fn, name, args, kwargs)
         if is_method and scope is not None:
             capture = scope.flags.get("capture_intermediates")
             if capture is not None and capture(module, name):
@@ -103,21 +95,37 @@ def call_method(
                 scope._reserved = {**before, **scope._reserved}
 
 
-def _intercepted(
-    module: Any,
-    fn: Callable[..., Any],
-    name: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+def _call_named(
+    module: Any, fn: Callable[..., Any], name: str, args: Any, kwargs: Any
 ) -> Any:
-    def original(*args: Any, **kwargs: Any) -> Any:
-        if module.scope is None or not named_calls():
-            return fn(module, *args, **kwargs)
-        with jax.named_scope(module.name or type(module).__name__):
-            return fn(module, *args, **kwargs)
+    if module.scope is None or not named_calls():
+        return fn(module, *args, **kwargs)
+    label = module.name or type(module).__name__
+    if name != "__call__":
+        label = f"{label}.{name}"
+    with jax.named_scope(label):
+        return fn(module, *args, **kwargs)
+
+
+def call_intercepted(
+    module: Any, fn: Callable[..., Any], name: str, args: Any, kwargs: Any
+) -> Any:
+    """Calls a method through the interceptors, the outermost first.
+
+    Args:
+        module: the module.
+        fn: the method.
+        name: its name.
+        args: its arguments after the module.
+        kwargs: its keyword arguments.
+    """
+    if not context.interceptors:
+        return _call_named(module, fn, name, args, kwargs)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _call_named(module, fn, name, args, kwargs)
 
     about = InterceptorContext(module, name, functools.partial(fn, module))
-    call: Callable[..., Any] = original
     for interceptor in reversed(context.interceptors):
         call = _with_interceptor(interceptor, call, about)
     return call(*args, **kwargs)

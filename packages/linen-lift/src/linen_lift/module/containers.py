@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..frozen_dict import FrozenDict
-
-__all__ = ["find", "replace"]
 
 # Nearly every field is one of these; they are recognized without any call.
 _LEAVES = frozenset(
@@ -38,10 +36,6 @@ _LEAVES = frozenset(
 )
 
 
-def _is_named_tuple(value: tuple[Any, ...]) -> bool:
-    return hasattr(value, "_fields")
-
-
 def _is_leaf(value: Any) -> bool:
     if hasattr(value, "dtype"):  # an array or a tracer
         return True
@@ -49,7 +43,7 @@ def _is_leaf(value: Any) -> bool:
     return bool(jax.tree_util.treedef_is_leaf(structure))
 
 
-def find(value: Any, wanted: tuple[type, ...]) -> Iterator[Any]:
+def find(value: Any, wanted: tuple[type, ...]) -> list[Any]:
     """All instances of some classes in nested containers, in order.
 
     Lists, tuples, mappings and other pytrees are containers.
@@ -58,20 +52,14 @@ def find(value: Any, wanted: tuple[type, ...]) -> Iterator[Any]:
         value: what to look through.
         wanted: the classes.
     """
-    if type(value) in _LEAVES:
-        return
-    if isinstance(value, wanted):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from find(item, wanted)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from find(item, wanted)
-    elif not _is_leaf(value):
-        for item in jax.tree.leaves(value, is_leaf=lambda x: isinstance(x, wanted)):
-            if isinstance(item, wanted):
-                yield item
+    found: list[Any] = []
+
+    def note(instance: Any, _: str) -> Any:
+        found.append(instance)
+        return instance
+
+    replace(value, wanted, note)
+    return found
 
 
 def replace(
@@ -83,13 +71,13 @@ def replace(
 ) -> Any:
     """Replaces all instances of some classes in nested containers.
 
-    A container without any is returned as it is.
+    A container without any is returned as it is, unless it is to be frozen.
 
     Args:
         value: what to look through.
         wanted: the classes.
         fn: takes an instance and where it is, as `_key_index`.
-        freeze: whether containers that change become immutable.
+        freeze: whether lists and dicts become immutable.
         suffix: where `value` is.
     """
     if type(value) in _LEAVES:
@@ -97,23 +85,29 @@ def replace(
     if isinstance(value, wanted):
         return fn(value, suffix)
     if isinstance(value, (list, tuple)):
+        keys = getattr(value, "_fields", range(len(value)))
         items = [
-            replace(item, wanted, fn, freeze, f"{suffix}_{i}")
-            for i, item in enumerate(value)
+            replace(item, wanted, fn, freeze, f"{suffix}_{key}")
+            for key, item in zip(keys, value, strict=True)
         ]
-        if all(map(_same, items, value)) and not (freeze and _holds(value, wanted)):
+        mutable = isinstance(value, list)
+        if all(map(_same, items, value)) and not (freeze and mutable):
             return value
-        if isinstance(value, tuple):
-            return type(value)(*items) if _is_named_tuple(value) else tuple(items)
-        return tuple(items) if freeze else items
+        if hasattr(value, "_fields"):
+            return type(value)(*items)
+        return items if mutable and not freeze else tuple(items)
     if isinstance(value, Mapping):
+        # In the order in which JAX goes through a dict.
         new = {
-            key: replace(item, wanted, fn, freeze, f"{suffix}_{key}")
-            for key, item in value.items()
+            key: replace(value[key], wanted, fn, freeze, f"{suffix}_{key}")
+            for key in sorted(value, key=str)
         }
-        same = all(map(_same, new.values(), value.values()))
-        if same and not (freeze and _holds(value, wanted)):
+        items = [new[key] for key in value]
+        if all(map(_same, items, value.values())) and not (
+            freeze and isinstance(value, dict)
+        ):
             return value
+        new = dict(zip(value, items, strict=True))
         return FrozenDict(new) if freeze or isinstance(value, FrozenDict) else new
     if not _is_leaf(value):
         leaves, treedef = jax.tree.flatten(
@@ -129,7 +123,3 @@ def replace(
 
 def _same(a: Any, b: Any) -> bool:
     return a is b
-
-
-def _holds(value: Any, wanted: tuple[type, ...]) -> bool:
-    return next(find(value, wanted), None) is not None

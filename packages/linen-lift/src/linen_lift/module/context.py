@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
-
-__all__ = [
-    "Interceptor",
-    "InterceptorContext",
-    "context",
-    "disable_named_call",
-    "enable_named_call",
-    "intercept_methods",
-    "override_named_call",
-]
+from typing import Any
 
 
-class InterceptorContext(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class InterceptorContext:
     """What an interceptor learns about the call.
 
     Args:
@@ -102,7 +94,7 @@ def override_named_call(enable: bool = True) -> Iterator[None]:
 def intercept_methods(interceptor: Interceptor) -> Iterator[None]:
     """Passes every call of a module's method through a function, in this thread.
 
-    The interceptor registered last is the outermost.
+    The interceptor registered first is the outermost. `setup` counts as a method.
 
     Args:
         interceptor: a function `(next_fun, args, kwargs, context)`. It returns the
@@ -120,7 +112,7 @@ def intercept_methods(interceptor: Interceptor) -> Iterator[None]:
         [6.0]
     """
     before = context.interceptors
-    context.interceptors = (interceptor, *before)
+    context.interceptors = (*before, interceptor)
     try:
         yield
     finally:

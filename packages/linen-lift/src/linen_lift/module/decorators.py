@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["compact", "compact_name_scope", "nowrap"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def compact(method: F) -> F:
-    """Marks the one method in which submodules and variables are made inline.
+def compact(fun: F) -> F:
+    """Marks a method in which submodules and variables are made inline.
 
     Submodules without a name are called `Dense_0`, `Dense_1`, ... in the order in
     which they are made. A second call of the method uses the same ones.
 
     Args:
-        method: a method of a module.
+        fun: a method of a module.
 
     Returns:
         The method.
@@ -31,18 +29,18 @@ def compact(method: F) -> F:
         >>> sorted(Double().init(jax.random.key(0), jax.numpy.ones(4))['params'])
         ['Dense_0', 'Dense_1']
     """
-    method._compact = True  # type: ignore[attr-defined]
-    return method
+    fun._compact = True  # type: ignore[attr-defined]
+    return fun
 
 
-def nowrap(method: F) -> F:
+def nowrap(fun: F) -> F:
     """Exempts a method from everything that modules do for their methods.
 
     Such a method works on an unbound module, and submodules made in it belong to the
     method that called it.
 
     Args:
-        method: a method of a module.
+        fun: a method of a module.
 
     Returns:
         The method.
@@ -57,18 +55,18 @@ def nowrap(method: F) -> F:
         >>> Net(3).make().features
         3
     """
-    method._nowrap = True  # type: ignore[attr-defined]
-    return method
+    fun._nowrap = True  # type: ignore[attr-defined]
+    return fun
 
 
-def compact_name_scope(method: F) -> F:
+def compact_name_scope(fun: F) -> F:
     """Marks a further method in which submodules are made inline.
 
     What it makes lives under the method's name, so several methods of one class can be
     marked, beside one `compact` method.
 
     Args:
-        method: a method of a module.
+        fun: a method of a module.
 
     Returns:
         The method.
@@ -85,5 +83,5 @@ def compact_name_scope(method: F) -> F:
         >>> variables['params']['encode']['Dense_0']['bias'].shape
         (2,)
     """
-    method._compact_name_scope = True  # type: ignore[attr-defined]
-    return method
+    fun._compact_name_scope = True  # type: ignore[attr-defined]
+    return fun

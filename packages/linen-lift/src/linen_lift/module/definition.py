@@ -10,12 +10,9 @@ from typing import Any
 
 from ..errors import (
     CallSetupUnboundModuleError,
-    MultipleMethodsCompactError,
     ReservedModuleAttributeError,
 )
 from .calling import wrap_method
-
-__all__ = ["RESERVED", "define", "is_lifted", "mark_lifted"]
 
 RESERVED = ("parent", "name")
 
@@ -29,7 +26,6 @@ def define(cls: type[Any], kw_only: bool) -> None:
 
     Raises:
         ReservedModuleAttributeError: if it declares `name` or `parent`.
-        MultipleMethodsCompactError: if several methods are compact.
     """
     annotations = inspect.get_annotations(cls)
     for name in RESERVED:
@@ -38,8 +34,9 @@ def define(cls: type[Any], kw_only: bool) -> None:
     dataclasses.dataclass(
         unsafe_hash="__hash__" not in cls.__dict__, repr=False, kw_only=kw_only
     )(cls)
+    if "__hash__" in cls.__dict__:
+        cls.__hash__ = _checked_hash(cls.__dict__["__hash__"])
     tabulate_fields(cls)
-    _check_compact(cls)
     for name, value in list(cls.__dict__.items()):
         if _is_method(cls, name, value):
             setattr(cls, name, wrap_method(value))
@@ -49,22 +46,14 @@ def define(cls: type[Any], kw_only: bool) -> None:
 
 
 def tabulate_fields(cls: type[Any]) -> None:
-    """Notes the names of the fields of a class."""
-    fields = dataclasses.fields(cls)
+    """Notes the names of the fields of a class, its own before those of all modules."""
+    fields = sorted(dataclasses.fields(cls), key=lambda f: f.name in RESERVED)
+    cls.__dataclass_fields__ = {f.name: f for f in fields}
     cls._field_names = tuple(f.name for f in fields if f.name not in RESERVED)
     cls._init_names = tuple(f.name for f in fields if f.init and f.name not in RESERVED)
 
 
-def _check_compact(cls: type[Any]) -> None:
-    found: dict[str, Any] = {}
-    for base in reversed(cls.__mro__):
-        found.update(base.__dict__)
-    names = [name for name, value in found.items() if getattr(value, "_compact", False)]
-    if len(names) > 1:
-        raise MultipleMethodsCompactError(cls.__name__, sorted(names))
-
-
-_NOT_METHODS = frozenset({"setup", "lazy_init", "tabulate"})
+_NOT_METHODS = frozenset({"setup", "lazy_init", "tabulate", "module_paths"})
 
 
 def _is_method(cls: type[Any], name: str, value: Any) -> bool:
@@ -109,5 +98,18 @@ def _checked_setup(setup: Callable[..., Any]) -> Callable[..., Any]:
         if self.scope is None:
             raise CallSetupUnboundModuleError(type(self).__name__, "setup")
         setup(self)
+
+    return checked
+
+
+def _checked_hash(fields_hash: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fields_hash)
+    def checked(self: Any) -> Any:
+        if self.scope is not None:
+            raise TypeError(
+                f"{type(self).__name__} at path {self.scope.path_text!r} holds "
+                "variables and cannot be hashed; unbound modules can."
+            )
+        return fields_hash(self)
 
     return checked

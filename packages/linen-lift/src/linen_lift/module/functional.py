@@ -11,8 +11,6 @@ from ..filters import CollectionFilter
 from .base import INIT_MUTABLE, Module
 from .preparation import CaptureFilter, prepare
 
-__all__ = ["apply", "init", "init_with_output", "merge_param", "share_scope"]
-
 
 def apply(
     fn: Callable[..., Any],
@@ -133,7 +131,7 @@ def share_scope(module: Module, other: Module) -> None:
         if each.scope is None:
             raise CallShareScopeOnUnboundModuleError(type(each).__name__)
     assert module.scope is not None and other.scope is not None
-    inside = other.scope.root is module.scope.root and (
+    inside = other.scope._tree is module.scope._tree and (
         other.scope.path[: len(module.scope.path)] == module.scope.path
     )
     if inside:

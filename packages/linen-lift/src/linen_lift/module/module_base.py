@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import dataclass_transform
 
-__all__ = ["ModuleBase"]
-
 
 @dataclass_transform(kw_only_default=False, field_specifiers=(dataclasses.field,))
 class ModuleBase:

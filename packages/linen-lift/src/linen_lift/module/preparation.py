@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import CO_VARARGS
 from typing import Any
 
 from ..errors import (
@@ -14,14 +15,6 @@ from ..filters import CollectionFilter, union_filters
 from ..scope_tree import Scope
 from .context import context
 from .module_base import ModuleBase
-
-__all__ = [
-    "CaptureFilter",
-    "check_instance",
-    "descriptor_value",
-    "method_of",
-    "prepare",
-]
 
 CaptureFilter = bool | Callable[[Any, str], bool]
 
@@ -62,12 +55,14 @@ def method_of(module: ModuleBase, method: Any) -> Callable[..., Any]:
     if isinstance(method, (ModuleBase, type)) or not callable(method):
         raise ApplyModuleInvalidMethodError(cls.__name__, method)
     unbound: Callable[..., Any] = getattr(method, "__func__", method)
+    code = getattr(unbound, "__code__", None)
+    if code is not None and not (code.co_argcount or code.co_flags & CO_VARARGS):
+        raise ApplyModuleInvalidMethodError(cls.__name__, method)
     return unbound
 
 
-def descriptor_value(module: Any, name: str) -> Any:
+def descriptor_value(module: Any, name: str, descriptor: Any) -> Any:
     """What a property gives; Python hid why it raised AttributeError."""
-    descriptor = getattr(type(module), name)
     if not hasattr(descriptor, "__get__"):
         return descriptor
     try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["State"]
-
 
 class State:
     """The mutable part of a module instance; nobody but the library writes it.
@@ -14,7 +12,6 @@ class State:
     """
 
     __slots__ = (
-        "adopted",
         "auto_named",
         "base",
         "children",
@@ -37,6 +34,3 @@ class State:
         # Whether the name was chosen by the library.
         self.auto_named = False
         self.shares_scope = False
-        # Unbound modules from outside and their bound clones, by the identity of the
-        # former. One table per tree of modules: what is shared outside stays shared.
-        self.adopted: dict[int, tuple[Any, Any]] = {}

@@ -11,36 +11,51 @@ import jax
 import jax.numpy as jnp
 
 from ..filters import CollectionFilter
+from ..leaves import is_array, separate
 from ..metadata import AxisMetadata
+from ..rng import checked_rngs
 from .context import InterceptorContext, intercept_methods
-
-__all__ = ["tabulate"]
 
 
 @dataclasses.dataclass
 class _Row:
-    """One call of a method."""
+    """One call of `__call__`."""
 
     path: tuple[str, ...]
-    kind: str
-    inputs: str
-    outputs: str
+    module: Any
+    args: Any
+    kwargs: Any
+    out: Any
+
+    def flops(self, rngs: Any, variables: Any, gradient: bool) -> str:
+        """The operations that JAX counts in the call, or in its backward pass too."""
+        own = {}
+        for col, tree in variables.items():
+            for name in self.path:
+                tree = tree.get(name, {}) if isinstance(tree, Mapping) else {}
+            own[col] = tree
+        structs, fill = separate((self.args, self.kwargs), is_array)
+
+        def call(variables: Any, rngs: Any, *values: Any) -> Any:
+            args, kwargs = fill(values)
+            return self.module.apply(
+                variables, *args, rngs=rngs, mutable=True, **kwargs
+            )[0]
+
+        def pulled(variables: Any, *rest: Any) -> Any:
+            out, pull_back = jax.vjp(lambda v: call(v, *rest), variables)
+            return pull_back(jax.tree.map(jnp.ones_like, out))
+
+        lowered = jax.jit(pulled if gradient else call).lower(own, rngs, *structs)
+        cost = lowered.cost_analysis() or {}
+        return f"{int(cost.get('flops', 0)):,}"
 
 
-def tabulate(
-    module: Any,
-    rngs: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    depth: int | None,
-    show_repeated: bool,
-    mutable: CollectionFilter,
-    method: Any,
-    console_kwargs: Mapping[str, Any] | None,
-) -> str:
-    """A table of the submodules of a module; see `Module.tabulate`."""
+def _initialize(
+    module: Any, rngs: Any, args: Any, kwargs: Any, method: Any, mutable: Any
+) -> tuple[list[_Row], Any]:
+    """The calls of a module and its submodules in `init`, and shapes of variables."""
     rows: list[_Row] = []
-    seen: set[tuple[str, ...]] = set()
 
     def record(
         next_fun: Any, args: Any, kwargs: Any, context: InterceptorContext
@@ -48,52 +63,96 @@ def tabulate(
         scope = context.module.scope
         if context.method_name != "__call__" or scope is None:
             return next_fun(*args, **kwargs)
-        path = scope.path
-        shown = (depth is None or len(path) <= depth) and (
-            show_repeated or path not in seen
-        )
-        seen.add(path)
-        place = len(rows)
+        given, named = _shapes((args, kwargs))
+        row = _Row(scope.path, context.module.clone(), given, named, None)
+        rows.append(row)  # before the submodules it calls
         out = next_fun(*args, **kwargs)
-        if shown:
-            kind = type(context.module).__name__
-            row = _Row(path, kind, _text((*args, *kwargs.values())), _text(out))
-            rows.insert(place, row)  # before the submodules it called
+        row.out = _shapes(out)
         return out
 
-    arrays, treedef = jax.tree.flatten((rngs, args, kwargs))
-    traced = [i for i, x in enumerate(arrays) if hasattr(x, "shape")]
+    arrays, fill = separate((rngs, args, kwargs), is_array)
 
     def initialize(*values: Any) -> Any:
-        filled = list(arrays)
-        for i, value in zip(traced, values, strict=True):
-            filled[i] = value
-        rngs, args, kwargs = jax.tree.unflatten(treedef, filled)
+        rngs, args, kwargs = fill(values)
         make = functools.partial(module.init, method=method, mutable=mutable)
         return make(rngs, *args, **kwargs)
 
     with intercept_methods(record):
-        variables = jax.eval_shape(initialize, *(arrays[i] for i in traced))
+        variables = jax.eval_shape(initialize, *arrays)
+    return rows, variables
 
+
+def _shapes(tree: Any) -> Any:
+    def shape(x: Any) -> Any:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x
+
+    return jax.tree.map(shape, tree)
+
+
+def module_paths(
+    module: Any, rngs: Any, args: Any, kwargs: Any, show_repeated: bool, mutable: Any
+) -> dict[str, Any]:
+    """The modules that `init` calls by path; see `Module.module_paths`."""
+    rows, _ = _initialize(module, rngs, args, kwargs, None, mutable)
+    found = _merged(rows, show_repeated)
+    return {"/".join(row.path): row.module for row in found}
+
+
+def tabulate(
+    module: Any,
+    rngs: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    depth: int | None,
+    show_repeated: bool,
+    mutable: CollectionFilter,
+    method: Any,
+    console_kwargs: Mapping[str, Any] | None,
+    table_kwargs: Mapping[str, Any],
+    column_kwargs: Mapping[str, Any],
+    compute_flops: bool,
+    compute_vjp_flops: bool,
+) -> str:
+    """A table of the submodules of a module; see `Module.tabulate`."""
+    rows, variables = _initialize(module, rngs, args, kwargs, method, mutable)
+    streams = checked_rngs(rngs)
+    counted = [
+        gradient
+        for gradient, on in ((False, compute_flops), (True, compute_vjp_flops))
+        if on
+    ]
     collections = list(variables)
-    header = ["path", "module", "inputs", "outputs", *collections]
+    costs = ["vjp_flops" if gradient else "flops" for gradient in counted]
+    header = ["path", "module", "inputs", "outputs", *costs, *collections]
     table = [
         [
             "/".join(row.path),
-            row.kind,
-            row.inputs,
-            row.outputs,
+            type(row.module).__name__,
+            _text((*row.args, *row.kwargs.values())),
+            _text(row.out),
+            *(row.flops(streams, variables, gradient) for gradient in counted),
             *(_own(variables[col], row.path, depth) for col in collections),
         ]
         for row in _merged(rows, show_repeated)
+        if depth is None or len(row.path) <= depth
     ]
-    totals = ["", "", "", "Total", *(_size_text(variables[col]) for col in collections)]
+    totals = ["", "", "", "Total", *("" for _ in costs)]
+    totals += [_size_text(variables[col]) for col in collections]
     count = sum(_size(variables[col])[0] for col in collections)
     size = sum(_size(variables[col])[1] for col in collections)
     title = f"{type(module).__name__} Summary"
     footer = f"Total: {count:,} ({_bytes(size)})"
     if console_kwargs is not None:
-        drawn = _with_rich(title, header, [*table, totals], footer, console_kwargs)
+        drawn = _with_rich(
+            title,
+            header,
+            [*table, totals],
+            footer,
+            console_kwargs,
+            table_kwargs,
+            column_kwargs,
+        )
         if drawn is not None:
             return drawn
     return _plain(title, header, table, totals, footer)
@@ -103,7 +162,8 @@ def _merged(rows: list[_Row], show_repeated: bool) -> list[_Row]:
     # A body can be traced more than once, as in a loop; that is no further call.
     found: dict[Any, _Row] = {}
     for row in rows:
-        key = (row.path, row.inputs, row.outputs) if show_repeated else row.path
+        shown = (_text((row.args, row.kwargs)), _text(row.out))
+        key = (row.path, *shown) if show_repeated else row.path
         found.setdefault(key, row)
     return list(found.values())
 
@@ -111,7 +171,7 @@ def _merged(rows: list[_Row], show_repeated: bool) -> list[_Row]:
 def _text(tree: Any) -> str:
     parts = []
     for x in jax.tree.leaves(tree, is_leaf=lambda x: x is None):
-        if hasattr(x, "shape") and hasattr(x, "dtype"):
+        if is_array(x):
             parts.append(f"{x.dtype.name}[{','.join(map(str, x.shape))}]")
         elif x is not None:
             parts.append(repr(x))
@@ -212,6 +272,8 @@ def _with_rich(
     rows: list[list[str]],
     footer: str,
     console_kwargs: Mapping[str, Any],
+    table_kwargs: Mapping[str, Any],
+    column_kwargs: Mapping[str, Any],
 ) -> str | None:
     try:
         import rich.console
@@ -219,9 +281,10 @@ def _with_rich(
         import rich.text
     except ImportError:
         return None
-    table = rich.table.Table(title=title, caption=footer, show_lines=True)
+    shown = {"title": title, "caption": footer, "show_lines": True, **table_kwargs}
+    table = rich.table.Table(**shown)
     for name in header:
-        table.add_column(name)
+        table.add_column(name, **column_kwargs)
     for row in rows:
         table.add_row(*map(rich.text.Text, row))
     options = {"force_terminal": True, "width": 240, **console_kwargs}

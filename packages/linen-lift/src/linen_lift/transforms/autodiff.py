@@ -5,28 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-
 from .. import lift
-from ..filters import CollectionFilter, StreamFilter
+from ..filters import CollectionFilter
 from ..lift.autodiff import checked_argnums
 from ..module.base import Module
-from .direct import call_lifted, check_function
-
-__all__ = ["custom_vjp", "grad", "jvp", "value_and_grad", "vjp"]
+from .targets import as_body, check_function, enter, make_core, with_module
 
 
-def vjp(
-    fn: Callable[..., Any],
-    mdl: Module,
-    *primals: Any,
-    has_aux: bool = False,
-    reduce_axes: Sequence[Any] = (),
-    vjp_variables: CollectionFilter = "params",
-    variables: CollectionFilter = True,
-    rngs: StreamFilter = True,
-    multi_scope: bool = False,
-) -> Any:
+@with_module(lift.vjp, ("fn",), "primals")
+def vjp(*_: Any, **__: Any) -> Any:
     """Lifted `jax.vjp`, with respect to variables and arguments.
 
     Args:
@@ -64,31 +51,9 @@ def vjp(
         [[5.0], [5.0]]
     """
 
-    def lifted(cores: Any, scopes: Any, args: Any) -> Any:
-        return lift.vjp(
-            cores[0],
-            scopes,
-            *args,
-            has_aux=has_aux,
-            reduce_axes=reduce_axes,
-            vjp_variables=vjp_variables,
-            variables=variables,
-            rngs=rngs,
-            multi_scope=multi_scope,
-        )
 
-    return call_lifted("vjp", [fn], mdl, primals, lifted)
-
-
-def value_and_grad(
-    fn: Callable[..., Any],
-    mdl: Module,
-    *primals: Any,
-    has_aux: bool = False,
-    reduce_axes: Sequence[Any] = (),
-    variables: CollectionFilter = True,
-    rngs: StreamFilter = True,
-) -> Any:
+@with_module(lift.value_and_grad, ("fn",), "primals")
+def value_and_grad(*_: Any, **__: Any) -> Any:
     """The value of a function of a module and its gradients in the arguments.
 
     Args:
@@ -102,7 +67,7 @@ def value_and_grad(
         rngs: the streams that it sees.
 
     Returns:
-        `(out, grads)`, or `(out, aux, grads)`; `grads` is a tuple with one entry per
+        `(out, grads)`, or `((out, aux), grads)`; `grads` is a tuple with one entry per
         argument.
 
     Raises:
@@ -121,29 +86,9 @@ def value_and_grad(
         (2.0, [1.0, 1.0])
     """
 
-    def lifted(cores: Any, scopes: Any, args: Any) -> Any:
-        return lift.value_and_grad(
-            cores[0],
-            scopes,
-            *args,
-            has_aux=has_aux,
-            reduce_axes=reduce_axes,
-            variables=variables,
-            rngs=rngs,
-        )
 
-    return call_lifted("value_and_grad", [fn], mdl, primals, lifted)
-
-
-def grad(
-    fn: Callable[..., Any],
-    mdl: Module,
-    *primals: Any,
-    has_aux: bool = False,
-    reduce_axes: Sequence[Any] = (),
-    variables: CollectionFilter = True,
-    rngs: StreamFilter = True,
-) -> Any:
+@with_module(lift.grad, ("fn",), "primals")
+def grad(*_: Any, **__: Any) -> Any:
     """The gradients of a function of a module in its arguments.
 
     Args:
@@ -173,29 +118,9 @@ def grad(
         [1.0, 1.0]
     """
 
-    def lifted(cores: Any, scopes: Any, args: Any) -> Any:
-        return lift.grad(
-            cores[0],
-            scopes,
-            *args,
-            has_aux=has_aux,
-            reduce_axes=reduce_axes,
-            variables=variables,
-            rngs=rngs,
-        )
 
-    return call_lifted("grad", [fn], mdl, primals, lifted)
-
-
-def jvp(
-    fn: Callable[..., Any],
-    mdl: Module,
-    primals: Sequence[Any],
-    tangents: Sequence[Any],
-    variable_tangents: Any,
-    variables: CollectionFilter = True,
-    rngs: StreamFilter = True,
-) -> tuple[Any, Any]:
+@with_module(lift.jvp, ("fn",), "primals")
+def jvp(*_: Any, **__: Any) -> Any:
     """Lifted `jax.jvp`, along variables and arguments.
 
     Args:
@@ -227,28 +152,6 @@ def jvp(
         >>> Net().init_with_output(jax.random.key(0), jnp.ones(2))[0].tolist()
         [0.0]
     """
-
-    def lifted(cores: Any, scopes: Any, args: Any) -> Any:
-        # A module among the primals has no tangent: its variables do.
-        like = call_tangents(args, tangents)
-        return lift.jvp(
-            cores[0], scopes, args, like, variable_tangents, variables, rngs
-        )
-
-    out: tuple[Any, Any] = call_lifted("jvp", [fn], mdl, tuple(primals), lifted)
-    return out
-
-
-def call_tangents(args: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
-    """Tangents with the places of modules filled, where they were given as None."""
-    if len(tangents) != len(args):
-        raise ValueError(
-            f"jvp needs one tangent per primal; found {len(tangents)} for {len(args)}."
-        )
-    return tuple(
-        arg if not jax.tree.leaves(arg) else tangent
-        for arg, tangent in zip(args, tangents, strict=True)
-    )
 
 
 def custom_vjp(
@@ -299,14 +202,16 @@ def custom_vjp(
     for each in (fn, forward_fn):
         check_function("custom_vjp", each)
     argnums = checked_argnums(nondiff_argnums)
+    bodies = [as_body(each) for each in (fn, forward_fn)]
 
     def wrapper(mdl: Module, *args: Any) -> Any:
-        def lifted(cores: Any, scopes: Any, args: Any) -> Any:
-            f, forward = cores
-            return lift.custom_vjp(f, forward, backward_fn, grad_vars, argnums)(
-                scopes, *args
-            )
-
-        return call_lifted("custom_vjp", [fn, forward_fn], mdl, args, lifted, kept=True)
+        frame = enter("custom_vjp", mdl, *args)
+        # JAX keeps the functions beyond the call.
+        inner = frame.detached()
+        f, forward = (make_core(body, inner) for body in bodies)
+        rule = lift.custom_vjp(f, forward, backward_fn, grad_vars, argnums)
+        out = rule(frame.scopes, *frame.args)
+        frame.publish(inner.naming())
+        return out
 
     return wrapper

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import lift
-from ..filters import CollectionFilter, StreamFilter
-from ..lift.axes import AxisSpec
-from .frame import Frame
-from .targets import Core, Methods, Runner, lift_target
-
-__all__ = ["scan", "vmap"]
+from .targets import on_modules
 
 
-def vmap(
-    target: Any,
-    variable_axes: Mapping[CollectionFilter, AxisSpec] = {},
-    split_rngs: Mapping[StreamFilter, bool] = {},
-    in_axes: Any = 0,
-    out_axes: Any = 0,
-    axis_size: int | None = None,
-    axis_name: Any = None,
-    spmd_axis_name: Any = None,
-    metadata_params: Mapping[Any, Any] = {},
-    methods: Methods = None,
-) -> Any:
+@on_modules(lift.vmap, "Vmap")
+def vmap(*_: Any, **__: Any) -> Any:
     """Lifted `jax.vmap`: many instances of a module at once.
 
     Args:
@@ -62,41 +45,9 @@ def vmap(
         (4, 3, 2)
     """
 
-    def build(fn: Callable[..., Any], **options: Any) -> Runner:
-        def runner(core: Core, frame: Frame) -> Any:
-            lifted = lift.vmap(core, **options)
-            return lifted(frame.scopes, *frame.args, **frame.kwargs)
 
-        return runner
-
-    options = {
-        "variable_axes": variable_axes,
-        "split_rngs": split_rngs,
-        "in_axes": in_axes,
-        "out_axes": out_axes,
-        "axis_size": axis_size,
-        "axis_name": axis_name,
-        "spmd_axis_name": spmd_axis_name,
-        "metadata_params": metadata_params,
-    }
-    return lift_target(target, "vmap", "Vmap", build, options, methods)
-
-
-def scan(
-    target: Any,
-    variable_axes: Mapping[CollectionFilter, AxisSpec] = {},
-    variable_broadcast: CollectionFilter = False,
-    variable_carry: CollectionFilter = False,
-    split_rngs: Mapping[StreamFilter, bool] = {},
-    in_axes: Any = 0,
-    out_axes: Any = 0,
-    length: int | None = None,
-    reverse: bool = False,
-    unroll: int | bool = 1,
-    data_transform: Callable[..., Any] | None = None,
-    metadata_params: Mapping[Any, Any] = {},
-    methods: Methods = None,
-) -> Any:
+@on_modules(lift.scan, "Scan")
+def scan(*_: Any, **__: Any) -> Any:
     """Lifted `jax.lax.scan`: a module called in a loop.
 
     The method has the signature `(module, carry, *xs) -> (carry, ys)`.
@@ -140,34 +91,3 @@ def scan(
         >>> last.shape, ys.shape
         ((2, 4), (2, 5, 4))
     """
-
-    def build(fn: Callable[..., Any], **options: Any) -> Runner:
-        def runner(core: Core, frame: Frame) -> Any:
-            args = frame.args
-            if frame.kwargs:
-                # A loop has no keyword arguments; they take their positions.
-                bound = inspect.signature(fn).bind(frame.module, *args, **frame.kwargs)
-                if bound.kwargs:
-                    raise TypeError(
-                        "A lifted scan takes no keyword-only arguments; found "
-                        f"{', '.join(bound.kwargs)}."
-                    )
-                args = bound.args[1:]
-            return lift.scan(core, **options)(frame.scopes, *args)
-
-        return runner
-
-    options = {
-        "variable_axes": variable_axes,
-        "variable_broadcast": variable_broadcast,
-        "variable_carry": variable_carry,
-        "split_rngs": split_rngs,
-        "in_axes": in_axes,
-        "out_axes": out_axes,
-        "length": length,
-        "reverse": reverse,
-        "unroll": unroll,
-        "data_transform": data_transform,
-        "metadata_params": metadata_params,
-    }
-    return lift_target(target, "scan", "Scan", build, options, methods)

@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from .. import lift
-from ..errors import TransformTargetError
-from ..filters import CollectionFilter, StreamFilter
-from ..lift.axes import AxisSpec
-from ..lift.compilation import Compiled, jit_options
-from ..lift.statics import StaticArguments
-from ..module.base import Module
+from ..lift.compilation import Compiled
 from ..module.context import context, named_calls
 from .frame import Frame
-from .targets import Core, Methods, Runner, as_body, checked, lift_target
-
-__all__ = ["checkpoint", "jit", "named_call", "remat", "remat_scan"]
+from .targets import Core, Runner, as_body, call_inside, lift_target, on_modules
 
 
-def checkpoint(
-    target: Any,
-    variables: CollectionFilter = True,
-    rngs: StreamFilter = True,
-    concrete: bool = False,
-    prevent_cse: bool = True,
-    static_argnums: int | Iterable[int] = (),
-    policy: Callable[..., bool] | None = None,
-    methods: Methods = None,
-    static_argnames: str | Iterable[str] = (),
-) -> Any:
+@on_modules(lift.checkpoint, "Checkpoint")
+def checkpoint(*_: Any, **__: Any) -> Any:
     """Lifted `jax.checkpoint`: recomputes a module in the backward pass.
 
     Args:
@@ -64,49 +48,13 @@ def checkpoint(
         >>> grads['params']['bias'].tolist()
         [1.0, 1.0]
     """
-    if concrete:
-        raise ValueError(
-            "concrete=True is not supported: name the arguments whose values Python "
-            "needs with static_argnums or static_argnames."
-        )
-
-    def build(
-        fn: Callable[..., Any],
-        static_argnums: Any,
-        static_argnames: Any,
-        **options: Any,
-    ) -> Runner:
-        statics = StaticArguments(fn, static_argnums, static_argnames)
-
-        def runner(core: Core, frame: Frame) -> Any:
-            lifted = lift.checkpoint(core, static_argnums=statics, **options)  # type: ignore[arg-type]
-            return lifted(frame.scopes, *frame.args, **frame.kwargs)
-
-        return runner
-
-    options = {
-        "variables": variables,
-        "rngs": rngs,
-        "prevent_cse": prevent_cse,
-        "static_argnums": static_argnums,
-        "policy": policy,
-        "static_argnames": static_argnames,
-    }
-    return lift_target(target, "checkpoint", "Checkpoint", build, options, methods)
 
 
 remat = checkpoint
 
 
-def remat_scan(
-    target: Any,
-    lengths: Sequence[int] = (),
-    policy: Callable[..., bool] | None = None,
-    variable_broadcast: CollectionFilter = False,
-    variable_carry: CollectionFilter = False,
-    variable_axes: Mapping[CollectionFilter, AxisSpec] = {True: 0},
-    split_rngs: Mapping[StreamFilter, bool] = {True: True},
-) -> Any:
+@on_modules(lift.remat_scan, "Remat_scan")
+def remat_scan(*_: Any, **__: Any) -> Any:
     """Nested scans of a module, all but the innermost rematerialized.
 
     The method has the signature `(module, carry) -> carry`. With `k` lengths, the
@@ -137,37 +85,39 @@ def remat_scan(
         (2, 3, 4, 4)
     """
 
-    def build(fn: Callable[..., Any], **options: Any) -> Runner:
-        def runner(core: Core, frame: Frame) -> Any:
-            lifted = lift.remat_scan(core, **options)
-            return lifted(frame.scopes, *frame.args, **frame.kwargs)
 
-        return runner
+def _compile(fn: Callable[..., Any], **options: Any) -> Runner:
+    """A runner whose compiled function serves all modules of one configuration."""
+    compiled = Compiled(fn, **options)
+    body = as_body(fn)
 
-    if not lengths:
-        raise ValueError("remat_scan needs at least one length; found none.")
-    options = {
-        "lengths": lengths,
-        "policy": policy,
-        "variable_broadcast": variable_broadcast,
-        "variable_carry": variable_carry,
-        "variable_axes": variable_axes,
-        "split_rngs": split_rngs,
-    }
-    return lift_target(target, "remat_scan", "Remat_scan", build, options)
+    def runner(_: Core, frame: Frame) -> Any:
+        description, arrays = frame.describe()
+        config = (description, named_calls(), context.interceptors)
+        places = list(arrays)
+
+        def call(extra: Any, scopes: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+            inside = frame.rebuild(scopes, dict(zip(places, extra, strict=True)))
+            return call_inside(body, inside, args, kwargs), frame.naming()
+
+        extra = tuple(arrays.values())
+        out, naming = compiled(
+            call, config, frame.scopes, extra, frame.args, frame.kwargs
+        )
+        frame.publish(naming)
+        return out
+
+    return runner
 
 
-def jit(
-    target: Any,
-    variables: CollectionFilter = True,
-    rngs: StreamFilter = True,
-    static_argnums: int | Iterable[int] = (),
-    donate_argnums: int | Iterable[int] = (),
-    device: Any = None,
-    backend: str | None = None,
-    methods: Methods = None,
-    static_argnames: str | Iterable[str] = (),
-) -> Any:
+# The options of `init` and its kin, which are no arrays.
+_jit_unbound = functools.partial(
+    jax.jit, static_argnames=("method", "mutable", "capture_intermediates")
+)
+
+
+@on_modules(lift.jit, "Jit", build=_compile, unbound=_jit_unbound)
+def jit(*_: Any, **__: Any) -> Any:
     """Lifted `jax.jit`: compiles a module.
 
     Instances with equal fields share one compilation, whatever their names and
@@ -209,55 +159,6 @@ def jit(
         ['JitDense_0', 'JitDense_1', 'JitDense_2']
     """
 
-    def build(
-        fn: Callable[..., Any],
-        variables: CollectionFilter,
-        rngs: StreamFilter,
-        static_argnums: Any,
-        donate_argnums: Any,
-        device: Any,
-        backend: Any,
-        static_argnames: Any,
-    ) -> Runner:
-        statics = StaticArguments(fn, static_argnums, static_argnames)
-        name = getattr(fn, "__name__", "fn")
-        options = jit_options(device, backend)
-        compiled = Compiled(variables, rngs, donate_argnums, name, **options)
-        body = as_body(fn)
-
-        def runner(_: Core, frame: Frame) -> Any:
-            description, arrays = frame.describe()
-            config = (description, named_calls(), context.interceptors)
-            places = list(arrays)
-
-            def compiled_core(
-                extra: Any, scopes: Any, *args: Any, **kwargs: Any
-            ) -> tuple[Any, Any]:
-                inside = frame.rebuild(scopes, dict(zip(places, extra, strict=True)))
-                module = inside.module()
-                args, kwargs = inside.arguments(args, kwargs)
-                out = checked(body(module, *args, **kwargs), name, frame)
-                return out, frame.naming()
-
-            split = statics.split(frame.args, frame.kwargs)
-            extra = tuple(arrays.values())
-            out, naming = compiled(compiled_core, config, split, frame.scopes, extra)
-            frame.publish(naming)
-            return out
-
-        return runner
-
-    options = {
-        "variables": variables,
-        "rngs": rngs,
-        "static_argnums": static_argnums,
-        "donate_argnums": donate_argnums,
-        "device": device,
-        "backend": backend,
-        "static_argnames": static_argnames,
-    }
-    return lift_target(target, "jit", "Jit", build, options, methods)
-
 
 def named_call(class_fn: Any, force: bool = True) -> Any:
     """Gives the operations of a method, or of a class' `__call__`, a name in profiles.
@@ -284,21 +185,7 @@ def named_call(class_fn: Any, force: bool = True) -> Any:
         >>> Net().apply({}, 3)
         6
     """
-    if isinstance(class_fn, functools.partial) and isinstance(class_fn.func, type):
-        named = named_call(class_fn.func, force)
-        return functools.partial(named, *class_fn.args, **class_fn.keywords)
-    if isinstance(class_fn, type) and issubclass(class_fn, Module):
-        metaclass: Any = type(class_fn)
-        namespace = {
-            "__module__": class_fn.__module__,
-            "__qualname__": class_fn.__qualname__,
-            "__doc__": class_fn.__doc__,
-            "__call__": _named(class_fn.__call__, force),
-        }
-        return metaclass(class_fn.__name__, (class_fn,), namespace, _derived=True)
-    if isinstance(class_fn, (type, Module)) or not callable(class_fn):
-        raise TransformTargetError("named_call", class_fn)
-    return _named(class_fn, force)
+    return lift_target(class_fn, "named_call", "", _named, {"force": force})
 
 
 def _named(fn: Callable[..., Any], force: bool) -> Callable[..., Any]:

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import lift
-from ..filters import CollectionFilter, StreamFilter
-from ..module.base import Module
-from .direct import call_lifted
-
-__all__ = ["cond", "switch", "while_loop"]
+from .targets import with_module
 
 
-def while_loop(
-    cond_fn: Callable[..., Any],
-    body_fn: Callable[..., Any],
-    mdl: Module,
-    init: Any,
-    carry_variables: CollectionFilter = False,
-    broadcast_variables: CollectionFilter = True,
-    split_rngs: Mapping[StreamFilter, bool] = {},
-) -> Any:
+@with_module(lift.while_loop, ("cond_fn", "body_fn"), "init")
+def while_loop(*_: Any, **__: Any) -> Any:
     """Lifted `jax.lax.while_loop`.
 
     Args:
@@ -52,30 +40,9 @@ def while_loop(
         [[1.0]]
     """
 
-    def lifted(cores: Any, scopes: Any, args: Any) -> Any:
-        condition, body = cores
-        return lift.while_loop(
-            condition,
-            body,
-            scopes,
-            args[0],
-            carry_variables,
-            broadcast_variables,
-            split_rngs,
-        )
 
-    return call_lifted("while_loop", [cond_fn, body_fn], mdl, (init,), lifted)
-
-
-def cond(
-    pred: Any,
-    true_fun: Callable[..., Any],
-    false_fun: Callable[..., Any],
-    mdl: Module,
-    *operands: Any,
-    variables: CollectionFilter = True,
-    rngs: StreamFilter = True,
-) -> Any:
+@with_module(lift.cond, ("true_fun", "false_fun"), "operands")
+def cond(*_: Any, **__: Any) -> Any:
     """Lifted `jax.lax.cond`.
 
     Both branches must leave the same variables behind. While initializing, call both
@@ -109,20 +76,9 @@ def cond(
         [-1.0, -1.0]
     """
 
-    def lifted(cores: Any, scopes: Any, args: Any) -> Any:
-        return lift.cond(pred, *cores, scopes, *args, variables=variables, rngs=rngs)
 
-    return call_lifted("cond", [true_fun, false_fun], mdl, operands, lifted)
-
-
-def switch(
-    index: Any,
-    branches: Sequence[Callable[..., Any]],
-    mdl: Module,
-    *operands: Any,
-    variables: CollectionFilter = True,
-    rngs: StreamFilter = True,
-) -> Any:
+@with_module(lift.switch, ("branches",), "operands")
+def switch(*_: Any, **__: Any) -> Any:
     """Lifted `jax.lax.switch`.
 
     All branches must leave the same variables behind. While initializing, call all
@@ -156,8 +112,3 @@ def switch(
         >>> Heads().apply(variables, 1, jnp.zeros(2)).tolist()
         [0.0]
     """
-
-    def lifted(cores: Any, scopes: Any, args: Any) -> Any:
-        return lift.switch(index, cores, scopes, *args, variables=variables, rngs=rngs)
-
-    return call_lifted("switch", list(branches), mdl, operands, lifted)

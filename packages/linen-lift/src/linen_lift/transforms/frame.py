@@ -19,8 +19,6 @@ from ..module.containers import find, replace
 from ..module.state import State
 from ..scope import Scope, Variable
 
-__all__ = ["Frame"]
-
 _LIVE = (Module, Variable)
 _ARRAYS = (jax.Array, np.ndarray)
 
@@ -118,14 +116,14 @@ class Frame:
 
     # --- inside ---------------------------------------------------------------------
 
-    def rebuild(self, inner_scopes: Any, arrays: Any = None) -> _Rebuilt:
+    def rebuild(self, inner_scopes: Any, arrays: Any = None) -> Clones:
         """Clones of everything, in inner scopes.
 
         Args:
             inner_scopes: in the structure of `scopes`.
             arrays: replacements for the arrays in fields, by identity.
         """
-        return _Rebuilt(self, inner_scopes, arrays or {})
+        return Clones(self, inner_scopes, arrays or {})
 
     def inner_scope(self, inner_scopes: Any, scope: Scope) -> Scope:
         """The inner scope in the place of an outer one."""
@@ -180,7 +178,7 @@ class Frame:
         return tuple([description.of(each) for each in live]), description.arrays
 
 
-class _Rebuilt:
+class Clones:
     """The clones inside of one trace of a lifted function."""
 
     __slots__ = ("_arrays", "_frame", "_memo", "_scopes", "_wanted")

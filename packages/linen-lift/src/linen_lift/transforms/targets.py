@@ -1,16 +1,18 @@
-"""The three forms of a lifted transform: of a class, of a method, of a call.
+"""How lifted transforms of scope functions become transforms of modules.
 
-A transform is described by a *runner*: a function `(core, frame)` that lifts `core`, a
-function of scopes and arguments, and calls it. Everything else is the same for all
-transforms and stands here.
+A transform of `linen_lift.lift` takes functions of scopes. `on_modules` makes of it a
+transform of module classes and methods, `with_module` one that is called with a module.
+Both find the modules that take part (a `Frame`), give their scopes to the transform
+and make clones of the modules in the inner scopes. The parameters are those of the
+transform of scope functions; the decorated functions carry names and documentation.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from ..errors import (
     TransformedMethodReturnValueError,
@@ -22,9 +24,10 @@ from ..module.calling import call_method, wrap_method
 from ..module.containers import find
 from ..module.definition import is_lifted, mark_lifted
 from ..scope import Variable
-from .frame import Frame
+from .frame import Clones, Frame
 
-__all__ = ["Core", "Runner", "as_body", "lift_target", "make_core", "run"]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Core: TypeAlias = Callable[..., Any]
 """A function `(scopes, *args, **kwargs)`."""
@@ -33,6 +36,174 @@ Runner: TypeAlias = Callable[[Core, Frame], Any]
 """Lifts a core and calls it with the scopes and arguments of a frame."""
 
 Methods: TypeAlias = str | Iterable[str] | Mapping[str, Mapping[str, Any]] | None
+
+
+class ModuleTransform(Protocol[P]):
+    """Transforms a module class, a `functools.partial` of one, or a function."""
+
+    @overload
+    def __call__(self, target: Any, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+    @overload
+    def __call__(self, target: Any, *args: Any, methods: Methods, **kw: Any) -> Any: ...
+
+
+def on_modules(
+    lifted: Callable[Concatenate[Any, P], Any],
+    prefix: str,
+    names: Mapping[str, str] = {},
+    build: Callable[..., Runner] | None = None,
+    unbound: Callable[..., Any] | None = None,
+) -> Callable[[Callable[..., Any]], ModuleTransform[P]]:
+    """Makes a transform of modules of a transform of scope functions.
+
+    Its first parameter is `target`; `methods`, which chooses methods of a class, is
+    added to the others.
+
+    Args:
+        lifted: the transform of scope functions.
+        prefix: what the names of transformed classes start with.
+        names: the parameters of `lifted` that are called otherwise.
+        build: makes the runner, from the function and the options, where it is not
+            enough to lift the core with these options.
+        unbound: JAX's transform, for methods such as `init` of an unbound module.
+
+    Returns:
+        A decorator for a function that has the name and the documentation.
+    """
+    inner_names = {outer: inner for inner, outer in names.items()}
+
+    def lift_core(fn: Callable[..., Any], **options: Any) -> Runner:
+        lifted(fn, **options)  # type: ignore[call-arg]  # refuses wrong options early
+
+        def runner(core: Core, frame: Frame) -> Any:
+            run = lifted(core, **options)  # type: ignore[call-arg]
+            return run(frame.scopes, *frame.args, **frame.kwargs)
+
+        return runner
+
+    def decorate(documented: Callable[..., Any]) -> ModuleTransform[P]:
+        transform = documented.__name__
+        signature = _with_methods(lifted, names)
+
+        def wrap(fn: Callable[..., Any], **options: Any) -> Any:
+            renamed = {inner_names.get(k, k): v for k, v in options.items()}
+            runner = (build or lift_core)(fn, **renamed)
+            return _lift_function(fn, transform, runner, unbound)
+
+        @functools.wraps(documented)
+        def on_target(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            options = dict(given.arguments)
+            target, methods = options.pop("target"), options.pop("methods")
+            return lift_target(target, transform, prefix, wrap, options, methods)
+
+        on_target.__signature__ = signature  # type: ignore[attr-defined]
+        return on_target
+
+    return decorate
+
+
+# Options that were added when `methods` had its position already.
+_AFTER_METHODS = {"static_argnames", "_split_transpose", "check_constancy_invariants"}
+
+
+def _with_methods(
+    lifted: Callable[..., Any], names: Mapping[str, str]
+) -> inspect.Signature:
+    fn, *options = inspect.signature(lifted).parameters.values()
+    parameters = [fn.replace(name="target", annotation=Any)]
+    parameters += [p.replace(name=names.get(p.name, p.name)) for p in options]
+    place = len(parameters)
+    while parameters[place - 1].name in _AFTER_METHODS:
+        place -= 1
+    parameters.insert(
+        place, inspect.Parameter("methods", fn.kind, default=None, annotation=Methods)
+    )
+    return inspect.Signature(parameters)
+
+
+def with_module(
+    lifted: Callable[P, R], functions: Iterable[str], operands: str
+) -> Callable[[Callable[..., Any]], Callable[P, R]]:
+    """Makes a transform that is called with a module of one called with a scope.
+
+    Its parameter `mdl` stands in the place of `scope`.
+
+    Args:
+        lifted: the transform of scope functions.
+        functions: the parameters that are functions, or sequences of them.
+        operands: the parameter with further arguments of these.
+
+    Returns:
+        A decorator for a function that has the name and the documentation.
+    """
+    parameters = inspect.signature(lifted).parameters
+    renamed = {"scope": {"name": "mdl", "annotation": Module}}
+    signature = inspect.Signature(
+        [p.replace(**renamed.get(name, {})) for name, p in parameters.items()]  # type: ignore[arg-type]
+    )
+
+    def decorate(documented: Callable[..., Any]) -> Callable[P, R]:
+        transform = documented.__name__
+
+        @functools.wraps(documented)
+        def with_mdl(*args: P.args, **kwargs: P.kwargs) -> R:
+            bound = signature.bind(*args, **kwargs)
+            given = bound.arguments
+            frame = enter(transform, given["mdl"], given.get(operands, ()))
+            for name in functions:
+                fn, core = given[name], functools.partial(_core_of, transform, frame)
+                several = isinstance(fn, Sequence)
+                given[name] = list(map(core, fn)) if several else core(fn)
+            given["mdl"] = frame.scopes
+            if operands in given:
+                (given[operands],) = frame.args
+            out = lifted(*bound.args, **bound.kwargs)
+            frame.publish(frame.naming())
+            return out
+
+        with_mdl.__signature__ = signature  # type: ignore[attr-defined]
+        return with_mdl
+
+    return decorate
+
+
+def enter(transform: str, module: Any, *args: Any) -> Frame:
+    """The frame of a transform that is called with a module.
+
+    Args:
+        transform: the name of the transform.
+        module: the module.
+        *args: further arguments.
+
+    Raises:
+        TransformTargetError: if `module` is no module.
+    """
+    if not isinstance(module, Module):
+        raise TransformTargetError(transform, module)
+    return Frame(module, args, {}, transform)
+
+
+def _core_of(transform: str, frame: Frame, fn: Any) -> Core:
+    check_function(transform, fn)
+    if isinstance(getattr(fn, "__self__", None), Module):
+        fn = fn.__func__  # a bound method; it is called with the module inside
+    return make_core(as_body(fn), frame)
+
+
+def check_function(transform: str, fn: Any) -> None:
+    """Refuses what is no function of a module.
+
+    Args:
+        transform: the name of the transform.
+        fn: what it was given.
+
+    Raises:
+        TransformTargetError: if `fn` is a class, a module or cannot be called.
+    """
+    if not callable(fn) or isinstance(fn, (type, Module)):
+        raise TransformTargetError(transform, fn)
 
 
 def as_body(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,59 +232,33 @@ def _is_method(cls: type, name: str, fn: Any) -> bool:
     return found is not None and inspect.unwrap(found) is fn
 
 
-def make_core(fn: Callable[..., Any], frame: Frame, name: str) -> Core:
+def make_core(fn: Callable[..., Any], frame: Frame) -> Core:
     """A function of scopes that calls a function of a module.
 
     Args:
         fn: from `as_body`.
         frame: the modules of the call.
-        name: the name of the function, for errors.
     """
 
+    @functools.wraps(fn)
     def core(scopes: Any, *args: Any, **kwargs: Any) -> Any:
-        inside = frame.rebuild(scopes)
-        module = inside.module()
-        args, kwargs = inside.arguments(args, kwargs)
-        return checked(fn(module, *args, **kwargs), name, frame)
+        return call_inside(fn, frame.rebuild(scopes), args, kwargs)
 
     return core
 
 
-def checked(out: Any, name: str, frame: Frame) -> Any:
-    """What a transformed function returned, if it may leave the transform."""
-    if next(find(out, (Module, Variable)), None) is not None:
-        scope = frame.module.scope
-        assert scope is not None
-        raise TransformedMethodReturnValueError(name, scope.path_text)
-    return out
+def call_inside(fn: Callable[..., Any], inside: Clones, args: Any, kwargs: Any) -> Any:
+    """Calls a function of a module with the clones in inner scopes.
 
-
-def run(
-    runner: Runner,
-    fn: Callable[..., Any],
-    transform: str,
-    module: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Calls a function of a module inside of a transform.
-
-    Args:
-        runner: the transform.
-        fn: from `as_body`.
-        transform: its name.
-        module: a bound module.
-        args: further arguments.
-        kwargs: keyword arguments.
+    Raises:
+        TransformedMethodReturnValueError: if it returns a module or a variable.
     """
-    if not isinstance(module, Module):
-        raise TransformTargetError(transform, module)
-    frame = Frame(module, args, kwargs, transform)
-    core = make_core(fn, frame, getattr(fn, "__name__", transform))
-    out = runner(core, frame)
-    naming = frame.naming()
-    if naming:
-        frame.publish(naming)
+    module = inside.module()
+    args, kwargs = inside.arguments(args, kwargs)
+    out = fn(module, *args, **kwargs)
+    if find(out, (Module, Variable)):
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise TransformedMethodReturnValueError(name, module.scope.path_text)
     return out
 
 
@@ -121,7 +266,7 @@ def lift_target(
     target: Any,
     transform: str,
     prefix: str,
-    build: Callable[..., Runner],
+    wrap: Callable[..., Any],
     options: Mapping[str, Any],
     methods: Methods = None,
 ) -> Any:
@@ -131,7 +276,7 @@ def lift_target(
         target: what to transform.
         transform: the name of the transform.
         prefix: what the names of transformed classes start with.
-        build: makes the runner, from the function and the options.
+        wrap: makes the transformed function, from a function and the options.
         options: the options of the transform.
         methods: the methods of a class to transform, or options for each.
 
@@ -139,30 +284,39 @@ def lift_target(
         TransformTargetError: if `target` is none of these.
     """
     if isinstance(target, functools.partial) and _is_module_class(target.func):
-        lifted = _lift_class(target.func, transform, prefix, build, options, methods)
+        lifted = _lift_class(target.func, transform, prefix, wrap, options, methods)
         return functools.partial(lifted, *target.args, **target.keywords)
     if _is_module_class(target):
-        return _lift_class(target, transform, prefix, build, options, methods)
-    if isinstance(target, (Module, type)) or not callable(target):
-        raise TransformTargetError(transform, target)
+        return _lift_class(target, transform, prefix, wrap, options, methods)
+    check_function(transform, target)
     if methods is not None:
         raise TypeError(
             f"methods= chooses methods of a class; linen_lift.{transform} was given "
             f"the function {getattr(target, '__name__', target)!r}."
         )
-    return _lift_function(target, transform, build(target, **options))
+    return wrap(target, **options)
 
 
 def _is_module_class(target: Any) -> bool:
     return isinstance(target, type) and issubclass(target, Module)
 
 
-def _lift_function(fn: Callable[..., Any], transform: str, runner: Runner) -> Any:
+def _lift_function(
+    fn: Callable[..., Any], transform: str, runner: Runner, unbound: Any
+) -> Any:
     body = as_body(fn)
+    is_compact = getattr(fn, "_compact", False)
 
     @functools.wraps(fn)
     def lifted(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return run(runner, body, transform, module, args, kwargs)
+        if not isinstance(module, Module):
+            raise TransformTargetError(transform, module)
+        if module.scope is None and unbound is not None and not is_compact:
+            return unbound(functools.partial(fn, module))(*args, **kwargs)
+        frame = Frame(module, args, kwargs, transform)
+        out = runner(make_core(body, frame), frame)
+        frame.publish(frame.naming())
+        return out
 
     return mark_lifted(lifted)
 
@@ -171,11 +325,18 @@ def _lift_class(
     cls: Any,
     transform: str,
     prefix: str,
-    build: Callable[..., Runner],
+    wrap: Callable[..., Any],
     options: Mapping[str, Any],
     methods: Methods,
 ) -> Any:
-    per_method = _per_method(methods, options)
+    if methods is None:
+        methods = ("__call__",)
+    elif isinstance(methods, str):
+        methods = (methods,)
+    given: Mapping[str, Any] = (
+        methods if isinstance(methods, Mapping) else {name: {} for name in methods}
+    )
+    per_method = {name: {**options, **own} for name, own in given.items()}
     # The same class is made once, so that caches that know it by identity work where
     # a class is transformed anew for each instance.
     key = _constant((transform, prefix, per_method))
@@ -195,23 +356,13 @@ def _lift_class(
         fn = getattr(cls, name, None)
         if not inspect.isfunction(fn):
             raise TransformTargetError(transform, f"{cls.__name__}.{name}")
-        namespace[name] = _lift_function(fn, transform, build(fn, **own))
+        namespace[name] = wrap(fn, **own)
     lifted = type(cls)(f"{prefix}{cls.__name__}", (cls,), namespace, _derived=True)
     if key is not None:
         if len(cache) >= 64:
             cache.clear()
         cache[key] = lifted
     return lifted
-
-
-def _per_method(methods: Methods, options: Mapping[str, Any]) -> dict[str, Any]:
-    if methods is None:
-        methods = ("__call__",)
-    elif isinstance(methods, str):
-        methods = (methods,)
-    if isinstance(methods, Mapping):
-        return {name: {**options, **own} for name, own in methods.items()}
-    return {name: dict(options) for name in methods}
 
 
 def _constant(value: Any) -> Any:

@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import lift
-from ..filters import CollectionFilter, StreamFilter
-from ..lift.axes import AxisSpec
-from .frame import Frame
-from .targets import Core, Methods, Runner, lift_target
-
-__all__ = ["add_metadata_axis", "fold_rngs", "map_variables"]
+from .targets import on_modules
 
 
-def _same(collections: Any) -> Any:
-    return collections
-
-
-def _simple(lifted: Callable[..., Any]) -> Callable[..., Runner]:
-    """Runners of a transform whose options are those of its form for scopes."""
-
-    def build(fn: Callable[..., Any], **options: Any) -> Runner:
-        def runner(core: Core, frame: Frame) -> Any:
-            return lifted(core, **options)(frame.scopes, *frame.args, **frame.kwargs)
-
-        return runner
-
-    return build
-
-
-def map_variables(
-    target: Any,
-    mapped_collections: CollectionFilter = True,
-    trans_in_fn: Callable[[Any], Any] = _same,
-    trans_out_fn: Callable[[Any], Any] = _same,
-    init: bool = False,
-    mutable: bool = False,
-    rngs: StreamFilter = True,
-    variables: CollectionFilter = True,
-    methods: Methods = None,
-) -> Any:
+@on_modules(
+    lift.map_variables,
+    "Map_variables",
+    {"map_in_fn": "trans_in_fn", "map_out_fn": "trans_out_fn"},
+)
+def map_variables(*_: Any, **__: Any) -> Any:
     """Shows a module a transformed view of some of its collections.
 
     Args:
@@ -49,9 +22,9 @@ def map_variables(
         mapped_collections: the collections to transform.
         trans_in_fn: makes the view of `{collection: variables}`.
         trans_out_fn: makes stored collections of a view.
-        init: whether variables may be created: the module runs once on a view in
-            which it creates them, and again on the view of what `trans_out_fn` made
-            of those.
+        init: whether variables may be created: where there are none, the module runs
+            once without the view, creating them, and again on the view of what
+            `trans_out_fn` made of those.
         mutable: whether variables of the view may be changed.
         rngs: the streams that the module sees.
         variables: further collections that it sees.
@@ -74,30 +47,10 @@ def map_variables(
         >>> variables['params']['kernel'].shape
         (2, 3)
     """
-    options = {
-        "mapped_collections": mapped_collections,
-        "map_in_fn": trans_in_fn,
-        "map_out_fn": trans_out_fn,
-        "init": init,
-        "mutable": mutable,
-        "rngs": rngs,
-        "variables": variables,
-    }
-    names = {"trans_in_fn": "map_in_fn", "trans_out_fn": "map_out_fn"}
-    if isinstance(methods, Mapping):
-        methods = {
-            method: {names.get(k, k): v for k, v in own.items()}
-            for method, own in methods.items()
-        }
-    build = _simple(lift.map_variables)
-    return lift_target(
-        target, "map_variables", "Map_variables", build, options, methods
-    )
 
 
-def fold_rngs(
-    target: Any, variables: CollectionFilter = True, rngs: StreamFilter = True
-) -> Any:
+@on_modules(lift.fold_rngs, "Fold_rngs")
+def fold_rngs(*_: Any, **__: Any) -> Any:
     """Makes the computation of a module independent of where it is.
 
     Keys are as they would be, but the part that stands for the path of the module
@@ -123,16 +76,10 @@ def fold_rngs(
         >>> bool((a == b).all())
         True
     """
-    options = {"variables": variables, "rngs": rngs}
-    build = _simple(lift.fold_rngs)
-    return lift_target(target, "fold_rngs", "Fold_rngs", build, options)
 
 
-def add_metadata_axis(
-    target: Any,
-    variable_axes: Mapping[CollectionFilter, AxisSpec] = {},
-    metadata_params: Mapping[Any, Any] = {},
-) -> Any:
+@on_modules(lift.add_metadata_axis, "")
+def add_metadata_axis(*_: Any, **__: Any) -> Any:
     """Adds an axis to the boxes of variables that a module stacks by itself.
 
     Args:
@@ -156,6 +103,3 @@ def add_metadata_axis(
         >>> layer.init(jax.random.key(0), jnp.ones(3))['params']['kernel'].names
         ('layers', None, 'model')
     """
-    options = {"variable_axes": variable_axes, "metadata_params": metadata_params}
-    build = _simple(lift.add_metadata_axis)
-    return lift_target(target, "add_metadata_axis", "", build, options)

@@ -1,0 +1,113 @@
+"""What the scopes of one tree share: variables, streams, and a trace."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from graphcore._jax import OUTSIDE, current_trace
+
+from .errors import JaxTransformError, NameInUseError
+from .filters import CollectionFilter
+from .frozen_dict import unfreeze
+from .rng import Path
+
+
+class Tree:
+    """What all scopes of one tree have in common.
+
+    Args:
+        variables: `{collection: nested dict}`; dicts where they may be written.
+        rngs: root keys by stream.
+        mutable: which collections may be written.
+        flags: see `Scope.get_flag`.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "adopted",
+        "entry",
+        "flags",
+        "mutable",
+        "offset",
+        "offset_path",
+        "pending",
+        "rngs",
+        "trace",
+        "valid",
+        "variables",
+    )
+
+    def __init__(
+        self,
+        variables: dict[str, Any],
+        rngs: dict[str, Any],
+        mutable: CollectionFilter,
+        flags: Mapping[Any, Any],
+    ) -> None:
+        self.variables = variables
+        # What came in, to tell later what was changed.
+        self.entry: Mapping[str, Any] = {}
+        self.rngs = rngs
+        self.mutable = mutable
+        self.flags = flags
+        self.trace = current_trace()
+        self.valid = True
+        # See `linen_lift.rng`: the number of a path outside of a compiled function.
+        self.offset: Any = None
+        self.offset_path: Path = ()
+        # Modules from outside, by identity, and their clones that live in this tree;
+        # nothing but their parents keeps these alive.
+        self.adopted: dict[int, tuple[Any, weakref.ref[Any]]] = {}
+        # Variables first declared inside a JAX transform that is not lifted, by
+        # collection, path and name: what makes their values.
+        self.pending: dict[tuple[str, Path, str], Callable[[], Any]] = {}
+
+    def put(self, col: str, path: Path, name: str, value: Any) -> None:
+        """Stores a value under a path from the root of the tree."""
+        node = self.variables.setdefault(col, {})
+        for i, part in enumerate(path):
+            inner = node.get(part)
+            if not isinstance(inner, dict):
+                if inner is not None and not isinstance(inner, Mapping):
+                    raise NameInUseError("submodule", part, "/" + "/".join(path[:i]))
+                inner = node[part] = unfreeze(inner) if inner else {}
+            node = inner
+        node[name] = value
+
+    def settle(self) -> None:
+        """Makes pending variables, if the transform that declared them is over.
+
+        Their values are made anew, in the trace of the tree, so that nothing of the
+        transform's trace is stored.
+
+        Raises:
+            JaxTransformError: if a value depends on what the transform passed in.
+        """
+        if not self.pending or current_trace() != self.trace:
+            return
+        pending, self.pending = self.pending, {}
+        for (col, path, name), make in pending.items():
+            at = "/" + "/".join(path)
+            try:
+                value = make()
+                # Some operation, which a tracer of a transform that is over refuses.
+                jax.eval_shape(functools.partial(_use, value))
+            except jax.errors.UnexpectedTracerError as error:
+                raise JaxTransformError(col, name, at) from error
+            if self.trace == OUTSIDE and has_tracer(value):
+                raise JaxTransformError(col, name, at)
+            self.put(col, path, name, value)
+
+
+def _use(value: Any) -> Any:
+    return [x[None] for x in jax.tree.leaves(value) if isinstance(x, jax.core.Tracer)]
+
+
+def has_tracer(value: Any) -> bool:
+    """Whether a pytree has leaves that belong to a running transform."""
+    return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(value))

@@ -1,0 +1,157 @@
+"""What depends on what: through loops, branches and calls."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import linen_lift as nn
+from linen_lift.dataflow import evaluate_independent
+
+KEY, X = jax.random.key(0), jnp.ones((2, 3))
+SHAPE = jax.ShapeDtypeStruct((2, 3), "float32")
+SCALAR = jax.ShapeDtypeStruct((), "float32")
+
+
+def scan(known, unknown):
+    def body(carry, x):
+        a, b, i = carry
+        u, v = x
+        return (a * 2 + i, b + u, i + 1), (a + v, b * u, i)
+
+    xs = (jnp.ones(4) * unknown, jnp.arange(4.0))
+    return jax.lax.scan(body, (known, unknown, 0), xs, reverse=True)
+
+
+def spreading(known, unknown):
+    # What depends reaches the first value in the third iteration only.
+    def body(carry, _):
+        _, b, c, d = carry
+        return (b, c, unknown + c, d), d
+
+    return jax.lax.scan(body, (known, known, known, known), None, length=2)
+
+
+def while_loop(known, unknown):
+    def body(state):
+        i, a, b = state
+        return i + 1, a * 2, b + a * unknown
+
+    return jax.lax.while_loop(lambda state: state[0] < 5, body, (0, known, known))
+
+
+def cond(known, unknown):
+    return jax.lax.cond(
+        known > 0,
+        lambda a, b: (a + 1, b, a),
+        lambda a, b: (a - 1, a * b, a * 2),
+        known,
+        unknown,
+    )
+
+
+def calls(known, unknown):
+    @jax.custom_jvp
+    def rule(a, b):
+        return a * 3, b
+
+    rule.defjvp(lambda p, t: (rule(*p), t))
+    both = jax.jit(jax.checkpoint(lambda a, b: rule(a + 1, b)))
+    return both(known, unknown)
+
+
+CASES = {
+    scan: [False, True, False, False, True, False],
+    spreading: [True, True, True, False, False],
+    while_loop: [False, False, True],
+    cond: [False, True, False],
+    calls: [False, True],
+}
+
+
+@pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)
+def test_what_does_not_depend_is_computed(fn):
+    out, first = evaluate_independent(fn, (2.0,), (SCALAR,))
+    found = jax.tree.leaves(out, is_leaf=lambda x: x is None)
+    assert [x is None for x in found] == CASES[fn]
+    expected = jax.tree.leaves(fn(2.0, 7.0))
+    for value, other in zip(found, expected, strict=True):
+        assert value is None or jnp.array_equal(value, other)
+    places = [p for p, _ in jax.tree_util.tree_flatten_with_path(fn(2.0, 7.0))[0]]
+    assert first == places[CASES[fn].index(True)]
+
+
+def test_everything_depends_on_how_long_a_loop_runs():
+    def fn(known, unknown):
+        return jax.lax.while_loop(lambda s: s < unknown, lambda s: s + known, known)
+
+    assert evaluate_independent(fn, (2.0,), (SCALAR,))[0] is None
+
+
+class Step(nn.Module):
+    @nn.compact
+    def __call__(self, x, _=None):
+        return nn.Dense(3)(x), x.sum()
+
+
+class Net(nn.Module):
+    wrap: object
+
+    @nn.compact
+    def __call__(self, x):
+        return self.wrap(Step)(name="step")(x, None)[0]
+
+
+def looped(cls):
+    return nn.scan(cls, {"params": 0}, split_rngs={"params": True}, length=2)
+
+
+def shared(cls):
+    split = {"params": False}
+    return nn.scan(cls, variable_broadcast="params", split_rngs=split, length=2)
+
+
+def branching(cls):
+    class Branching(nn.Module):
+        @nn.compact
+        def __call__(self, x, _):
+            step = cls()
+            if self.is_initializing():
+                step(x)
+            twice = lambda step, x: step(step(x)[0])
+            return nn.cond(True, lambda step, x: step(x), twice, step, x)
+
+    return Branching
+
+
+def own_rule(cls):
+    class OwnRule(nn.Module):
+        @nn.compact
+        def __call__(self, x, _):
+            run = lambda step, x: step(x)
+            forward = lambda step, x: nn.vjp(run, step, x)
+            return nn.custom_vjp(run, forward, lambda pull_back, g: pull_back(g))(
+                cls(), x
+            )
+
+    return OwnRule
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        looped,
+        shared,
+        nn.remat,
+        nn.jit,
+        branching,
+        own_rule,
+        lambda c: nn.remat(looped(nn.jit(c))),
+    ],
+)
+def test_lazy_init_and_eval_shape_through_lifted_transforms(wrap):
+    model = Net(wrap)
+    expected = model.init(KEY, X)
+    lazily = model.lazy_init(KEY, SHAPE)
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, lazily, expected))
+    abstract = jax.eval_shape(model.init, KEY, SHAPE)
+    assert jax.tree.map(jnp.shape, abstract) == jax.tree.map(jnp.shape, expected)
