@@ -37,7 +37,7 @@ def close(a, b):
 
 def full(out, mutable):
     """Output and variables, also where nothing is mutable."""
-    return out if mutable else (out, {})
+    return (out, {}) if mutable is False else out
 
 
 def functional(model, mutable):
