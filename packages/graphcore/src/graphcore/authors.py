@@ -1,6 +1,6 @@
 """What graphcore offers to those who write transformations."""
 
-from graphcore._jax import current_trace
+from graphcore._jax import OUTSIDE, current_trace
 from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee, lifted, mark_lifted
 from graphcore.boundary.captures import captured_objects
@@ -31,6 +31,7 @@ from graphcore.named_axes import psum_cotangents
 from graphcore.variable_impl import is_variable_type, variable_impl
 
 __all__ = [
+    "OUTSIDE",
     "UNSET",
     "Bodies",
     "Body",

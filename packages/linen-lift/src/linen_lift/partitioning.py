@@ -300,8 +300,8 @@ def _with_axis(target: Any, collection: str, axis: Any, name: Any) -> Any:
     return map_variables(
         target,
         collection,
-        trans_in_fn=change(remove),
-        trans_out_fn=change(insert),
+        change(remove),
+        change(insert),
         mutable=running is None or running.is_mutable_collection(collection),
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from graphcore._jax import OUTSIDE, current_trace
+from graphcore.authors import OUTSIDE, current_trace
 
 from .errors import JaxTransformError, NameInUseError
 from .filters import CollectionFilter

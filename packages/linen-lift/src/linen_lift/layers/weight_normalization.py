@@ -49,7 +49,8 @@ def _with_weights(
     def call(*args: Any, **kwargs: Any) -> Any:
         mapped = map_variables(
             lambda layer: layer(*args, **kwargs),
-            trans_in_fn=view,
+            True,
+            view,
             init=layer.is_initializing(),
             mutable=mutable,
         )
