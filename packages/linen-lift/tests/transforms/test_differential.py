@@ -365,7 +365,7 @@ def test_vjp_and_gradients(spec, mutable):
     model = calls(
         spec, lambda inner, x: nn.value_and_grad(scalar, inner, x, has_aux=True)
     )
-    (value, aux, grads), _ = functional(model, mutable)(variables, KEYS, X)
+    ((value, aux), grads), _ = functional(model, mutable)(variables, KEYS, X)
     only_grads = calls(spec, lambda inner, x: nn.grad(scalar, inner, x, has_aux=True))
     (again, aux_again), _ = functional(only_grads, mutable)(variables, KEYS, X)
     close((grads, aux), (again, aux_again))
