@@ -53,7 +53,9 @@ def trees(leaves):
         lambda inner: st.one_of(
             st.lists(inner, max_size=2),
             st.tuples(inner),
-            st.dictionaries(st.sampled_from("ab"), inner, max_size=2).map(sorted_by_key),
+            st.dictionaries(st.sampled_from("ab"), inner, max_size=2).map(
+                sorted_by_key
+            ),
             st.none(),
         ),
         max_leaves=3,

@@ -26,24 +26,22 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     **_homes("flax.core", "linen_lift", "frozen_dict lift meta scope spmd"),
     "flax.errors": ("linen_lift.errors", "nnx_transforms"),
-    **_homes(
-        "flax.nnx",
-        "nnx_transforms",
-        "bridge compat errors experimental extract filterlib graph graphlib helpers "
-        "ids module nn object pytreelib rnglib spmd statelib summary traversals "
-        "training transforms variablelib",
+    # All names of nnx_transforms are at its top; its modules are for itself.
+    **dict.fromkeys(
+        _homes(
+            "flax.nnx",
+            "nnx_transforms",
+            "bridge compat errors experimental extract filterlib graph graphlib "
+            "helpers ids module nn nn.activations nn.attention nn.dtypes "
+            "nn.initializers nn.linear nn.lora nn.normalization nn.recurrent "
+            "nn.stochastic object pytreelib rnglib spmd statelib summary traversals "
+            "training training.metrics training.optimizer transforms "
+            "transforms.autodiff transforms.compilation transforms.deprecated "
+            "transforms.general transforms.iteration transforms.transforms "
+            "variablelib",
+        ),
+        ("nnx_transforms",),
     ),
-    **{
-        f"flax.nnx.{package}.{module}": ("nnx_transforms",)
-        for package, modules in {
-            "nn": "activations attention dtypes initializers linear lora normalization "
-            "recurrent stochastic",
-            "training": "metrics optimizer",
-            "transforms": "autodiff compilation deprecated general iteration "
-            "transforms",
-        }.items()
-        for module in modules.split()
-    },
 }
 """For each module of Flax the places in these packages that may have its names."""
 
