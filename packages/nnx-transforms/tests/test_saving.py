@@ -267,6 +267,14 @@ def test_a_counter_may_have_become_an_array_and_the_reverse(tmp_path):
     assert saving.restore(tmp_path / "number", fresh).n.value == 0
 
 
+def test_an_array_of_64_bits_on_the_host_goes_through_an_abstract_graph(tmp_path):
+    def make():
+        return nnx.Dict(n=nnx.Variable(np.arange(3)))
+
+    saving.save(tmp_path / "n", make())
+    assert_same(saving.restore(tmp_path / "n", nnx.eval_shape(make)), make())
+
+
 # Parts
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -11,7 +10,6 @@ import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec, Sharding
 
 from nnx_transforms.saving.contents import Leaf, is_key, key_impl
-from nnx_transforms.saving.errors import DamagedCheckpointError
 
 Placement: TypeAlias = Sharding | None
 """Where an array is to lie; None for JAX's default device, as after `jnp.asarray`."""
@@ -119,13 +117,15 @@ def placed(request: Request, found: Any) -> Any:
 
     Args:
         request: What it was, and where to put it.
-        found: The array as NumPy's, keys as their data; None for one without elements,
-            which orbax cannot store.
+        found: The array as NumPy's, keys as their data, or as JAX's, in place already;
+            None for one without elements, which orbax cannot store.
 
     Returns:
         The array.
     """
     leaf, placement, like = request
+    if isinstance(found, jax.Array):
+        return found
     if found is None:
         form = jax.ShapeDtypeStruct(leaf.shape, request.dtype)
         form = jax.eval_shape(jax.random.key_data, form) if leaf.is_key else form
@@ -141,43 +141,3 @@ def placed(request: Request, found: Any) -> Any:
     else:
         found = jnp.asarray(found)
     return found if placement is None else jax.device_put(found, placement)
-
-
-def read(directory: Any, requests: Mapping[str, Request]) -> dict[str, Any]:
-    """Reads arrays that orbax wrote.
-
-    Args:
-        directory: That of the arrays.
-        requests: By name.
-
-    Returns:
-        The arrays by name.
-
-    Raises:
-        DamagedCheckpointError: If they can't be read.
-    """
-    import orbax.checkpoint as ocp
-
-    stored = {name: r for name, r in requests.items() if r.leaf.is_stored}
-    found: Mapping[str, Any] = {}
-    if stored:
-        arguments = ocp.args.PyTreeRestore(
-            item=dict.fromkeys(stored, 0),
-            restore_args={name: restore_args(r) for name, r in stored.items()},
-            partial_restore=True,
-        )
-        try:
-            found = ocp.PyTreeCheckpointHandler().restore(directory, args=arguments)
-        except (MemoryError, jax.errors.JaxRuntimeError):
-            raise
-        except Exception as error:  # There is no common type for what can be wrong.
-            raise DamagedCheckpointError(
-                f"The arrays in {str(directory)!r} can't be read, so the checkpoint is "
-                f"not whole: {str(error)[:300]}"
-            ) from error
-    return {
-        name: found[name]
-        if name in stored and request.is_spread
-        else placed(request, found.get(name))
-        for name, request in requests.items()
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -11,16 +12,21 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from graphcore import Filter, State, VariableState, update
-from nnx_transforms.saving.arrays import read, to_write
-from nnx_transforms.saving.contents import Contents, contents_of, is_plain
+from nnx_transforms.saving.arrays import to_write
+from nnx_transforms.saving.contents import contents_of, is_plain
 from nnx_transforms.saving.errors import DamagedCheckpointError
 from nnx_transforms.saving.loading import Source, loaded
 from nnx_transforms.saving.names import text_of
+from nnx_transforms.saving.storage import (
+    handlers,
+    read_arrays,
+    read_contents,
+    save_arguments,
+)
 
 A = TypeVar("A")
+B = TypeVar("B")
 PathLike: TypeAlias = str | os.PathLike[str]
-# The parts of a checkpoint.
-ARRAYS, CONTENTS = "arrays", "contents"
 
 
 class Saving:
@@ -106,8 +112,9 @@ def save_async(path: PathLike, node: Any, filter: Filter = ...) -> Saving:
     """
     import orbax.checkpoint as ocp
 
-    arguments = save_arguments(node, filter)
-    checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
+    arguments = arguments_for(node, filter)
+    handler = ocp.CompositeCheckpointHandler(handler_registry=handlers())
+    checkpointer = ocp.AsyncCheckpointer(handler)
     try:
         checkpointer.save(absolute(path), args=arguments)
     except BaseException:
@@ -116,10 +123,8 @@ def save_async(path: PathLike, node: Any, filter: Filter = ...) -> Saving:
     return Saving(checkpointer)
 
 
-def save_arguments(node: Any, filter: Filter) -> Any:
+def arguments_for(node: Any, filter: Filter) -> Any:
     """What orbax is to save of a graph."""
-    import orbax.checkpoint as ocp
-
     contents, values = contents_of(node, filter)
     for name, value in values.items():
         is_array = isinstance(value, jax.Array | np.ndarray | np.generic)
@@ -134,10 +139,7 @@ def save_arguments(node: Any, filter: Filter) -> Any:
         for name, leaf in contents.leaves.items()
         if leaf.is_stored
     }
-    parts = {CONTENTS: ocp.args.JsonSave(contents.to_json())}
-    if arrays:
-        parts[ARRAYS] = ocp.args.PyTreeSave(arrays)
-    return ocp.args.Composite(**parts)
+    return save_arguments(contents, arrays)
 
 
 def restore(
@@ -182,53 +184,27 @@ def restore(
         >>> bool((again.kernel.value == model.kernel.value).all())
         True
     """
-    update(node, agreed(functools.partial(_read, path, node, filter, sharding)))
+    make_state = agreed(functools.partial(_read, path, node, filter, sharding))
+    update(node, make_state())
     return node
 
 
 def _read(
     path: PathLike, node: Any, filter: Filter, sharding: Any
-) -> State[Any, VariableState[Any]]:
-    """What is to be written into a graph."""
+) -> Callable[[], State[Any, VariableState[Any]]]:
+    """Reads all, and makes what is to be written into a graph."""
     directory = absolute(path)
     file = read_contents(directory)
-    arrays = functools.partial(read, directory / ARRAYS)
+    arrays = functools.partial(read_arrays, directory)
     source = Source(str(path), file, file.first_name, filter, arrays)
     return loaded(source, node, filter, sharding)
 
 
-def read_contents(directory: Any) -> Contents:
-    """Reads what a checkpoint says of itself.
-
-    Raises:
-        FileNotFoundError: If there is no checkpoint.
-        DamagedCheckpointError: If it is not whole.
-        NotImplementedError: If it was made by a newer version of this package.
-    """
-    import orbax.checkpoint as ocp
-
-    if not directory.exists():
-        raise FileNotFoundError(
-            f"There is no checkpoint {str(directory)!r}. A saving that did not finish "
-            "leaves none."
-        )
-    problem: Exception | str = "its saving did not finish"
-    if ocp.utils.is_checkpoint_finalized(directory):
-        try:
-            found = ocp.JsonCheckpointHandler().restore(directory / CONTENTS)
-            return Contents.from_json(found)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            problem = error
-    raise DamagedCheckpointError(
-        f"{str(directory)!r} is not a whole checkpoint of a graph: {problem}"
-    )
-
-
-def agreed(read: Any) -> Any:
+def agreed(read: Callable[[], B]) -> B:
     """Reads something in all processes, or refuses it in all.
 
     Args:
-        read: Called without arguments.
+        read: Called without arguments; must not wait for other processes.
 
     Returns:
         What it returns.
@@ -239,7 +215,7 @@ def agreed(read: Any) -> Any:
     """
     if jax.process_count() == 1:
         return read()
-    result, problem = None, None
+    problem: Exception | None = None
     try:
         result = read()
     except Exception as error:

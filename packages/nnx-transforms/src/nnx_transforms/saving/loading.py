@@ -14,6 +14,7 @@ from nnx_transforms.saving.arrays import (
     Placement,
     Request,
     on_devices,
+    placed,
     placement_of,
 )
 from nnx_transforms.saving.comparison import differences
@@ -31,7 +32,7 @@ class Source(NamedTuple):
         contents: What it has.
         name_of: Its name for a leaf that has a given name in the graph.
         due: A filter for what of it must be in the graph.
-        arrays: Reads arrays by their names in the file.
+        arrays: Reads arrays by their names in the file, as `placed` takes them.
     """
 
     title: str
@@ -43,8 +44,8 @@ class Source(NamedTuple):
 
 def loaded(
     source: Source, node: Any, filter: Filter, sharding: Any
-) -> State[Any, VariableState[Any]]:
-    """Reads the state of a graph; the graph itself is not changed.
+) -> Callable[[], State[Any, VariableState[Any]]]:
+    """Compares a file with a graph and reads it; the graph itself is not changed.
 
     Args:
         source: The file.
@@ -53,7 +54,8 @@ def loaded(
         sharding: Where to put arrays, as `restore` takes it.
 
     Returns:
-        The state, with the values and the metadata of the file.
+        Makes the state, with the values and the metadata of the file. It puts arrays in
+        place, for which JAX may let the processes wait for each other.
 
     Raises:
         DifferentGraphError: If file and graph differ.
@@ -61,9 +63,9 @@ def loaded(
     file = source.contents
     graph, _ = contents_of(node, filter)
     names = {name: source.name_of(name) for name in graph.leaves}
-    found = list(differences(graph, file, names, source.due))
-    if found:
-        raise DifferentGraphError(found, source.title)
+    different = list(differences(graph, file, names, source.due))
+    if different:
+        raise DifferentGraphError(different, source.title)
     variables: State[Any, VariableState[Any]] = state(node, filter)
     requests: dict[str, Request] = {}
     for path, variable in variables.flat_state():
@@ -72,16 +74,21 @@ def loaded(
             if file.leaves[name].form != "python":
                 where = _placement(path, variable, value, sharding)
                 requests[name] = Request(file.leaves[name], where, value)
-    arrays = source.arrays(requests)
+    found = source.arrays(requests)
 
     def rebuilt(path: Path, variable: VariableState[Any]) -> VariableState[Any]:
         name = name_of(path)
         sources = [names[name + inside] for inside, _ in value_leaves(variable)]
-        leaves = [arrays.get(source, file.leaves[source].value) for source in sources]
+        leaves = [
+            placed(requests[source], found.get(source))
+            if source in requests
+            else file.leaves[source].value
+            for source in sources
+        ]
         value = jax.tree.unflatten(jax.tree.structure(variable.value), leaves)
         return variable.replace(value, **file.metadata.get(file.first_name(name), {}))
 
-    return variables.map(rebuilt)
+    return lambda: variables.map(rebuilt)
 
 
 def _placement(

@@ -11,7 +11,8 @@ from jax.experimental import multihost_utils
 
 from graphcore import Filter
 from nnx_transforms.saving.errors import DamagedCheckpointError
-from nnx_transforms.saving.files import PathLike, absolute, restore, save_arguments
+from nnx_transforms.saving.files import PathLike, absolute, arguments_for, restore
+from nnx_transforms.saving.storage import handlers
 
 
 class Manager:
@@ -57,6 +58,7 @@ class Manager:
         self._path = absolute(path)
         self.orbax = ocp.CheckpointManager(
             self._path,
+            handler_registry=handlers(),
             options=ocp.CheckpointManagerOptions(
                 save_interval_steps=every,
                 preservation_policy=keep and policies.LatestN(keep),
@@ -91,7 +93,7 @@ class Manager:
         """
         if not force and not self.orbax.should_save(step):
             return False
-        arguments = save_arguments(node, filter)
+        arguments = arguments_for(node, filter)
         return bool(self.orbax.save(step, args=arguments, force=True))
 
     def restore(

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from graphcore import Filter, update
-from nnx_transforms.saving.arrays import placed
+from graphcore import Filter, State, update
 from nnx_transforms.saving.contents import (
     Contents,
     contents_of,
@@ -75,12 +74,12 @@ def load(
     """
     title = "given" if isinstance(source, Mapping) else str(source)
 
-    def state() -> Any:
+    def read() -> Callable[[], State[Any, Any]]:
         values = source if isinstance(source, Mapping) else read_values(source)
         due = filter if filter is ... else False
         return loaded(_source(title, values, node, names, due), node, filter, sharding)
 
-    update(node, agreed(state))
+    update(node, agreed(read)())
     return node
 
 
@@ -88,7 +87,7 @@ def _source(
     title: str, values: Mapping[str, Any], node: Any, names: Names | None, due: Filter
 ) -> Source:
     graph, like = contents_of(node, ...)
-    found = {name: _as_array(value) for name, value in values.items()}
+    found = dict(values)
 
     def source_name(name: str) -> str:
         mapped = _mapped(text_of(name), names)
@@ -111,11 +110,11 @@ def _source(
             contents.leaves[name] = leaf._replace(form="array") if is_array else leaf
 
     def arrays(requests: Mapping[str, Any]) -> dict[str, Any]:
-        plain = {
-            n: jax.random.key_data(found[n]) if is_key(found[n]) else found[n]
-            for n in requests
+        plain = {name: found[name] for name in requests}
+        return {
+            name: np.asarray(jax.random.key_data(value) if is_key(value) else value)
+            for name, value in plain.items()
         }
-        return {n: placed(request, plain[n]) for n, request in requests.items()}
 
     def first_name(name: str) -> str:
         mapped = source_name(name)
@@ -135,10 +134,6 @@ def _mapped(name: str, names: Names | None) -> str:
         if prefix in names:
             return "/".join(filter(None, [names[prefix], *pieces[end:]]))
     return name
-
-
-def _as_array(value: Any) -> Any:
-    return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 def _as_key(data: Any, like: Any) -> Any:
