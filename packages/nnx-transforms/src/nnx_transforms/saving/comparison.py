@@ -68,8 +68,8 @@ def differences(
 def _same_dtype(one: Leaf, other: Leaf) -> bool:
     """Whether the types agree; a Python number is like any scalar of its kind.
 
-    A counter that starts as `Variable(0)` is an array after the first compiled step. And
-    where JAX has no 64 bits, it stands for a NumPy array of them with 32.
+    A counter that starts as `Variable(0)` is an array after the first compiled step.
+    And where JAX has no 64 bits, its stand-in for a NumPy array of them has 32.
     """
     if one.dtype == other.dtype:
         return True

@@ -72,7 +72,7 @@ class Manager:
     @property
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, in order."""
-        return sorted(self.orbax.all_steps())
+        return sorted(map(int, self.orbax.all_steps()))
 
     def save(
         self, step: int, node: Any, filter: Filter = ..., *, force: bool = False

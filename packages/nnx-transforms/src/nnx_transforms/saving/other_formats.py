@@ -280,10 +280,10 @@ def _on_host(name: str, value: Any) -> Any:
         value = jax.random.key_data(value)
     if isinstance(value, jax.Array) and not value.is_fully_addressable:
         value = multihost_utils.process_allgather(value, tiled=True)
-    array = np.asarray(value)
+    array = np.asarray(value, order="C")
     if array.dtype.kind in "OUS" or isinstance(value, jax.ShapeDtypeStruct):
         raise TypeError(
             f"The value at {text_of(name)!r} is {value!r}, which is no array. Leave it "
             "out with `filter=`."
         )
-    return np.ascontiguousarray(array)
+    return array
