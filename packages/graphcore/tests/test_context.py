@@ -289,7 +289,7 @@ def test_a_write_that_fails_halfway_is_taken_back(error, how):
 
 
 def same_paths(graphdef, other):
-    from graphcore.graphdef import definition_paths
+    from graphcore.graphdef.definition import definition_paths
 
     index = {p: d.index for p, d in definition_paths(other) if hasattr(d, "index")}
     return [

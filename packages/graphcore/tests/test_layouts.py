@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from test_plans import fresh
 
 import graphcore as gc
-from graphcore.build import Builder
-from graphcore.joint import joint_of
-from graphcore.layouts import layout_of
-from graphcore.recipes import recipe_of
+from graphcore.graphdef.build import Builder
+from graphcore.graphdef.joint import joint_of
+from graphcore.graphdef.layouts import layout_of
+from graphcore.graphdef.recipes import recipe_of
+from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
-from graphcore.state import nested_from_flat
-from graphcore.walk import Visit, walk
+from graphcore.state.state import nested_from_flat
 
 
 def walked(roots):

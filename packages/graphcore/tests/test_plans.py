@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphcore as gc
-from graphcore.plans import plan_of
+from graphcore.cache.plans import plan_of
+from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
-from graphcore.walk import Visit, walk
 
 
 def fresh(root):

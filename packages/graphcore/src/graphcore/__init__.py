@@ -15,23 +15,9 @@ from graphcore.context import (
     split_context,
     update_context,
 )
-from graphcore.display import display, to_dot, to_mermaid
+from graphcore.display.display import display, to_dot, to_mermaid
 from graphcore.editing import pop, update
 from graphcore.errors import TraceContextError
-from graphcore.filters import (
-    All,
-    Any,
-    Everything,
-    Filter,
-    Not,
-    Nothing,
-    OfType,
-    PathContains,
-    PathIn,
-    WithTag,
-    filters_to_predicates,
-    to_predicate,
-)
 from graphcore.functional import (
     GraphState,
     PureState,
@@ -45,7 +31,7 @@ from graphcore.functional import (
     unflatten,
     variables,
 )
-from graphcore.graphdef import (
+from graphcore.graphdef.definition import (
     GraphDef,
     LeafAttribute,
     NodeDef,
@@ -56,10 +42,8 @@ from graphcore.graphdef import (
     VariableDef,
 )
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.objects import Dict, List, Object
-from graphcore.prefixes import PrefixMapping, broadcast_prefix
-from graphcore.refmap import RefMap, compose_mapping, compose_mapping_reversed
-from graphcore.registry import (
+from graphcore.nodes.objects import Dict, List, Object
+from graphcore.nodes.registry import (
     GraphNodeImpl,
     PytreeNodeImpl,
     get_node_impl,
@@ -71,9 +55,25 @@ from graphcore.registry import (
     register_graph_node_type,
     register_pytree_node_type,
 )
-from graphcore.state import FlatState, State, create_path_filters
-from graphcore.state_pytree import register_states
-from graphcore.traversal import iter_graph
+from graphcore.nodes.traversal import iter_graph
+from graphcore.prefixes import PrefixMapping, broadcast_prefix
+from graphcore.refmap import RefMap, compose_mapping, compose_mapping_reversed
+from graphcore.state.filters import (
+    All,
+    Any,
+    Everything,
+    Filter,
+    Not,
+    Nothing,
+    OfType,
+    PathContains,
+    PathIn,
+    WithTag,
+    filters_to_predicates,
+    to_predicate,
+)
+from graphcore.state.pytree import register_states
+from graphcore.state.state import FlatState, State, create_path_filters
 from graphcore.trees import (
     NodeStates,
     broadcast_state,
@@ -82,15 +82,15 @@ from graphcore.trees import (
     get_broadcast_state,
     to_tree,
 )
-from graphcore.variable_impl import is_variable, register_variable_type
-from graphcore.variable_metadata import VariableMetadata, with_metadata
-from graphcore.variable_names import (
+from graphcore.variables.impl import is_variable, register_variable_type
+from graphcore.variables.metadata import VariableMetadata, with_metadata
+from graphcore.variables.names import (
     register_variable_name_type_pair,
     variable_name_from_type,
     variable_type_from_name,
 )
-from graphcore.variable_state import VariableState
-from graphcore.variables import (
+from graphcore.variables.state import VariableState
+from graphcore.variables.variable import (
     BatchStat,
     Cache,
     Intermediate,

@@ -25,10 +25,10 @@ from graphcore.boundary.settings import (
     settings_of_leaves,
 )
 from graphcore.errors import path_text
-from graphcore.filters import looks_at_no_value
-from graphcore.graphdef import definition_paths
+from graphcore.graphdef.definition import definition_paths
 from graphcore.named_axes import psum_cotangents
-from graphcore.variable_impl import is_variable_type, variable_impl
+from graphcore.state.filters import looks_at_no_value
+from graphcore.variables.impl import is_variable_type, variable_impl
 
 __all__ = [
     "OUTSIDE",

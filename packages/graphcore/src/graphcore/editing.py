@@ -6,12 +6,21 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from graphcore.build import set_values
+from graphcore.cache.plans import Plan, check_traces, kept_plan, plan_of
 from graphcore.errors import path_text
-from graphcore.filters import Filter, filters_to_predicates
-from graphcore.graphdef import VariableDef
+from graphcore.graphdef.build import set_values
+from graphcore.graphdef.definition import VariableDef
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.leaves import (
+from graphcore.nodes.objects import Dict
+from graphcore.nodes.owned import OwnedNode
+from graphcore.nodes.registry import (
+    GraphNodeImpl,
+    find_node_impl,
+    get_node_impl,
+)
+from graphcore.nodes.traversal import edges
+from graphcore.state.filters import Filter, filters_to_predicates
+from graphcore.state.leaves import (
     leaf_instead_of_nested,
     leaf_of,
     merged,
@@ -19,20 +28,11 @@ from graphcore.leaves import (
     raw,
     unmade,
 )
-from graphcore.objects import Dict
-from graphcore.owned import OwnedNode
-from graphcore.plans import Plan, check_traces, kept_plan, plan_of
-from graphcore.registry import (
-    GraphNodeImpl,
-    find_node_impl,
-    get_node_impl,
-)
-from graphcore.state import State, key_order
+from graphcore.state.state import State, key_order
 from graphcore.trails import Path
-from graphcore.traversal import edges
 from graphcore.undo import restorer, undoing
-from graphcore.variable_impl import find_variable_impl, is_variable, variable_impl
-from graphcore.variable_state import VariableState, shown_to_filters
+from graphcore.variables.impl import find_variable_impl, is_variable, variable_impl
+from graphcore.variables.state import VariableState, shown_to_filters
 
 __all__ = ["pop", "update"]
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
-from graphcore.build import Builder
-from graphcore.filters import Filter, filters_to_predicates
-from graphcore.graphdef import GraphDef, NodeDef, set_proxy_maker
-from graphcore.leaves import UnmadeState, leaves_for, merged, values_for
-from graphcore.plans import plan_of
-from graphcore.recipes import recipe_of
-from graphcore.refmap import RefMap
-from graphcore.registry import (
+from graphcore.cache.plans import plan_of
+from graphcore.graphdef.build import Builder
+from graphcore.graphdef.definition import GraphDef, NodeDef, set_proxy_maker
+from graphcore.graphdef.recipes import recipe_of
+from graphcore.graphdef.walk import Visit, walk
+from graphcore.nodes.registry import (
     find_node_impl,
     get_node_impl,
 )
-from graphcore.state import State, nested_from_flat
+from graphcore.refmap import RefMap
+from graphcore.state.filters import Filter, filters_to_predicates
+from graphcore.state.leaves import UnmadeState, leaves_for, merged, values_for
+from graphcore.state.state import State, nested_from_flat
 from graphcore.trails import Path
-from graphcore.variable_state import VariableState, shown_to_filters
-from graphcore.walk import Visit, walk
+from graphcore.variables.state import VariableState, shown_to_filters
 
 __all__ = [
     "CallProxy",

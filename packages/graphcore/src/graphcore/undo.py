@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from graphcore.owned import OwnedNode
-from graphcore.registry import GraphNodeImpl
+from graphcore.nodes.owned import OwnedNode
+from graphcore.nodes.registry import GraphNodeImpl
 
 __all__ = ["restorer", "undoing"]
 

@@ -27,7 +27,7 @@ from graphcore.boundary.settings import (
     check_mappings,
 )
 from graphcore.errors import path_text
-from graphcore.joint import Joint
+from graphcore.graphdef.joint import Joint
 from graphcore.trails import Path
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from graphcore._jax import current_trace
 from graphcore.boundary.places import is_object
-from graphcore.owned import OwnedNode
-from graphcore.variable_impl import find_variable_impl
+from graphcore.nodes.owned import OwnedNode
+from graphcore.variables.impl import find_variable_impl
 
 
 class Callee:

@@ -15,14 +15,14 @@ from typing import Any
 import jax
 
 from graphcore.boundary.places import Places
-from graphcore.build import Builder, set_values
-from graphcore.graphdef import GraphDef
-from graphcore.joint import Joint
-from graphcore.plans import Plan
+from graphcore.cache.plans import Plan
+from graphcore.graphdef.build import Builder, set_values
+from graphcore.graphdef.definition import GraphDef
+from graphcore.graphdef.joint import Joint
+from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
 from graphcore.trails import Path
-from graphcore.variable_impl import VariableImpl
-from graphcore.walk import Visit, walk
+from graphcore.variables.impl import VariableImpl
 
 
 @dataclass(frozen=True)

@@ -42,13 +42,13 @@ from graphcore.boundary.settings import (
     setting_of,
     settings_of_leaves,
 )
-from graphcore.build import set_values
+from graphcore.cache.plans import Plan
 from graphcore.content import static_key
-from graphcore.joint import Joint, joint_of
-from graphcore.plans import Plan
+from graphcore.graphdef.build import set_values
+from graphcore.graphdef.joint import Joint, joint_of
 from graphcore.prefixes import AliasCheck
 from graphcore.trails import Path
-from graphcore.variables import set_raw_value
+from graphcore.variables.variable import set_raw_value
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 NO_KWARGS: dict[str, Any] = {}  # goes to JAX as it is, and is never written

@@ -16,14 +16,14 @@ from graphcore.boundary.settings import (
     setting_of,
     settings_of_leaves,
 )
-from graphcore.graphdef import GraphDef, NodeDef, VariableDef
-from graphcore.joint import Joint, joint_of
-from graphcore.owned import OwnedNode
-from graphcore.plans import different_trace
+from graphcore.cache.plans import different_trace
+from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef
+from graphcore.graphdef.joint import Joint, joint_of
+from graphcore.graphdef.walk import Visit, walk
+from graphcore.nodes.owned import OwnedNode
 from graphcore.prefixes import AliasCheck
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
-from graphcore.walk import Visit, walk
 
 
 class Inside:

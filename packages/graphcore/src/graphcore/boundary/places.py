@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
-from graphcore.registry import (
+from graphcore.nodes.registry import (
     GraphNodeImpl,
     get_node_impl_for_type,
     is_graph_node,
@@ -25,7 +25,7 @@ from graphcore.registry import (
     registrations,
 )
 from graphcore.trails import Path
-from graphcore.variable_impl import is_variable, is_variable_type
+from graphcore.variables.impl import is_variable, is_variable_type
 
 Place: TypeAlias = int | str
 """The position of an argument, or its name."""

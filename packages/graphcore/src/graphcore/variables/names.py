@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from graphcore.variable_impl import registered_variable_types, variable_impl
-from graphcore.variables import (
+from graphcore.variables.impl import registered_variable_types, variable_impl
+from graphcore.variables.variable import (
     BatchStat,
     Cache,
     Intermediate,

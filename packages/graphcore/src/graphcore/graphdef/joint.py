@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from graphcore.graphdef import GraphDef, VariableDef, interned
-from graphcore.layouts import layout_of
-from graphcore.owned import OwnedNode, get_planned
-from graphcore.patterns import Pattern, pattern_of
-from graphcore.plans import Plan, kept_plan, plan_of, renewed_plan
-from graphcore.recipes import recipe_of
+from graphcore.cache.patterns import Pattern, pattern_of
+from graphcore.cache.plans import Plan, kept_plan, plan_of, renewed_plan
+from graphcore.graphdef.definition import GraphDef, VariableDef, interned
+from graphcore.graphdef.layouts import layout_of
+from graphcore.graphdef.recipes import recipe_of
+from graphcore.graphdef.walk import Visit, walk
+from graphcore.nodes.owned import OwnedNode, get_planned
 from graphcore.refmap import RefMap
 from graphcore.trails import Path
-from graphcore.variable_impl import VariableImpl
-from graphcore.walk import Visit, walk
+from graphcore.variables.impl import VariableImpl
 
 __all__ = ["Joint", "joint_of"]
 

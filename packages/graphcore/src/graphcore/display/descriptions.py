@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from graphcore.graphdef import (
+from graphcore.display.printing import (
+    Parts,
+    leaf_text,
+    mapping_parts,
+    one_line,
+    parts,
+    treescope_repr,
+)
+from graphcore.graphdef.definition import (
     LeafAttribute,
     NodeDef,
     NodeRef,
@@ -19,22 +27,14 @@ from graphcore.graphdef import (
     VariableDef,
 )
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.objects import Dict, List
-from graphcore.printing import (
-    Parts,
-    leaf_text,
-    mapping_parts,
-    one_line,
-    parts,
-    treescope_repr,
-)
+from graphcore.nodes.objects import Dict, List
+from graphcore.nodes.registry import GraphNodeImpl, find_node_impl, get_node_impl
 from graphcore.refmap import RefMap
-from graphcore.registry import GraphNodeImpl, find_node_impl, get_node_impl
-from graphcore.state import FlatState, State
+from graphcore.state.state import FlatState, State
 from graphcore.trees import NodeStates
-from graphcore.variable_impl import find_variable_impl
-from graphcore.variable_metadata import VariableMetadata
-from graphcore.variable_state import VariableState
+from graphcore.variables.impl import find_variable_impl
+from graphcore.variables.metadata import VariableMetadata
+from graphcore.variables.state import VariableState
 
 __all__: list[str] = []
 

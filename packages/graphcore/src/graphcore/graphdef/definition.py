@@ -19,9 +19,9 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import jax
 
 from graphcore.content import snapshot, static_key
+from graphcore.display.printing import text
 from graphcore.errors import path_text
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.printing import text
 from graphcore.trails import Trail, path_of
 
 __all__ = [

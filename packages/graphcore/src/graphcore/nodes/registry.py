@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import jax
 
 from graphcore.errors import path_text
-from graphcore.variable_impl import find_variable_impl
+from graphcore.variables.impl import find_variable_impl
 
 __all__ = [
     "GraphNodeImpl",

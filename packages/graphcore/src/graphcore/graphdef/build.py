@@ -12,22 +12,22 @@ from functools import partial
 from typing import Any
 
 from graphcore._jax import current_trace
+from graphcore.cache.plans import different_trace
 from graphcore.content import static_key
 from graphcore.errors import path_text
-from graphcore.graphdef import GraphDef, NodeRef, VariableDef
+from graphcore.graphdef.definition import GraphDef, NodeRef, VariableDef
+from graphcore.graphdef.layouts import Layout, Node, layout_of
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.layouts import Layout, Node, layout_of
-from graphcore.owned import OwnedNode
-from graphcore.plans import different_trace
-from graphcore.registry import (
+from graphcore.nodes.owned import OwnedNode
+from graphcore.nodes.registry import (
     GraphNodeImpl,
     PytreeNodeImpl,
     find_node_impl,
     get_node_impl_for_type,
 )
 from graphcore.undo import restorer, undoing
-from graphcore.variable_impl import is_variable, variable_impl
-from graphcore.variables import OWN, Variable, new_variable, set_raw_value
+from graphcore.variables.impl import is_variable, variable_impl
+from graphcore.variables.variable import OWN, Variable, new_variable, set_raw_value
 
 __all__ = ["Builder", "set_values"]
 

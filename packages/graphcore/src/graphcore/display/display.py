@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import graphcore.descriptions  # noqa: F401  (tells what is inside our objects)
-from graphcore.printing import leaf_text, one_line, parts, text, treescope_repr
-from graphcore.registry import find_node_impl, is_graph_node
-from graphcore.variable_impl import find_variable_impl, is_variable
+import graphcore.display.descriptions  # noqa: F401  (tells what is inside our objects)
+from graphcore.display.printing import leaf_text, one_line, parts, text, treescope_repr
+from graphcore.nodes.registry import find_node_impl, is_graph_node
+from graphcore.variables.impl import find_variable_impl, is_variable
 
 __all__ = ["display", "to_dot", "to_mermaid"]
 

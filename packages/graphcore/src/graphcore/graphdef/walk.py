@@ -16,7 +16,7 @@ import numpy as np
 
 from graphcore.content import is_immutable, snapshot
 from graphcore.errors import path_text
-from graphcore.graphdef import (
+from graphcore.graphdef.definition import (
     Attribute,
     GraphDef,
     LeafAttribute,
@@ -27,17 +27,17 @@ from graphcore.graphdef import (
     VariableDef,
 )
 from graphcore.hashable_mapping import as_kept
-from graphcore.owned import OwnedNode
-from graphcore.refmap import RefMap, forget_after
-from graphcore.registry import (
+from graphcore.nodes.owned import OwnedNode
+from graphcore.nodes.registry import (
     GraphNodeImpl,
     NodeImpl,
     UnsortableKeys,
     find_node_impl,
 )
+from graphcore.refmap import RefMap, forget_after
 from graphcore.trails import Path, Trail, path_of
-from graphcore.variable_impl import VariableImpl, find_variable_impl
-from graphcore.variable_state import VariableState
+from graphcore.variables.impl import VariableImpl, find_variable_impl
+from graphcore.variables.state import VariableState
 
 __all__ = ["Leaf", "Visit", "walk"]
 

@@ -10,11 +10,11 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import jax
 
 from graphcore.content import values_equal
-from graphcore.graphdef import Kind
+from graphcore.display.printing import text, treescope_repr
+from graphcore.graphdef.definition import Kind
 from graphcore.hashable_mapping import as_kept
-from graphcore.printing import text, treescope_repr
-from graphcore.variable_impl import VariableImpl, variable_impl
-from graphcore.variable_metadata import as_stored
+from graphcore.variables.impl import VariableImpl, variable_impl
+from graphcore.variables.metadata import as_stored
 
 __all__ = ["VariableState"]
 

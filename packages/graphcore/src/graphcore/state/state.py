@@ -18,10 +18,10 @@ from collections.abc import (
 from typing import Any, Generic, Self, TypeAlias, TypeVar, overload
 
 from graphcore.content import values_equal
+from graphcore.display.printing import text, treescope_repr
 from graphcore.errors import path_text
-from graphcore.filters import Filter, PathIn, filters_to_predicates
-from graphcore.printing import text, treescope_repr
-from graphcore.variable_state import VariableState
+from graphcore.state.filters import Filter, PathIn, filters_to_predicates
+from graphcore.variables.state import VariableState
 
 __all__ = [
     "FlatState",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from graphcore.content import is_immutable
 from graphcore.hashable_mapping import HashableMapping, as_hashable
-from graphcore.variable_impl import VariableImpl
+from graphcore.variables.impl import VariableImpl
 
 __all__ = ["NOTHING_FOREIGN", "ForeignVariables"]
 
@@ -64,7 +64,7 @@ class ForeignVariables:
 
     Example:
         >>> import graphcore as gc
-        >>> from graphcore.variable_impl import variable_impl
+        >>> from graphcore.variables.impl import variable_impl
         >>> variable, impl = gc.Param(1, unit='m'), variable_impl(gc.Param)
         >>> watched = ForeignVariables([(impl, variable, impl.metadata(variable))])
         >>> watched.hold()

@@ -14,7 +14,7 @@ from itertools import repeat
 from typing import Any, ClassVar, NamedTuple, Self
 
 from graphcore._jax import TraceState, current_trace
-from graphcore.comparing import comparing
+from graphcore.cache.comparing import comparing
 from graphcore.errors import TraceContextError
 
 __all__ = ["OwnedNode"]

@@ -17,14 +17,14 @@ import numpy as np
 
 from graphcore.content import is_immutable, static_key
 from graphcore.getters import getter
-from graphcore.graphdef import GraphDef, NodeDef
+from graphcore.graphdef.definition import GraphDef, NodeDef
+from graphcore.graphdef.layouts import layout_of
+from graphcore.graphdef.walk import Visit
 from graphcore.hashable_mapping import as_kept
 from graphcore.identity import identity
-from graphcore.layouts import layout_of
-from graphcore.owned import OwnedNode, attributes_of
-from graphcore.registry import find_node_impl, get_node_impl_for_type
-from graphcore.variable_impl import find_variable_impl
-from graphcore.walk import Visit
+from graphcore.nodes.owned import OwnedNode, attributes_of
+from graphcore.nodes.registry import find_node_impl, get_node_impl_for_type
+from graphcore.variables.impl import find_variable_impl
 
 __all__ = ["Pattern", "known_patterns", "learn", "pattern_of"]
 

@@ -22,8 +22,9 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import jax
 
 from graphcore._jax import OUTSIDE, TraceState, current_trace
-from graphcore.comparing import comparing
+from graphcore.cache.comparing import comparing
 from graphcore.content import values_equal
+from graphcore.display.printing import text, treescope_repr
 from graphcore.errors import TraceContextError
 from graphcore.hashable_mapping import (
     EMPTY,
@@ -31,11 +32,10 @@ from graphcore.hashable_mapping import (
     as_hashable,
     as_kept,
 )
-from graphcore.operators import ValueOperators
-from graphcore.printing import text, treescope_repr
-from graphcore.variable_impl import VariableImpl, add_variable_impl
-from graphcore.variable_metadata import HOOKS, VariableMetadata, as_stored
-from graphcore.variable_state import VariableState
+from graphcore.variables.impl import VariableImpl, add_variable_impl
+from graphcore.variables.metadata import HOOKS, VariableMetadata, as_stored
+from graphcore.variables.operators import ValueOperators
+from graphcore.variables.state import VariableState
 
 __all__ = [
     "HOOKS",

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from graphcore.state import (
+from graphcore.state.state import (
     MAX_DEPTH,
     FlatState,
     Path,

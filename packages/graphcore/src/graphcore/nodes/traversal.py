@@ -7,13 +7,13 @@ from typing import Any, TypeAlias
 
 from graphcore.errors import path_text
 from graphcore.identity import identity
-from graphcore.registry import (
+from graphcore.nodes.registry import (
     GraphNodeImpl,
     NodeImpl,
     find_node_impl,
     get_node_impl,
 )
-from graphcore.variable_impl import find_variable_impl, is_variable
+from graphcore.variables.impl import find_variable_impl, is_variable
 
 __all__ = ["edges", "iter_graph"]
 

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from graphcore.owned import OwnedNode
+from graphcore.nodes.owned import OwnedNode
 
 __all__ = ["deepcopy_node", "reduce_node"]
 

@@ -27,26 +27,26 @@ from operator import is_
 from typing import Any
 
 from graphcore._jax import OUTSIDE, TraceState, current_trace
-from graphcore.compaction import copies_side_by_side
-from graphcore.comparing import comparing
+from graphcore.cache.compaction import copies_side_by_side
+from graphcore.cache.comparing import comparing
+from graphcore.cache.foreign_variables import NOTHING_FOREIGN, ForeignVariables
+from graphcore.cache.patterns import known_patterns, learn
 from graphcore.content import static_key
 from graphcore.errors import TraceContextError, path_text
-from graphcore.foreign_variables import NOTHING_FOREIGN, ForeignVariables
-from graphcore.graphdef import GraphDef, NodeDef, VariableDef, interned
-from graphcore.layouts import Layout, layout_of
-from graphcore.owned import OwnedNode, get_planned
-from graphcore.patterns import known_patterns, learn
+from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, interned
+from graphcore.graphdef.layouts import Layout, layout_of
+from graphcore.graphdef.walk import Visit, walk
+from graphcore.nodes.owned import OwnedNode, get_planned
+from graphcore.nodes.registry import find_node_impl
 from graphcore.refmap import RefMap
-from graphcore.registry import find_node_impl
 from graphcore.trails import Path, path_of
-from graphcore.variable_impl import VariableImpl, find_variable_impl
-from graphcore.variables import (
+from graphcore.variables.impl import VariableImpl, find_variable_impl
+from graphcore.variables.variable import (
     OWN,
     Variable,
     metadata_epoch,
     set_variable_plan,
 )
-from graphcore.walk import Visit, walk
 
 __all__ = ["Plan", "check_traces", "plan_of"]
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from graphcore.errors import path_text
-from graphcore.filters import Predicate, looks_at_no_value
-from graphcore.graphdef import (
+from graphcore.graphdef.definition import (
     GraphDef,
     LeafAttribute,
     NodeDef,
@@ -15,12 +14,13 @@ from graphcore.graphdef import (
     StaticAttribute,
     VariableDef,
 )
+from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.layouts import Layout, layout_of
-from graphcore.state import State, nested_from_flat
+from graphcore.state.filters import Predicate, looks_at_no_value
+from graphcore.state.state import State, nested_from_flat
 from graphcore.trails import Path
-from graphcore.variable_impl import is_variable
-from graphcore.variable_state import VariableState
+from graphcore.variables.impl import is_variable
+from graphcore.variables.state import VariableState
 
 __all__ = [
     "Leaves",

@@ -18,11 +18,17 @@ from operator import getitem, itemgetter, setitem
 from typing import Any, NamedTuple
 
 from graphcore.getters import getter, run
-from graphcore.graphdef import GraphDef, NodeDef, NodeRef, StaticAttribute, VariableDef
-from graphcore.owned import OwnedNode
+from graphcore.graphdef.definition import (
+    GraphDef,
+    NodeDef,
+    NodeRef,
+    StaticAttribute,
+    VariableDef,
+)
+from graphcore.nodes.owned import OwnedNode
 from graphcore.trails import Path, Trail, path_of
-from graphcore.variable_impl import VariableImpl, variable_impl
-from graphcore.variables import OWN
+from graphcore.variables.impl import VariableImpl, variable_impl
+from graphcore.variables.variable import OWN
 
 __all__ = ["Layout", "Node", "layout_of"]
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from graphcore._jax import current_trace
 from graphcore.getters import getter, run
-from graphcore.graphdef import GraphDef
+from graphcore.graphdef.definition import GraphDef
+from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.layouts import Layout, layout_of
-from graphcore.owned import attributes_of, make_owned
-from graphcore.registry import get_node_impl_for_type
-from graphcore.variables import facts_of, set_facts, set_raw_value
+from graphcore.nodes.owned import attributes_of, make_owned
+from graphcore.nodes.registry import get_node_impl_for_type
+from graphcore.variables.variable import facts_of, set_facts, set_raw_value
 
 __all__ = ["Recipe", "recipe_of"]
 
