@@ -161,7 +161,7 @@ def variables(lib, model):
 def trained(lib, make, images, labels):
     """Losses of two steps, the outputs in evaluation, and all variables."""
     model = make(lib)(lib.Rngs(0, dropout=1))
-    optimizer = lib.Optimizer(model, optax.adam(1e-2), wrt=lib.Param)
+    optimizer = lib.Optimizer(model, optax.sgd(0.1, momentum=0.9), wrt=lib.Param)
 
     @lib.jit
     def step(model, optimizer, images, labels):
@@ -191,10 +191,9 @@ def test_training(make):
     np.testing.assert_allclose(losses, other_losses, rtol=1e-5)
     np.testing.assert_allclose(out, other_out, rtol=1e-3, atol=1e-4)
     assert values.keys() == other_values.keys()
-    # Adam divides by the root of a square: of a small gradient, noise remains.
     for path, value in values.items():
         np.testing.assert_allclose(
-            value, other_values[path], rtol=1e-3, atol=1e-3, err_msg=str(path)
+            value, other_values[path], rtol=1e-3, atol=1e-4, err_msg=str(path)
         )
 
 
