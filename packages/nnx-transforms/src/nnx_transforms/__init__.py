@@ -4,20 +4,13 @@ Functions take and mutate live objects, and the caller sees the mutation. The na
 `graphcore` are exported here as well, so that one import is enough.
 """
 
-from jax.nn import initializers as initializers
+from typing import TYPE_CHECKING
 
 import graphcore as _graphcore
 from graphcore import *  # noqa: F403
+from nnx_transforms import layers as layers
 from nnx_transforms.arguments import resolve_kwargs
-from nnx_transforms.layers import (
-    BatchNorm,
-    Conv,
-    Dropout,
-    Embed,
-    LayerNorm,
-    Linear,
-    Sequential,
-)
+from nnx_transforms.lazy import lazily
 from nnx_transforms.legacy.constructors import Grad, Jit, Pmap, Remat, Scan, Vmap
 from nnx_transforms.metadata_axes import PARTITION_NAME
 from nnx_transforms.module import Module
@@ -72,14 +65,7 @@ __all__ = [
     "fork",
     "ForkStates",
     # Layers and training
-    "Linear",
-    "Conv",
-    "Embed",
-    "BatchNorm",
-    "LayerNorm",
-    "Dropout",
-    "Sequential",
-    "initializers",
+    *layers.__all__,
     "Optimizer",
     "OptState",
     # Prefixes and metadata
@@ -136,3 +122,10 @@ __all__ = [
     "merge_inputs",
     "resolve_kwargs",
 ]
+
+# What is imported when it is first used.
+if TYPE_CHECKING:
+    from nnx_transforms.layers import *  # noqa: F403
+else:
+    _LAZY = {layers.__name__: " ".join(layers.__all__)}
+    __getattr__, __dir__ = lazily(__name__, _LAZY)
