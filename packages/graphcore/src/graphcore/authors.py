@@ -25,9 +25,10 @@ from graphcore.boundary.settings import (
     settings_of_leaves,
 )
 from graphcore.errors import path_text
-from graphcore.filters import looks_at_no_value
+from graphcore.filters import Predicate, looks_at_no_value
 from graphcore.graphdef import definition_paths
 from graphcore.named_axes import psum_cotangents
+from graphcore.traversal import edges
 from graphcore.variable_impl import is_variable_type, variable_impl
 
 __all__ = [
@@ -41,12 +42,14 @@ __all__ = [
     "Inside",
     "Left",
     "Places",
+    "Predicate",
     "Structure",
     "Written",
     "captured_objects",
     "check_mappings",
     "current_trace",
     "definition_paths",
+    "edges",
     "enter",
     "has_objects",
     "is_mapping",

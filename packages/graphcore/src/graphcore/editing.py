@@ -19,6 +19,7 @@ from graphcore.leaves import (
     raw,
     unmade,
 )
+from graphcore.nesting import key_order
 from graphcore.objects import Dict
 from graphcore.owned import OwnedNode
 from graphcore.plans import Plan, check_traces, kept_plan, plan_of
@@ -27,7 +28,7 @@ from graphcore.registry import (
     find_node_impl,
     get_node_impl,
 )
-from graphcore.state import State, key_order
+from graphcore.state import State
 from graphcore.trails import Path
 from graphcore.traversal import edges
 from graphcore.undo import restorer, undoing

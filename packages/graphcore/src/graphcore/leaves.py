@@ -17,7 +17,8 @@ from graphcore.graphdef import (
 )
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.layouts import Layout, layout_of
-from graphcore.state import State, nested_from_flat
+from graphcore.nesting import nested_from_flat
+from graphcore.state import State
 from graphcore.trails import Path
 from graphcore.variable_impl import is_variable
 from graphcore.variable_state import VariableState

@@ -12,10 +12,10 @@ from collections.abc import (
 from typing import Any, TypeVar, overload
 
 from graphcore.copying import deepcopy_node, reduce_node
+from graphcore.nesting import key_order
 from graphcore.owned import OwnedNode, planned_of
 from graphcore.printing import text, treescope_repr
 from graphcore.registry import UnsortableKeys, register_graph_node_type
-from graphcore.state import key_order
 
 __all__ = ["Dict", "List", "Object"]
 

@@ -9,6 +9,7 @@ from jax.nn import initializers as initializers
 import graphcore as _graphcore
 from graphcore import *  # noqa: F403
 from nnx_transforms.arguments import resolve_kwargs
+from nnx_transforms.graph import find_duplicates, iter_children, recursive_map
 from nnx_transforms.layers import (
     BatchNorm,
     Conv,
@@ -25,13 +26,27 @@ from nnx_transforms.optimizer import Optimizer, OptState
 from nnx_transforms.prefixes import Carry, DiffState, StateAxes, StateSharding
 from nnx_transforms.random_splits import (
     ForkStates,
+    backup_keys,
     fork,
+    fork_rngs,
     reseed,
     restore_rngs,
     split_rngs,
+    with_rngs,
 )
 from nnx_transforms.rngs import RngCount, RngKey, Rngs, RngState, RngStream
 from nnx_transforms.shardings import get_named_sharding, get_partition_spec
+from nnx_transforms.statelib import (
+    filter_state,
+    from_flat_state,
+    map_state,
+    merge_state,
+    replace_by_pure_dict,
+    restore_int_paths,
+    split_state,
+    to_flat_state,
+    to_pure_dict,
+)
 from nnx_transforms.transforms.ahead_of_time import Compiled, Lowered, Traced
 from nnx_transforms.transforms.checkify import checkify
 from nnx_transforms.transforms.checkpoint import checkpoint, remat
@@ -69,8 +84,24 @@ __all__ = [
     "split_rngs",
     "restore_rngs",
     "reseed",
+    "fork_rngs",
+    "with_rngs",
+    "backup_keys",
     "fork",
     "ForkStates",
+    # Graphs and states
+    "recursive_map",
+    "find_duplicates",
+    "iter_children",
+    "to_flat_state",
+    "from_flat_state",
+    "to_pure_dict",
+    "replace_by_pure_dict",
+    "restore_int_paths",
+    "map_state",
+    "merge_state",
+    "split_state",
+    "filter_state",
     # Layers and training
     "Linear",
     "Conv",
