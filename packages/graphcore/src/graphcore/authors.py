@@ -28,6 +28,7 @@ from graphcore.errors import path_text
 from graphcore.filters import Predicate, looks_at_no_value
 from graphcore.graphdef import definition_paths
 from graphcore.named_axes import psum_cotangents
+from graphcore.state import raw_value_of
 from graphcore.traversal import edges
 from graphcore.variable_impl import is_variable_type, variable_impl
 
@@ -64,6 +65,7 @@ __all__ = [
     "plain_settings",
     "prefix_leaves",
     "psum_cotangents",
+    "raw_value_of",
     "setting_of",
     "settings_of_leaves",
     "take_objects",
