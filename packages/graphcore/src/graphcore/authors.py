@@ -31,6 +31,7 @@ from graphcore.named_axes import psum_cotangents
 from graphcore.state import raw_value_of
 from graphcore.traversal import edges
 from graphcore.variable_impl import is_variable_type, variable_impl
+from graphcore.variable_metadata import on_create_with
 
 __all__ = [
     "OUTSIDE",
@@ -61,6 +62,7 @@ __all__ = [
     "looks_at_no_value",
     "map_settings",
     "mark_lifted",
+    "on_create_with",
     "path_text",
     "plain_settings",
     "prefix_leaves",

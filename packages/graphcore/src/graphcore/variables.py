@@ -34,7 +34,12 @@ from graphcore.hashable_mapping import (
 from graphcore.operators import ValueOperators
 from graphcore.printing import text, treescope_repr
 from graphcore.variable_impl import VariableImpl, add_variable_impl
-from graphcore.variable_metadata import HOOKS, VariableMetadata, as_stored
+from graphcore.variable_metadata import (
+    CREATION,
+    HOOKS,
+    VariableMetadata,
+    as_stored,
+)
 from graphcore.variable_state import VariableState
 
 __all__ = [
@@ -242,9 +247,12 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
         return value
 
     def _hooks(self, name: str) -> tuple[Callable[..., Any], ...]:
-        hooks = self._facts.metadata.get(name, ())
+        metadata = self._facts.metadata
+        hooks = metadata.get(name, ())
         if callable(hooks):
             hooks = (hooks,)
+        if name == "on_create_value":
+            hooks = (*hooks, *(CREATION[key] for key in CREATION if key in metadata))
         method = getattr(type(self), name, None)
         return (method, *hooks) if method is not None else tuple(hooks)
 

@@ -23,6 +23,7 @@ from nnx_transforms.legacy.constructors import Grad, Jit, Pmap, Remat, Scan, Vma
 from nnx_transforms.metadata_axes import PARTITION_NAME
 from nnx_transforms.module import Module
 from nnx_transforms.optimizer import Optimizer, OptState
+from nnx_transforms.placement import use_eager_sharding, using_eager_sharding
 from nnx_transforms.prefixes import Carry, DiffState, StateAxes, StateSharding
 from nnx_transforms.random_splits import (
     ForkStates,
@@ -35,7 +36,12 @@ from nnx_transforms.random_splits import (
     with_rngs,
 )
 from nnx_transforms.rngs import RngCount, RngKey, Rngs, RngState, RngStream
-from nnx_transforms.shardings import get_named_sharding, get_partition_spec
+from nnx_transforms.shardings import (
+    get_named_sharding,
+    get_partition_spec,
+    logical_axis_rules,
+    with_partitioning,
+)
 from nnx_transforms.statelib import (
     filter_state,
     from_flat_state,
@@ -121,6 +127,10 @@ __all__ = [
     "PARTITION_NAME",
     "get_named_sharding",
     "get_partition_spec",
+    "with_partitioning",
+    "logical_axis_rules",
+    "use_eager_sharding",
+    "using_eager_sharding",
     # Compilation
     "jit",
     "Jitted",

@@ -74,7 +74,7 @@ def capture(
                 setattr(inner, CAPTURED, tuple(k(v) for k, v in values.items()))
             with _outputs_sown([type(m) for _, m in modules], method_outputs):
                 result = fn(*args, **kwargs)
-            found = State.from_flat_path(
+            found: State[Any, Any] = State.from_flat_path(
                 ((*path, name), type(variable).state(value))
                 for path, inner in modules
                 for variable in getattr(inner, CAPTURED)

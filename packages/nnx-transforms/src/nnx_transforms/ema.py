@@ -98,7 +98,8 @@ class EMA(Object):
             True
         """
         graphdef, state = split(model)
-        return merge(graphdef, state, variables(self.params), copy=False)
+        twin: A = merge(graphdef, state, variables(self.params), copy=False)
+        return twin
 
 
 def _nested(live: State[Any, Any]) -> Dict:

@@ -18,6 +18,7 @@ from graphcore import (
     to_predicate,
 )
 from graphcore.authors import edges, path_text
+from nnx_transforms.graph_mode import accepts_graph_mode
 
 A = TypeVar("A")
 Path = tuple[Any, ...]
@@ -27,6 +28,7 @@ def __getattr__(name: str) -> Any:
     return getattr(graphcore, name)
 
 
+@accepts_graph_mode("clone")
 def recursive_map(f: Callable[[Path, Any], Any], node: A, /) -> A:
     """Copies a graph, with every node and leaf replaced by what a function says.
 

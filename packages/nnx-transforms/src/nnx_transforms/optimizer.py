@@ -40,6 +40,7 @@ A = TypeVar("A")
 M = TypeVar("M")
 Path = tuple[Any, ...]
 _MISSING: Any = object()
+_PLACEMENT = "out_sharding", "sharding", "sharding_rules", "mesh"
 
 
 class OptState(Variable[A]):
@@ -328,7 +329,10 @@ def _placement(path: Any, leaf: Any, placed: Mapping[Path, Any]) -> dict[str, An
     for start in range(len(keys)):
         metadata, shape = placed.get(keys[start:], ({}, None))
         if shape == _shape(leaf):
-            return {k: metadata[k] for k in ("sharding", "mesh") if k in metadata}
+            kept = {k: metadata[k] for k in _PLACEMENT if k in metadata}
+            if "optimizer_sharding" in metadata:
+                kept["out_sharding"] = metadata["optimizer_sharding"]
+            return kept
     return {}
 
 

@@ -76,7 +76,8 @@ class TrainState:
             >>> int(TrainState.create(graphdef, params=params, tx=optax.sgd(1.0)).step)
             0
         """
-        return cls(
+        make: Any = cls
+        return make(  # type: ignore[no-any-return]
             graphdef=graphdef,
             params=params,
             opt_state=tx.init(params),

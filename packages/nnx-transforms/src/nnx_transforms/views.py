@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from graphcore import Filter, iter_graph, to_predicate
 from nnx_transforms.graph import Path, iter_children, recursive_map
+from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.module import Module
 
 A = TypeVar("A")
@@ -47,6 +48,7 @@ def iter_module_children(node: Any, /) -> Iterator[tuple[Any, Module]]:
     return ((key, x) for key, x in iter_children(node) if isinstance(x, Module))
 
 
+@accepts_graph_mode("clone")
 def with_attributes(
     node: A,
     /,
@@ -92,6 +94,7 @@ def with_attributes(
     return twin
 
 
+@accepts_graph_mode("clone")
 def view(
     node: A, /, *, only: Filter = ..., raise_if_not_found: bool = True, **settings: Any
 ) -> A:
