@@ -11,12 +11,12 @@ from graphcore import GraphDef, State, VariableState, merge, split
 from nnx_transforms.shardings import get_named_sharding, sharding_of
 from nnx_transforms.transforms.eval_shape import eval_shape
 
-A = TypeVar("A")
+_A = TypeVar("_A")
 
 
 def get_abstract_model(
-    init_fn: Callable[[], A], mesh: Any
-) -> tuple[GraphDef[A], State[Any, Any]]:
+    init_fn: Callable[[], _A], mesh: Any
+) -> tuple[GraphDef[_A], State[Any, Any]]:
     """Finds out what a model is like, without making its arrays.
 
     Args:
@@ -41,7 +41,7 @@ def get_abstract_model(
     return graphdef, jax.tree.map(_sharded, state, shardings)
 
 
-def as_abstract(tree: A, /) -> A:
+def as_abstract(tree: _A, /) -> _A:
     """Adds shardings to the values of a model that `eval_shape` made.
 
     Args:
@@ -70,7 +70,7 @@ def as_abstract(tree: A, /) -> A:
         return leaf if sharding is None else leaf.replace(_sharded(value, sharding))
 
     graphdef, state = split(tree)
-    twin: A = merge(graphdef, state.map(add))
+    twin: _A = merge(graphdef, state.map(add))
     return twin
 
 

@@ -12,7 +12,7 @@ from graphcore.authors import path_text, raw_value_of
 from nnx_transforms.atomic_writes import read_raw, write_raw
 from nnx_transforms.statelib import to_flat_state
 
-A = TypeVar("A")
+_A = TypeVar("_A")
 
 
 class EMA(Object):
@@ -80,7 +80,7 @@ class EMA(Object):
             ]
         )
 
-    def apply_to(self, model: A) -> A:
+    def apply_to(self, model: _A) -> _A:
         """Copies a model, with the averages in the place of its variables.
 
         Args:
@@ -98,7 +98,7 @@ class EMA(Object):
             True
         """
         graphdef, state = split(model)
-        twin: A = merge(graphdef, state, variables(self.params), copy=False)
+        twin: _A = merge(graphdef, state, variables(self.params), copy=False)
         return twin
 
 

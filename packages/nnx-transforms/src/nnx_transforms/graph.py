@@ -20,7 +20,7 @@ from graphcore import (
 from graphcore.authors import edges, path_text
 from nnx_transforms.graph_mode import accepts_graph_mode
 
-A = TypeVar("A")
+_A = TypeVar("_A")
 Path = tuple[Any, ...]
 
 
@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
 
 
 @accepts_graph_mode("clone")
-def recursive_map(f: Callable[[Path, Any], Any], node: A, /) -> A:
+def recursive_map(f: Callable[[Path, Any], Any], node: _A, /) -> _A:
     """Copies a graph, with every node and leaf replaced by what a function says.
 
     Args:

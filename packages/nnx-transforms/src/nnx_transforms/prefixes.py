@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import jax
+
 from graphcore import (
     Filter,
     Param,
@@ -18,7 +20,10 @@ from graphcore import (
     State,
     create_path_filters,
     filters_to_predicates,
+    is_graph_node,
+    is_variable,
     to_predicate,
+    variables,
 )
 from graphcore.authors import looks_at_no_value, path_text
 

@@ -19,7 +19,7 @@ from graphcore import (
 from graphcore.authors import path_text, raw_value_of
 from nnx_transforms.graph import Path, find_duplicates, recursive_map
 
-A = TypeVar("A")
+_A = TypeVar("_A")
 
 
 def as_pure(tree: Any) -> Any:
@@ -63,7 +63,7 @@ def set_metadata(node: Any, /, *, only: Filter = ..., **metadata: Any) -> None:
 
 
 def with_vars(
-    node: A,
+    node: _A,
     /,
     *,
     only: Filter = ...,
@@ -71,7 +71,7 @@ def with_vars(
     hijax: bool | None = None,
     ref: bool | None = None,
     mutable: bool | None = None,
-) -> A:
+) -> _A:
     """Copies a graph with copies of selected variables.
 
     Args:

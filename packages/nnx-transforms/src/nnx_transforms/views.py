@@ -11,7 +11,7 @@ from nnx_transforms.graph import Path, iter_children, recursive_map
 from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.module import Module
 
-A = TypeVar("A")
+_A = TypeVar("_A")
 
 
 def iter_modules(node: Any, /) -> Iterator[tuple[Path, Module]]:
@@ -50,13 +50,13 @@ def iter_module_children(node: Any, /) -> Iterator[tuple[Any, Module]]:
 
 @accepts_graph_mode("clone")
 def with_attributes(
-    node: A,
+    node: _A,
     /,
     *,
     only: Filter = ...,
     raise_if_not_found: bool = True,
     **attributes: Any,
-) -> A:
+) -> _A:
     """Copies a model, with attributes of its modules set.
 
     Args:
@@ -96,8 +96,8 @@ def with_attributes(
 
 @accepts_graph_mode("clone")
 def view(
-    node: A, /, *, only: Filter = ..., raise_if_not_found: bool = True, **settings: Any
-) -> A:
+    node: _A, /, *, only: Filter = ..., raise_if_not_found: bool = True, **settings: Any
+) -> _A:
     """Copies a model, with settings changed by the `set_view` methods of its modules.
 
     Args:
