@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from graphcore import Dict, Filter, Object, State, merge, split, variables
+from graphcore import Dict, Filter, Object, State, graphdef, merge, variables
 from graphcore.authors import path_text, raw_value_of
 from nnx_transforms.atomic_writes import read_raw, write_raw
 from nnx_transforms.statelib import to_flat_state
@@ -88,7 +88,7 @@ class EMA(Object):
 
         Returns:
             A model that has the averaged variables themselves, so that it sees later
-            updates, and copies of the others.
+            updates, and shares the other variables with the model.
 
         Example:
             >>> import graphcore as gc, jax.numpy as jnp
@@ -97,8 +97,8 @@ class EMA(Object):
             >>> ema.apply_to(model).w is ema.params['w']
             True
         """
-        graphdef, state = split(model)
-        twin: _A = merge(graphdef, state, variables(self.params), copy=False)
+        averages = variables(self.params)
+        twin: _A = merge(graphdef(model), variables(model), averages, copy=False)
         return twin
 
 

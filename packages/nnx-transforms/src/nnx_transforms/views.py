@@ -170,8 +170,8 @@ def view_info(node: Any, /, *, only: Filter = ...) -> str:
         own = list(signature.parameters.values())[1:]
         text = str(signature.replace(parameters=own)).replace("'", "")
         lines.append(f"{kind.__name__}.set_view{text}")
-        documented = inspect.getdoc(kind.set_view) or ""
-        lines += [f"    {line}".rstrip() for line in documented.splitlines()]
+        documented = (inspect.getdoc(kind.set_view) or "").partition("Example:")[0]
+        lines += [f"    {line}".rstrip() for line in documented.rstrip().splitlines()]
     return "\n".join(lines)
 
 
