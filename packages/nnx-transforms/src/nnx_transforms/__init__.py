@@ -7,6 +7,8 @@ Functions take and mutate live objects, and the caller sees the mutation. The na
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
+from jax.nn.initializers import Initializer
+
 import graphcore as _graphcore
 from graphcore import *  # noqa: F403
 from nnx_transforms import layers as layers
@@ -140,6 +142,9 @@ __all__ = [
     "split_inputs",
     "merge_inputs",
     "resolve_kwargs",
+    # For annotations
+    "A",
+    "Initializer",
 ]
 
 # What is imported when it is first used.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,11 @@ from typing_extensions import dataclass_transform
 from graphcore import GraphDef, State
 from nnx_transforms.optimizer import moved
 
+_M = TypeVar("_M")
+
 
 @dataclass_transform(frozen_default=True)
-class TrainState:
+class TrainState(Generic[_M]):
     """A graph's definition and parameters with the state of their optimization.
 
     It is a frozen dataclass and a pytree, and so are its subclasses, which may add
@@ -38,7 +40,7 @@ class TrainState:
         (2.5, 1, 2)
     """
 
-    graphdef: GraphDef[Any]
+    graphdef: GraphDef[_M]
     params: State[Any, Any]
     opt_state: Any
     step: jax.Array
