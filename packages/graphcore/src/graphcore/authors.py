@@ -27,8 +27,11 @@ from graphcore.boundary.settings import (
 from graphcore.errors import path_text
 from graphcore.graphdef.definition import definition_paths
 from graphcore.named_axes import psum_cotangents
-from graphcore.state.filters import looks_at_no_value
+from graphcore.nodes.traversal import edges
+from graphcore.state.filters import Predicate, looks_at_no_value
+from graphcore.state.state import raw_value_of
 from graphcore.variables.impl import is_variable_type, variable_impl
+from graphcore.variables.metadata import on_create_with
 
 __all__ = [
     "OUTSIDE",
@@ -41,12 +44,14 @@ __all__ = [
     "Inside",
     "Left",
     "Places",
+    "Predicate",
     "Structure",
     "Written",
     "captured_objects",
     "check_mappings",
     "current_trace",
     "definition_paths",
+    "edges",
     "enter",
     "has_objects",
     "is_mapping",
@@ -57,10 +62,12 @@ __all__ = [
     "looks_at_no_value",
     "map_settings",
     "mark_lifted",
+    "on_create_with",
     "path_text",
     "plain_settings",
     "prefix_leaves",
     "psum_cotangents",
+    "raw_value_of",
     "setting_of",
     "settings_of_leaves",
     "take_objects",

@@ -30,9 +30,23 @@ from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.impl import is_variable, variable_impl
 from graphcore.variables.variable import OWN, Variable, new_variable, set_raw_value
 
-__all__ = ["Builder", "set_values"]
+__all__ = ["Builder", "set_values", "shared"]
 
 _MISSING = object()
+
+
+class _Shared:
+    """Stands in a state for a variable that becomes part of the graph itself."""
+
+    __slots__ = ("variable",)
+
+    def __init__(self, variable: Any) -> None:
+        self.variable = variable
+
+
+def shared(leaf: Any) -> Any:
+    """Marks a leaf of a state, if it is a live variable, to be used as it is."""
+    return _Shared(leaf) if is_variable(leaf) else leaf
 
 
 class Builder:
@@ -167,6 +181,15 @@ class Builder:
         if value is _MISSING:
             where = path_text(layout.path(thing))
             raise ValueError(f"There is no value for the variable {where!r}.")
+        if type(value) is _Shared:
+            found = value.variable
+            if type(found) is definition.type:
+                return found
+            where = path_text(layout.path(thing))
+            raise ValueError(
+                f"The state at {where!r} is a {type(found).__name__}, but there is a "
+                f"{definition.type.__name__}: expected the same variable type."
+            )
         if impl is OWN:
             return new_variable(definition.type, value, metadata, self._trace)
         return impl.create(definition.type, value, metadata)

@@ -33,7 +33,7 @@ from graphcore.hashable_mapping import (
     as_kept,
 )
 from graphcore.variables.impl import VariableImpl, add_variable_impl
-from graphcore.variables.metadata import HOOKS, VariableMetadata, as_stored
+from graphcore.variables.metadata import CREATION, HOOKS, VariableMetadata, as_stored
 from graphcore.variables.operators import ValueOperators
 from graphcore.variables.state import VariableState
 
@@ -242,9 +242,12 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
         return value
 
     def _hooks(self, name: str) -> tuple[Callable[..., Any], ...]:
-        hooks = self._facts.metadata.get(name, ())
+        metadata = self._facts.metadata
+        hooks = metadata.get(name, ())
         if callable(hooks):
             hooks = (hooks,)
+        if name == "on_create_value":
+            hooks = (*hooks, *(CREATION[key] for key in CREATION if key in metadata))
         method = getattr(type(self), name, None)
         return (method, *hooks) if method is not None else tuple(hooks)
 
