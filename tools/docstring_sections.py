@@ -3,8 +3,8 @@
 Griffe knows the heading ``Examples`` alone; one example reads better in the singular.
 And it knows the arguments of functions and of decorated dataclasses, but not those that
 a base class makes of annotated fields (NamedTuple, linen_lift's Module): these it lists
-among the attributes. Nor does it know the signature of a function that a decorator makes
-of another one: what is written there is ``(*_, **__)``, and Python is asked.
+among the attributes. Nor does it know the signature of a function that a decorator
+makes of another one: ``(*_, **__)`` is written there, and Python is asked.
 """
 
 import importlib
