@@ -38,9 +38,10 @@ from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.owned import OwnedNode, get_planned
 from graphcore.nodes.registry import find_node_impl
+from graphcore.rebuilt import ByValue, belongs, wrong_trace
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
-from graphcore.variables.impl import VariableImpl, find_variable_impl
+from graphcore.variables.impl import VariableImpl, find_variable_impl, variable_impl
 from graphcore.variables.variable import (
     OWN,
     Variable,
@@ -48,9 +49,11 @@ from graphcore.variables.variable import (
     set_variable_plan,
 )
 
-__all__ = ["Plan", "check_traces", "plan_of"]
+__all__ = ["Plan", "check_traces", "check_writes", "plan_of"]
 
 _numbers = itertools.count()
+NOT_ONE_TRACE = (ByValue, list)
+"""The types of a plan's `trace` with which variables may have to be left alone."""
 # A plan that held so often is likely to be asked again and again, by a step in a loop.
 _OFTEN = 8
 # What `==` is for objects that a plan's comparison tells apart.
@@ -320,10 +323,29 @@ class Plan:
         if type(found) is list:
             # At most one of two can be the running trace.
             for trail, kind, trace in found:
-                if trace != here:
+                if not belongs(trace, here):
                     raise different_trace(path_of(trail), kind)
-        elif not found == here:  # noqa: SIM201  `!=` is `==` with a detour here
+        elif not belongs(found, here):
             raise different_trace((), self._root_type or object)
+
+
+def check_writes(plans: Sequence[Plan], variables: Sequence[Any]) -> None:
+    """Checks that somebody will see what is written to variables.
+
+    Args:
+        plans: Those of the graphs that the variables are part of.
+        variables: The variables that are to be written.
+
+    Raises:
+        TraceContextError: If JAX put one together for the function it is tracing.
+    """
+    for plan in plans:
+        if type(plan.trace) in NOT_ONE_TRACE:
+            for variable in variables:
+                get_trace = variable_impl(type(variable)).get_trace
+                trace = None if get_trace is None else get_trace(variable)
+                if type(trace) is ByValue:
+                    raise wrong_trace(trace, type(variable))
 
 
 def check_traces(plans: Sequence[Plan]) -> None:

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from graphcore._jax import current_trace
-from graphcore.cache.plans import different_trace
 from graphcore.content import static_key
 from graphcore.errors import path_text
 from graphcore.graphdef.definition import GraphDef, NodeRef, VariableDef
@@ -25,6 +24,7 @@ from graphcore.nodes.registry import (
     find_node_impl,
     get_node_impl_for_type,
 )
+from graphcore.rebuilt import ByValue, wrong_trace
 from graphcore.undo import restorer, undoing
 from graphcore.variables.impl import is_variable, variable_impl
 from graphcore.variables.variable import OWN, Variable, new_variable, set_raw_value
@@ -140,7 +140,7 @@ class Builder:
         else:
             return
         if trace is not self._trace and trace != self._trace:
-            raise different_trace(layout.path(thing), kind)
+            raise wrong_trace(trace, kind, layout.path(thing))
 
     def _variable(
         self, definition: VariableDef[Any], layout: Layout, thing: int
@@ -182,7 +182,11 @@ class Builder:
             variable: The variable; it keeps its metadata.
             value: The raw value.
         """
-        metadata = variable_impl(type(variable)).metadata(variable)
+        impl = variable_impl(type(variable))
+        trace = None if impl.get_trace is None else impl.get_trace(variable)
+        if type(trace) is ByValue:
+            raise wrong_trace(trace, type(variable))
+        metadata = impl.metadata(variable)
         self._variable_writes.append((variable, value, metadata))
 
     def commit(self) -> None:

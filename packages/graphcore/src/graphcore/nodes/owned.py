@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from graphcore._jax import TraceState, current_trace
 from graphcore.cache.comparing import comparing
-from graphcore.errors import TraceContextError
+from graphcore.rebuilt import wrong_trace
 
 __all__ = ["OwnedNode"]
 
@@ -104,12 +104,7 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
     def _check_writable(self) -> None:
         here = current_trace()
         if self._trace is not here and self._trace != here:
-            raise TraceContextError(
-                f"Cannot mutate {type(self).__name__} from a different trace level: it "
-                "was made outside the JAX transformation that is running (or inside "
-                "one that has ended). Pass it to the transformed function as an "
-                "argument."
-            )
+            raise wrong_trace(self._trace, type(self))
 
     def _structure_changed(self) -> None:
         """Clears every plan that depends on this node.

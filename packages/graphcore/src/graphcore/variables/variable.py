@@ -25,13 +25,14 @@ from graphcore._jax import OUTSIDE, TraceState, current_trace
 from graphcore.cache.comparing import comparing
 from graphcore.content import values_equal
 from graphcore.display.printing import text, treescope_repr
-from graphcore.errors import TraceContextError
 from graphcore.hashable_mapping import (
     EMPTY,
     HashableMapping,
     as_hashable,
     as_kept,
 )
+from graphcore.probing import probing
+from graphcore.rebuilt import Origin, origin, trace_of_rebuilt, wrong_trace
 from graphcore.variables.impl import VariableImpl, add_variable_impl
 from graphcore.variables.metadata import HOOKS, VariableMetadata, as_stored
 from graphcore.variables.operators import ValueOperators
@@ -174,6 +175,7 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
         equal = cls.__eq__
         if equal is not Variable.__eq__ and not hasattr(equal, "_by_identity_too"):
             cls.__eq__ = _with_identity(equal)  # type: ignore[method-assign]
+        _register(cls)
 
     def __init__(self, value: A | VariableMetadata[A], **metadata: Any) -> None:
         if isinstance(value, VariableMetadata):
@@ -229,12 +231,7 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
         here = current_trace()
         trace = self._facts.trace
         if trace is not here and trace != here:
-            raise TraceContextError(
-                f"Cannot mutate {type(self).__name__} from a different trace level: it "
-                "was made outside the JAX transformation that is running (or inside "
-                "one that has ended). Pass it, or the object that holds it, to the "
-                "transformed function as an argument."
-            )
+            raise wrong_trace(trace, type(self))
 
     def _through_hooks(self, name: str, value: Any) -> Any:
         for hook in self._hooks(name):
@@ -499,6 +496,39 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
 set_raw_value = Variable.__dict__["_raw_value"].__set__
 set_facts = Variable.__dict__["_facts"].__set__
 set_variable_plan = Variable.__dict__["_plan"].__set__
+
+
+def _flatten(variable: Any) -> tuple[tuple[Any], Any]:
+    if probing.active:
+        probing.stop()
+    return (variable._raw_value,), (as_kept(variable._facts.metadata), origin())
+
+
+def _flatten_with_keys(variable: Any) -> tuple[tuple[tuple[Any, Any]], Any]:
+    (value,), static = _flatten(variable)
+    return ((_VALUE, value),), static
+
+
+def _unflatten(
+    kind: type[Any], static: tuple[HashableMapping[str, Any], Origin], children: Any
+) -> Any:
+    metadata, from_where = static
+    (value,) = children
+    return new_variable(kind, value, metadata, trace_of_rebuilt(from_where))
+
+
+def _register(kind: type[Any]) -> None:
+    """Makes a variable type a pytree: the raw value, with the metadata as structure.
+
+    So the value passes the hooks inside of the function that the variable is given to.
+    """
+    jax.tree_util.register_pytree_with_keys(
+        kind, _flatten_with_keys, functools.partial(_unflatten, kind), _flatten
+    )
+
+
+_VALUE = jax.tree_util.GetAttrKey("value")
+_register(Variable)
 
 
 def _refuse_variable(value: Any) -> None:
