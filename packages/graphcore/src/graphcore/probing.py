@@ -14,7 +14,7 @@ import jax
 __all__ = ["probe", "probing"]
 
 
-class ObjectFound(Exception):  # noqa: N818 (not an error)
+class ObjectFound(Exception):
     """There is an object in the pytree that is being probed."""
 
 

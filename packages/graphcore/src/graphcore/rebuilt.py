@@ -89,7 +89,7 @@ def trace_of_rebuilt(origin: Origin) -> Any:
         two traces that are not over, the one that is running is below the other.
     """
     here, there = current_trace(), origin.trace
-    if here == there or here == OUTSIDE or has_ended(there):
+    if here in (there, OUTSIDE) or has_ended(there):
         return here
     return ByValue(here)
 

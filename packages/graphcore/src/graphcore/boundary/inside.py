@@ -25,6 +25,7 @@ from graphcore.prefixes import AliasCheck
 from graphcore.rebuilt import belongs
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
+from graphcore.variables.bare_arrays import BareArray
 
 
 class Inside:
@@ -130,7 +131,7 @@ class Inside:
         detached = tuple(
             visited(x, (-2,), self._setting_of_root_of(index, settings.roots))
             for index, x in enumerate(self._objects)
-            if x not in refs
+            if x not in refs and type(x) is not BareArray
         )
         self._check_traces(visit)
 
@@ -256,7 +257,5 @@ class Inside:
                 raise different_trace(path_of(trail), type(node))
         for leaf in visit.leaves:
             get_trace = leaf.impl.get_trace
-            if get_trace is not None and not belongs(
-                get_trace(leaf.variable), here
-            ):
+            if get_trace is not None and not belongs(get_trace(leaf.variable), here):
                 raise different_trace(leaf.path, type(leaf.variable))

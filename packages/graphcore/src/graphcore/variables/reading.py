@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from graphcore.variables.metadata import OTHER_NAMES
+
 __all__ = ["MISSING", "Reading"]
 
 MISSING: Any = object()
-OTHER_NAMES = {"out_sharding": "sharding", "sharding_names": "sharding"}
-"""Names of metadata under which Flax knows what is called otherwise here."""
 
 
 class Reading:
@@ -63,6 +63,7 @@ class Reading:
         metadata = self._metadata()
         if name is MISSING:
             return dict(metadata)
+        name = OTHER_NAMES.get(name, name)
         if name not in metadata and default is not MISSING:
             return default
         return metadata[name]
@@ -81,15 +82,16 @@ class Reading:
             >>> gc.Variable(1, unit='m').has_metadata('unit')
             True
         """
-        return name in self._metadata()
+        return OTHER_NAMES.get(name, name) in self._metadata()
 
     def __getattr__(self, name: str) -> Any:
         # Reached only when the class has no such attribute, or a slot is empty.
         if name in _SLOTS or (name.startswith("__") and name.endswith("__")):
             raise AttributeError(name)
         metadata = self._metadata()
-        if name in metadata:
-            return metadata[name]
+        known = OTHER_NAMES.get(name, name)
+        if known in metadata:
+            return metadata[known]
         try:
             return getattr(self.value, name)
         except AttributeError:

@@ -115,7 +115,6 @@ def facts_of(metadata: HashableMapping[str, Any], trace: TraceState) -> Facts:
     return known
 
 
-
 def _with_identity(equal: Callable[[Any, object], Any]) -> Any:
     """Makes a subclass's own `__eq__` respect `comparing`."""
 
