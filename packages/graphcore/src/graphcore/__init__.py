@@ -43,6 +43,7 @@ from graphcore.graphdef.definition import (
 )
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.objects import Dict, List, Object
+from graphcore.nodes.pytrees import by_value
 from graphcore.nodes.registry import (
     GraphNodeImpl,
     PytreeNodeImpl,
@@ -138,6 +139,7 @@ __all__ = [  # noqa: RUF022 (grouped)
     "create_path_filters",
     # Nodes
     "Object",
+    "by_value",
     "List",
     "Dict",
     "GraphNodeImpl",
