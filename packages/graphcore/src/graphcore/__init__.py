@@ -6,6 +6,7 @@ functions over pytrees here. `split` takes a graph apart, `merge` puts it togeth
 """
 
 from graphcore.comparison import diff
+from graphcore.content_key import register_immutable_type
 from graphcore.context import (
     MergeContext,
     SplitContext,
@@ -164,6 +165,7 @@ __all__ = [  # noqa: RUF022 (grouped)
     "LeafAttribute",
     "HashableMapping",
     "Static",
+    "register_immutable_type",
     # Graphs to values and back
     "flatten",
     "unflatten",

@@ -33,6 +33,7 @@ from graphcore.cache.foreign_variables import NOTHING_FOREIGN, ForeignVariables
 from graphcore.cache.patterns import known_patterns, learn
 from graphcore.cache.stand_ins import ANY_ARRAY, STAND_INS, items_of, stand_in
 from graphcore.content import static_key
+from graphcore.content_key import content_key
 from graphcore.errors import TraceContextError, path_text
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, interned
 from graphcore.graphdef.layouts import Layout, layout_of
@@ -172,10 +173,11 @@ class Plan:
         # An unhashable static value is refused at a compiled call; until then there is
         # no sure way to see that it changed.
         self.can_be_kept = True
-        for value, kept in visit.mutable_statics:
+        distinct = {id(value): value for value, _ in visit.mutable_statics}
+        for value in distinct.values():
             try:
-                recorded = static_key(kept)
-                self._mutable_statics.append((value, recorded, hash(value)))
+                recorded = content_key(value, keep=True)
+                self._mutable_statics.append((value, recorded, hash(recorded)))
             except TypeError:
                 self.can_be_kept = False
         self._foreign = ForeignVariables(
@@ -298,10 +300,11 @@ class Plan:
 
     def _statics_hold(self) -> bool:
         try:
-            return all(
-                hash(value) == recorded_hash and static_key(value) == recorded
-                for value, recorded, recorded_hash in self._mutable_statics
-            )
+            for value, recorded, recorded_hash in self._mutable_statics:
+                found = content_key(value)
+                if hash(found) != recorded_hash or found != recorded:
+                    return False
+            return True
         except Exception:  # a stranger's `__hash__` or `__eq__`
             return False
 

@@ -91,7 +91,7 @@ class Builder:
             else:
                 trees.append((node, impl))
         end = layout.first_static + len(layout.statics)
-        things[layout.first_static : end] = layout.statics
+        things[layout.first_static : end] = layout.statics_as_made()
         for thing, reference in layout.outside.items():
             things[thing] = self._referred(reference, layout, thing)
 

@@ -33,8 +33,12 @@ from graphcore.refmap import RefMap
 from graphcore.trails import Path
 from graphcore.variables.bare_arrays import is_array
 from graphcore.variables.impl import is_variable
-from graphcore.variables.variable import Variable, facts_of, set_facts
-from graphcore.variables.variable import set_variable_plan
+from graphcore.variables.variable import (
+    Variable,
+    facts_of,
+    set_facts,
+    set_variable_plan,
+)
 
 __all__ = ["by_value", "register_as_pytree"]
 
