@@ -7,6 +7,7 @@ by everything that it holds, at any depth, also after a change in place.
 
 from __future__ import annotations
 
+import struct
 import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
@@ -34,10 +35,12 @@ __all__ = [
 # Built-in types whose content is compared; one that is not here may hide some.
 _KNOWN = (dict, list, tuple, set, frozenset, deque, bytearray, np.ndarray, jax.Array)
 _BASES = {
-    *(object, *_KNOWN, OrderedDict, defaultdict, types.SimpleNamespace),
+    *(object, *_KNOWN, OrderedDict, defaultdict, types.SimpleNamespace, slice),
     *(int, float, complex, str, bytes),
 }
-_HEAP_TYPE = 1 << 9  # what CPython sets in `__flags__` of types that are not built in
+# What CPython sets in `__flags__` of types that are not written in C, as a rule.
+_IMMUTABLE_TYPE, _HEAP_TYPE = 1 << 8, 1 << 9
+_POINTER = struct.calcsize("P")
 
 
 class UnhashableContent(TypeError):
@@ -170,9 +173,14 @@ def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:
 def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
     """What a value holds, with names; all that matters is in it."""
     kind = type(value)
-    hidden = [b for b in kind.__mro__ if not b.__flags__ & _HEAP_TYPE]
     is_array = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
-    if not (is_array or _BASES.issuperset(hidden)):
+    slots = {
+        name: slot
+        for base in reversed(kind.__mro__)
+        for name, slot in vars(base).items()
+        if isinstance(slot, types.MemberDescriptorType)
+    }
+    if not is_array and _hides_something(kind, len(slots)):
         raise UnhashableContent(value)
     if is_array or isinstance(value, np.ndarray):
         yield from _parts_of_array(value)
@@ -190,25 +198,31 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from enumerate(value)
     elif isinstance(value, bytearray):
         yield "bytes", bytes(value)
-    elif hidden[0] is object and not _has_fields(value):
-        raise UnhashableContent(value)
     attributes = dict(getattr(value, "__dict__", {}))
-    for base in kind.__mro__:
-        for name, slot in vars(base).items():
-            if isinstance(slot, types.MemberDescriptorType):
-                try:
-                    attributes[name] = slot.__get__(value)
-                except AttributeError:  # it is empty
-                    continue
+    for name, slot in slots.items():
+        try:
+            attributes[name] = slot.__get__(value)
+        except AttributeError:  # it is empty
+            continue
     yield from sorted(attributes.items())
 
 
-def _has_fields(value: Any) -> bool:
-    return hasattr(value, "__dict__") or any(
-        isinstance(slot, types.MemberDescriptorType)
-        for base in type(value).__mro__
-        for slot in vars(base).values()
+def _hides_something(kind: type[Any], slots: int) -> bool:
+    """Whether instances hold more than attributes and the content of known bases."""
+    written_in_c = [
+        base
+        for base in kind.__mro__
+        if base.__flags__ & _IMMUTABLE_TYPE or not base.__flags__ & _HEAP_TYPE
+    ]
+    if not _BASES.issuperset(written_in_c):
+        return True
+    # A type that is written in C may look like one of Python's; its size tells.
+    own = sum(
+        any(name in vars(base) for base in kind.__mro__)
+        for name in ("__dict__", "__weakref__")
     )
+    size: int = written_in_c[0].__basicsize__
+    return kind.__basicsize__ > size + _POINTER * (slots + own)
 
 
 def _parts_of_array(array: Any) -> Iterator[tuple[Any, Any]]:

@@ -9,6 +9,7 @@ from jax.nn import initializers as initializers
 import graphcore as _graphcore
 from graphcore import *  # noqa: F403
 from nnx_transforms.arguments import resolve_kwargs
+from nnx_transforms.attributes import Pytree, data, dataclass, is_data, static
 from nnx_transforms.layers import (
     BatchNorm,
     Conv,
@@ -61,6 +62,11 @@ __all__ = [
     *_graphcore.__all__,
     # Modules and random streams
     "Module",
+    "Pytree",
+    "data",
+    "static",
+    "is_data",
+    "dataclass",
     "Rngs",
     "RngStream",
     "RngState",

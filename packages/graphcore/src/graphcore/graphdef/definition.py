@@ -225,7 +225,7 @@ class StaticAttribute:
             try:
                 compared = content_key(value, keep=True)
             except UnhashableContent:  # for who asks for the hash
-                compared = static_key(kept[0])
+                compared, kept = static_key(kept[0]), None
         object.__setattr__(self, "compared", compared)
         object.__setattr__(self, "_kept", kept)
 
