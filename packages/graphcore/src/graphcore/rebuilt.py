@@ -56,8 +56,20 @@ def _of_outside() -> Origin:
 
 def origin() -> Origin:
     """The origin of what is flattened now."""
-    here = current_trace()
+    here = _here()
     return _OUTSIDE if here == OUTSIDE else Origin(here)
+
+
+def _here() -> TraceState:
+    """The token of the running trace; None where JAX is between two of them.
+
+    There it takes apart what a function returned (`jax.jvp`), so whoever puts that
+    together is not below.
+    """
+    try:
+        return current_trace()
+    except (AssertionError, AttributeError):
+        return None
 
 
 class ByValue:
@@ -88,8 +100,10 @@ def trace_of_rebuilt(origin: Origin) -> Any:
         The token of the running trace; or `ByValue`, if that is below the origin. Of
         two traces that are not over, the one that is running is below the other.
     """
-    here, there = current_trace(), origin.trace
-    if here in (there, OUTSIDE) or has_ended(there):
+    here, there = _here(), origin.trace
+    if here is None:
+        return OUTSIDE
+    if there is None or here in (there, OUTSIDE) or has_ended(there):
         return here
     return ByValue(here)
 

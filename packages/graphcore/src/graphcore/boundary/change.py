@@ -214,6 +214,8 @@ def publish(
     }
     builder = Builder(leaves, {}, existing)
     if change.definitions is None:
+        if write:
+            check_writes(plans, [existing[i] for i in leaves if i in existing])
         for index, value in leaves.items():
             if index in existing:
                 builder.write_value(existing[index], value[0])

@@ -43,7 +43,7 @@ from graphcore.nodes.registry import find_node_impl
 from graphcore.rebuilt import ByValue, belongs, wrong_trace
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
-from graphcore.variables.bare_arrays import BARE, are_arrays
+from graphcore.variables.bare_arrays import BARE, BareArray, are_arrays
 from graphcore.variables.impl import VariableImpl, find_variable_impl, variable_impl
 from graphcore.variables.variable import (
     OWN,
@@ -374,11 +374,15 @@ def check_writes(plans: Sequence[Plan], variables: Sequence[Any]) -> None:
     """
     for plan in plans:
         if type(plan.trace) in NOT_ONE_TRACE:
+            traces = [t for *_, t in plan.trace] if type(plan.trace) is list else []
             for variable in variables:
                 get_trace = variable_impl(type(variable)).get_trace
                 trace = None if get_trace is None else get_trace(variable)
-                if get_trace is None and len(plans) == 1:
-                    trace = plan.trace
+                if type(variable) is BareArray and any(
+                    variable is place for place in plan.variables
+                ):  # It knows no trace; that of its node is among these.
+                    traces = [t for t in traces or [plan.trace] if type(t) is ByValue]
+                    trace = traces[0] if traces else None
                 if type(trace) is ByValue:
                     raise wrong_trace(trace, type(variable))
 

@@ -24,7 +24,7 @@ from graphcore.nodes.registry import (
     find_node_impl,
     get_node_impl_for_type,
 )
-from graphcore.rebuilt import ByValue, wrong_trace
+from graphcore.rebuilt import wrong_trace
 from graphcore.undo import restorer, undoing
 from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.impl import is_variable, variable_impl
@@ -188,11 +188,7 @@ class Builder:
             variable: The variable; it keeps its metadata.
             value: The raw value.
         """
-        impl = variable_impl(type(variable))
-        trace = None if impl.get_trace is None else impl.get_trace(variable)
-        if type(trace) is ByValue:
-            raise wrong_trace(trace, type(variable))
-        metadata = impl.metadata(variable)
+        metadata = variable_impl(type(variable)).metadata(variable)
         self._variable_writes.append((variable, value, metadata))
 
     def commit(self) -> None:

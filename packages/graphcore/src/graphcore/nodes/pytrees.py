@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Iterator
 from operator import is_
 from typing import Any
 
 import jax
 
-from graphcore.cache.plans import plan_of
-from graphcore.content import is_immutable, snapshot, static_key
+from graphcore.cache.plans import Plan, plan_of
+from graphcore.content import is_immutable
+from graphcore.content_key import UnhashableContent, content_key
 from graphcore.errors import path_text
 from graphcore.graphdef.definition import NodeRef, StaticAttribute, definition_paths
 from graphcore.graphdef.walk import Visit, walk
@@ -47,6 +49,11 @@ class _Entered(threading.local):
     # Whether this thread is flattening an object that was looked at as a whole.
     from_above = False
 
+    def __init__(self) -> None:
+        # The same where JAX asks for key paths, and for all children at once: the
+        # objects below that one which it has not come to.
+        self.pending: dict[int, weakref.ref[Any]] = {}
+
 
 _entered = _Entered()
 _ATOMS = frozenset((bool, int, float, complex, str, bytes, type(...)))
@@ -71,11 +78,11 @@ class _Rest:
         self.where = where
         self._compared: Any = None
         if not all(map(is_immutable, values)):
-            self._compared = tuple([static_key(snapshot(x)) for x in values])
+            self._compared = tuple(map(_content, keys, values))
 
     @property
     def _key(self) -> Any:
-        return self._compared or tuple(map(static_key, self.values))
+        return self._compared or tuple(map(content_key, self.values))
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not _Rest:
@@ -94,6 +101,17 @@ class _Rest:
         return ", ".join(f"{key}={value!r}" for key, value in pairs)
 
 
+def _content(key: Any, value: Any) -> Any:
+    try:
+        return content_key(value, keep=True)
+    except UnhashableContent as error:
+        raise TypeError(
+            f"The static attribute {key!r} can't be part of a pytree's structure, which "
+            f"is compared: {error}. Hold it in a dataclass, list, dict or array, or "
+            "declare that its type never changes: `register_immutable_type`."
+        ) from None
+
+
 def _is_object(x: Any) -> bool:
     return is_variable(x) or is_graph_node(x)
 
@@ -109,8 +127,14 @@ def _is_static(x: Any) -> bool:
 def _flatten(node: Any) -> tuple[Any, _Rest]:
     if probing.active:
         probing.stop()
-    if not _entered.from_above:
-        _refuse_sharing(node)
+    if _entered.from_above:
+        return _taken_apart(node)
+    _refuse_sharing(node)
+    children, rest = _taken_apart(node)
+    return _below(children), rest
+
+
+def _taken_apart(node: Any) -> tuple[list[Any], _Rest]:
     still_open = get_open_children(node)
     children: list[Any] = []
     names: list[Any] = []
@@ -131,8 +155,7 @@ def _flatten(node: Any) -> tuple[Any, _Rest]:
                 value = _with_statics(value)
         names.append(key)
         children.append(value)
-    rest = _Rest(tuple(names), tuple(keys), tuple(values), origin())
-    return (children if _entered.from_above else _below(children)), rest
+    return children, _Rest(tuple(names), tuple(keys), tuple(values), origin())
 
 
 def _below(children: list[Any]) -> Iterator[Any]:
@@ -154,9 +177,15 @@ def _with_statics(container: Any) -> Any:
 
 
 def _flatten_with_keys(node: Any) -> tuple[Any, _Rest]:
-    children, rest = _flatten(node)
+    if probing.active:
+        probing.stop()
+    known = _entered.pending.pop(id(node), None)
+    if known is None or known() is not node:
+        inner = _refuse_sharing(node)._nodes
+        _entered.pending = {id(x): weakref.ref(x) for x in inner}
+    children, rest = _taken_apart(node)
     entries = [_entry(node, key) for key in rest.children]
-    return ((entry, child) for entry, child in zip(entries, children)), rest  # noqa: B905
+    return tuple(zip(entries, children, strict=True)), rest
 
 
 def _entry(node: Any, key: Any) -> Any:
@@ -198,8 +227,8 @@ def _without_statics(container: Any) -> Any:
     )
 
 
-def _refuse_sharing(node: Any) -> None:
-    """Raises if something below a node is reached twice."""
+def _refuse_sharing(node: Any) -> Plan:
+    """Raises if something below a node is reached twice; returns the plan."""
     plan = plan_of(node)
     notes = plan.layout.notes
     if "shared" not in notes:
@@ -214,6 +243,7 @@ def _refuse_sharing(node: Any) -> None:
             "nnx_transforms instead of JAX's), or take the object apart with `split` "
             "and pass the state."
         )
+    return plan
 
 
 def _shared_paths(definition: Any) -> tuple[Path, Path, type[Any]] | None:
