@@ -6,6 +6,7 @@ functions over pytrees here. `split` takes a graph apart, `merge` puts it togeth
 """
 
 from graphcore.comparison import diff
+from graphcore.content_key import register_immutable_type
 from graphcore.context import (
     MergeContext,
     SplitContext,
@@ -43,6 +44,7 @@ from graphcore.graphdef.definition import (
 )
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.objects import Dict, List, Object
+from graphcore.nodes.pytrees import by_value
 from graphcore.nodes.registry import (
     GraphNodeImpl,
     PytreeNodeImpl,
@@ -138,6 +140,7 @@ __all__ = [  # noqa: RUF022 (grouped)
     "create_path_filters",
     # Nodes
     "Object",
+    "by_value",
     "List",
     "Dict",
     "GraphNodeImpl",
@@ -162,6 +165,7 @@ __all__ = [  # noqa: RUF022 (grouped)
     "LeafAttribute",
     "HashableMapping",
     "Static",
+    "register_immutable_type",
     # Graphs to values and back
     "flatten",
     "unflatten",

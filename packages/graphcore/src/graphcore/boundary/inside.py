@@ -22,6 +22,7 @@ from graphcore.graphdef.joint import Joint, joint_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.owned import OwnedNode
 from graphcore.prefixes import AliasCheck
+from graphcore.rebuilt import belongs
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
 from graphcore.variables.bare_arrays import BareArray
@@ -252,9 +253,9 @@ class Inside:
     def _check_traces(visit: Visit) -> None:
         here = current_trace()
         for trail, node in visit.nodes:
-            if isinstance(node, OwnedNode) and node._trace != here:
+            if isinstance(node, OwnedNode) and not belongs(node._trace, here):
                 raise different_trace(path_of(trail), type(node))
         for leaf in visit.leaves:
             get_trace = leaf.impl.get_trace
-            if get_trace is not None and get_trace(leaf.variable) != here:
+            if get_trace is not None and not belongs(get_trace(leaf.variable), here):
                 raise different_trace(leaf.path, type(leaf.variable))

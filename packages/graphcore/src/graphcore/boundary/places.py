@@ -24,6 +24,7 @@ from graphcore.nodes.registry import (
     is_node_type,
     registrations,
 )
+from graphcore.probing import probe
 from graphcore.trails import Path
 from graphcore.variables.impl import is_variable, is_variable_type
 
@@ -82,7 +83,10 @@ def has_objects(tree: Any) -> bool:
     """
     if type(tree) in _arrays:
         return False
-    leaves, structure = jax.tree.flatten(tree)
+    found = probe(tree)
+    if found is None:
+        return True
+    leaves, structure = found
     if any(is_object(x) for x in _one_of_each_type(leaves)):
         return True
     # A type may be a graph node here and a pytree for JAX; it may be registered later.

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from graphcore._jax import current_trace
-from graphcore.cache.plans import different_trace
 from graphcore.content import static_key
 from graphcore.errors import path_text
 from graphcore.graphdef.definition import GraphDef, NodeRef, VariableDef
@@ -25,6 +24,7 @@ from graphcore.nodes.registry import (
     find_node_impl,
     get_node_impl_for_type,
 )
+from graphcore.rebuilt import wrong_trace
 from graphcore.undo import restorer, undoing
 from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.impl import is_variable, variable_impl
@@ -105,7 +105,7 @@ class Builder:
             else:
                 trees.append((node, impl))
         end = layout.first_static + len(layout.statics)
-        things[layout.first_static : end] = layout.statics
+        things[layout.first_static : end] = layout.statics_as_made()
         for thing, reference in layout.outside.items():
             things[thing] = self._referred(reference, layout, thing)
 
@@ -158,7 +158,7 @@ class Builder:
         else:
             return
         if trace is not self._trace and trace != self._trace:
-            raise different_trace(layout.path(thing), kind)
+            raise wrong_trace(trace, kind, layout.path(thing))
 
     def _variable(
         self, definition: VariableDef[Any], layout: Layout, thing: int

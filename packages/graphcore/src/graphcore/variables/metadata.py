@@ -32,8 +32,12 @@ HOOKS = (
 """The metadata names that are called rather than only kept."""
 
 
+OTHER_NAMES = {"out_sharding": "sharding", "sharding_names": "sharding"}
+"""Further names of metadata, with the name under which it is stored."""
+
+
 def as_stored(metadata: Mapping[str, Any]) -> HashableMapping[str, Any]:
-    """Metadata in its stored form: lists of hooks become tuples, which are hashable.
+    """Metadata in its stored form: one name each, and hooks in hashable tuples.
 
     Args:
         metadata: Any mapping from names.
@@ -49,7 +53,9 @@ def as_stored(metadata: Mapping[str, Any]) -> HashableMapping[str, Any]:
         return as_hashable(metadata)
     return HashableMapping(
         {
-            name: tuple(value) if name in HOOKS and isinstance(value, list) else value
+            OTHER_NAMES.get(name, name): tuple(value)
+            if name in HOOKS and isinstance(value, list)
+            else value
             for name, value in metadata.items()
         },
         copy=False,
