@@ -5,6 +5,7 @@ functions over pytrees here. `split` takes a graph apart, `merge` puts it togeth
 `update_context` keeps the identity of its objects across a functional boundary.
 """
 
+from graphcore.boundary.divided import register_filtered_type
 from graphcore.comparison import diff
 from graphcore.context import (
     MergeContext,
@@ -148,6 +149,7 @@ __all__ = [  # noqa: RUF022 (grouped)
     "is_node",
     "is_node_type",
     "is_pytree_node",
+    "register_filtered_type",
     "register_graph_node_type",
     "register_pytree_node_type",
     # Definitions

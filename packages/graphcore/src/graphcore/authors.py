@@ -4,7 +4,14 @@ from graphcore._jax import OUTSIDE, current_trace
 from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee, lifted, mark_lifted
 from graphcore.boundary.captures import captured_objects
-from graphcore.boundary.change import Change, Left, Written
+from graphcore.boundary.change import Change, Left, Written, same_value
+from graphcore.boundary.divided import (
+    Divided,
+    all_divided,
+    divide_filtered,
+    is_divided,
+    map_divided,
+)
 from graphcore.boundary.entry import Bodies, Entry, enter
 from graphcore.boundary.inside import Inside
 from graphcore.boundary.places import (
@@ -37,30 +44,36 @@ __all__ = [
     "Body",
     "Callee",
     "Change",
+    "Divided",
     "Entry",
     "Inside",
     "Left",
     "Places",
     "Structure",
     "Written",
+    "all_divided",
     "captured_objects",
     "check_mappings",
     "current_trace",
     "definition_paths",
+    "divide_filtered",
     "enter",
     "has_objects",
+    "is_divided",
     "is_mapping",
     "is_object",
     "is_variable_type",
     "key_path",
     "lifted",
     "looks_at_no_value",
+    "map_divided",
     "map_settings",
     "mark_lifted",
     "path_text",
     "plain_settings",
     "prefix_leaves",
     "psum_cotangents",
+    "same_value",
     "setting_of",
     "settings_of_leaves",
     "take_objects",
