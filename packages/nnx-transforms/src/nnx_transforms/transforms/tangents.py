@@ -89,6 +89,7 @@ class Layout:
         Returns:
             A `State`; a `VariableState` if the object is a variable.
         """
+        values = [x.bare() if is_divided(x) else x for x in values]
         if self._is_variable:
             return VariableState.of(self.kinds[0], values[0])
         states = VariableState.of_many(self.kinds, values)
