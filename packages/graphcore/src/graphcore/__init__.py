@@ -5,7 +5,9 @@ functions over pytrees here. `split` takes a graph apart, `merge` puts it togeth
 `update_context` keeps the identity of its objects across a functional boundary.
 """
 
+from graphcore.adapters.loading import AdapterError
 from graphcore.comparison import diff
+from graphcore.content import register_immutable_type
 from graphcore.context import (
     MergeContext,
     SplitContext,
@@ -150,6 +152,8 @@ __all__ = [  # noqa: RUF022 (grouped)
     "is_pytree_node",
     "register_graph_node_type",
     "register_pytree_node_type",
+    "register_immutable_type",
+    "AdapterError",
     # Definitions
     "GraphDef",
     "GraphState",

@@ -87,16 +87,21 @@ def has_objects(tree: Any) -> bool:
         return True
     # A type may be a graph node here and a pytree for JAX; it may be registered later.
     key = structure, registrations()
-    known = _structures.get(key)
+    try:
+        known = _structures.get(key)
+    except TypeError:  # A foreign node has something static that is not hashable.
+        return any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object)))
     if known is None:
         known = any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object)))
+        if known:  # and what is static in its objects must not be kept
+            return True
         if len(_structures) >= _MAX_KNOWN:
             _structures.clear()
         _structures[key] = known
     return known
 
 
-# Whether pytrees of a structure hold objects that are no leaves of it.
+# Pytrees of these structures hold no objects but, maybe, among their leaves.
 _structures: dict[Any, bool] = {}
 _MAX_KNOWN = 4096
 

@@ -23,7 +23,15 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from graphcore import State, VariableState
-from graphcore.authors import Entry, is_object, is_variable_type, key_path, path_text
+from graphcore.authors import (
+    Entry,
+    given_state,
+    is_object,
+    is_variable_type,
+    key_path,
+    path_text,
+    taken_state,
+)
 
 Path: TypeAlias = tuple[Any, ...]
 
@@ -77,12 +85,17 @@ class Layout:
             values: One for each variable.
 
         Returns:
-            A `State`; a `VariableState` if the object is a variable.
+            A `State`; a `VariableState` if the object is a variable; what stands for
+            either with objects of another library.
         """
         if self._is_variable:
-            return VariableState.of(self.kinds[0], values[0])
-        states = VariableState.of_many(self.kinds, values)
-        return State.from_flat_path(zip(self.paths, states, strict=True))
+            state: Any = VariableState.of(self.kinds[0], values[0])
+        else:
+            states = VariableState.of_many(self.kinds, values)
+            state = State.from_flat_path(zip(self.paths, states, strict=True))
+            if is_variable_type(self.type):  # It stands elsewhere, and nothing here.
+                return state
+        return given_state(self.type, state)
 
     @property
     def _is_variable(self) -> bool:
@@ -109,6 +122,7 @@ class Layout:
             return [None] * len(self.paths)
         kind = self.type.__name__
         found: Iterable[tuple[Path, Any]]
+        given = taken_state(given)
         if isinstance(given, VariableState) and is_variable_type(self.type):
             found = [((), given)]
         elif isinstance(given, State):
