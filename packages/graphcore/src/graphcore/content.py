@@ -90,6 +90,8 @@ def is_immutable(value: Any) -> bool:
     kind = type(value)
     if kind in _immutable_types:
         return True
+    if kind is tuple:
+        return all(map(is_immutable, value))
     if _compares_like(kind, object) or (
         # A subclass of a value type may compare by something that changes.
         issubclass(kind, _IMMUTABLE)

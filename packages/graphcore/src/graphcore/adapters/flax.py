@@ -1,11 +1,11 @@
 """Flax NNX: its modules are graph nodes here, and its variables variables.
 
 Its objects stay what they are: their own `split`, `merge`, `state` and `jit` work on
-them before and after. Children of a module are its attributes; the state that Flax keeps
-in each (in which trace it was made) is none, and belongs to the object.
+them before and after. Children of a module are its attributes; the state that Flax
+keeps in each (in which trace it was made) is none, and belongs to the object.
 
-Flax's modules and variables are JAX pytrees as well. They are registered here with their
-base classes, so none is ever taken for a pytree.
+Flax's modules and variables are JAX pytrees as well. They are registered here with
+their base classes, so none is ever taken for a pytree.
 """
 
 from __future__ import annotations
@@ -255,7 +255,9 @@ def install() -> None:
         give_state=_give_state,
     )
     # Which attributes are data, kept in each module.
-    gc.register_immutable_type(type(vars(nnx.Module())[modules.state_name.replace("__state", "__nodes")]))
+    gc.register_immutable_type(
+        type(vars(nnx.Module())[modules.state_name.replace("__state", "__nodes")])
+    )
     gc.register_pytree_node_type(
         nnx.State, _flatten_state, _unflatten_state, containers=["_mapping"]
     )

@@ -23,6 +23,7 @@ from graphcore.graphdef.walk import Visit, walk
 from graphcore.prefixes import AliasCheck
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
+from graphcore.variables.bare_arrays import BareArray
 from graphcore.variables.impl import values_of
 
 
@@ -129,7 +130,7 @@ class Inside:
         detached = tuple(
             visited(x, (-2,), self._setting_of_root_of(index, settings.roots))
             for index, x in enumerate(self._objects)
-            if x not in refs
+            if x not in refs and type(x) is not BareArray
         )
         self._check_traces(visit)
 

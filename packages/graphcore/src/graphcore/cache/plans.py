@@ -9,9 +9,8 @@ rather than waiting to be told.
 
 Some things change without a trace in a container: metadata and type of a variable (its
 owner advances `metadata_epoch`), type and `__dict__` of a node (it clears its plans),
-static values changed in place (compared with a snapshot), foreign variables (see
-`foreign_variables`), and foreign nodes (see `foreign_nodes`; where their containers
-are not declared they are flattened anew).
+static values changed in place (compared with a snapshot), foreign variables and nodes
+(see `foreign_containers`; where nodes declare no containers they are flattened anew).
 
 A plan must not keep anything alive that its root would not. It holds no strong
 reference to the root; and a write to any node in it through the node's own methods
@@ -24,16 +23,21 @@ import itertools
 import weakref
 from collections.abc import Sequence
 from itertools import repeat
-from operator import is_
+from operator import getitem, is_
 from typing import Any
 
 from graphcore._jax import OUTSIDE, TraceState, current_trace
 from graphcore.cache.compaction import copies_side_by_side
 from graphcore.cache.comparing import comparing
-from graphcore.cache.foreign_nodes import NO_NODES, ForeignNodes
+from graphcore.cache.foreign_containers import (
+    NOTHING_CONTAINED,
+    ForeignContainers,
+    has_plain_metadata,
+)
 from graphcore.cache.foreign_variables import NOTHING_FOREIGN, ForeignVariables
 from graphcore.cache.kept_beside import keep_beside, kept_beside
 from graphcore.cache.patterns import known_patterns, learn
+from graphcore.cache.stand_ins import ANY_ARRAY, STAND_INS, items_of, stand_in
 from graphcore.content import static_key
 from graphcore.errors import TraceContextError, path_text
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, interned
@@ -43,6 +47,7 @@ from graphcore.nodes.owned import OwnedNode, get_planned
 from graphcore.nodes.registry import find_node_impl
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
+from graphcore.variables.bare_arrays import BARE, BareArray, are_arrays
 from graphcore.variables.impl import VariableImpl, find_variable_impl, values_of
 from graphcore.variables.variable import (
     OWN,
@@ -56,8 +61,8 @@ __all__ = ["Plan", "check_traces", "plan_of"]
 _numbers = itertools.count()
 # A plan that held so often is likely to be asked again and again, by a step in a loop.
 _OFTEN = 8
-# What `==` is for objects that a plan's comparison tells apart.
-_BY_IDENTITY = (Variable.__eq__, OwnedNode.__eq__)
+# What `==` is for objects that a plan's comparison tells apart, or need not.
+_BY_IDENTITY = (Variable.__eq__, OwnedNode.__eq__, *STAND_INS)
 
 
 class Plan:
@@ -75,12 +80,14 @@ class Plan:
 
     __slots__ = (
         "__weakref__",
+        "_array_holders",
+        "_array_keys",
         "_containers",
         "_contents",
         "_epoch",
         "_exact",
         "_foreign",
-        "_foreign_nodes",
+        "_foreign_containers",
         "_mutable_statics",
         "_needs_closer_look",
         "_nodes",
@@ -148,21 +155,23 @@ class Plan:
         lists = [c for c in visit.containers if not isinstance(c, dict)]
         self._containers = [*sorted(dicts, key=id), *lists]
         self._contents = [c.copy() for c in self._containers]
+        unwatched = visit.unwatched
+        self._array_holders: list[Any] = []
+        self._array_keys: list[Any] = []
+        if BARE in self.impls:
+            inside = self._let_arrays_change()
+            unwatched = [each for each in unwatched if id(each[0]) not in inside]
         # Of nodes and variables, a plan's comparison sees whether they are the same;
         # others could be equal to what took their place, so they are looked at.
         self._exact = [
             (container, key, child)
-            for container in visit.containers
-            for key, child in (
-                container.items()
-                if isinstance(container, dict)
-                else enumerate(container)
-            )
+            for container, content in zip(self._containers, self._contents, strict=True)
+            for key, child in items_of(content)
             if getattr(type(child), "__eq__", None) not in _BY_IDENTITY
         ]
         self._strangers = visit.strangers
         self._stranger_types = list(map(type, visit.strangers))
-        self._unwatched = visit.unwatched
+        self._unwatched = unwatched
         self._mutable_statics: list[tuple[Any, Any, int]] = []
         # An unhashable static value is refused at a compiled call; until then there is
         # no sure way to see that it changed.
@@ -173,21 +182,45 @@ class Plan:
                 self._mutable_statics.append((value, recorded, hash(value)))
             except TypeError:
                 self.can_be_kept = False
-        self._foreign = ForeignVariables(
+        foreign = [
             (impl, variable, definition.metadata)
             for impl, variable, definition in zip(
                 self.impls, self.variables, self.definitions, strict=True
             )
-            if not impl.is_owned
+            if not impl.is_owned and impl is not BARE
+        ]
+        plain = [has_plain_metadata(impl, variable) for impl, variable, _ in foreign]
+        self._foreign = ForeignVariables(
+            [x for x, is_plain in zip(foreign, plain, strict=True) if not is_plain]
         )
-        self._foreign_nodes = ForeignNodes(root, visit.foreign)
+        self._foreign_containers = ForeignContainers(
+            root,
+            visit.foreign,
+            [x[1::-1] for x, is_plain in zip(foreign, plain, strict=True) if is_plain],
+        )
         self._needs_closer_look = bool(
             self._strangers
             or self._mutable_statics
             or self._foreign
-            or self._foreign_nodes
+            or self._foreign_containers
             or self._unwatched
+            or self._array_keys
         )
+
+    def _let_arrays_change(self) -> set[int]:
+        """Records what equals any array in the place of arrays.
+
+        Returns:
+            The ids of pytrees of which nothing else needs to be watched.
+        """
+        inside: set[int] = set()
+        for container, content in zip(self._containers, self._contents, strict=True):
+            for key, child in [*items_of(content)]:
+                content[key] = stand_in(child, inside)
+                if content[key] is ANY_ARRAY:
+                    self._array_holders.append(container)
+                    self._array_keys.append(key)
+        return inside
 
     def clear(self) -> None:
         """Makes the plan hold no longer, and lets go of all objects."""
@@ -198,10 +231,11 @@ class Plan:
         self._nodes = []
         self._containers = self._contents = []
         self._exact = []
+        self._array_holders = self._array_keys = []
         self._strangers = self._unwatched = []
         self._mutable_statics = []
         self._foreign = NOTHING_FOREIGN
-        self._foreign_nodes = NO_NODES
+        self._foreign_containers = NOTHING_CONTAINED
 
     def holds(self, root: Any) -> bool:
         """Tells whether walking the graph now would give this plan again.
@@ -248,11 +282,12 @@ class Plan:
     def _holds_closer(self, root: Any) -> bool:
         """Whether all holds that doesn't show in the children of a container."""
         return (
-            self._foreign_nodes.hold(root)
+            (not self._foreign_containers or self._foreign_containers.hold(root))
             and (not self._strangers or self._strangers_hold())
             and (not self._mutable_statics or self._statics_hold())
             and (not self._foreign or self._foreign.hold())
             and (not self._unwatched or self._unwatched_hold())
+            and (not self._array_keys or self._arrays_hold())
         )
 
     def _metadata_holds(self) -> bool:
@@ -285,6 +320,9 @@ class Plan:
             )
         except Exception:  # a stranger's `__hash__` or `__eq__`
             return False
+
+    def _arrays_hold(self) -> bool:
+        return are_arrays([*map(getitem, self._array_holders, self._array_keys)])
 
     def _unwatched_hold(self) -> bool:
         for node, impl, pairs, metadata in self._unwatched:
@@ -504,7 +542,7 @@ def renewed_plan(root: Any) -> Plan:
         return plan
     if isinstance(root, OwnedNode):
         root._keep_plan(plan)
-    elif _may_be_kept_beside(plan):
+    elif _may_be_kept_beside(root, plan):
         keep_beside(root, plan, plan.static_values())
     reference = weakref.ref(plan)
     for node in plan._nodes:
@@ -513,9 +551,11 @@ def renewed_plan(root: Any) -> Plan:
     return plan
 
 
-def _may_be_kept_beside(plan: Plan) -> bool:
-    """Whether a plan outlives a trace, and no node in the graph refers to the root."""
+def _may_be_kept_beside(root: Any, plan: Plan) -> bool:
+    """Whether a plan outlives a trace, and nothing in the graph refers to the root."""
     layout = plan.layout
-    return (plan.trace is None or plan.trace == OUTSIDE) and not any(
-        thing == layout.roots[0] for _, thing in layout.references
+    return (
+        (plan.trace is None or plan.trace == OUTSIDE)
+        and all(thing != layout.roots[0] for _, thing in layout.references)
+        and not any(type(x) is BareArray and x.holder is root for x in plan.variables)
     )
