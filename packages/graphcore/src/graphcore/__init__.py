@@ -5,8 +5,10 @@ functions over pytrees here. `split` takes a graph apart, `merge` puts it togeth
 `update_context` keeps the identity of its objects across a functional boundary.
 """
 
+from graphcore.adapters.loading import AdapterError
 from graphcore.boundary.divided import register_filtered_type
 from graphcore.comparison import diff
+from graphcore.content import register_immutable_type
 from graphcore.context import (
     MergeContext,
     SplitContext,
@@ -152,6 +154,8 @@ __all__ = [  # noqa: RUF022 (grouped)
     "register_filtered_type",
     "register_graph_node_type",
     "register_pytree_node_type",
+    "register_immutable_type",
+    "AdapterError",
     # Definitions
     "GraphDef",
     "GraphState",

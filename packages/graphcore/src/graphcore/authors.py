@@ -1,6 +1,7 @@
 """What graphcore offers to those who write transformations."""
 
 from graphcore._jax import OUTSIDE, current_trace
+from graphcore.adapters.loading import add_adapter
 from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee, lifted, mark_lifted
 from graphcore.boundary.captures import captured_objects
@@ -35,6 +36,7 @@ from graphcore.errors import path_text
 from graphcore.graphdef.definition import definition_paths
 from graphcore.named_axes import psum_cotangents
 from graphcore.state.filters import looks_at_no_value
+from graphcore.state.foreign_states import given_state, taken_state
 from graphcore.variables.impl import is_variable_type, variable_impl
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "Places",
     "Structure",
     "Written",
+    "add_adapter",
     "all_divided",
     "captured_objects",
     "check_mappings",
@@ -58,6 +61,7 @@ __all__ = [
     "definition_paths",
     "divide_filtered",
     "enter",
+    "given_state",
     "has_objects",
     "is_divided",
     "is_mapping",
@@ -77,5 +81,6 @@ __all__ = [
     "setting_of",
     "settings_of_leaves",
     "take_objects",
+    "taken_state",
     "variable_impl",
 ]

@@ -21,7 +21,14 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["is_immutable", "same_static", "snapshot", "static_key", "values_equal"]
+__all__ = [
+    "is_immutable",
+    "register_immutable_type",
+    "same_static",
+    "snapshot",
+    "static_key",
+    "values_equal",
+]
 
 
 def static_key(value: Any) -> Any:
@@ -83,6 +90,8 @@ def is_immutable(value: Any) -> bool:
     kind = type(value)
     if kind in _immutable_types:
         return True
+    if kind is tuple:
+        return all(map(is_immutable, value))
     if _compares_like(kind, object) or (
         # A subclass of a value type may compare by something that changes.
         issubclass(kind, _IMMUTABLE)
@@ -93,6 +102,26 @@ def is_immutable(value: Any) -> bool:
         _immutable_types.add(kind)
         return True
     return False
+
+
+def register_immutable_type(type: type[Any], /) -> None:
+    """Declares that no instance of a type changes what it equals.
+
+    Static values of other types are hashed anew at each call, to see whether they did.
+
+    Args:
+        type: The class; subclasses are declared on their own.
+
+    Example:
+        >>> import graphcore as gc, dataclasses
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Options:
+        ...     width: int
+        >>> gc.register_immutable_type(Options)
+        >>> is_immutable(Options(3))
+        True
+    """
+    _immutable_types.add(type)
 
 
 def _compares_like(kind: type[Any], base: type[Any]) -> bool:

@@ -29,6 +29,7 @@ class AdapterError(RuntimeError):
 # The modules of each library whose adapters were not needed so far.
 _waiting: dict[str, list[str]] = {
     "equinox": ["graphcore.adapters.equinox"],
+    "flax.nnx": ["graphcore.adapters.flax"],
 }
 _failed: dict[str, BaseException] = {}
 _lock = threading.RLock()

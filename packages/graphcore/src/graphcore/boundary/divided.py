@@ -118,7 +118,11 @@ class Frame:
         self.given = given
         self.statics = statics
         self.is_filtered = is_filtered
-        self._key = structure, given, tuple((i, static_key(statics[i])) for i in statics)
+        self._key = (
+            structure,
+            given,
+            tuple((i, static_key(statics[i])) for i in statics),
+        )
         self._hash: int | None = None
 
     def __eq__(self, other: object) -> bool:

@@ -27,11 +27,11 @@ from graphcore.cache.plans import different_trace
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef
 from graphcore.graphdef.joint import Joint, joint_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.nodes.owned import OwnedNode
 from graphcore.prefixes import AliasCheck
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
 from graphcore.variables.bare_arrays import BareArray
+from graphcore.variables.impl import values_of
 
 
 class Inside:
@@ -200,10 +200,7 @@ class Inside:
     ) -> Left:
         """What a function left that has at most written values, as most do."""
         joint, variables, old = self._joint, self.variables, self._values
-        now = [
-            impl.get_value(variable)
-            for impl, variable in zip(joint.impls, variables, strict=True)
-        ]
+        now = values_of(joint.impls, variables)
         written: list[Written] = []
         if keep or not all(map(is_, now, old)):
             for position, variable in enumerate(variables):
@@ -280,13 +277,9 @@ class Inside:
     @staticmethod
     def _check_traces(visit: Visit) -> None:
         here = current_trace()
-        for trail, node in visit.nodes:
-            if isinstance(node, OwnedNode) and node._trace != here:
-                raise different_trace(path_of(trail), type(node))
-        for leaf in visit.leaves:
-            get_trace = leaf.impl.get_trace
-            if get_trace is not None and get_trace(leaf.variable) != here:
-                raise different_trace(leaf.path, type(leaf.variable))
+        for trail, x, trace in visit.traces():
+            if trace is not here and trace != here:
+                raise different_trace(path_of(trail), type(x))
 
 
 def _has_divided(places: Places | Joining, written: Sequence[Written]) -> bool:

@@ -108,17 +108,23 @@ def contents(tree: Any) -> int:
         return OBJECTS
     # A type may be a graph node here and a pytree for JAX; it may be registered later.
     key = structure, registrations()
-    known = _structures.get(key)
+    try:
+        known = _structures.get(key)
+    except TypeError:  # Something static in a foreign node or module is not hashable.
+        known = None
+        if not any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object))):
+            return FILTERED * has_filtered(tree)
     if known is None:
-        known = OBJECTS * any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object)))
-        known = known or FILTERED * has_filtered(tree)
+        if any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object))):
+            return OBJECTS  # and what is static in them must not be kept
+        known = FILTERED * has_filtered(tree)
         if len(_structures) >= _MAX_KNOWN:
             _structures.clear()
         _structures[key] = known
     return known
 
 
-# The contents of pytrees of a structure, apart from its leaves.
+# Pytrees of these structures hold no objects but, maybe, among their leaves.
 _structures: dict[Any, int] = {}
 _MAX_KNOWN = 4096
 

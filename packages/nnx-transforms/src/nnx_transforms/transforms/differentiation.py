@@ -284,7 +284,9 @@ class Differentiation:
         (args, kwargs), values = take_parts((args, kwargs))
         if self.has_objects:
             whole = self._entry.args, self._entry.kwargs
-            args, kwargs = jax.tree.map(_whole, whole, (args, kwargs), is_leaf=is_divided)
+            args, kwargs = jax.tree.map(
+                _whole, whole, (args, kwargs), is_leaf=is_divided
+            )
         inside = Inside(
             body.structure.joint,
             [

@@ -27,12 +27,14 @@ from graphcore.authors import (
     Divided,
     Entry,
     divide_filtered,
+    given_state,
     is_divided,
     is_object,
     is_variable_type,
     key_path,
     map_divided,
     path_text,
+    taken_state,
 )
 
 Path: TypeAlias = tuple[Any, ...]
@@ -87,13 +89,18 @@ class Layout:
             values: One for each variable.
 
         Returns:
-            A `State`; a `VariableState` if the object is a variable.
+            A `State`; a `VariableState` if the object is a variable; what stands for
+            either with objects of another library.
         """
         values = [x.bare() if is_divided(x) else x for x in values]
         if self._is_variable:
-            return VariableState.of(self.kinds[0], values[0])
-        states = VariableState.of_many(self.kinds, values)
-        return State.from_flat_path(zip(self.paths, states, strict=True))
+            state: Any = VariableState.of(self.kinds[0], values[0])
+        else:
+            states = VariableState.of_many(self.kinds, values)
+            state = State.from_flat_path(zip(self.paths, states, strict=True))
+            if is_variable_type(self.type):  # It stands elsewhere, and nothing here.
+                return state
+        return given_state(self.type, state)
 
     @property
     def _is_variable(self) -> bool:
@@ -120,6 +127,7 @@ class Layout:
             return [None] * len(self.paths)
         kind = self.type.__name__
         found: Iterable[tuple[Path, Any]]
+        given = taken_state(given)
         if isinstance(given, VariableState) and is_variable_type(self.type):
             found = [((), given)]
         elif isinstance(given, State):
