@@ -46,6 +46,7 @@ from graphcore.graphdef.definition import (
 )
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.objects import Dict, List, Object
+from graphcore.nodes.plain_classes import register_dataclass
 from graphcore.nodes.registry import (
     GraphNodeImpl,
     PytreeNodeImpl,
@@ -151,6 +152,7 @@ __all__ = [  # noqa: RUF022 (grouped)
     "is_node",
     "is_node_type",
     "is_pytree_node",
+    "register_dataclass",
     "register_filtered_type",
     "register_graph_node_type",
     "register_pytree_node_type",
