@@ -599,6 +599,7 @@ OWN = VariableImpl(
     create=_create,
     set_metadata=_set_metadata,
     get_trace=attrgetter("_facts.trace"),
+    is_owned=True,
 )
 """The implementation that all subclasses of `Variable` share."""
 add_variable_impl(Variable, OWN)
