@@ -104,9 +104,12 @@ def reference(package: str, loader: griffe.GriffeLoader) -> str:
             elsewhere.setdefault(target.rpartition(".")[0], []).append(name)
             continue
         found = loader.modules_collection[target]
-        while found.is_alias:
+        while found.is_alias and found.target_path.startswith(f"{package}."):
             found = found.target
-        if found.is_module:
+        if found.is_alias:  # to what is JAX's own
+            home = found.target_path.rpartition(".")[0]
+            elsewhere.setdefault(home, []).append(name)
+        elif found.is_module:
             submodules.append(found.path)
         else:
             shadowed = member.is_module
