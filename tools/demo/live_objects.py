@@ -2,7 +2,8 @@
 
 The model is a graph of ordinary Python objects: two blocks share a convolution, each
 keeps running statistics of its own and a random stream for dropout, and the model
-counts the images that it was trained on. The compiled step changes all of that in place.
+counts the images that it was trained on. The compiled step changes all of that in
+place.
 """
 
 from __future__ import annotations
