@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
-from graphcore.build import Builder, shared
-from graphcore.filters import Filter, filters_to_predicates
-from graphcore.graphdef import GraphDef, NodeDef, set_proxy_maker
-from graphcore.leaves import UnmadeState, leaves_for, merged, values_for
-from graphcore.nesting import nested_from_flat
-from graphcore.plans import plan_of
-from graphcore.recipes import recipe_of
+from graphcore.cache.plans import plan_of
+from graphcore.graphdef.build import Builder, shared
+from graphcore.graphdef.definition import GraphDef, NodeDef, set_proxy_maker
+from graphcore.graphdef.recipes import recipe_of
+from graphcore.graphdef.walk import Visit, walk
+from graphcore.nodes.registry import find_node_impl, get_node_impl
 from graphcore.refmap import RefMap
-from graphcore.registry import (
-    find_node_impl,
-    get_node_impl,
-)
-from graphcore.state import State
+from graphcore.state.filters import Filter, filters_to_predicates
+from graphcore.state.leaves import UnmadeState, leaves_for, merged, values_for
+from graphcore.state.nesting import nested_from_flat
+from graphcore.state.state import State
 from graphcore.trails import Path
-from graphcore.variable_state import VariableState, shown_to_filters
-from graphcore.walk import Visit, walk
+from graphcore.variables.bare_arrays import BARE, BareArray
+from graphcore.variables.state import VariableState, shown_to_filters
 
 __all__ = [
     "CallProxy",
@@ -166,7 +164,8 @@ def variables(node: Any, /, *filters: Filter) -> Any:
         *filters: What to select; variables that no filter selects are left out.
 
     Returns:
-        A `State` of the variables themselves; several filters give a tuple.
+        A `State` of the variables themselves, and of arrays that stand in the graph
+        without one; several filters give a tuple.
 
     Raises:
         ValueError: If it is not a node.
@@ -179,13 +178,14 @@ def variables(node: Any, /, *filters: Filter) -> Any:
     """
     _refuse_non_node(node)
     plan = plan_of(node)
-    pairs = list(zip(plan.layout.paths, plan.variables, strict=True))
+    live = [x.get() if type(x) is BareArray else x for x in plan.variables]
+    pairs = list(zip(plan.layout.paths, live, strict=True))
     if not filters:
         return State.lazily(lambda: nested_from_flat(pairs))
     predicates = filters_to_predicates(filters)
     groups: list[list[tuple[Path, Any]]] = [[] for _ in predicates]
     for impl, (path, variable) in zip(plan.impls, pairs, strict=True):
-        shown = shown_to_filters(impl, variable)
+        shown = variable if impl is BARE else shown_to_filters(impl, variable)
         for predicate, group in zip(predicates, groups, strict=True):
             if predicate(path, shown):
                 group.append((path, variable))

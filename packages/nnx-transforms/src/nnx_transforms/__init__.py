@@ -13,6 +13,7 @@ import graphcore as _graphcore
 from graphcore import *  # noqa: F403
 from nnx_transforms import layers as layers
 from nnx_transforms.arguments import resolve_kwargs
+from nnx_transforms.attributes import Pytree, data, dataclass, is_data, static
 from nnx_transforms.lazy import lazily
 from nnx_transforms.legacy.constructors import Grad, Jit, Pmap, Remat, Scan, Vmap
 from nnx_transforms.metadata_axes import PARTITION_NAME
@@ -66,6 +67,11 @@ __all__ = [
     *_graphcore.__all__,
     # Modules and random streams
     "Module",
+    "Pytree",
+    "data",
+    "static",
+    "is_data",
+    "dataclass",
     "Rngs",
     "RngStream",
     "RngState",

@@ -29,10 +29,28 @@ _NAMES = {
     "stochastic": "Dropout",
     "weight_normalization": "SpectralNorm WeightNorm",
 }
-__all__ = [name for names in _NAMES.values() for name in names.split()]
 
 if TYPE_CHECKING:
-    from nnx_transforms.layers import initializers as initializers
+    # For what reads the source only: type checkers, the reference.
+    from nnx_transforms.layers import (
+        activations,
+        attention,
+        attention_functions,
+        cells,
+        convolution,
+        dtypes,
+        group_normalization,
+        linear,
+        lora,
+        masks,
+        normalization,
+        pooling,
+        recurrent,
+        rotary,
+        sequential,
+        stochastic,
+        weight_normalization,
+    )
     from nnx_transforms.layers.activations import *
     from nnx_transforms.layers.attention import *
     from nnx_transforms.layers.attention_functions import *
@@ -40,8 +58,7 @@ if TYPE_CHECKING:
     from nnx_transforms.layers.convolution import *
     from nnx_transforms.layers.dtypes import *
     from nnx_transforms.layers.group_normalization import *
-    from nnx_transforms.layers.initializers import ones_init as ones_init
-    from nnx_transforms.layers.initializers import zeros_init as zeros_init
+    from nnx_transforms.layers.initializers import *
     from nnx_transforms.layers.linear import *
     from nnx_transforms.layers.lora import *
     from nnx_transforms.layers.masks import *
@@ -52,7 +69,31 @@ if TYPE_CHECKING:
     from nnx_transforms.layers.sequential import *
     from nnx_transforms.layers.stochastic import *
     from nnx_transforms.layers.weight_normalization import *
+
+    __all__ = [
+        "initializers",
+        "ones_init",
+        "zeros_init",
+        *activations.__all__,
+        *attention.__all__,
+        *attention_functions.__all__,
+        *cells.__all__,
+        *convolution.__all__,
+        *dtypes.__all__,
+        *group_normalization.__all__,
+        *linear.__all__,
+        *lora.__all__,
+        *masks.__all__,
+        *normalization.__all__,
+        *pooling.__all__,
+        *recurrent.__all__,
+        *rotary.__all__,
+        *sequential.__all__,
+        *stochastic.__all__,
+        *weight_normalization.__all__,
+    ]
 else:
+    __all__ = [name for names in _NAMES.values() for name in names.split()]
     __getattr__, __dir__ = lazily(
         __name__, {f"{__name__}.{module}": names for module, names in _NAMES.items()}
     )

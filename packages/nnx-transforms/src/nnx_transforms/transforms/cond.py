@@ -164,7 +164,7 @@ def _choose(
     """
     refused: Exception | None = None
     entry = enter(functions, operands, make=_Branch)
-    if not entry.roots:
+    if not entry.has_objects:
         # As in JAX, and by JAX, unless what a branch returns is an object.
         try:
             return choose(functions, *operands)
