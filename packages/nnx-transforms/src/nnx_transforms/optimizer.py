@@ -40,7 +40,7 @@ A = TypeVar("A")
 M = TypeVar("M")
 Path = tuple[Any, ...]
 _MISSING: Any = object()
-_PLACEMENT = "out_sharding", "sharding", "sharding_rules", "mesh"
+_PLACEMENT = "sharding", "sharding_rules", "mesh"
 
 
 class OptState(Variable[A]):
@@ -331,7 +331,7 @@ def _placement(path: Any, leaf: Any, placed: Mapping[Path, Any]) -> dict[str, An
         if shape == _shape(leaf):
             kept = {k: metadata[k] for k in _PLACEMENT if k in metadata}
             if "optimizer_sharding" in metadata:
-                kept["out_sharding"] = metadata["optimizer_sharding"]
+                kept["sharding"] = metadata["optimizer_sharding"]
             return kept
     return {}
 

@@ -1,7 +1,8 @@
 """Values placed on the devices of a mesh, as the metadata of their variable say.
 
-A variable with `out_sharding` metadata is placed when it is made, if its mesh is known:
-the metadata `mesh`, or the mesh in force. So a large model is never on one device.
+A variable whose sharding is given as `out_sharding`, as `with_partitioning` does, is
+placed when it is made, if its mesh is known: the metadata `mesh`, or the mesh in force.
+So a large model is never on one device. As `sharding`, it is only described.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def placed_by(metadata: Mapping[str, Any], value: Any, path: str = "") -> Any:
     """Places a value as the metadata of its variable say.
 
     Args:
-        metadata: The metadata: `out_sharding` or `sharding`, and `mesh`.
+        metadata: The metadata: `sharding`, `sharding_rules` and `mesh`.
         value: An array, inside a traced function or outside.
         path: Where the variable stands, for messages.
 
@@ -86,7 +87,7 @@ def placed_by(metadata: Mapping[str, Any], value: Any, path: str = "") -> Any:
     Example:
         >>> import jax, jax.numpy as jnp
         >>> mesh = jax.make_mesh((1,), ('data',))
-        >>> metadata = {'out_sharding': ('data',), 'mesh': mesh}
+        >>> metadata = {'sharding': ('data',), 'mesh': mesh}
         >>> tuple(placed_by(metadata, jnp.ones(2)).sharding.spec)
         ('data',)
     """

@@ -1,9 +1,10 @@
 """Where the values of variables are placed, read from their metadata.
 
-`out_sharding`, or `sharding`, is a `PartitionSpec`, a tuple of mesh axis names (a name,
-None, or a tuple of names for each axis of the value), or a `Sharding`. `mesh` is the
-mesh that the names belong to; without it, the mesh is given by whoever asks. A name may
-be a logical one, which `sharding_rules` or `logical_axis_rules` translate.
+`sharding`, which may be given as `out_sharding`, is a `PartitionSpec`, a tuple of mesh
+axis names (a name, None, or a tuple of names for each axis of the value), or a
+`Sharding`. `mesh` is the mesh that the names belong to; without it, the mesh is given
+by whoever asks. A name may be a logical one, which `sharding_rules` or
+`logical_axis_rules` translate.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def logical_axis_rules(rules: Iterable[tuple[Any, Any]]) -> Iterator[None]:
 
     Example:
         >>> with logical_axis_rules([('embed', None), ('heads', 'model')]):
-        ...     tuple(sharding_of({'out_sharding': ('embed', 'heads', 'data')}))
+        ...     tuple(sharding_of({'sharding': ('embed', 'heads', 'data')}))
         (None, 'model', 'data')
     """
     token = _rules.set(tuple(rules))
@@ -51,7 +52,7 @@ def with_partitioning(
 
     Args:
         initializer: Any callable that returns a value.
-        sharding: The `out_sharding` metadata.
+        sharding: The `out_sharding` of the variables.
         mesh: The mesh that its names belong to, if not the one in force.
         **metadata: Further metadata.
 
@@ -61,7 +62,7 @@ def with_partitioning(
     Example:
         >>> import graphcore as gc, jax
         >>> init = with_partitioning(jax.nn.initializers.zeros, (None, 'model'))
-        >>> gc.Param(init(jax.random.key(0), (2, 3))).out_sharding
+        >>> gc.Param(init(jax.random.key(0), (2, 3))).sharding
         (None, 'model')
     """
     if mesh is not None:
@@ -153,7 +154,7 @@ def sharding_of(
         >>> sharding_of({}) is None
         True
     """
-    found = metadata.get(sharding_key(metadata))
+    found = metadata.get("sharding")
     if found is None or isinstance(found, Sharding):
         return found
     spec = _spec(path, metadata)
@@ -161,13 +162,8 @@ def sharding_of(
     return spec if mesh is None else NamedSharding(mesh, spec)
 
 
-def sharding_key(metadata: Mapping[str, Any]) -> str:
-    """The name that the sharding has in the metadata of a variable."""
-    return "out_sharding" if "out_sharding" in metadata else "sharding"
-
-
 def _spec(path: str, metadata: Mapping[str, Any]) -> PartitionSpec:
-    sharding = metadata.get(sharding_key(metadata))
+    sharding = metadata.get("sharding")
     if sharding is None:
         return PartitionSpec()
     if isinstance(sharding, NamedSharding):
