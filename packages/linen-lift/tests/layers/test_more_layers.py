@@ -517,3 +517,10 @@ def test_prelu():
     assert variables["params"]["negative_slope"].shape == ()
     grads = jax.grad(lambda v: nn.PReLU().apply(v, x).sum())(variables)
     assert float(grads["params"]["negative_slope"]) == -2
+
+
+def test_the_scale_of_a_boxed_weight():
+    boxed = nn.with_partitioning(nn.initializers.ones, ("x", None))
+    model, x = nn.WeightNorm(nn.Dense(3, kernel_init=boxed)), jnp.ones((2, 4))
+    params = jax.eval_shape(model.init, KEY, x)["params"]
+    assert sorted(params) == ["layer_instance", "layer_instance/kernel/value/scale"]
