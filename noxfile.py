@@ -165,6 +165,13 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def resume(session: nox.Session) -> None:
+    """Kill a training run 50 times; it must end with the bits of one never killed."""
+    install(session, "test", packages=PACKAGES[:2])
+    session.run("python", "-m", "tools.resume", *session.posargs)
+
+
+@nox.session
 def build(session: nox.Session) -> None:
     """Build the sdist and the wheel of each package into dist/."""
     session.install(*group("build"))

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from test_plans import fresh
 
 import graphcore as gc
-from graphcore.build import Builder
-from graphcore.joint import joint_of
-from graphcore.layouts import layout_of
-from graphcore.recipes import recipe_of
+from graphcore.graphdef.build import Builder
+from graphcore.graphdef.joint import joint_of
+from graphcore.graphdef.layouts import layout_of
+from graphcore.graphdef.recipes import recipe_of
+from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
-from graphcore.state import nested_from_flat
-from graphcore.walk import Visit, walk
+from graphcore.state.nesting import nested_from_flat
+from graphcore.variables.impl import is_variable
 
 
 def walked(roots):
@@ -53,7 +54,7 @@ def test_several_roots_are_built_as_they_were(roots):
     definitions, paths, objects = walked(roots)
     assert joint.definitions == definitions
     assert joint.paths == paths
-    assert [v for v in objects if zoo.is_variable(v)] == joint.variables(plans)
+    assert list(filter(is_variable, objects)) == joint.variables(plans)
     built_objects, built = joint.build(joint.values(plans))
     assert canonical(built) == canonical(roots)
     assert walked(built)[0] == definitions

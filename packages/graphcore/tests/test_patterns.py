@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from test_plans import assert_plan_is_right, fresh
 
 import graphcore as gc
-from graphcore.layouts import layout_of
-from graphcore.patterns import Pattern, known_patterns
-from graphcore.plans import plan_of
+from graphcore.cache.patterns import Pattern, known_patterns
+from graphcore.cache.plans import plan_of
+from graphcore.graphdef.layouts import layout_of
+from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
-from graphcore.walk import Visit, walk
 
 
 def pattern_of(definition):

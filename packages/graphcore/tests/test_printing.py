@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphcore as gc
-from graphcore.printing import (
+from graphcore.display.printing import (
     MAX_DEPTH,
     MAX_ITEMS,
     WIDTH,

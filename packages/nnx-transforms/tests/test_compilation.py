@@ -1,5 +1,6 @@
 """`jit`: what a caller sees of a compiled function of live objects."""
 
+import array
 import copy
 import pickle
 import sys
@@ -390,16 +391,21 @@ def test_an_error_of_the_compiled_call_changes_nothing():
         assert_unchanged(before, model)
 
 
-def test_bare_arrays_are_refused_with_their_path():
+def test_bare_arrays_are_traced_and_written_back():
     model = Model()
     model.blocks[0].bare = jnp.ones(2)
-    with pytest.raises(ValueError, match=r"blocks/0/bare"):
-        nnx.jit(lambda m: None)(model)
+
+    @nnx.jit
+    def double(model):
+        model.blocks[0].bare = model.blocks[0].bare * 2
+
+    double(model)
+    assert model.blocks[0].bare.tolist() == [2.0, 2.0]
 
 
 def test_unhashable_statics_are_refused_with_their_path():
     model = Model()
-    model.blocks[1].config = {1, 2}
+    model.blocks[1].config = array.array("i")
     gc.split(model)
     with pytest.raises(TypeError, match=r"blocks/1/config"):
         nnx.jit(lambda m: None)(model)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphcore as gc
-from graphcore.build import Builder
-from graphcore.joint import joint_of
-from graphcore.patterns import Pattern
+from graphcore.cache.patterns import Pattern
+from graphcore.graphdef.build import Builder
+from graphcore.graphdef.joint import joint_of
 from nnx_transforms import BatchStat, Dict, List, Module, Param
 
 

@@ -5,7 +5,10 @@ functions over pytrees here. `split` takes a graph apart, `merge` puts it togeth
 `update_context` keeps the identity of its objects across a functional boundary.
 """
 
+from graphcore.adapters.loading import AdapterError
+from graphcore.boundary.divided import register_filtered_type
 from graphcore.comparison import diff
+from graphcore.content_key import register_immutable_type
 from graphcore.context import (
     MergeContext,
     SplitContext,
@@ -15,23 +18,9 @@ from graphcore.context import (
     split_context,
     update_context,
 )
-from graphcore.display import display, to_dot, to_mermaid
+from graphcore.display.display import display, to_dot, to_mermaid
 from graphcore.editing import pop, update
 from graphcore.errors import TraceContextError
-from graphcore.filters import (
-    All,
-    Any,
-    Everything,
-    Filter,
-    Not,
-    Nothing,
-    OfType,
-    PathContains,
-    PathIn,
-    WithTag,
-    filters_to_predicates,
-    to_predicate,
-)
 from graphcore.functional import (
     GraphState,
     PureState,
@@ -45,7 +34,7 @@ from graphcore.functional import (
     unflatten,
     variables,
 )
-from graphcore.graphdef import (
+from graphcore.graphdef.definition import (
     GraphDef,
     LeafAttribute,
     NodeDef,
@@ -56,10 +45,10 @@ from graphcore.graphdef import (
     VariableDef,
 )
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.objects import Dict, List, Object
-from graphcore.prefixes import PrefixMapping, broadcast_prefix
-from graphcore.refmap import RefMap, compose_mapping, compose_mapping_reversed
-from graphcore.registry import (
+from graphcore.nodes.objects import Dict, List, Object
+from graphcore.nodes.plain_classes import register_dataclass
+from graphcore.nodes.pytrees import by_value
+from graphcore.nodes.registry import (
     GraphNodeImpl,
     PytreeNodeImpl,
     get_node_impl,
@@ -71,9 +60,25 @@ from graphcore.registry import (
     register_graph_node_type,
     register_pytree_node_type,
 )
-from graphcore.state import FlatState, State, create_path_filters
-from graphcore.state_pytree import register_states
-from graphcore.traversal import iter_graph
+from graphcore.nodes.traversal import iter_graph
+from graphcore.prefixes import PrefixMapping, broadcast_prefix
+from graphcore.refmap import RefMap, compose_mapping, compose_mapping_reversed
+from graphcore.state.filters import (
+    All,
+    Any,
+    Everything,
+    Filter,
+    Not,
+    Nothing,
+    OfType,
+    PathContains,
+    PathIn,
+    WithTag,
+    filters_to_predicates,
+    to_predicate,
+)
+from graphcore.state.pytree import register_states
+from graphcore.state.state import FlatState, State, create_path_filters
 from graphcore.trees import (
     NodeStates,
     broadcast_state,
@@ -82,15 +87,15 @@ from graphcore.trees import (
     get_broadcast_state,
     to_tree,
 )
-from graphcore.variable_impl import is_variable, register_variable_type
-from graphcore.variable_metadata import VariableMetadata, with_metadata
-from graphcore.variable_names import (
+from graphcore.variables.impl import is_variable, register_variable_type
+from graphcore.variables.metadata import VariableMetadata, with_metadata
+from graphcore.variables.names import (
     register_variable_name_type_pair,
     variable_name_from_type,
     variable_type_from_name,
 )
-from graphcore.variable_state import VariableState
-from graphcore.variables import (
+from graphcore.variables.state import VariableState
+from graphcore.variables.variable import (
     BatchStat,
     Cache,
     Intermediate,
@@ -138,6 +143,7 @@ __all__ = [  # noqa: RUF022 (grouped)
     "create_path_filters",
     # Nodes
     "Object",
+    "by_value",
     "List",
     "Dict",
     "GraphNodeImpl",
@@ -148,8 +154,12 @@ __all__ = [  # noqa: RUF022 (grouped)
     "is_node",
     "is_node_type",
     "is_pytree_node",
+    "register_dataclass",
+    "register_filtered_type",
     "register_graph_node_type",
     "register_pytree_node_type",
+    "register_immutable_type",
+    "AdapterError",
     # Definitions
     "GraphDef",
     "GraphState",

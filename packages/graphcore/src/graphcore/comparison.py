@@ -15,19 +15,19 @@ import jax
 import jax.numpy as jnp
 
 from graphcore.content import static_key
+from graphcore.display.printing import one_line
 from graphcore.errors import path_text
-from graphcore.graphdef import (
+from graphcore.graphdef.definition import (
     GraphDef,
     NodeDef,
     NodeRef,
     StaticAttribute,
     VariableDef,
 )
+from graphcore.graphdef.walk import Visit, walk
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.printing import one_line
 from graphcore.refmap import RefMap
-from graphcore.variable_impl import is_variable_type
-from graphcore.walk import Visit, walk
+from graphcore.variables.impl import is_variable_type
 
 __all__ = ["Difference", "Differences", "definition_differences", "diff"]
 

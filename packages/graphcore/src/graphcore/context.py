@@ -15,14 +15,14 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from graphcore.build import Builder
-from graphcore.filters import Filter
-from graphcore.graphdef import GraphDef, NodeDef, VariableDef
+from graphcore.graphdef.build import Builder
+from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef
+from graphcore.graphdef.walk import Visit, walk
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.leaves import leaves_for, merged
 from graphcore.refmap import RefMap, compose_mapping, forget_after
-from graphcore.state import State
-from graphcore.walk import Visit, walk
+from graphcore.state.filters import Filter
+from graphcore.state.leaves import leaves_for, merged
+from graphcore.state.state import State
 
 __all__ = [
     "MergeContext",

@@ -6,12 +6,21 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from graphcore.build import set_values
+from graphcore.cache.plans import Plan, check_traces, check_writes, kept_plan, plan_of
 from graphcore.errors import path_text
-from graphcore.filters import Filter, filters_to_predicates
-from graphcore.graphdef import VariableDef
+from graphcore.graphdef.build import set_values
+from graphcore.graphdef.definition import VariableDef
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.leaves import (
+from graphcore.nodes.objects import Dict
+from graphcore.nodes.owned import OwnedNode
+from graphcore.nodes.registry import (
+    GraphNodeImpl,
+    find_node_impl,
+    get_node_impl,
+)
+from graphcore.nodes.traversal import edges
+from graphcore.state.filters import Filter, filters_to_predicates
+from graphcore.state.leaves import (
     leaf_instead_of_nested,
     leaf_of,
     merged,
@@ -19,20 +28,13 @@ from graphcore.leaves import (
     raw,
     unmade,
 )
-from graphcore.objects import Dict
-from graphcore.owned import OwnedNode
-from graphcore.plans import Plan, check_traces, kept_plan, plan_of
-from graphcore.registry import (
-    GraphNodeImpl,
-    find_node_impl,
-    get_node_impl,
-)
-from graphcore.state import State, key_order
+from graphcore.state.nesting import key_order
+from graphcore.state.state import State
 from graphcore.trails import Path
-from graphcore.traversal import edges
 from graphcore.undo import restorer, undoing
-from graphcore.variable_impl import find_variable_impl, is_variable, variable_impl
-from graphcore.variable_state import VariableState, shown_to_filters
+from graphcore.variables.bare_arrays import BareArray, is_array
+from graphcore.variables.impl import find_variable_impl, is_variable, variable_impl
+from graphcore.variables.state import VariableState, shown_to_filters
 
 __all__ = ["pop", "update"]
 
@@ -41,8 +43,8 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
     """Updates a graph in place from states or nested dicts.
 
     Values and metadata of variables are replaced; a raw value leaves the metadata as
-    it is. A key that a graph node does not have is added to it; that needs leaves with
-    a type, so `VariableState`s or variables.
+    it is. A key that a graph node does not have is added to it; that needs leaves that
+    say what to make: `VariableState`s, variables or arrays.
 
     Args:
         node: A graph node or pytree node.
@@ -71,6 +73,7 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
         found = _by_plan(plan, given)
         if found is not None:
             check_traces([plan])
+            check_writes([plan], found[0])
             set_values(*found, True)
             return
     _Update(given).run(node)
@@ -122,12 +125,15 @@ class _Update:
         self._added: list[tuple[Path, Any, GraphNodeImpl, Any]] = []
 
     def run(self, node: Any) -> None:
-        pending: list[tuple[Path, Any, Mapping[Any, Any]]] = [
-            ((), node, raw(self._given))
+        # With the graph node that each is part of, and how far below it that is.
+        pending: list[tuple[Path, Any, Mapping[Any, Any], Any, int]] = [
+            ((), node, raw(self._given), node, 0)
         ]
         while pending:
-            path, target, items = pending.pop()
+            path, target, items, owner, depth = pending.pop()
             impl = get_node_impl(target)
+            if isinstance(impl, GraphNodeImpl):
+                owner, depth = target, len(path)
             children = dict(impl.flatten(target)[0])
             for key in sorted(items, key=key_order):
                 item = items[key]
@@ -138,6 +144,10 @@ class _Update:
                 child = children[key]
                 if find_variable_impl(type(child)) is not None:
                     self._set(where, child, item)
+                elif is_array(child):
+                    if isinstance(owner, OwnedNode):
+                        owner._check_writable()
+                    self._set(where, BareArray.at(owner, where[depth:]), item)
                 elif find_node_impl(child) is None:
                     raise ValueError(
                         f"Got state for the static attribute {path_text(where)!r} of "
@@ -145,7 +155,7 @@ class _Update:
                         "object."
                     )
                 elif isinstance(item, Mapping):
-                    pending.append((where, child, raw(item)))
+                    pending.append((where, child, raw(item), owner, depth))
                 else:
                     raise leaf_instead_of_nested(item, where, type(child))
         self._write()
@@ -188,7 +198,7 @@ class _Update:
 
 
 def _new_child(item: Any, path: Path) -> Any:
-    if is_variable(item):
+    if is_variable(item) or is_array(item):
         return item
     if isinstance(item, VariableState):
         return item.to_variable()
@@ -197,9 +207,13 @@ def _new_child(item: Any, path: Path) -> Any:
             {key: _new_child(child, (*path, key)) for key, child in item.items()}
         )
     raise ValueError(
-        f"Cannot add {path_text(path)!r}: a new key needs a `VariableState` or a "
-        f"variable, which say what to make, got {type(item).__name__}."
+        f"Cannot add {path_text(path)!r}: a new key needs a `VariableState`, variable "
+        f"or array, which say what to make, got {type(item).__name__}."
     )
+
+
+def _leaf(x: Any) -> Any:
+    return VariableState.from_variable(x) if is_variable(x) else x
 
 
 def pop(node: Any, /, *filters: Filter) -> Any:
@@ -233,16 +247,17 @@ def pop(node: Any, /, *filters: Filter) -> Any:
     removals: list[tuple[Any, GraphNodeImpl, Any]] = []
     for path, holder, key, child in edges(node):
         variable_type = find_variable_impl(type(child))
-        if variable_type is None:
+        if variable_type is None and not is_array(child):
             continue
-        chosen = selected.get(id(child))
+        # One array at two places is two leaves.
+        chosen = selected.get(id(child)) if variable_type else None
         if chosen is None:
             chosen = False
-            shown = shown_to_filters(variable_type, child)
+            shown = shown_to_filters(variable_type, child) if variable_type else child
             for predicate, group in zip(predicates, groups, strict=True):
                 if predicate(path, shown):
                     chosen = True
-                    group.append((path, VariableState.from_variable(child)))
+                    group.append((path, _leaf(child)))
                     break
             selected[id(child)] = chosen
         if not chosen:

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
-from graphcore.build import Builder
-from graphcore.filters import Filter, filters_to_predicates
-from graphcore.graphdef import GraphDef, NodeDef, set_proxy_maker
-from graphcore.leaves import UnmadeState, leaves_for, merged, values_for
-from graphcore.plans import plan_of
-from graphcore.recipes import recipe_of
+from graphcore.cache.plans import plan_of
+from graphcore.graphdef.build import Builder, shared
+from graphcore.graphdef.definition import GraphDef, NodeDef, set_proxy_maker
+from graphcore.graphdef.recipes import recipe_of
+from graphcore.graphdef.walk import Visit, walk
+from graphcore.nodes.registry import find_node_impl, get_node_impl
 from graphcore.refmap import RefMap
-from graphcore.registry import (
-    find_node_impl,
-    get_node_impl,
-)
-from graphcore.state import State, nested_from_flat
+from graphcore.state.filters import Filter, filters_to_predicates
+from graphcore.state.leaves import UnmadeState, leaves_for, merged, values_for
+from graphcore.state.nesting import nested_from_flat
+from graphcore.state.state import State
 from graphcore.trails import Path
-from graphcore.variable_state import VariableState, shown_to_filters
-from graphcore.walk import Visit, walk
+from graphcore.variables.bare_arrays import BARE, BareArray
+from graphcore.variables.state import VariableState, shown_to_filters
 
 __all__ = [
     "CallProxy",
@@ -165,7 +164,8 @@ def variables(node: Any, /, *filters: Filter) -> Any:
         *filters: What to select; variables that no filter selects are left out.
 
     Returns:
-        A `State` of the variables themselves; several filters give a tuple.
+        A `State` of the variables themselves, and of arrays that stand in the graph
+        without one; several filters give a tuple.
 
     Raises:
         ValueError: If it is not a node.
@@ -178,13 +178,14 @@ def variables(node: Any, /, *filters: Filter) -> Any:
     """
     _refuse_non_node(node)
     plan = plan_of(node)
-    pairs = list(zip(plan.layout.paths, plan.variables, strict=True))
+    live = [x.get() if type(x) is BareArray else x for x in plan.variables]
+    pairs = list(zip(plan.layout.paths, live, strict=True))
     if not filters:
         return State.lazily(lambda: nested_from_flat(pairs))
     predicates = filters_to_predicates(filters)
     groups: list[list[tuple[Path, Any]]] = [[] for _ in predicates]
     for impl, (path, variable) in zip(plan.impls, pairs, strict=True):
-        shown = shown_to_filters(impl, variable)
+        shown = variable if impl is BARE else shown_to_filters(impl, variable)
         for predicate, group in zip(predicates, groups, strict=True):
             if predicate(path, shown):
                 group.append((path, variable))
@@ -243,7 +244,11 @@ def unflatten(
 
 
 def merge(
-    graphdef: GraphDef[A], state: Mapping[Any, Any], /, *states: Mapping[Any, Any]
+    graphdef: GraphDef[A],
+    state: Mapping[Any, Any],
+    /,
+    *states: Mapping[Any, Any],
+    copy: bool = True,
 ) -> A:
     """Puts a graph together from its definition and states.
 
@@ -251,9 +256,12 @@ def merge(
         graphdef: The definition.
         state: The state, or the first of several.
         *states: The others.
+        copy: Whether live variables among the leaves, as `variables` returns them, are
+            copied; else they become part of the new graph themselves.
 
     Returns:
-        A new node; nothing of the original graph is shared but static values.
+        A new node; nothing of the original graph is shared but static values, and the
+        live variables among the leaves with `copy=False`.
 
     Raises:
         ValueError: If definition and states don't fit.
@@ -262,15 +270,25 @@ def merge(
         >>> import graphcore as gc
         >>> gc.merge(*gc.split(gc.Dict(a=gc.Param(1)))).a.value
         1
+        >>> node = gc.Dict(a=gc.Param(1))
+        >>> view = gc.merge(gc.graphdef(node), gc.variables(node), copy=False)
+        >>> view is node, view.a is node.a
+        (False, True)
     """
-    return unflatten(graphdef, merged((state, *states)))
+    given = merged((state, *states))
+    if copy:
+        return unflatten(graphdef, given)
+    whole = given if isinstance(given, State) else State(given)
+    leaves = leaves_for(graphdef, whole.map(lambda _, leaf: shared(leaf)))
+    return Builder(leaves, {}, {}).build(graphdef)  # type: ignore[no-any-return]
 
 
-def clone(node: A, /) -> A:
+def clone(node: A, /, *, variables: bool = True) -> A:
     """Copies a graph: same structure, own nodes and variables, same arrays.
 
     Args:
         node: A graph node or pytree node.
+        variables: Whether variables are copied; else the copy has the same ones.
 
     Returns:
         The copy.
@@ -283,9 +301,15 @@ def clone(node: A, /) -> A:
         >>> node = gc.Dict(a=gc.Param(1)); twin = gc.clone(node)
         >>> twin.a is node.a, twin.a == node.a
         (False, True)
+        >>> gc.clone(node, variables=False).a is node.a
+        True
     """
     _refuse_non_node(node)
     plan = plan_of(node)
+    if not variables:
+        live = zip(plan.layout.paths, plan.variables, strict=True)
+        twin: A = merge(plan.definition, State.from_flat_path(live), copy=False)
+        return twin
     recipe = recipe_of(plan.definition)
     assert recipe is not None  # A plan's definition is complete.
     result: A = recipe.make(plan.values())

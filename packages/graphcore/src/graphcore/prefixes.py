@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 import jax
 
 from graphcore.errors import path_text
+from graphcore.nodes.registry import is_graph_node
+from graphcore.nodes.traversal import edges
 from graphcore.refmap import RefMap
-from graphcore.registry import is_graph_node
-from graphcore.traversal import edges
-from graphcore.variable_impl import is_variable
+from graphcore.variables.impl import is_variable
 
 __all__ = ["AliasCheck", "PrefixMapping", "broadcast_prefix"]
 

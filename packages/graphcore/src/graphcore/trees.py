@@ -9,18 +9,18 @@ from typing import Any, Generic, TypeVar
 
 import jax
 
+from graphcore.cache.plans import check_traces, plan_of
 from graphcore.context import (
     MergeContext,
     SplitContext,
     merge_context,
     split_context,
 )
-from graphcore.graphdef import GraphDef
-from graphcore.plans import check_traces, plan_of
+from graphcore.display.printing import text
+from graphcore.graphdef.definition import GraphDef
+from graphcore.nodes.registry import is_graph_node
 from graphcore.prefixes import AliasCheck, broadcast_prefix
-from graphcore.printing import text
-from graphcore.registry import is_graph_node
-from graphcore.variable_impl import is_variable
+from graphcore.variables.impl import is_variable
 
 __all__ = [
     "NodeStates",

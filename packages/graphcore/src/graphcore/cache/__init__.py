@@ -1,0 +1,1 @@
+"""What makes it quick: plans of graphs that were seen, and how they are checked."""

@@ -1,0 +1,597 @@
+"""Plans: what is known of a graph, and a quick way to tell that it still holds.
+
+Walking a graph takes time for every attribute; a training step must not pay it. So the
+result of a walk is kept as a *plan* with the root, together with everything that it
+depends on. Whether a plan holds is decided by comparing that, mostly in C: the same
+children (`is`) under the same keys in the same containers. It works for any kind of
+edit, also for those that no `__setattr__` sees, because it looks at what is there
+rather than waiting to be told.
+
+Some things change without a trace in a container: metadata and type of a variable (its
+owner advances `metadata_epoch`), type and `__dict__` of a node (it clears its plans),
+static values changed in place (compared with a snapshot), foreign variables and nodes
+(see `foreign_containers`; where nodes declare no containers they are flattened anew).
+
+A plan must not keep anything alive that its root would not. It holds no strong
+reference to the root; and a write to any node in it through the node's own methods
+clears it, so that what was replaced can be collected at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from itertools import repeat
+from operator import getitem, is_
+from typing import Any
+
+from graphcore._jax import OUTSIDE, TraceState, current_trace
+from graphcore.cache.compaction import copies_side_by_side
+from graphcore.cache.comparing import comparing
+from graphcore.cache.foreign_containers import (
+    NOTHING_CONTAINED,
+    ForeignContainers,
+    has_plain_metadata,
+)
+from graphcore.cache.foreign_variables import NOTHING_FOREIGN, ForeignVariables
+from graphcore.cache.kept_beside import keep_beside, kept_beside
+from graphcore.cache.patterns import known_patterns, learn
+from graphcore.cache.stand_ins import ANY_ARRAY, STAND_INS, items_of, stand_in
+from graphcore.content import static_key
+from graphcore.content_key import content_key
+from graphcore.errors import TraceContextError, path_text
+from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, interned
+from graphcore.graphdef.layouts import Layout, layout_of
+from graphcore.graphdef.walk import Visit, walk
+from graphcore.nodes.owned import OwnedNode, get_planned
+from graphcore.nodes.registry import find_node_impl
+from graphcore.rebuilt import ByValue, belongs, wrong_trace
+from graphcore.refmap import RefMap
+from graphcore.trails import Path, path_of
+from graphcore.variables.bare_arrays import BARE, BareArray, are_arrays
+from graphcore.variables.impl import (
+    VariableImpl,
+    find_variable_impl,
+    values_of,
+    variable_impl,
+)
+from graphcore.variables.variable import (
+    OWN,
+    Variable,
+    metadata_epoch,
+    set_variable_plan,
+)
+
+__all__ = ["Plan", "check_traces", "check_writes", "plan_of"]
+
+_numbers = itertools.count()
+NOT_ONE_TRACE = (ByValue, list)
+"""The types of a plan's `trace` with which variables may have to be left alone."""
+# A plan that held so often is likely to be asked again and again, by a step in a loop.
+_OFTEN = 8
+# What `==` is for objects that a plan's comparison tells apart, or need not.
+_BY_IDENTITY = (Variable.__eq__, OwnedNode.__eq__, *STAND_INS)
+
+
+class Plan:
+    """The definition and variables of the graph below one root, while they hold.
+
+    Attributes:
+        definition: The definition.
+        definitions: Those of the variables, in order of index.
+        variables: The variables.
+        impls: How each variable is handled.
+        all_owned: Whether all of them are `Variable`s.
+        trace: The trace that all members belong to, None if none of them tells.
+        number: A number that no other plan has.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_array_holders",
+        "_array_keys",
+        "_containers",
+        "_contents",
+        "_epoch",
+        "_exact",
+        "_foreign",
+        "_foreign_containers",
+        "_mutable_statics",
+        "_needs_closer_look",
+        "_nodes",
+        "_root_type",
+        "_stranger_types",
+        "_strangers",
+        "_until_often",
+        "_unwatched",
+        "all_owned",
+        "can_be_kept",
+        "combined",
+        "definition",
+        "definitions",
+        "impls",
+        "number",
+        "trace",
+        "variables",
+    )
+
+    def __init__(
+        self,
+        root: Any,
+        definition: GraphDef[Any],
+        definitions: Sequence[VariableDef[Any]],
+        impls: list[VariableImpl],
+        variables: list[Any],
+        nodes: list[Any],
+        trace: Any,
+    ) -> None:
+        self.number = next(_numbers)
+        self.definition = definition
+        self.definitions = definitions
+        self.impls = impls
+        self.all_owned = all(impl is OWN for impl in impls)
+        self.variables = variables
+        self.trace = trace
+        # What is known of this plan alone or together with those of other roots, in
+        # one index space; see `joint`.
+        self.combined: dict[Any, Any] = {}
+        # The root itself must not be kept.
+        self._nodes = [n for n in nodes if n is not root]
+        # Until it is told what to watch, it holds for nothing.
+        self._root_type: type[Any] | None = None
+        self.can_be_kept = False
+
+    @property
+    def layout(self) -> Layout:
+        """The definition as lists; with paths and definitions of the variables."""
+        return layout_of((self.definition,))
+
+    def watch(self, root: Any, visit: Visit) -> None:
+        """Records what tells whether the plan still holds.
+
+        Args:
+            root: The root.
+            visit: What a walk saw just now.
+        """
+        self._epoch: object = metadata_epoch.mark
+        self._root_type = type(root)
+        self._until_often = _OFTEN
+        # What every container held. Containers compare their contents without a call
+        # for each, as long as both hold the same objects. Dicts by address: with
+        # thousands of them, memory is read faster from end to end.
+        dicts = [c for c in visit.containers if isinstance(c, dict)]
+        lists = [c for c in visit.containers if not isinstance(c, dict)]
+        self._containers = [*sorted(dicts, key=id), *lists]
+        self._contents = [c.copy() for c in self._containers]
+        unwatched = visit.unwatched
+        self._array_holders: list[Any] = []
+        self._array_keys: list[Any] = []
+        if BARE in self.impls:
+            inside = self._let_arrays_change()
+            unwatched = [each for each in unwatched if id(each[0]) not in inside]
+        # Of nodes and variables, a plan's comparison sees whether they are the same;
+        # others could be equal to what took their place, so they are looked at.
+        self._exact = [
+            (container, key, child)
+            for container, content in zip(self._containers, self._contents, strict=True)
+            for key, child in items_of(content)
+            if getattr(type(child), "__eq__", None) not in _BY_IDENTITY
+        ]
+        self._strangers = visit.strangers
+        self._stranger_types = list(map(type, visit.strangers))
+        self._unwatched = unwatched
+        self._mutable_statics: list[tuple[Any, Any, int]] = []
+        # An unhashable static value is refused at a compiled call; until then there is
+        # no sure way to see that it changed.
+        self.can_be_kept = True
+        distinct = {id(value): value for value, _ in visit.mutable_statics}
+        for value in distinct.values():
+            try:
+                recorded = content_key(value, keep=True)
+                self._mutable_statics.append((value, recorded, hash(recorded)))
+            except TypeError:
+                self.can_be_kept = False
+        foreign = [
+            (impl, variable, definition.metadata)
+            for impl, variable, definition in zip(
+                self.impls, self.variables, self.definitions, strict=True
+            )
+            if not impl.is_owned and impl is not BARE
+        ]
+        plain = [has_plain_metadata(impl, variable) for impl, variable, _ in foreign]
+        self._foreign = ForeignVariables(
+            [x for x, is_plain in zip(foreign, plain, strict=True) if not is_plain]
+        )
+        self._foreign_containers = ForeignContainers(
+            root,
+            visit.foreign,
+            [x[1::-1] for x, is_plain in zip(foreign, plain, strict=True) if is_plain],
+        )
+        self._needs_closer_look = bool(
+            self._strangers
+            or self._mutable_statics
+            or self._foreign
+            or self._foreign_containers
+            or self._unwatched
+            or self._array_keys
+        )
+
+    def _let_arrays_change(self) -> set[int]:
+        """Records what equals any array in the place of arrays.
+
+        Returns:
+            The ids of pytrees of which nothing else needs to be watched.
+        """
+        inside: set[int] = set()
+        for container, content in zip(self._containers, self._contents, strict=True):
+            for key, child in [*items_of(content)]:
+                content[key] = stand_in(child, inside)
+                if content[key] is ANY_ARRAY:
+                    self._array_holders.append(container)
+                    self._array_keys.append(key)
+        return inside
+
+    def clear(self) -> None:
+        """Makes the plan hold no longer, and lets go of all objects."""
+        self._root_type = None
+        self.variables = []
+        self.impls = []
+        self.combined = {}
+        self._nodes = []
+        self._containers = self._contents = []
+        self._exact = []
+        self._array_holders = self._array_keys = []
+        self._strangers = self._unwatched = []
+        self._mutable_statics = []
+        self._foreign = NOTHING_FOREIGN
+        self._foreign_containers = NOTHING_CONTAINED
+
+    def holds(self, root: Any) -> bool:
+        """Tells whether walking the graph now would give this plan again.
+
+        That is looked at in two passes: one in C over all children, and one over those
+        of which equality does not say enough.
+        """
+        if type(root) is not self._root_type:
+            return False
+        try:
+            comparing.by_identity = True
+            try:
+                # Where two are not the same object, the recorded one is to be asked:
+                # each container asks its own.
+                if not self._contents == self._containers:  # noqa: SIM201
+                    return False
+            finally:
+                comparing.by_identity = False
+            for container, key, child in self._exact:
+                if container[key] is not child:
+                    return False
+            if self._until_often > 0:
+                self._count_down()
+            return (self._epoch is metadata_epoch.mark or self._metadata_holds()) and (
+                not self._needs_closer_look or self._holds_closer(root)
+            )
+        except Exception:  # a stranger refuses to be compared, or a thread changes it
+            return False
+
+    def _count_down(self) -> None:
+        """Counts up to when copies are made that can be compared faster.
+
+        The first ones were made before a function was traced, which is no time to look
+        for a better place; nor is it worth that for a plan that is used a few times.
+        """
+        self._until_often -= 1
+        if self._until_often > 0:
+            return
+        # Copies of the copies: another thread may be changing the graph right now.
+        self._contents = copies_side_by_side(self._contents)
+        if self._root_type is None:  # another thread has cleared it meanwhile
+            self.clear()
+
+    def _holds_closer(self, root: Any) -> bool:
+        """Whether all holds that doesn't show in the children of a container."""
+        return (
+            (not self._foreign_containers or self._foreign_containers.hold(root))
+            and (not self._strangers or self._strangers_hold())
+            and (not self._mutable_statics or self._statics_hold())
+            and (not self._foreign or self._foreign.hold())
+            and (not self._unwatched or self._unwatched_hold())
+            and (not self._array_keys or self._arrays_hold())
+        )
+
+    def _metadata_holds(self) -> bool:
+        mark = metadata_epoch.mark  # first: a change from now on must be seen later
+        for variable, definition, impl in zip(
+            self.variables, self.definitions, self.impls, strict=True
+        ):
+            if type(variable) is not definition.type:
+                return False
+            found = impl.metadata(variable)
+            if found is not definition.metadata and found != definition.metadata:
+                return False
+        self._epoch = mark
+        return True
+
+    def _strangers_hold(self) -> bool:
+        if list(map(type, self._strangers)) != self._stranger_types:
+            return False
+        one_of_each = dict(zip(self._stranger_types, self._strangers, strict=True))
+        return all(
+            find_variable_impl(kind) is None and find_node_impl(stranger) is None
+            for kind, stranger in one_of_each.items()
+        )
+
+    def _statics_hold(self) -> bool:
+        try:
+            for value, recorded, recorded_hash in self._mutable_statics:
+                found = content_key(value)
+                if hash(found) != recorded_hash or found != recorded:
+                    return False
+            return True
+        except Exception:  # a stranger's `__hash__` or `__eq__`
+            return False
+
+    def _arrays_hold(self) -> bool:
+        return are_arrays([*map(getitem, self._array_holders, self._array_keys)])
+
+    def _unwatched_hold(self) -> bool:
+        for node, impl, pairs, metadata in self._unwatched:
+            if find_node_impl(node) is not impl:
+                return False
+            now, metadata_now = impl.flatten(node)
+            if len(now) != len(pairs):
+                return False
+            try:
+                if static_key(metadata) != static_key(metadata_now):
+                    return False
+            except Exception:  # a stranger's `__eq__`
+                return False
+            for (key, value), (key_now, value_now) in zip(pairs, now, strict=True):
+                if value is not value_now or key != key_now:
+                    return False
+        return True
+
+    def static_values(self) -> list[Any]:
+        """All static values in the graph, those of metadata among them."""
+        found = [*self.layout.statics]
+        for definition in self.definitions:
+            found += definition.metadata.values()
+        return found
+
+    def contains(self, node: Any) -> bool:
+        """Tells whether a node is one of the inner nodes of the graph."""
+        return any(node is inner for inner in self._nodes)
+
+    def values(self) -> list[Any]:
+        """The raw values of the variables."""
+        return values_of(self.impls, self.variables)
+
+    def check_trace(self, here: TraceState) -> None:
+        """Checks that the graph may be used and changed from the running trace.
+
+        Args:
+            here: The token of the running trace.
+
+        Raises:
+            TraceContextError: If it belongs to another trace, with a path.
+        """
+        found = self.trace
+        if found is None:
+            return
+        if type(found) is list:
+            # At most one of two can be the running trace.
+            for trail, kind, trace in found:
+                if not belongs(trace, here):
+                    raise different_trace(path_of(trail), kind)
+        elif not belongs(found, here):
+            raise different_trace((), self._root_type or object)
+
+
+def check_writes(plans: Sequence[Plan], variables: Sequence[Any]) -> None:
+    """Checks that somebody will see what is written to variables.
+
+    Args:
+        plans: Those of the graphs that the variables are part of.
+        variables: The variables that are to be written.
+
+    Raises:
+        TraceContextError: If JAX put one together for the function it is tracing.
+    """
+    for plan in plans:
+        if type(plan.trace) in NOT_ONE_TRACE:
+            traces = [t for *_, t in plan.trace] if type(plan.trace) is list else []
+            for variable in variables:
+                get_trace = variable_impl(type(variable)).get_trace
+                trace = None if get_trace is None else get_trace(variable)
+                if type(variable) is BareArray and any(
+                    variable is place for place in plan.variables
+                ):  # It knows no trace; that of its node is among these.
+                    traces = [t for t in traces or [plan.trace] if type(t) is ByValue]
+                    trace = traces[0] if traces else None
+                if type(trace) is ByValue:
+                    raise wrong_trace(trace, type(variable))
+
+
+def check_traces(plans: Sequence[Plan]) -> None:
+    """Checks that several graphs may be used and changed from the running trace.
+
+    Args:
+        plans: Their plans.
+
+    Raises:
+        TraceContextError: If one belongs to another trace, with a path.
+    """
+    here = checked = current_trace()
+    for plan in plans:
+        trace = plan.trace
+        # As a rule it is the running one; if not, the plan knows more.
+        if trace is not checked and not trace == here:  # noqa: SIM201
+            plan.check_trace(here)
+        checked = trace
+
+
+class _LastTrace:
+    """The last token that a plan was made with.
+
+    Graphs of the same trace get the same token, so that most of them are compared by
+    identity.
+    """
+
+    token: Any = None
+
+
+_last_trace = _LastTrace()
+
+
+def different_trace(path: Path, kind: type[Any]) -> TraceContextError:
+    """The error for an object that belongs to another trace."""
+    return TraceContextError(
+        f"The {kind.__name__} at {path_text(path)!r} belongs to a different trace "
+        "level: it was made outside the JAX transformation that is running, or inside "
+        "one that has ended. Pass it to the transformed function as an argument, and "
+        "return what the function makes."
+    )
+
+
+def _common_trace(visit: Visit) -> Any:
+    """The token of all members; a list of those of a first and all that differ."""
+    members = [(trail, type(x), trace) for trail, x, trace in visit.traces()]
+    if not members:
+        return None
+    first = members[0][2]
+    others = [m for m in members if m[2] is not first and m[2] != first]
+    return [members[0], *others] if others else _shared(first)
+
+
+def _shared(token: TraceState) -> TraceState:
+    """The same token, or the one before if that is equal; see `_LastTrace`."""
+    known = _last_trace.token
+    if known == token:
+        return known
+    _last_trace.token = token
+    return token
+
+
+def make_plan(root: Any) -> Plan:
+    """Describes a graph and returns its plan, whether it can be kept or not.
+
+    Raises:
+        ValueError: As `walk` does.
+    """
+    plan = _matched_plan(root)
+    if plan is not None:
+        return plan
+    visit = Visit()
+    definition = interned(walk(root, RefMap(), visit))
+    plan = Plan(
+        root,
+        definition,
+        [leaf.definition for leaf in visit.leaves],
+        [leaf.impl for leaf in visit.leaves],
+        [leaf.variable for leaf in visit.leaves],
+        [n for _, n in visit.nodes],
+        _common_trace(visit),
+    )
+    plan.watch(root, visit)
+    if isinstance(definition, NodeDef) and isinstance(root, OwnedNode):
+        if plan.can_be_kept:
+            learn(definition)
+    return plan
+
+
+def _matched_plan(root: Any) -> Plan | None:
+    """The plan of a graph whose structure is known, and which is of one trace."""
+    if not isinstance(root, OwnedNode):
+        return None
+    for pattern, definition in known_patterns(type(root)):
+        objects = pattern.match((root,))
+        if objects is None:
+            continue
+        variables, nodes = pattern.members(objects)
+        trace = root._trace
+        traces = [node._trace for node in nodes]
+        traces += [variable._facts.trace for variable in variables]
+        if not all(map(is_, traces, repeat(trace))):
+            if any(other != trace for other in traces):
+                return None
+        layout = layout_of((definition,))
+        plan = Plan(
+            *(root, definition, layout.definitions, layout.impls),
+            *(variables, nodes, _shared(trace)),
+        )
+        if trace == OUTSIDE:
+            plan.watch(root, pattern.visit(objects))
+        # Otherwise it is not kept: the objects that are made for a trace are gone
+        # soon, and it takes longer to prepare for another use than to match again.
+        return plan
+    return None
+
+
+def kept_plan(root: Any) -> Plan | None:
+    """The plan that is kept with a root, whether it holds or not."""
+    if isinstance(root, OwnedNode):
+        try:
+            return get_planned(root).plan  # type: ignore[no-any-return]
+        except AttributeError:
+            return None
+    if isinstance(root, Variable):
+        return getattr(root, "_plan", None)
+    return kept_beside(root)  # type: ignore[no-any-return]
+
+
+def plan_of(root: Any) -> Plan:
+    """Returns the plan of the graph below a root: the one it has, if that holds.
+
+    Args:
+        root: A node or variable.
+
+    Returns:
+        A plan that holds now.
+
+    Raises:
+        ValueError: As `walk` does.
+
+    Example:
+        >>> import graphcore as gc
+        >>> node = gc.Dict(a=gc.Param(1))
+        >>> plan_of(node) is plan_of(node)
+        True
+    """
+    plan = kept_plan(root)
+    if plan is not None and plan.holds(root):
+        return plan
+    return renewed_plan(root)
+
+
+def renewed_plan(root: Any) -> Plan:
+    """Makes the plan of a root that has none which holds, and keeps it.
+
+    Raises:
+        ValueError: As `walk` does.
+    """
+    plan = make_plan(root)
+    if not plan.can_be_kept:
+        return plan
+    if isinstance(root, Variable):
+        set_variable_plan(root, plan)
+        return plan
+    if isinstance(root, OwnedNode):
+        root._keep_plan(plan)
+    elif _may_be_kept_beside(root, plan):
+        keep_beside(root, plan, plan.static_values())
+    reference = weakref.ref(plan)
+    for node in plan._nodes:
+        if isinstance(node, OwnedNode):
+            node._join_plan(reference)
+    return plan
+
+
+def _may_be_kept_beside(root: Any, plan: Plan) -> bool:
+    """Whether a plan outlives a trace, and nothing in the graph refers to the root."""
+    layout = plan.layout
+    return (
+        (plan.trace is None or plan.trace == OUTSIDE)
+        and all(thing != layout.roots[0] for _, thing in layout.references)
+        and not any(type(x) is BareArray and x.holder is root for x in plan.variables)
+    )

@@ -1,0 +1,1 @@
+"""Graphs as text, in notebooks and as drawings."""

@@ -1,0 +1,290 @@
+"""Looking at a graph: in a notebook, as text, and as a drawing.
+
+A drawing has a box for each graph node and each variable, so what is shared is drawn
+once, with several arrows. A container without identity, such as a list, has a box if
+there is a node or variable in it; else it is listed in the box of its owner, as static
+attributes are.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import graphcore.display.descriptions  # noqa: F401  (tells what is inside our objects)
+from graphcore.display.printing import leaf_text, one_line, parts, text, treescope_repr
+from graphcore.nodes.registry import find_node_impl, is_graph_node
+from graphcore.variables.impl import find_variable_impl, is_variable
+
+__all__ = ["display", "to_dot", "to_mermaid"]
+
+
+def display(*nodes: Any) -> None:
+    """Shows objects: as an interactive tree in a notebook, else as printed text.
+
+    The tree needs treescope, which `pip install graphcore[display]` brings along.
+
+    Args:
+        *nodes: Any objects.
+
+    Example:
+        >>> import graphcore as gc, jax.numpy as jnp
+        >>> display(gc.Dict(kernel=gc.Param(jnp.ones((2, 3)))))
+        Dict({'kernel': Param(float32[2,3])})
+    """
+    treescope = _import_treescope() if _is_in_notebook() else None
+    if treescope is None:
+        for node in nodes:
+            print(text(node))
+        return
+    renderer = treescope.active_renderer.get().extended_with(handlers=[_render])
+    with treescope.active_renderer.set_scoped(renderer):
+        for node in nodes:
+            treescope.display(node, ignore_exceptions=True)
+
+
+def _is_in_notebook() -> bool:
+    # Whoever is in a notebook has imported IPython already.
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return hasattr(shell, "kernel")  # the shell of a terminal has none
+
+
+def _import_treescope() -> Any:
+    try:
+        import treescope
+    except ImportError:
+        return None
+    return treescope
+
+
+def _render(node: Any, path: str | None, subtree_renderer: Any) -> Any:
+    """A handler for treescope, which knows Python's containers well enough itself."""
+    has_entry = parts.dispatch(type(node)) is not parts.dispatch(object)
+    is_container = isinstance(node, list | tuple | dict | set | frozenset)
+    if is_variable(node) or is_graph_node(node) or (has_entry and not is_container):
+        return treescope_repr(node, path, subtree_renderer)
+    return NotImplemented
+
+
+class _Node:
+    """The kind of a box for a graph node."""
+
+
+class _Variable:
+    """The kind of a box for a variable."""
+
+
+class _Container:
+    """The kind of a box for a node without identity."""
+
+
+@dataclass(slots=True, eq=False)
+class _Box:
+    """A node or variable in a drawing."""
+
+    value: Any  # kept alive: its id must stay its own while the graph is walked
+    kind: type[_Node | _Variable | _Container]
+    name: str = ""
+    lines: list[str] = field(default_factory=list)
+    attributes: list[_Attribute] = field(default_factory=list)
+
+    @property
+    def arrows(self) -> list[tuple[_Attribute, _Box]]:
+        return [
+            (a, a.target)
+            for a in self.attributes
+            if a.line is None and a.target is not None
+        ]
+
+    @property
+    def label_lines(self) -> list[str]:
+        listed = [f"{a.key} = {a.line}" for a in self.attributes if a.line is not None]
+        return [type(self.value).__name__, *self.lines, *listed]
+
+
+@dataclass(slots=True, eq=False)
+class _Attribute:
+    key: Any
+    target: _Box | None  # None for a static value
+    line: str | None  # what is listed in the box, if there is no arrow
+    is_back: bool = False  # to a node that the arrow's origin is inside of
+
+
+def _boxes(root: Any) -> list[_Box]:
+    """The boxes of all that can be reached from a node, in order of first visit."""
+    if find_variable_impl(type(root)) is None and find_node_impl(root) is None:
+        raise ValueError(
+            f"Cannot draw an object of type {type(root).__name__}: expected a graph "
+            "node, a pytree node or a variable."
+        )
+    boxes: dict[int, _Box] = {}
+    plain: set[_Box] = set()
+    open_ids: set[int] = set()
+    stack: list[tuple[_Box, Iterator[tuple[Any, Any]]]] = []
+
+    def visit(value: Any) -> _Box | None:
+        if id(value) in boxes:
+            return boxes[id(value)]
+        box = _Box(value, _Variable)
+        variable_impl = find_variable_impl(type(value))
+        if variable_impl is not None:
+            box.lines.append(one_line(variable_impl.get_value(value)))
+            metadata = variable_impl.get_metadata(value)
+            box.lines += [f"{key} = {one_line(v)}" for key, v in metadata.items()]
+        else:
+            node_impl = find_node_impl(value)
+            if node_impl is None:
+                return None
+            box.kind = _Node if is_graph_node(value) else _Container
+            children, _ = node_impl.flatten(value)
+            open_ids.add(id(value))
+            stack.append((box, iter(children)))
+        boxes[id(value)] = box
+        return box
+
+    visit(root)
+    while stack:
+        box, children = stack[-1]
+        for key, child in children:
+            depth, is_back = len(stack), id(child) in open_ids
+            target = visit(child)
+            line = leaf_text(child) if target is None else None
+            box.attributes.append(_Attribute(key, target, line, is_back))
+            if len(stack) > depth:
+                break
+        else:
+            stack.pop()
+            open_ids.discard(id(box.value))
+            # Everything below is complete, but for what arrows back lead to.
+            for attribute in box.attributes:
+                if attribute.target is not None and attribute.target in plain:
+                    attribute.line = one_line(attribute.target.value)
+            if box.kind is _Container and stack and not box.arrows:
+                plain.add(box)
+    drawn = [box for box in boxes.values() if box not in plain]
+    for number, box in enumerate(drawn):
+        box.name = f"n{number}"
+    return drawn
+
+
+def _clean(line: str) -> str:
+    """A label without line breaks, and with escapes for what can't be printed."""
+    line = " ".join(line.split())
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+# Mermaid
+
+# Renderers read labels as Markdown, even outside backquotes: what could be taken for a
+# list, a link, emphasis, an icon, or markup is written as a character code.
+_MERMAID_SPECIAL = re.compile(
+    r"[^\w .,:=/+'()\[\]{}-]"
+    r"|^[-+=]|(?<=\])\(|:(?! )"
+    r"|(?<![^\W_])_|_(?![^\W_])"
+    r"|(?<=^\d)[.)](?=\s|$)|(?<=^\d\d)[.)](?=\s|$)"
+)
+_MERMAID_SHAPES = {_Node: '["{}"]', _Container: '[/"{}"/]', _Variable: '(["{}"])'}
+
+
+def to_mermaid(node: Any, /) -> str:
+    """Writes an object graph as a Mermaid flowchart.
+
+    Nodes are rectangles, variables rounded, containers without identity slanted. A
+    shared node or variable stands there once. An arrow back to a node that contains
+    its origin, which closes a cycle, is dashed.
+
+    Args:
+        node: A graph node, a pytree node, or a variable.
+
+    Returns:
+        The text of the diagram; see https://mermaid.js.org/syntax/flowchart.html.
+
+    Raises:
+        ValueError: If it is neither a node nor a variable.
+
+    Example:
+        >>> import graphcore as gc, jax.numpy as jnp
+        >>> tied = gc.Dict(encode=gc.Param(jnp.ones((2, 3))), rate=0.1)
+        >>> tied.decode, tied.me = tied.encode, tied
+        >>> print(to_mermaid(tied))
+        flowchart TD
+          n0["Dict<br/>rate = 0.1"]
+          n1(["Param<br/>float32[2,3]"])
+          n0 -->|"decode"| n1
+          n0 -->|"encode"| n1
+          n0 -.->|"me"| n0
+    """
+    boxes = _boxes(node)
+    lines = ["flowchart TD"]
+    for box in boxes:
+        label = "<br/>".join(map(_mermaid_label, box.label_lines))
+        lines.append(f"  {box.name}{_MERMAID_SHAPES[box.kind].format(label)}")
+    for box in boxes:
+        for arrow, target in box.arrows:
+            line, label = "-.->" if arrow.is_back else "-->", _mermaid_label(arrow.key)
+            lines.append(f'  {box.name} {line}|"{label}"| {target.name}')
+    return "\n".join(lines)
+
+
+def _mermaid_label(content: Any) -> str:
+    line = _clean(str(content))
+    return _MERMAID_SPECIAL.sub(lambda found: f"#{ord(found[0])};", line) or " "
+
+
+# DOT
+
+_DOT_SHAPES = {_Node: "box", _Container: "parallelogram", _Variable: "ellipse"}
+
+
+def to_dot(node: Any, /) -> str:
+    r"""Writes an object graph in Graphviz's DOT language.
+
+    Nodes are boxes, variables ellipses, containers without identity slanted. A shared
+    node or variable stands there once. An arrow back to a node that contains its
+    origin, which closes a cycle, is dashed.
+
+    Args:
+        node: A graph node, a pytree node, or a variable.
+
+    Returns:
+        The text of the graph; see https://graphviz.org/doc/info/lang.html.
+
+    Raises:
+        ValueError: If it is neither a node nor a variable.
+
+    Example:
+        >>> import graphcore as gc, jax.numpy as jnp
+        >>> tied = gc.Dict(encode=gc.Param(jnp.ones((2, 3))), rate=0.1)
+        >>> tied.decode, tied.me = tied.encode, tied
+        >>> print(to_dot(tied))
+        digraph {
+          n0 [shape=box, label="Dict\nrate = 0.1"];
+          n1 [shape=ellipse, label="Param\nfloat32[2,3]"];
+          n0 -> n1 [label="decode"];
+          n0 -> n1 [label="encode"];
+          n0 -> n0 [label="me", style=dashed];
+        }
+    """
+    boxes = _boxes(node)
+    lines = ["digraph {"]
+    for box in boxes:
+        label = r"\n".join(map(_dot_label, box.label_lines))
+        lines.append(f'  {box.name} [shape={_DOT_SHAPES[box.kind]}, label="{label}"];')
+    for box in boxes:
+        for arrow, target in box.arrows:
+            style = ", style=dashed" if arrow.is_back else ""
+            label = _dot_label(arrow.key)
+            lines.append(f'  {box.name} -> {target.name} [label="{label}"{style}];')
+    lines.append("}")
+    return "\n".join(lines)
+
+
+def _dot_label(content: Any) -> str:
+    line = _clean(str(content)).replace("\\", "\\\\").replace('"', '\\"')
+    return line.replace("&", "&amp;")  # entities are replaced in labels

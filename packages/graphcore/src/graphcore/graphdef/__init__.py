@@ -1,0 +1,1 @@
+"""Definitions: graphs taken apart, described, and put together again."""

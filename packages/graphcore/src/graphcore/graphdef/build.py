@@ -1,0 +1,307 @@
+"""Putting graphs together from definitions, into new objects or into existing ones.
+
+Building has two phases. The first makes new objects and works out what every node
+will hold; nothing that existed before is touched, so any error leaves it as it was.
+The second writes. If it is interrupted, what it wrote is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from graphcore._jax import current_trace
+from graphcore.content import static_key
+from graphcore.errors import path_text
+from graphcore.graphdef.definition import GraphDef, NodeRef, VariableDef
+from graphcore.graphdef.layouts import Layout, Node, layout_of
+from graphcore.hashable_mapping import HashableMapping
+from graphcore.nodes.owned import OwnedNode
+from graphcore.nodes.registry import (
+    GraphNodeImpl,
+    PytreeNodeImpl,
+    find_node_impl,
+    get_node_impl_for_type,
+)
+from graphcore.rebuilt import wrong_trace
+from graphcore.undo import restorer, undoing
+from graphcore.variables.bare_arrays import BARE, BareArray
+from graphcore.variables.impl import (
+    find_variable_impl,
+    is_variable,
+    variable_impl,
+)
+from graphcore.variables.variable import OWN, Variable, new_variable, set_raw_value
+
+__all__ = ["Builder", "set_values", "shared"]
+
+_MISSING = object()
+
+
+class _Shared:
+    """Stands in a state for a variable that becomes part of the graph itself."""
+
+    __slots__ = ("variable",)
+
+    def __init__(self, variable: Any) -> None:
+        self.variable = variable
+
+
+def shared(leaf: Any) -> Any:
+    """Marks a leaf of a state, if it is a live variable, to be used as it is."""
+    return _Shared(leaf) if is_variable(leaf) else leaf
+
+
+class Builder:
+    """Builds the graphs of several definitions that share one index space.
+
+    Args:
+        leaves: For the index of a variable, its value and its metadata (None: as in
+            the definition). A variable without an entry must be in `objects` or
+            `existing`; it keeps its value.
+        objects: The objects of indices that were built before; extended in place.
+        existing: Objects to reuse for an index: graph nodes are emptied and filled
+            again, variables get the new value.
+    """
+
+    def __init__(
+        self,
+        leaves: Mapping[int, tuple[Any, HashableMapping[str, Any] | None]],
+        objects: dict[int, Any],
+        existing: Mapping[int, Any],
+    ) -> None:
+        self._leaves = leaves
+        self._objects = objects
+        self._existing = existing
+        self._trace = current_trace()
+        # What existing graph nodes are going to hold, and variables.
+        self._node_writes: list[tuple[Any, GraphNodeImpl, list[tuple[Any, Any]]]] = []
+        self._variable_writes: list[tuple[Any, Any, HashableMapping[str, Any]]] = []
+
+    def build(self, root: GraphDef[Any]) -> Any:
+        """Makes the object of a definition; existing ones are not written yet.
+
+        Args:
+            root: The definition.
+
+        Returns:
+            The node or variable.
+
+        Raises:
+            ValueError: If an existing object is of another type than the definition
+                says, belongs to another trace, or a reference leads nowhere.
+        """
+        if not isinstance(root, GraphDef):
+            raise ValueError(f"Expected a GraphDef, got {type(root).__name__}.")
+        layout = layout_of((root,))
+        things: list[Any] = [None] * len(layout.places)
+        for thing, definition in enumerate(layout.definitions):
+            things[thing] = self._variable(definition, layout, thing)
+        indices = {thing: index for index, thing in layout.indices.items()}
+        graph_nodes, trees = [], []
+        for node in sorted(layout.nodes):
+            impl = get_node_impl_for_type(node.kind)
+            if isinstance(impl, GraphNodeImpl):
+                graph_nodes.append((node, impl))
+                index = indices[node.thing]
+                things[node.thing] = self._node(node, index, impl, layout)
+            else:
+                trees.append((node, impl))
+        end = layout.first_static + len(layout.statics)
+        things[layout.first_static : end] = layout.statics_as_made()
+        for thing, reference in layout.outside.items():
+            things[thing] = self._referred(reference, layout, thing)
+
+        def pairs(node: Node) -> list[tuple[Any, Any]]:
+            children = [things[child] for child in node.children]
+            return list(zip(node.keys, children, strict=True))
+
+        for node, impl in trees:
+            things[node.thing] = impl.unflatten(pairs(node), node.metadata)
+        for node, impl in graph_nodes:
+            if indices[node.thing] in self._existing:
+                self._node_writes.append((things[node.thing], impl, pairs(node)))
+            else:
+                impl.init(things[node.thing], pairs(node))
+        root = things[layout.roots[0]]
+        for thing, owner, path in layout.bare:
+            things[thing] = BareArray.at(things[owner], path)
+        self._objects.update((index, things[t]) for index, t in layout.indices.items())
+        return root
+
+    def _node(self, node: Node, index: int, impl: GraphNodeImpl, layout: Layout) -> Any:
+        existing = self._existing.get(index, _MISSING)
+        if existing is _MISSING:
+            return impl.make(node.kind, node.metadata)
+        self._check(existing, node.kind, layout, node.thing)
+        if not isinstance(existing, OwnedNode):
+            found = impl.flatten(existing)[1]
+            if static_key(found) != static_key(node.metadata):
+                raise ValueError(
+                    f"The metadata of the {impl.type.__name__} at "
+                    f"{path_text(layout.path(node.thing))!r} would change from "
+                    f"{found!r} to {node.metadata!r}, but an existing node of a "
+                    "registered type has no way to change it: keep what changes in a "
+                    "child."
+                )
+        return existing
+
+    def _check(
+        self, existing: Any, kind: type[Any], layout: Layout, thing: int
+    ) -> None:
+        if type(existing) is not kind:
+            raise ValueError(
+                f"The existing object for {path_text(layout.path(thing))!r} is a "
+                f"{type(existing).__name__}, but the definition says {kind.__name__}."
+            )
+        trace = _trace_of(existing)
+        if trace is None:
+            return
+        if trace is not self._trace and trace != self._trace:
+            raise wrong_trace(trace, kind, layout.path(thing))
+
+    def _variable(
+        self, definition: VariableDef[Any], layout: Layout, thing: int
+    ) -> Any:
+        impl = layout.impls[thing]
+        existing = self._existing.get(definition.index, _MISSING)
+        value, metadata = self._leaves.get(definition.index, (_MISSING, None))
+        if metadata is None:
+            metadata = definition.metadata
+        if existing is not _MISSING:
+            self._check(existing, definition.type, layout, thing)
+            if impl is BARE:  # It is written with the children of its node.
+                return existing.get() if value is _MISSING else value
+            if value is _MISSING:
+                if impl.metadata(existing) == definition.metadata:
+                    return existing
+                value = impl.get_value(existing)
+            self._variable_writes.append((existing, value, metadata))
+            return existing
+        if value is _MISSING:
+            where = path_text(layout.path(thing))
+            raise ValueError(f"There is no value for the variable {where!r}.")
+        if type(value) is _Shared:
+            found = value.variable
+            if type(found) is definition.type:
+                return found
+            where = path_text(layout.path(thing))
+            raise ValueError(
+                f"The state at {where!r} is a {type(found).__name__}, but there is a "
+                f"{definition.type.__name__}: expected the same variable type."
+            )
+        if impl is OWN:
+            return new_variable(definition.type, value, metadata, self._trace)
+        return impl.create(definition.type, value, metadata)
+
+    def _referred(self, reference: NodeRef[Any], layout: Layout, thing: int) -> Any:
+        for known in (self._objects, self._existing):
+            if reference.index in known:
+                return known[reference.index]
+        raise ValueError(
+            f"{path_text(layout.path(thing))!r} refers to the object with index "
+            f"{reference.index} ({reference.type.__name__}), which is not part of this "
+            "definition: pass what was merged before it as well."
+        )
+
+    def write_value(self, variable: Any, value: Any) -> None:
+        """Has an existing variable get a value on `commit`.
+
+        Args:
+            variable: The variable; it keeps its metadata.
+            value: The raw value.
+        """
+        metadata = variable_impl(type(variable)).metadata(variable)
+        self._variable_writes.append((variable, value, metadata))
+
+    def commit(self) -> None:
+        """Writes to the existing objects: all of it, or nothing."""
+        with undoing() as undo:
+            for node, impl, pairs in self._node_writes:
+                old, _ = impl.flatten(node)
+                known = dict(old)
+                new = [
+                    (key, _keep_container(known.get(key), child))
+                    for key, child in pairs
+                ]
+                if len(new) == len(old) and all(
+                    k1 == k2 and c1 is c2
+                    for (k1, c1), (k2, c2) in zip(old, new, strict=True)
+                ):
+                    continue
+                if isinstance(node, OwnedNode) or "__dict__" in impl.containers:
+                    # What was there keeps its place in the order of insertion.
+                    place = {key: i for i, key in enumerate(vars(node))}
+                    new.sort(key=lambda pair: place.get(pair[0], len(place)))
+                undo.append(restorer(node, impl))
+                impl.clear(node)
+                impl.init(node, new)
+            for variable, value, metadata in self._variable_writes:
+                how = variable_impl(type(variable))
+                before = how.get_value(variable), how.metadata(variable)
+                undo.append(partial(how.overwrite, variable, *before))
+                how.overwrite(variable, value, metadata)
+
+
+def _trace_of(x: Any) -> Any:
+    """The trace that an object belongs to; None if it does not tell."""
+    if isinstance(x, OwnedNode):
+        return x._trace
+    if isinstance(x, Variable):
+        return x._facts.trace
+    impl: Any = find_variable_impl(type(x)) or find_node_impl(x)
+    return None if impl.get_trace is None else impl.get_trace(x)
+
+
+def _keep_container(old: Any, new: Any) -> Any:
+    """Prefers an old plain container to a new one with the same contents.
+
+    Pytree nodes are made anew when a graph is rebuilt. Where nothing changed, the
+    object that its owner knows should stay.
+    """
+    if old is new or type(old) is not type(new) or is_variable(old):
+        return new
+    impl = find_node_impl(old)
+    if not isinstance(impl, PytreeNodeImpl):
+        return new
+    (before, metadata), (after, new_metadata) = impl.flatten(old), impl.flatten(new)
+    if len(before) != len(after) or static_key(metadata) != static_key(new_metadata):
+        return new
+    same = all(
+        k1 == k2 and _keep_container(c1, c2) is c1
+        for (k1, c1), (k2, c2) in zip(before, after, strict=True)
+    )
+    return old if same else new
+
+
+def set_values(
+    variables: Sequence[Any], values: Sequence[Any], all_owned: bool
+) -> None:
+    """Writes the raw values of variables that may be written: all, or none.
+
+    Args:
+        variables: The variables; there may be more of them than values.
+        values: The raw values of the first so many.
+        all_owned: Whether all of them are `Variable`s.
+    """
+    if all_owned:
+        if len(values) == 1:
+            set_raw_value(variables[0], values[0])
+            return
+        # One call into C, as no setter returns anything: a signal can't be handled
+        # halfway through.
+        any(map(set_raw_value, variables, values))
+        return
+    variables = variables[: len(values)]
+    impls = {*map(variable_impl, set(map(type, variables)))}
+    if len(impls) == 1:
+        (how,) = impls
+        if how.set_values is not None:
+            how.set_values(variables, values)
+            return
+    with undoing() as undo:
+        for variable, value in zip(variables, values, strict=True):
+            impl = variable_impl(type(variable))
+            undo.append(partial(impl.set_value, variable, impl.get_value(variable)))
+            impl.set_value(variable, value)

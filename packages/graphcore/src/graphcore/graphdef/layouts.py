@@ -1,0 +1,348 @@
+"""The linear form of definitions: what graphs consist of, and where it stands.
+
+A definition is a tree, good to read and to compare. Who makes graphs, recognizes them
+or looks for their variables in a state wants lists, to go through them without a
+decision for each entry. There are two. *Things* are what a graph consists of, each
+once. *Places* are where they stand: first the roots, then the children of each node,
+parents before their children. Some things stand at several places.
+
+To make a graph is to make its things and to put them at their places (`recipes`); to
+recognize one is to look at its places and to see the same things there (`patterns`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from operator import getitem, itemgetter, setitem
+from typing import Any, NamedTuple
+
+from graphcore.getters import getter, run
+from graphcore.graphdef.definition import (
+    GraphDef,
+    NodeDef,
+    NodeRef,
+    StaticAttribute,
+    VariableDef,
+)
+from graphcore.nodes.owned import OwnedNode
+from graphcore.trails import Path, Trail, path_of
+from graphcore.variables.bare_arrays import BARE
+from graphcore.variables.impl import VariableImpl, variable_impl
+from graphcore.variables.variable import OWN
+
+__all__ = ["Layout", "Node", "layout_of"]
+
+_together: weakref.WeakValueDictionary[tuple[GraphDef[Any], ...], Layout] = (
+    weakref.WeakValueDictionary()
+)
+
+
+class Node(NamedTuple):
+    """A graph node or pytree node.
+
+    Args:
+        thing: Its number among the things.
+        kind: Its type.
+        metadata: What the node type's `flatten` returned beside the children.
+        keys: The keys of its children.
+        children: The things that stand there.
+        place: Where the first of them stands.
+    """
+
+    thing: int
+    kind: type[Any]
+    metadata: Any
+    keys: tuple[Any, ...]
+    children: tuple[int, ...]
+    place: int
+
+
+class Layout:
+    """Definitions in one index space as lists of things and places.
+
+    It refers to no object of a graph, and not to the definitions, which keep it.
+
+    Args:
+        definitions: The definitions.
+
+    Attributes:
+        definitions: Those of the variables, the first things, in order of index.
+        kinds: Type and metadata of each variable.
+        impls: How each is handled.
+        all_owned: Whether all of them are `Variable`s.
+        bare: Those that are bare arrays: the variable, the graph node that it is part
+            of, and the keys from there.
+        plain: The numbers of the next things, graph nodes without any state but their
+            attributes; other graph nodes follow.
+        statics: The static values, which come next, and None where it stands.
+        first_static: The number of the first of them. The last things are the pytree
+            nodes, what they hold before them.
+        outside: References to things that are no part of the definitions, by their
+            numbers, which come last.
+        nodes: All graph nodes and pytree nodes, parents first.
+        roots: The things at the first places.
+        places: Where each thing is defined; -1 for those outside.
+        references: The other places, with the things there.
+        indices: The things that have an index, by it and in its order.
+        selections: Which variables filters select; see `leaves`.
+        notes: What others keep with it; nothing that holds an object.
+    """
+
+    def __init__(self, definitions: Sequence[GraphDef[Any]]) -> None:
+        variables: list[int] = []
+        plain: list[int] = []
+        others: list[int] = []
+        statics: list[int] = []
+        trees: list[int] = []
+        references: list[int] = []
+        opened: list[tuple[int, int]] = []
+        items: list[Any] = [*definitions]
+        for place, item in enumerate(items):  # which grow meanwhile
+            if isinstance(item, StaticAttribute) or item.type is type(None):
+                statics.append(place)
+            elif isinstance(item, NodeRef):
+                references.append(place)
+            elif isinstance(item, VariableDef):
+                variables.append(place)
+            else:
+                if item.index == -1:
+                    trees.append(place)
+                elif (
+                    issubclass(item.type, OwnedNode) and item.type._has_only_attributes
+                ):
+                    plain.append(place)
+                else:
+                    others.append(place)
+                opened.append((place, len(items)))
+                items += [
+                    attribute if type(attribute) is StaticAttribute else attribute.value
+                    for attribute in item.attributes
+                ]
+        variables.sort(key=lambda place: items[place].index)
+        self.places = [*variables, *plain, *others, *statics, *reversed(trees)]
+        at = [-1] * len(items)
+        for thing, place in enumerate(self.places):
+            at[place] = thing
+        by_index = {items[p].index: at[p] for p in (*variables, *plain, *others)}
+        self.indices = dict(sorted(by_index.items()))
+        self.outside: dict[int, NodeRef[Any]] = {}
+        for place in references:
+            reference = items[place]
+            if reference.index not in by_index:
+                by_index[reference.index] = thing = len(self.places)
+                self.places.append(-1)
+                self.outside[thing] = reference
+            at[place] = by_index[reference.index]
+        self.references = [(place, at[place]) for place in references]
+        self.definitions: tuple[VariableDef[Any], ...] = tuple(
+            [items[place] for place in variables]
+        )
+        self.plain = range(len(variables), len(variables) + len(plain))
+        self.first_static = self.plain.stop + len(others)
+        self.statics = [getattr(items[place], "value", None) for place in statics]
+        self._changeable = [
+            (number, items[place])
+            for number, place in enumerate(statics)
+            if getattr(items[place], "can_change", False)
+        ]
+        self.nodes: list[Node] = []
+        for place, first in opened:
+            item = items[place]
+            keys = tuple([attribute.key for attribute in item.attributes])
+            children = tuple(at[first : first + len(keys)])
+            node = Node(at[place], item.type, item.metadata, keys, children, first)
+            self.nodes.append(node)
+        self.roots = tuple(at[: len(definitions)])
+        self.kinds = [d.kind for d in self.definitions]
+        self.impls: list[VariableImpl] = [
+            variable_impl(d.type) for d in self.definitions
+        ]
+        self.all_owned = all(impl is OWN for impl in self.impls)
+        self.bare = self._bare_arrays() if BARE in self.impls else []
+        self.selections: dict[Any, Any] = {}
+        self.notes: dict[Any, Any] = {}
+        self._paths: tuple[Path, ...] | None = None
+        self._root_paths: tuple[Path, ...] | None = None
+        self._nesting: _Nesting | None = None
+        # Made when they are asked for: see there.
+        self.recipe: Any = None
+        self.pattern: Any = None
+
+    def _bare_arrays(self) -> list[tuple[int, int, Path]]:
+        where: dict[int, tuple[int, Path]] = {root: (root, ()) for root in self.roots}
+        found: list[tuple[int, int, Path]] = []
+        for node in self.nodes:
+            owner, below = where[node.thing]
+            for key, child in self.defined_in(node):
+                path = (*below, key)
+                if child < len(self.impls):
+                    if self.impls[child] is BARE:
+                        found.append((child, owner, path))
+                elif child < self.first_static:
+                    where[child] = child, ()
+                else:
+                    where[child] = owner, path
+        return found
+
+    def defined_in(self, node: Node) -> list[tuple[Any, int]]:
+        """The children of a node that are defined there or outside, with keys."""
+        places = self.places
+        pairs = zip(node.keys, node.children, strict=True)
+        return [
+            pair
+            for place, pair in enumerate(pairs, node.place)
+            if places[pair[1]] == place or places[pair[1]] == -1
+        ]
+
+    def trails(self) -> dict[int, Trail]:
+        """Where each thing stands first; the number of the root comes first."""
+        found: dict[int, Trail] = {}
+        for number, thing in enumerate(self.roots):
+            if self.places[thing] in (number, -1):
+                found.setdefault(thing, (None, number))
+        for node in self.nodes:
+            above = found[node.thing]
+            for key, child in self.defined_in(node):
+                found.setdefault(child, (above, key))
+        return found
+
+    def statics_as_made(self) -> list[Any]:
+        """The static values, as they were when the definitions were made."""
+        if not self._changeable:
+            return self.statics
+        values = [*self.statics]
+        for number, attribute in self._changeable:
+            values[number] = attribute.as_made()
+        return values
+
+    def path(self, thing: int) -> Path:
+        """Where a thing stands first, from its root."""
+        return path_of(self.trails()[thing])[1:]
+
+    @property
+    def root_paths(self) -> tuple[Path, ...]:
+        """The path of each variable, with the number of its root before it."""
+        if self._root_paths is None:
+            trails = self.trails()
+            variables = range(len(self.definitions))
+            self._root_paths = tuple([path_of(trails[thing]) for thing in variables])
+        return self._root_paths
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The path of each variable from its root."""
+        if self._paths is None:
+            self._paths = tuple([path[1:] for path in self.root_paths])
+        return self._paths
+
+    @property
+    def nesting(self) -> _Nesting:
+        """How a state of a single root nests its leaves."""
+        if self._nesting is None:
+            self._nesting = _Nesting(self)
+        return self._nesting
+
+
+class _Nesting:
+    """The nested dicts in which a state has the leaves of a definition.
+
+    Args:
+        layout: Of the definition.
+
+    Attributes:
+        places: The number of each variable, nested.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        count = len(layout.definitions)
+        # Only nodes with variables below them have a dict.
+        filled: set[int] = set()
+        for node in reversed(layout.nodes):
+            if any(t < count or t in filled for _, t in layout.defined_in(node)):
+                filled.add(node.thing)
+        # All entries of all dicts: in which dict, under which key, and whether it is a
+        # leaf, by its number, or another dict, by its number after all leaves.
+        numbers = {layout.roots[0]: 0}
+        entries: list[tuple[int, Any, int]] = []
+        for node in layout.nodes:
+            for key, child in layout.defined_in(node):
+                if child in filled:
+                    numbers[child] = len(numbers)
+                elif child >= count:
+                    continue
+                item = child if child < count else count + numbers[child]
+                entries.append((numbers[node.thing], key, item))
+        self._size = len(numbers)
+        self._owners = getter([owner for owner, _, _ in entries])
+        self._keys = [key for _, key, _ in entries]
+        self._items = getter([item for _, _, item in entries])
+        entries.sort(key=itemgetter(2))
+        self._leaf_owners = getter([owner for owner, _, _ in entries[:count]])
+        self._leaf_keys = [key for _, key, _ in entries[:count]]
+        self._parents = [owner for owner, _, _ in entries[count:]]
+        self._parent_keys = [key for _, key, _ in entries[count:]]
+        self.places = self.nest(range(count))
+
+    def nest(self, leaves: Sequence[Any]) -> dict[Any, Any]:
+        """Puts leaves, in order of index, into nested dicts."""
+        dicts: list[dict[Any, Any]] = [{} for _ in range(self._size)]
+        items = self._items([*leaves, *dicts])
+        run(map(setitem, self._owners(dicts), self._keys, items))
+        return dicts[0]
+
+    def find(self, nested: Any) -> list[Any] | None:
+        """Finds the leaves in nested dicts, if there is nothing else in them.
+
+        Args:
+            nested: The nested dicts.
+
+        Returns:
+            The leaves in order of index; None if the dicts are others.
+        """
+        dicts: list[Any] = [nested]
+        try:
+            # Each is there before it is asked for the next.
+            parents = map(dicts.__getitem__, self._parents)
+            run(map(dicts.append, map(getitem, parents, self._parent_keys)))
+            # With as many entries as are looked up, there are no others.
+            sizes = sum(map(len, dicts))
+            if set(map(type, dicts)) != {dict} or sizes != len(self._keys):
+                return None
+            return list(map(getitem, self._leaf_owners(dicts), self._leaf_keys))
+        except (KeyError, TypeError):
+            return None
+
+
+def layout_of(definitions: Sequence[GraphDef[Any]]) -> Layout:
+    """The linear form of definitions in one index space.
+
+    A definition keeps its own. That of several is kept by those who use it: a
+    definition may be there for good, and must not hold others.
+
+    Args:
+        definitions: The definitions.
+
+    Returns:
+        The layout.
+
+    Example:
+        >>> import graphcore as gc
+        >>> graphdef = gc.graphdef(gc.Dict(a=gc.Param(1), b=2))
+        >>> layout_of([graphdef]).paths
+        (('a',),)
+    """
+    only = definitions[0] if len(definitions) == 1 else None
+    if isinstance(only, NodeDef):
+        if only._layout is None:
+            object.__setattr__(only, "_layout", Layout(definitions))
+        kept: Layout = only._layout
+        return kept
+    key = tuple(definitions)
+    try:
+        found = _together.get(key)
+        if found is None:
+            found = _together[key] = Layout(key)
+    except TypeError:  # something in them is not hashable
+        return Layout(key)
+    return found

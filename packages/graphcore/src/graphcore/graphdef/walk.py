@@ -1,0 +1,298 @@
+"""One visit of a graph: its definition, its variables, and what both depend on.
+
+Everything that takes a graph apart goes through `walk`. It visits depth first in
+sorted order of keys, gives graph nodes and variables consecutive indices in order of
+first visit, and keeps an explicit stack, so graphs can be of any depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphcore.content import is_immutable, snapshot
+from graphcore.errors import path_text
+from graphcore.graphdef.definition import (
+    Attribute,
+    GraphDef,
+    LeafAttribute,
+    NodeDef,
+    NodeRef,
+    StaticAttribute,
+    SubGraphAttribute,
+    VariableDef,
+)
+from graphcore.hashable_mapping import as_kept
+from graphcore.nodes.owned import OwnedNode
+from graphcore.nodes.registry import (
+    GraphNodeImpl,
+    NodeImpl,
+    UnsortableKeys,
+    containers_of,
+    find_node_impl,
+)
+from graphcore.refmap import RefMap, forget_after
+from graphcore.trails import Path, Trail, path_of
+from graphcore.variables.bare_arrays import BARE, BareArray, is_array
+from graphcore.variables.impl import VariableImpl, find_variable_impl
+from graphcore.variables.state import VariableState
+
+__all__ = ["Leaf", "Visit", "walk"]
+
+
+@dataclass(slots=True)
+class Leaf:
+    """A variable where it was first visited."""
+
+    trail: Trail
+    variable: Any
+    impl: VariableImpl
+    definition: VariableDef[Any]
+
+    @property
+    def path(self) -> Path:
+        """The keys from the root to it."""
+        return path_of(self.trail)
+
+    def state(self) -> Any:
+        """The state of the variable; of a bare array, the array."""
+        value = self.impl.get_value(self.variable)
+        return VariableState.of(self.definition.kind, value)
+
+
+@dataclass(slots=True)
+class Visit:
+    """What a walk saw, in order.
+
+    Args:
+        leaves: The variables that were not known before.
+        nodes: The graph nodes that were not known before, with their trails.
+        unwatched: Nodes that must be flattened anew to see whether they changed:
+            foreign graph nodes, and pytree nodes that only JAX knows.
+        foreign: Other nodes of registered types, whose containers are declared.
+        containers: The dicts and lists that hold the children of all other nodes.
+        mutable_statics: Static values that might change in place, as
+            `(value, snapshot)`.
+        strangers: Static values of types that are not built in: the type of the value
+            can change, or become that of a node or variable.
+    """
+
+    leaves: list[Leaf] = field(default_factory=list)
+    nodes: list[tuple[Trail, Any]] = field(default_factory=list)
+    unwatched: list[tuple[Any, NodeImpl, Any, Any]] = field(default_factory=list)
+    foreign: list[tuple[Any, NodeImpl]] = field(default_factory=list)
+    containers: list[Any] = field(default_factory=list)
+    mutable_statics: list[tuple[Any, Any]] = field(default_factory=list)
+    strangers: list[Any] = field(default_factory=list)
+
+    def traces(self) -> Iterator[tuple[Trail, Any, Any]]:
+        """The trail, the object and the trace of everything that tells its trace."""
+        for trail, node in self.nodes:
+            if isinstance(node, OwnedNode):
+                yield trail, node, node._trace
+                continue
+            impl = find_node_impl(node)
+            if isinstance(impl, GraphNodeImpl) and impl.get_trace is not None:
+                yield trail, node, impl.get_trace(node)
+        for leaf in self.leaves:
+            if leaf.impl.get_trace is not None:
+                yield leaf.trail, leaf.variable, leaf.impl.get_trace(leaf.variable)
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A node whose children are being visited.
+
+    Args:
+        reopened: For a pytree node that is visited already further up, what
+            `open_pytrees` said of that.
+        owner: The graph node that it is, or is part of; the root if there is none.
+        below: The keys from there.
+    """
+
+    node: Any
+    key: Any
+    trail: Trail
+    index: int
+    pending: Iterator[tuple[Any, Any]]
+    metadata: Any
+    reopened: int | None
+    owner: Any
+    below: Path = ()
+    attributes: list[Attribute] = field(default_factory=list)
+
+    def definition(self) -> NodeDef[Any]:
+        return NodeDef(
+            type(self.node), self.index, tuple(self.attributes), self.metadata
+        )
+
+
+# What CPython sets in `__flags__` of types that are not built in.
+_HEAP_TYPE = 1 << 9
+_ATOMS = frozenset((bool, int, float, complex, str, bytes, type(...)))
+
+
+def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
+    """Visits everything that can be reached from a node or variable.
+
+    Args:
+        root: The node or variable.
+        refs: The indices of what was visited before; extended in place.
+        visit: Extended in place by what is new.
+
+    Returns:
+        The definition: a `NodeRef` if the root itself was visited before.
+
+    Raises:
+        ValueError: If the root is neither a node nor a variable, plain containers form
+            a cycle, or a plain dict can't be sorted; with the path.
+    """
+    known = len(refs)
+    try:
+        return _walk(root, refs, visit)
+    except BaseException:
+        forget_after(refs, known)
+        raise
+
+
+def _walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
+    impl = find_variable_impl(type(root))
+    if impl is not None:
+        return _visit_variable(root, impl, None, refs, visit)
+    node_impl = find_node_impl(root)
+    if node_impl is None:
+        raise ValueError(
+            f"Cannot flatten an object of type {type(root).__name__}: it is neither a "
+            "graph node nor a pytree node. Subclass `Object`, or register its type "
+            "with `register_graph_node_type`."
+        )
+    if isinstance(node_impl, GraphNodeImpl) and root in refs:
+        return NodeRef(type(root), refs[root])
+
+    # The pytree nodes that are being visited, by id, with the number of graph nodes
+    # that were known when each was opened.
+    open_pytrees: dict[int, int] = {}
+    stack = [_open(root, node_impl, None, None, refs, visit, open_pytrees)]
+    while True:
+        frame = stack[-1]
+        for key, value in frame.pending:
+            kind = type(value)
+            if kind in _ATOMS:
+                frame.attributes.append(StaticAttribute(key, value))
+                continue
+            impl = find_variable_impl(kind)
+            if impl is not None:
+                leaf = _visit_variable(value, impl, (frame.trail, key), refs, visit)
+                frame.attributes.append(LeafAttribute(key, leaf))
+                continue
+            node_impl = find_node_impl(value)
+            if node_impl is None:
+                if is_array(value):
+                    place = BareArray.at(frame.owner, (*frame.below, key))
+                    trail = frame.trail, key
+                    leaf = _visit_variable(place, BARE, trail, refs, visit)
+                    frame.attributes.append(LeafAttribute(key, leaf))
+                else:
+                    frame.attributes.append(_static(key, value, visit))
+                continue
+            if isinstance(node_impl, GraphNodeImpl):
+                index = refs.get(value)
+                if index is not None:
+                    reference: NodeRef[Any] = NodeRef(kind, index)
+                    frame.attributes.append(SubGraphAttribute(key, reference))
+                    continue
+            trail = frame.trail, key
+            opened = _open(value, node_impl, key, trail, refs, visit, open_pytrees)
+            if opened.index == -1:
+                opened.owner, opened.below = frame.owner, (*frame.below, key)
+            stack.append(opened)
+            break
+        else:
+            stack.pop()
+            if frame.index == -1:
+                if frame.reopened is None:
+                    del open_pytrees[id(frame.node)]
+                else:
+                    open_pytrees[id(frame.node)] = frame.reopened
+            definition = frame.definition()
+            if not stack:
+                return definition
+            stack[-1].attributes.append(SubGraphAttribute(frame.key, definition))
+
+
+def _open(
+    node: Any,
+    impl: NodeImpl,
+    key: Any,
+    trail: Trail,
+    refs: RefMap[Any, int],
+    visit: Visit,
+    open_pytrees: dict[int, int],
+) -> _Frame:
+    try:
+        pairs, metadata = impl.flatten(node)
+    except UnsortableKeys as error:
+        raise error.at(path_of(trail)) from None
+    index = -1
+    reopened = None
+    if isinstance(impl, GraphNodeImpl):
+        index = refs[node] = len(refs)
+        visit.nodes.append((trail, node))
+    else:
+        # A cycle through a graph node ends there. One without any has no end.
+        reopened = open_pytrees.get(id(node))
+        open_pytrees[id(node)] = len(visit.nodes)
+    if reopened == len(visit.nodes):
+        where = path_text(path_of(trail))
+        raise ValueError(
+            f"The {type(node).__name__} at {where!r} contains itself. Plain "
+            "containers have no identity, so they can't be part of a cycle: use a "
+            "`List` or `Dict`, or go through an `Object`."
+        )
+    kind = type(node)
+    if isinstance(node, OwnedNode):
+        visit.containers += node._containers()
+    elif kind is list or kind is dict:
+        visit.containers.append(node)
+    elif kind is not tuple and node is not None:
+        metadata = snapshot(metadata)
+        if containers_of(node, impl) is not None:
+            visit.foreign.append((node, impl))
+        elif not (isinstance(node, tuple) and hasattr(kind, "_fields")):
+            visit.unwatched.append((node, impl, pairs, metadata))
+    return _Frame(node, key, trail, index, iter(pairs), metadata, reopened, node)
+
+
+def _visit_variable(
+    variable: Any,
+    impl: VariableImpl,
+    trail: Trail,
+    refs: RefMap[Any, int],
+    visit: Visit,
+) -> VariableDef[Any] | NodeRef[Any]:
+    index = refs.get(variable)
+    if index is not None:
+        return NodeRef(type(variable), index)
+    if impl.refuse is not None:
+        reason = impl.refuse(variable)
+        if reason is not None:
+            kind = type(variable).__name__
+            raise ValueError(f"The {kind} at {path_text(path_of(trail))!r} {reason}")
+    index = refs[variable] = len(refs)
+    metadata = impl.metadata(variable)
+    kept = as_kept(metadata)
+    if kept is not metadata:
+        pairs = zip(metadata.values(), kept.values(), strict=True)
+        visit.mutable_statics += [pair for pair in pairs if not is_immutable(pair[0])]
+    definition: VariableDef[Any] = VariableDef(type(variable), index, kept)
+    visit.leaves.append(Leaf(trail, variable, impl, definition))
+    return definition
+
+
+def _static(key: Any, value: Any, visit: Visit) -> StaticAttribute:
+    if type(value).__flags__ & _HEAP_TYPE:
+        visit.strangers.append(value)
+    if not is_immutable(value):
+        visit.mutable_statics.append((value, snapshot(value)))
+    return StaticAttribute(key, value)

@@ -1,0 +1,1 @@
+"""Nodes: what holds variables and other nodes, our own and registered ones."""

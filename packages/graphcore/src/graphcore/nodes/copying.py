@@ -1,0 +1,141 @@
+"""Deep copies and pickles of graphs of any depth.
+
+`copy.deepcopy` and `pickle` recurse into what an object holds, so a long chain of
+nodes would exhaust the stack. A deep copy is made here without recursion. For pickle,
+the first node that is reached names some of those far below it, to be pickled before
+it; each then meets nodes that are known already instead of a long chain.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from graphcore.nodes.owned import OwnedNode
+
+__all__ = ["deepcopy_node", "reduce_node"]
+
+# How many levels one run of pickle's recursion may go down.
+_LEVELS = 50
+
+
+def deepcopy_node(root: OwnedNode, memo: dict[int, Any]) -> Any:
+    """What `copy.deepcopy` returns for a node, made without recursion.
+
+    Args:
+        root: The node.
+        memo: Of `copy.deepcopy`.
+
+    Returns:
+        The copy.
+    """
+    made: list[tuple[Any, Any]] = []
+    for node, _, is_done in _visit(root):
+        # A class with a way of its own to be copied is left to that.
+        if is_done and id(node) not in memo and type(node)._is_copied_plainly:
+            memo[id(node)] = twin = type(node).__new__(type(node))
+            made.append((node, twin))
+    # As `copy` does it: what the ids stand for must live as long as the memo.
+    memo.setdefault(id(memo), []).extend(node for node, _ in made)
+    for node, twin in made:
+        twin.__setstate__(copy.deepcopy(node.__getstate__(), memo))
+    return memo[id(root)]
+
+
+class _Early(list[Any]):
+    """Nodes to pickle before the one that names them; turns into None."""
+
+    __slots__ = ("__weakref__", "ids")
+
+    ids: set[int]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _nothing, tuple(self)
+
+
+def _nothing(*nodes: Any) -> None:
+    return None
+
+
+class _Active(threading.local):
+    # Pickle keeps the object in use while it runs, so this is dead afterwards. It is
+    # only a hint: what a node turns into does not depend on it.
+    early: weakref.ref[_Early] | None = None
+
+
+_active = _Active()
+
+
+def reduce_node(node: OwnedNode, protocol: Any) -> Any:
+    """What `node.__reduce_ex__(protocol)` returns.
+
+    Args:
+        node: The node.
+        protocol: Of pickle.
+
+    Returns:
+        What `object.__reduce_ex__` returns, with nodes to be pickled before this one.
+    """
+    # Older protocols would make the node without its `__new__`.
+    reduced: Any = object.__reduce_ex__(node, max(protocol, 2))
+    if not type(node)._is_copied_plainly:
+        return reduced
+    active = _active.early() if _active.early is not None else None
+    if active is not None and id(node) in active.ids:
+        return reduced
+    early = _early_nodes(node)
+    _active.early = weakref.ref(early)
+    make, arguments, state, *_ = reduced
+    return make, arguments, (early, state), None, None, _set_state
+
+
+def _set_state(node: Any, early_and_state: tuple[None, Any]) -> None:
+    node.__setstate__(early_and_state[1])
+
+
+def _early_nodes(root: OwnedNode) -> _Early:
+    early = _Early()
+    early.ids = set()
+    # The depth of the early node, or the root, that each node on the way is below.
+    above = [0]
+    for node, depth, is_done in _visit(root):
+        if not is_done:
+            early.ids.add(id(node))
+            if depth - above[-1] >= _LEVELS:
+                above.append(depth)
+        elif depth == above[-1] and depth:
+            above.pop()
+            early.append(node)
+    return early
+
+
+def _visit(root: OwnedNode) -> Iterator[tuple[OwnedNode, int, bool]]:
+    """Nodes with their depth, each when it is reached and when it is left."""
+    seen = {id(root)}
+    stack: list[tuple[Any, Iterator[Any]]] = [(root, _children(root))]
+    yield root, 0, False
+    while stack:
+        x, pending = stack[-1]
+        for child in pending:
+            if id(child) in seen:
+                continue
+            if isinstance(child, OwnedNode):
+                yield child, len(stack), False
+            elif type(child) not in (list, tuple, dict):
+                continue
+            seen.add(id(child))
+            stack.append((child, _children(child)))
+            break
+        else:
+            stack.pop()
+            if isinstance(x, OwnedNode):
+                yield x, len(stack), True
+
+
+def _children(x: Any) -> Iterator[Any]:
+    containers = x._containers() if isinstance(x, OwnedNode) else (x,)
+    for container in containers:
+        yield from container.values() if isinstance(container, dict) else container

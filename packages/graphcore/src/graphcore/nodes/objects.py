@@ -1,0 +1,347 @@
+"""Ready-made graph nodes: `Object` to subclass, `List` and `Dict` to hold things."""
+
+from __future__ import annotations
+
+from collections.abc import (
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+)
+from typing import Any, ClassVar, TypeVar, overload
+
+from graphcore.display.printing import text, treescope_repr
+from graphcore.nodes.copying import deepcopy_node, reduce_node
+from graphcore.nodes.owned import OwnedNode, planned_of
+from graphcore.nodes.pytrees import register_as_pytree
+from graphcore.nodes.registry import UnsortableKeys, register_graph_node_type
+from graphcore.state.nesting import key_order
+
+__all__ = ["Dict", "List", "Object"]
+
+T = TypeVar("T")
+_MISSING = object()
+# A class that defines one of these is copied as it says.
+_COPY_METHODS = (
+    *("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"),
+    *("__deepcopy__", "__copy__", "__getnewargs__", "__getnewargs_ex__"),
+)
+
+
+class Object(OwnedNode):
+    """Base class of objects that are graph nodes.
+
+    Subclasses are ordinary Python classes; they register themselves. Attributes are
+    the children, in sorted order: nodes, variables and static values. Dataclasses,
+    `copy.deepcopy`, `pickle` and `cloudpickle` work, and keep sharing.
+
+    JAX takes an object as a pytree, by value; `class Model(Object, pytree=False)` turns
+    that off for a class and its subclasses.
+
+    Raises:
+        TypeError: If a subclass stores attributes in `__slots__`, where they would
+            not be seen.
+        TraceContextError: If an attribute is set or deleted from another JAX trace
+            than the one that the object was made in.
+
+    Example:
+        >>> import graphcore as gc, jax.numpy as jnp
+        >>> class Linear(gc.Object):
+        ...     def __init__(self, n):
+        ...         self.kernel = gc.Param(jnp.ones((n, n)))
+        ...         self.features = n
+        >>> gc.state(Linear(2)).kernel.value.shape
+        (2, 2)
+    """
+
+    __slots__ = ()
+
+    _is_pytree: ClassVar[bool] = True
+
+    def __init_subclass__(cls, pytree: bool | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__dict__.get("__slots__") and cls.__module__ != __name__:
+            raise TypeError(
+                f"{cls.__name__} declares __slots__ {cls.__dict__['__slots__']}: the "
+                "attributes of an Object must be in its `__dict__` to be found, so "
+                "leave the declaration out."
+            )
+        if not cls._is_copied_plainly or any(
+            name in cls.__dict__ for name in _COPY_METHODS
+        ):
+            cls._is_copied_plainly = cls.__module__ == __name__
+            if not cls._is_copied_plainly and "__deepcopy__" not in cls.__dict__:
+                cls.__deepcopy__ = None  # type: ignore[method-assign, assignment]
+        register_graph_node_type(
+            cls,
+            flatten=cls._flatten_node,
+            set_key=cls._set_key,
+            pop_key=cls._pop_key,
+            create_empty=cls._create_empty,
+            clear=cls._clear_node,
+            init=cls._init_node,
+        )
+        if pytree is not None:
+            cls._is_pytree = pytree
+        if cls._is_pytree:
+            register_as_pytree(cls)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "__orig_class__":  # `Layer[int]()`: typing's note to itself
+            raise AttributeError(name)
+        self._check_writable()
+        planned = planned_of(self)
+        if planned is not None and self.__dict__.get(name, _MISSING) is not value:
+            self._structure_changed()
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._check_writable()
+        object.__delattr__(self, name)
+        self._structure_changed()
+
+    def __getstate__(self) -> Any:
+        return dict(self.__dict__)
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(state)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return reduce_node(self, protocol)
+
+    def __copy__(self) -> Any:
+        twin = type(self).__new__(type(self))
+        twin.__setstate__(self.__getstate__())
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return deepcopy_node(self, memo)
+
+    def __repr__(self) -> str:
+        return text(self)
+
+    __treescope_repr__ = treescope_repr
+
+    # How the registry handles a node. Emptying and filling go past `__setattr__`:
+    # whoever calls them has checked the trace.
+
+    @classmethod
+    def _create_empty(cls, metadata: Any) -> Any:
+        return OwnedNode.__new__(cls)
+
+    def _flatten_node(self) -> tuple[list[tuple[Any, Any]], Any]:
+        items = self.__dict__.items()
+        try:
+            return sorted(items), None
+        except TypeError:  # integers among the keys
+            pass
+        try:
+            return sorted(items, key=lambda item: key_order(item[0])), None
+        except TypeError:
+            raise UnsortableKeys(
+                f"a {type(self).__name__} with the keys {list(self.__dict__)!r}, which "
+                "can't be sorted"
+            ) from None
+
+    def _set_key(self, key: Any, value: Any) -> None:
+        self._check_writable()
+        self._structure_changed()
+        self.__dict__[key] = value
+
+    def _pop_key(self, key: Any) -> Any:
+        self._check_writable()
+        self._structure_changed()
+        return self.__dict__.pop(key)
+
+    def _clear_node(self) -> None:
+        self._structure_changed()
+        self.__dict__.clear()
+
+    def _init_node(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        self.__dict__.update(pairs)
+
+
+class Dict(Object, MutableMapping[Any, Any]):
+    """A graph node that holds a mapping, with attribute access to string keys.
+
+    Keys are strings or integers; iteration follows the order of insertion, the graph
+    the sorted order with integers first. A key that is also the name of a method hides
+    the method on attribute access.
+
+    Args:
+        mapping_or_pairs: The contents.
+        **items: More of them.
+
+    Example:
+        >>> import graphcore as gc
+        >>> d = gc.Dict({'a': 1}, b=2); d.c = 3
+        >>> d['c'], d.b, list(d)
+        (3, 2, ['a', 'b', 'c'])
+    """
+
+    def __init__(
+        self,
+        mapping_or_pairs: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = (),
+        /,
+        **items: Any,
+    ) -> None:
+        self._check_writable()
+        self.__dict__.update(mapping_or_pairs, **items)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.__dict__[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._set_key(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        if key not in self.__dict__:
+            raise KeyError(key)
+        self._pop_key(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.__dict__)
+
+    def __len__(self) -> int:
+        return len(self.__dict__)
+
+    # Nodes compare by identity, as any graph node.
+    __eq__ = OwnedNode.__eq__
+    __hash__ = object.__hash__
+
+
+class List(Object, MutableSequence[Any]):
+    """A graph node that holds a sequence.
+
+    Args:
+        items: The contents.
+
+    Example:
+        >>> import graphcore as gc
+        >>> layers = gc.List([gc.Param(1)]); layers.append(gc.Param(2))
+        >>> gc.state(layers).flat_state().paths
+        ((0,), (1,))
+    """
+
+    __slots__ = ("_items",)
+
+    _items: list[Any]
+    _has_only_attributes = False
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        node = super().__new__(cls)
+        object.__setattr__(node, "_items", [])
+        return node
+
+    def __init__(self, items: Iterable[Any] = (), /) -> None:
+        self._check_writable()
+        self._items.extend(items)
+
+    def _containers(self) -> tuple[Any, ...]:
+        return self.__dict__, self._items
+
+    def _container_of(self, key: Any) -> Any:
+        return self._items if isinstance(key, int) else self.__dict__
+
+    def _change(self) -> list[Any]:
+        self._check_writable()
+        self._structure_changed()
+        return self._items
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self._items[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._change()[index] = value
+
+    def __delitem__(self, index: int | slice) -> None:
+        del self._change()[index]
+
+    def insert(self, index: int, value: Any) -> None:
+        """Inserts a child before a position.
+
+        Args:
+            index: The position.
+            value: The child.
+
+        Example:
+            >>> layers = List([1, 3]); layers.insert(1, 2); list(layers)
+            [1, 2, 3]
+        """
+        self._change().insert(index, value)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items)
+
+    def __add__(self, other: Iterable[Any]) -> List:
+        return List([*self._items, *other])
+
+    __eq__ = OwnedNode.__eq__
+    __hash__ = object.__hash__
+
+    def __getstate__(self) -> Any:
+        return dict(self.__dict__), list(self._items)
+
+    def __setstate__(self, state: Any) -> None:
+        attributes, items = state
+        self.__dict__.update(attributes)
+        self._items.extend(items)
+
+    def _flatten_node(self) -> tuple[list[tuple[Any, Any]], Any]:
+        pairs: list[tuple[Any, Any]] = list(enumerate(self._items))
+        if self.__dict__:
+            pairs += super()._flatten_node()[0]
+        return pairs, None
+
+    def _set_key(self, key: Any, value: Any) -> None:
+        if not isinstance(key, int):
+            super()._set_key(key, value)
+        elif key == len(self._items):
+            self._change().append(value)
+        elif 0 <= key < len(self._items):
+            self._change()[key] = value
+        else:
+            raise ValueError(
+                f"Cannot set position {key} of a {type(self).__name__} of length "
+                f"{len(self._items)}: positions are filled in order."
+            )
+
+    def _pop_key(self, key: Any) -> Any:
+        if not isinstance(key, int):
+            return super()._pop_key(key)
+        return self._change().pop(key)
+
+    @classmethod
+    def _create_empty(cls, metadata: Any) -> Any:
+        return List.__new__(cls)
+
+    def _clear_node(self) -> None:
+        super()._clear_node()
+        self._items.clear()
+
+    def _init_node(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        for key, value in pairs:
+            if isinstance(key, int):
+                self._items.append(value)
+            else:
+                self.__dict__[key] = value
+
+
+register_graph_node_type(
+    Object,
+    flatten=Object._flatten_node,
+    set_key=Object._set_key,
+    pop_key=Object._pop_key,
+    create_empty=Object._create_empty,
+    clear=Object._clear_node,
+    init=Object._init_node,
+)
+register_as_pytree(Object)

@@ -1,0 +1,188 @@
+"""What every graph node type of our own has below its attributes.
+
+An owned node knows the trace it was made in and refuses to be changed from another
+one; it can hold the plan of the graph below it; and it clears the plans that depend on
+it when its structure changes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Any, ClassVar, NamedTuple, Self
+
+from graphcore._jax import TraceState, current_trace
+from graphcore.cache.comparing import comparing
+from graphcore.rebuilt import wrong_trace
+
+__all__ = ["OwnedNode"]
+
+
+class Planned(NamedTuple):
+    """The plans that a node is part of.
+
+    Args:
+        plan: That of the graph below the node, if one was made.
+        dependents: Those that depend on the node as an inner one.
+    """
+
+    plan: Any
+    dependents: tuple[weakref.ref[Any], ...]
+
+
+class _Attributes:
+    __slots__ = ("__dict__", "__weakref__")
+
+
+_attributes_of: Any = _Attributes.__dict__["__dict__"]
+_class_of: Any = object.__dict__["__class__"]
+
+
+def _set_attributes(node: Any, attributes: dict[str, Any]) -> None:
+    node._check_writable()
+    node._structure_changed()
+    _attributes_of.__set__(node, attributes)
+
+
+def _set_class(node: Any, kind: type[Any]) -> None:
+    node._check_writable()
+    node._structure_changed()
+    _class_of.__set__(node, kind)
+
+
+# A node can be given another type, or another dict for its attributes. Properties see
+# that, also where the assignment goes past `__setattr__`, so that a plan only has to
+# look into the dicts that it knows.
+_Replaceable: Any = type(
+    "_Replaceable",
+    (_Attributes,),
+    {
+        "__slots__": (),
+        "__class__": property(type, _set_class),
+        "__dict__": property(_attributes_of.__get__, _set_attributes),
+    },
+)
+
+
+class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
+    """Base of the graph nodes whose edits this library sees.
+
+    The bookkeeping is in slots, so that `vars(node)` holds the attributes and nothing
+    else.
+    """
+
+    __slots__ = ("_open_children", "_planned", "_trace")
+
+    # Not there in a node that a recipe made; see `planned_of`.
+    _planned: Planned | None
+    # Only in one that `jax.tree` made: the keys of what is a child whatever it is.
+    _open_children: frozenset[Any]
+    _trace: TraceState
+    # Whether a new node needs nothing but these slots, and its children are attributes.
+    _has_only_attributes: ClassVar[bool] = True
+    # Whether no subclass changes how nodes are copied.
+    _is_copied_plainly: ClassVar[bool] = True
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        node = object.__new__(cls)
+        _set_planned(node, None)
+        _set_trace(node, current_trace())
+        return node
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        # A stranger that claims to equal everything is not asked by a plan.
+        return False if comparing.by_identity else NotImplemented
+
+    __hash__ = object.__hash__
+
+    def _containers(self) -> tuple[Any, ...]:
+        """The dicts and lists that hold the children; `vars(self)` is the first."""
+        return (self.__dict__,)
+
+    def _container_of(self, key: Any) -> Any:
+        """The one that holds the child with a key."""
+        return self.__dict__
+
+    def _check_writable(self) -> None:
+        here = current_trace()
+        if self._trace is not here and self._trace != here:
+            raise wrong_trace(self._trace, type(self))
+
+    def _structure_changed(self) -> None:
+        """Clears every plan that depends on this node.
+
+        A plan would find out by itself; this lets go of what was replaced.
+        """
+        planned = planned_of(self)
+        if planned is None:
+            return
+        _set_planned(self, None)
+        if planned.plan is not None:
+            planned.plan.clear()
+        for reference in planned.dependents:
+            plan = reference()
+            if plan is not None:
+                plan.clear()
+
+    def _keep_plan(self, plan: Any) -> None:
+        """Keeps the plan of the graph below this node."""
+        planned = planned_of(self)
+        dependents = () if planned is None else planned.dependents
+        _set_planned(self, Planned(plan, dependents))
+
+    def _join_plan(self, reference: weakref.ref[Any]) -> None:
+        """Notes a plan that depends on this node as an inner one."""
+        known = planned_of(self) or Planned(None, ())
+        alive = tuple(r for r in known.dependents if r() is not None)
+        _set_planned(self, Planned(known.plan, (*alive, reference)))
+
+
+get_planned = OwnedNode.__dict__["_planned"].__get__
+_set_planned = OwnedNode.__dict__["_planned"].__set__
+set_trace = _set_trace = OwnedNode.__dict__["_trace"].__set__
+set_open_children = OwnedNode.__dict__["_open_children"].__set__
+_get_open_children = OwnedNode.__dict__["_open_children"].__get__
+
+
+def get_open_children(node: OwnedNode) -> frozenset[Any]:
+    """The keys of what is a child of a node whatever it is; see `pytrees`."""
+    try:
+        found: frozenset[Any] = _get_open_children(node)
+    except AttributeError:
+        return frozenset()
+    return found
+
+
+def make_owned(kinds: Iterable[type[Any]], trace: TraceState) -> list[Any]:
+    """Makes nodes without attributes, and without running any `__init__`.
+
+    Args:
+        kinds: Their types.
+        trace: The trace that they belong to.
+
+    Returns:
+        The nodes.
+    """
+    nodes = list(map(object.__new__, kinds))
+    deque(map(_set_trace, nodes, repeat(trace)), maxlen=0)
+    return nodes
+
+
+def planned_of(node: OwnedNode) -> Planned | None:
+    """The plans that a node is part of; None if there are none.
+
+    Args:
+        node: The node.
+    """
+    try:
+        found: Planned | None = get_planned(node)
+    except AttributeError:
+        return None
+    return found
+
+
+attributes_of = _attributes_of.__get__

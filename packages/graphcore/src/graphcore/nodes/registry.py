@@ -1,0 +1,483 @@
+"""Which types are nodes, and how nodes are taken apart and put together.
+
+A *graph node* has identity and can be changed in place; a *pytree node* has none.
+Types are registered as either. Whatever JAX knows as a pytree is a pytree node without
+further notice.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, TypeAlias
+
+import jax
+
+from graphcore.adapters.loading import load_adapters
+from graphcore.errors import path_text
+from graphcore.variables.impl import find_variable_impl
+
+__all__ = [
+    "GraphNodeImpl",
+    "NodeImpl",
+    "PytreeNodeImpl",
+    "get_node_impl",
+    "get_node_impl_for_type",
+    "is_graph_node",
+    "is_node",
+    "is_node_type",
+    "is_pytree_node",
+    "register_graph_node_type",
+    "register_pytree_node_type",
+]
+
+Pairs: TypeAlias = Sequence[tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class GraphNodeImpl:
+    """How graph nodes of a type are handled.
+
+    Args:
+        type: The node type.
+        flatten: `flatten(node) -> (pairs of key and child, metadata)`.
+        set_key: `set_key(node, key, child)`.
+        pop_key: `pop_key(node, key) -> child`.
+        create_empty: `create_empty(metadata) -> node`.
+        clear: `clear(node)`, removes all children.
+        init: `init(node, pairs)`, gives children to a node without any.
+        containers: The names of the attributes that hold all children; none if that is
+            not known.
+        get_trace: `get_trace(node)`, the trace in which the node was made; None if the
+            type doesn't tell.
+        give_state: `give_state(state)` is what a transform returns in the place of a
+            `State` of a node; None for that itself.
+        subclasses: Whether it holds for subclasses; `create_empty` is given the type
+            then.
+
+    Example:
+        >>> import graphcore as gc
+        >>> gc.get_node_impl(gc.Dict(a=1)).flatten(gc.Dict(a=1))[0]
+        [('a', 1)]
+    """
+
+    type: type[Any]
+    flatten: Callable[[Any], tuple[Pairs, Any]]
+    set_key: Callable[[Any, Any, Any], None]
+    pop_key: Callable[[Any, Any], Any]
+    create_empty: Callable[..., Any]
+    clear: Callable[[Any], None]
+    init: Callable[[Any, Iterable[tuple[Any, Any]]], None]
+    containers: tuple[str, ...] = ()
+    get_trace: Callable[[Any], Any] | None = None
+    give_state: Callable[[Any], Any] | None = None
+    subclasses: bool = False
+
+    def make(self, kind: type[Any], metadata: Any) -> Any:
+        """A node of a type, without children."""
+        if self.subclasses:
+            return self.create_empty(metadata, type=kind)
+        return self.create_empty(metadata)
+
+
+@dataclass(frozen=True)
+class PytreeNodeImpl:
+    """How pytree nodes of a type are handled.
+
+    Args:
+        type: The node type.
+        flatten: `flatten(node) -> (pairs of key and child, metadata)`.
+        unflatten: `unflatten(pairs, metadata) -> node`.
+        containers: As in `GraphNodeImpl`.
+
+    Example:
+        >>> import graphcore as gc
+        >>> gc.get_node_impl([1, 2]).flatten([1, 2])[0]
+        [(0, 1), (1, 2)]
+    """
+
+    type: type[Any]
+    flatten: Callable[[Any], tuple[Pairs, Any]]
+    unflatten: Callable[[Pairs, Any], Any]
+    containers: tuple[str, ...] = ()
+
+
+NodeImpl: TypeAlias = GraphNodeImpl | PytreeNodeImpl
+_impls: dict[type[Any], NodeImpl] = {}
+# Those of base classes, which hold for subclasses as well.
+_of_bases: dict[type[Any], NodeImpl] = {}
+
+
+def containers_of(node: Any, impl: NodeImpl) -> list[dict[Any, Any] | list[Any]] | None:
+    """The dicts and lists that hold all children of a node.
+
+    Args:
+        node: The node.
+        impl: How it is handled.
+
+    Returns:
+        The containers; None if they are not declared, or are of other types.
+    """
+    found = [attrgetter(name)(node) for name in impl.containers]
+    return found if found and {*map(type, found)} <= {dict, list} else None
+
+
+def _add(kind: type[Any], impl: NodeImpl, subclasses: bool = False) -> None:
+    if kind in _impls or (subclasses and kind in _of_bases):
+        raise ValueError(f"{kind.__name__} is registered as a node type already.")
+    if find_variable_impl(kind) is not None:
+        raise ValueError(
+            f"{kind.__name__} is a variable type; it can't be a node type as well."
+        )
+    if subclasses:
+        # Those that were seen before were nothing, or what JAX says.
+        for known in [k for k in [*_impls] if issubclass(k, kind) and _is_by_jax(k)]:
+            del _impls[known]
+        _of_bases[kind] = impl
+    _impls[kind] = impl
+
+
+def _is_by_jax(kind: type[Any]) -> bool:
+    impl = _impls[kind]
+    return isinstance(impl, PytreeNodeImpl) and impl.flatten is _flatten_by_jax
+
+
+def _find_by_base(kind: type[Any]) -> NodeImpl | None:
+    """The implementation of a base class, if it holds for this subclass as well."""
+    for base in kind.__mro__:
+        impl = _of_bases.get(base)
+        if impl is not None:
+            _impls[kind] = impl
+            return impl
+    return _impls.get(kind) if load_adapters(kind) else None
+
+
+def register_graph_node_type(
+    type: type[Any],
+    flatten: Callable[[Any], tuple[Pairs, Any]],
+    set_key: Callable[[Any, Any, Any], None],
+    pop_key: Callable[[Any, Any], Any],
+    create_empty: Callable[..., Any],
+    clear: Callable[[Any], None],
+    init: Callable[[Any, Iterable[tuple[Any, Any]]], None],
+    *,
+    subclasses: bool = False,
+    containers: Sequence[str] = (),
+    get_trace: Callable[[Any], Any] | None = None,
+    give_state: Callable[[Any], Any] | None = None,
+) -> None:
+    """Registers a type whose instances have identity and can change in place.
+
+    Without `containers`, each call of a transform takes such a node apart anew to see
+    whether it changed. With them, what was found out about a graph is kept, and one
+    look at all dicts tells whether it still holds.
+
+    Args:
+        type: The class.
+        flatten: `flatten(node) -> (sequence of (key, child), metadata)`; the metadata
+            is static.
+        set_key: `set_key(node, key, child)` sets or adds one child.
+        pop_key: `pop_key(node, key)` removes one child and returns it.
+        create_empty: `create_empty(metadata)` makes a node without children.
+        clear: `clear(node)` removes all children.
+        init: `init(node, pairs)` gives children to an empty node.
+        subclasses: Whether it holds for all subclasses, present and future ones, that
+            are not registered themselves. `create_empty(metadata)` must know the class
+            then, so it is `create_empty(metadata, type=cls)`.
+        containers: The names of attributes, such as `'__dict__'`, that hold a dict or
+            list each. Children and metadata of a node may depend on nothing but what
+            is in these, and on the class.
+        get_trace: `get_trace(node)` returns what `current_trace()` was where the node
+            was made, so that a use in another trace is refused.
+        give_state: `give_state(state)` makes what users of the type expect in the place
+            of a `State`, as the gradient of a node is one.
+
+    Raises:
+        ValueError: If the type is registered already.
+
+    Example:
+        >>> import graphcore as gc
+        >>> class Bag:
+        ...     def __init__(self): self.items = {}
+        >>> class Sack(Bag): pass
+        >>> gc.register_graph_node_type(
+        ...     Bag,
+        ...     flatten=lambda bag: (sorted(bag.items.items()), None),
+        ...     set_key=lambda bag, key, child: bag.items.__setitem__(key, child),
+        ...     pop_key=lambda bag, key: bag.items.pop(key),
+        ...     create_empty=lambda metadata, type: type(),
+        ...     clear=lambda bag: bag.items.clear(),
+        ...     init=lambda bag, pairs: bag.items.update(pairs),
+        ...     subclasses=True,
+        ...     containers=['items'],
+        ... )
+        >>> bag = Sack(); bag.items['w'] = gc.Param(1)
+        >>> gc.state(bag).flat_state().paths, type(gc.clone(bag)).__name__
+        ((('w',),), 'Sack')
+    """
+    impl = GraphNodeImpl(
+        *(type, flatten, set_key, pop_key, create_empty, clear, init),
+        *(tuple(containers), get_trace, give_state, subclasses),
+    )
+    _add(type, impl, subclasses)
+
+
+def register_pytree_node_type(
+    type: type[Any],
+    flatten: Callable[[Any], tuple[Pairs, Any]],
+    unflatten: Callable[[Pairs, Any], Any],
+    *,
+    containers: Sequence[str] = (),
+) -> None:
+    """Registers a type whose instances are containers without identity.
+
+    Types that JAX knows as pytrees need no registration.
+
+    Args:
+        type: The class.
+        flatten: `flatten(node) -> (sequence of (key, child), metadata)`.
+        unflatten: `unflatten(sequence of (key, child), metadata) -> node`.
+        containers: As for `register_graph_node_type`.
+
+    Raises:
+        ValueError: If the type is registered already.
+
+    Example:
+        >>> import graphcore as gc
+        >>> class Pair:
+        ...     def __init__(self, a, b): self.a, self.b = a, b
+        >>> gc.register_pytree_node_type(
+        ...     Pair,
+        ...     flatten=lambda p: ([('a', p.a), ('b', p.b)], None),
+        ...     unflatten=lambda pairs, metadata: Pair(**dict(pairs)),
+        ... )
+        >>> gc.clone(Pair(gc.Param(1), 2)).b
+        2
+    """
+    _add(type, PytreeNodeImpl(type, flatten, unflatten, tuple(containers)))
+
+
+def registrations() -> int:
+    """The number of node types that are known; it grows when one is registered."""
+    return len(_impls)
+
+
+def find_node_impl(x: Any) -> NodeImpl | None:
+    """How a node is handled; None if the object is not a node."""
+    kind = type(x)
+    impl = _impls.get(kind)
+    if impl is not None or kind in _NEVER_NODES or find_variable_impl(kind) is not None:
+        return impl
+    impl = _find_by_base(kind)
+    if impl is None and not jax.tree_util.all_leaves((x,)):
+        # JAX has no way to unregister a pytree type, so this holds from now on.
+        impl = _impls[kind] = PytreeNodeImpl(kind, _flatten_by_jax, _unflatten_by_jax)
+    return impl
+
+
+_NEVER_NODES = frozenset((bool, int, float, complex, str, bytes, type, type(...)))
+
+
+def get_node_impl(x: Any, /) -> NodeImpl:
+    """Returns how a node is handled.
+
+    Args:
+        x: A node.
+
+    Returns:
+        The implementation of its type.
+
+    Raises:
+        ValueError: If it is not a node.
+
+    Example:
+        >>> import graphcore as gc
+        >>> gc.get_node_impl({}).type
+        <class 'dict'>
+    """
+    impl = find_node_impl(x)
+    if impl is None:
+        raise ValueError(
+            f"Expected a graph node or pytree node, got {type(x).__name__}: subclass "
+            "`Object`, or register the type with `register_graph_node_type` or "
+            "`register_pytree_node_type`."
+        )
+    return impl
+
+
+def get_node_impl_for_type(t: type[Any], /) -> NodeImpl:
+    """Returns how nodes of a type are handled.
+
+    Args:
+        t: A node type.
+
+    Returns:
+        The implementation.
+
+    Raises:
+        ValueError: If it is not a node type.
+
+    Example:
+        >>> import graphcore as gc
+        >>> gc.get_node_impl_for_type(list).type
+        <class 'list'>
+    """
+    impl = _find_for_type(t)
+    if impl is None:
+        raise ValueError(f"{t.__name__} is not registered as a node type.")
+    return impl
+
+
+def _find_for_type(t: type[Any]) -> NodeImpl | None:
+    impl = _impls.get(t)
+    if impl is not None or t in _NEVER_NODES or find_variable_impl(t) is not None:
+        return impl
+    impl = _find_by_base(t)
+    if impl is not None:
+        return impl
+    # JAX answers for instances only, and looks at nothing but the type of one. So an
+    # empty one is made, without running any of the class's own code.
+    makers = (base.__dict__.get("__new__") for base in t.__mro__)
+    make: Any = next(m for m in makers if isinstance(m, types.BuiltinFunctionType))
+    try:
+        return find_node_impl(make(t))
+    except TypeError:  # A type implemented in C, or an abstract class.
+        return None
+
+
+def is_node(x: Any, /) -> bool:
+    """Tells whether an object is a graph node or a pytree node.
+
+    Args:
+        x: Any object.
+
+    Returns:
+        Whether it is one.
+
+    Example:
+        >>> import graphcore as gc
+        >>> gc.is_node(gc.Dict()), gc.is_node([]), gc.is_node(gc.Param(1))
+        (True, True, False)
+    """
+    return find_node_impl(x) is not None
+
+
+def is_graph_node(x: Any, /) -> bool:
+    """Tells whether an object is a graph node.
+
+    Args:
+        x: Any object.
+
+    Returns:
+        Whether its type is registered as one.
+
+    Example:
+        >>> import graphcore as gc
+        >>> gc.is_graph_node(gc.Dict()), gc.is_graph_node([])
+        (True, False)
+    """
+    kind = type(x)
+    return isinstance(_impls.get(kind) or _find_by_base(kind), GraphNodeImpl)
+
+
+def is_pytree_node(x: Any, /) -> bool:
+    """Tells whether an object is a pytree node.
+
+    Args:
+        x: Any object.
+
+    Returns:
+        Whether its type is registered as one, here or with JAX.
+
+    Example:
+        >>> import graphcore as gc
+        >>> gc.is_pytree_node(gc.Dict()), gc.is_pytree_node([]), gc.is_pytree_node(None)
+        (False, True, True)
+    """
+    return isinstance(find_node_impl(x), PytreeNodeImpl)
+
+
+def is_node_type(t: type[Any], /) -> bool:
+    """Tells whether a type is registered as a node type.
+
+    Args:
+        t: Any class.
+
+    Returns:
+        Whether it is.
+
+    Example:
+        >>> import graphcore as gc
+        >>> gc.is_node_type(gc.Dict), gc.is_node_type(int)
+        (True, False)
+    """
+    return _find_for_type(t) is not None
+
+
+# The built-in pytree nodes, and those that JAX knows
+
+
+def _key_of(entry: Any) -> Any:
+    for name in ("key", "idx", "name"):
+        if hasattr(entry, name):
+            return getattr(entry, name)
+    return str(entry)
+
+
+def _flatten_by_jax(node: Any) -> tuple[Pairs, Any]:
+    children, structure = jax.tree_util.tree_flatten_with_path(
+        node, is_leaf=lambda x: x is not node
+    )
+    return [(_key_of(path[0]), child) for path, child in children], structure
+
+
+def _unflatten_by_jax(pairs: Pairs, structure: Any) -> Any:
+    return jax.tree.unflatten(structure, [child for _, child in pairs])
+
+
+def _flatten_dict(node: dict[Any, Any]) -> tuple[Pairs, Any]:
+    try:
+        keys = sorted(node)
+    except TypeError:
+        raise UnsortableKeys(
+            f"a plain dict with the keys {list(node)!r}, which can't be sorted"
+        ) from None
+    return [(key, node[key]) for key in keys], None
+
+
+class UnsortableKeys(TypeError):
+    """A node whose keys can't be sorted; caught where the path is known."""
+
+    def at(self, path: tuple[Any, ...]) -> ValueError:
+        """The error for users."""
+        return ValueError(
+            f"At {path_text(path)!r} there is {self}: children are visited in sorted "
+            "order. Use keys of one type; a `Dict` takes strings and integers together."
+        )
+
+
+for _impl in (
+    PytreeNodeImpl(
+        list,
+        flatten=lambda node: (list(enumerate(node)), None),
+        unflatten=lambda pairs, metadata: [child for _, child in pairs],
+    ),
+    PytreeNodeImpl(
+        tuple,
+        flatten=lambda node: (list(enumerate(node)), None),
+        unflatten=lambda pairs, metadata: tuple(child for _, child in pairs),
+    ),
+    PytreeNodeImpl(
+        dict,
+        flatten=_flatten_dict,
+        unflatten=lambda pairs, metadata: dict(pairs),
+    ),
+    PytreeNodeImpl(
+        type(None),
+        flatten=lambda node: ((), None),
+        unflatten=lambda pairs, metadata: None,
+    ),
+):
+    _add(_impl.type, _impl)

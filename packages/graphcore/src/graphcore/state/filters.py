@@ -1,0 +1,375 @@
+"""Filters: short ways to say which (path, value) pairs are meant.
+
+A filter is written as whatever reads best at the call (a type, a tag, an ellipsis, a
+list of those) and turned by `to_predicate` into one of the classes below. Those are
+hashable and compare by meaning, so they can key caches and prefixes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any as AnyType
+from typing import TypeAlias, Union
+
+from graphcore.variables.impl import counterparts_of
+
+__all__ = [
+    "All",
+    "Any",
+    "Everything",
+    "Filter",
+    "Not",
+    "Nothing",
+    "OfType",
+    "PathContains",
+    "PathIn",
+    "Predicate",
+    "WithTag",
+    "filters_to_predicates",
+    "looks_at_no_value",
+    "to_predicate",
+]
+
+Path: TypeAlias = tuple[AnyType, ...]
+Predicate: TypeAlias = Callable[[Path, AnyType], bool]
+# `EllipsisType`, `None`, `bool`, a nested sequence: typing can't name all of these
+# without recursion that tools resolve differently, so the leaf is `Any`.
+Filter: TypeAlias = Union[type, str, bool, None, Predicate, Sequence[AnyType], AnyType]
+"""What may be written where a filter is expected; see `to_predicate`."""
+
+
+class _ByMeaning:
+    """Equality and hash from the class and one value that says what is selected."""
+
+    __slots__ = ("_meaning",)
+
+    _meaning: Hashable
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._meaning == other._meaning
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._meaning))
+
+    def _written(self) -> str:
+        return repr(self._meaning)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._written()})"
+
+
+def _members_text(members: frozenset[AnyType]) -> str:
+    return ", ".join(sorted(map(repr, members)))
+
+
+class Everything(_ByMeaning):
+    """Selects everything.
+
+    Example:
+        >>> Everything()(('a',), 1), to_predicate(...) == Everything()
+        (True, True)
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self._meaning = ()
+
+    def _written(self) -> str:
+        return ""
+
+    def __call__(self, path: Path, value: AnyType) -> bool:
+        return True
+
+
+class Nothing(_ByMeaning):
+    """Selects nothing.
+
+    Example:
+        >>> Nothing()(('a',), 1), to_predicate(None) == Nothing()
+        (False, True)
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self._meaning = ()
+
+    def _written(self) -> str:
+        return ""
+
+    def __call__(self, path: Path, value: AnyType) -> bool:
+        return False
+
+
+class OfType(_ByMeaning):
+    """Selects values of a type, or that stand for one through their `.type`.
+
+    Args:
+        type: The class.
+
+    Example:
+        >>> import graphcore as gc
+        >>> OfType(gc.Param)((), gc.Param(1)), OfType(gc.Param)((), gc.Param.state(1))
+        (True, True)
+    """
+
+    __slots__ = ("type",)
+
+    def __init__(self, type: type) -> None:
+        self._meaning = self.type = type
+
+    def _written(self) -> str:
+        return self.type.__name__
+
+    def __call__(self, path: Path, value: AnyType) -> bool:
+        types = counterparts_of(self.type)
+        if isinstance(value, types):
+            return True
+        # Asked of the class and the instance dict: a variable forwards unknown
+        # attributes to its value, and the value's `.type` is not what is meant.
+        if not (
+            hasattr(type(value), "type") or "type" in getattr(value, "__dict__", ())
+        ):
+            return False
+        stands_for = value.type
+        return isinstance(stands_for, type) and issubclass(stands_for, types)
+
+
+class WithTag(_ByMeaning):
+    """Selects values whose `.tag` equals a string.
+
+    Args:
+        tag: The string.
+
+    Example:
+        >>> import graphcore as gc
+        >>> WithTag('slow')((), gc.Param(1, tag='slow'))
+        True
+    """
+
+    __slots__ = ("tag",)
+
+    def __init__(self, tag: str) -> None:
+        self._meaning = self.tag = tag
+
+    def __call__(self, path: Path, value: AnyType) -> bool:
+        found = getattr(value, "tag", None)
+        return isinstance(found, str) and found == self.tag
+
+
+class PathContains(_ByMeaning):
+    """Selects what has a key anywhere in its path.
+
+    Args:
+        key: The key.
+
+    Example:
+        >>> PathContains('head')(('head', 'kernel'), None)
+        True
+    """
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: AnyType) -> None:
+        self._meaning = self.key = key
+
+    def __call__(self, path: Path, value: AnyType) -> bool:
+        return self.key in path
+
+
+class PathIn(_ByMeaning):
+    """Selects what stands at one of the given paths.
+
+    Args:
+        *paths: Tuples of keys.
+
+    Example:
+        >>> PathIn(('a',), ('b', 0))(('b', 0), None)
+        True
+    """
+
+    __slots__ = ("paths",)
+
+    def __init__(self, *paths: Path) -> None:
+        self._meaning = self.paths = frozenset(map(tuple, paths))
+
+    def _written(self) -> str:
+        return _members_text(self.paths)
+
+    def __call__(self, path: Path, value: AnyType) -> bool:
+        return path in self.paths
+
+
+class Any(_ByMeaning):
+    """Selects what at least one of its filters selects.
+
+    Args:
+        *filters: Filters in any written form.
+
+    Example:
+        >>> import graphcore as gc
+        >>> Any(gc.Param, 'slow') == Any('slow', gc.Param)
+        True
+    """
+
+    __slots__ = ("predicates",)
+
+    predicates: frozenset[Predicate]
+
+    def __init__(self, *filters: Filter) -> None:
+        members: set[Predicate] = set()
+        for predicate in map(to_predicate, filters):
+            if isinstance(predicate, Any):
+                members |= predicate.predicates
+            else:
+                members.add(predicate)
+        self._meaning = self.predicates = frozenset(members)
+
+    def _written(self) -> str:
+        return _members_text(self.predicates)
+
+    def __call__(self, path: Path, value: AnyType) -> bool:
+        return any(predicate(path, value) for predicate in self.predicates)
+
+
+class All(_ByMeaning):
+    """Selects what every one of its filters selects.
+
+    Args:
+        *filters: Filters in any written form.
+
+    Example:
+        >>> import graphcore as gc
+        >>> All(gc.Param, gc.PathContains('head'))(('head',), gc.Param(1))
+        True
+    """
+
+    __slots__ = ("predicates",)
+
+    predicates: frozenset[Predicate]
+
+    def __init__(self, *filters: Filter) -> None:
+        members: set[Predicate] = set()
+        for predicate in map(to_predicate, filters):
+            if isinstance(predicate, All):
+                members |= predicate.predicates
+            else:
+                members.add(predicate)
+        self._meaning = self.predicates = frozenset(members)
+
+    def _written(self) -> str:
+        return _members_text(self.predicates)
+
+    def __call__(self, path: Path, value: AnyType) -> bool:
+        return all(predicate(path, value) for predicate in self.predicates)
+
+
+class Not(_ByMeaning):
+    """Selects what its filter does not.
+
+    Args:
+        filter: A filter in any written form.
+
+    Example:
+        >>> import graphcore as gc
+        >>> Not(gc.Param)((), gc.BatchStat(1))
+        True
+    """
+
+    __slots__ = ("predicate",)
+
+    def __init__(self, filter: Filter, /) -> None:
+        self._meaning = self.predicate = to_predicate(filter)
+
+    def __call__(self, path: Path, value: AnyType) -> bool:
+        return not self.predicate(path, value)
+
+
+def to_predicate(filter: Filter, /) -> Predicate:
+    """Turns any written form of a filter into a predicate.
+
+    Args:
+        filter: A type, a tag, `...` or `True`, `None` or `False`, a list or tuple of
+            filters (any of them), or a callable of a path and a value.
+
+    Returns:
+        A callable of a path and a value.
+
+    Raises:
+        TypeError: If it is none of these.
+
+    Example:
+        >>> import graphcore as gc
+        >>> to_predicate([gc.Param, 'slow'])
+        Any(OfType(Param), WithTag('slow'))
+    """
+    if isinstance(filter, str):
+        return WithTag(filter)
+    if isinstance(filter, type):
+        return OfType(filter)
+    if filter is ... or filter is True:
+        return Everything()
+    if filter is None or filter is False:
+        return Nothing()
+    if callable(filter):
+        predicate: Predicate = filter
+        return predicate
+    if isinstance(filter, list | tuple):
+        return Any(*filter)
+    raise TypeError(
+        f"{filter!r} is not a filter: expected a type, a string, `...`, a bool, None, "
+        "a list or tuple of filters, or a callable (path, value) -> bool."
+    )
+
+
+def looks_at_no_value(predicate: Predicate, /) -> bool:
+    """Whether what a predicate says of a variable's state depends on no value.
+
+    Args:
+        predicate: A predicate.
+
+    Returns:
+        Whether path, type and metadata settle it.
+
+    Example:
+        >>> looks_at_no_value(Not('slow')), looks_at_no_value(lambda path, x: True)
+        (True, False)
+    """
+    if isinstance(predicate, Any | All):
+        return all(map(looks_at_no_value, predicate.predicates))
+    if isinstance(predicate, Not):
+        return looks_at_no_value(predicate.predicate)
+    return type(predicate) in (
+        *(Everything, Nothing, OfType, WithTag, PathContains, PathIn),
+    )
+
+
+def filters_to_predicates(filters: Sequence[Filter], /) -> tuple[Predicate, ...]:
+    """Turns filters that are tried in order into predicates.
+
+    Args:
+        filters: Filters in any written form.
+
+    Returns:
+        As many predicates.
+
+    Raises:
+        ValueError: If a filter stands behind one that takes everything.
+
+    Example:
+        >>> filters_to_predicates(['slow', ...])
+        (WithTag('slow'), Everything())
+    """
+    predicates = tuple(map(to_predicate, filters))
+    for position, predicate in enumerate(predicates):
+        rest = predicates[position + 1 :]
+        if predicate == Everything() and any(p != Everything() for p in rest):
+            raise ValueError(
+                "`...` or `True` can only stand last among filters, or be followed by "
+                f"itself: it takes everything, so {rest} after position {position} "
+                "would get nothing."
+            )
+    return predicates

@@ -1,0 +1,349 @@
+"""The values of variables in a state, found by where a definition has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from graphcore.errors import path_text
+from graphcore.graphdef.definition import (
+    GraphDef,
+    LeafAttribute,
+    NodeDef,
+    NodeRef,
+    StaticAttribute,
+    VariableDef,
+)
+from graphcore.graphdef.layouts import Layout, layout_of
+from graphcore.hashable_mapping import HashableMapping
+from graphcore.state.filters import Predicate, looks_at_no_value
+from graphcore.state.nesting import nested_from_flat
+from graphcore.state.state import State
+from graphcore.trails import Path
+from graphcore.variables.impl import is_variable
+from graphcore.variables.state import VariableState
+
+__all__ = [
+    "Leaves",
+    "UnmadeState",
+    "leaf_of",
+    "leaves_for",
+    "merged",
+    "raw",
+    "unmade",
+    "values_for",
+]
+
+Leaves: TypeAlias = dict[int, tuple[Any, HashableMapping[str, Any] | None]]
+"""Value and metadata by index; None stands for metadata that did not come along."""
+
+_MISSING = object()
+_MAX_SELECTIONS = 16
+
+
+class UnmadeState:
+    """The leaves of a state that nobody has looked at: makes the nested dict.
+
+    Args:
+        definition: Of the graph.
+        values: The raw values.
+        places: Which of its variables they belong to; None for all.
+    """
+
+    __slots__ = ("definition", "places", "values")
+
+    def __init__(
+        self,
+        definition: GraphDef[Any],
+        values: Sequence[Any],
+        places: Sequence[int] | None = None,
+    ) -> None:
+        self.definition = definition
+        self.values = values
+        self.places = places
+
+    @property
+    def layout(self) -> Layout:
+        """That of the definition."""
+        return layout_of((self.definition,))
+
+    def __call__(self) -> dict[Any, Any]:
+        if self.places is not None:
+            return nested_from_flat(self._leaves())
+        layout = self.layout
+        return layout.nesting.nest(VariableState.of_many(layout.kinds, self.values))
+
+    def _leaves(self) -> Iterator[tuple[Path, VariableState[Any]]]:
+        layout = self.layout
+        paths, kinds = layout.paths, layout.kinds
+        places = range(len(paths)) if self.places is None else self.places
+        for place, value in zip(places, self.values, strict=True):
+            yield paths[place], VariableState.of(kinds[place], value)
+
+    def select(
+        self, predicates: tuple[Predicate, ...]
+    ) -> tuple[list[State[Any, Any]], list[Path]]:
+        """Divides the leaves among predicates, as `State.split` does.
+
+        Args:
+            predicates: Each leaf goes to the first that selects it.
+
+        Returns:
+            One state a predicate, and the paths of leaves that none selects.
+        """
+        # Positions among the values here.
+        groups: list[list[int]]
+        rest: list[int]
+        known = self.layout.selections
+        # Of a bare array, filters see nothing but the value.
+        lasting = (
+            self.places is None
+            and not self.layout.bare
+            and all(map(looks_at_no_value, predicates))
+        )
+        if lasting and predicates in known:
+            groups, rest = known[predicates]
+        else:
+            groups, rest = [[] for _ in predicates], []
+            for i, (path, leaf) in enumerate(self._leaves()):
+                for predicate, group in zip(predicates, groups, strict=True):
+                    if predicate(path, leaf):
+                        group.append(i)
+                        break
+                else:
+                    rest.append(i)
+            if lasting:
+                if len(known) >= _MAX_SELECTIONS:
+                    known.clear()
+                known[predicates] = groups, rest
+        states: list[State[Any, Any]] = []
+        for group in groups:
+            values = list(map(self.values.__getitem__, group))
+            if self.places is not None:
+                group = list(map(self.places.__getitem__, group))
+            states.append(State.lazily(UnmadeState(self.definition, values, group)))
+        paths = [path for path, _ in self._leaves()] if rest else []
+        return states, [paths[i] for i in rest]
+
+
+def merged(states: Sequence[Mapping[Any, Any]]) -> Mapping[Any, Any]:
+    """Unites states; where two have the same path, the later leaf counts.
+
+    Args:
+        states: At least one.
+
+    Returns:
+        A state. The parts into which one state was split are put together without a
+        look at any leaf.
+    """
+    if len(states) == 1:
+        return states[0]
+    parts = [unmade(state) for state in states]
+    if parts[0] is None:
+        return State.merge(*states)
+    definition = parts[0].definition
+    values: list[Any] = [_MISSING] * len(parts[0].layout.definitions)
+    for part in parts:
+        if part is None or part.definition is not definition:
+            return State.merge(*states)
+        places = range(len(values)) if part.places is None else part.places
+        for place, value in zip(places, part.values, strict=True):
+            values[place] = value
+    if any(value is _MISSING for value in values):
+        return State.merge(*states)
+    return State.lazily(UnmadeState(definition, values))
+
+
+def unmade(state: Any) -> UnmadeState | None:
+    """What a state will be made of, if nobody has looked at it yet."""
+    found = state._unmade if isinstance(state, State) else None
+    return found if isinstance(found, UnmadeState) else None
+
+
+def raw(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """The plain mapping below a state."""
+    return state.raw_mapping if isinstance(state, State) else state
+
+
+def values_for(
+    definition: NodeDef[Any], given: Any
+) -> tuple[Sequence[Any], Sequence[HashableMapping[str, Any]] | None]:
+    """Finds what to make a graph of in its state.
+
+    Args:
+        definition: The definition.
+        given: The state.
+
+    Returns:
+        Values in order of index, and metadata, None for that of the definition.
+
+    Raises:
+        ValueError: As `leaves_for` does.
+    """
+    lazy = unmade(given)
+    if lazy is not None and lazy.definition is definition and lazy.places is None:
+        return lazy.values, None
+    layout = layout_of((definition,))
+    if isinstance(given, State):
+        # First where it is just what taking such a graph apart gives.
+        leaves = layout.nesting.find(given.raw_mapping)
+        if leaves is not None and set(map(type, leaves)) <= {VariableState}:
+            kinds = [leaf._kind for leaf in leaves]
+            values = [leaf.value for leaf in leaves]
+            if kinds == layout.kinds:
+                return values, None
+    found = leaves_for(definition, given)
+    ordered = [found[d.index] for d in layout.definitions]
+    return [value for value, _ in ordered], [
+        d.metadata if metadata is None else metadata
+        for d, (_, metadata) in zip(layout.definitions, ordered, strict=True)
+    ]
+
+
+def leaves_for(definition: GraphDef[Any], given: Any) -> Leaves:
+    """Finds the value of each variable of a definition in its state.
+
+    Args:
+        definition: Of a node, or of a variable whose state is then a leaf.
+        given: The state.
+
+    Returns:
+        Value and metadata by index.
+
+    Raises:
+        ValueError: If a key is missing or unknown, or a leaf stands where a subgraph
+            is due or the reverse, with the path.
+    """
+    if isinstance(definition, VariableDef):
+        return {definition.index: leaf_of(definition, given, ())}
+    if isinstance(definition, NodeRef):
+        return {}
+    if not isinstance(definition, NodeDef):
+        raise ValueError(f"Expected a GraphDef, got {type(definition).__name__}.")
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            f"Expected a state of the {definition.type.__name__}, a nested mapping; "
+            f"got {type(given).__name__}."
+        )
+    # In a `State` a nested mapping is always a part of the state; in plain dicts it
+    # can also be the value of a variable.
+    is_state = isinstance(given, State)
+    found: Leaves = {}
+    pending: list[tuple[Path, NodeDef[Any], Mapping[Any, Any]]] = [
+        ((), definition, raw(given))
+    ]
+    while pending:
+        path, node, items = pending.pop()
+        used = 0
+        for attribute in node.attributes:
+            if isinstance(attribute, StaticAttribute):
+                continue
+            child: Any = attribute.value
+            if isinstance(child, NodeRef):
+                continue
+            key = attribute.key
+            item = items.get(key, _MISSING)
+            if isinstance(attribute, LeafAttribute):
+                if item is _MISSING:
+                    raise _missing(path, key, child, items)
+                used += 1
+                # First what is nearly always there.
+                if type(item) is VariableState and item.type is child.type:
+                    found[child.index] = item.value, item._kind[1]
+                elif is_state and isinstance(item, Mapping):
+                    raise nested_instead_of_leaf(item, (*path, key), child.type)
+                else:
+                    found[child.index] = leaf_of(child, item, (*path, key))
+            elif item is _MISSING:
+                # A subgraph without variables may be left out.
+                pending.append(((*path, key), child, {}))
+            elif isinstance(item, Mapping):
+                used += 1
+                pending.append(((*path, key), child, raw(item)))
+            else:
+                raise leaf_instead_of_nested(item, (*path, key), child.type)
+        if used != len(items):
+            raise _unknown(path, node, items)
+    return found
+
+
+def _missing(
+    path: Path, key: Any, child: VariableDef[Any], items: Mapping[Any, Any]
+) -> ValueError:
+    return ValueError(
+        f"Expected key {key!r} in the state at {path_text(path)!r}, for a "
+        f"{child.type.__name__}; found the keys {list(items)}. Pass all states that "
+        "the graph was split into."
+    )
+
+
+def _unknown(path: Path, node: NodeDef[Any], items: Mapping[Any, Any]) -> ValueError:
+    attributes = {attribute.key: attribute for attribute in node.attributes}
+    for key in items:
+        if isinstance(attributes.get(key), StaticAttribute):
+            return ValueError(
+                f"Got state for the static attribute {path_text((*path, key))!r} of "
+                f"{node.type.__name__}: static values are in the definition, so leave "
+                "it out of the state."
+            )
+    due = [
+        key
+        for key, attribute in attributes.items()
+        if isinstance(getattr(attribute, "value", None), NodeDef | VariableDef)
+    ]
+    unknown = [key for key in items if key not in due]
+    return ValueError(
+        f"Unknown keys in the state at {path_text(path)!r}: {unknown}; the "
+        f"{node.type.__name__} there has {due}. What is reached in several ways is in "
+        "the state at its first path only."
+    )
+
+
+def nested_instead_of_leaf(item: Any, path: Path, kind: type[Any]) -> ValueError:
+    """The error for a nested state in the place of a variable's."""
+    return ValueError(
+        f"Got a nested state with the keys {list(item)} at {path_text(path)!r}, where "
+        f"there is a variable ({kind.__name__}): expected a leaf."
+    )
+
+
+def leaf_instead_of_nested(item: Any, path: Path, kind: type[Any]) -> ValueError:
+    """The error for a leaf in the place of a node's state."""
+    return ValueError(
+        f"Got a leaf of type {type(item).__name__} at {path_text(path)!r}, where there "
+        f"is a subgraph ({kind.__name__}): expected a nested state."
+    )
+
+
+def leaf_of(
+    definition: VariableDef[Any], leaf: Any, path: Path
+) -> tuple[Any, HashableMapping[str, Any] | None]:
+    """The value and metadata that a leaf of a state gives to a variable.
+
+    Raises:
+        ValueError: If the leaf is of another variable type, or a nested state.
+    """
+    if is_variable(leaf):
+        leaf = VariableState.from_variable(leaf)
+    if isinstance(leaf, VariableState):
+        if leaf.type is not definition.type:
+            raise ValueError(
+                f"The state at {path_text(path)!r} is of a {leaf.type.__name__}, but "
+                f"there is a {definition.type.__name__}: expected the same variable "
+                "type."
+            )
+        return leaf.value, leaf._kind[1]
+    if isinstance(leaf, State) or (isinstance(leaf, Mapping) and _has_states(leaf)):
+        raise nested_instead_of_leaf(leaf, path, definition.type)
+    return leaf, None
+
+
+def _has_states(mapping: Mapping[Any, Any]) -> bool:
+    pending: list[Mapping[Any, Any]] = [mapping]
+    while pending:
+        for item in pending.pop().values():
+            if isinstance(item, VariableState | State) or is_variable(item):
+                return True
+            if isinstance(item, Mapping):
+                pending.append(item)
+    return False

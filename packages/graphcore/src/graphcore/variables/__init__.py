@@ -1,0 +1,1 @@
+"""Variables: what holds the values, of our own types and of registered ones."""

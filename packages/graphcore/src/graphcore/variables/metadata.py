@@ -1,0 +1,183 @@
+"""Metadata that an initializer attaches to the variable made from its result."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from graphcore.hashable_mapping import HashableMapping, as_hashable
+
+__all__ = [
+    "CREATION",
+    "HOOKS",
+    "VariableMetadata",
+    "as_stored",
+    "on_create_with",
+    "with_metadata",
+]
+
+A = TypeVar("A")
+Hooks: TypeAlias = Callable[..., Any] | Sequence[Callable[..., Any]]
+
+
+HOOKS = (
+    "on_get_value",
+    "on_set_value",
+    "on_create_value",
+    "on_add_axis",
+    "on_remove_axis",
+)
+"""The metadata names that are called rather than only kept."""
+
+
+OTHER_NAMES = {"out_sharding": "sharding", "sharding_names": "sharding"}
+"""Further names of metadata, with the name under which it is stored."""
+
+
+def as_stored(metadata: Mapping[str, Any]) -> HashableMapping[str, Any]:
+    """Metadata in its stored form: one name each, and hooks in hashable tuples.
+
+    Args:
+        metadata: Any mapping from names.
+
+    Returns:
+        The mapping.
+
+    Example:
+        >>> as_stored({'on_get_value': [abs], 'unit': 'm'})['on_get_value']
+        (<built-in function abs>,)
+    """
+    if not metadata or isinstance(metadata, HashableMapping):
+        return as_hashable(metadata)
+    return HashableMapping(
+        {
+            OTHER_NAMES.get(name, name): tuple(value)
+            if name in HOOKS and isinstance(value, list)
+            else value
+            for name, value in metadata.items()
+        },
+        copy=False,
+    )
+
+
+CREATION: dict[str, Callable[..., Any]] = {}
+"""What becomes of the value of a new variable that has metadata of a name."""
+
+
+def on_create_with(name: str, hook: Callable[..., Any]) -> None:
+    """Registers what becomes of the values of new variables with some metadata.
+
+    Args:
+        name: The name of the metadata.
+        hook: `hook(variable, value)` returns the value to store. It runs after the
+            variable's own creation hooks.
+
+    Example:
+        >>> import graphcore as gc
+        >>> on_create_with('doubled', lambda variable, value: 2 * value)
+        >>> gc.Param(1, doubled=True).value
+        2
+    """
+    CREATION[name] = hook
+
+
+@dataclass(frozen=True)
+class VariableMetadata(Generic[A]):
+    """A value on its way into a variable, with the metadata it brings along.
+
+    Args:
+        raw_value: The value.
+        set_value_hooks: Becomes `on_set_value`.
+        get_value_hooks: Becomes `on_get_value`.
+        create_value_hooks: Becomes `on_create_value`.
+        add_axis_hooks: Becomes `on_add_axis`.
+        remove_axis_hooks: Becomes `on_remove_axis`.
+        metadata: The rest.
+
+    Example:
+        >>> import graphcore as gc
+        >>> gc.Param(VariableMetadata(1.0, metadata={'unit': 'm'})).unit
+        'm'
+    """
+
+    raw_value: A
+    set_value_hooks: Hooks = ()
+    get_value_hooks: Hooks = ()
+    create_value_hooks: Hooks = ()
+    add_axis_hooks: Hooks = ()
+    remove_axis_hooks: Hooks = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_metadata(self) -> dict[str, Any]:
+        """Returns everything but the value under the names a variable uses.
+
+        Returns:
+            Keyword arguments for a variable; hooks that are not set are left out.
+
+        Example:
+            >>> VariableMetadata(1.0, metadata={'unit': 'm'}).as_metadata()
+            {'unit': 'm'}
+        """
+        hooks = {
+            "on_set_value": self.set_value_hooks,
+            "on_get_value": self.get_value_hooks,
+            "on_create_value": self.create_value_hooks,
+            "on_add_axis": self.add_axis_hooks,
+            "on_remove_axis": self.remove_axis_hooks,
+        }
+        return {
+            **{
+                name: (hook,) if callable(hook) else tuple(hook)
+                for name, hook in hooks.items()
+                if hook
+            },
+            **self.metadata,
+        }
+
+
+def with_metadata(
+    initializer: Callable[..., A],
+    set_value_hooks: Hooks = (),
+    get_value_hooks: Hooks = (),
+    create_value_hooks: Hooks = (),
+    add_axis_hooks: Hooks = (),
+    remove_axis_hooks: Hooks = (),
+    **metadata: Any,
+) -> Callable[..., VariableMetadata[A]]:
+    """Wraps an initializer so that variables made from its results carry metadata.
+
+    Args:
+        initializer: Any callable that returns a value, such as those of
+            `jax.nn.initializers`.
+        set_value_hooks: Called as `hook(variable, value)` when the value is set.
+        get_value_hooks: Likewise when it is read.
+        create_value_hooks: Likewise when the variable is made.
+        add_axis_hooks: Called as `hook(variable, index, name)`.
+        remove_axis_hooks: Likewise.
+        **metadata: Any further metadata.
+
+    Returns:
+        An initializer with the same arguments that returns a `VariableMetadata`.
+
+    Example:
+        >>> import graphcore as gc, jax
+        >>> init = with_metadata(jax.nn.initializers.zeros, sharding=('data', None))
+        >>> gc.Param(init(jax.random.key(0), (2, 3))).sharding
+        ('data', None)
+    """
+
+    @functools.wraps(initializer)
+    def wrapper(*args: Any, **kwargs: Any) -> VariableMetadata[A]:
+        return VariableMetadata(
+            initializer(*args, **kwargs),
+            set_value_hooks=set_value_hooks,
+            get_value_hooks=get_value_hooks,
+            create_value_hooks=create_value_hooks,
+            add_axis_hooks=add_axis_hooks,
+            remove_axis_hooks=remove_axis_hooks,
+            metadata=metadata,
+        )
+
+    return wrapper

@@ -1,0 +1,139 @@
+"""Collection names of variable types, both ways."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from graphcore.variables.impl import registered_variable_types, variable_impl
+from graphcore.variables.variable import (
+    BatchStat,
+    Cache,
+    Intermediate,
+    Param,
+    Perturbation,
+)
+
+__all__ = [
+    "register_variable_name_type_pair",
+    "variable_name_from_type",
+    "variable_type_from_name",
+]
+
+_type_of_name: dict[str, type[Any]] = {
+    "params": Param,
+    "batch_stats": BatchStat,
+    "cache": Cache,
+    "intermediates": Intermediate,
+    "perturbations": Perturbation,
+}
+_name_of_type: dict[type[Any], str] = {t: n for n, t in _type_of_name.items()}
+
+
+def _snake_case(name: str) -> str:
+    spaced = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
+    return re.sub(r"([a-z\d])([A-Z])", r"\1_\2", spaced).lower()
+
+
+def _all_variable_types() -> set[type[Any]]:
+    pending = list(registered_variable_types())
+    found: set[type[Any]] = set()
+    while pending:
+        kind = pending.pop()
+        if kind not in found:
+            found.add(kind)
+            pending += kind.__subclasses__()
+    return found
+
+
+def variable_type_from_name(name: str, /) -> type[Any]:
+    """Returns the variable type that a collection name stands for.
+
+    Args:
+        name: A registered name, or the class name of a variable type in snake case.
+
+    Returns:
+        The type.
+
+    Raises:
+        ValueError: If no type, or more than one, has that name.
+
+    Example:
+        >>> variable_type_from_name('batch_stats').__name__
+        'BatchStat'
+    """
+    if name in _type_of_name:
+        return _type_of_name[name]
+    found = {
+        kind for kind in _all_variable_types() if _snake_case(kind.__name__) == name
+    }
+    if len(found) == 1:
+        return found.pop()
+    problem = "is the name of several variable types" if found else "is not known"
+    raise ValueError(
+        f"The collection name {name!r} {problem}; registered are "
+        f"{sorted(_type_of_name)}. Use `register_variable_name_type_pair` to add it."
+    )
+
+
+def variable_name_from_type(type: type[Any], /) -> str:
+    """Returns the collection name of a variable type.
+
+    Args:
+        type: A variable type.
+
+    Returns:
+        The registered name, or else the class name in snake case.
+
+    Raises:
+        ValueError: If it is not a variable type.
+
+    Example:
+        >>> import graphcore as gc
+        >>> class RunningMax(gc.Variable): pass
+        >>> variable_name_from_type(gc.Param), variable_name_from_type(RunningMax)
+        ('params', 'running_max')
+    """
+    variable_impl(type)
+    return _name_of_type.get(type) or _snake_case(type.__name__)
+
+
+def register_variable_name_type_pair(
+    name: str, type: type[Any], overwrite: bool = False
+) -> None:
+    """Gives a variable type a collection name.
+
+    Args:
+        name: The name.
+        type: The variable type.
+        overwrite: Whether to replace what the name or the type stood for before.
+
+    Raises:
+        ValueError: If either is taken and `overwrite` is not set.
+
+    Example:
+        >>> import graphcore as gc
+        >>> class Ema(gc.Variable): pass
+        >>> register_variable_name_type_pair('moving_averages', Ema)
+        >>> variable_name_from_type(Ema)
+        'moving_averages'
+    """
+    variable_impl(type)
+    old_type, old_name = _type_of_name.get(name), _name_of_type.get(type)
+    if not overwrite:
+        if old_type is not None and old_type is not type:
+            raise ValueError(
+                f"The name {name!r} stands for {old_type.__name__} already; pass "
+                f"overwrite=True to give it to {type.__name__}."
+            )
+        if old_name is not None and old_name != name:
+            raise ValueError(
+                f"{type.__name__} is called {old_name!r} already; pass overwrite=True "
+                f"to call it {name!r}."
+            )
+    if old_type is not None:
+        _name_of_type.pop(old_type, None)
+    if old_name is not None:
+        _type_of_name.pop(old_name, None)
+    _type_of_name[name] = type
+    _name_of_type[type] = name

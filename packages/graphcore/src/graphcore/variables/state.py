@@ -1,0 +1,227 @@
+"""The state of one variable, as a pytree node."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from operator import itemgetter
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import jax
+
+from graphcore.content import values_equal
+from graphcore.display.printing import text, treescope_repr
+from graphcore.graphdef.definition import Kind
+from graphcore.hashable_mapping import as_kept
+from graphcore.variables.bare_arrays import BARE, BareArray
+from graphcore.variables.impl import VariableImpl, variable_impl
+from graphcore.variables.metadata import as_stored
+from graphcore.variables.operators import ReadOperators
+from graphcore.variables.reading import Reading
+
+__all__ = ["VariableState"]
+
+A = TypeVar("A")
+B = TypeVar("B")
+_Type: TypeAlias = type[Any]
+_first = itemgetter(0)
+
+
+class VariableState(Reading, ReadOperators, Generic[A]):
+    """A variable's type, value and metadata, without its identity.
+
+    It is a pytree node whose only child is the value, so states pass through any JAX
+    function; type and metadata are static.
+
+    Args:
+        type: The variable type this is the state of.
+        value: An array of any shape and dtype, or a pytree.
+        **metadata: The variable's metadata; readable as attributes.
+
+    Example:
+        >>> import graphcore as gc, jax
+        >>> s = gc.VariableState(gc.Param, 1.0, unit='m')
+        >>> jax.tree.map(lambda x: x + 1, s).value, s.unit
+        (2.0, 'm')
+    """
+
+    # What is static is one object, which the treedefs of states and all states that
+    # JAX makes of them share.
+    __slots__ = ("__weakref__", "_kind", "value")
+
+    value: A
+    _kind: Kind
+
+    def __init__(self, type: _Type, value: A, **metadata: Any) -> None:
+        self.value = value
+        self._kind = type, as_stored(metadata)
+
+    @property
+    def type(self) -> _Type:
+        """The variable type this is the state of."""
+        return self._kind[0]
+
+    @classmethod
+    def of(cls, kind: Kind, value: B) -> VariableState[B]:
+        """Makes a state that shares what is static.
+
+        Args:
+            kind: The variable type and the metadata.
+            value: The raw value.
+
+        Returns:
+            The state; of a bare array, the array.
+
+        Example:
+            >>> import graphcore as gc
+            >>> kind = gc.Param, gc.HashableMapping({'unit': 'm'})
+            >>> VariableState.of(kind, 1.0).unit
+            'm'
+        """
+        if kind[0] is BareArray:
+            return value  # type: ignore[return-value]
+        state: VariableState[B] = object.__new__(cls)  # type: ignore[arg-type]
+        state.value = value
+        state._kind = kind
+        return state
+
+    @classmethod
+    def of_many(cls, kinds: Sequence[Kind], values: Sequence[Any]) -> list[Any]:
+        """Makes many states as `of` does, in fewer steps.
+
+        Args:
+            kinds: The variable type and the metadata of each.
+            values: As many raw values.
+
+        Returns:
+            The states.
+
+        Example:
+            >>> import graphcore as gc
+            >>> kind = gc.Param, gc.HashableMapping()
+            >>> states = VariableState.of_many([kind] * 2, [1, 2])
+            >>> [state.value for state in states]
+            [1, 2]
+        """
+        if BareArray in map(_first, kinds):
+            return [cls.of(kind, x) for kind, x in zip(kinds, values, strict=True)]
+        states = list(map(object.__new__, repeat(cls, len(values))))
+        deque(map(_set_value, states, values), maxlen=0)
+        deque(map(_set_kind, states, kinds), maxlen=0)
+        return states
+
+    @classmethod
+    def from_variable(cls, variable: Any, /) -> VariableState[Any]:
+        """Takes a snapshot of a variable of any type.
+
+        Args:
+            variable: A variable.
+
+        Returns:
+            Its type, raw value and metadata.
+
+        Example:
+            >>> import graphcore as gc
+            >>> VariableState.from_variable(gc.Param(1.0)).value
+            1.0
+        """
+        kind = type(variable)
+        impl = variable_impl(kind)
+        metadata = as_kept(impl.metadata(variable))
+        return cls.of((kind, metadata), impl.get_value(variable))
+
+    def _metadata(self) -> Mapping[str, Any]:
+        return self._kind[1]
+
+    def replace(self, value: B, **metadata: Any) -> VariableState[B]:
+        """Returns the same state with another value.
+
+        Args:
+            value: The value.
+            **metadata: Metadata that changes.
+
+        Returns:
+            A new state.
+
+        Example:
+            >>> import graphcore as gc
+            >>> gc.Param.state(1.0).replace(2.0).value
+            2.0
+        """
+        if metadata:
+            return VariableState(self.type, value, **{**self._kind[1], **metadata})
+        return VariableState.of(self._kind, value)
+
+    def to_variable(self) -> Any:
+        """Returns a new variable of the type, with this value and metadata.
+
+        Returns:
+            A variable; creation hooks don't run.
+
+        Example:
+            >>> import graphcore as gc
+            >>> type(gc.Param.state(1.0).to_variable()).__name__
+            'Param'
+        """
+        kind, metadata = self._kind
+        return variable_impl(kind).create(kind, self.value, metadata)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, VariableState):
+            return NotImplemented
+        return self._kind == other._kind and values_equal(self.value, other.value)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        kind, metadata = self._kind
+        return kind, self.value, metadata
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        kind, self.value, metadata = state
+        self._kind = kind, metadata
+
+    def __repr__(self) -> str:
+        return text(self)
+
+    __treescope_repr__ = treescope_repr
+
+
+_set_value = VariableState.__dict__["value"].__set__
+_set_kind = VariableState.__dict__["_kind"].__set__
+
+
+def _flatten(state: VariableState[Any]) -> tuple[tuple[Any], Kind]:
+    return (state.value,), state._kind
+
+
+def _flatten_with_keys(
+    state: VariableState[Any],
+) -> tuple[tuple[tuple[Any, Any]], Kind]:
+    return ((jax.tree_util.GetAttrKey("value"), state.value),), state._kind
+
+
+def _unflatten(kind: Kind, children: Any) -> VariableState[Any]:
+    (value,) = children
+    return VariableState.of(kind, value)
+
+
+jax.tree_util.register_pytree_with_keys(
+    VariableState, _flatten_with_keys, _unflatten, _flatten
+)
+
+
+def shown_to_filters(impl: VariableImpl, variable: Any) -> Any:
+    """What filters look at: the variable, or for one of a foreign type its state.
+
+    Args:
+        impl: How the variable is handled.
+        variable: The variable.
+
+    Returns:
+        Something with the metadata as attributes.
+    """
+    if impl is BARE:
+        return variable.get()
+    return variable if impl.is_owned else VariableState.from_variable(variable)
