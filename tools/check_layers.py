@@ -32,7 +32,7 @@ ALLOWED = {
 # The optional extras of each package.
 EXTRAS = {
     "graphcore": {"treescope", "IPython"},
-    "nnx_transforms": {"optax", "treescope"},
+    "nnx_transforms": {"optax", "rich", "treescope"},
     "linen_lift": {"rich"},
 }
 JAX_EXTEND_HOME = "graphcore._jax"

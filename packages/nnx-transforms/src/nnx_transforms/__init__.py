@@ -22,6 +22,7 @@ from nnx_transforms.legacy.constructors import Grad, Jit, Pmap, Remat, Scan, Vma
 from nnx_transforms.metadata_axes import PARTITION_NAME
 from nnx_transforms.module import Module
 from nnx_transforms.optimizer import Optimizer, OptState
+from nnx_transforms.placement import Placed, Placement, placement
 from nnx_transforms.prefixes import Carry, DiffState, StateAxes, StateSharding
 from nnx_transforms.random_splits import (
     ForkStates,
@@ -31,6 +32,7 @@ from nnx_transforms.random_splits import (
     split_rngs,
 )
 from nnx_transforms.rngs import RngCount, RngKey, Rngs, RngState, RngStream
+from nnx_transforms.sharded import create_sharded, shard
 from nnx_transforms.shardings import get_named_sharding, get_partition_spec
 from nnx_transforms.transforms.ahead_of_time import Compiled, Lowered, Traced
 from nnx_transforms.transforms.checkify import checkify
@@ -88,6 +90,11 @@ __all__ = [
     "StateAxes",
     "StateSharding",
     "PARTITION_NAME",
+    "shard",
+    "create_sharded",
+    "placement",
+    "Placement",
+    "Placed",
     "get_named_sharding",
     "get_partition_spec",
     # Compilation

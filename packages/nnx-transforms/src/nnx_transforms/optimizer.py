@@ -4,7 +4,7 @@ The state of an optax transformation is a pytree. Each of its leaves is kept in 
 variable of its own, an `OptState`, in one flat `Dict` that names it by its path:
 
 - a leaf that belongs to a parameter (a momentum, say) carries that parameter's
-  `sharding` and `mesh`, so it is placed where the parameter is;
+  `sharding` metadata, so it is placed where the parameter is;
 - filters, checkpoints and `explain_recompile` can speak of a single leaf, and a leaf
   that a step does not write costs nothing on the way out;
 - to a compiled step, one flat node is the cheapest container there is. The optax
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -37,6 +37,7 @@ from graphcore import (
 )
 from graphcore.authors import path_text, variable_impl
 from nnx_transforms.atomic_writes import read_raw, write_raw
+from nnx_transforms.shardings import PLACEMENT
 
 A = TypeVar("A")
 M = TypeVar("M")
@@ -58,13 +59,21 @@ class OptState(Variable[A]):
 class _Rule:
     """What an optimizer knows beside its state. Static, and compared by identity."""
 
-    __slots__ = ("keys", "structure", "tx", "wrt")
+    __slots__ = ("keys", "mirrored", "structure", "tx", "wrt")
 
-    def __init__(self, tx: Any, wrt: Filter, structure: Any, keys: tuple[str, ...]):
+    def __init__(
+        self,
+        tx: Any,
+        wrt: Filter,
+        structure: Any,
+        keys: tuple[str, ...],
+        mirrored: tuple[Path | None, ...],
+    ):
         self.tx = tx
         self.wrt = wrt
         self.structure = structure
         self.keys = keys
+        self.mirrored = mirrored
 
     # Nothing in it changes, so a copy of an optimizer shares it, and what was compiled.
     def __copy__(self) -> _Rule:
@@ -124,17 +133,16 @@ class Optimizer(Object, Generic[M]):
             init(_tree(selected.paths, map(read_raw, selected.leaves)))
         )
         keys = _names([path for path, _ in leaves])
-        placed = {
-            path: (variable_impl(type(v)).metadata(v), _shape(read_raw(v)))
-            for path, v in selected
-        }
+        shapes = {path: _shape(read_raw(v)) for path, v in selected}
+        mirrored = tuple(_mirrored(path, leaf, shapes) for path, leaf in leaves)
+        parameters: dict[Path | None, Any] = dict(selected)
         self.model = model
         self.step = OptState(jnp.zeros((), jnp.uint32))
         self.slots = Dict(
-            (key, OptState(jnp.asarray(leaf), **_placement(path, leaf, placed)))
-            for key, (path, leaf) in zip(keys, leaves, strict=True)
+            (key, OptState(jnp.asarray(leaf), **_placement(parameters.get(parameter))))
+            for key, (_, leaf), parameter in zip(keys, leaves, mirrored, strict=True)
         )
-        self._rule = _Rule(tx, wrt, structure, keys)
+        self._rule = _Rule(tx, wrt, structure, keys, mirrored)
 
     @property
     def tx(self) -> Any:
@@ -145,6 +153,27 @@ class Optimizer(Object, Generic[M]):
     def wrt(self) -> Filter:
         """The filter that selects what is updated."""
         return self._rule.wrt
+
+    def mirrors(self) -> Iterator[tuple[OptState[Any], Any]]:
+        """Pairs the leaves of the state that stand beside a parameter with it.
+
+        Yields:
+            An `OptState` and the variable of the model that it belongs to, which has
+            the same shape and is placed alike.
+
+        Example:
+            >>> import graphcore as gc, jax.numpy as jnp, optax
+            >>> model = gc.Dict(w=gc.Param(jnp.ones(2)))
+            >>> optimizer = Optimizer(model, optax.adam(0.1))
+            >>> [parameter is model.w for _, parameter in optimizer.mirrors()]
+            [True, True]
+        """
+        parameters: dict[Path | None, Any] = dict(
+            variables(self.model, self.wrt).flat_state()
+        )
+        for key, path in zip(self._rule.keys, self._rule.mirrored, strict=True):
+            if path in parameters:
+                yield self.slots[key], parameters[path]
 
     @property
     def opt_state(self) -> Any:
@@ -292,18 +321,23 @@ def _names(paths: list[Any]) -> tuple[str, ...]:
     return names if len(set(names)) == len(names) else tuple(map(write, paths))
 
 
-def _placement(path: Any, leaf: Any, placed: Mapping[Path, Any]) -> dict[str, Any]:
-    """The placement of the parameter that a leaf of the state stands beside.
+def _mirrored(path: Any, leaf: Any, shapes: Mapping[Path, Any]) -> Path | None:
+    """The path of the parameter that a leaf of the state stands beside.
 
     The state mirrors the parameters, so the path of such a leaf ends in the path of its
     parameter, and the shapes agree.
     """
     keys = tuple(map(_key, path))
-    for start in range(len(keys)):
-        metadata, shape = placed.get(keys[start:], ({}, None))
-        if shape == _shape(leaf):
-            return {k: metadata[k] for k in ("sharding", "mesh") if k in metadata}
-    return {}
+    tails = (keys[start:] for start in range(len(keys)))
+    return next((tail for tail in tails if shapes.get(tail) == _shape(leaf)), None)
+
+
+def _placement(parameter: Any) -> dict[str, Any]:
+    """The metadata that says where a parameter lies."""
+    if parameter is None:
+        return {}
+    metadata = variable_impl(type(parameter)).metadata(parameter)
+    return {key: metadata[key] for key in PLACEMENT if key in metadata}
 
 
 def _key(entry: Any) -> Any:

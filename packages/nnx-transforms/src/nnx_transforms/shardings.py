@@ -2,12 +2,15 @@
 
 `sharding` is a `PartitionSpec`, a tuple of mesh axis names (a name, None, or a tuple of
 names for each axis of the value), or a `Sharding`. `mesh` is the mesh that the names
-belong to; without it, the mesh is given by whoever asks.
+belong to; without it, the mesh is given by whoever asks. The names may be logical ones,
+which say what an axis is and not where it goes: `sharding_rules` are pairs of such a
+name and the mesh axes (or None) that stand for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +18,9 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from graphcore import VariableState, is_graph_node, is_variable, state
 from graphcore.authors import variable_impl
+
+PLACEMENT = ("sharding", "mesh", "sharding_rules")
+"""The metadata that says together where a value is placed."""
 
 
 def get_partition_spec(state: Any, /) -> Any:
@@ -41,7 +47,7 @@ def get_partition_spec(state: Any, /) -> Any:
     """
 
     def spec(path: str, metadata: Mapping[str, Any]) -> PartitionSpec:
-        return _spec(path, metadata.get("sharding"))
+        return _spec(path, metadata)
 
     return _map_values(spec, state)
 
@@ -104,24 +110,78 @@ def sharding_of(
     found = metadata.get("sharding")
     if found is None or isinstance(found, Sharding):
         return found
-    spec = _spec(path, found)
+    spec = _spec(path, metadata)
     mesh = metadata.get("mesh") or mesh
     return spec if mesh is None else NamedSharding(mesh, spec)
 
 
-def _spec(path: str, sharding: Any) -> PartitionSpec:
+def _spec(path: str, metadata: Mapping[str, Any]) -> PartitionSpec:
+    sharding = metadata.get("sharding")
     if sharding is None:
         return PartitionSpec()
     if isinstance(sharding, NamedSharding):
         return sharding.spec
-    if isinstance(sharding, PartitionSpec):
-        return sharding
-    if isinstance(sharding, tuple | list):
-        return PartitionSpec(*sharding)
+    if isinstance(sharding, PartitionSpec | tuple | list):
+        rules = dict(metadata.get("sharding_rules", ()))
+        return PartitionSpec(*(_mesh_axes(entry, rules) for entry in sharding))
     raise ValueError(
         f"The sharding metadata of the variable at {path!r} is {sharding!r} of type "
         f"{type(sharding).__name__}, which names no mesh axes: expected a "
         "PartitionSpec, a tuple of axis names, or a NamedSharding."
+    )
+
+
+def _mesh_axes(entry: Any, rules: Mapping[Any, Any]) -> Any:
+    """What stands for one entry of a spec on the mesh."""
+    if not rules:
+        return entry
+    found = tuple(
+        mesh_axis
+        for name in axis_names(entry)
+        for mesh_axis in axis_names(rules.get(name, name))
+    )
+    return found if len(found) > 1 else found[0] if found else None
+
+
+def axis_names(entry: Any) -> tuple[Any, ...]:
+    """The names in one entry of a spec.
+
+    Args:
+        entry: A name, a tuple of names, or None.
+
+    Returns:
+        The names.
+
+    Example:
+        >>> axis_names('data'), axis_names(('data', 'model')), axis_names(None)
+        (('data',), ('data', 'model'), ())
+    """
+    if entry is None:
+        return ()
+    return tuple(entry) if isinstance(entry, tuple | list) else (entry,)
+
+
+def fits(
+    spec: PartitionSpec, shape: Sequence[int], axis_sizes: Mapping[Any, int]
+) -> bool:
+    """Whether a spec can divide an array into shards of one size.
+
+    Args:
+        spec: The spec.
+        shape: The shape of the array.
+        axis_sizes: The sizes of the mesh axes; others count as one.
+
+    Returns:
+        Whether the array has the axes, and each can be divided by its mesh axes.
+
+    Example:
+        >>> spec = PartitionSpec(None, 'model')
+        >>> fits(spec, (3, 4), {'model': 2}), fits(spec, (3, 5), {'model': 2})
+        (True, False)
+    """
+    pieces = [math.prod(axis_sizes.get(n, 1) for n in axis_names(e)) for e in spec]
+    return len(spec) <= len(shape) and not any(
+        n % k for n, k in zip(shape, pieces, strict=False)
     )
 
 
