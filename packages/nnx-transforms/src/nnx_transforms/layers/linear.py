@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
+from jax.sharding import AxisType, PartitionSpec
 
 from graphcore import Param
 from nnx_transforms.layers.dtypes import Array, DType, Initializer, cast, promote
@@ -348,7 +349,7 @@ class Embed(Module):
                 f"Embed looks integers up, got indices of dtype {indices.dtype} and "
                 f"shape {indices.shape}. Cast them, or use Linear for other inputs."
             )
-        vectors = jnp.take(self.embedding.value, indices, axis=0)
+        vectors = _rows(self.embedding.value, indices)
         return vectors if self.dtype is None else cast(vectors, self.dtype)
 
     def attend(self, query: Array) -> jax.Array:
@@ -371,3 +372,16 @@ class Embed(Module):
         """
         query, embedding = promote(self.dtype, query, self.embedding.value)
         return jnp.matmul(query, embedding.T)
+
+
+def _rows(table: jax.Array, indices: jax.Array) -> jax.Array:
+    if AxisType.Explicit not in jax.sharding.get_abstract_mesh().axis_types:
+        return jnp.take(table, indices, axis=0)
+    # Over explicit axes JAX wants to be told that the result is divided as the indices
+    # are, and its rows as those of the table.
+    where, rows = (jax.typeof(x).sharding.spec for x in (indices, table))
+    return table.at[indices].get(
+        mode="fill",
+        fill_value=jnp.nan,
+        out_sharding=PartitionSpec(*where, *rows[1:]),
+    )
