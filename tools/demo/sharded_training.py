@@ -1,8 +1,8 @@
 """Part 4: a transformer divided over the devices of several processes.
 
-Each process is given some of the devices, as each machine of a cluster has some. Data
-are divided over the processes, parameters over the devices of each; no device ever holds
-the whole of a divided parameter. The same program on one device finds the same losses.
+Each process has some of the devices, as each machine of a cluster has some. Data are
+divided over the processes, parameters over the devices of each; no device ever holds the
+whole of a divided parameter. The same program on one device finds the same losses.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 
 from tools.demo.progress import Settings
 
-DEVICES = 8
 OVER_MODEL = 2
+"""Over how many devices parameters are divided; batches, over the rest."""
 TOLERANCE = 1e-3
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,7 +80,7 @@ def losses_of(processes: int, data: int, model: int, **arguments: Any) -> list[f
     """
     with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
         probe.bind(("127.0.0.1", 0))
-        arguments["address"] = "127.0.0.1:{}".format(probe.getsockname()[1])
+        arguments["address"] = f"127.0.0.1:{probe.getsockname()[1]}"
         arguments["out"] = str(Path(folder) / "losses.json")
         probe.close()
         told = {"processes": processes, "data": data, "model": model, **arguments}
@@ -110,7 +110,8 @@ def run(settings: Settings) -> Agreement:
         How the losses compare.
     """
     told = {"steps": 20 if settings.quick else 200, "seed": settings.seed}
-    data = DEVICES // OVER_MODEL
+    devices = max(4 if settings.quick else 8, settings.processes)
+    data = devices // OVER_MODEL
     several = losses_of(settings.processes, data, OVER_MODEL, **told)
     alone = losses_of(1, 1, 1, **told)
     pairs = zip(several, alone, strict=True)
