@@ -367,7 +367,9 @@ def test_the_table_takes_whatever_variables_hold():
         number=nnx.Variable(3),
         abstract=nnx.Param(jax.ShapeDtypeStruct((2, 2), jnp.float32)),
     )
-    found = {row.path: (row.nbytes, row.sharding is None) for row in nnx.placement(node)}
+    found = {
+        row.path: (row.nbytes, row.sharding is None) for row in nnx.placement(node)
+    }
     assert found == {
         "abstract": (16, True),
         "key": (8, False),

@@ -69,8 +69,8 @@ def shard(
         >>> layout = {nnx.PathContains('kernel'): P(None, 'model'), ...: P()}
         >>> with jax.set_mesh(mesh):
         ...     nnx.shard(layer, layout)
-        >>> layer.kernel.value.sharding.spec, layer.bias.sharding
-        (P(None, 'model'), P())
+        >>> tuple(layer.kernel.value.sharding.spec), tuple(layer.bias.sharding)
+        ((None, 'model'), ())
     """
     settings: Any = {...: None} if shardings is None else shardings
     given = StateSharding(settings)
