@@ -54,10 +54,7 @@ def run(effort: Effort) -> Section:
         "its shards",
         ["its shards", PLANNED, LIVE],
         [],
-        [
-            "Planned are results and temporary arrays of the compiled constructor. The "
-            "layers are made in a loop: temporary are the random bits of one."
-        ],
+        ["Planned are results and temporary arrays: here the random bits of a layer."],
     )
     section.tables += [dispatch, making]
     for processes in (1, 2):
@@ -97,7 +94,8 @@ def _in_processes(processes: int, effort: Effort) -> Found:
             executor.submit(_measure, number, processes, address, effort)
             for number in range(processes)
         ]
-        return [future.result() for future in found][0]
+        first, *_ = [future.result() for future in found]
+        return first
 
 
 def _measure(process: int, processes: int, address: str, effort: Effort) -> Found:

@@ -1,8 +1,8 @@
 """Part 4: a transformer divided over the devices of several processes.
 
 Each process has some of the devices, as each machine of a cluster has some. Data are
-divided over the processes, parameters over the devices of each; no device ever holds the
-whole of a divided parameter. The same program on one device finds the same losses.
+divided over the processes, parameters over the devices of each; no device ever holds
+the whole of a divided parameter. The same program on one device finds the same losses.
 """
 
 from __future__ import annotations
