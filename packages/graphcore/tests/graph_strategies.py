@@ -29,6 +29,7 @@ metadata = st.dictionaries(
     metadata_values,
     max_size=2,
 ).map(lambda d: {k: zoo.double if k == "on_get_value" else v for k, v in d.items()})
+bare_arrays = st.sampled_from(zoo.ARRAYS)
 values = st.one_of(
     st.sampled_from(zoo.ARRAYS),
     st.sampled_from(zoo.ARRAYS).map(lambda x: {"re": x, "im": (x, 2.0)}),
@@ -69,7 +70,7 @@ def graphs(draw, max_nodes=4, foreign=True):
     shared = []  # plain containers that are reached more than once
 
     def child(depth):
-        options = [statics, st.sampled_from(pool), st.sampled_from(nodes)]
+        options = [statics, st.sampled_from(pool), st.sampled_from(nodes), bare_arrays]
         if shared:
             options.append(st.sampled_from(shared))
         kind = draw(st.integers(0, 9)) if depth else 0
@@ -121,6 +122,8 @@ def new_child(root, number, other, like):
         lambda: zoo.Cell(like),
         lambda: zoo.Bag(),
         lambda: zoo.JaxPair(pick(found, other), 1),
+        lambda: like,
+        lambda: (like, [like], zoo.JaxPair(like, 1)),
     ]
     child = pick(made, number)()
     # Plain containers can't be part of a cycle of their own.

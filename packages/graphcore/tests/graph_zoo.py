@@ -202,6 +202,8 @@ def constant(x):
         return "Tag", x.word  # as its own `==` compares
     if isinstance(x, tuple):
         return "tuple", tuple(map(constant, x))
+    if is_array(x):  # a bare one
+        return "array", array(x)
     return type(x).__name__, x
 
 
@@ -290,6 +292,21 @@ def reachable(root):
 
 def variables_of(root):
     return [x for x in reachable(root) if is_variable(x)]
+
+
+def is_array(x):
+    return isinstance(x, jax.Array | np.ndarray)
+
+
+def bare_arrays_of(root):
+    """The arrays without a variable, as often as there are places for them."""
+    nodes = [x for x in reachable(root) if not is_variable(x)]
+    return [child for x in nodes for _, child in children(x) if is_array(child)]
+
+
+def leaves_of(root):
+    """What a state of the graph has leaves for."""
+    return variables_of(root) + bare_arrays_of(root)
 
 
 def graph_nodes_of(root):

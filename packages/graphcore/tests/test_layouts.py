@@ -19,6 +19,7 @@ from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
 from graphcore.state.state import nested_from_flat
+from graphcore.variables.impl import is_variable
 
 
 def walked(roots):
@@ -53,7 +54,7 @@ def test_several_roots_are_built_as_they_were(roots):
     definitions, paths, objects = walked(roots)
     assert joint.definitions == definitions
     assert joint.paths == paths
-    assert [v for v in objects if zoo.is_variable(v)] == joint.variables(plans)
+    assert list(filter(is_variable, objects)) == joint.variables(plans)
     built_objects, built = joint.build(joint.values(plans))
     assert canonical(built) == canonical(roots)
     assert walked(built)[0] == definitions

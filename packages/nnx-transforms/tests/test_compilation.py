@@ -390,11 +390,16 @@ def test_an_error_of_the_compiled_call_changes_nothing():
         assert_unchanged(before, model)
 
 
-def test_bare_arrays_are_refused_with_their_path():
+def test_bare_arrays_are_traced_and_written_back():
     model = Model()
     model.blocks[0].bare = jnp.ones(2)
-    with pytest.raises(ValueError, match=r"blocks/0/bare"):
-        nnx.jit(lambda m: None)(model)
+
+    @nnx.jit
+    def double(model):
+        model.blocks[0].bare = model.blocks[0].bare * 2
+
+    double(model)
+    assert model.blocks[0].bare.tolist() == [2.0, 2.0]
 
 
 def test_unhashable_statics_are_refused_with_their_path():

@@ -31,6 +31,7 @@ from graphcore.state.leaves import (
 from graphcore.state.state import State, key_order
 from graphcore.trails import Path
 from graphcore.undo import restorer, undoing
+from graphcore.variables.bare_arrays import BareArray, is_array
 from graphcore.variables.impl import find_variable_impl, is_variable, variable_impl
 from graphcore.variables.state import VariableState, shown_to_filters
 
@@ -41,8 +42,8 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
     """Updates a graph in place from states or nested dicts.
 
     Values and metadata of variables are replaced; a raw value leaves the metadata as
-    it is. A key that a graph node does not have is added to it; that needs leaves with
-    a type, so `VariableState`s or variables.
+    it is. A key that a graph node does not have is added to it; that needs leaves that
+    say what to make: `VariableState`s, variables or arrays.
 
     Args:
         node: A graph node or pytree node.
@@ -122,12 +123,15 @@ class _Update:
         self._added: list[tuple[Path, Any, GraphNodeImpl, Any]] = []
 
     def run(self, node: Any) -> None:
-        pending: list[tuple[Path, Any, Mapping[Any, Any]]] = [
-            ((), node, raw(self._given))
+        # With the graph node that each is part of, and how far below it that is.
+        pending: list[tuple[Path, Any, Mapping[Any, Any], Any, int]] = [
+            ((), node, raw(self._given), node, 0)
         ]
         while pending:
-            path, target, items = pending.pop()
+            path, target, items, owner, depth = pending.pop()
             impl = get_node_impl(target)
+            if isinstance(impl, GraphNodeImpl):
+                owner, depth = target, len(path)
             children = dict(impl.flatten(target)[0])
             for key in sorted(items, key=key_order):
                 item = items[key]
@@ -138,6 +142,10 @@ class _Update:
                 child = children[key]
                 if find_variable_impl(type(child)) is not None:
                     self._set(where, child, item)
+                elif is_array(child):
+                    if isinstance(owner, OwnedNode):
+                        owner._check_writable()
+                    self._set(where, BareArray.at(owner, where[depth:]), item)
                 elif find_node_impl(child) is None:
                     raise ValueError(
                         f"Got state for the static attribute {path_text(where)!r} of "
@@ -145,7 +153,7 @@ class _Update:
                         "object."
                     )
                 elif isinstance(item, Mapping):
-                    pending.append((where, child, raw(item)))
+                    pending.append((where, child, raw(item), owner, depth))
                 else:
                     raise leaf_instead_of_nested(item, where, type(child))
         self._write()
@@ -188,7 +196,7 @@ class _Update:
 
 
 def _new_child(item: Any, path: Path) -> Any:
-    if is_variable(item):
+    if is_variable(item) or is_array(item):
         return item
     if isinstance(item, VariableState):
         return item.to_variable()
@@ -197,9 +205,13 @@ def _new_child(item: Any, path: Path) -> Any:
             {key: _new_child(child, (*path, key)) for key, child in item.items()}
         )
     raise ValueError(
-        f"Cannot add {path_text(path)!r}: a new key needs a `VariableState` or a "
-        f"variable, which say what to make, got {type(item).__name__}."
+        f"Cannot add {path_text(path)!r}: a new key needs a `VariableState`, variable "
+        f"or array, which say what to make, got {type(item).__name__}."
     )
+
+
+def _leaf(x: Any) -> Any:
+    return VariableState.from_variable(x) if is_variable(x) else x
 
 
 def pop(node: Any, /, *filters: Filter) -> Any:
@@ -233,16 +245,17 @@ def pop(node: Any, /, *filters: Filter) -> Any:
     removals: list[tuple[Any, GraphNodeImpl, Any]] = []
     for path, holder, key, child in edges(node):
         variable_type = find_variable_impl(type(child))
-        if variable_type is None:
+        if variable_type is None and not is_array(child):
             continue
-        chosen = selected.get(id(child))
+        # One array at two places is two leaves.
+        chosen = selected.get(id(child)) if variable_type else None
         if chosen is None:
             chosen = False
-            shown = shown_to_filters(variable_type, child)
+            shown = shown_to_filters(variable_type, child) if variable_type else child
             for predicate, group in zip(predicates, groups, strict=True):
                 if predicate(path, shown):
                     chosen = True
-                    group.append((path, VariableState.from_variable(child)))
+                    group.append((path, _leaf(child)))
                     break
             selected[id(child)] = chosen
         if not chosen:

@@ -19,6 +19,7 @@ from graphcore.state.filters import Filter, filters_to_predicates
 from graphcore.state.leaves import UnmadeState, leaves_for, merged, values_for
 from graphcore.state.state import State, nested_from_flat
 from graphcore.trails import Path
+from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.state import VariableState, shown_to_filters
 
 __all__ = [
@@ -165,7 +166,8 @@ def variables(node: Any, /, *filters: Filter) -> Any:
         *filters: What to select; variables that no filter selects are left out.
 
     Returns:
-        A `State` of the variables themselves; several filters give a tuple.
+        A `State` of the variables themselves, and of arrays that stand in the graph
+        without one; several filters give a tuple.
 
     Raises:
         ValueError: If it is not a node.
@@ -178,13 +180,14 @@ def variables(node: Any, /, *filters: Filter) -> Any:
     """
     _refuse_non_node(node)
     plan = plan_of(node)
-    pairs = list(zip(plan.layout.paths, plan.variables, strict=True))
+    live = [x.get() if type(x) is BareArray else x for x in plan.variables]
+    pairs = list(zip(plan.layout.paths, live, strict=True))
     if not filters:
         return State.lazily(lambda: nested_from_flat(pairs))
     predicates = filters_to_predicates(filters)
     groups: list[list[tuple[Path, Any]]] = [[] for _ in predicates]
     for impl, (path, variable) in zip(plan.impls, pairs, strict=True):
-        shown = shown_to_filters(impl, variable)
+        shown = variable if impl is BARE else shown_to_filters(impl, variable)
         for predicate, group in zip(predicates, groups, strict=True):
             if predicate(path, shown):
                 group.append((path, variable))

@@ -24,6 +24,7 @@ from graphcore.nodes.owned import OwnedNode
 from graphcore.prefixes import AliasCheck
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
+from graphcore.variables.bare_arrays import BareArray
 
 
 class Inside:
@@ -129,7 +130,7 @@ class Inside:
         detached = tuple(
             visited(x, (-2,), self._setting_of_root_of(index, settings.roots))
             for index, x in enumerate(self._objects)
-            if x not in refs
+            if x not in refs and type(x) is not BareArray
         )
         self._check_traces(visit)
 

@@ -16,6 +16,7 @@ import jax
 from graphcore.boundary.places import is_object
 from graphcore.prefixes import PrefixMapping, broadcast_prefix
 from graphcore.trails import Path
+from graphcore.variables.bare_arrays import BareArray
 
 
 class _Unset:
@@ -116,7 +117,8 @@ def setting_of(prefix: Any, path: Path, variable: Any) -> Any:
         0
     """
     if isinstance(prefix, PrefixMapping):
-        return prefix.map_prefix(path, variable)
+        shown = variable.get() if type(variable) is BareArray else variable
+        return prefix.map_prefix(path, shown)
     return prefix
 
 

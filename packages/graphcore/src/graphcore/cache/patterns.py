@@ -59,6 +59,8 @@ class Pattern:
 
     def __init__(self, definitions: Sequence[GraphDef[Any]]) -> None:
         layout = self._layout = layout_of(definitions)
+        if layout.bare:
+            raise ValueError("arrays, which are known by their places alone")
         if not all(map(is_immutable, layout.statics)):
             raise ValueError("a static value that can change in place")
         self._metadata = [d.metadata for d in layout.definitions]

@@ -23,7 +23,7 @@ import itertools
 import weakref
 from collections.abc import Sequence
 from itertools import repeat
-from operator import is_
+from operator import getitem, is_
 from typing import Any
 
 from graphcore._jax import OUTSIDE, TraceState, current_trace
@@ -31,6 +31,7 @@ from graphcore.cache.compaction import copies_side_by_side
 from graphcore.cache.comparing import comparing
 from graphcore.cache.foreign_variables import NOTHING_FOREIGN, ForeignVariables
 from graphcore.cache.patterns import known_patterns, learn
+from graphcore.cache.stand_ins import ANY_ARRAY, STAND_INS, items_of, stand_in
 from graphcore.content import static_key
 from graphcore.errors import TraceContextError, path_text
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, interned
@@ -40,6 +41,7 @@ from graphcore.nodes.owned import OwnedNode, get_planned
 from graphcore.nodes.registry import find_node_impl
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
+from graphcore.variables.bare_arrays import BARE, are_arrays
 from graphcore.variables.impl import VariableImpl, find_variable_impl
 from graphcore.variables.variable import (
     OWN,
@@ -53,8 +55,8 @@ __all__ = ["Plan", "check_traces", "plan_of"]
 _numbers = itertools.count()
 # A plan that held so often is likely to be asked again and again, by a step in a loop.
 _OFTEN = 8
-# What `==` is for objects that a plan's comparison tells apart.
-_BY_IDENTITY = (Variable.__eq__, OwnedNode.__eq__)
+# What `==` is for objects that a plan's comparison tells apart, or need not.
+_BY_IDENTITY = (Variable.__eq__, OwnedNode.__eq__, *STAND_INS)
 
 
 class Plan:
@@ -72,6 +74,8 @@ class Plan:
 
     __slots__ = (
         "__weakref__",
+        "_array_holders",
+        "_array_keys",
         "_containers",
         "_contents",
         "_epoch",
@@ -144,21 +148,23 @@ class Plan:
         lists = [c for c in visit.containers if not isinstance(c, dict)]
         self._containers = [*sorted(dicts, key=id), *lists]
         self._contents = [c.copy() for c in self._containers]
+        unwatched = visit.unwatched
+        self._array_holders: list[Any] = []
+        self._array_keys: list[Any] = []
+        if BARE in self.impls:
+            inside = self._let_arrays_change()
+            unwatched = [each for each in unwatched if id(each[0]) not in inside]
         # Of nodes and variables, a plan's comparison sees whether they are the same;
         # others could be equal to what took their place, so they are looked at.
         self._exact = [
             (container, key, child)
-            for container in visit.containers
-            for key, child in (
-                container.items()
-                if isinstance(container, dict)
-                else enumerate(container)
-            )
+            for container, content in zip(self._containers, self._contents, strict=True)
+            for key, child in items_of(content)
             if getattr(type(child), "__eq__", None) not in _BY_IDENTITY
         ]
         self._strangers = visit.strangers
         self._stranger_types = list(map(type, visit.strangers))
-        self._unwatched = visit.unwatched
+        self._unwatched = unwatched
         self._mutable_statics: list[tuple[Any, Any, int]] = []
         # An unhashable static value is refused at a compiled call; until then there is
         # no sure way to see that it changed.
@@ -174,11 +180,30 @@ class Plan:
             for impl, variable, definition in zip(
                 self.impls, self.variables, self.definitions, strict=True
             )
-            if not impl.is_owned
+            if not impl.is_owned and impl is not BARE
         )
         self._needs_closer_look = bool(
-            self._strangers or self._mutable_statics or self._foreign or self._unwatched
+            self._strangers
+            or self._mutable_statics
+            or self._foreign
+            or self._unwatched
+            or self._array_keys
         )
+
+    def _let_arrays_change(self) -> set[int]:
+        """Records what equals any array in the place of arrays.
+
+        Returns:
+            The ids of pytrees of which nothing else needs to be watched.
+        """
+        inside: set[int] = set()
+        for container, content in zip(self._containers, self._contents, strict=True):
+            for key, child in [*items_of(content)]:
+                content[key] = stand_in(child, inside)
+                if content[key] is ANY_ARRAY:
+                    self._array_holders.append(container)
+                    self._array_keys.append(key)
+        return inside
 
     def clear(self) -> None:
         """Makes the plan hold no longer, and lets go of all objects."""
@@ -189,6 +214,7 @@ class Plan:
         self._nodes = []
         self._containers = self._contents = []
         self._exact = []
+        self._array_holders = self._array_keys = []
         self._strangers = self._unwatched = []
         self._mutable_statics = []
         self._foreign = NOTHING_FOREIGN
@@ -242,6 +268,7 @@ class Plan:
             and (not self._mutable_statics or self._statics_hold())
             and (not self._foreign or self._foreign.hold())
             and (not self._unwatched or self._unwatched_hold())
+            and (not self._array_keys or self._arrays_hold())
         )
 
     def _metadata_holds(self) -> bool:
@@ -274,6 +301,9 @@ class Plan:
             )
         except Exception:  # a stranger's `__hash__` or `__eq__`
             return False
+
+    def _arrays_hold(self) -> bool:
+        return are_arrays([*map(getitem, self._array_holders, self._array_keys)])
 
     def _unwatched_hold(self) -> bool:
         for node, impl, pairs, metadata in self._unwatched:

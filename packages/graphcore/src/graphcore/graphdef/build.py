@@ -26,6 +26,7 @@ from graphcore.nodes.registry import (
     get_node_impl_for_type,
 )
 from graphcore.undo import restorer, undoing
+from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.impl import is_variable, variable_impl
 from graphcore.variables.variable import OWN, Variable, new_variable, set_raw_value
 
@@ -105,8 +106,11 @@ class Builder:
                 self._node_writes.append((things[node.thing], impl, pairs(node)))
             else:
                 impl.init(things[node.thing], pairs(node))
+        root = things[layout.roots[0]]
+        for thing, owner, path in layout.bare:
+            things[thing] = BareArray.at(things[owner], path)
         self._objects.update((index, things[t]) for index, t in layout.indices.items())
-        return things[layout.roots[0]]
+        return root
 
     def _node(self, node: Node, index: int, impl: GraphNodeImpl, layout: Layout) -> Any:
         existing = self._existing.get(index, _MISSING)
@@ -152,6 +156,8 @@ class Builder:
             metadata = definition.metadata
         if existing is not _MISSING:
             self._check(existing, definition.type, layout, thing)
+            if impl is BARE:  # It is written with the children of its node.
+                return existing.get() if value is _MISSING else value
             if value is _MISSING:
                 if impl.metadata(existing) == definition.metadata:
                     return existing

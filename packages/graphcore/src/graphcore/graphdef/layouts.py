@@ -27,6 +27,7 @@ from graphcore.graphdef.definition import (
 )
 from graphcore.nodes.owned import OwnedNode
 from graphcore.trails import Path, Trail, path_of
+from graphcore.variables.bare_arrays import BARE
 from graphcore.variables.impl import VariableImpl, variable_impl
 from graphcore.variables.variable import OWN
 
@@ -70,6 +71,8 @@ class Layout:
         kinds: Type and metadata of each variable.
         impls: How each is handled.
         all_owned: Whether all of them are `Variable`s.
+        bare: Those that are bare arrays: the variable, the graph node that it is part
+            of, and the keys from there.
         plain: The numbers of the next things, graph nodes without any state but their
             attributes; other graph nodes follow.
         statics: The static values, which come next, and None where it stands.
@@ -151,6 +154,7 @@ class Layout:
             variable_impl(d.type) for d in self.definitions
         ]
         self.all_owned = all(impl is OWN for impl in self.impls)
+        self.bare = self._bare_arrays() if BARE in self.impls else []
         self.selections: dict[Any, Any] = {}
         self.notes: dict[Any, Any] = {}
         self._paths: tuple[Path, ...] | None = None
@@ -159,6 +163,22 @@ class Layout:
         # Made when they are asked for: see there.
         self.recipe: Any = None
         self.pattern: Any = None
+
+    def _bare_arrays(self) -> list[tuple[int, int, Path]]:
+        where: dict[int, tuple[int, Path]] = {root: (root, ()) for root in self.roots}
+        found: list[tuple[int, int, Path]] = []
+        for node in self.nodes:
+            owner, below = where[node.thing]
+            for key, child in self.defined_in(node):
+                path = (*below, key)
+                if child < len(self.impls):
+                    if self.impls[child] is BARE:
+                        found.append((child, owner, path))
+                elif child < self.first_static:
+                    where[child] = child, ()
+                else:
+                    where[child] = owner, path
+        return found
 
     def defined_in(self, node: Node) -> list[tuple[Any, int]]:
         """The children of a node that are defined there or outside, with keys."""

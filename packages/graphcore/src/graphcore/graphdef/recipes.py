@@ -19,6 +19,7 @@ from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.owned import attributes_of, make_owned
 from graphcore.nodes.registry import get_node_impl_for_type
+from graphcore.variables.bare_arrays import BareArray
 from graphcore.variables.variable import facts_of, set_facts, set_raw_value
 
 __all__ = ["Recipe", "recipe_of"]
@@ -93,6 +94,8 @@ class Recipe:
             The objects of all indices, and the roots.
         """
         things = self._make(values, None)
+        for thing, owner, path in self._layout.bare:
+            things[thing] = BareArray.at(things[owner], path)
         return self._indices(things), self._roots(things)
 
     def _make(

@@ -11,9 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
-import numpy as np
-
 from graphcore.content import is_immutable, snapshot
 from graphcore.errors import path_text
 from graphcore.graphdef.definition import (
@@ -36,6 +33,7 @@ from graphcore.nodes.registry import (
 )
 from graphcore.refmap import RefMap, forget_after
 from graphcore.trails import Path, Trail, path_of
+from graphcore.variables.bare_arrays import BARE, BareArray, is_array
 from graphcore.variables.impl import VariableImpl, find_variable_impl
 from graphcore.variables.state import VariableState
 
@@ -56,8 +54,8 @@ class Leaf:
         """The keys from the root to it."""
         return path_of(self.trail)
 
-    def state(self) -> VariableState[Any]:
-        """The state of the variable."""
+    def state(self) -> Any:
+        """The state of the variable; of a bare array, the array."""
         value = self.impl.get_value(self.variable)
         return VariableState.of(self.definition.kind, value)
 
@@ -93,6 +91,8 @@ class _Frame:
     Args:
         reopened: For a pytree node that is visited already further up, what
             `open_pytrees` said of that.
+        owner: The graph node that it is, or is part of; the root if there is none.
+        below: The keys from there.
     """
 
     node: Any
@@ -102,6 +102,8 @@ class _Frame:
     pending: Iterator[tuple[Any, Any]]
     metadata: Any
     reopened: int | None
+    owner: Any
+    below: Path = ()
     attributes: list[Attribute] = field(default_factory=list)
 
     def definition(self) -> NodeDef[Any]:
@@ -127,9 +129,8 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
         The definition: a `NodeRef` if the root itself was visited before.
 
     Raises:
-        ValueError: If the root is neither a node nor a variable, an attribute is a
-            bare array, plain containers form a cycle, or a plain dict can't be sorted;
-            with the path.
+        ValueError: If the root is neither a node nor a variable, plain containers form
+            a cycle, or a plain dict can't be sorted; with the path.
     """
     known = len(refs)
     try:
@@ -171,8 +172,13 @@ def _walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
                 continue
             node_impl = find_node_impl(value)
             if node_impl is None:
-                static = _static(key, value, frame, visit)
-                frame.attributes.append(static)
+                if is_array(value):
+                    place = BareArray.at(frame.owner, (*frame.below, key))
+                    trail = frame.trail, key
+                    leaf = _visit_variable(place, BARE, trail, refs, visit)
+                    frame.attributes.append(LeafAttribute(key, leaf))
+                else:
+                    frame.attributes.append(_static(key, value, visit))
                 continue
             if isinstance(node_impl, GraphNodeImpl):
                 index = refs.get(value)
@@ -181,7 +187,10 @@ def _walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
                     frame.attributes.append(SubGraphAttribute(key, reference))
                     continue
             trail = frame.trail, key
-            stack.append(_open(value, node_impl, key, trail, refs, visit, open_pytrees))
+            opened = _open(value, node_impl, key, trail, refs, visit, open_pytrees)
+            if opened.index == -1:
+                opened.owner, opened.below = frame.owner, (*frame.below, key)
+            stack.append(opened)
             break
         else:
             stack.pop()
@@ -233,7 +242,7 @@ def _open(
     elif kind is not tuple and node is not None:
         metadata = snapshot(metadata)
         visit.unwatched.append((node, impl, pairs, metadata))
-    return _Frame(node, key, trail, index, iter(pairs), metadata, reopened)
+    return _Frame(node, key, trail, index, iter(pairs), metadata, reopened, node)
 
 
 def _visit_variable(
@@ -257,14 +266,7 @@ def _visit_variable(
     return definition
 
 
-def _static(key: Any, value: Any, frame: _Frame, visit: Visit) -> StaticAttribute:
-    if isinstance(value, jax.Array | np.ndarray):
-        path = path_text((*path_of(frame.trail), key))
-        raise ValueError(
-            f"Found a bare array at {path!r} of {type(frame.node).__name__}: "
-            f"{type(value).__name__} of shape {value.shape} and dtype {value.dtype}. "
-            "Arrays are state: wrap it in a `Variable`, such as `Param(array)`."
-        )
+def _static(key: Any, value: Any, visit: Visit) -> StaticAttribute:
     if type(value).__flags__ & _HEAP_TYPE:
         visit.strangers.append(value)
     if not is_immutable(value):

@@ -231,6 +231,9 @@ class List(Object, MutableSequence[Any]):
     def _containers(self) -> tuple[Any, ...]:
         return self.__dict__, self._items
 
+    def _container_of(self, key: Any) -> Any:
+        return self._items if isinstance(key, int) else self.__dict__
+
     def _change(self) -> list[Any]:
         self._check_writable()
         self._structure_changed()

@@ -101,6 +101,10 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
         """The dicts and lists that hold the children; `vars(self)` is the first."""
         return (self.__dict__,)
 
+    def _container_of(self, key: Any) -> Any:
+        """The one that holds the child with a key."""
+        return self.__dict__
+
     def _check_writable(self) -> None:
         here = current_trace()
         if self._trace is not here and self._trace != here:

@@ -94,7 +94,12 @@ class UnmadeState:
         groups: list[list[int]]
         rest: list[int]
         known = self.layout.selections
-        lasting = self.places is None and all(map(looks_at_no_value, predicates))
+        # Of a bare array, filters see nothing but the value.
+        lasting = (
+            self.places is None
+            and not self.layout.bare
+            and all(map(looks_at_no_value, predicates))
+        )
         if lasting and predicates in known:
             groups, rest = known[predicates]
         else:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
+from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import jax
@@ -13,6 +14,7 @@ from graphcore.content import values_equal
 from graphcore.display.printing import text, treescope_repr
 from graphcore.graphdef.definition import Kind
 from graphcore.hashable_mapping import as_kept
+from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.impl import VariableImpl, variable_impl
 from graphcore.variables.metadata import as_stored
 
@@ -21,6 +23,7 @@ __all__ = ["VariableState"]
 A = TypeVar("A")
 B = TypeVar("B")
 _Type: TypeAlias = type[Any]
+_first = itemgetter(0)
 
 
 class VariableState(Generic[A]):
@@ -66,7 +69,7 @@ class VariableState(Generic[A]):
             value: The raw value.
 
         Returns:
-            The state.
+            The state; of a bare array, the array.
 
         Example:
             >>> import graphcore as gc
@@ -74,15 +77,15 @@ class VariableState(Generic[A]):
             >>> VariableState.of(kind, 1.0).unit
             'm'
         """
+        if kind[0] is BareArray:
+            return value  # type: ignore[return-value]
         state: VariableState[B] = object.__new__(cls)  # type: ignore[arg-type]
         state.value = value
         state._kind = kind
         return state
 
     @classmethod
-    def of_many(
-        cls, kinds: Iterable[Kind], values: Sequence[Any]
-    ) -> list[VariableState[Any]]:
+    def of_many(cls, kinds: Sequence[Kind], values: Sequence[Any]) -> list[Any]:
         """Makes many states as `of` does, in fewer steps.
 
         Args:
@@ -99,6 +102,8 @@ class VariableState(Generic[A]):
             >>> [state.value for state in states]
             [1, 2]
         """
+        if BareArray in map(_first, kinds):
+            return [cls.of(kind, x) for kind, x in zip(kinds, values, strict=True)]
         states = list(map(object.__new__, repeat(cls, len(values))))
         deque(map(_set_value, states, values), maxlen=0)
         deque(map(_set_kind, states, kinds), maxlen=0)
@@ -235,4 +240,6 @@ def shown_to_filters(impl: VariableImpl, variable: Any) -> Any:
     Returns:
         Something with the metadata as attributes.
     """
+    if impl is BARE:
+        return variable.get()
     return variable if impl.is_owned else VariableState.from_variable(variable)

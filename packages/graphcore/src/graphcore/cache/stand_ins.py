@@ -1,0 +1,101 @@
+"""What a plan records in the place of arrays, so that it holds for others as well.
+
+A step that writes a bare array puts another object where the plan saw one. That is no
+change of structure, so the plan compares with something that equals any array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from graphcore.content import snapshot, static_key
+from graphcore.nodes.registry import Pairs, PytreeNodeImpl, find_node_impl
+from graphcore.variables.bare_arrays import is_array
+
+__all__ = ["ANY_ARRAY", "STAND_INS", "items_of", "stand_in"]
+
+
+class _AnyArray:
+    """Equals everything: whether it is an array, the plan looks at by itself."""
+
+    # Asked of C, for every array at every call; a number of an object is never 0.
+    __eq__: Any = id
+    __hash__ = None  # type: ignore[assignment]
+
+
+ANY_ARRAY = _AnyArray()
+
+
+class _AnyTree:
+    """Equals a pytree of the same structure with arrays at the same places."""
+
+    __slots__ = ("children", "impl", "keys", "kind", "metadata")
+
+    def __init__(self, node: Any, impl: PytreeNodeImpl, pairs: Pairs) -> None:
+        self.kind, self.impl = type(node), impl
+        self.metadata = static_key(snapshot(impl.flatten(node)[1]))
+        self.keys = [key for key, _ in pairs]
+        self.children = [child for _, child in pairs]
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not self.kind:
+            return False
+        pairs, metadata = self.impl.flatten(other)
+        return (
+            len(pairs) == len(self.keys)
+            and static_key(metadata) == self.metadata
+            and all(
+                key == due and _stands_for(recorded, child)
+                for (key, child), due, recorded in zip(
+                    pairs, self.keys, self.children, strict=True
+                )
+            )
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _stands_for(recorded: Any, child: Any) -> bool:
+    if recorded is ANY_ARRAY:
+        return is_array(child)
+    if type(recorded) is _AnyTree:
+        return bool(recorded == child)
+    return recorded is child
+
+
+def stand_in(child: Any, inside: set[int]) -> Any:
+    """What to compare the children of a container with later.
+
+    Args:
+        child: A child.
+        inside: Extended by the ids of containers that need no look of their own then.
+
+    Returns:
+        The child itself, or what equals it also when arrays in it were replaced.
+    """
+    if is_array(child):
+        return ANY_ARRAY
+    kind = type(child)
+    if kind is dict or kind is list or kind is str:
+        return child
+    impl = find_node_impl(child)
+    if not isinstance(impl, PytreeNodeImpl):
+        return child
+    pairs = impl.flatten(child)[0]
+    stand_ins = [(key, stand_in(x, inside)) for key, x in pairs]
+    if all(new is old for (_, new), (_, old) in zip(stand_ins, pairs, strict=True)):
+        return child
+    inside.add(id(child))
+    return _AnyTree(child, impl, stand_ins)
+
+
+STAND_INS = _AnyArray.__eq__, _AnyTree.__eq__
+"""What `==` is for them."""
+
+
+def items_of(container: Any) -> Iterable[tuple[Any, Any]]:
+    """The children of a dict or list with their keys."""
+    if isinstance(container, dict):
+        return container.items()
+    return enumerate(container)

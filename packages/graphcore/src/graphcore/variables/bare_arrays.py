@@ -1,0 +1,168 @@
+"""Arrays that stand in a graph by themselves, without a variable around them.
+
+`self.scale = jnp.ones(3)` makes an array a child of a node. An array has no identity
+that could last, since writing to it gives another one; so its place has it: the node,
+and the path from there through plain containers. A `BareArray` is such a place. What
+handles variables handles it as one.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+
+from graphcore.hashable_mapping import EMPTY
+from graphcore.nodes.owned import OwnedNode
+from graphcore.nodes.registry import GraphNodeImpl, get_node_impl
+from graphcore.variables.impl import VariableImpl, add_variable_impl
+
+__all__ = ["BARE", "BareArray", "are_arrays", "is_array"]
+
+_PLAIN = (dict, list, tuple)
+_DTYPES = (np.number, np.bool_)
+# Types all instances of which are arrays that JAX takes.
+_array_types: set[type[Any]] = set()
+
+
+def is_array(x: Any) -> bool:
+    """Tells whether an object is an array that JAX takes, or the shape of one.
+
+    Args:
+        x: Any object.
+
+    Returns:
+        True for arrays of JAX, tracers and `jax.ShapeDtypeStruct`, and for those of
+        NumPy of a dtype that JAX has.
+
+    Example:
+        >>> import numpy as np
+        >>> is_array(np.ones(2)), is_array(np.array(['text'])), is_array(1.0)
+        (True, False, False)
+    """
+    kind = type(x)
+    if kind in _array_types:
+        return True
+    if isinstance(x, jax.Array | jax.ShapeDtypeStruct):
+        _array_types.add(kind)
+        return True
+    return isinstance(x, np.ndarray) and any(
+        jax.dtypes.issubdtype(x.dtype, kind) for kind in _DTYPES
+    )
+
+
+def are_arrays(values: list[Any]) -> bool:
+    """Tells whether all of some objects are arrays; mostly in C.
+
+    Args:
+        values: Any objects.
+    """
+    return _array_types.issuperset(map(type, values)) or all(map(is_array, values))
+
+
+class BareArray:
+    """The place of an array in a graph; made by `at`, one object a place.
+
+    Args:
+        holder: What holds the children of the graph node: a dict or list, or a foreign
+            node itself. It is not the node, so that who keeps a place keeps no node.
+        path: The keys from there to the array.
+
+    Example:
+        >>> import graphcore as gc, jax.numpy as jnp
+        >>> node = gc.Dict(a=[jnp.ones(2)])
+        >>> place = BareArray.at(node, ('a', 0))
+        >>> place is BareArray.at(node, ('a', 0)), place.get().shape
+        (True, (2,))
+        >>> place.set(jnp.ones(3)); node.a[0].shape
+        (3,)
+    """
+
+    __slots__ = ("__weakref__", "holder", "path")
+
+    holder: Any
+    path: tuple[Any, ...]
+    # A place keeps its holder, so no other one gets that one's id while it is here.
+    _all: ClassVar[weakref.WeakValueDictionary[Any, BareArray]] = (
+        weakref.WeakValueDictionary()
+    )
+
+    @classmethod
+    def at(cls, node: Any, path: tuple[Any, ...]) -> BareArray:
+        """The place in a node.
+
+        Args:
+            node: A graph node, or a pytree that is a root.
+            path: The keys from there.
+
+        Returns:
+            The same object as long as anybody keeps it.
+        """
+        holder = node
+        if isinstance(node, OwnedNode):
+            holder = node._container_of(path[0])
+        place = cls()
+        place.holder, place.path = holder, path
+        return cls._all.setdefault((id(holder), *path), place)
+
+    def get(self) -> Any:
+        """The array that stands there now."""
+        found = self.holder
+        for key in self.path:
+            found = _children(found)[key]
+        return found
+
+    def set(self, value: Any) -> None:
+        """Puts another array there.
+
+        Containers that can't be changed are made anew, up to one that can.
+
+        Args:
+            value: The array.
+
+        Raises:
+            ValueError: If nothing on the way can be changed.
+        """
+        if _with(self.holder, self.path, value) is not self.holder:
+            raise ValueError(
+                f"Cannot write the array at {self.path!r} of a "
+                f"{type(self.holder).__name__}, which can't be changed in place: put "
+                "it into an object, or return the new one."
+            )
+
+
+def _children(node: Any) -> Any:
+    if type(node) in _PLAIN:
+        return node
+    return dict(get_node_impl(node).flatten(node)[0])
+
+
+def _with(node: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A node with another array in it: the same one, if it can be changed."""
+    key, *rest = path
+    if rest:
+        child = _children(node)[key]
+        value = _with(child, tuple(rest), value)
+        if value is child:
+            return node
+    if type(node) in (dict, list):
+        node[key] = value
+        return node
+    impl = get_node_impl(node)
+    if isinstance(impl, GraphNodeImpl):
+        impl.set_key(node, key, value)
+        return node
+    pairs, metadata = impl.flatten(node)
+    return impl.unflatten([(k, value if k == key else c) for k, c in pairs], metadata)
+
+
+BARE = VariableImpl(
+    get_value=BareArray.get,
+    set_value=BareArray.set,
+    get_metadata=lambda place: EMPTY,
+    # What stands at the place is the array.
+    create=lambda kind, value, metadata: value,
+)
+add_variable_impl(BareArray, BARE)
