@@ -28,7 +28,7 @@ CONSTANTS = 256
 def own_output() -> Console:
     """A console, and silence for what libraries print past Python, on every device."""
     file = os.fdopen(os.dup(1), "w", buffering=1)
-    width = None if file.isatty() else 100
+    width = None if file.isatty() else 120
     console = Console(file=file, highlight=False, width=width)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return console

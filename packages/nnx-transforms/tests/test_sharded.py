@@ -144,6 +144,16 @@ def test_shardings_need_no_mesh_in_force():
     assert model.kernel.value.sharding == rows == model.bias.value.sharding
 
 
+def test_arrays_without_a_variable_are_left_alone():
+    node = nnx.Dict(scales=[jnp.ones(8)], bias=nnx.Param(jnp.ones(8)))
+    scale = node.scales[0]
+    with jax.set_mesh(mesh_of()):
+        nnx.shard(node, {...: P("model")})
+    assert node.scales[0] is scale
+    found = [(row.path, row.type, row.shard_shape) for row in nnx.placement(node)]
+    assert found == [("bias", nnx.Param, (2,)), ("scales/0", jax.Array, (8,))]
+
+
 # --- logical names --------------------
 
 

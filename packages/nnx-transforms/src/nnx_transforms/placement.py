@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import NamedSharding, Sharding
 
-from graphcore import is_variable, iter_graph
+from graphcore import is_variable
 from graphcore.authors import key_path, path_text
 from nnx_transforms.atomic_writes import read_raw
 from nnx_transforms.shardings import axis_names
+from nnx_transforms.tree_variables import tree_variables
 
 _LEFT, _RIGHT = ("path", "type", "value", "shard", "devices"), ("bytes", "on each")
 
@@ -23,7 +24,7 @@ class Placed(NamedTuple):
 
     Args:
         path: The path of its variable; of an array in a pytree, with its path in there.
-        type: The type of the variable.
+        type: The type of the variable; `jax.Array` if there is none around the array.
         dtype: The dtype of the array.
         shape: Its shape.
         sharding: Its sharding; None for an abstract value without one.
@@ -133,10 +134,10 @@ def placement(node: Any, /) -> Placement:
         64.2 KiB on ...
     """
     return Placement(
-        _placed((*path, *key_path(inner)), type(x), value)
-        for path, x in iter_graph(node)
-        if is_variable(x)
-        for inner, value in jax.tree_util.tree_leaves_with_path(read_raw(x))
+        _placed((*path, *key_path(inner)), kind, value)
+        for path, x in tree_variables(node)
+        for kind, held in [(type(x), read_raw(x)) if is_variable(x) else (jax.Array, x)]
+        for inner, value in jax.tree_util.tree_leaves_with_path(held)
         if hasattr(value, "dtype")
     )
 

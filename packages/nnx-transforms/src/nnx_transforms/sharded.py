@@ -30,6 +30,7 @@ from nnx_transforms.prefixes import StateSharding
 from nnx_transforms.shardings import PLACEMENT, axis_names, fits, sharding_of
 from nnx_transforms.transforms.constrain_state import constrained
 from nnx_transforms.transforms.jit import jit
+from nnx_transforms.tree_variables import tree_variables
 
 Shardings: TypeAlias = Mapping[Any, Any] | StateSharding
 Rules: TypeAlias = Mapping[str, Any]
@@ -46,6 +47,7 @@ def shard(
     Args:
         node: A graph node, or a pytree with graph nodes in it. Abstract values, as
             `eval_shape` makes them, become `jax.ShapeDtypeStruct`s with a sharding.
+            Arrays that have no variable around them are left alone.
         shardings: From filters to a `PartitionSpec` (or a tuple of axis names) on the
             mesh in force, or to a `jax.sharding.Sharding`; the first match counts.
             None stands for what the variable's own metadata says. Without any, a
@@ -76,14 +78,11 @@ def shard(
     given = StateSharding(settings)
     noted: RefMap[Any, dict[str, Any]] = RefMap()
     paths: RefMap[Any, str] = RefMap()
-    optimizers: list[Optimizer[Any]] = []
-    for path, x in iter_graph(node):
+    for path, x in tree_variables(node):
         if is_variable(x):
             paths[x] = path_text(path)
             noted[x] = _with_setting(x, given.map_prefix(path, x), rules)
-        elif isinstance(x, Optimizer):
-            optimizers.append(x)
-    for optimizer in optimizers:
+    for optimizer in [x for _, x in iter_graph(node) if isinstance(x, Optimizer)]:
         for slot, parameter in optimizer.mirrors():
             own = {k: v for k, v in noted[slot].items() if k not in PLACEMENT}
             place = {k: v for k, v in noted[parameter].items() if k in PLACEMENT}
@@ -157,14 +156,15 @@ def _with_automatic_axes(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     kinds = dict.fromkeys(mesh.axis_names, AxisType.Auto)
     given = RefMap(
         (x, jax.tree.map(lambda value: jax.typeof(value).sharding.spec, read_raw(x)))
-        for x in _variables((args, kwargs))
+        for _, x in tree_variables((args, kwargs))
+        if is_variable(x)
     )
     with jax.sharding.use_abstract_mesh(mesh.update_axis_types(kinds)):
         # Nothing moves: over automatic axes this only changes the type.
         write_raw([(x, _typed(read_raw(x))) for x in given])
         args, kwargs = _map_arrays(_typed, (args, kwargs))
         out = f(*args, **kwargs)
-    placed_later = RefMap((x, None) for x in _variables(out))
+    placed_later = RefMap((x, None) for _, x in tree_variables(out))
     write_raw(
         [
             (x, jax.tree.map(jax.sharding.reshard, read_raw(x), spec))
@@ -183,10 +183,6 @@ def _map_arrays(function: Callable[[Any], Any], tree: Any) -> Any:
     return jax.tree.map(
         lambda x: x if is_object(x) else function(x), tree, is_leaf=is_object
     )
-
-
-def _variables(tree: Any) -> list[Any]:
-    return [x for _, x in iter_graph(tree) if is_variable(x)]
 
 
 def _with_setting(x: Any, setting: Any, rules: Rules | None) -> dict[str, Any]:
