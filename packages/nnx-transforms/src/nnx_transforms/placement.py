@@ -109,7 +109,7 @@ class Placement(tuple[Placed, ...]):
         yield f"{_amount(sum(row.nbytes for row in self))} in all"
         held = self.bytes_on.items()
         for nbytes, group in itertools.groupby(held, key=lambda item: item[1]):
-            devices = [device for device, _ in group]
+            devices = [f"{device.platform}:{device.id}" for device, _ in group]
             last = f" to {devices[-1]}, each" if len(devices) > 1 else ""
             yield f"{_amount(nbytes)} on {devices[0]}{last}"
 
