@@ -21,7 +21,13 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["is_immutable", "same_static", "snapshot", "static_key", "values_equal"]
+__all__ = [
+    "is_immutable",
+    "same_static",
+    "snapshot",
+    "static_key",
+    "values_equal",
+]
 
 
 def static_key(value: Any) -> Any:
@@ -64,6 +70,18 @@ _IMMUTABLE = (
     *(jax.sharding.Sharding, jax.sharding.Mesh, jax.sharding.PartitionSpec),
 )
 _immutable_types: set[type[Any]] = set()
+_declared: set[type[Any]] = set()
+
+
+def declare_immutable(kind: type[Any]) -> type[Any]:
+    """Notes that instances of a type never change; returns the type."""
+    _declared.add(kind)
+    return kind
+
+
+def is_declared_immutable(kind: type[Any]) -> bool:
+    """Whether a type, or a base of it, was declared so."""
+    return bool(_declared) and not _declared.isdisjoint(kind.__mro__)
 
 
 def is_immutable(value: Any) -> bool:
@@ -83,11 +101,17 @@ def is_immutable(value: Any) -> bool:
     kind = type(value)
     if kind in _immutable_types:
         return True
-    if _compares_like(kind, object) or (
-        # A subclass of a value type may compare by something that changes.
-        issubclass(kind, _IMMUTABLE)
-        and all(
-            _compares_like(kind, base) for base in _VALUES if issubclass(kind, base)
+    if kind is tuple:
+        return all(map(is_immutable, value))
+    if (
+        is_declared_immutable(kind)
+        or _compares_like(kind, object)
+        or (
+            # A subclass of a value type may compare by something that changes.
+            issubclass(kind, _IMMUTABLE)
+            and all(
+                _compares_like(kind, base) for base in _VALUES if issubclass(kind, base)
+            )
         )
     ):
         _immutable_types.add(kind)

@@ -25,15 +25,23 @@ from graphcore.authors import (
 )
 from nnx_transforms.atomic_writes import read_raw, write_raw
 from nnx_transforms.decorators import optional_function
-from nnx_transforms.optimizer import Optimizer
+from nnx_transforms.eager_sharding import constrained
+from nnx_transforms.optimizer import Optimizer, slot_placement
 from nnx_transforms.prefixes import StateSharding
-from nnx_transforms.shardings import PLACEMENT, axis_names, fits, sharding_of
-from nnx_transforms.transforms.constrain_state import constrained
+from nnx_transforms.shardings import (
+    PLACEMENT,
+    axis_names,
+    fits,
+    sharding_key,
+    sharding_of,
+)
 from nnx_transforms.transforms.jit import jit
 from nnx_transforms.tree_variables import tree_variables
 
 Shardings: TypeAlias = Mapping[Any, Any] | StateSharding
 Rules: TypeAlias = Mapping[str, Any]
+ELSEWHERE = ("out_sharding", "mesh")
+"""Metadata that no longer holds when there is a new setting."""
 
 
 def shard(
@@ -85,8 +93,7 @@ def shard(
     for optimizer in [x for _, x in iter_graph(node) if isinstance(x, Optimizer)]:
         for slot, parameter in optimizer.mirrors():
             own = {k: v for k, v in noted[slot].items() if k not in PLACEMENT}
-            place = {k: v for k, v in noted[parameter].items() if k in PLACEMENT}
-            noted[slot] = own | place
+            noted[slot] = own | slot_placement(noted[parameter])
     mesh = None if _is_inside() else _mesh_in_force()
     write_raw(
         [(x, _placed(x, metadata, mesh, paths[x])) for x, metadata in noted.items()]
@@ -189,9 +196,9 @@ def _with_setting(x: Any, setting: Any, rules: Rules | None) -> dict[str, Any]:
     """The metadata of a variable that is to be placed."""
     metadata = dict(variable_impl(type(x)).metadata(x))
     if setting is not None:
-        metadata.pop("mesh", None)
+        metadata = {k: v for k, v in metadata.items() if k not in ELSEWHERE}
         metadata["sharding"] = setting
-    if metadata.get("sharding") is None:
+    if metadata.get(sharding_key(metadata)) is None:
         # Noted as well: what is not told where to lie, XLA places as it likes.
         metadata["sharding"] = PartitionSpec()
     if rules is not None:
