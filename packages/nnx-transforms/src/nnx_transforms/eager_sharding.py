@@ -7,7 +7,7 @@ So a large model is never on one device. As `sharding`, it is only described.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from graphcore.authors import on_create_with
-from nnx_transforms.shardings import sharding_of
+from nnx_transforms.shardings import axis_names, sharding_of
 
 
 class use_eager_sharding:  # noqa: N801  a function that is a context manager too
@@ -96,20 +96,54 @@ def placed_by(metadata: Mapping[str, Any], value: Any, path: str = "") -> Any:
         return value
     if isinstance(sharding, PartitionSpec) and not _mesh_in_force():
         return value
-    if _has_explicit_axes(sharding):
-        return jax.sharding.reshard(value, sharding)
-    return jax.lax.with_sharding_constraint(value, sharding)
+    return constrained(value, sharding)
 
 
-def _has_explicit_axes(sharding: Any) -> bool:
-    """Whether the mesh has axes on which a constraint is not a hint but a type."""
-    if isinstance(sharding, PartitionSpec):
-        mesh: Any = jax.sharding.get_abstract_mesh()
-    elif isinstance(sharding, NamedSharding):
-        mesh = sharding.mesh
-    else:
-        return False
-    return AxisType.Explicit in mesh.axis_types
+def constrained(value: Any, sharding: Any) -> Any:
+    """Says where a traced value lies.
+
+    Args:
+        value: A pytree of arrays.
+        sharding: A `PartitionSpec` on the mesh in force, or a `Sharding`.
+
+    Returns:
+        The same pytree, constrained; over explicit axes, of another type.
+    """
+    explicit = _explicit_axes(sharding)
+    if not explicit:
+        return jax.lax.with_sharding_constraint(value, sharding)
+    # Over an explicit axis a sharding is a type, over an automatic one a hint: JAX has
+    # a function for each, which takes no names of the other kind.
+    value = jax.sharding.reshard(value, _part(sharding, explicit.__contains__))
+    if all(kind is AxisType.Explicit for kind in _mesh(sharding).axis_types):
+        return value
+    automatic = _part(sharding, lambda name: name not in explicit)
+    return jax.lax.with_sharding_constraint(value, automatic)
+
+
+def _mesh(sharding: Any) -> Any:
+    if isinstance(sharding, NamedSharding):
+        return sharding.mesh
+    return jax.sharding.get_abstract_mesh()
+
+
+def _explicit_axes(sharding: Any) -> set[Any]:
+    """The axes of its mesh on which a sharding is not a hint but a type."""
+    if not isinstance(sharding, PartitionSpec | NamedSharding):
+        return set()
+    mesh = _mesh(sharding)
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return {name for name, kind in kinds if kind is AxisType.Explicit}
+
+
+def _part(sharding: Any, selects: Callable[[Any], bool]) -> Any:
+    """What a sharding says about some axes of the mesh."""
+    named = isinstance(sharding, NamedSharding)
+    entries = sharding.spec if named else sharding
+    spec = PartitionSpec(
+        *(tuple(filter(selects, axis_names(e))) or None for e in entries)
+    )
+    return NamedSharding(sharding.mesh, spec) if named else spec
 
 
 def _mesh_in_force() -> bool:
