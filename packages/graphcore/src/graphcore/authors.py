@@ -1,7 +1,7 @@
 """What graphcore offers to those who write transformations."""
 
 from graphcore._jax import OUTSIDE, current_trace
-from graphcore.adapters.loading import add_adapter
+from graphcore.adapters.loading import add_adapter, load_adapters
 from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee, lifted, mark_lifted
 from graphcore.boundary.captures import captured_objects
@@ -30,7 +30,11 @@ from graphcore.graphdef.definition import definition_paths
 from graphcore.named_axes import psum_cotangents
 from graphcore.state.filters import looks_at_no_value
 from graphcore.state.foreign_states import given_state, taken_state
-from graphcore.variables.impl import is_variable_type, variable_impl
+from graphcore.variables.impl import (
+    add_counterparts,
+    is_variable_type,
+    variable_impl,
+)
 
 __all__ = [
     "OUTSIDE",
@@ -46,6 +50,7 @@ __all__ = [
     "Structure",
     "Written",
     "add_adapter",
+    "add_counterparts",
     "captured_objects",
     "check_mappings",
     "current_trace",
@@ -58,6 +63,7 @@ __all__ = [
     "is_variable_type",
     "key_path",
     "lifted",
+    "load_adapters",
     "looks_at_no_value",
     "map_settings",
     "mark_lifted",

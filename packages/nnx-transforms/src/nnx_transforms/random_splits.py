@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from graphcore import All, Filter, State, VariableState, iter_graph, to_predicate
-from graphcore.authors import path_text
-from nnx_transforms.atomic_writes import write_raw
+from graphcore.authors import path_text, variable_impl
+from nnx_transforms.atomic_writes import read_raw, write_raw
 from nnx_transforms.rngs import RngCount, RngKey, RngStream, as_key
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -145,12 +145,12 @@ def split_rngs(
         (path, stream) for path, stream in _streams(node) if _takes(only, path, stream)
     ]
     for path, stream in streams:
-        _refuse_array(path, stream.tag, stream.key.value)
+        _refuse_array(path, _tag(stream), read_raw(stream.key))
 
     backups: list[StreamBackup] = []
     writes: list[tuple[Any, Any]] = []
     for _, stream in streams:
-        key, count = stream.key.value, stream.count.value
+        key, count = read_raw(stream.key), read_raw(stream.count)
         keys = jax.random.split(jax.random.fold_in(key, count), shape)
         counts = jnp.zeros(() if squeeze else shape, jnp.uint32)
         backups.append(StreamBackup(stream, key, count + 1, count))
@@ -222,7 +222,7 @@ def reseed(node: Any, /, **stream_keys: Any) -> None:
     """
     found: dict[str, list[RngStream]] = {}
     for _, stream in _streams(node):
-        found.setdefault(stream.tag, []).append(stream)
+        found.setdefault(_tag(stream), []).append(stream)
     missing = sorted(stream_keys.keys() - found.keys())
     if missing:
         raise ValueError(
@@ -234,7 +234,7 @@ def reseed(node: Any, /, **stream_keys: Any) -> None:
         root = as_key(seed, name)
         _refuse_array((name,), name, root)
         for position, stream in enumerate(found[name]):
-            key, shape = root, stream.key.value.shape
+            key, shape = root, read_raw(stream.key).shape
             if position:
                 key = jax.random.fold_in(root, _BEYOND_COUNTS)
                 key = jax.random.fold_in(key, position)
@@ -322,8 +322,26 @@ def fork(
 
 def _streams(node: Any) -> Iterator[tuple[tuple[Any, ...], RngStream]]:
     for path, value in iter_graph(node):
-        if isinstance(value, RngStream):
+        if isinstance(value, _stream_types):
             yield path, value
+
+
+_stream_types: tuple[type[Any], ...] = (RngStream,)
+
+
+def add_stream_type(kind: type[Any]) -> None:
+    """Has random streams of another library split and seeded as our own.
+
+    Args:
+        kind: Their type: a graph node with a `key` and a `count` as `RngStream` has.
+    """
+    global _stream_types
+    _stream_types = (*_stream_types, kind)
+
+
+def _tag(stream: Any) -> str:
+    metadata = variable_impl(type(stream.key)).get_metadata(stream.key)
+    return str(metadata["tag"])
 
 
 def _takes(only: Filter, path: tuple[Any, ...], stream: RngStream) -> bool:

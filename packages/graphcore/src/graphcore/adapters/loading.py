@@ -28,6 +28,7 @@ class AdapterError(RuntimeError):
 
 # The modules of each library whose adapters were not needed so far.
 _waiting: dict[str, list[str]] = {"flax.nnx": ["graphcore.adapters.flax"]}
+_loaded: set[str] = set()
 _failed: dict[str, BaseException] = {}
 _lock = threading.RLock()
 _loading: set[str] = set()
@@ -50,6 +51,8 @@ def add_adapter(library: str, module: str) -> None:
     with _lock:
         # A new list: another thread may be going through the old one.
         _waiting[library] = [*_waiting.get(library, ()), module]
+        if library in _loaded:
+            _load(library)
 
 
 def load_adapters(kind: type[Any]) -> bool:
@@ -92,6 +95,7 @@ def _load(library: str) -> bool:
                 importlib.import_module(_waiting[library][0])
                 _waiting[library] = _waiting[library][1:]
             del _waiting[library]
+            _loaded.add(library)
         except Exception as error:
             _failed[library] = error
             raise
