@@ -79,7 +79,8 @@ class _Variables:
 
 
 def _give_variable(state: Any) -> Any:
-    return state.to_variable()
+    # A variable that has its gradient elsewhere has an empty state.
+    return _give_state(state) if isinstance(state, gc.State) else state.to_variable()
 
 
 # Modules
