@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -135,6 +136,6 @@ def _training_calls() -> dict[str, Measured]:
     }
     for name, mode in peers.flax_modes(flax.jit).items():
         if name != peers.FLAX_TREE:
-            step, theirs = _training_step(flax.value_and_grad), _training(values)
-            calls[name] = lambda f=flax.jit(step, **mode), m=theirs: f(*m, x)
+            step = flax.jit(_training_step(flax.value_and_grad), **mode)
+            calls[name] = functools.partial(step, *_training(values), x)
     return calls
