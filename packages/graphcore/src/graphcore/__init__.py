@@ -6,8 +6,9 @@ functions over pytrees here. `split` takes a graph apart, `merge` puts it togeth
 """
 
 from graphcore.adapters.loading import AdapterError
+from graphcore.boundary.divided import register_filtered_type
 from graphcore.comparison import diff
-from graphcore.content import register_immutable_type
+from graphcore.content_key import register_immutable_type
 from graphcore.context import (
     MergeContext,
     SplitContext,
@@ -45,6 +46,8 @@ from graphcore.graphdef.definition import (
 )
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.objects import Dict, List, Object
+from graphcore.nodes.plain_classes import register_dataclass
+from graphcore.nodes.pytrees import by_value
 from graphcore.nodes.registry import (
     GraphNodeImpl,
     PytreeNodeImpl,
@@ -140,6 +143,7 @@ __all__ = [  # noqa: RUF022 (grouped)
     "create_path_filters",
     # Nodes
     "Object",
+    "by_value",
     "List",
     "Dict",
     "GraphNodeImpl",
@@ -150,6 +154,8 @@ __all__ = [  # noqa: RUF022 (grouped)
     "is_node",
     "is_node_type",
     "is_pytree_node",
+    "register_dataclass",
+    "register_filtered_type",
     "register_graph_node_type",
     "register_pytree_node_type",
     "register_immutable_type",

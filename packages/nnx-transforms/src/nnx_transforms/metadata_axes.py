@@ -14,15 +14,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from graphcore import HashableMapping, Variable, VariableState
 from graphcore.authors import path_text, variable_impl
+from nnx_transforms.shardings import sharding_key
 
 V = TypeVar("V")
 
 PARTITION_NAME = "partition_name"
 """The key in `transform_metadata` of the name that a mapped axis is sharded by."""
-
-_SHARDINGS = ("sharding", "out_sharding", "sharding_names")
-"""The metadata that is edited: the first that is there. Others than the first are what
-releases of Flax call it."""
 
 _PADDING = "sharding_padding"
 """Metadata that records, as `(index, name, count)`, that so many entries were filled in
@@ -39,8 +36,9 @@ def add_axis(
 ) -> V:
     """Enters a mapped axis in the metadata of a variable.
 
-    The `sharding` metadata, if it is a `PartitionSpec`, a sequence of axis names, or a
-    `NamedSharding`, gets one more entry; then the `on_add_axis` hooks are called.
+    The `out_sharding` or `sharding` metadata, if it is a `PartitionSpec`, a sequence of
+    axis names, or a `NamedSharding`, gets one more entry; then the `on_add_axis` hooks
+    are called.
 
     Args:
         variable: A variable, which is changed, or a `VariableState`, which is not.
@@ -171,7 +169,7 @@ def _edit_sharding(
 ) -> None:
     impl = variable_impl(type(variable))
     metadata = dict(impl.get_metadata(variable))
-    key = next((name for name in _SHARDINGS if name in metadata), _SHARDINGS[0])
+    key = sharding_key(metadata)
     sharding = metadata.get(key)
     if isinstance(sharding, NamedSharding):
         entries = tuple(sharding.spec)

@@ -27,7 +27,10 @@ class AdapterError(RuntimeError):
 
 
 # The modules of each library whose adapters were not needed so far.
-_waiting: dict[str, list[str]] = {"flax.nnx": ["graphcore.adapters.flax"]}
+_waiting: dict[str, list[str]] = {
+    "equinox": ["graphcore.adapters.equinox"],
+    "flax.nnx": ["graphcore.adapters.flax"],
+}
 _loaded: set[str] = set()
 _failed: dict[str, BaseException] = {}
 _lock = threading.RLock()
