@@ -24,7 +24,7 @@ import graphcore as gc
 from graphcore._jax import current_trace
 from graphcore.adapters.loading import AdapterError
 from graphcore.state.filters import add_filter_type
-from graphcore.state.state import key_order
+from graphcore.state.nesting import key_order
 
 TESTED = ("0.11", "0.12")
 """The releases that this was tested with."""
