@@ -11,6 +11,11 @@ _DEVICES = "--xla_force_host_platform_device_count"
 if _DEVICES not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES}=8".strip()
 
+# Adapters are loaded by themselves, when an object of their library is met.
+collect_ignore_glob = [
+    f"packages/*/src/*/adapters/{library}.py" for library in ("equinox", "flax")
+]
+
 # A worker process must leave room for the others on one accelerator.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 

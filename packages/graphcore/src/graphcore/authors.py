@@ -1,7 +1,7 @@
 """What graphcore offers to those who write transformations."""
 
 from graphcore._jax import OUTSIDE, current_trace
-from graphcore.adapters.loading import add_adapter
+from graphcore.adapters.loading import add_adapter, load_adapters
 from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee, lifted, mark_lifted
 from graphcore.boundary.captures import captured_objects
@@ -39,7 +39,11 @@ from graphcore.nodes.traversal import edges
 from graphcore.state.filters import Predicate, looks_at_no_value
 from graphcore.state.foreign_states import given_state, taken_state
 from graphcore.state.state import raw_value_of
-from graphcore.variables.impl import is_variable_type, variable_impl
+from graphcore.variables.impl import (
+    add_counterparts,
+    is_variable_type,
+    variable_impl,
+)
 from graphcore.variables.metadata import on_create_with
 
 __all__ = [
@@ -58,6 +62,7 @@ __all__ = [
     "Structure",
     "Written",
     "add_adapter",
+    "add_counterparts",
     "all_divided",
     "captured_objects",
     "check_mappings",
@@ -74,6 +79,7 @@ __all__ = [
     "is_variable_type",
     "key_path",
     "lifted",
+    "load_adapters",
     "looks_at_no_value",
     "map_divided",
     "map_settings",

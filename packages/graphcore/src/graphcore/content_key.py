@@ -145,13 +145,12 @@ def same_content(a: Any, b: Any) -> bool:
 
 
 def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:
-    if is_declared_immutable(type(value)):
-        return _Same(value)
     try:
         key = static_key(snapshot(value) if keep else value)
         hash(key)
     except Exception:  # of a stranger's `__hash__` as well
-        pass
+        if is_declared_immutable(type(value)):
+            return _Same(value)
     else:
         return key
     number = id(value)

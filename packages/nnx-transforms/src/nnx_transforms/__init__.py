@@ -11,6 +11,7 @@ from jax.nn.initializers import Initializer
 
 import graphcore as _graphcore
 from graphcore import *  # noqa: F403
+from graphcore.authors import add_adapter as _add_adapter
 from nnx_transforms import layers as layers
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.attributes import Pytree, data, dataclass, is_data, static
@@ -62,6 +63,8 @@ from nnx_transforms.transforms.split_inputs import merge_inputs, split_inputs
 from nnx_transforms.transforms.vjp import vjp
 from nnx_transforms.transforms.vmap import vmap
 from nnx_transforms.transforms.while_loop import fori_loop, while_loop
+
+_add_adapter("flax.nnx", "nnx_transforms.adapters.flax")
 
 __version__ = "1.0.0"
 

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from jax.sharding import NamedSharding, PartitionSpec
 
-from graphcore import Variable, VariableState
-from graphcore.authors import path_text
+from graphcore import HashableMapping, Variable, VariableState
+from graphcore.authors import path_text, variable_impl
+from nnx_transforms.shardings import sharding_key
 
 V = TypeVar("V")
 
@@ -118,14 +119,39 @@ def _changed(
     given: Any = variable
     is_state = isinstance(given, VariableState)
     scratch = given.to_variable() if is_state else given
-    if not isinstance(scratch, Variable):  # a registered type: its metadata is fixed
-        return variable
+    if not isinstance(scratch, Variable):
+        return cast("V", _changed_foreign(variable, transform_metadata, change))
     # On a copy, so that a hook which raises leaves the variable as it was.
     scratch = scratch.copy()
     change(scratch, transform_metadata[PARTITION_NAME])
     if is_state:
         return cast("V", scratch.to_state())
     given.copy_from(scratch)
+    return variable
+
+
+def _changed_foreign(
+    variable: Any,
+    transform_metadata: Mapping[str, Any],
+    change: Callable[[Any, Any], None],
+) -> Any:
+    """The same for a variable of a registered type, or a state of one."""
+    is_state = isinstance(variable, VariableState)
+    kind = variable.type if is_state else type(variable)
+    impl = variable_impl(kind)
+    if impl.set_metadata is None or not hasattr(kind, "add_axis"):
+        return variable  # Its metadata is fixed.
+    if is_state:
+        before = HashableMapping(variable.get_metadata())
+        scratch = impl.create(kind, variable.value, before)
+    else:
+        before = impl.metadata(variable)
+        scratch = impl.create(kind, impl.get_value(variable), before)
+    change(scratch, transform_metadata[PARTITION_NAME])
+    metadata = impl.metadata(scratch)
+    if is_state:
+        return VariableState(kind, variable.value, **metadata)
+    impl.set_metadata(variable, metadata)
     return variable
 
 
@@ -140,8 +166,10 @@ def _edit_sharding(
     name: Any,
     path: tuple[Any, ...],
 ) -> None:
-    metadata = variable.get_metadata()
-    sharding = metadata.get("sharding")
+    impl = variable_impl(type(variable))
+    metadata = dict(impl.get_metadata(variable))
+    key = sharding_key(metadata)
+    sharding = metadata.get(key)
     if isinstance(sharding, NamedSharding):
         entries = tuple(sharding.spec)
     elif isinstance(sharding, PartitionSpec | tuple | list):
@@ -151,15 +179,17 @@ def _edit_sharding(
     before = metadata.get(_PADDING, ())
     entries, padding = edit(entries, before, index, name, path)
     if isinstance(sharding, NamedSharding):
-        variable.sharding = sharding.update(spec=PartitionSpec(*entries))
+        metadata[key] = sharding.update(spec=PartitionSpec(*entries))
     elif isinstance(sharding, PartitionSpec):
-        variable.sharding = PartitionSpec(*entries)
+        metadata[key] = PartitionSpec(*entries)
     else:
-        variable.sharding = type(sharding)(entries)
+        metadata[key] = type(sharding)(entries)
     if padding:
-        setattr(variable, _PADDING, padding)
+        metadata[_PADDING] = padding
     elif before:
-        delattr(variable, _PADDING)
+        del metadata[_PADDING]
+    assert impl.set_metadata is not None  # or its metadata would be fixed
+    impl.set_metadata(variable, HashableMapping(metadata))
 
 
 def _with_entry(

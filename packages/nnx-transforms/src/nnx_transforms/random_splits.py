@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 
 from graphcore import All, Filter, State, VariableState, iter_graph, to_predicate
-from graphcore.authors import path_text
-from nnx_transforms.atomic_writes import write_raw
+from graphcore.authors import path_text, variable_impl
+from nnx_transforms.atomic_writes import read_raw, write_raw
 from nnx_transforms.graph import recursive_map
 from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.rngs import (
@@ -193,8 +193,8 @@ def _replace_streams(
         if not (takes(*at_key) and takes(*at_count)):
             continue
         shape = choose(*at_key)
-        key, count = stream.key.value, stream.count.value
-        _refuse_array(path, stream.tag, key)
+        key, count = read_raw(stream.key), read_raw(stream.count)
+        _refuse_array(path, _tag(stream), key)
         forked = jax.random.fold_in(key, count)
         if shape is not None:
             forked = jax.random.split(forked, shape)
@@ -383,17 +383,18 @@ def reseed(
     if not callable(policy):
         policy = {"match_shape": _match_shape, "scalars_only": _scalar}[policy]
     streams = list(_streams(node))
-    missing = sorted(stream_keys.keys() - {stream.tag for _, stream in streams})
+    missing = sorted(stream_keys.keys() - {_tag(stream) for _, stream in streams})
     if missing:
         raise ValueError(
             f"There are no random streams named {missing} to reseed; found "
-            f"{sorted({stream.tag for _, stream in streams})}."
+            f"{sorted({_tag(stream) for _, stream in streams})}."
         )
     seeds = Rngs(stream_keys)
     writes: list[tuple[Any, Any]] = []
     for path, stream in streams:
-        if stream.tag in stream_keys:
-            key = policy(path, seeds[stream.tag](), stream.key.value.shape)
+        tag = _tag(stream)
+        if tag in stream_keys:
+            key = policy(path, seeds[tag](), read_raw(stream.key).shape)
             writes.append((stream.key, key))
             writes.append((stream.count, jnp.zeros(key.shape, jnp.uint32)))
     write_raw(writes)
@@ -490,8 +491,26 @@ def fork(
 
 def _streams(node: Any) -> Iterator[tuple[tuple[Any, ...], RngStream]]:
     for path, value in iter_graph(node):
-        if isinstance(value, RngStream):
+        if isinstance(value, _stream_types):
             yield path, value
+
+
+_stream_types: tuple[type[Any], ...] = (RngStream,)
+
+
+def add_stream_type(kind: type[Any]) -> None:
+    """Has random streams of another library split and seeded as our own.
+
+    Args:
+        kind: Their type: a graph node with a `key` and a `count` as `RngStream` has.
+    """
+    global _stream_types
+    _stream_types = (*_stream_types, kind)
+
+
+def _tag(stream: Any) -> str:
+    metadata = variable_impl(type(stream.key)).get_metadata(stream.key)
+    return str(metadata["tag"])
 
 
 def _refuse_array(path: Iterable[Any], tag: str | None, key: jax.Array) -> None:

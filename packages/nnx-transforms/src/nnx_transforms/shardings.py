@@ -166,8 +166,15 @@ def sharding_of(
     return spec if mesh is None else NamedSharding(mesh, spec)
 
 
+def sharding_key(metadata: Mapping[str, Any]) -> str:
+    """The name that the sharding has in the metadata of a variable."""
+    # The second is what Flax up to 0.12.0 calls it.
+    names = (name for name in ("out_sharding", "sharding_names") if name in metadata)
+    return next(names, "sharding")
+
+
 def _spec(path: str, metadata: Mapping[str, Any]) -> PartitionSpec:
-    sharding = metadata.get("sharding")
+    sharding = metadata.get(sharding_key(metadata))
     if sharding is None:
         return PartitionSpec()
     if isinstance(sharding, NamedSharding):

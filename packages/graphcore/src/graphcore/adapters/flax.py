@@ -23,7 +23,8 @@ from flax import nnx
 import graphcore as gc
 from graphcore._jax import current_trace
 from graphcore.adapters.loading import AdapterError
-from graphcore.state.state import key_order
+from graphcore.state.filters import add_filter_type
+from graphcore.state.nesting import key_order
 
 TESTED = ("0.11", "0.12")
 """The releases that this was tested with."""
@@ -78,7 +79,8 @@ class _Variables:
 
 
 def _give_variable(state: Any) -> Any:
-    return state.to_variable()
+    # A variable that has its gradient elsewhere has an empty state.
+    return _give_state(state) if isinstance(state, gc.State) else state.to_variable()
 
 
 # Modules
@@ -193,6 +195,27 @@ def _value(variable: Any) -> Any:
     return variable.value if get is None else get()
 
 
+def _add_filters() -> None:
+    theirs: Any = nnx.filterlib
+    convert: dict[str, Any] = {
+        "WithTag": lambda f: gc.WithTag(f.tag),
+        "OfType": lambda f: gc.OfType(f.type),
+        "PathContains": lambda f: gc.PathContains(f.key) if _is_exact(f) else f,
+        "PathIn": lambda f: gc.PathIn(*f.paths),
+        "Any": lambda f: gc.Any(*f.predicates),
+        "All": lambda f: gc.All(*f.predicates),
+        "Not": lambda f: gc.Not(f.predicate),
+        "Everything": lambda f: gc.Everything(),
+        "Nothing": lambda f: gc.Nothing(),
+    }
+    for name, function in convert.items():
+        add_filter_type(getattr(theirs, name), function)
+
+
+def _is_exact(filter: Any) -> bool:
+    return bool(getattr(filter, "exact", True))
+
+
 def install() -> None:
     """Registers the types of Flax NNX.
 
@@ -254,6 +277,7 @@ def install() -> None:
         get_trace=modules.get_trace,
         give_state=_give_state,
     )
+    _add_filters()
     # Which attributes are data, kept in each module.
     gc.register_immutable_type(
         type(vars(nnx.Module())[modules.state_name.replace("__state", "__nodes")])

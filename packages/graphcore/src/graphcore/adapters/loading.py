@@ -31,6 +31,7 @@ _waiting: dict[str, list[str]] = {
     "equinox": ["graphcore.adapters.equinox"],
     "flax.nnx": ["graphcore.adapters.flax"],
 }
+_loaded: set[str] = set()
 _failed: dict[str, BaseException] = {}
 _lock = threading.RLock()
 _loading: set[str] = set()
@@ -53,6 +54,8 @@ def add_adapter(library: str, module: str) -> None:
     with _lock:
         # A new list: another thread may be going through the old one.
         _waiting[library] = [*_waiting.get(library, ()), module]
+        if library in _loaded:
+            _load(library)
 
 
 def load_adapters(kind: type[Any]) -> bool:
@@ -95,6 +98,7 @@ def _load(library: str) -> bool:
                 importlib.import_module(_waiting[library][0])
                 _waiting[library] = _waiting[library][1:]
             del _waiting[library]
+            _loaded.add(library)
         except Exception as error:
             _failed[library] = error
             raise

@@ -62,7 +62,7 @@ class ForeignContainers:
         alike: dict[Any, tuple[Callable[[Any], Any], list[Any]]] = {}
         for node, impl in nodes:
             for name in impl.containers:
-                get = attrgetter(name)
+                get: Callable[[Any], Any] = attrgetter(name)
                 alike.setdefault((name, type(get(node))), (get, []))[1].append(node)
         for variable, how in variables:
             alike.setdefault(how, (how.get_metadata, []))[1].append(variable)

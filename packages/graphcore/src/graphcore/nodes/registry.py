@@ -75,7 +75,7 @@ class GraphNodeImpl:
     give_state: Callable[[Any], Any] | None = None
     subclasses: bool = False
 
-    def make(self, kind: type[Any], metadata: Any) -> Any:
+    def make(self, kind: Any, metadata: Any) -> Any:
         """A node of a type, without children."""
         if self.subclasses:
             return self.create_empty(metadata, type=kind)
@@ -151,7 +151,7 @@ def _find_by_base(kind: type[Any]) -> NodeImpl | None:
         if impl is not None:
             _impls[kind] = impl
             return impl
-    return _impls.get(kind) if load_adapters(kind) else None
+    return _find_by_base(kind) if load_adapters(kind) else None
 
 
 def register_graph_node_type(

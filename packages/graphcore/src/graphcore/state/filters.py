@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any as AnyType
 from typing import TypeAlias, Union
 
+from graphcore.adapters.loading import load_adapters
 from graphcore.variables.impl import counterparts_of
 
 __all__ = [
@@ -315,7 +316,10 @@ def to_predicate(filter: Filter, /) -> Predicate:
     if filter is None or filter is False:
         return Nothing()
     if callable(filter):
-        predicate: Predicate = filter
+        convert = _converters.get(type(filter))
+        if convert is None and load_adapters(type(filter)):
+            convert = _converters.get(type(filter))
+        predicate: Predicate = filter if convert is None else convert(filter)
         return predicate
     if isinstance(filter, list | tuple):
         return Any(*filter)
@@ -323,6 +327,20 @@ def to_predicate(filter: Filter, /) -> Predicate:
         f"{filter!r} is not a filter: expected a type, a string, `...`, a bool, None, "
         "a list or tuple of filters, or a callable (path, value) -> bool."
     )
+
+
+# What makes one of the classes above of another library's filter, by its type.
+_converters: dict[type, Callable[[AnyType], Predicate]] = {}
+
+
+def add_filter_type(type: type, convert: Callable[[AnyType], Predicate]) -> None:
+    """Has filters of another library understood, so that their meaning is known.
+
+    Args:
+        type: Their type.
+        convert: Makes one of the classes of this module.
+    """
+    _converters[type] = convert
 
 
 def looks_at_no_value(predicate: Predicate, /) -> bool:

@@ -23,7 +23,8 @@ def given_state(kind: type[Any], state: Any) -> Any:
 
     Args:
         kind: The type of the object, a graph node or variable.
-        state: A `State`, or a `VariableState`.
+        state: A `State`, or a `VariableState`. Of a variable whose state stands
+            elsewhere, an empty `State`.
 
     Returns:
         What the type was registered with makes of it; the state itself for a type

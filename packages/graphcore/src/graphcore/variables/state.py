@@ -224,4 +224,6 @@ def shown_to_filters(impl: VariableImpl, variable: Any) -> Any:
     """
     if impl is BARE:
         return variable.get()
-    return variable if impl.is_owned else VariableState.from_variable(variable)
+    if impl.is_owned or impl.give_state is not None:
+        return variable
+    return VariableState.from_variable(variable)

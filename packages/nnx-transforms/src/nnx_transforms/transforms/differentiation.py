@@ -30,6 +30,7 @@ from graphcore.authors import (
     psum_cotangents,
     take_objects,
 )
+from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import positions_of
 from nnx_transforms.prefixes import DiffState, StateAxes
 from nnx_transforms.transforms.tangents import (
@@ -59,6 +60,7 @@ class Argnums:
     """
 
     def __init__(self, argnums: Any, wrt: Filter | None) -> None:
+        argnums = own_settings(argnums)
         entries: tuple[Any, ...] = (argnums,)
         single = True
         if not isinstance(argnums, DiffState):

@@ -31,6 +31,7 @@ from graphcore.authors import (
     plain_settings,
     prefix_leaves,
 )
+from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import ChosenArguments, check_hashable, positions_of
 from nnx_transforms.decorators import optional_function
 from nnx_transforms.transforms.ahead_of_time import Lowered, Traced
@@ -72,6 +73,8 @@ class Jitted:
         self._statics = ChosenArguments(
             f, arguments["static_argnums"], arguments["static_argnames"]
         )
+        for name in ("in_shardings", "out_shardings"):
+            arguments[name] = own_settings(arguments[name])
         shardings = arguments["in_shardings"]
         self._in_shardings = tuple(shardings) if type(shardings) is list else shardings
         out_shardings = arguments["out_shardings"]

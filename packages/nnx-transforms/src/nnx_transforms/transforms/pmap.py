@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from graphcore.authors import Bodies, Entry, Inside, Left, enter, lifted, plain_settings
+from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import ChosenArguments, check_hashable
 from nnx_transforms.decorators import optional_function
 from nnx_transforms.transforms.donation import held_twice
@@ -82,6 +83,7 @@ def pmap(
         >>> bool((total.value == 1).all())
         True
     """
+    in_axes, out_axes = own_settings(in_axes), own_settings(out_axes)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     check_axes("pmap", in_axes, out_axes)
     statics = ChosenArguments(f, static_broadcasted_argnums, ())

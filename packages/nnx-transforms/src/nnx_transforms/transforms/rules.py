@@ -29,6 +29,7 @@ from graphcore.authors import (
     mark_lifted,
     take_objects,
 )
+from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.prefixes import DiffState
 from nnx_transforms.transforms.guards import without_tangents
 from nnx_transforms.transforms.rule_arguments import (
@@ -72,6 +73,7 @@ class RuleFunction:
         is_function = isinstance(fun, types.FunctionType)
         updated = functools.WRAPPER_UPDATES if is_function else ()
         functools.update_wrapper(self, fun, updated=updated)
+        nondiff_argnums = own_settings(nondiff_argnums)
         alone = isinstance(nondiff_argnums, int | DiffState)
         argnums: Any = [nondiff_argnums] if alone else nondiff_argnums
         self._name = name = Callee(fun).name

@@ -19,6 +19,7 @@ from graphcore.authors import (
     path_text,
     plain_settings,
 )
+from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.decorators import optional_function
 from nnx_transforms.prefixes import Carry
@@ -102,6 +103,7 @@ def scan(
         >>> same is count, int(count.value), products.tolist()
         (True, 3, [5, 12, 21])
     """
+    in_axes, out_axes = own_settings(in_axes), own_settings(out_axes)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     place_in, place_out = check_scan_axes(in_axes, out_axes)
     place_in = (0,) if place_in == () else place_in

@@ -19,6 +19,7 @@ from graphcore.authors import (
     path_text,
     prefix_leaves,
 )
+from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.decorators import optional_function
 from nnx_transforms.shardings import axis_names, fits
@@ -75,6 +76,7 @@ def shard_map(
         16.0
     """
     options = {"mesh": mesh, **more}
+    in_specs, out_specs = own_settings(in_specs), own_settings(out_specs)
     _check_specs(in_specs, "in_specs")
     _check_specs(out_specs, "out_specs")
     in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs

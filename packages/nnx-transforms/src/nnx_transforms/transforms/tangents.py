@@ -98,8 +98,6 @@ class Layout:
         else:
             states = VariableState.of_many(self.kinds, values)
             state = State.from_flat_path(zip(self.paths, states, strict=True))
-            if is_variable_type(self.type):  # It stands elsewhere, and nothing here.
-                return state
         return given_state(self.type, state)
 
     @property
@@ -127,6 +125,7 @@ class Layout:
             return [None] * len(self.paths)
         kind = self.type.__name__
         found: Iterable[tuple[Path, Any]]
+        is_own = isinstance(given, State)
         given = taken_state(given)
         if isinstance(given, VariableState) and is_variable_type(self.type):
             found = [((), given)]
@@ -146,7 +145,7 @@ class Layout:
             if path in values:
                 if isinstance(leaf, VariableState):
                     leaf = leaf.value
-                elif checks is not Checks.EXACT:
+                elif is_own and checks is not Checks.EXACT:
                     raise TypeError(
                         f"{where} a State with {_kind_of(leaf)} at "
                         f"{path_text((*at, *path))!r}, where a VariableState is due: "

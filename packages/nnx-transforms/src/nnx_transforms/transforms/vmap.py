@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from graphcore.authors import enter, lifted, plain_settings
+from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.decorators import optional_function
 from nnx_transforms.transforms.mapping import (
     NO_METADATA,
@@ -76,6 +77,7 @@ def vmap(
         >>> each(stack, jnp.ones(2)).shape
         (5, 3)
     """
+    in_axes, out_axes = own_settings(in_axes), own_settings(out_axes)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     check_axes("vmap", in_axes, out_axes)
     plain = plain_settings(in_axes), plain_settings(out_axes)

@@ -1,0 +1,1 @@
+"""Settings, filters and random state of other libraries."""

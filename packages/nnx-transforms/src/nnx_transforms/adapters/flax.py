@@ -1,0 +1,40 @@
+"""Flax NNX: settings of its transforms, and its random state.
+
+What makes its modules and variables known is graphcore's adapter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flax import nnx
+
+from graphcore.authors import add_counterparts
+from nnx_transforms import rngs
+from nnx_transforms.adapters.settings import (
+    add_setting_class,
+    add_setting_type,
+    own_settings,
+)
+from nnx_transforms.optimizer import OptState
+from nnx_transforms.prefixes import Carry, DiffState, StateAxes, StateSharding
+from nnx_transforms.random_splits import add_stream_type
+
+for name in ("RngState", "RngKey", "RngCount"):
+    add_counterparts(getattr(nnx, name), getattr(rngs, name))
+add_counterparts(nnx.training.optimizer.OptState, OptState)
+add_stream_type(nnx.RngStream)
+
+
+def _axes(theirs: Any) -> StateAxes:
+    axes = map(own_settings, theirs.axes)
+    return StateAxes(list(zip(theirs.filters, axes, strict=True)))
+
+
+add_setting_class(nnx.Carry, Carry)
+add_setting_type(nnx.StateAxes, _axes)
+add_setting_type(
+    nnx.StateSharding,
+    lambda x: StateSharding(list(zip(x.filters, x.shardings, strict=True))),
+)
+add_setting_type(nnx.DiffState, lambda x: DiffState(x.argnum, x.filter))
