@@ -29,6 +29,10 @@ def same(a, b):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), a, b)
 
 
+def copied(net):
+    return jax.tree.map(lambda x: x.copy() if eqx.is_array(x) else x, net)
+
+
 class Holder(nnx.Module):
     def __init__(self, net):
         self.net = nnx.Param(net)
@@ -101,7 +105,7 @@ def test_gradients_as_of_filter_grad(mlp, jitted):
 
 def test_forward_and_reverse_mode_take_nones(mlp):
     gradient = eqx.filter_grad(total)(mlp, X)
-    out, pull = nnx.vjp(lambda n, x: n(x), mlp, X)
+    _, pull = nnx.vjp(lambda n, x: n(x), mlp, X)
     same(pull(jnp.ones(2))[0], gradient)
     mine = nnx.jvp(lambda n, x: n(x), (mlp, X), (gradient, X))
     same(mine, eqx.filter_jvp(lambda n, x: n(x), (mlp, X), (gradient, X)))
@@ -191,7 +195,7 @@ def test_stateful_layers():
 
 
 def test_donation_of_a_module(mlp):
-    net = jax.tree.map(lambda x: x.copy() if eqx.is_array(x) else x, mlp)
+    net = copied(mlp)
     bias = net.layers[0].bias
     nnx.jit(bump, donate_argnums=0)(net)
     assert bias.is_deleted()
@@ -271,7 +275,7 @@ def test_transforms_of_a_variable(mlp):
         holder.net.value = bump(holder.net.value)
 
     nnx.cond(True, up, lambda h: None, holder)
-    nnx.jit(lambda h: nnx.remat(up)(h), donate_state=True)(Holder(bump(mlp)))
+    nnx.jit(lambda h: nnx.remat(up)(h), donate_state=True)(Holder(copied(mlp)))
     same(holder.net.value.layers[0].bias, mlp.layers[0].bias + 1)
     nnx.fori_loop(0, 3, lambda i, h: (h(X), h)[1], holder)
     assert int(holder.calls.value) == 6

@@ -118,11 +118,8 @@ class Frame:
         self.given = given
         self.statics = statics
         self.is_filtered = is_filtered
-        self._key = (
-            structure,
-            given,
-            tuple((i, static_key(statics[i])) for i in statics),
-        )
+        keys = tuple([(i, static_key(x)) for i, x in statics.items()])
+        self._key = structure, given, keys
         self._hash: int | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -282,7 +279,9 @@ def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
             chosen.append(is_array(x) or _is_taken(x))
     given = tuple(i for i, yes in enumerate(chosen) if yes)
     statics = {i: leaves[i] for i, yes in enumerate(chosen) if not yes}
-    return Frame(structure, given, statics, has_filtered)
+    frame = Frame(structure, given, statics, has_filtered)
+    hash(frame)  # What can change in place must not pass for what it was.
+    return frame
 
 
 def divided(value: Any) -> Any:
