@@ -1,3 +1,4 @@
+import array
 import copy
 import pickle
 
@@ -508,19 +509,19 @@ def test_a_plain_container_that_holds_itself_is_refused_by_its_path():
 
 
 def test_unhashable_static_values_are_refused_when_hashed_not_when_split():
-    node = gc.Dict(inner=gc.Dict(options={1, 2}))
+    node = gc.Dict(inner=gc.Dict(options=array.array("i", [1])))
     graphdef, state = gc.split(node)
-    assert gc.merge(graphdef, state).inner.options == {1, 2}
+    assert gc.merge(graphdef, state).inner.options == array.array("i", [1])
     with pytest.raises(TypeError, match=r"inner/options.*hash"):
         hash(graphdef)
     with pytest.raises((TypeError, ValueError), match="inner/options"):
         jax.jit(lambda g, s: s, static_argnums=0)(graphdef, state)
-    node.inner.options.add(3)
-    assert gc.merge(*gc.split(node)).inner.options == {1, 2, 3}
+    node.inner.options.append(3)
+    assert gc.merge(*gc.split(node)).inner.options == array.array("i", [1, 3])
 
 
 def test_unhashable_metadata_is_refused_by_the_path_of_its_variable():
-    node = gc.Dict(inner=gc.Dict(v=gc.Param(1, axes=["a"])))
+    node = gc.Dict(inner=gc.Dict(v=gc.Param(1, axes=array.array("i"))))
     with pytest.raises(TypeError, match="inner/v"):
         hash(gc.graphdef(node))
 

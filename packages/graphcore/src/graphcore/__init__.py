@@ -8,7 +8,7 @@ functions over pytrees here. `split` takes a graph apart, `merge` puts it togeth
 from graphcore.adapters.loading import AdapterError
 from graphcore.boundary.divided import register_filtered_type
 from graphcore.comparison import diff
-from graphcore.content import register_immutable_type
+from graphcore.content_key import register_immutable_type
 from graphcore.context import (
     MergeContext,
     SplitContext,
@@ -47,6 +47,7 @@ from graphcore.graphdef.definition import (
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.objects import Dict, List, Object
 from graphcore.nodes.plain_classes import register_dataclass
+from graphcore.nodes.pytrees import by_value
 from graphcore.nodes.registry import (
     GraphNodeImpl,
     PytreeNodeImpl,
@@ -142,6 +143,7 @@ __all__ = [  # noqa: RUF022 (grouped)
     "create_path_filters",
     # Nodes
     "Object",
+    "by_value",
     "List",
     "Dict",
     "GraphNodeImpl",

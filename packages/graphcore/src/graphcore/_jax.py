@@ -19,6 +19,7 @@ Example:
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, TypeAlias
 
 import jax
@@ -32,7 +33,7 @@ except ImportError:  # JAX before 0.9
         get_opaque_trace_state as current_trace,
     )
 
-__all__ = ["OUTSIDE", "TraceState", "current_trace"]
+__all__ = ["OUTSIDE", "TraceState", "current_trace", "has_ended"]
 
 TraceState: TypeAlias = Any
 """An opaque token of a trace. Compare with `==`; it keeps no tracer alive."""
@@ -40,3 +41,18 @@ TraceState: TypeAlias = Any
 with jax.ensure_compile_time_eval():  # also if imported under a trace
     OUTSIDE: TraceState = current_trace()
 """The token of what runs outside of all transformations."""
+
+
+def has_ended(trace: TraceState) -> bool:
+    """Whether a trace is known to be over.
+
+    Args:
+        trace: A token.
+
+    Returns:
+        True once JAX has let go of what the token refers to. A JAX whose tokens refer
+        to it in a way that is not known here never tells, and False is the answer on
+        which nothing is lost.
+    """
+    reference = getattr(trace, "_trace_ref", None)
+    return isinstance(reference, weakref.ref) and reference() is None

@@ -35,9 +35,12 @@ from graphcore.boundary.settings import (
 from graphcore.errors import path_text
 from graphcore.graphdef.definition import definition_paths
 from graphcore.named_axes import psum_cotangents
-from graphcore.state.filters import looks_at_no_value
+from graphcore.nodes.traversal import edges
+from graphcore.state.filters import Predicate, looks_at_no_value
 from graphcore.state.foreign_states import given_state, taken_state
+from graphcore.state.state import raw_value_of
 from graphcore.variables.impl import is_variable_type, variable_impl
+from graphcore.variables.metadata import on_create_with
 
 __all__ = [
     "OUTSIDE",
@@ -51,6 +54,7 @@ __all__ = [
     "Inside",
     "Left",
     "Places",
+    "Predicate",
     "Structure",
     "Written",
     "add_adapter",
@@ -60,6 +64,7 @@ __all__ = [
     "current_trace",
     "definition_paths",
     "divide_filtered",
+    "edges",
     "enter",
     "given_state",
     "has_objects",
@@ -73,10 +78,12 @@ __all__ = [
     "map_divided",
     "map_settings",
     "mark_lifted",
+    "on_create_with",
     "path_text",
     "plain_settings",
     "prefix_leaves",
     "psum_cotangents",
+    "raw_value_of",
     "same_value",
     "setting_of",
     "settings_of_leaves",

@@ -23,7 +23,6 @@ import numpy as np
 
 __all__ = [
     "is_immutable",
-    "register_immutable_type",
     "same_static",
     "snapshot",
     "static_key",
@@ -71,6 +70,18 @@ _IMMUTABLE = (
     *(jax.sharding.Sharding, jax.sharding.Mesh, jax.sharding.PartitionSpec),
 )
 _immutable_types: set[type[Any]] = set()
+_declared: set[type[Any]] = set()
+
+
+def declare_immutable(kind: type[Any]) -> type[Any]:
+    """Notes that instances of a type never change; returns the type."""
+    _declared.add(kind)
+    return kind
+
+
+def is_declared_immutable(kind: type[Any]) -> bool:
+    """Whether a type, or a base of it, was declared so."""
+    return bool(_declared) and not _declared.isdisjoint(kind.__mro__)
 
 
 def is_immutable(value: Any) -> bool:
@@ -92,36 +103,20 @@ def is_immutable(value: Any) -> bool:
         return True
     if kind is tuple:
         return all(map(is_immutable, value))
-    if _compares_like(kind, object) or (
-        # A subclass of a value type may compare by something that changes.
-        issubclass(kind, _IMMUTABLE)
-        and all(
-            _compares_like(kind, base) for base in _VALUES if issubclass(kind, base)
+    if (
+        is_declared_immutable(kind)
+        or _compares_like(kind, object)
+        or (
+            # A subclass of a value type may compare by something that changes.
+            issubclass(kind, _IMMUTABLE)
+            and all(
+                _compares_like(kind, base) for base in _VALUES if issubclass(kind, base)
+            )
         )
     ):
         _immutable_types.add(kind)
         return True
     return False
-
-
-def register_immutable_type(type: type[Any], /) -> None:
-    """Declares that no instance of a type changes what it equals.
-
-    Static values of other types are hashed anew at each call, to see whether they did.
-
-    Args:
-        type: The class; subclasses are declared on their own.
-
-    Example:
-        >>> import graphcore as gc, dataclasses
-        >>> @dataclasses.dataclass(frozen=True)
-        ... class Options:
-        ...     width: int
-        >>> gc.register_immutable_type(Options)
-        >>> is_immutable(Options(3))
-        True
-    """
-    _immutable_types.add(type)
 
 
 def _compares_like(kind: type[Any], base: type[Any]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from graphcore.cache.plans import Plan, check_traces, kept_plan, plan_of
+from graphcore.cache.plans import Plan, check_traces, check_writes, kept_plan, plan_of
 from graphcore.errors import path_text
 from graphcore.graphdef.build import set_values
 from graphcore.graphdef.definition import VariableDef
@@ -28,7 +28,8 @@ from graphcore.state.leaves import (
     raw,
     unmade,
 )
-from graphcore.state.state import State, key_order
+from graphcore.state.nesting import key_order
+from graphcore.state.state import State
 from graphcore.trails import Path
 from graphcore.undo import restorer, undoing
 from graphcore.variables.bare_arrays import BareArray, is_array
@@ -72,6 +73,7 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
         found = _by_plan(plan, given)
         if found is not None:
             check_traces([plan])
+            check_writes([plan], found[0])
             set_values(*found, True)
             return
     _Update(given).run(node)

@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 
 from graphcore.content import (
     is_immutable,
-    same_static,
     snapshot,
-    static_key,
 )
+from graphcore.content_key import content_key, same_content
 
 __all__ = ["EMPTY", "HashableMapping", "as_hashable", "as_kept"]
 
@@ -58,7 +57,7 @@ class HashableMapping(Mapping[K, V]):
         return key in self._mapping
 
     def _entries(self) -> frozenset[Any]:
-        return frozenset((k, static_key(v)) for k, v in self._mapping.items())
+        return frozenset((k, content_key(v)) for k, v in self._mapping.items())
 
     def __hash__(self) -> int:
         if self._hash is None:
@@ -73,7 +72,7 @@ class HashableMapping(Mapping[K, V]):
         if self._mapping.keys() != other._mapping.keys():
             return False
         return all(
-            same_static(value, other._mapping[key])
+            same_content(value, other._mapping[key])
             for key, value in self._mapping.items()
         )
 

@@ -16,7 +16,7 @@ import jax
 
 from graphcore.boundary.divided import changed, divided, joined
 from graphcore.boundary.places import Joining, Places
-from graphcore.cache.plans import Plan
+from graphcore.cache.plans import Plan, check_writes
 from graphcore.graphdef.build import Builder, set_values
 from graphcore.graphdef.definition import GraphDef
 from graphcore.graphdef.joint import Joint
@@ -217,6 +217,7 @@ def publish(
         if values and write:
             variables = joint.variables(plans)
             chosen = [variables[p] for p in change.positions]  # type: ignore[index]
+            check_writes(plans, chosen)
             set_values(chosen, values, joint.all_owned(plans))
         return change.places.fill(out, ()) if change.has_divided else out
     refs: RefMap[Any, int] = RefMap()
@@ -231,6 +232,8 @@ def publish(
     }
     builder = Builder(leaves, {}, existing)
     if change.definitions is None:
+        if write:
+            check_writes(plans, [existing[i] for i in leaves if i in existing])
         for index, value in leaves.items():
             if index in existing:
                 builder.write_value(existing[index], value[0])

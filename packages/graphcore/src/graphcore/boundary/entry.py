@@ -44,7 +44,7 @@ from graphcore.boundary.settings import (
     setting_of,
     settings_of_leaves,
 )
-from graphcore.cache.plans import Plan
+from graphcore.cache.plans import NOT_ONE_TRACE, Plan, check_writes
 from graphcore.content import static_key
 from graphcore.graphdef.build import set_values
 from graphcore.graphdef.joint import Joint, joint_of
@@ -152,6 +152,9 @@ class Entry:
             variables = self.variables
             if not change.is_in_order:
                 variables = [variables[p] for p in change.positions]  # type: ignore[index]
+            for plan in self.plans:
+                if type(plan.trace) in NOT_ONE_TRACE:
+                    check_writes((plan,), variables[: len(values)])
             if self.all_owned:
                 # One call into C, as no setter returns anything: a signal can't be
                 # handled halfway through.

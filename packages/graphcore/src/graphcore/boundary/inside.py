@@ -28,6 +28,7 @@ from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef
 from graphcore.graphdef.joint import Joint, joint_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.prefixes import AliasCheck
+from graphcore.rebuilt import belongs
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
 from graphcore.variables.bare_arrays import BareArray
@@ -278,7 +279,7 @@ class Inside:
     def _check_traces(visit: Visit) -> None:
         here = current_trace()
         for trail, x, trace in visit.traces():
-            if trace is not here and trace != here:
+            if trace is not here and not belongs(trace, here):
                 raise different_trace(path_of(trail), type(x))
 
 

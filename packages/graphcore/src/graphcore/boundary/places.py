@@ -31,6 +31,7 @@ from graphcore.nodes.registry import (
     is_node_type,
     registrations,
 )
+from graphcore.probing import probe
 from graphcore.trails import Path
 from graphcore.variables.impl import is_variable, is_variable_type
 
@@ -103,7 +104,10 @@ def contents(tree: Any) -> int:
         `OBJECTS` if there are any; else `FILTERED` if there are pytrees of such a type,
         to be divided; else 0.
     """
-    leaves, structure = jax.tree.flatten(tree)
+    found = probe(tree)
+    if found is None:
+        return OBJECTS
+    leaves, structure = found
     if any(is_object(x) for x in _one_of_each_type(leaves)):
         return OBJECTS
     # A type may be a graph node here and a pytree for JAX; it may be registered later.

@@ -39,16 +39,23 @@ from graphcore.cache.kept_beside import keep_beside, kept_beside
 from graphcore.cache.patterns import known_patterns, learn
 from graphcore.cache.stand_ins import ANY_ARRAY, STAND_INS, items_of, stand_in
 from graphcore.content import static_key
+from graphcore.content_key import content_key
 from graphcore.errors import TraceContextError, path_text
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, interned
 from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.owned import OwnedNode, get_planned
 from graphcore.nodes.registry import find_node_impl
+from graphcore.rebuilt import ByValue, belongs, wrong_trace
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
 from graphcore.variables.bare_arrays import BARE, BareArray, are_arrays
-from graphcore.variables.impl import VariableImpl, find_variable_impl, values_of
+from graphcore.variables.impl import (
+    VariableImpl,
+    find_variable_impl,
+    values_of,
+    variable_impl,
+)
 from graphcore.variables.variable import (
     OWN,
     Variable,
@@ -56,9 +63,11 @@ from graphcore.variables.variable import (
     set_variable_plan,
 )
 
-__all__ = ["Plan", "check_traces", "plan_of"]
+__all__ = ["Plan", "check_traces", "check_writes", "plan_of"]
 
 _numbers = itertools.count()
+NOT_ONE_TRACE = (ByValue, list)
+"""The types of a plan's `trace` with which variables may have to be left alone."""
 # A plan that held so often is likely to be asked again and again, by a step in a loop.
 _OFTEN = 8
 # What `==` is for objects that a plan's comparison tells apart, or need not.
@@ -176,10 +185,11 @@ class Plan:
         # An unhashable static value is refused at a compiled call; until then there is
         # no sure way to see that it changed.
         self.can_be_kept = True
-        for value, kept in visit.mutable_statics:
+        distinct = {id(value): value for value, _ in visit.mutable_statics}
+        for value in distinct.values():
             try:
-                recorded = static_key(kept)
-                self._mutable_statics.append((value, recorded, hash(value)))
+                recorded = content_key(value, keep=True)
+                self._mutable_statics.append((value, recorded, hash(recorded)))
             except TypeError:
                 self.can_be_kept = False
         foreign = [
@@ -314,10 +324,11 @@ class Plan:
 
     def _statics_hold(self) -> bool:
         try:
-            return all(
-                hash(value) == recorded_hash and static_key(value) == recorded
-                for value, recorded, recorded_hash in self._mutable_statics
-            )
+            for value, recorded, recorded_hash in self._mutable_statics:
+                found = content_key(value)
+                if hash(found) != recorded_hash or found != recorded:
+                    return False
+            return True
         except Exception:  # a stranger's `__hash__` or `__eq__`
             return False
 
@@ -371,10 +382,35 @@ class Plan:
         if type(found) is list:
             # At most one of two can be the running trace.
             for trail, kind, trace in found:
-                if trace != here:
+                if not belongs(trace, here):
                     raise different_trace(path_of(trail), kind)
-        elif not found == here:  # noqa: SIM201  `!=` is `==` with a detour here
+        elif not belongs(found, here):
             raise different_trace((), self._root_type or object)
+
+
+def check_writes(plans: Sequence[Plan], variables: Sequence[Any]) -> None:
+    """Checks that somebody will see what is written to variables.
+
+    Args:
+        plans: Those of the graphs that the variables are part of.
+        variables: The variables that are to be written.
+
+    Raises:
+        TraceContextError: If JAX put one together for the function it is tracing.
+    """
+    for plan in plans:
+        if type(plan.trace) in NOT_ONE_TRACE:
+            traces = [t for *_, t in plan.trace] if type(plan.trace) is list else []
+            for variable in variables:
+                get_trace = variable_impl(type(variable)).get_trace
+                trace = None if get_trace is None else get_trace(variable)
+                if type(variable) is BareArray and any(
+                    variable is place for place in plan.variables
+                ):  # It knows no trace; that of its node is among these.
+                    traces = [t for t in traces or [plan.trace] if type(t) is ByValue]
+                    trace = traces[0] if traces else None
+                if type(trace) is ByValue:
+                    raise wrong_trace(trace, type(variable))
 
 
 def check_traces(plans: Sequence[Plan]) -> None:

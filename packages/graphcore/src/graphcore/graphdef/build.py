@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from graphcore._jax import current_trace
-from graphcore.cache.plans import different_trace
 from graphcore.content import static_key
 from graphcore.errors import path_text
 from graphcore.graphdef.definition import GraphDef, NodeRef, VariableDef
@@ -25,6 +24,7 @@ from graphcore.nodes.registry import (
     find_node_impl,
     get_node_impl_for_type,
 )
+from graphcore.rebuilt import wrong_trace
 from graphcore.undo import restorer, undoing
 from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.impl import (
@@ -34,9 +34,23 @@ from graphcore.variables.impl import (
 )
 from graphcore.variables.variable import OWN, Variable, new_variable, set_raw_value
 
-__all__ = ["Builder", "set_values"]
+__all__ = ["Builder", "set_values", "shared"]
 
 _MISSING = object()
+
+
+class _Shared:
+    """Stands in a state for a variable that becomes part of the graph itself."""
+
+    __slots__ = ("variable",)
+
+    def __init__(self, variable: Any) -> None:
+        self.variable = variable
+
+
+def shared(leaf: Any) -> Any:
+    """Marks a leaf of a state, if it is a live variable, to be used as it is."""
+    return _Shared(leaf) if is_variable(leaf) else leaf
 
 
 class Builder:
@@ -95,7 +109,7 @@ class Builder:
             else:
                 trees.append((node, impl))
         end = layout.first_static + len(layout.statics)
-        things[layout.first_static : end] = layout.statics
+        things[layout.first_static : end] = layout.statics_as_made()
         for thing, reference in layout.outside.items():
             things[thing] = self._referred(reference, layout, thing)
 
@@ -145,7 +159,7 @@ class Builder:
         if trace is None:
             return
         if trace is not self._trace and trace != self._trace:
-            raise different_trace(layout.path(thing), kind)
+            raise wrong_trace(trace, kind, layout.path(thing))
 
     def _variable(
         self, definition: VariableDef[Any], layout: Layout, thing: int
@@ -168,6 +182,15 @@ class Builder:
         if value is _MISSING:
             where = path_text(layout.path(thing))
             raise ValueError(f"There is no value for the variable {where!r}.")
+        if type(value) is _Shared:
+            found = value.variable
+            if type(found) is definition.type:
+                return found
+            where = path_text(layout.path(thing))
+            raise ValueError(
+                f"The state at {where!r} is a {type(found).__name__}, but there is a "
+                f"{definition.type.__name__}: expected the same variable type."
+            )
         if impl is OWN:
             return new_variable(definition.type, value, metadata, self._trace)
         return impl.create(definition.type, value, metadata)

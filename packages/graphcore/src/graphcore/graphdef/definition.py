@@ -11,6 +11,7 @@ one works with an explicit stack.
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import jax
 
-from graphcore.content import snapshot, static_key
+from graphcore.content import is_immutable, snapshot, static_key
+from graphcore.content_key import UnhashableContent, content_key, same_content
 from graphcore.display.printing import text
 from graphcore.errors import path_text
 from graphcore.hashable_mapping import HashableMapping
@@ -200,7 +202,7 @@ class StaticAttribute:
 
     Args:
         key: The attribute's key.
-        value: The value. It is compared as strictly as `static_key` says, and as it
+        value: The value. It is compared as strictly as `content_key` says, and as it
             was when this attribute was made: a later change in place has no effect.
 
     Example:
@@ -211,9 +213,32 @@ class StaticAttribute:
     key: Any
     value: Any
     compared: Any = field(init=False)
+    # A copy, of what may change in place.
+    _kept: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "compared", static_key(snapshot(self.value)))
+        value, kept = self.value, None
+        if is_immutable(value):
+            compared = content_key(value)
+        else:
+            kept = (snapshot(value),)
+            try:
+                compared = content_key(value, keep=True)
+            except UnhashableContent:  # for who asks for the hash
+                compared, kept = static_key(kept[0]), None
+        object.__setattr__(self, "compared", compared)
+        object.__setattr__(self, "_kept", kept)
+
+    @property
+    def can_change(self) -> bool:
+        """Whether the value may be changed in place."""
+        return self._kept is not None
+
+    def as_made(self) -> Any:
+        """The value; if that was changed in place since, a copy of what it was."""
+        if self._kept is None or content_key(self.value) == self.compared:
+            return self.value
+        return copy.deepcopy(self._kept[0])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StaticAttribute):
@@ -294,18 +319,18 @@ class NodeDef(GraphDef[A]):
         mapping = self.index_mapping
         parts: list[Any] = [self.type, self.index, mapping]
         try:
-            parts.append(hash(static_key(self.metadata)))
-        except TypeError:
+            parts.append(hash(content_key(self.metadata)))
+        except TypeError as error:
             where = path_text(path_of(trail))
             raise TypeError(
                 f"The metadata of the {self.type.__name__} at {where!r} is "
-                f"not hashable: {self.metadata!r}. Definitions key compiled functions, "
-                "so everything static in a graph must be hashable."
+                f"not hashable: {self.metadata!r}; {error}. Definitions key compiled "
+                "functions, so everything static in a graph must be comparable."
             ) from None
         for attribute in self.attributes:
             try:
                 parts.append(hash(attribute))
-            except TypeError:
+            except (TypeError, ValueError):
                 raise TypeError(
                     _unhashable_message((*path_of(trail), attribute.key), attribute)
                 ) from None
@@ -337,7 +362,7 @@ class NodeDef(GraphDef[A]):
             or self.index != other.index
             or len(self.attributes) != len(other.attributes)
             or self.index_mapping != other.index_mapping
-            or static_key(self.metadata) != static_key(other.metadata)
+            or not same_content(self.metadata, other.metadata)
         ):
             return False
         for a, b in zip(self.attributes, other.attributes, strict=True):
@@ -430,11 +455,17 @@ def _nodes_children_first(
 
 def _unhashable_message(path: tuple[Any, ...], attribute: Attribute) -> str:
     if isinstance(attribute, StaticAttribute):
+        try:
+            content_key(attribute.value)
+            why = "what it held when it was compared was not"
+        except UnhashableContent as error:
+            why = str(error)
         return (
             f"The static attribute at {path_text(path)!r} is not hashable: "
-            f"{attribute.value!r} of type {type(attribute.value).__name__}. "
-            "Definitions key compiled functions, so static values must be hashable: "
-            "use a tuple, a frozen dataclass, or put arrays into a Variable."
+            f"{attribute.value!r} of type {type(attribute.value).__name__}; {why}. "
+            "Definitions key compiled functions. Give that type a `__hash__`, hold it "
+            "in a dataclass, list, dict or array, or declare that its instances never "
+            "change: `register_immutable_type`."
         )
     metadata = getattr(attribute.value, "metadata", None)
     return (

@@ -141,6 +141,11 @@ class Layout:
         self.plain = range(len(variables), len(variables) + len(plain))
         self.first_static = self.plain.stop + len(others)
         self.statics = [getattr(items[place], "value", None) for place in statics]
+        self._changeable = [
+            (number, items[place])
+            for number, place in enumerate(statics)
+            if getattr(items[place], "can_change", False)
+        ]
         self.nodes: list[Node] = []
         for place, first in opened:
             item = items[place]
@@ -201,6 +206,15 @@ class Layout:
             for key, child in self.defined_in(node):
                 found.setdefault(child, (above, key))
         return found
+
+    def statics_as_made(self) -> list[Any]:
+        """The static values, as they were when the definitions were made."""
+        if not self._changeable:
+            return self.statics
+        values = [*self.statics]
+        for number, attribute in self._changeable:
+            values[number] = attribute.as_made()
+        return values
 
     def path(self, thing: int) -> Path:
         """Where a thing stands first, from its root."""

@@ -128,7 +128,7 @@ class Recipe:
         things += nodes
         for impl, data, thing, *_ in self._others:
             things.append(impl.make(self._kinds[thing], data))
-        things += layout.statics
+        things += layout.statics_as_made()
         for impl, data, _, keys, children in self._trees:
             pairs = list(zip(keys, children(things), strict=True))
             things.append(impl.unflatten(pairs, data))

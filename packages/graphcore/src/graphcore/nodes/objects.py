@@ -9,13 +9,14 @@ from collections.abc import (
     MutableMapping,
     MutableSequence,
 )
-from typing import Any, TypeVar, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 from graphcore.display.printing import text, treescope_repr
 from graphcore.nodes.copying import deepcopy_node, reduce_node
 from graphcore.nodes.owned import OwnedNode, planned_of
+from graphcore.nodes.pytrees import register_as_pytree
 from graphcore.nodes.registry import UnsortableKeys, register_graph_node_type
-from graphcore.state.state import key_order
+from graphcore.state.nesting import key_order
 
 __all__ = ["Dict", "List", "Object"]
 
@@ -35,6 +36,9 @@ class Object(OwnedNode):
     the children, in sorted order: nodes, variables and static values. Dataclasses,
     `copy.deepcopy`, `pickle` and `cloudpickle` work, and keep sharing.
 
+    JAX takes an object as a pytree, by value; `class Model(Object, pytree=False)` turns
+    that off for a class and its subclasses.
+
     Raises:
         TypeError: If a subclass stores attributes in `__slots__`, where they would
             not be seen.
@@ -53,7 +57,9 @@ class Object(OwnedNode):
 
     __slots__ = ()
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    _is_pytree: ClassVar[bool] = True
+
+    def __init_subclass__(cls, pytree: bool | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if cls.__dict__.get("__slots__") and cls.__module__ != __name__:
             raise TypeError(
@@ -76,6 +82,10 @@ class Object(OwnedNode):
             clear=cls._clear_node,
             init=cls._init_node,
         )
+        if pytree is not None:
+            cls._is_pytree = pytree
+        if cls._is_pytree:
+            register_as_pytree(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "__orig_class__":  # `Layer[int]()`: typing's note to itself
@@ -334,3 +344,4 @@ register_graph_node_type(
     clear=Object._clear_node,
     init=Object._init_node,
 )
+register_as_pytree(Object)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from graphcore._jax import TraceState, current_trace
 from graphcore.cache.comparing import comparing
-from graphcore.errors import TraceContextError
+from graphcore.rebuilt import wrong_trace
 
 __all__ = ["OwnedNode"]
 
@@ -73,10 +73,12 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
     else.
     """
 
-    __slots__ = ("_planned", "_trace")
+    __slots__ = ("_open_children", "_planned", "_trace")
 
     # Not there in a node that a recipe made; see `planned_of`.
     _planned: Planned | None
+    # Only in one that `jax.tree` made: the keys of what is a child whatever it is.
+    _open_children: frozenset[Any]
     _trace: TraceState
     # Whether a new node needs nothing but these slots, and its children are attributes.
     _has_only_attributes: ClassVar[bool] = True
@@ -108,12 +110,7 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
     def _check_writable(self) -> None:
         here = current_trace()
         if self._trace is not here and self._trace != here:
-            raise TraceContextError(
-                f"Cannot mutate {type(self).__name__} from a different trace level: it "
-                "was made outside the JAX transformation that is running (or inside "
-                "one that has ended). Pass it to the transformed function as an "
-                "argument."
-            )
+            raise wrong_trace(self._trace, type(self))
 
     def _structure_changed(self) -> None:
         """Clears every plan that depends on this node.
@@ -146,7 +143,18 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
 
 get_planned = OwnedNode.__dict__["_planned"].__get__
 _set_planned = OwnedNode.__dict__["_planned"].__set__
-_set_trace = OwnedNode.__dict__["_trace"].__set__
+set_trace = _set_trace = OwnedNode.__dict__["_trace"].__set__
+set_open_children = OwnedNode.__dict__["_open_children"].__set__
+_get_open_children = OwnedNode.__dict__["_open_children"].__get__
+
+
+def get_open_children(node: OwnedNode) -> frozenset[Any]:
+    """The keys of what is a child of a node whatever it is; see `pytrees`."""
+    try:
+        found: frozenset[Any] = _get_open_children(node)
+    except AttributeError:
+        return frozenset()
+    return found
 
 
 def make_owned(kinds: Iterable[type[Any]], trace: TraceState) -> list[Any]:

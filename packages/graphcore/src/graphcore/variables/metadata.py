@@ -9,7 +9,14 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from graphcore.hashable_mapping import HashableMapping, as_hashable
 
-__all__ = ["HOOKS", "VariableMetadata", "as_stored", "with_metadata"]
+__all__ = [
+    "CREATION",
+    "HOOKS",
+    "VariableMetadata",
+    "as_stored",
+    "on_create_with",
+    "with_metadata",
+]
 
 A = TypeVar("A")
 Hooks: TypeAlias = Callable[..., Any] | Sequence[Callable[..., Any]]
@@ -25,8 +32,12 @@ HOOKS = (
 """The metadata names that are called rather than only kept."""
 
 
+OTHER_NAMES = {"out_sharding": "sharding", "sharding_names": "sharding"}
+"""Further names of metadata, with the name under which it is stored."""
+
+
 def as_stored(metadata: Mapping[str, Any]) -> HashableMapping[str, Any]:
-    """Metadata in its stored form: lists of hooks become tuples, which are hashable.
+    """Metadata in its stored form: one name each, and hooks in hashable tuples.
 
     Args:
         metadata: Any mapping from names.
@@ -42,11 +53,34 @@ def as_stored(metadata: Mapping[str, Any]) -> HashableMapping[str, Any]:
         return as_hashable(metadata)
     return HashableMapping(
         {
-            name: tuple(value) if name in HOOKS and isinstance(value, list) else value
+            OTHER_NAMES.get(name, name): tuple(value)
+            if name in HOOKS and isinstance(value, list)
+            else value
             for name, value in metadata.items()
         },
         copy=False,
     )
+
+
+CREATION: dict[str, Callable[..., Any]] = {}
+"""What becomes of the value of a new variable that has metadata of a name."""
+
+
+def on_create_with(name: str, hook: Callable[..., Any]) -> None:
+    """Registers what becomes of the values of new variables with some metadata.
+
+    Args:
+        name: The name of the metadata.
+        hook: `hook(variable, value)` returns the value to store. It runs after the
+            variable's own creation hooks.
+
+    Example:
+        >>> import graphcore as gc
+        >>> on_create_with('doubled', lambda variable, value: 2 * value)
+        >>> gc.Param(1, doubled=True).value
+        2
+    """
+    CREATION[name] = hook
 
 
 @dataclass(frozen=True)

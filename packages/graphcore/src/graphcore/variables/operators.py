@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ValueOperators"]
+__all__ = ["ReadOperators", "ValueOperators"]
 
 
 def _forward(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -20,7 +20,7 @@ def _forward(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _binary(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
-        if isinstance(other, ValueOperators):
+        if isinstance(other, ReadOperators):
             other = other.value
         return function(self.value, other)
 
@@ -36,7 +36,7 @@ def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
 
 def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
-        if isinstance(other, ValueOperators):
+        if isinstance(other, ReadOperators):
             other = other.value
         self.value = function(self.value, other)
         return self
@@ -44,11 +44,11 @@ def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return method
 
 
-class ValueOperators:
-    """Forwards operators to `value`; in-place operators assign to it.
+class ReadOperators:
+    """Forwards operators to `value`.
 
     Example:
-        >>> class Box(ValueOperators):
+        >>> class Box(ReadOperators):
         ...     value = 3
         >>> Box() + 1, 2 * Box(), Box() < 4
         (4, 6, True)
@@ -68,9 +68,6 @@ class ValueOperators:
         array = np.asarray(self.value, dtype=dtype)
         return array.copy() if copy else array
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.value(*args, **kwargs)
-
     def __len__(self) -> int:
         return len(self.value)
 
@@ -81,7 +78,9 @@ class ValueOperators:
         return item in self.value
 
     def __bool__(self) -> bool:
-        return bool(self.value)
+        # `if self.scale` asks whether there is one: an array with axes has no truth.
+        value = self.value
+        return bool(len(value) if getattr(value, "ndim", 0) else value)
 
     def __int__(self) -> int:
         return int(self.value)
@@ -142,6 +141,22 @@ class ValueOperators:
     __rand__ = _reflected(operator.and_)
     __ror__ = _reflected(operator.or_)
     __rxor__ = _reflected(operator.xor)
+
+
+class ValueOperators(ReadOperators):
+    """Forwards operators and calls to `value`; in-place operators assign to it.
+
+    Example:
+        >>> class Box(ValueOperators):
+        ...     value = 3
+        >>> box = Box(); box += 1; box.value
+        4
+    """
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.value(*args, **kwargs)
 
     __iadd__ = _in_place(operator.add)
     __isub__ = _in_place(operator.sub)

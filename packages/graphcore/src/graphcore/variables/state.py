@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -17,6 +17,8 @@ from graphcore.hashable_mapping import as_kept
 from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.impl import VariableImpl, variable_impl
 from graphcore.variables.metadata import as_stored
+from graphcore.variables.operators import ReadOperators
+from graphcore.variables.reading import Reading
 
 __all__ = ["VariableState"]
 
@@ -26,7 +28,7 @@ _Type: TypeAlias = type[Any]
 _first = itemgetter(0)
 
 
-class VariableState(Generic[A]):
+class VariableState(Reading, ReadOperators, Generic[A]):
     """A variable's type, value and metadata, without its identity.
 
     It is a pytree node whose only child is the value, so states pass through any JAX
@@ -129,23 +131,8 @@ class VariableState(Generic[A]):
         metadata = as_kept(impl.metadata(variable))
         return cls.of((kind, metadata), impl.get_value(variable))
 
-    def get_metadata(self) -> dict[str, Any]:
-        """Returns a copy of the metadata.
-
-        Returns:
-            A dict from names to values.
-
-        Example:
-            >>> import graphcore as gc
-            >>> gc.Param.state(1.0, unit='m').get_metadata()
-            {'unit': 'm'}
-        """
-        return dict(self._kind[1])
-
-    def __getattr__(self, name: str) -> Any:
-        if name != "_kind" and name in self._kind[1]:
-            return self._kind[1][name]
-        raise AttributeError(f"VariableState has no attribute or metadata {name!r}.")
+    def _metadata(self) -> Mapping[str, Any]:
+        return self._kind[1]
 
     def replace(self, value: B, **metadata: Any) -> VariableState[B]:
         """Returns the same state with another value.
@@ -179,11 +166,6 @@ class VariableState(Generic[A]):
         """
         kind, metadata = self._kind
         return variable_impl(kind).create(kind, self.value, metadata)
-
-    def __getitem__(self, key: Any) -> Any:
-        """`state[...]` is the value, as it is of a variable; other keys go to it."""
-        value: Any = self.value
-        return value if key is ... else value[key]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, VariableState):

@@ -25,16 +25,18 @@ from graphcore._jax import OUTSIDE, TraceState, current_trace
 from graphcore.cache.comparing import comparing
 from graphcore.content import values_equal
 from graphcore.display.printing import text, treescope_repr
-from graphcore.errors import TraceContextError
 from graphcore.hashable_mapping import (
     EMPTY,
     HashableMapping,
     as_hashable,
     as_kept,
 )
+from graphcore.probing import probing
+from graphcore.rebuilt import Origin, origin, trace_of_rebuilt, wrong_trace
 from graphcore.variables.impl import VariableImpl, add_variable_impl
-from graphcore.variables.metadata import HOOKS, VariableMetadata, as_stored
+from graphcore.variables.metadata import CREATION, HOOKS, VariableMetadata, as_stored
 from graphcore.variables.operators import ValueOperators
+from graphcore.variables.reading import MISSING, Reading
 from graphcore.variables.state import VariableState
 
 __all__ = [
@@ -113,9 +115,6 @@ def facts_of(metadata: HashableMapping[str, Any], trace: TraceState) -> Facts:
     return known
 
 
-_SLOTS = frozenset(("_facts", "_plan", "_raw_value"))
-
-
 def _with_identity(equal: Callable[[Any, object], Any]) -> Any:
     """Makes a subclass's own `__eq__` respect `comparing`."""
 
@@ -141,7 +140,7 @@ _Retypable: Any = type(
 )
 
 
-class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # (a dynamic base)
+class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore[misc] # (a dynamic base)
     """A mutable box around one value, with metadata.
 
     Args:
@@ -174,6 +173,7 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
         equal = cls.__eq__
         if equal is not Variable.__eq__ and not hasattr(equal, "_by_identity_too"):
             cls.__eq__ = _with_identity(equal)  # type: ignore[method-assign]
+        _register(cls)
 
     def __init__(self, value: A | VariableMetadata[A], **metadata: Any) -> None:
         if isinstance(value, VariableMetadata):
@@ -229,12 +229,7 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
         here = current_trace()
         trace = self._facts.trace
         if trace is not here and trace != here:
-            raise TraceContextError(
-                f"Cannot mutate {type(self).__name__} from a different trace level: it "
-                "was made outside the JAX transformation that is running (or inside "
-                "one that has ended). Pass it, or the object that holds it, to the "
-                "transformed function as an argument."
-            )
+            raise wrong_trace(trace, type(self))
 
     def _through_hooks(self, name: str, value: Any) -> Any:
         for hook in self._hooks(name):
@@ -242,9 +237,12 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
         return value
 
     def _hooks(self, name: str) -> tuple[Callable[..., Any], ...]:
-        hooks = self._facts.metadata.get(name, ())
+        metadata = self._facts.metadata
+        hooks = metadata.get(name, ())
         if callable(hooks):
             hooks = (hooks,)
+        if name == "on_create_value":
+            hooks = (*hooks, *(CREATION[key] for key in CREATION if key in metadata))
         method = getattr(type(self), name, None)
         return (method, *hooks) if method is not None else tuple(hooks)
 
@@ -275,34 +273,55 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
         _refuse_variable(value)
         set_raw_value(self, value)
 
-    # Metadata
+    def set_value(self, value: Any, *, index: Any = MISSING) -> None:
+        """Sets the value, or a part of it, as assignment to it or its items does.
 
-    def get_metadata(self) -> dict[str, Any]:
-        """Returns a copy of the metadata.
-
-        Returns:
-            A dict from names to values.
+        Args:
+            value: The value, or that of the part.
+            index: Which part; all of it if left out.
 
         Example:
-            >>> Variable(1, unit='m').get_metadata()
-            {'unit': 'm'}
+            >>> import jax.numpy as jnp
+            >>> v = Variable(jnp.zeros(3)); v.set_value(2.0, index=0); v.value.tolist()
+            [2.0, 0.0, 0.0]
         """
-        return dict(self._facts.metadata)
+        if index is MISSING:
+            self.value = value
+        else:
+            self[index] = value
 
-    def __getattr__(self, name: str) -> Any:
-        # Reached only when the class has no such attribute.
-        if name in _SLOTS or (name.startswith("__") and name.endswith("__")):
-            raise AttributeError(name)
-        metadata = self._facts.metadata
-        if name in metadata:
-            return metadata[name]
-        try:
-            return getattr(self.value, name)
-        except AttributeError:
-            raise AttributeError(
-                f"{type(self).__name__} has no attribute or metadata {name!r}, and "
-                f"neither has its value of type {type(self._raw_value).__name__}."
-            ) from None
+    # Metadata
+
+    def set_metadata(self, *args: Any, **metadata: Any) -> None:
+        """Sets metadata: one entry, some entries, or all of it.
+
+        Args:
+            *args: A name and a value; or a mapping, which replaces all metadata.
+            **metadata: Entries to set; the others stay.
+
+        Raises:
+            TypeError: If the arguments are none of these.
+
+        Example:
+            >>> v = Variable(1, unit='m'); v.set_metadata('scale', 2)
+            >>> v.set_metadata(unit='km'); v.get_metadata()
+            {'unit': 'km', 'scale': 2}
+            >>> v.set_metadata({'unit': 's'}); v.get_metadata()
+            {'unit': 's'}
+        """
+        if len(args) > 2 or (args and metadata):
+            raise TypeError(
+                "set_metadata takes a name and a value, one mapping, or keywords; got "
+                f"{len(args)} positional and {len(metadata)} keyword arguments."
+            )
+        old: Mapping[str, Any] = {} if len(args) == 1 else self._facts.metadata
+        new = dict(args[0]) if len(args) == 1 else dict([args] if args else metadata)
+        self._check_writable()
+        checked = _checked_metadata(type(self), new)
+        self._replace_metadata(as_stored({**old, **checked}))
+
+    def _metadata(self) -> Mapping[str, Any]:
+        return self._facts.metadata
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "__orig_class__":  # `Param[int](0)`: typing's note to itself
@@ -466,9 +485,6 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
     def __format__(self, spec: str) -> str:
         return format(self.value, spec) if spec else str(self)
 
-    def __getitem__(self, key: Any) -> Any:
-        return self.value if key is ... else self.value[key]  # type: ignore[index]
-
     def __setitem__(self, key: Any, item: Any) -> None:
         if key is ...:
             self.value = item
@@ -499,6 +515,39 @@ class Variable(_Retypable, ValueOperators, Generic[A]):  # type: ignore[misc] # 
 set_raw_value = Variable.__dict__["_raw_value"].__set__
 set_facts = Variable.__dict__["_facts"].__set__
 set_variable_plan = Variable.__dict__["_plan"].__set__
+
+
+def _flatten(variable: Any) -> tuple[tuple[Any], Any]:
+    if probing.active:
+        probing.stop()
+    return (variable._raw_value,), (as_kept(variable._facts.metadata), origin())
+
+
+def _flatten_with_keys(variable: Any) -> tuple[tuple[tuple[Any, Any]], Any]:
+    (value,), static = _flatten(variable)
+    return ((_VALUE, value),), static
+
+
+def _unflatten(
+    kind: type[Any], static: tuple[HashableMapping[str, Any], Origin], children: Any
+) -> Any:
+    metadata, from_where = static
+    (value,) = children
+    return new_variable(kind, value, metadata, trace_of_rebuilt(from_where))
+
+
+def _register(kind: type[Any]) -> None:
+    """Makes a variable type a pytree: the raw value, with the metadata as structure.
+
+    So the value passes the hooks inside of the function that the variable is given to.
+    """
+    jax.tree_util.register_pytree_with_keys(
+        kind, _flatten_with_keys, functools.partial(_unflatten, kind), _flatten
+    )
+
+
+_VALUE = jax.tree_util.GetAttrKey("value")
+_register(Variable)
 
 
 def _refuse_variable(value: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from graphcore.authors import Entry, enter
+from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.agreement import (
     Description,
     describe_left,
@@ -24,6 +25,7 @@ from nnx_transforms.transforms.traced import TracedBody, WholeBody
 _MISSING: Any = object()
 
 
+@accepts_graph_mode()
 def cond(
     pred: Any,
     true_fun: Any,
@@ -83,6 +85,7 @@ def cond(
     )
 
 
+@accepts_graph_mode()
 def switch(
     index: Any,
     branches: Any,

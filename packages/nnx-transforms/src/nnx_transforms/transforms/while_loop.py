@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import jax
 
 from graphcore.authors import Body, Entry, Inside, enter, path_text, take_objects
+from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.agreement import (
     describe_given,
     describe_left,
@@ -23,6 +24,7 @@ from nnx_transforms.transforms.cond import HOLDS
 from nnx_transforms.transforms.traced import TracedBody, WholeBody
 
 
+@accepts_graph_mode()
 def while_loop(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
     """Repeats a function of live objects while a condition holds.
 
@@ -59,6 +61,7 @@ def while_loop(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
     return jax.lax.while_loop(cond_fun, body_fun, init_val)
 
 
+@accepts_graph_mode()
 def fori_loop(
     lower: Any,
     upper: Any,

@@ -1,0 +1,238 @@
+"""A hashable stand-in for static values that Python can't hash.
+
+A model's configuration is often a dataclass that is not frozen, with lists and dicts.
+It decides what a compiled function does, so it has to be compared with what it was:
+by everything that it holds, at any depth, also after a change in place.
+"""
+
+from __future__ import annotations
+
+import struct
+import types
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from graphcore.content import (
+    declare_immutable,
+    is_declared_immutable,
+    same_static,
+    snapshot,
+    static_key,
+)
+from graphcore.errors import path_text
+
+__all__ = [
+    "UnhashableContent",
+    "content_key",
+    "register_immutable_type",
+    "same_content",
+]
+
+# Built-in types whose content is compared; one that is not here may hide some.
+_KNOWN = (dict, list, tuple, set, frozenset, deque, bytearray, np.ndarray, jax.Array)
+_BASES = {
+    *(object, *_KNOWN, OrderedDict, defaultdict, types.SimpleNamespace, slice),
+    *(int, float, complex, str, bytes),
+}
+# What CPython sets in `__flags__` of types that are not written in C, as a rule.
+_IMMUTABLE_TYPE, _HEAP_TYPE = 1 << 8, 1 << 9
+_POINTER = struct.calcsize("P")
+
+
+class UnhashableContent(TypeError):
+    """There is something in a static value that can be neither hashed nor looked into.
+
+    Args:
+        value: What it is.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.path: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        where = f"at {path_text(self.path)!r} in it " if self.path else "it "
+        return (
+            f"{where}is a {type(self.value).__name__}, which can be neither hashed nor "
+            "compared by its content"
+        )
+
+
+class _Same:
+    """Stands for one object of a type that never changes."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Same and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def register_immutable_type(type: type[Any], /) -> type[Any]:
+    """Declares that instances of a type never change, as far as a function can tell.
+
+    One that can't be hashed may be static in a graph then; it equals only itself.
+
+    Args:
+        type: The class; its subclasses count as well.
+
+    Returns:
+        The class, so that this can be a decorator.
+
+    Example:
+        >>> import graphcore as gc
+        >>> @gc.register_immutable_type
+        ... class Table:
+        ...     def __eq__(self, other): return NotImplemented
+        >>> len({gc.graphdef(gc.Dict(table=Table()))})
+        1
+    """
+    return declare_immutable(type)
+
+
+def content_key(value: Any, *, keep: bool = False) -> Any:
+    """Returns a stand-in for a static value that tells what it holds.
+
+    Args:
+        value: Any static value.
+        keep: Whether the stand-in must outlast changes in place of what is hashable.
+
+    Returns:
+        As `static_key`, if the value can be hashed. Otherwise something hashable that
+        is equal for values of the same type with equal content: the items of
+        containers, in order where there is one; the elements of arrays; and what
+        `__dict__` and `__slots__` hold.
+
+    Raises:
+        UnhashableContent: If something in it is neither hashable nor known.
+
+    Example:
+        >>> content_key([1, {'a': 2.0}]) == content_key([1, {'a': 2}])
+        False
+    """
+    return _key(value, {}, keep)
+
+
+def same_content(a: Any, b: Any) -> bool:
+    """Tells whether two static values have the same stand-in.
+
+    Args:
+        a: Any value.
+        b: Likewise.
+
+    Returns:
+        The same for values without one, as `same_static` compares them.
+
+    Example:
+        >>> same_content([float("nan")], [float("nan")]), same_content([1], [True])
+        (True, False)
+    """
+    if a is b:
+        return True
+    try:
+        return bool(content_key(a) == content_key(b))
+    except UnhashableContent:
+        return same_static(a, b)
+
+
+def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:
+    if is_declared_immutable(type(value)):
+        return _Same(value)
+    try:
+        key = static_key(snapshot(value) if keep else value)
+        hash(key)
+    except Exception:  # of a stranger's `__hash__` as well
+        pass
+    else:
+        return key
+    number = id(value)
+    if number not in known:
+        # Where it is met again inside of itself, its place stands for it.
+        known[number] = ("same as", len(known))
+        parts = []
+        for name, part in _parts(value):
+            try:
+                parts.append((name, _key(part, known, keep)))
+            except UnhashableContent as error:
+                error.path = (name, *error.path)
+                raise
+        is_set = isinstance(value, set | frozenset)
+        known[number] = type(value), (frozenset if is_set else tuple)(parts)
+    return known[number]
+
+
+def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    """What a value holds, with names; all that matters is in it."""
+    kind = type(value)
+    is_array = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+    slots = {
+        name: slot
+        for base in reversed(kind.__mro__)
+        for name, slot in vars(base).items()
+        if isinstance(slot, types.MemberDescriptorType)
+    }
+    if not is_array and _hides_something(kind, len(slots)):
+        raise UnhashableContent(value)
+    if is_array or isinstance(value, np.ndarray):
+        yield from _parts_of_array(value)
+        if is_array:
+            return
+    elif isinstance(value, dict):
+        for number, (key, item) in enumerate(value.items()):
+            yield ("key", number), key
+            yield key if isinstance(key, str | int) else ("item", number), item
+        yield "default_factory", getattr(value, "default_factory", None)
+    elif isinstance(value, set | frozenset):
+        for item in value:
+            yield "member", item
+    elif isinstance(value, list | tuple | deque):
+        yield from enumerate(value)
+    elif isinstance(value, bytearray):
+        yield "bytes", bytes(value)
+    attributes = dict(getattr(value, "__dict__", {}))
+    for name, slot in slots.items():
+        try:
+            attributes[name] = slot.__get__(value)
+        except AttributeError:  # it is empty
+            continue
+    yield from sorted(attributes.items())
+
+
+def _hides_something(kind: type[Any], slots: int) -> bool:
+    """Whether instances hold more than attributes and the content of known bases."""
+    written_in_c = [
+        base
+        for base in kind.__mro__
+        if base.__flags__ & _IMMUTABLE_TYPE or not base.__flags__ & _HEAP_TYPE
+    ]
+    if not _BASES.issuperset(written_in_c):
+        return True
+    # A type that is written in C may look like one of Python's; its size tells.
+    own = sum(
+        any(name in vars(base) for base in kind.__mro__)
+        for name in ("__dict__", "__weakref__")
+    )
+    size: int = written_in_c[0].__basicsize__
+    return kind.__basicsize__ > size + _POINTER * (slots + own)
+
+
+def _parts_of_array(array: Any) -> Iterator[tuple[Any, Any]]:
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        yield "impl", str(jax.random.key_impl(array))
+        array = jax.random.key_data(array)
+    elements = np.asarray(array)
+    yield "shape", elements.shape
+    yield "dtype", elements.dtype
+    if elements.dtype.hasobject:
+        yield from enumerate(elements.ravel().tolist())
+    else:
+        yield "elements", elements.tobytes()

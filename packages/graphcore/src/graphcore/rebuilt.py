@@ -1,0 +1,145 @@
+"""Whether anybody sees a write to an object that JAX put together.
+
+Variables and modules are pytrees, taken by value: JAX takes them apart where they are
+passed to one of its transformations, and puts others together for the function that it
+traces. What that function writes to those is lost unless it returns them, so such a
+write is refused. What JAX puts together in the trace in which it was taken apart, or
+outside of it (`jax.tree.map`, the output of a transformation), is an object like any
+other.
+
+So a pytree remembers its `Origin`, the trace in which it was flattened, and an object
+that is made of it in a trace below gets `ByValue` in the place of the trace that it
+belongs to. That equals no token: whoever does not know of it refuses the write.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphcore._jax import OUTSIDE, TraceState, current_trace, has_ended
+from graphcore.errors import TraceContextError, path_text
+
+__all__ = ["ByValue", "Origin", "belongs", "origin", "trace_of_rebuilt", "wrong_trace"]
+
+
+class Origin:
+    """Where a pytree was flattened: part of its treedef that makes no difference.
+
+    Args:
+        trace: The token of the trace.
+    """
+
+    __slots__ = ("trace",)
+
+    def __init__(self, trace: TraceState) -> None:
+        self.trace = trace
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Origin
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return "Origin()"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _of_outside, ()
+
+
+_OUTSIDE = Origin(OUTSIDE)
+
+
+def _of_outside() -> Origin:
+    return _OUTSIDE
+
+
+def origin() -> Origin:
+    """The origin of what is flattened now."""
+    here = _here()
+    return _OUTSIDE if here == OUTSIDE else Origin(here)
+
+
+def _here() -> TraceState:
+    """The token of the running trace; None where JAX is between two of them.
+
+    There it takes apart what a function returned (`jax.jvp`), so whoever puts that
+    together is not below.
+    """
+    try:
+        return current_trace()
+    except (AssertionError, AttributeError):
+        return None
+
+
+class ByValue:
+    """Stands for the trace of objects whose changes nobody would see.
+
+    Args:
+        trace: The token of the trace in which they were put together.
+    """
+
+    __slots__ = ("trace",)
+
+    def __init__(self, trace: TraceState) -> None:
+        self.trace = trace
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is ByValue and bool(self.trace == other.trace)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def trace_of_rebuilt(origin: Origin) -> Any:
+    """What an object that is put together now belongs to.
+
+    Args:
+        origin: Where it was taken apart.
+
+    Returns:
+        The token of the running trace; or `ByValue`, if that is below the origin. Of
+        two traces that are not over, the one that is running is below the other.
+    """
+    here, there = _here(), origin.trace
+    if here is None:
+        return OUTSIDE
+    if there is None or here in (there, OUTSIDE) or has_ended(there):
+        return here
+    return ByValue(here)
+
+
+def belongs(trace: Any, here: TraceState) -> bool:
+    """Whether an object may be used, if not written, in the running trace.
+
+    Args:
+        trace: What the object belongs to.
+        here: The token of the running trace.
+    """
+    if type(trace) is ByValue:
+        trace = trace.trace
+    return bool(trace == here)
+
+
+def wrong_trace(trace: Any, kind: type[Any], path: Any = None) -> TraceContextError:
+    """The error for a write to an object from a trace that may not write it.
+
+    Args:
+        trace: What the object belongs to.
+        kind: Its type.
+        path: Where it is, if that is known.
+    """
+    where = "" if path is None else f" at {path_text(path)!r}"
+    if type(trace) is ByValue and trace.trace == current_trace():
+        return TraceContextError(
+            f"Cannot mutate the {kind.__name__}{where}: JAX put it together for the "
+            "function that it is tracing, so the caller would not see the change. "
+            "Transform the function with a transformation of live objects (such as "
+            "`nnx_transforms.jit`), or return what it changes and declare that: "
+            "`x = by_value(x)`."
+        )
+    return TraceContextError(
+        f"Cannot mutate {kind.__name__}{where} from a different trace level: it "
+        "was made outside the JAX transformation that is running (or inside one "
+        "that has ended). Pass it, or the object that holds it, to the transformed "
+        "function as an argument."
+    )

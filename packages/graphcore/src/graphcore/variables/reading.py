@@ -1,0 +1,108 @@
+"""What can be read of a variable, and of its state alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from graphcore.variables.metadata import OTHER_NAMES
+
+__all__ = ["MISSING", "Reading"]
+
+MISSING: Any = object()
+
+
+class Reading:
+    """Metadata and the value's own attributes as attributes; the value's items.
+
+    A subclass has `value`, `_metadata()` and `_SLOTS`.
+    """
+
+    __slots__ = ()
+
+    value: Any
+
+    def _metadata(self) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    def get_value(self, *, index: Any = MISSING) -> Any:
+        """Returns the value, or a part of it.
+
+        Args:
+            index: Which part; all of it if left out.
+
+        Returns:
+            What `value`, or `value[index]`, is.
+
+        Example:
+            >>> import graphcore as gc
+            >>> gc.Variable([1, 2]).get_value(index=1)
+            2
+        """
+        return self.value if index is MISSING else self[index]
+
+    def get_metadata(self, name: Any = MISSING, default: Any = MISSING) -> Any:
+        """Returns an entry of the metadata, or a copy of all of it.
+
+        Args:
+            name: The name of the entry; all if left out.
+            default: What to return if there is none of that name.
+
+        Returns:
+            The entry; or a dict from names to values.
+
+        Raises:
+            KeyError: If there is none of that name, and no default.
+
+        Example:
+            >>> import graphcore as gc
+            >>> v = gc.Variable(1, unit='m')
+            >>> v.get_metadata(), v.get_metadata('unit'), v.get_metadata('scale', 1)
+            ({'unit': 'm'}, 'm', 1)
+        """
+        metadata = self._metadata()
+        if name is MISSING:
+            return dict(metadata)
+        name = OTHER_NAMES.get(name, name)
+        if name not in metadata and default is not MISSING:
+            return default
+        return metadata[name]
+
+    def has_metadata(self, name: str) -> bool:
+        """Tells whether there is metadata of a name.
+
+        Args:
+            name: The name.
+
+        Returns:
+            Whether there is.
+
+        Example:
+            >>> import graphcore as gc
+            >>> gc.Variable(1, unit='m').has_metadata('unit')
+            True
+        """
+        return OTHER_NAMES.get(name, name) in self._metadata()
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only when the class has no such attribute, or a slot is empty.
+        if name in _SLOTS or (name.startswith("__") and name.endswith("__")):
+            raise AttributeError(name)
+        metadata = self._metadata()
+        known = OTHER_NAMES.get(name, name)
+        if known in metadata:
+            return metadata[known]
+        try:
+            return getattr(self.value, name)
+        except AttributeError:
+            raise AttributeError(
+                f"{type(self).__name__} has no attribute or metadata {name!r}, and "
+                f"neither has its value of type {type(self.value).__name__}."
+            ) from None
+
+    def __getitem__(self, key: Any) -> Any:
+        """`x[...]` is the value; other keys go to it."""
+        return self.value if key is ... else self.value[key]
+
+
+_SLOTS = frozenset(("_facts", "_kind", "_plan", "_raw_value", "value"))

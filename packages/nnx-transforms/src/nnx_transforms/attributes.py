@@ -1,0 +1,170 @@
+"""What attributes of an object are: data that is traced, or static.
+
+Which one an attribute is shows in its value: arrays, variables and objects are data,
+alone or in containers, and anything else is static. So there is nothing to declare;
+these functions check what is said, and turn numbers that are to be data into arrays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphcore import Object, is_graph_node, is_variable
+from graphcore.authors import is_object
+
+T = TypeVar("T", bound=type[Any])
+_MISSING: Any = object()
+_NUMBERS = (bool, int, float, complex, np.generic)
+_IS_DATA = "is_data"
+
+Pytree = Object
+"""The base class of objects and modules."""
+
+
+def is_data(x: Any, /) -> bool:
+    """Tells whether a value is data by itself: an array, a variable, or an object.
+
+    Args:
+        x: Any value.
+
+    Returns:
+        False for numbers and text, and for plain containers, whose contents count.
+
+    Example:
+        >>> import jax.numpy as jnp, nnx_transforms as nnx
+        >>> nnx.is_data(jnp.ones(2)), nnx.is_data(nnx.Param(1)), nnx.is_data([1])
+        (True, True, False)
+    """
+    is_array = isinstance(x, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
+    return is_array or is_variable(x) or is_graph_node(x)
+
+
+def data(value: Any = _MISSING, /, **field: Any) -> Any:
+    """Says that an attribute is data: numbers in it become arrays.
+
+    Args:
+        value: The attribute's value, a pytree. If it is left out, this is a field of
+            a `dataclass`.
+        **field: The arguments of `dataclasses.field`.
+
+    Returns:
+        The value; or the field.
+
+    Raises:
+        ValueError: If there is something in it that can't be data, with its path.
+
+    Example:
+        >>> import jax, nnx_transforms as nnx
+        >>> class Schedule(nnx.Module):
+        ...     def __init__(self):
+        ...         self.rate, self.name = nnx.data(0.5), 'constant'
+        >>> [float(x) for x in jax.tree.leaves(Schedule())]
+        [0.5]
+    """
+    if value is _MISSING:
+        return _field(True, field)
+
+    def as_data(path: Any, x: Any) -> Any:
+        if is_data(x):
+            return x
+        if isinstance(x, _NUMBERS):
+            return jnp.asarray(x)
+        raise ValueError(
+            f"The {type(x).__name__} at {jax.tree_util.keystr(path) or '<root>'} of "
+            "what is to be data can't be: expected arrays, numbers, variables and "
+            "objects. Keep other things in an attribute of their own."
+        )
+
+    return jax.tree_util.tree_map_with_path(as_data, value, is_leaf=is_object)
+
+
+def static(value: Any = _MISSING, /, **field: Any) -> Any:
+    """Says that an attribute is static: part of the structure, never traced.
+
+    Args:
+        value: The attribute's value. If it is left out, this is a field of a
+            `dataclass`.
+        **field: The arguments of `dataclasses.field`.
+
+    Returns:
+        The value; or the field.
+
+    Raises:
+        ValueError: If there is data in it, with its path.
+
+    Example:
+        >>> import jax, nnx_transforms as nnx
+        >>> class Shaped(nnx.Module):
+        ...     def __init__(self): self.shape = nnx.static((2, 3))
+        >>> jax.tree.leaves(Shaped())
+        []
+    """
+    if value is _MISSING:
+        return _field(False, field)
+    for path, x in jax.tree_util.tree_flatten_with_path(value, is_leaf=is_object)[0]:
+        if is_data(x):
+            raise ValueError(
+                f"The {type(x).__name__} at {jax.tree_util.keystr(path) or '<root>'} "
+                "of what is to be static is data. Leave `static` out; or hold a "
+                "constant array in a dataclass, which is static as a whole."
+            )
+    return value
+
+
+def _field(is_data: bool, arguments: dict[str, Any]) -> Any:
+    metadata = {**(arguments.pop("metadata", None) or {}), _IS_DATA: is_data}
+    return dataclasses.field(**arguments, metadata=metadata)
+
+
+@dataclass_transform(field_specifiers=(dataclasses.field, data, static))
+def dataclass(cls: Any = None, /, **options: Any) -> Any:
+    """Makes a dataclass of a class of objects.
+
+    Its fields may be declared as `data()` or `static()`. Objects compare by identity,
+    so `eq` is off, and they have a `repr` already.
+
+    Args:
+        cls: The class; if it is left out, a decorator is returned.
+        **options: Those of `dataclasses.dataclass`.
+
+    Returns:
+        The class.
+
+    Example:
+        >>> import jax, nnx_transforms as nnx
+        >>> @nnx.dataclass
+        ... class Schedule(nnx.Pytree):
+        ...     rate: float = nnx.data(default=0.5)
+        ...     name: str = nnx.static(default='constant')
+        >>> [float(x) for x in jax.tree.leaves(Schedule())]
+        [0.5]
+    """
+    options = {"eq": False, "repr": False, **options}
+    if cls is None:
+        return functools.partial(dataclass, **options)
+    made = dataclasses.dataclass(**options)(cls)
+    declared: dict[str, Callable[[Any], Any]] = {
+        field.name: data if field.metadata[_IS_DATA] else static
+        for field in dataclasses.fields(made)
+        if _IS_DATA in field.metadata
+    }
+    if declared and "__init__" in vars(made):
+        made.__init__ = _checking(made.__init__, declared)
+    return made
+
+
+def _checking(init: Any, declared: dict[str, Callable[[Any], Any]]) -> Any:
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        init(self, *args, **kwargs)
+        for name, check in declared.items():
+            setattr(self, name, check(getattr(self, name)))
+
+    return __init__
