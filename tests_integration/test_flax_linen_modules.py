@@ -56,7 +56,10 @@ def test_lifted_transforms():
     assert grads["params"]["bias"].tolist() == [4.0] * 3
 
 
-@pytest.mark.parametrize("make", [nn.jit, lambda m: nn.init(lambda d, x: d(x), m)])
+@pytest.mark.parametrize(
+    "make",
+    [nn.jit, lambda m: nn.vmap(type(m)), lambda m: nn.init(lambda d, x: d(x), m)],
+)
 def test_a_bare_one_is_refused_with_the_way_out(make):
     with pytest.raises(nn.LinenLiftError, match="wrap an instance in FlaxModule"):
         make(flax.linen.Dense(3))
