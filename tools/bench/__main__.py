@@ -15,7 +15,10 @@ from tools.bench.measuring import FULL, QUICK
 from tools.bench.processes import in_fresh_process, run_section
 from tools.bench.results import Section, missed
 
-SECTIONS = ("dispatch", "graph", "tracing", "eager", "memory", "startup", "growth")
+SECTIONS = (
+    *("dispatch", "modules", "graph", "tracing", "eager"),
+    *("memory", "startup", "growth"),
+)
 
 
 def read_arguments(argv: list[str] | None) -> argparse.Namespace:

@@ -141,7 +141,10 @@ class ToNNX(Module):
         for path, variable in _variables(self):
             if path[0] not in _OWN:
                 _put(found, (variable_name_from_type(type(variable)), *path), variable)
-        return jax.tree.map(lambda v: v.raw_value, found, is_leaf=is_variable)
+        values: dict[str, Any] = jax.tree.map(
+            lambda v: v.raw_value, found, is_leaf=is_variable
+        )
+        return values
 
     def _take(self, collections: Mapping[str, Any]) -> None:
         for col, tree in collections.items():

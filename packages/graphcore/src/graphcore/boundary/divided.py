@@ -104,8 +104,10 @@ class Frame:
         is_filtered: Whether the pytree is, or has in it, one of a filtered type.
     """
 
-    __slots__ = ("__weakref__", "_hash", "_key", "given", "is_filtered", "statics")
-    __slots__ += ("structure",)
+    __slots__ = (
+        *("__weakref__", "_hash", "_key"),
+        *("given", "is_filtered", "statics", "structure"),
+    )
 
     def __init__(
         self,
@@ -260,7 +262,10 @@ def divide(tree: Any) -> Divided:
     Raises:
         TypeError: If a static leaf can't be hashed, with its path.
     """
-    leaves, structure = jax.tree.flatten(tree)
+    return _divide(tree, *jax.tree.flatten(tree))
+
+
+def _divide(tree: Any, leaves: Sequence[Any], structure: Any) -> Divided:
     frame = _frames.get(structure)
     if frame is None or not frame.fits(leaves):
         frame = _frames[structure] = _frame_of(tree, leaves, structure)
@@ -293,12 +298,16 @@ def divided(value: Any) -> Any:
     Returns:
         A `Divided` where there is something static in the value; else the value.
     """
-    if type(value) in _array_types or type(value) is Divided:
+    if type(value) in _array_types or type(value) is Divided or is_array(value):
         return value
-    if not may_be_divided(value):
+    leaves, structure = jax.tree.flatten(value)
+    if structure == _LEAF:
         return value  # If JAX does not take it, the user is told.
-    found = divide(value)
+    found = _divide(value, leaves, structure)
     return found if found.frame.statics or found.frame.is_filtered else value
+
+
+_LEAF = jax.tree.structure(0)
 
 
 def all_divided(values: list[Any]) -> list[Any]:
