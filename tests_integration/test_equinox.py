@@ -1,5 +1,8 @@
 """Equinox modules among arguments, as values of variables, and as attributes."""
 
+import gc as garbage
+import weakref
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -318,3 +321,30 @@ def test_as_an_attribute_its_arrays_are_leaves(mlp):
     grads = nnx.grad(lambda m: m.net(X).sum(), wrt=...)(model)
     theirs = eqx.filter_grad(total)(model.net, X)
     same(grads["net"]["layers"][0]["weight"], theirs.layers[0].weight)
+
+
+# What is kept of modules
+
+
+def test_a_module_that_comes_again_is_freed_with_its_last_reference(mlp):
+    net = copied(mlp)
+    call = nnx.jit(lambda net: net(X))
+    call(net), call(net)
+    reference = weakref.ref(net)
+    garbage.disable()
+    try:
+        del net
+        assert reference() is None
+    finally:
+        garbage.enable()
+
+
+def test_a_list_in_a_module_may_change_in_place():
+    class Layers(eqx.Module):
+        weights: list
+
+    layers = Layers([jnp.ones(2)])
+    call = nnx.jit(lambda layers: layers.weights[0])
+    call(layers)
+    layers.weights[0] = jnp.zeros(2)
+    assert call(layers).tolist() == [0.0, 0.0]

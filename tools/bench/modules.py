@@ -78,14 +78,17 @@ def run(effort: Effort) -> Section:
     def step(held: Any, x: Any) -> None:
         held.value = _changed(held.value, x)
 
-    def raw_step(arrays: Any, x: Any) -> Any:
-        return _changed(arrays, x).layers[0].bias
+    held, kept = nnx.Param(net), arrays
+    step_of_raw, our_step = jax.jit(_changed), nnx.jit(step)
 
-    held, step_of_raw, our_step = nnx.Param(net), jax.jit(raw_step), nnx.jit(step)
+    def raw_call() -> None:
+        nonlocal kept
+        kept = step_of_raw(kept, x)
+
     cells = add(
         "a variable that holds a module, writing one array",
         {
-            peers.RAW: lambda: step_of_raw(arrays, x),
+            peers.RAW: raw_call,
             peers.NNX: lambda: our_step(held, x),
         },
     )
