@@ -185,6 +185,8 @@ _LAZY = {
     "with_attributes",
 }
 __all__ += [name for names in list(_LAZY.values())[1:] for name in names.split()]
+# Needs linen-lift, so it is there for those who ask for it by name.
+_LAZY["nnx_transforms.bridge"] = "bridge"
 if TYPE_CHECKING:
     from nnx_transforms import filterlib as filterlib
     from nnx_transforms import graph as graph
