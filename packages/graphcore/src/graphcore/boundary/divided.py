@@ -324,7 +324,8 @@ def _is_fixed(tree: Any) -> bool:
     if not _is_immutable(tree):
         return False
     seen: list[Any] = []
-    jax.tree.leaves(tree, is_leaf=seen.append)  # looks at every node
+    # It is asked about every node.
+    jax.tree.leaves(tree, is_leaf=lambda x: bool(seen.append(x)))
     return all(
         x is None
         or isinstance(x, tuple)

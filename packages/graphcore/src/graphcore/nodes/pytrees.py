@@ -107,8 +107,8 @@ def _content(key: Any, value: Any) -> Any:
     except UnhashableContent as error:
         raise TypeError(
             f"The static attribute {key!r} can't be part of the structure of a "
-            f"pytree, which is compared: {error}. Hold it in a dataclass, list, dict or array, or "
-            "declare that its type never changes: `register_immutable_type`."
+            f"pytree, which is compared: {error}. Hold it in a dataclass, list, dict "
+            "or array, or declare its type to be immutable: `register_immutable_type`."
         ) from None
 
 
