@@ -324,8 +324,12 @@ def _is_fixed(tree: Any) -> bool:
     if not _is_immutable(tree):
         return False
     seen: list[Any] = []
-    # It is asked about every node.
-    jax.tree.leaves(tree, is_leaf=lambda x: bool(seen.append(x)))
+
+    def collect(x: Any) -> bool:  # asked about every node
+        seen.append(x)
+        return False
+
+    jax.tree.leaves(tree, is_leaf=collect)
     return all(
         x is None
         or isinstance(x, tuple)
