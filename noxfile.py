@@ -248,6 +248,6 @@ def workflows(session: nox.Session) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Train a classifier of handwritten digits and draw what happened."""
+    """Train classifiers, and a language model in two processes; show what happened."""
     install(session, "demo")
     session.run("python", "-m", "tools.demo", *session.posargs, env=environment())

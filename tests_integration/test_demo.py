@@ -84,6 +84,20 @@ def test_functional_modules(tmp_path: Path) -> None:
     )
 
 
+def test_sharded_training() -> None:
+    done = run_demo("--quick", "--processes", "2")
+    assert done.returncode == 0, done.stderr
+    assert "2 processes, Mesh('data': 2, 'model': 2" in done.stdout
+    assert "Part 1" not in done.stdout
+    table = (
+        r"layers/feed_forward/up/kernel +Param +float32\[4,64,256@model\] +\[4,64,128\]"
+    )
+    assert re.search(table, done.stdout)
+    assert done.stdout.count("20/20") == 2  # in two processes, and in one
+    [apart] = re.findall(r"apart from one process by at most (\S+)", done.stdout)
+    assert float(apart) < 1e-4
+
+
 def test_low_accuracy_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,8 @@
 """Equinox modules among arguments, as values of variables, and as attributes."""
 
+import gc as garbage
+import weakref
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -27,6 +30,10 @@ def bump(net):
 def same(a, b):
     assert jax.tree.structure(a) == jax.tree.structure(b)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), a, b)
+
+
+def copied(net):
+    return jax.tree.map(lambda x: x.copy() if eqx.is_array(x) else x, net)
 
 
 class Holder(nnx.Module):
@@ -101,7 +108,7 @@ def test_gradients_as_of_filter_grad(mlp, jitted):
 
 def test_forward_and_reverse_mode_take_nones(mlp):
     gradient = eqx.filter_grad(total)(mlp, X)
-    out, pull = nnx.vjp(lambda n, x: n(x), mlp, X)
+    _, pull = nnx.vjp(lambda n, x: n(x), mlp, X)
     same(pull(jnp.ones(2))[0], gradient)
     mine = nnx.jvp(lambda n, x: n(x), (mlp, X), (gradient, X))
     same(mine, eqx.filter_jvp(lambda n, x: n(x), (mlp, X), (gradient, X)))
@@ -191,7 +198,7 @@ def test_stateful_layers():
 
 
 def test_donation_of_a_module(mlp):
-    net = jax.tree.map(lambda x: x.copy() if eqx.is_array(x) else x, mlp)
+    net = copied(mlp)
     bias = net.layers[0].bias
     nnx.jit(bump, donate_argnums=0)(net)
     assert bias.is_deleted()
@@ -271,7 +278,7 @@ def test_transforms_of_a_variable(mlp):
         holder.net.value = bump(holder.net.value)
 
     nnx.cond(True, up, lambda h: None, holder)
-    nnx.jit(lambda h: nnx.remat(up)(h), donate_state=True)(Holder(bump(mlp)))
+    nnx.jit(lambda h: nnx.remat(up)(h), donate_state=True)(Holder(copied(mlp)))
     same(holder.net.value.layers[0].bias, mlp.layers[0].bias + 1)
     nnx.fori_loop(0, 3, lambda i, h: (h(X), h)[1], holder)
     assert int(holder.calls.value) == 6
@@ -314,3 +321,30 @@ def test_as_an_attribute_its_arrays_are_leaves(mlp):
     grads = nnx.grad(lambda m: m.net(X).sum(), wrt=...)(model)
     theirs = eqx.filter_grad(total)(model.net, X)
     same(grads["net"]["layers"][0]["weight"], theirs.layers[0].weight)
+
+
+# What is kept of modules
+
+
+def test_a_module_that_comes_again_is_freed_with_its_last_reference(mlp):
+    net = copied(mlp)
+    call = nnx.jit(lambda net: net(X))
+    call(net), call(net)
+    reference = weakref.ref(net)
+    garbage.disable()
+    try:
+        del net
+        assert reference() is None
+    finally:
+        garbage.enable()
+
+
+def test_a_list_in_a_module_may_change_in_place():
+    class Layers(eqx.Module):
+        weights: list
+
+    layers = Layers([jnp.ones(2)])
+    call = nnx.jit(lambda layers: layers.weights[0])
+    call(layers)
+    layers.weights[0] = jnp.zeros(2)
+    assert call(layers).tolist() == [0.0, 0.0]

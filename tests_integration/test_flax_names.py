@@ -385,4 +385,4 @@ def test_stacked_layers_name_the_new_axis(spelled):
         return ours.Dict(w=ours.Param(init(key, (2, 3))))
 
     stack = make(jax.random.split(jax.random.key(0), 4))
-    assert stack.w.get_metadata()[spelled] == ("layers", None, "model")
+    assert stack.w.get_metadata(spelled) == ("layers", None, "model")

@@ -77,8 +77,10 @@ def randomize(ours, theirs):
     variables = nnx.variables(ours).flat_state()
     keys = jax.random.split(jax.random.key(9), max(len(of_flax), 1))
     for key, (path, variable) in zip(keys, variables, strict=True):
+        if path == ("mask",):  # an array, and the same
+            continue
         x = variable.value
-        if jnp.issubdtype(x.dtype, jnp.inexact) and path != ("mask",):
+        if jnp.issubdtype(x.dtype, jnp.inexact):
             new = jax.random.uniform(key, x.shape, minval=0.1) - 0.3 * (x.ndim > 1)
             variable.value = new.astype(x.dtype)
             of_flax[path].set_value(new.astype(x.dtype))

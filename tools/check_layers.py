@@ -4,8 +4,8 @@ The rules:
 
 - A package imports only the standard library and what the table `ALLOWED` grants it;
   what `EXTRAS` lists as well, but only on demand: inside a function or a ``try``, or
-  for the type checker.
-- A module in a folder ``adapters`` may import the library that it is named after.
+  for the type checker. An adapter, ``adapters/NAME.py``, imports the library NAME, and
+  of the packages here those that `BRIDGES` lists know each other.
 - Imports between the modules of one package point one way: there is no cycle, not even
   through imports inside functions.
 - Of graphcore, its dependents import what ``graphcore`` and ``graphcore.authors`` list
@@ -33,9 +33,18 @@ ALLOWED = {
 # The optional extras of each package.
 EXTRAS = {
     "graphcore": {"treescope", "IPython"},
-    "nnx_transforms": {"etils", "optax", "orbax", "safetensors", "treescope"},
+    "nnx_transforms": {
+        "etils",
+        "optax",
+        "orbax",
+        "rich",
+        "safetensors",
+        "treescope",
+    },
     "linen_lift": {"rich"},
 }
+# The modules that may import another one of these packages.
+BRIDGES = {"nnx_transforms.bridge": "linen_lift"}
 JAX_EXTEND_HOME = "graphcore._jax"
 # The modules of graphcore that others may import from: what they list.
 PUBLIC = ("graphcore", "graphcore.authors")
@@ -162,9 +171,9 @@ def check_package(
                     f"{where}: {found.target} is private to graphcore; dependents use "
                     "what graphcore and graphcore.authors list"
                 )
+            elif top in (BRIDGES.get(module), adapted(module)):
+                pass
             elif top not in sys.stdlib_module_names and top not in ALLOWED[package]:
-                if module == f"{package}.adapters.{top}":
-                    continue
                 extra = top in EXTRAS[package]
                 if not (extra and found.deferred):
                     hint = " at module level" if extra else ""
@@ -174,6 +183,12 @@ def check_package(
     except CycleError as error:
         problems.append(f"{package}: import cycle: {' -> '.join(error.args[1])}")
     return problems
+
+
+def adapted(module: str) -> str | None:
+    """The library that a module is an adapter for."""
+    parts = module.split(".")
+    return parts[2] if len(parts) == 3 and parts[1] == "adapters" else None
 
 
 def long_files(root: Path) -> list[str]:

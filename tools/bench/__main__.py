@@ -16,8 +16,8 @@ from tools.bench.processes import in_fresh_process, run_section
 from tools.bench.results import Section, missed
 
 SECTIONS = (
-    *("dispatch", "flax_objects", "graph", "tracing", "eager", "memory"),
-    *("startup", "growth"),
+    *("dispatch", "flax_objects", "modules", "graph", "tracing", "eager"),
+    *("memory", "sharded", "startup", "growth"),
 )
 
 

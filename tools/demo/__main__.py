@@ -14,6 +14,7 @@ PARTS = {
     "1": "live_objects",
     "2": "deep_network",
     "3": "functional_modules",
+    "4": "sharded_training",
 }
 
 
@@ -21,11 +22,19 @@ def read_arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.demo",
-        description="Train classifiers of handwritten digits, and draw what happened.",
+        description="Train classifiers of handwritten digits, and a language model on "
+        "several devices, and show what happened.",
     )
     parser.add_argument("--quick", action="store_true", help="train for a shorter time")
     parser.add_argument(
-        "--part", choices=[*PARTS, "all"], default="all", help="which part to run"
+        "--part", choices=[*PARTS, "all"], help="which part to run (default: all)"
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        choices=[1, 2, 4, 8],
+        metavar="N",
+        help="in how many processes part 4 trains (default: 2); runs that part alone",
     )
     parser.add_argument(
         "--out",
@@ -44,12 +53,15 @@ def main() -> int:
     """Runs the parts that were asked for.
 
     Returns:
-        The exit code: 1 if the accuracy of a part is too low.
+        The exit code: 1 if a part does not reach what it should.
     """
     arguments = read_arguments()
-    settings = Settings(arguments.out, arguments.seed, arguments.quick)
+    settings = Settings(
+        arguments.out, arguments.seed, arguments.quick, arguments.processes or 2
+    )
+    chosen = arguments.part or ("4" if arguments.processes else "all")
     passed = True
-    for number in PARTS if arguments.part == "all" else [arguments.part]:
+    for number in PARTS if chosen == "all" else [chosen]:
         part = importlib.import_module(f"tools.demo.{PARTS[number]}")
         headline, *_ = (part.__doc__ or "").splitlines()
         print(headline, flush=True)

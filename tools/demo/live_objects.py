@@ -1,9 +1,9 @@
 """Part 1: a model of live objects, trained by one compiled step.
 
 The model is a graph of ordinary Python objects: two blocks share a convolution, each
-keeps running statistics of its own, all dropout layers draw from the same random
-streams, and the model counts the images that it was trained on. The compiled step
-changes all of that in place.
+keeps running statistics of its own and a random stream for dropout, and the model
+counts the images that it was trained on. The compiled step changes all of that in
+place.
 """
 
 from __future__ import annotations

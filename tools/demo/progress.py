@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -24,11 +25,13 @@ class Settings:
         out: The folder for figures.
         seed: Makes the run reproducible.
         quick: Whether to train for a shorter time.
+        processes: In how many processes to train, where there are several.
     """
 
     out: Path
     seed: int
     quick: bool
+    processes: int = 2
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,14 @@ class Result:
 
 
 @contextmanager
-def progress_bar(total: int) -> Iterator[Callable[[str], None]]:
+def progress_bar(
+    total: int, console: Console | None = None
+) -> Iterator[Callable[[str], None]]:
     """Shows how far a loop is; where there is no terminal, only its end.
 
     Args:
         total: The number of steps.
+        console: Where to show it; the standard output by default.
 
     Yields:
         A function to call after each step, with a few words on how it goes.
@@ -73,6 +79,6 @@ def progress_bar(total: int) -> Iterator[Callable[[str], None]]:
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns) as progress:
+    with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=total)
         yield lambda words: progress.update(task, advance=1, description=words)

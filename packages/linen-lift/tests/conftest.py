@@ -13,6 +13,23 @@ sys.path.insert(0, str(Path(__file__).parent))
 LIFTED = {"transforms", "lift"}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation(request):
+    """The time goes into compiling what runs once."""
+    # Elsewhere some values must agree in every bit, compiled or not.
+    quick = request.path.parent.name in {*LIFTED, "layers"}
+    jax.config.update("jax_disable_most_optimizations", quick)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def thawed():
+    """After each module, lets the collector look again at what `no_leaks` froze."""
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def no_leaks(request):
     """Every test of a lifted transform fails if a tracer outlives its trace."""
@@ -23,8 +40,5 @@ def no_leaks(request):
     # none of its tracers only by a cycle, so it need not be looked through each time.
     gc.collect()
     gc.freeze()
-    try:
-        with jax.checking_leaks():
-            yield
-    finally:
-        gc.unfreeze()
+    with jax.checking_leaks():
+        yield

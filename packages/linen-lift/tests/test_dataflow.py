@@ -59,11 +59,23 @@ def calls(known, unknown):
     return both(known, unknown)
 
 
+def unknown_branch(known, unknown):
+    # What both branches compute alike is known although the branch is not.
+    return jax.lax.cond(
+        unknown > 0,
+        lambda a, b: (jnp.sin(a) * 2, a + 1, b),
+        lambda a, b: (jnp.sin(a) * 2, a + 2, -b),
+        known,
+        unknown,
+    )
+
+
 CASES = {
     scan: [False, True, False, False, True, False],
     spreading: [True, True, True, False, False],
     while_loop: [False, False, True],
     cond: [False, True, False],
+    unknown_branch: [False, True, True],
     calls: [False, True],
 }
 
@@ -123,6 +135,16 @@ def branching(cls):
     return Branching
 
 
+def branching_on_data(cls):
+    class Branching(nn.Module):
+        @nn.compact
+        def __call__(self, x, _):
+            one = lambda self, x: cls(name="one")(x)
+            return nn.cond(x.sum() > 0, one, lambda self, x: one(self, 2 * x), self, x)
+
+    return Branching
+
+
 def own_rule(cls):
     class OwnRule(nn.Module):
         @nn.compact
@@ -144,6 +166,7 @@ def own_rule(cls):
         nn.remat,
         nn.jit,
         branching,
+        branching_on_data,
         own_rule,
         lambda c: nn.remat(looped(nn.jit(c))),
     ],
@@ -155,3 +178,17 @@ def test_lazy_init_and_eval_shape_through_lifted_transforms(wrap):
     assert jax.tree.all(jax.tree.map(jnp.array_equal, lazily, expected))
     abstract = jax.eval_shape(model.init, KEY, SHAPE)
     assert jax.tree.map(jnp.shape, abstract) == jax.tree.map(jnp.shape, expected)
+
+
+def test_branches_that_make_different_values():
+    class Branching(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            def made(init):
+                return lambda self, x: nn.Dense(3, name="a", bias_init=init)(x)
+
+            ones, zeros = made(nn.initializers.ones), made(nn.initializers.zeros)
+            return nn.cond(x.sum() > 0, ones, zeros, self, x)
+
+    with pytest.raises(nn.errors.LazyInitError, match="/a/bias"):
+        Branching().lazy_init(KEY, SHAPE)

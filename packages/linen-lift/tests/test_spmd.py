@@ -463,3 +463,20 @@ def test_mistakes_with_axes():
 
     with pytest.raises(ValueError, match="named twice"):
         Twice().init(KEY)
+
+
+def test_names_of_a_tree_of_arrays():
+    axes = {"a": ("foo", "bar"), "b": (("foo", None), ("bar", "foo"))}
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self):
+            make = lambda key: {"a": ONES, "b": (ONES, ONES)}
+            return nn.partitioning.param_with_axes("w", make, axes=axes)
+
+    ONES = jnp.ones((2, 2))
+    with nn.logical_axis_rules([("foo", "data"), ("bar", None)]):
+        variables = Model().init(jax.random.key(0))
+    named = nn.partitioning.get_axis_names(variables["params_axes"])["w"]
+    P = jax.sharding.PartitionSpec
+    assert named == {"a": P("foo", "bar"), "b": (P("foo", None), P("bar", "foo"))}

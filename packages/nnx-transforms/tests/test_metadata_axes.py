@@ -109,6 +109,12 @@ def test_nothing_is_done_without_a_name_or_a_sharding():
     assert add_axis(gc.Param(1.0, sharding=device), 0, LAYERS).sharding is device
 
 
+def test_a_sharding_that_names_no_axis_has_any_axis_and_keeps_none():
+    v = gc.Param(1.0, sharding=PartitionSpec())
+    assert remove_axis(v, 0, LAYERS).sharding == PartitionSpec()
+    assert add_axis(v, 0, LAYERS).get_metadata() == {"sharding": PartitionSpec()}
+
+
 def test_an_axis_that_is_not_there_is_an_error_and_changes_nothing():
     v = gc.Param(1.0, sharding=("a", "b"))
     with pytest.raises(ValueError, match=r"'m/k' has 'b' at axis 1.*'L'"):

@@ -16,6 +16,7 @@ from graphcore.boundary.divided import (
 from graphcore.boundary.entry import Bodies, Entry, enter
 from graphcore.boundary.inside import Inside
 from graphcore.boundary.places import (
+    Joining,
     Places,
     has_objects,
     is_object,
@@ -56,6 +57,7 @@ __all__ = [
     "Divided",
     "Entry",
     "Inside",
+    "Joining",
     "Left",
     "Places",
     "Predicate",

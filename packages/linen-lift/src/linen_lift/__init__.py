@@ -47,6 +47,7 @@ from jax.nn import standardize as normalize
 from jax.nn.initializers import ones, zeros
 
 from . import errors, layers, lift, metadata, partitioning, scope, spmd
+from .adapters.flax import FlaxModule
 from .errors import LinenLiftError
 from .filters import DenyList
 from .frozen_dict import FrozenDict, copy, freeze, pop, pretty_repr, unfreeze
@@ -169,6 +170,7 @@ __all__ = [
     "Dropout",
     "Einsum",
     "Embed",
+    "FlaxModule",
     "FrozenDict",
     "GRUCell",
     "GroupNorm",

@@ -92,13 +92,37 @@ def _dependent(eqn: Any, unknown: list[bool]) -> list[bool]:
         carry = _settled(lambda c: _dependent_outputs(body, body_consts + c), carry)
         stops = _dependent_outputs(cond, cond_consts + carry)
         return everything if any(stops) else carry
-    if eqn.primitive.name == "cond" and not unknown[0]:
+    if eqn.primitive.name == "cond":
         per_branch = [
             _dependent_outputs(branch.jaxpr, unknown[1:])
             for branch in params["branches"]
         ]
-        return [any(outs) for outs in zip(*per_branch, strict=True)]
+        depends = [any(outs) for outs in zip(*per_branch, strict=True)]
+        if not unknown[0]:
+            return depends
+        return [
+            d or not _is_same(params["branches"], i, unknown[1:])
+            for i, d in enumerate(depends)
+        ]
     return everything
+
+
+def _is_same(branches: Sequence[Any], place: int, unknown: Sequence[bool]) -> bool:
+    """Whether all branches compute one result alike, as where they declare one name."""
+    wanted = [i == place for i in range(len(branches[0].jaxpr.outvars))]
+
+    def result(branch: Any) -> str:
+        def compute(*operands: Any) -> Any:
+            inputs = _all(operands, [_UNKNOWN if u else 0 for u in unknown])
+            return _evaluate(branch.jaxpr, branch.consts, inputs, wanted)[place]
+
+        known = zip(branch.jaxpr.invars, unknown, strict=True)
+        return str(jax.make_jaxpr(compute)(*(v.aval for v, u in known if not u)))
+
+    # A jaxpr as text does not tell the values of constants.
+    if any(branch.consts for branch in branches):
+        return False
+    return len({result(branch) for branch in branches}) == 1
 
 
 def _settled(
@@ -192,6 +216,8 @@ def _evaluate_partly(
     known = [not d for d in _dependent(eqn, [x is _UNKNOWN for x in operands])]
     if eqn.primitive.name == "cond":
         index, *operands = operands
+        if index is _UNKNOWN:  # what is known is the same in all branches
+            index = 0
 
         def chosen(branch: Any) -> Callable[..., Any]:
             return lambda xs: _some(

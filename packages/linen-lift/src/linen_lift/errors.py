@@ -370,9 +370,11 @@ class InvalidInstanceModuleError(LinenLiftError):
     """A class was used where an instance is needed."""
 
     def __init__(self, found: Any, method: str) -> None:
+        advice = "Did you forget the parentheses, as in Dense(3).init(...)?"
+        if is_flax_module(type(found)):
+            advice = _OF_FLAX
         super().__init__(
-            f"{method} needs a module instance, but {found!r} was given. Did you "
-            "forget the parentheses, as in Dense(3).init(...)?"
+            f"{method} needs a module instance, but {found!r} was given. {advice}"
         )
 
 
@@ -411,6 +413,26 @@ class TransformedMethodReturnValueError(LinenLiftError):
         )
 
 
+_OF_FLAX = (
+    "That is a module of flax.linen, which has scopes of its own: wrap an instance in "
+    "FlaxModule, as in FlaxModule(flax.linen.Dense(3))."
+)
+
+
+def is_flax_module(kind: type[Any]) -> bool:
+    """Tells whether a class is a module of Flax Linen."""
+    return any(base.__module__ == "flax.linen.module" for base in kind.__mro__)
+
+
+def _advice(transform: str, found: Any) -> str:
+    if is_flax_module(found if isinstance(found, type) else type(found)):
+        return f"{_OF_FLAX} What is transformed is {transform}(FlaxModule)."
+    return (
+        "Transform the class and make an instance of the result: "
+        f"{transform}(Dense)(3), not {transform}(Dense(3))."
+    )
+
+
 class TransformTargetError(LinenLiftError):
     """Something that cannot be transformed was given to a lifted transform."""
 
@@ -418,6 +440,5 @@ class TransformTargetError(LinenLiftError):
         super().__init__(
             f"linen_lift.{transform} transforms a Module class, a functools.partial "
             "of one, or a function whose first argument is a module; found "
-            f"{found!r}. Transform the class and make an instance of the result: "
-            f"{transform}(Dense)(3), not {transform}(Dense(3))."
+            f"{found!r}. {_advice(transform, found)}"
         )

@@ -285,3 +285,25 @@ def test_initializers_are_those_of_jax():
             assert getattr(nn.initializers, name) is theirs, name
     assert nn.initializers.zeros_init() is nn.zeros is jax.nn.initializers.zeros
     assert nn.initializers.ones_init() is nn.ones is jax.nn.initializers.ones
+
+
+def test_functions_among_the_layers_of_a_sequence_make_modules():
+    widen = lambda x: nn.Dense(x.shape[-1] + 1)(x)
+    model = nn.Sequential([widen, nn.relu, nn.Dense(2), widen])
+    out, variables = model.init_with_output(KEY, jnp.ones((1, 4)))
+    assert out.shape == (1, 3)
+    shapes = {k: v["kernel"].shape for k, v in variables["params"].items()}
+    assert shapes == {"Dense_0": (4, 5), "layers_2": (5, 2), "Dense_1": (2, 3)}
+
+
+def test_batch_apply():
+    def f(x, scale, *, bias, missing=None):
+        assert x.ndim == 2 and bias.ndim == 1 and missing is None
+        return {"out": x @ bias * scale, "max": x}
+
+    x, bias = jnp.arange(24.0).reshape(2, 3, 4), jnp.ones(4)
+    out = nn.BatchApply(f)(x, 2.0, bias=bias, missing=None)
+    assert out["out"].shape == (2, 3) and bool((out["max"] == x).all())
+    assert nn.BatchApply(jnp.ravel, num_dims=3)(x).shape == (2, 3, 4)
+    with pytest.raises(ValueError, match=r"\(4,\)"):
+        nn.BatchApply(f)(bias, 1.0)

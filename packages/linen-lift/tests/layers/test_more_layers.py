@@ -4,8 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import linen_lift as nn
 
@@ -108,19 +106,22 @@ def test_dropout_of_attention_draws_from_its_stream():
         run(1)
 
 
-@settings(max_examples=15)
-@given(st.integers(1, 6), st.integers(0, 2), st.integers(1, 3))
+@pytest.mark.parametrize(
+    ("length", "batch_axes", "heads"), [(1, 0, 1), (5, 1, 2), (3, 2, 3)]
+)
 def test_decoding_is_causal_attention(length, batch_axes, heads):
     x = normal(*(2,) * batch_axes, length, 6)
     model = nn.MultiHeadAttention(heads, qkv_features=2 * heads, decode=True)
-    params, cache = (model.init(KEY, x)[c] for c in ("params", "cache"))
+    variables = jax.jit(model.init)(KEY, x)
+    params, cache = variables["params"], variables["cache"]
+    step = jax.jit(lambda variables, x: model.apply(variables, x, mutable=["cache"]))
     whole = model.clone(decode=False).apply(
         {"params": params}, x, mask=nn.make_causal_mask(x[..., 0])
     )
     for t in range(length):
         variables = {"params": params, "cache": cache}
         here = slice(t, t + 1)
-        out, updated = model.apply(variables, x[..., here, :], mutable=["cache"])
+        out, updated = step(variables, x[..., here, :])
         cache = updated["cache"]
         close(out, whole[..., here, :])
     assert int(cache["cache_index"]) == length
@@ -516,3 +517,10 @@ def test_prelu():
     assert variables["params"]["negative_slope"].shape == ()
     grads = jax.grad(lambda v: nn.PReLU().apply(v, x).sum())(variables)
     assert float(grads["params"]["negative_slope"]) == -2
+
+
+def test_the_scale_of_a_boxed_weight():
+    boxed = nn.with_partitioning(nn.initializers.ones, ("x", None))
+    model, x = nn.WeightNorm(nn.Dense(3, kernel_init=boxed)), jnp.ones((2, 4))
+    params = jax.eval_shape(model.init, KEY, x)["params"]
+    assert sorted(params) == ["layer_instance", "layer_instance/kernel/value/scale"]

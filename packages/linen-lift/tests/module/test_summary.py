@@ -81,3 +81,82 @@ def lambda_free_block():
             return nn.Dense(3)(x), None
 
     return Body
+
+
+COUNTED = {"compute_flops": True, "compute_vjp_flops": True}
+
+
+def rows(table):
+    """The cells of each row by path."""
+    lines = [line.strip("|").split("|") for line in table.splitlines() if "|" in line]
+    header, *rest = [[cell.strip() for cell in line] for line in lines]
+    return {row[0]: dict(zip(header, row, strict=True)) for row in rest if row[1]}
+
+
+def test_calls_of_other_methods_have_rows():
+    class Two(nn.Module):
+        def setup(self):
+            self.coder = Coder()
+
+        def encode(self, x):
+            return self.coder.encode(x)
+
+    class Coder(nn.Module):
+        @nn.compact
+        def encode(self, x):
+            return nn.Dense(5)(x)
+
+    found = rows(Two().tabulate(KEY, x=jnp.ones((2, 3)), method="encode"))
+    assert list(found) == ["", "coder", "coder/Dense_0"]
+    assert found["coder"]["module"] == "Coder (encode)"
+    assert found[""]["inputs"] == "x: float32[2,3]"
+
+
+def test_flops_inside_of_a_lifted_transform():
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            split = {"params": False}
+            loop = nn.scan(
+                nn.SimpleCell, variable_broadcast="params", split_rngs=split, in_axes=1
+            )
+            return loop(4, name="loop")(jnp.zeros((2, 4)), x)
+
+    found = rows(Model().tabulate(KEY, jnp.ones((2, 5, 3)), **COUNTED))
+    # 2 x 3 x 4 multiplications, as many additions, for each step of the loop.
+    assert (found["loop/i"]["inputs"], found["loop/i"]["flops"]) == (
+        "float32[2,3]",
+        "56",
+    )
+    assert int(found["loop/i"]["vjp_flops"]) > 56 < int(found["loop"]["flops"])
+
+
+def test_flops_of_modules_that_share_submodules():
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.WeightNorm(nn.Dense(3))(x)
+
+    found = rows(Model().tabulate(KEY, jnp.ones((2, 4)), **COUNTED))
+    assert int(found["WeightNorm_0"]["flops"]) > int(found["Dense_0"]["flops"]) > 0
+    paths = Model().module_paths(KEY, jnp.ones((2, 4)))
+    norm = paths["WeightNorm_0"]
+    assert norm.init_with_output(KEY, jnp.ones((2, 4)))[0].shape == (2, 3)
+
+
+def test_nothing_to_count():
+    class Empty(nn.Module):
+        def __call__(self):
+            return 1
+
+    table = Empty().tabulate({}, **COUNTED)
+    assert rows(table)[""] | {"outputs": "1", "flops": "0"} == rows(table)[""]
+    assert "Total Parameters: 0 (0 B)" in table
+    ints = rows(nn.Embed(3, 4).tabulate(KEY, jnp.ones((1, 2), int), **COUNTED))
+    assert int(ints[""]["vjp_flops"]) > 0
+
+
+def test_as_a_function():
+    make = nn.tabulate(Net(), KEY, depth=1, compute_flops=True)
+    x = jnp.ones((2, 3))
+    assert make(x) == Net().tabulate(KEY, x, depth=1, compute_flops=True)

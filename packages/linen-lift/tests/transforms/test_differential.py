@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
@@ -18,14 +17,6 @@ X = jnp.arange(SIZE) * 0.3 + 0.1
 COLLECTIONS = ["stats", "cache"]
 mutables = st.sampled_from([[], ["stats"], ["cache"], COLLECTIONS])
 MANY = settings(max_examples=8)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """The time goes into compiling what runs once."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def close(a, b):
@@ -49,6 +40,20 @@ def functional(model, mutable):
         return full(out, mutable)
 
     return fn
+
+
+def alike(first, second, variables):
+    """Outputs, updates and gradients of two functions of the variables agree."""
+
+    def graded(fn):
+        def loss(variables):
+            out, updated = fn(variables)
+            return jax.tree.leaves(out)[0].sum(), (out, updated)
+
+        return jax.grad(loss, has_aux=True)
+
+    # In one program, which takes less time to compile than several.
+    close(*jax.jit(lambda v: (graded(first)(v), graded(second)(v)))(variables))
 
 
 def randomized(variables):
@@ -92,28 +97,31 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize("name", SAME)
 @MANY
 @given(specs, mutables)
-def test_transforms_that_change_nothing(name, spec, mutable):
-    plain = Named(kind(spec), spec)
-    lifted = Named(SAME[name](kind(spec)), spec)
-    expected = jax.jit(plain.init)(KEYS, X)
-    variables = jax.jit(lifted.init)(KEYS, X)
-    assert jax.tree.structure(variables) == jax.tree.structure(expected)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_array_almost_equal(a, b, 6), variables, expected
-    )
-    variables = randomized(variables)
-    close(
-        functional(lifted, mutable)(variables, KEYS, X),
-        functional(plain, mutable)(variables, KEYS, X),
-    )
+def test_transforms_that_change_nothing(spec, mutable):
+    @jax.jit
+    def everything(keys, x):
+        """Of each model: initial variables, output, updates, gradients."""
+        found = {}
+        for name, lift in {"": lambda c: c, **SAME}.items():
+            model = Named(lift(kind(spec)), spec)
+            variables = model.init(keys, x)
 
-    def loss(model):
-        return lambda v: functional(model, mutable)(v, KEYS, X)[0].sum()
+            def loss(v, model=model):
+                out, updated = full(
+                    model.apply(v, x, rngs=keys, mutable=mutable), mutable
+                )
+                return out.sum(), (out, updated)
 
-    close(jax.grad(loss(lifted))(variables), jax.grad(loss(plain))(variables))
+            run = jax.grad(loss, has_aux=True)
+            found[name] = variables, run(randomized(variables))
+        return found
+
+    found = everything(KEYS, X)
+    expected = found.pop("")
+    for name in SAME:
+        close(found[name], expected)
 
 
 @MANY
@@ -125,26 +133,22 @@ def test_vmap(spec, mutable, axis, split_noise, share_params):
     Lifted = nn.vmap(kind(spec), axes, splits)
     xs = jnp.stack([X * i for i in range(n)])
     model, plain = Lifted(spec), build(spec)
-    variables = jax.jit(model.init)(KEYS, xs)
+    shapes = jax.eval_shape(model.init, KEYS, xs)
 
     keys = {k: jax.random.split(v, n) if splits[k] else v for k, v in KEYS.items()}
     key_axes = {k: 0 if splits[k] else None for k in KEYS}
-    var_axes = {c: axes[c] for c in variables}
-    made = jax.jit(jax.vmap(plain.init, (key_axes, 0), var_axes))(keys, xs)
-    close(variables, made)
+    var_axes = {c: axes[c] for c in shapes}
+    init = jax.vmap(plain.init, (key_axes, 0), var_axes)
+    close(*jax.jit(lambda: (model.init(KEYS, xs), init(keys, xs)))())
 
-    variables = randomized(variables)
     fn = functional(plain, mutable)
-    out_axes = {c: 0 for c in mutable if c in variables}
+    out_axes = {c: 0 for c in mutable if c in shapes}
     reference = jax.vmap(fn, (var_axes, key_axes, 0), (0, out_axes))
-    close(
-        functional(model, mutable)(variables, KEYS, xs), reference(variables, keys, xs)
+    alike(
+        lambda v: functional(model, mutable)(v, KEYS, xs),
+        lambda v: reference(v, keys, xs),
+        randomized(shapes),
     )
-
-    def loss(f, keys):
-        return jax.grad(lambda v: f(v, keys, xs)[0].sum())(variables)
-
-    close(loss(functional(model, mutable), KEYS), loss(reference, keys))
 
 
 def loop_body(spec):
@@ -190,7 +194,7 @@ def test_scan(spec, mutable, cache_mode, axis, share_params, reverse, x_axis):
     )
     model, plain = Lifted(), Body()
     xs = jnp.stack([X * i for i in range(n)], axis=x_axis)
-    variables = jax.jit(model.init)(KEYS, X, xs)
+    variables = jax.eval_shape(model.init, KEYS, X, xs)
     one = jax.eval_shape(plain.init, KEYS, X, X)
     for col, tree in one.items():
         stacked = col in axes
@@ -236,13 +240,11 @@ def test_scan(spec, mutable, cache_mode, axis, share_params, reverse, x_axis):
         out.update({c: t for c, t in carried.items() if c in mutable})
         return (carry, move(ys, 0, x_axis)), out
 
-    found = functional(model, mutable)(variables, KEYS, X, xs)
-    close(found, reference(variables, KEYS, X, xs))
-
-    def loss(f):
-        return jax.grad(lambda v: f(v, KEYS, X, xs)[0][0].sum())(variables)
-
-    close(loss(functional(model, mutable)), loss(reference))
+    alike(
+        lambda v: functional(model, mutable)(v, KEYS, X, xs),
+        lambda v: reference(v, KEYS, X, xs),
+        variables,
+    )
 
 
 def calls(spec, body):
@@ -288,10 +290,11 @@ def test_cond(spec, mutable, pred):
     model = calls(spec, body)
     variables = randomized(jax.eval_shape(model.init, KEYS, X))
     fn = functional(calls(spec, lambda inner, x: inner(x)), mutable)
-    found = functional(model, mutable)(variables, KEYS, X, pred)
-    close(found, fn(variables, KEYS, X if pred else 2 * X))
-    loss = lambda f, *a: jax.jit(jax.grad(lambda v: f(v, KEYS, *a)[0].sum()))(variables)
-    close(loss(functional(model, mutable), X, pred), loss(fn, X if pred else 2 * X))
+    alike(
+        lambda v: functional(model, mutable)(v, KEYS, X, jnp.bool(pred)),
+        lambda v: fn(v, KEYS, X if pred else 2 * X),
+        variables,
+    )
 
 
 @MANY
@@ -301,8 +304,11 @@ def test_switch(spec, mutable, index):
     model = calls(spec, lambda inner, x, i: nn.switch(i, branches, inner, x))
     variables = randomized(jax.eval_shape(model.init, KEYS, X))
     fn = functional(calls(spec, lambda inner, x: inner(x)), mutable)
-    found = functional(model, mutable)(variables, KEYS, X, index)
-    close(found, fn(variables, KEYS, index * X))
+    alike(
+        lambda v: functional(model, mutable)(v, KEYS, X, jnp.int32(index)),
+        lambda v: fn(v, KEYS, index * X),
+        variables,
+    )
 
 
 @MANY
@@ -462,11 +468,12 @@ def test_remat_scan(spec):
         k: jax.vmap(lambda key: jax.random.split(key, 2))(jax.random.split(v, 2))
         for k, v in KEYS.items()
     }
-    out = X
-    for i in range(2):
-        for j in range(2):
+
+    def reference(variables):
+        out = X
+        for i, j in np.ndindex(2, 2):
             own = jax.tree.map(lambda a: a[i, j], variables)
             out = Body().apply(own, out, rngs={k: v[i, j] for k, v in keys.items()})
-    close(model.apply(variables, X, rngs=KEYS), out)
-    gradient = jax.grad(lambda x: model.apply(variables, x, rngs=KEYS).sum())(X)
-    assert jnp.isfinite(gradient).all()
+        return out, {}
+
+    alike(lambda v: (model.apply(v, X, rngs=KEYS), {}), reference, variables)

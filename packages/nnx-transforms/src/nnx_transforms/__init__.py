@@ -15,12 +15,13 @@ from graphcore.authors import add_adapter as _add_adapter
 from nnx_transforms import layers as layers
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.attributes import Pytree, data, dataclass, is_data, static
+from nnx_transforms.eager_sharding import use_eager_sharding, using_eager_sharding
 from nnx_transforms.lazy import lazily
 from nnx_transforms.legacy.constructors import Grad, Jit, Pmap, Remat, Scan, Vmap
 from nnx_transforms.metadata_axes import PARTITION_NAME
 from nnx_transforms.module import Module
 from nnx_transforms.optimizer import ModelAndOptimizer, Optimizer, OptState
-from nnx_transforms.placement import use_eager_sharding, using_eager_sharding
+from nnx_transforms.placement_table import Placed, Placement, placement
 from nnx_transforms.prefixes import Carry, DiffState, StateAxes, StateSharding, prefix
 from nnx_transforms.random_splits import (
     ForkStates,
@@ -33,6 +34,7 @@ from nnx_transforms.random_splits import (
     with_rngs,
 )
 from nnx_transforms.rngs import RngCount, RngKey, Rngs, RngState, RngStream
+from nnx_transforms.sharded import create_sharded, shard
 from nnx_transforms.shardings import (
     get_named_sharding,
     get_partition_spec,
@@ -100,6 +102,11 @@ __all__ = [
     "StateSharding",
     "prefix",
     "PARTITION_NAME",
+    "shard",
+    "create_sharded",
+    "placement",
+    "Placement",
+    "Placed",
     "get_named_sharding",
     "get_partition_spec",
     "with_partitioning",
@@ -178,6 +185,8 @@ _LAZY = {
     "with_attributes",
 }
 __all__ += [name for names in list(_LAZY.values())[1:] for name in names.split()]
+# Needs linen-lift, so it is there for those who ask for it by name.
+_LAZY["nnx_transforms.bridge"] = "bridge"
 if TYPE_CHECKING:
     from nnx_transforms import filterlib as filterlib
     from nnx_transforms import graph as graph

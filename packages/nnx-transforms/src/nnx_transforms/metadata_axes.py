@@ -36,9 +36,8 @@ def add_axis(
 ) -> V:
     """Enters a mapped axis in the metadata of a variable.
 
-    The `out_sharding` or `sharding` metadata, if it is a `PartitionSpec`, a sequence of
-    axis names, or a `NamedSharding`, gets one more entry; then the `on_add_axis` hooks
-    are called.
+    The `sharding` metadata, if it is a `PartitionSpec`, a sequence of axis names, or a
+    `NamedSharding`, gets one more entry; then the `on_add_axis` hooks are called.
 
     Args:
         variable: A variable, which is changed, or a `VariableState`, which is not.
@@ -215,7 +214,8 @@ def _without_entry(
     if at < 0:
         raise ValueError(_out_of_reach(entries, index, name, path))
     found = entries[at] if at < len(entries) else None
-    if found != name:
+    # An empty sharding says nothing about any axis, so not about this one.
+    if found != name and entries:
         raise ValueError(
             f"The sharding {entries} of the variable at {path_text(path)!r} has "
             f"{found!r} at axis {index}, expected the mapped axis {name!r}. Shard the "

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -35,12 +35,12 @@ from graphcore import (
 )
 from graphcore.authors import path_text, raw_value_of, variable_impl
 from nnx_transforms.atomic_writes import read_raw, write_raw
+from nnx_transforms.shardings import PLACEMENT
 
 A = TypeVar("A")
 M = TypeVar("M")
 Path = tuple[Any, ...]
 _MISSING: Any = object()
-_PLACEMENT = "out_sharding", "sharding", "sharding_rules", "mesh"
 
 
 class OptState(Variable[A]):
@@ -57,16 +57,23 @@ class OptState(Variable[A]):
 class _Rule:
     """What an optimizer knows beside its state. Static, and compared by identity."""
 
-    __slots__ = ("keys", "structure", "tree", "tx", "wrt")
+    __slots__ = ("keys", "mirrored", "structure", "tree", "tx", "wrt")
 
     def __init__(
-        self, tx: Any, wrt: Filter, structure: Any, keys: tuple[str, ...], tree: Any
+        self,
+        tx: Any,
+        wrt: Filter,
+        structure: Any,
+        keys: tuple[str, ...],
+        tree: Any,
+        mirrored: tuple[Path | None, ...],
     ):
         self.tx = tx
         self.wrt = wrt
         self.structure = structure
         self.keys = keys
         self.tree = tree
+        self.mirrored = mirrored
 
     # Nothing in it changes, so a copy of an optimizer shares it, and what was compiled.
     def __copy__(self) -> _Rule:
@@ -136,17 +143,19 @@ class Optimizer(Object, Generic[M]):
                 raise error from None
         leaves, structure = jax.tree_util.tree_flatten_with_path(state)
         keys = _names([path for path, _ in leaves])
-        placed = {
-            path: (variable_impl(type(v)).metadata(v), _shape(read_raw(v)))
+        shapes = {path: _shape(read_raw(v)) for path, v in selected}
+        mirrored = tuple(_mirrored(path, leaf, shapes) for path, leaf in leaves)
+        placed: dict[Path | None, Any] = {
+            path: slot_placement(variable_impl(type(v)).metadata(v))
             for path, v in selected
         }
         self.model = model
         self.step = OptState(jnp.zeros((), jnp.uint32))
         self.slots = Dict(
-            (key, OptState(jnp.asarray(leaf), **_placement(path, leaf, placed)))
-            for key, (path, leaf) in zip(keys, leaves, strict=True)
+            (key, OptState(jnp.asarray(leaf), **placed.get(parameter, {})))
+            for key, (_, leaf), parameter in zip(keys, leaves, mirrored, strict=True)
         )
-        self._rule = _Rule(tx, wrt, structure, keys, tree)
+        self._rule = _Rule(tx, wrt, structure, keys, tree, mirrored)
 
     @property
     def tx(self) -> Any:
@@ -157,6 +166,27 @@ class Optimizer(Object, Generic[M]):
     def wrt(self) -> Filter:
         """The filter that selects what is updated."""
         return self._rule.wrt
+
+    def mirrors(self) -> Iterator[tuple[OptState[Any], Any]]:
+        """Pairs the leaves of the state that stand beside a parameter with it.
+
+        Yields:
+            An `OptState` and the variable of the model that it belongs to, which has
+            the same shape and is placed alike.
+
+        Example:
+            >>> import graphcore as gc, jax.numpy as jnp, optax
+            >>> model = gc.Dict(w=gc.Param(jnp.ones(2)))
+            >>> optimizer = Optimizer(model, optax.adam(0.1))
+            >>> [parameter is model.w for _, parameter in optimizer.mirrors()]
+            [True, True]
+        """
+        parameters: dict[Path | None, Any] = dict(
+            variables(self.model, self.wrt).flat_state()
+        )
+        for key, path in zip(self._rule.keys, self._rule.mirrored, strict=True):
+            if path in parameters:
+                yield self.slots[key], parameters[path]
 
     @property
     def opt_state(self) -> Any:
@@ -319,21 +349,34 @@ def _names(paths: list[Any]) -> tuple[str, ...]:
     return names if len(set(names)) == len(names) else tuple(map(write, paths))
 
 
-def _placement(path: Any, leaf: Any, placed: Mapping[Path, Any]) -> dict[str, Any]:
-    """The placement of the parameter that a leaf of the state stands beside.
+def _mirrored(path: Any, leaf: Any, shapes: Mapping[Path, Any]) -> Path | None:
+    """The path of the parameter that a leaf of the state stands beside.
 
     The state mirrors the parameters, so the path of such a leaf ends in the path of its
     parameter, and the shapes agree.
     """
     keys = tuple(map(_key, path))
-    for start in range(len(keys)):
-        metadata, shape = placed.get(keys[start:], ({}, None))
-        if shape == _shape(leaf):
-            kept = {k: metadata[k] for k in _PLACEMENT if k in metadata}
-            if "optimizer_sharding" in metadata:
-                kept["out_sharding"] = metadata["optimizer_sharding"]
-            return kept
-    return {}
+    tails = (keys[start:] for start in range(len(keys)))
+    return next((tail for tail in tails if shapes.get(tail) == _shape(leaf)), None)
+
+
+def slot_placement(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Says where what stands beside a parameter is placed.
+
+    Args:
+        metadata: The metadata of the parameter.
+
+    Returns:
+        The metadata of its place; of another one, if `optimizer_sharding` names it.
+
+    Example:
+        >>> slot_placement({'sharding': ('model',), 'unit': 'm'})
+        {'sharding': ('model',)}
+    """
+    kept = {key: metadata[key] for key in PLACEMENT if key in metadata}
+    if "optimizer_sharding" in metadata:
+        kept["sharding"] = metadata["optimizer_sharding"]
+    return kept
 
 
 def _key(entry: Any) -> Any:

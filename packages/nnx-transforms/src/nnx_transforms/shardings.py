@@ -1,15 +1,17 @@
 """Where the values of variables are placed, read from their metadata.
 
-`out_sharding`, or `sharding`, is a `PartitionSpec`, a tuple of mesh axis names (a name,
-None, or a tuple of names for each axis of the value), or a `Sharding`. `mesh` is the
-mesh that the names belong to; without it, the mesh is given by whoever asks. A name may
-be a logical one, which `sharding_rules` or `logical_axis_rules` translate.
+`sharding`, which may be given as `out_sharding`, is a `PartitionSpec`, a tuple of mesh
+axis names (a name, None, or a tuple of names for each axis of the value), or a
+`Sharding`. `mesh` is the mesh that the names belong to; without it, the mesh is given
+by whoever asks. A name may be a logical one, which `sharding_rules` or
+`logical_axis_rules` translate.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -18,6 +20,9 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from graphcore import VariableState, is_graph_node, is_variable, state, with_metadata
 from graphcore.authors import variable_impl
+
+PLACEMENT = ("out_sharding", "sharding", "sharding_rules", "mesh")
+"""The metadata that says together where a value is placed."""
 
 _rules: ContextVar[tuple[tuple[Any, Any], ...]] = ContextVar("_rules", default=())
 
@@ -31,7 +36,7 @@ def logical_axis_rules(rules: Iterable[tuple[Any, Any]]) -> Iterator[None]:
 
     Example:
         >>> with logical_axis_rules([('embed', None), ('heads', 'model')]):
-        ...     tuple(sharding_of({'out_sharding': ('embed', 'heads', 'data')}))
+        ...     tuple(sharding_of({'sharding': ('embed', 'heads', 'data')}))
         (None, 'model', 'data')
     """
     token = _rules.set(tuple(rules))
@@ -51,7 +56,7 @@ def with_partitioning(
 
     Args:
         initializer: Any callable that returns a value.
-        sharding: The `out_sharding` metadata.
+        sharding: The `out_sharding` of the variables.
         mesh: The mesh that its names belong to, if not the one in force.
         **metadata: Further metadata.
 
@@ -61,7 +66,7 @@ def with_partitioning(
     Example:
         >>> import graphcore as gc, jax
         >>> init = with_partitioning(jax.nn.initializers.zeros, (None, 'model'))
-        >>> gc.Param(init(jax.random.key(0), (2, 3))).out_sharding
+        >>> gc.Param(init(jax.random.key(0), (2, 3))).sharding
         (None, 'model')
     """
     if mesh is not None:
@@ -153,7 +158,7 @@ def sharding_of(
         >>> sharding_of({}) is None
         True
     """
-    found = metadata.get(sharding_key(metadata))
+    found = metadata.get("sharding")
     if found is None or isinstance(found, Sharding):
         return found
     spec = _spec(path, metadata)
@@ -176,11 +181,65 @@ def _spec(path: str, metadata: Mapping[str, Any]) -> PartitionSpec:
         return sharding.spec
     if isinstance(sharding, PartitionSpec | tuple | list):
         rules = dict((*metadata.get("sharding_rules", ()), *_rules.get()))
-        return PartitionSpec(*(rules.get(axis, axis) for axis in sharding))
+        return PartitionSpec(*(_mesh_axes(entry, rules) for entry in sharding))
     raise ValueError(
         f"The sharding metadata of the variable at {path!r} is {sharding!r} of type "
         f"{type(sharding).__name__}, which names no mesh axes: expected a "
         "PartitionSpec, a tuple of axis names, or a NamedSharding."
+    )
+
+
+def _mesh_axes(entry: Any, rules: Mapping[Any, Any]) -> Any:
+    """What stands for one entry of a spec on the mesh."""
+    if not rules:
+        return entry
+    found = tuple(
+        mesh_axis
+        for name in axis_names(entry)
+        for mesh_axis in axis_names(rules.get(name, name))
+    )
+    return found if len(found) > 1 else found[0] if found else None
+
+
+def axis_names(entry: Any) -> tuple[Any, ...]:
+    """The names in one entry of a spec.
+
+    Args:
+        entry: A name, a tuple of names, or None.
+
+    Returns:
+        The names.
+
+    Example:
+        >>> axis_names('data'), axis_names(('data', 'model')), axis_names(None)
+        (('data',), ('data', 'model'), ())
+    """
+    if entry is None:
+        return ()
+    return tuple(entry) if isinstance(entry, tuple | list) else (entry,)
+
+
+def fits(
+    spec: PartitionSpec, shape: Sequence[int], axis_sizes: Mapping[Any, int]
+) -> bool:
+    """Whether a spec can divide an array into shards of one size.
+
+    Args:
+        spec: The spec.
+        shape: The shape of the array.
+        axis_sizes: The sizes of the mesh axes; others count as one.
+
+    Returns:
+        Whether the array has the axes, and each can be divided by its mesh axes.
+
+    Example:
+        >>> spec = PartitionSpec(None, 'model')
+        >>> fits(spec, (3, 4), {'model': 2}), fits(spec, (3, 5), {'model': 2})
+        (True, False)
+    """
+    pieces = [math.prod(axis_sizes.get(n, 1) for n in axis_names(e)) for e in spec]
+    return len(spec) <= len(shape) and not any(
+        n % k for n, k in zip(shape, pieces, strict=False)
     )
 
 

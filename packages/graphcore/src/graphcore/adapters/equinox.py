@@ -6,4 +6,4 @@ import equinox as eqx
 
 from graphcore.boundary.divided import register_filtered_type
 
-register_filtered_type(eqx.Module)
+register_filtered_type(eqx.Module, immutable=True)

@@ -188,6 +188,7 @@ def publish(
     out: Any,
     *,
     write: bool = True,
+    now: Sequence[Any] = (),
 ) -> Any:
     """Brings what a function did to the caller's objects: all of it, or nothing.
 
@@ -200,6 +201,7 @@ def publish(
         out: The output with None in the place of objects.
         write: Whether to touch the caller's objects. If not, only the output is put
             together.
+        now: The values of all variables, as JAX took them, if they are at hand.
 
     Returns:
         The output with objects: the caller's own where it had them.
@@ -208,7 +210,7 @@ def publish(
         ValueError: If a foreign type refuses.
     """
     if change.has_divided:
-        now = joint.values(plans)
+        now = now or joint.values(plans)
         values = [
             joined(value, None if position is None else now[position])
             for value, position in zip(values, change.positions, strict=True)

@@ -11,6 +11,7 @@ comes back, and the others are those that went in.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Sequence
 from operator import is_
@@ -29,10 +30,11 @@ _ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
 _array_types: set[type[Any]] = set()
 
 _filtered: set[type[Any]] = set()
+_immutable: set[type[Any]] = set()
 _known: dict[type[Any], bool] = {}
 
 
-def register_filtered_type(type: type[Any], /) -> None:
+def register_filtered_type(type: type[Any], /, *, immutable: bool = False) -> None:
     """Declares a type of pytrees whose leaves may be anything.
 
     Where an instance of it, or of a subclass, is or is part of an argument, an output
@@ -41,6 +43,8 @@ def register_filtered_type(type: type[Any], /) -> None:
 
     Args:
         type: The class.
+        immutable: Whether no instance changes what it holds. Then one that comes again
+            is not taken apart again.
 
     Example:
         >>> import graphcore as gc, jax, jax.numpy as jnp
@@ -56,6 +60,8 @@ def register_filtered_type(type: type[Any], /) -> None:
         (1, True)
     """
     _filtered.add(type)
+    if immutable:
+        _immutable.add(type)
     _known.clear()
 
 
@@ -102,10 +108,13 @@ class Frame:
         given: The numbers of the leaves that are apart.
         statics: The static ones, by number. A leaf may be neither: it is not there.
         is_filtered: Whether the pytree is, or has in it, one of a filtered type.
+        is_fixed: Whether no part of the pytree can be replaced in place.
     """
 
-    __slots__ = ("__weakref__", "_hash", "_key", "given", "is_filtered", "statics")
-    __slots__ += ("structure",)
+    __slots__ = (
+        *("__weakref__", "_hash", "_key"),
+        *("given", "is_filtered", "is_fixed", "statics", "structure"),
+    )
 
     def __init__(
         self,
@@ -113,16 +122,15 @@ class Frame:
         given: tuple[int, ...],
         statics: dict[int, Any],
         is_filtered: bool = False,
+        is_fixed: bool = False,
     ) -> None:
         self.structure = structure
         self.given = given
         self.statics = statics
         self.is_filtered = is_filtered
-        self._key = (
-            structure,
-            given,
-            tuple((i, static_key(statics[i])) for i in statics),
-        )
+        self.is_fixed = is_fixed
+        keys = tuple([(i, static_key(x)) for i, x in statics.items()])
+        self._key = structure, given, keys
         self._hash: int | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -263,11 +271,35 @@ def divide(tree: Any) -> Divided:
     Raises:
         TypeError: If a static leaf can't be hashed, with its path.
     """
-    leaves, structure = jax.tree.flatten(tree)
+    reference, arrays, kept = _kept.get(id(tree), _NOT_KEPT)
+    if reference() is tree:
+        frame = kept()
+        if frame is not None:
+            return Divided(arrays, frame)
+    return _divide(tree, *jax.tree.flatten(tree))
+
+
+# What pytrees of immutable types were divided into, as long as these live, by their
+# id. The frame is held weakly: what is static in it might refer to the pytree.
+_kept: dict[int, tuple[Any, Sequence[Any], Any]] = {}
+_NOT_KEPT: tuple[Any, Sequence[Any], Any] = (lambda: _kept, (), None)
+
+
+def keep(tree: Any, whole: Divided) -> None:
+    """Remembers what a pytree is divided into, if it can't change in place."""
+    if whole.frame.is_fixed:
+        number = id(tree)
+        alive = weakref.ref(tree, functools.partial(_kept.pop, number))
+        _kept[number] = alive, whole.arrays, weakref.ref(whole.frame)
+
+
+def _divide(tree: Any, leaves: Sequence[Any], structure: Any) -> Divided:
     frame = _frames.get(structure)
     if frame is None or not frame.fits(leaves):
         frame = _frames[structure] = _frame_of(tree, leaves, structure)
-    return Divided([*map(leaves.__getitem__, frame.given)], frame)
+    found = Divided([*map(leaves.__getitem__, frame.given)], frame)
+    keep(tree, found)
+    return found
 
 
 def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
@@ -282,7 +314,28 @@ def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
             chosen.append(is_array(x) or _is_taken(x))
     given = tuple(i for i, yes in enumerate(chosen) if yes)
     statics = {i: leaves[i] for i, yes in enumerate(chosen) if not yes}
-    return Frame(structure, given, statics, has_filtered)
+    frame = Frame(structure, given, statics, has_filtered, _is_fixed(tree))
+    hash(frame)  # What can change in place must not pass for what it was.
+    return frame
+
+
+def _is_fixed(tree: Any) -> bool:
+    """Whether a pytree, and all in it that is one, is of an immutable type."""
+    if not _is_immutable(tree):
+        return False
+    seen: list[Any] = []
+    jax.tree.leaves(tree, is_leaf=seen.append)  # looks at every node
+    return all(
+        x is None
+        or isinstance(x, tuple)
+        or _is_immutable(x)
+        or jax.tree_util.all_leaves((x,))
+        for x in seen
+    )
+
+
+def _is_immutable(x: Any) -> bool:
+    return not _immutable.isdisjoint(type(x).__mro__)
 
 
 def divided(value: Any) -> Any:
@@ -294,12 +347,18 @@ def divided(value: Any) -> Any:
     Returns:
         A `Divided` where there is something static in the value; else the value.
     """
-    if type(value) in _array_types or type(value) is Divided:
+    if type(value) in _array_types or type(value) is Divided or is_array(value):
         return value
-    if not may_be_divided(value):
+    if id(value) in _kept:
+        return divide(value)
+    leaves, structure = jax.tree.flatten(value)
+    if structure == _LEAF:
         return value  # If JAX does not take it, the user is told.
-    found = divide(value)
+    found = _divide(value, leaves, structure)
     return found if found.frame.statics or found.frame.is_filtered else value
+
+
+_LEAF = jax.tree.structure(0)
 
 
 def all_divided(values: list[Any]) -> list[Any]:
@@ -317,7 +376,15 @@ def may_be_divided(value: Any) -> bool:
 
 def joined(value: Any, old: Any = None) -> Any:
     """Undoes `divided`; see `Divided.join`."""
-    return value.join(old) if type(value) is Divided else value
+    if type(value) is not Divided:
+        return value
+    if type(old) is not Divided or old.frame.structure != value.frame.structure:
+        return value.join(old)
+    # What enters the next call is known then.
+    whole = value.over(old) if len(value.arrays) < len(old.arrays) else value
+    tree = whole.join()
+    keep(tree, whole)
+    return tree
 
 
 def changed(value: Any, old: Any) -> Any:

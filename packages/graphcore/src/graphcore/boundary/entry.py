@@ -147,7 +147,8 @@ class Entry:
         """
         values = groups[0] if len(groups) == 1 else [*chain.from_iterable(groups)]
         if not change.is_in_place:
-            return publish(self.roots, self.joint, self.plans, change, values, out)
+            known = self.roots, self.joint, self.plans
+            return publish(*known, change, values, out, now=self.raw)
         if values:
             variables = self.variables
             if not change.is_in_order:

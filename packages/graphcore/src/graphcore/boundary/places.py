@@ -287,7 +287,7 @@ def _numbered(objects: list[Any]) -> tuple[list[Any], Sequence[int]]:
     return list(distinct.values()), [number_of[id(x)] for x in objects]
 
 
-def object_paths(tree: Any, places: Places) -> list[Path]:
+def object_paths(tree: Any, places: Places | Joining) -> list[Path]:
     """The path of each place of an object.
 
     Args:
@@ -385,9 +385,11 @@ def separate(
     return plain, kwargs, joining if has_divided else direct, roots
 
 
-def _take_all(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _take_all(
+    args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any], Direct | Places | Joining, list[Any]]:
     plain, places, objects = take_objects((tuple(args), kwargs))
-    return *plain, places, objects
+    return plain[0], plain[1], places, objects
 
 
 def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> _Spots:

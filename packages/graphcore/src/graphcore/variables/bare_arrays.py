@@ -146,11 +146,11 @@ def _children(node: Any) -> Any:
 def _with(node: Any, path: tuple[Any, ...], value: Any) -> Any:
     """A node with another array in it: the same one, if it can be changed."""
     key, *rest = path
+    child = _children(node)[key]
     if rest:
-        child = _children(node)[key]
         value = _with(child, tuple(rest), value)
-        if value is child:
-            return node
+    if value is child:
+        return node
     if type(node) in (dict, list):
         node[key] = value
         return node

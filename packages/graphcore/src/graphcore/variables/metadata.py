@@ -63,14 +63,14 @@ def as_stored(metadata: Mapping[str, Any]) -> HashableMapping[str, Any]:
 
 
 CREATION: dict[str, Callable[..., Any]] = {}
-"""What becomes of the value of a new variable that has metadata of a name."""
+"""What becomes of the value of a new variable that is given metadata by a name."""
 
 
 def on_create_with(name: str, hook: Callable[..., Any]) -> None:
     """Registers what becomes of the values of new variables with some metadata.
 
     Args:
-        name: The name of the metadata.
+        name: The name by which the metadata are given; they may be kept by another.
         hook: `hook(variable, value)` returns the value to store. It runs after the
             variable's own creation hooks.
 

@@ -184,7 +184,10 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
         set_facts(self, facts_of(checked, current_trace()))
         set_raw_value(self, value)
         if metadata or self._has_hook_methods:
-            set_raw_value(self, self._through_hooks("on_create_value", value))
+            value = self._through_hooks("on_create_value", value)
+            for name in CREATION.keys() & metadata.keys():
+                value = CREATION[name](self, value)
+            set_raw_value(self, value)
 
     @classmethod
     def from_metadata(cls, value: A, metadata: Mapping[str, Any]) -> Self:
@@ -237,12 +240,9 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
         return value
 
     def _hooks(self, name: str) -> tuple[Callable[..., Any], ...]:
-        metadata = self._facts.metadata
-        hooks = metadata.get(name, ())
+        hooks = self._facts.metadata.get(name, ())
         if callable(hooks):
             hooks = (hooks,)
-        if name == "on_create_value":
-            hooks = (*hooks, *(CREATION[key] for key in CREATION if key in metadata))
         method = getattr(type(self), name, None)
         return (method, *hooks) if method is not None else tuple(hooks)
 

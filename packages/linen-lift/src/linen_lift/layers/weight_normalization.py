@@ -41,8 +41,8 @@ def _with_weights(
     def view(collections: Any) -> Any:
         def replace(path: Any, value: Any) -> Any:
             # The first key is the collection's.
-            names = [str(getattr(key, "key", key)) for key in path[1:]]
-            return change("/".join([str(layer.name), *names]), jnp.asarray(value))
+            place = jax.tree_util.keystr(path[1:], simple=True, separator="/")
+            return change(f"{layer.name}/{place}", jnp.asarray(value))
 
         return jax.tree_util.tree_map_with_path(replace, collections)
 

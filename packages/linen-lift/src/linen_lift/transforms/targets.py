@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, ov
 from ..errors import (
     TransformedMethodReturnValueError,
     TransformTargetError,
+    is_flax_module,
 )
 from ..filters import DenyList
 from ..module.base import Module
@@ -202,7 +203,8 @@ def check_function(transform: str, fn: Any) -> None:
     Raises:
         TransformTargetError: if `fn` is a class, a module or cannot be called.
     """
-    if not callable(fn) or isinstance(fn, (type, Module)):
+    wrong = isinstance(fn, (type, Module)) or is_flax_module(type(fn))
+    if not callable(fn) or wrong:
         raise TransformTargetError(transform, fn)
 
 

@@ -1,4 +1,4 @@
-# ruff: noqa: F403
+# ruff: noqa: F403, F405
 """Layers to write real models with, imported when one of their names is used."""
 
 from typing import TYPE_CHECKING

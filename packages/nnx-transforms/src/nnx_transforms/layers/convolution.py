@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from graphcore import Param, Variable
+from graphcore import Param
 from nnx_transforms.layers.dtypes import (
     Array,
     DType,
@@ -46,7 +46,7 @@ class _Convolution(Layer):
     kernel_size: tuple[int, ...]
     kernel: Param[jax.Array]
     bias: Param[jax.Array] | None = None
-    mask: Variable[jax.Array] | None = None
+    mask: jax.Array | None = None
     strides: Any = 1
     padding: Any = "SAME"
     kernel_dilation: Any = 1
@@ -77,7 +77,7 @@ class _Convolution(Layer):
                     f"The mask of {type(self).__name__} has the shape "
                     f"{jnp.shape(mask)}: expected that of the kernel, {shape}."
                 )
-            self.mask = Variable(jnp.asarray(mask))
+            self.mask = jnp.asarray(mask)
 
     @property
     def kernel_shape(self) -> tuple[int, ...]:
@@ -88,7 +88,7 @@ class _Convolution(Layer):
         """Input, kernel and bias in the dtype to compute in."""
         kernel = self.kernel.value
         if self.mask is not None:
-            kernel = kernel * self.mask.value
+            kernel = kernel * self.mask
         bias = None if self.bias is None else self.bias.value
         promoted: tuple[Any, ...] = self.promote_dtype(
             (inputs, kernel, bias), dtype=self.dtype

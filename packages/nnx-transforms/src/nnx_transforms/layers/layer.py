@@ -114,7 +114,7 @@ def own_stream(rngs: Rngs | RngStream | None, name: str) -> RngStream | None:
         ('dropout', 1, 0)
     """
     stream = stream_of(rngs, name)
-    return None if stream is None else RngStream(stream(), tag=stream.tag)
+    return None if stream is None else stream.fork()
 
 
 def stream_of(rngs: Rngs | RngStream | None, name: str) -> RngStream | None:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
+from jax.sharding import AxisType, PartitionSpec
 
 from graphcore import Param, VariableMetadata
 from nnx_transforms.layers.dtypes import (
@@ -552,7 +553,7 @@ class Embed(Layer):
         if self.num_embeddings == 1:
             found = jnp.broadcast_to(table, (*inputs.shape, self.features))
         elif out_sharding is None:
-            found = jnp.take(table, inputs, axis=0)
+            found = _rows(table, inputs)
         else:
             take = jax.sharding.auto_axes(_take_rows, out_sharding=out_sharding)
             found = take(table, inputs)
@@ -588,3 +589,16 @@ class Embed(Layer):
 
 def _take_rows(table: jax.Array, indices: jax.Array) -> jax.Array:
     return jnp.take(table, indices, axis=0)
+
+
+def _rows(table: jax.Array, indices: jax.Array) -> jax.Array:
+    if AxisType.Explicit not in jax.sharding.get_abstract_mesh().axis_types:
+        return jnp.take(table, indices, axis=0)
+    # Over explicit axes JAX wants to be told that the result is divided as the indices
+    # are, and its rows as those of the table.
+    where, rows = (jax.typeof(x).sharding.spec for x in (indices, table))
+    return table.at[indices].get(
+        mode="fill",
+        fill_value=jnp.nan,
+        out_sharding=PartitionSpec(*where, *rows[1:]),
+    )

@@ -66,11 +66,6 @@ KEPT = frozenset(
 
 _MODULES = {"flax", *HOMES}
 
-_NOTES = {
-    "flax.linen.tabulate": "call model.tabulate(rngs, *args)",
-}
-"""What to do about names that there is another way for."""
-
 
 class Place(NamedTuple):
     """Where a name is in these packages.
@@ -202,8 +197,6 @@ def find(dotted: str) -> Place | Kept | Missing:
                 other = attribute(shorter)
                 if getattr(other, name, _ABSENT) is getattr(found, name):
                     return Place(shorter, other.__name__, name)
-    if note := _NOTES.get(dotted):
-        return Missing(note)
     return _absent(HOMES[module])
 
 

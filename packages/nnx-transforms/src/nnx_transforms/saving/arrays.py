@@ -87,10 +87,15 @@ def on_devices(sharding: Sharding | PartitionSpec | None) -> Placement:
     """
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
         sharding = sharding.spec
-    if isinstance(sharding, PartitionSpec):
-        mesh = jax.sharding.get_mesh()
-        return None if mesh.empty else NamedSharding(mesh, sharding)
-    return sharding
+    if not isinstance(sharding, PartitionSpec):
+        return sharding
+    if jax.sharding.get_abstract_mesh().empty:
+        return None
+    return NamedSharding(_on_the_mesh_in_force().sharding.mesh, sharding)
+
+
+# JAX 0.8 has no public name for the mesh itself, but puts things on it.
+_on_the_mesh_in_force = jax.jit(lambda: 0, out_shardings=PartitionSpec())
 
 
 def restore_args(request: Request) -> Any:
@@ -133,11 +138,11 @@ def placed(request: Request, found: Any) -> Any:
     if leaf.form == "numpy":
         return found
     if leaf.is_key:
-        found = jax.random.wrap_key_data(jnp.asarray(found), impl=key_impl(like))
+        found = jax.random.wrap_key_data(jnp.array(found), impl=key_impl(like))
     elif leaf.form == "weak":
         # JAX has no way to make an array of a weak type but from a Python number.
         zero = jnp.asarray(found.dtype.type(0).item())
         found = jnp.broadcast_to(zero, found.shape).at[...].set(found)
     else:
-        found = jnp.asarray(found)
+        found = jnp.array(found)  # A copy: `found` may be the caller's.
     return found if placement is None else jax.device_put(found, placement)

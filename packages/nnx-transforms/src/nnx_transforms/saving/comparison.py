@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from graphcore import Filter, Variable, VariableState, to_predicate
 from graphcore import variable_type_from_name as type_from_name
-from nnx_transforms.saving.contents import Contents, Leaf
+from nnx_transforms.saving.contents import BARE, Contents, Leaf
 from nnx_transforms.saving.errors import Difference
 from nnx_transforms.saving.names import path_of, text_of
 
@@ -98,9 +98,7 @@ def _number(leaf: Leaf) -> str | None:
     )
 
 
-def _stand_in(
-    leaf: Leaf, metadata: dict[str, dict[str, object]], name: str
-) -> VariableState[object]:
+def _stand_in(leaf: Leaf, metadata: dict[str, dict[str, object]], name: str) -> object:
     """What a filter looks at, for a leaf that no object has."""
     try:
         kind = type_from_name(leaf.type) if leaf.type else Variable
@@ -109,5 +107,7 @@ def _stand_in(
     value = leaf.value
     if leaf.form != "python" and not leaf.is_key:
         value = jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype))
+    if leaf.type == BARE:
+        return value
     variable = name.partition("#")[0]
     return VariableState(kind, value, **metadata.get(variable, {}))

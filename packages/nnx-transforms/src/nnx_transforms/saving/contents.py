@@ -28,6 +28,8 @@ from graphcore.authors import definition_paths
 from nnx_transforms.saving.names import name_of
 
 _FORMAT = 1
+# In the place of a collection name, for arrays that stand in an object as they are.
+BARE = "array"
 # Where a value lies is the matter of the program that loads it.
 _PLACEMENT = ("sharding", "mesh")
 _PLAIN = (bool, int, float, complex, str)
@@ -37,7 +39,8 @@ class Leaf(NamedTuple):
     """One array of a variable, or another value.
 
     Args:
-        type: The collection name of the variable's type; None if it is not known.
+        type: The collection name of the variable's type; `array` for an array without a
+            variable; None if it is not known.
         form: `array`, `weak` for an array whose type is weak, `numpy`, or `python`.
         shape: The shape; empty for a Python value.
         dtype: The name of the dtype, or of the type of a Python value.
@@ -161,12 +164,14 @@ def contents_of(node: Any, filter: Filter) -> tuple[Contents, dict[str, Any]]:
     contents = Contents({}, {}, {})
     values: dict[str, Any] = {}
     for path, variable in state(node, filter).flat_state():
-        name, kind = name_of(path), variable_name_from_type(variable.type)
-        contents.metadata[name] = {
-            key: item
-            for key, item in variable.get_metadata().items()
-            if key not in _PLACEMENT and _can_be_written(item)
-        }
+        name, kind = name_of(path), BARE
+        if isinstance(variable, VariableState):
+            kind = variable_name_from_type(variable.type)
+            contents.metadata[name] = {
+                key: item
+                for key, item in variable.get_metadata().items()
+                if key not in _PLACEMENT and _can_be_written(item)
+            }
         for inside, value in value_leaves(variable):
             values[name + inside] = value
             contents.leaves[name + inside] = leaf_of(kind, value)
@@ -179,10 +184,15 @@ def contents_of(node: Any, filter: Filter) -> tuple[Contents, dict[str, Any]]:
     return contents, values
 
 
-def value_leaves(variable: VariableState[Any]) -> Iterator[tuple[str, Any]]:
+def value_leaves(variable: Any) -> Iterator[tuple[str, Any]]:
     """The leaves of a variable's value, with what to add to its name for each."""
-    for path, value in jax.tree_util.tree_leaves_with_path(variable.value):
+    for path, value in jax.tree_util.tree_leaves_with_path(value_of(variable)):
         yield ("#" + jax.tree_util.keystr(path) if path else ""), value
+
+
+def value_of(variable: Any) -> Any:
+    """The value of a leaf of a state: of a variable, or of an array without one."""
+    return variable.value if isinstance(variable, VariableState) else variable
 
 
 def leaf_of(kind: str | None, value: Any) -> Leaf:

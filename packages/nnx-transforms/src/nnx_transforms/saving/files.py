@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from graphcore import Filter, State, VariableState, update
+from graphcore import Filter, State, update
 from nnx_transforms.saving.arrays import to_write
 from nnx_transforms.saving.contents import contents_of, is_plain
 from nnx_transforms.saving.errors import DamagedCheckpointError
@@ -191,7 +191,7 @@ def restore(
 
 def _read(
     path: PathLike, node: Any, filter: Filter, sharding: Any
-) -> Callable[[], State[Any, VariableState[Any]]]:
+) -> Callable[[], State[Any, Any]]:
     """Reads all, and makes what is to be written into a graph."""
     directory = absolute(path)
     file = read_contents(directory)

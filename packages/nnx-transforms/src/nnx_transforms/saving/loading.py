@@ -18,7 +18,7 @@ from nnx_transforms.saving.arrays import (
     placement_of,
 )
 from nnx_transforms.saving.comparison import differences
-from nnx_transforms.saving.contents import Contents, contents_of, value_leaves
+from nnx_transforms.saving.contents import Contents, contents_of, value_leaves, value_of
 from nnx_transforms.saving.errors import DifferentGraphError
 from nnx_transforms.saving.names import Path, name_of
 from nnx_transforms.shardings import sharding_of
@@ -44,7 +44,7 @@ class Source(NamedTuple):
 
 def loaded(
     source: Source, node: Any, filter: Filter, sharding: Any
-) -> Callable[[], State[Any, VariableState[Any]]]:
+) -> Callable[[], State[Any, Any]]:
     """Compares a file with a graph and reads it; the graph itself is not changed.
 
     Args:
@@ -66,7 +66,7 @@ def loaded(
     different = list(differences(graph, file, names, source.due))
     if different:
         raise DifferentGraphError(different, source.title)
-    variables: State[Any, VariableState[Any]] = state(node, filter)
+    variables: State[Any, Any] = state(node, filter)
     requests: dict[str, Request] = {}
     for path, variable in variables.flat_state():
         for inside, value in value_leaves(variable):
@@ -76,7 +76,7 @@ def loaded(
                 requests[name] = Request(file.leaves[name], where, value)
     found = source.arrays(requests)
 
-    def rebuilt(path: Path, variable: VariableState[Any]) -> VariableState[Any]:
+    def rebuilt(path: Path, variable: Any) -> Any:
         name = name_of(path)
         sources = [names[name + inside] for inside, _ in value_leaves(variable)]
         leaves = [
@@ -85,19 +85,20 @@ def loaded(
             else file.leaves[source].value
             for source in sources
         ]
-        value = jax.tree.unflatten(jax.tree.structure(variable.value), leaves)
+        value = jax.tree.unflatten(jax.tree.structure(value_of(variable)), leaves)
+        if not isinstance(variable, VariableState):
+            return value
         return variable.replace(value, **file.metadata.get(file.first_name(name), {}))
 
     return lambda: variables.map(rebuilt)
 
 
-def _placement(
-    path: Path, variable: VariableState[Any], value: Any, sharding: Any
-) -> Placement:
+def _placement(path: Path, variable: Any, value: Any, sharding: Any) -> Placement:
     if isinstance(sharding, StateSharding):
         sharding = sharding.map_prefix(path, variable)
     if sharding is None:
         sharding = placement_of(value)
-    if sharding is None and isinstance(value, jax.ShapeDtypeStruct):
+    is_abstract = isinstance(value, jax.ShapeDtypeStruct)
+    if sharding is None and is_abstract and isinstance(variable, VariableState):
         sharding = sharding_of(variable.get_metadata(), path=path_text(path))
     return on_devices(sharding)

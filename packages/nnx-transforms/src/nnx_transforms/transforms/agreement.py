@@ -26,6 +26,7 @@ from graphcore import (
 from graphcore.authors import (
     Body,
     Change,
+    Joining,
     Places,
     definition_paths,
     is_variable_type,
@@ -119,7 +120,7 @@ class Description:
 
 
 def describe_given(
-    body: Body, values: Sequence[Any], args: Any, places: Places
+    body: Body, values: Sequence[Any], args: Any, places: Places | Joining
 ) -> Description:
     """Describes what the body of a loop is given as if it had left it.
 
@@ -285,7 +286,7 @@ def _graph(
     body: Body,
     definitions: Sequence[GraphDef[Any]],
     detached: Sequence[tuple[str, GraphDef[Any]]],
-    places: Places,
+    places: Places | Joining,
     returned: Sequence[GraphDef[Any]],
 ) -> GraphDef[Any]:
     """Roots, removed and returned objects as the children of one node."""

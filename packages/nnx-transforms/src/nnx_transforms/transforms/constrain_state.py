@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from graphcore.authors import variable_impl
-from nnx_transforms.placement import placed_by
+from nnx_transforms.eager_sharding import placed_by
 
 
 def constrain(variable: Any, path: str) -> None:

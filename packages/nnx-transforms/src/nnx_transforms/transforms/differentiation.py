@@ -285,10 +285,8 @@ class Differentiation:
         body = self._entry.body
         (args, kwargs), values = take_parts((args, kwargs))
         if self.has_objects:
-            whole = self._entry.args, self._entry.kwargs
-            args, kwargs = jax.tree.map(
-                _whole, whole, (args, kwargs), is_leaf=is_divided
-            )
+            whole, given = (self._entry.args, self._entry.kwargs), (args, kwargs)
+            args, kwargs = jax.tree.map(_whole, whole, given, is_leaf=is_divided)
         inside = Inside(
             body.structure.joint,
             [

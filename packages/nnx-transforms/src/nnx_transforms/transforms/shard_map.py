@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +22,7 @@ from graphcore.authors import (
 from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.decorators import optional_function
+from nnx_transforms.shardings import axis_names, fits
 from nnx_transforms.transforms.mapping import MappedBody
 
 _ONE_FOR_ALL = PartitionSpec()
@@ -180,13 +180,6 @@ def _explain(
         _check_shapes(entry, mesh, error)
 
 
-def _axis_names(entry: Any) -> tuple[Any, ...]:
-    """The mesh axes in one entry of a spec."""
-    if entry is None:
-        return ()
-    return tuple(entry) if isinstance(entry, tuple) else (entry,)
-
-
 def _check_shapes(entry: Entry, mesh: Any, error: BaseException) -> None:
     """Says which variable can't be sharded as its spec says.
 
@@ -203,10 +196,7 @@ def _check_shapes(entry: Entry, mesh: Any, error: BaseException) -> None:
         spec = _spec(setting)
         for leaf in jax.tree.leaves(value):
             shape = np.shape(leaf)
-            pieces = [math.prod(sizes.get(n, 1) for n in _axis_names(e)) for e in spec]
-            if len(spec) > len(shape) or any(
-                n % k for n, k in zip(shape, pieces, strict=False)
-            ):
+            if not fits(spec, shape, sizes):
                 place = path_text(body.variable_path(position))
                 raise ValueError(
                     f"The variable at {place!r} cannot be sharded by {spec}: its value "
@@ -229,7 +219,7 @@ def _check_left(body: MappedBody, error: BaseException) -> None:
                 f"The variable at {place!r} is to be put together by {spec}, but the "
                 f"function left it with an array of {note.rank} axes."
             ) from error
-        named = {name for entry in spec for name in _axis_names(entry)}
+        named = {name for entry in spec for name in axis_names(entry)}
         varying = sorted(map(str, note.varying - named))
         if varying:
             raise ValueError(

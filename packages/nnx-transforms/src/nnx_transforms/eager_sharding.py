@@ -1,12 +1,13 @@
 """Values placed on the devices of a mesh, as the metadata of their variable say.
 
-A variable with `out_sharding` metadata is placed when it is made, if its mesh is known:
-the metadata `mesh`, or the mesh in force. So a large model is never on one device.
+A variable whose sharding is given as `out_sharding`, as `with_partitioning` does, is
+placed when it is made, if its mesh is known: the metadata `mesh`, or the mesh in force.
+So a large model is never on one device. As `sharding`, it is only described.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from graphcore.authors import on_create_with
-from nnx_transforms.shardings import sharding_of
+from nnx_transforms.shardings import axis_names, sharding_of
 
 
 class use_eager_sharding:  # noqa: N801  a function that is a context manager too
@@ -73,7 +74,7 @@ def placed_by(metadata: Mapping[str, Any], value: Any, path: str = "") -> Any:
     """Places a value as the metadata of its variable say.
 
     Args:
-        metadata: The metadata: `out_sharding` or `sharding`, and `mesh`.
+        metadata: The metadata: `sharding`, `sharding_rules` and `mesh`.
         value: An array, inside a traced function or outside.
         path: Where the variable stands, for messages.
 
@@ -86,7 +87,7 @@ def placed_by(metadata: Mapping[str, Any], value: Any, path: str = "") -> Any:
     Example:
         >>> import jax, jax.numpy as jnp
         >>> mesh = jax.make_mesh((1,), ('data',))
-        >>> metadata = {'out_sharding': ('data',), 'mesh': mesh}
+        >>> metadata = {'sharding': ('data',), 'mesh': mesh}
         >>> tuple(placed_by(metadata, jnp.ones(2)).sharding.spec)
         ('data',)
     """
@@ -95,20 +96,54 @@ def placed_by(metadata: Mapping[str, Any], value: Any, path: str = "") -> Any:
         return value
     if isinstance(sharding, PartitionSpec) and not _mesh_in_force():
         return value
-    if _has_explicit_axes(sharding):
-        return jax.sharding.reshard(value, sharding)
-    return jax.lax.with_sharding_constraint(value, sharding)
+    return constrained(value, sharding)
 
 
-def _has_explicit_axes(sharding: Any) -> bool:
-    """Whether the mesh has axes on which a constraint is not a hint but a type."""
-    if isinstance(sharding, PartitionSpec):
-        mesh: Any = jax.sharding.get_abstract_mesh()
-    elif isinstance(sharding, NamedSharding):
-        mesh = sharding.mesh
-    else:
-        return False
-    return AxisType.Explicit in mesh.axis_types
+def constrained(value: Any, sharding: Any) -> Any:
+    """Says where a traced value lies.
+
+    Args:
+        value: A pytree of arrays.
+        sharding: A `PartitionSpec` on the mesh in force, or a `Sharding`.
+
+    Returns:
+        The same pytree, constrained; over explicit axes, of another type.
+    """
+    explicit = _explicit_axes(sharding)
+    if not explicit:
+        return jax.lax.with_sharding_constraint(value, sharding)
+    # Over an explicit axis a sharding is a type, over an automatic one a hint: JAX has
+    # a function for each, which takes no names of the other kind.
+    value = jax.sharding.reshard(value, _part(sharding, explicit.__contains__))
+    if all(kind is AxisType.Explicit for kind in _mesh(sharding).axis_types):
+        return value
+    automatic = _part(sharding, lambda name: name not in explicit)
+    return jax.lax.with_sharding_constraint(value, automatic)
+
+
+def _mesh(sharding: Any) -> Any:
+    if isinstance(sharding, NamedSharding):
+        return sharding.mesh
+    return jax.sharding.get_abstract_mesh()
+
+
+def _explicit_axes(sharding: Any) -> set[Any]:
+    """The axes of its mesh on which a sharding is not a hint but a type."""
+    if not isinstance(sharding, PartitionSpec | NamedSharding):
+        return set()
+    mesh = _mesh(sharding)
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return {name for name, kind in kinds if kind is AxisType.Explicit}
+
+
+def _part(sharding: Any, selects: Callable[[Any], bool]) -> Any:
+    """What a sharding says about some axes of the mesh."""
+    named = isinstance(sharding, NamedSharding)
+    entries = sharding.spec if named else sharding
+    spec = PartitionSpec(
+        *(tuple(filter(selects, axis_names(e))) or None for e in entries)
+    )
+    return NamedSharding(sharding.mesh, spec) if named else spec
 
 
 def _mesh_in_force() -> bool:

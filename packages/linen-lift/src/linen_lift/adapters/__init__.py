@@ -1,0 +1,1 @@
+"""Modules of other libraries as modules here."""

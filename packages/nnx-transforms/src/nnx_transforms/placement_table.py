@@ -1,0 +1,179 @@
+"""What lies where: the devices, shards and bytes of the variables of an object."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import NamedSharding, Sharding
+
+from graphcore import is_variable
+from graphcore.authors import key_path, path_text
+from nnx_transforms.atomic_writes import read_raw
+from nnx_transforms.shardings import axis_names
+from nnx_transforms.tree_variables import tree_variables
+
+_LEFT, _RIGHT = ("path", "type", "value", "shard", "devices"), ("bytes", "on each")
+
+
+class Placed(NamedTuple):
+    """Where one array lies.
+
+    Args:
+        path: The path of its variable; of an array in a pytree, with its path in there.
+        type: The type of the variable; `jax.Array` if there is none around the array.
+        dtype: The dtype of the array.
+        shape: Its shape.
+        sharding: Its sharding; None for an abstract value without one.
+        shard_shape: The shape of one shard.
+        nbytes: The size of the whole array.
+        shard_nbytes: The size of one shard, which each of the devices holds.
+
+    Example:
+        >>> import nnx_transforms as nnx
+        >>> nnx.placement(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))[1].nbytes
+        24
+    """
+
+    path: str
+    type: type[Any]
+    dtype: Any
+    shape: tuple[int, ...]
+    sharding: Sharding | None
+    shard_shape: tuple[int, ...]
+    nbytes: int
+    shard_nbytes: int
+
+
+class Placement(tuple[Placed, ...]):
+    """What lies where, as `placement` finds it; printed, a table.
+
+    `rich.print` highlights what is divided.
+
+    Example:
+        >>> import nnx_transforms as nnx
+        >>> len(nnx.placement(nnx.Linear(2, 3, rngs=nnx.Rngs(0))))
+        2
+    """
+
+    __slots__ = ()
+
+    @property
+    def bytes_on(self) -> dict[jax.Device, int]:
+        """How many bytes each device holds.
+
+        Example:
+            >>> import nnx_transforms as nnx
+            >>> layer = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+            >>> list(nnx.placement(layer).bytes_on.values())
+            [36]
+        """
+        held: dict[jax.Device, int] = {}
+        for row in self:
+            for device in row.sharding.device_set if row.sharding else ():
+                held[device] = held.get(device, 0) + row.shard_nbytes
+        return dict(sorted(held.items(), key=lambda item: item[0].id))
+
+    def __repr__(self) -> str:
+        rows = [(*_LEFT, *_RIGHT), *map(_cells, self)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = (
+            "  ".join(
+                text.ljust(width) if number < len(_LEFT) else text.rjust(width)
+                for number, (text, width) in enumerate(zip(row, widths, strict=True))
+            )
+            for row in rows
+        )
+        return "\n".join([*lines, *self._totals()])
+
+    def __rich__(self) -> Any:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False)
+        for name in _LEFT:
+            table.add_column(name, overflow="fold")
+        for name in _RIGHT:
+            table.add_column(name, justify="right", overflow="fold")
+        for row in self:
+            # As Text, because a shape in brackets would be taken for markup.
+            style = "bold cyan" if row.shard_shape != row.shape else ""
+            table.add_row(*map(Text, _cells(row)), style=style)
+        return Group(table, *map(Text, self._totals()))
+
+    def _totals(self) -> Iterator[str]:
+        yield f"{_amount(sum(row.nbytes for row in self))} in all"
+        held = self.bytes_on.items()
+        for nbytes, group in itertools.groupby(held, key=lambda item: item[1]):
+            devices = [f"{device.platform}:{device.id}" for device, _ in group]
+            last = f" to {devices[-1]}, each" if len(devices) > 1 else ""
+            yield f"{_amount(nbytes)} on {devices[0]}{last}"
+
+
+def placement(node: Any, /) -> Placement:
+    """Lists where the variables of an object lie: shards, devices and bytes by path.
+
+    Args:
+        node: A graph node, or a pytree with graph nodes in it. It may lie on devices
+            of other processes too, or be abstract.
+
+    Returns:
+        A tuple with an entry for each array, which prints as a table.
+
+    Example:
+        >>> import nnx_transforms as nnx
+        >>> nnx.placement(nnx.Linear(256, 64, rngs=nnx.Rngs(0)))
+        path    type   value            shard  devices     bytes   on each
+        bias    Param  float32[64]      whole  1           256 B     256 B
+        kernel  Param  float32[256,64]  whole  1        64.0 KiB  64.0 KiB
+        64.2 KiB in all
+        64.2 KiB on ...
+    """
+    return Placement(
+        _placed((*path, *key_path(inner)), kind, value)
+        for path, x in tree_variables(node)
+        for kind, held in [(type(x), read_raw(x)) if is_variable(x) else (jax.Array, x)]
+        for inner, value in jax.tree_util.tree_leaves_with_path(held)
+        if hasattr(value, "dtype")
+    )
+
+
+def _placed(path: tuple[Any, ...], kind: type[Any], value: Any) -> Placed:
+    sharding = getattr(value, "sharding", None)
+    shape = tuple(value.shape)
+    shard_shape = shape if sharding is None else tuple(sharding.shard_shape(shape))
+    whole, part = (math.prod(s) * value.dtype.itemsize for s in (shape, shard_shape))
+    where = path_text(path)
+    return Placed(where, kind, value.dtype, shape, sharding, shard_shape, whole, part)
+
+
+def _cells(row: Placed) -> tuple[str, ...]:
+    return (
+        row.path,
+        row.type.__name__,
+        f"{row.dtype}{_shape_text(row.shape, row.sharding)}",
+        "whole" if row.shard_shape == row.shape else _shape_text(row.shard_shape),
+        "none" if row.sharding is None else str(len(row.sharding.device_set)),
+        _amount(row.nbytes),
+        _amount(row.shard_nbytes),
+    )
+
+
+def _shape_text(shape: tuple[int, ...], sharding: Any = None) -> str:
+    """A shape as JAX writes it, `[2,8@model]` if the last axis is divided."""
+    spec = sharding.spec if isinstance(sharding, NamedSharding) else ()
+    names = (",".join(map(str, axis_names(entry))) for entry in spec)
+    pairs = itertools.zip_longest(shape, names)
+    return "[" + ",".join(f"{n}@{at}" if at else str(n) for n, at in pairs) + "]"
+
+
+def _amount(nbytes: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.{0 if unit == 'B' else 1}f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f} GiB"

@@ -1,0 +1,55 @@
+"""Names of layers, which are imported when they are first used."""
+
+import importlib
+import subprocess
+import sys
+
+import jax
+import pytest
+
+import nnx_transforms as nnx
+from nnx_transforms import layers
+
+MODULES = sorted(layers._NAMES)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_names_are_what_the_module_offers(module):
+    found = importlib.import_module(f"nnx_transforms.layers.{module}")
+    offered = set(found.__all__)
+    if module == "initializers":  # its names are below it
+        offered = {"initializers", "ones_init", "zeros_init"}
+    assert set(layers._NAMES[module].split()) == offered
+    for name in offered - {module}:
+        value = getattr(found, name)
+        assert getattr(nnx, name) is getattr(layers, name) is value
+
+
+def test_activations_and_initializers_are_those_of_jax():
+    assert nnx.gelu is jax.nn.gelu and nnx.one_hot is jax.nn.one_hot
+    assert nnx.initializers.lecun_normal is jax.nn.initializers.lecun_normal
+    assert nnx.initializers.zeros_init() is jax.nn.initializers.zeros
+    assert nnx.initializers.ones_init() is jax.nn.initializers.ones
+
+
+def test_names_are_listed_and_others_are_refused():
+    assert {"LSTMCell", "initializers", "jit"} <= {*dir(nnx)} & {*nnx.__all__}
+    assert "LSTMCell" in dir(layers)
+    for module in (nnx, layers):
+        with pytest.raises(AttributeError, match="no attribute 'Lstm'"):
+            _ = module.Lstm
+
+
+def test_a_layer_is_imported_when_it_is_used():
+    program = """
+import sys, nnx_transforms as nnx
+loaded = lambda: {m for m in sys.modules if m.startswith("nnx_transforms.layers.")}
+before = loaded()
+from nnx_transforms import max_pool
+pooling, attention = (f"nnx_transforms.layers.{m}" for m in ("pooling", "attention"))
+assert not before and pooling in loaded() and attention not in loaded()
+namespace = {}
+exec("from nnx_transforms import *", namespace)
+assert namespace["MultiHeadAttention"] is nnx.MultiHeadAttention
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

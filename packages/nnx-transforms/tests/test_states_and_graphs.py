@@ -1,0 +1,248 @@
+"""Functions on states, graphs and variables."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nnx_transforms as nnx
+
+keys = st.sampled_from(["a", "b", "0", "12"]) | st.integers(0, 3)
+trees = st.recursive(
+    st.integers(), lambda inner: st.dictionaries(keys, inner, min_size=1), max_leaves=8
+).filter(lambda tree: isinstance(tree, dict))
+
+
+def chain():
+    shared = nnx.Param(jnp.ones(2))
+    inner = nnx.Dict(w=shared)
+    return nnx.Dict(a=inner, b=[inner, (shared, 3)])
+
+
+# States
+
+
+@settings(max_examples=30, deadline=None)
+@given(trees)
+def test_flat_and_nested_are_inverses(tree):
+    flat = nnx.to_flat_state(tree)
+    assert nnx.from_flat_state(flat).to_pure_dict() == nnx.State(tree).to_pure_dict()
+    assert nnx.to_flat_state(flat.to_nested_state()) == flat
+    nested = nnx.traversals.flatten_mapping(tree)
+    assert nnx.traversals.unflatten_mapping(nested) == tree
+    assert dict(flat) == nested
+
+
+def test_a_flat_state_reads_as_a_mapping_and_as_a_sequence():
+    flat = nnx.FlatState([(("b",), 2), (("a", "x"), 1)])
+    assert flat["b",] == 2 and flat[0] == (("a", "x"), 1)
+    assert ("b",) in flat and ("c",) not in flat
+    assert dict(flat) == {("a", "x"): 1, ("b",): 2} == dict(flat.items())
+    assert flat.get(("c",), 7) == 7 and list(flat.values()) == [1, 2]
+    with pytest.raises(KeyError):
+        flat["c",]
+    assert nnx.FlatState([(("b",), 2), (("a",), 1)], sort=False).paths[0] == ("b",)
+
+
+def test_a_state_goes_to_pure_values_and_back():
+    node = chain()
+    state = nnx.state(node)
+    pure = nnx.to_pure_dict(state, lambda leaf: 10 * leaf.value)
+    nnx.replace_by_pure_dict(state, pure, lambda leaf, new: leaf.replace(new + 1))
+    assert state.a.w.value.tolist() == [11.0, 11.0]
+    assert nnx.to_pure_dict(nnx.variables(node))["a"]["w"] is node.a.w.value
+    assert nnx.as_pure(nnx.state(node)).a.w is node.a.w.value
+
+
+# Graphs
+
+
+def test_recursive_map_keeps_sharing_and_the_original():
+    node = chain()
+
+    def change(path, value):
+        return value.replace(value.value + 1) if isinstance(value, nnx.Param) else value
+
+    twin = nnx.recursive_map(change, node)
+    assert twin.a is twin.b[0] and twin.a.w is twin.b[1][0]
+    assert twin.a.w.value.tolist() == [2.0, 2.0]
+    assert node.a.w.value.tolist() == [1.0, 1.0]
+
+
+def test_recursive_map_refuses_a_cycle():
+    node = chain()
+    node.a.top = node
+    with pytest.raises(ValueError, match="'a/top' is below itself"):
+        nnx.recursive_map(lambda path, value: value, node)
+
+
+def test_duplicates_are_found_through_containers():
+    node = chain()
+    assert nnx.find_duplicates(node) == [
+        [("a",), ("b", 0)],
+        [("a", "w"), ("b", 1, 0)],
+    ]
+    assert nnx.find_duplicates(node, only=nnx.Dict) == [[("a",), ("b", 0)]]
+
+
+def test_merge_takes_live_variables_over_or_copies_them():
+    node = chain()
+    graphdef, live = nnx.graphdef(node), nnx.variables(node)
+    assert nnx.merge(graphdef, live, copy=False).b[1][0] is node.a.w
+    assert nnx.merge(graphdef, live).a.w is not node.a.w
+    with pytest.raises(ValueError, match=r"'a/w'.*BatchStat.*Param"):
+        nnx.merge(graphdef, {"a": {"w": nnx.BatchStat(1)}}, copy=False)
+
+
+def test_with_vars_copies_what_is_selected():
+    node = chain()
+    with pytest.raises(ValueError, match=r"'a/w'.*'b/1/0'.*allow_duplicates"):
+        nnx.with_vars(node)
+    twin = nnx.with_vars(node, allow_duplicates=True)
+    assert twin.a.w is twin.b[1][0] is not node.a.w
+    with pytest.raises(ValueError, match="hijax"):
+        nnx.with_vars(node, hijax=True)
+    with pytest.raises(ValueError, match="ref"):
+        nnx.var_defaults(ref=True)
+
+
+# Modules
+
+
+class Noisy(nnx.Module):
+    def __init__(self):
+        self.scale = nnx.Param(jnp.array(2.0))
+        self.deterministic = False
+
+    def set_view(self, deterministic=None):
+        if deterministic is not None:
+            self.deterministic = deterministic
+
+    def __call__(self, x):
+        self.sow(nnx.Intermediate, "xs", x)
+        return self.perturb("shift", self.scale.value * x)
+
+
+def test_a_view_shares_variables_and_differs_in_settings():
+    model = nnx.Dict(first=Noisy(), second=Noisy())
+    quiet = nnx.view(model, deterministic=True, only=nnx.PathContains("first"))
+    assert quiet.first.deterministic and not quiet.second.deterministic
+    assert not model.first.deterministic
+    quiet.first.scale.value = jnp.array(5.0)
+    assert float(model.first.scale.value) == 5.0
+    with pytest.raises(ValueError, match=r"\['rate'\]"):
+        nnx.view(model, rate=1)
+    with pytest.raises(ValueError, match=r"\['rate'\]"):
+        nnx.with_attributes(model, rate=1)
+
+
+def test_capture_leaves_nothing_behind_even_after_an_error():
+    model = Noisy()
+    before = nnx.graphdef(model)
+    y, shifts, seen = nnx.capture(model, nnx.Perturbation, nnx.Intermediate)(3.0)
+    assert (float(y), seen["xs"].value) == (6.0, (3.0,))
+    assert float(shifts["shift"].value) == 0.0
+    with pytest.raises(TypeError):
+        nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)(None)
+    assert nnx.graphdef(model) == before
+    assert "wrapper" not in Noisy.__call__.__qualname__
+
+
+def test_capture_inside_a_compiled_gradient():
+    @nnx.jit
+    def by_shift(model, shifts, x):
+        def loss(model, shifts):
+            y, seen = nnx.capture(model, nnx.Intermediate, init=shifts)(x)
+            return y**2, seen
+
+        return nnx.grad(loss, argnums=1, has_aux=True)(model, shifts)
+
+    shifts = nnx.State({"shift": nnx.Perturbation.state(jnp.array(1.0))})
+    gradient, seen = by_shift(Noisy(), shifts, jnp.array(3.0))
+    assert float(gradient["shift"].value) == 14.0  # 2 * (2 * 3 + 1)
+    assert float(seen["xs"].value[0]) == 3.0
+
+
+def test_capture_collects_only_what_was_asked_for():
+    model = Noisy()
+    _, shifts = nnx.capture(model, nnx.Perturbation)(3.0)
+    assert list(shifts) == ["shift"] and not hasattr(model, "xs")
+    assert model.sow(nnx.Intermediate, "xs", 1.0, capture_noop=True) is False
+    assert not hasattr(model, "xs")
+
+
+# Flax's modes
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda **modes: nnx.jit(lambda x: x, **modes)(1.0),
+        lambda **modes: nnx.grad(**modes)(lambda x: x)(1.0),
+        lambda **modes: nnx.vmap(lambda x: x, **modes)(jnp.ones(2)),
+        lambda **modes: nnx.cond(True, lambda x: x, lambda x: -x, 1.0, **modes),
+        lambda **modes: nnx.eval_shape(lambda x: x, 1.0, **modes),
+        lambda **modes: nnx.view(Noisy(), deterministic=True, **modes),
+    ],
+)
+def test_modes_are_accepted_where_they_say_what_is_done(use):
+    use(graph=True, graph_updates=True)
+    with pytest.raises(ValueError, match="got graph=False"):
+        use(graph=False)
+
+
+# Programs
+
+
+def test_bound_functions_see_later_updates():
+    counter = nnx.Dict(n=nnx.Variable(jnp.array(0)))
+
+    def add(counter, k):
+        counter.n.value += k
+        return counter.n.value
+
+    step = nnx.jit_partial(add, counter)
+    counter.n.value = jnp.array(10)
+    assert int(step(1)) == 11 == int(counter.n.value)
+    jaxpr = nnx.make_jaxpr(add, graph=True, graph_updates=False)(counter, 1)
+    assert "add" in str(jaxpr) and int(counter.n.value) == 11
+
+
+def test_a_prefix_is_that_of_the_tree():
+    model = nnx.Dict(w=nnx.Param(jnp.arange(3.0)), b=nnx.BatchStat(jnp.array(2.0)))
+    tree = {"m": model, "x": jnp.ones(3)}
+    axes = nnx.prefix(tree, lambda path, value: None if "b" in path else 0)
+    compute = lambda tree: tree["m"].w.value * tree["m"].b.value + tree["x"]
+    assert nnx.vmap(compute, in_axes=(axes,))(tree).tolist() == [1.0, 3.0, 5.0]
+    with pytest.raises(ValueError, match=r"BatchStat at 'b'"):
+        nnx.prefix(model, {nnx.Param: 0})
+
+
+def test_shardings_follow_logical_rules():
+    def spec():
+        w = nnx.Param(jnp.ones((2, 2)), out_sharding=("in", "out"))
+        return tuple(nnx.get_partition_spec(nnx.state(nnx.Dict(w=w))).w.value)
+
+    with nnx.logical_axis_rules([("out", "model"), ("in", None)]):
+        assert spec() == (None, "model")
+    assert spec() == ("in", "out")
+
+
+def test_variables_are_placed_when_they_are_made():
+    mesh = jax.make_mesh((2,), ("data",))
+    init = nnx.with_partitioning(jax.nn.initializers.ones, ("data", None))
+    make = lambda: nnx.Dict(w=nnx.Param(init(jax.random.key(0), (4, 2))))
+    with jax.set_mesh(mesh):
+        placed, compiled = make(), nnx.jit(make)()
+        with nnx.use_eager_sharding(False):
+            left = make()
+    for node in (placed, compiled):
+        assert node.w.value.sharding.spec[0] == "data", node
+    assert left.w.value.sharding.is_fully_replicated and nnx.using_eager_sharding()
+    assert make().w.value.sharding.is_fully_replicated  # no mesh is in force
+    graphdef, abstract = nnx.get_abstract_model(make, mesh)
+    assert abstract.w.value.sharding.spec[0] == "data"
+    assert nnx.merge(graphdef, abstract).w.value.shape == (4, 2)
+    with jax.set_mesh(mesh):
+        assert nnx.as_abstract(nnx.eval_shape(make)).w.value.sharding.spec[0] == "data"

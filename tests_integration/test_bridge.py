@@ -1,0 +1,131 @@
+"""Both worlds in one model, beside Flax's own bridge."""
+
+import flax.linen
+import flax.nnx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import linen_lift as nn
+import nnx_transforms as nnx
+from nnx_transforms import bridge
+
+X = jnp.arange(8.0).reshape(4, 2)
+
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x, train=True):
+        x = nn.Dense(3)(x)
+        x = nn.BatchNorm(use_running_average=not train)(x)
+        return nn.Dropout(0.5, deterministic=not train)(x)
+
+
+class Live(nnx.Module):
+    def __init__(self, rngs):
+        self.layers = [nnx.Linear(2, 3, rngs=rngs)]
+        self.norm = nnx.BatchNorm(3, rngs=rngs)
+        self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x):
+        return self.drop(self.norm(self.layers[0](x)))
+
+
+def keys():
+    return {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+
+
+@pytest.fixture
+def block():
+    return bridge.ToNNX(Block(), rngs=nnx.Rngs(0, dropout=1)).lazy_init(X)
+
+
+def test_variables_stand_where_they_do_in_flax(block):
+    class Theirs(flax.linen.Module):
+        @flax.linen.compact
+        def __call__(self, x):
+            x = flax.linen.Dense(3)(x)
+            return flax.linen.BatchNorm(use_running_average=False)(x)
+
+    theirs = flax.nnx.bridge.ToNNX(Theirs(), rngs=flax.nnx.Rngs(0)).lazy_init(X)
+    of_theirs = {
+        path: type(leaf).__name__
+        for path, leaf in flax.nnx.to_flat_state(flax.nnx.state(theirs))
+        if path[0] not in ("rngs", "to_nnx__rngs")
+    }
+    mine = {
+        path: leaf.type.__name__
+        for path, leaf in nnx.state(block).flat_state()
+        if path[0] != "rngs"
+    }
+    assert mine == of_theirs
+
+
+def test_a_step_updates_statistics_and_draws_other_keys(block):
+    mean = block.BatchNorm_0.mean.value
+    step = nnx.jit(lambda block, x: block(x))
+    first, second = step(block, X), step(block, X)
+    assert not (first == second).all()
+    assert not (block.BatchNorm_0.mean.value == mean).all()
+
+
+def test_gradients_equal_those_of_the_module(block):
+    grads = nnx.grad(lambda block: (block(X, train=False) ** 2).sum())(block)
+    variables = block._collections()
+
+    def loss(params):
+        out = Block().apply({**variables, "params": params}, X, train=False)
+        return (out**2).sum()
+
+    expected = jax.grad(loss)(variables["params"])
+    np.testing.assert_allclose(
+        grads["Dense_0"]["kernel"].value, expected["Dense_0"]["kernel"], rtol=1e-5
+    )
+
+
+def test_what_is_not_made_yet_says_how():
+    with pytest.raises(ValueError, match="lazy_init"):
+        bridge.ToNNX(nn.Dense(3), rngs=nnx.Rngs(0))(X)
+    with pytest.raises(TypeError, match="linen-lift"):
+        bridge.ToNNX(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+
+
+def test_a_live_object_in_linen_writes_what_is_mutable():
+    module = bridge.ToLinen(Live)
+    variables = module.init(keys(), X)
+    assert variables["params"]["layers"]["0"]["kernel"].shape == (2, 3)
+    rngs = {"dropout": jax.random.key(1)}
+    out, updates = module.apply(variables, X, rngs=rngs, mutable=["batch_stats"])
+    again, _ = module.apply(variables, X, rngs=rngs, mutable=["batch_stats"])
+    np.testing.assert_array_equal(out, again)
+    assert not (updates["batch_stats"]["norm"]["mean"] == 0).all()
+    with pytest.raises(nn.LinenLiftError, match="not mutable"):
+        module.apply(variables, X, rngs=rngs)
+    with pytest.raises(ValueError, match="none of this name was given"):
+        module.apply(variables, X, mutable=["batch_stats"])
+
+
+def test_lifted_transforms_of_a_live_object():
+    class Outer(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            stack = nn.vmap(
+                bridge.ToLinen,
+                variable_axes={"params": 0, "batch_stats": 0},
+                split_rngs={"params": True, "dropout": True},
+                in_axes=None,
+                axis_size=3,
+            )
+            return stack(Live)(x)
+
+    variables = Outer().init(keys(), X)
+    kernel = variables["params"]["VmapToLinen_0"]["layers"]["0"]["kernel"]
+    assert kernel.shape == (3, 2, 3) and not (kernel[0] == kernel[1]).all()
+
+
+def test_there_and_back():
+    module = bridge.to_linen(nnx.Linear, 2, 3)
+    live = bridge.ToNNX(module, rngs=nnx.Rngs(0)).lazy_init(X)
+    variables = live._collections()
+    np.testing.assert_allclose(live(X), module.apply(variables, X), rtol=1e-6)

@@ -1,0 +1,65 @@
+"""Modules of Flax Linen as submodules of linen-lift's."""
+
+import flax.linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import linen_lift as nn
+
+X = jnp.ones((4, 2))
+
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.FlaxModule(flax.linen.Dense(3))(x)
+        x = nn.FlaxModule(flax.linen.BatchNorm(use_running_average=False))(x)
+        return nn.FlaxModule(flax.linen.Dropout(0.5, deterministic=False))(x)
+
+
+def keys():
+    return {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+
+
+def test_variables_and_streams_are_those_of_the_module_here():
+    variables = Block().init(keys(), X)
+    shapes = jax.tree.map(jnp.shape, dict(variables["params"]))
+    assert shapes["FlaxModule_0"] == {"kernel": (2, 3), "bias": (3,)}
+    out, updates = Block().apply(
+        variables, X, rngs={"dropout": jax.random.key(1)}, mutable=["batch_stats"]
+    )
+    mean = updates["batch_stats"]["FlaxModule_1"]["mean"]
+    assert out.shape == (4, 3) and not (mean == 0).all()
+    dense = flax.linen.Dense(3)
+    one = {"params": variables["params"]["FlaxModule_0"]}
+    same = nn.FlaxModule(dense).apply(one, X)
+    np.testing.assert_array_equal(same, dense.apply(one, X))
+
+
+def test_lifted_transforms():
+    stacked = nn.vmap(
+        nn.FlaxModule,
+        variable_axes={"params": 0},
+        split_rngs={"params": True},
+        in_axes=None,
+        axis_size=3,
+    )(flax.linen.Dense(3))
+    variables = stacked.init(jax.random.key(0), X)
+    kernel = variables["params"]["kernel"]
+    assert kernel.shape == (3, 2, 3) and not (kernel[0] == kernel[1]).all()
+    assert stacked.apply(variables, X).shape == (3, 4, 3)
+    rematerialized = nn.remat(nn.FlaxModule)(flax.linen.Dense(3))
+    one = rematerialized.init(jax.random.key(0), X)
+    grads = jax.grad(lambda v: rematerialized.apply(v, X).sum())(one)
+    assert grads["params"]["bias"].tolist() == [4.0] * 3
+
+
+@pytest.mark.parametrize(
+    "make",
+    [nn.jit, lambda m: nn.vmap(type(m)), lambda m: nn.init(lambda d, x: d(x), m)],
+)
+def test_a_bare_one_is_refused_with_the_way_out(make):
+    with pytest.raises(nn.LinenLiftError, match="wrap an instance in FlaxModule"):
+        make(flax.linen.Dense(3))
