@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import graphcore as gc
+import nnx_transforms as nnx
 from nnx_transforms.module import Module
 
 
@@ -177,3 +178,13 @@ def test_train_and_eval_switch_modes_and_set_more():
     assert not m.norm.use_running_average
     m.train(deterministic=True)
     assert all(b.deterministic for b in m.blocks)
+
+
+def test_an_annotation_may_say_that_an_attribute_is_data():
+    class Block(nnx.Module):
+        bias: nnx.Data[nnx.Param | None]
+
+        def __init__(self, use_bias):
+            self.bias = nnx.Param(jnp.zeros(2)) if use_bias else None
+
+    assert len(nnx.state(Block(True))) == 1 and len(nnx.state(Block(False))) == 0

@@ -14,7 +14,7 @@ from graphcore import *  # noqa: F403
 from graphcore.authors import add_adapter as _add_adapter
 from nnx_transforms import layers as layers
 from nnx_transforms.arguments import resolve_kwargs
-from nnx_transforms.attributes import Pytree, data, dataclass, is_data, static
+from nnx_transforms.attributes import Data, Pytree, data, dataclass, is_data, static
 from nnx_transforms.eager_sharding import use_eager_sharding, using_eager_sharding
 from nnx_transforms.lazy import lazily
 from nnx_transforms.legacy.constructors import Grad, Jit, Pmap, Remat, Scan, Vmap
@@ -74,6 +74,7 @@ __all__ = [
     "Module",
     "Pytree",
     "data",
+    "Data",
     "static",
     "is_data",
     "dataclass",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar, dataclass_transform
+from typing import Annotated, Any, TypeAlias, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ import numpy as np
 from graphcore import Object, is_graph_node, is_variable
 from graphcore.authors import is_object
 
+A = TypeVar("A")
 T = TypeVar("T", bound=type[Any])
 _MISSING: Any = object()
 _NUMBERS = (bool, int, float, complex, np.generic)
@@ -26,6 +27,9 @@ _IS_DATA = "is_data"
 
 Pytree = Object
 """The base class of objects and modules."""
+
+Data: TypeAlias = Annotated[A, _IS_DATA]
+"""Says in an annotation, `bias: Data[Param | None]`, that an attribute is data."""
 
 
 def is_data(x: Any, /) -> bool:
