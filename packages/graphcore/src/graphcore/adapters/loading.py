@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
+import weakref
 from typing import Any
 
 __all__ = ["AdapterError", "add_adapter", "load_adapters"]
@@ -33,6 +34,8 @@ _waiting: dict[str, list[str]] = {
 }
 _loaded: set[str] = set()
 _failed: dict[str, BaseException] = {}
+# Types that come from none of these: each is looked at once.
+_unconcerned: weakref.WeakSet[type[Any]] = weakref.WeakSet()
 _lock = threading.RLock()
 _loading: set[str] = set()
 
@@ -54,6 +57,7 @@ def add_adapter(library: str, module: str) -> None:
     with _lock:
         # A new list: another thread may be going through the old one.
         _waiting[library] = [*_waiting.get(library, ()), module]
+        _unconcerned.clear()
         if library in _loaded:
             _load(library)
 
@@ -70,10 +74,15 @@ def load_adapters(kind: type[Any]) -> bool:
     Raises:
         AdapterError: If an adapter could not be loaded.
     """
-    found = False
+    if kind in _unconcerned:
+        return False
+    found = concerned = False
     for library in [*_waiting]:
         if library in sys.modules and _comes_from(kind, library):
+            concerned = True
             found = _load(library) or found
+    if not concerned:
+        _unconcerned.add(kind)
     return found
 
 
