@@ -106,8 +106,8 @@ def _content(key: Any, value: Any) -> Any:
         return content_key(value, keep=True)
     except UnhashableContent as error:
         raise TypeError(
-            f"The static attribute {key!r} can't be part of a pytree's structure, which "
-            f"is compared: {error}. Hold it in a dataclass, list, dict or array, or "
+            f"The static attribute {key!r} can't be part of a pytree's structure: "
+            f"{error}. Hold it in a dataclass, list, dict or array, or "
             "declare that its type never changes: `register_immutable_type`."
         ) from None
 
