@@ -150,8 +150,8 @@ def typecheck(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation into site/; a warning is an error."""
-    # The reference is made from the sources: the packages need not be installed.
-    session.install(*group("docs"))
+    # The reference is made from the sources, but for a few signatures.
+    install(session, "docs")
     command = session.posargs or ["build", "--strict"]
     # The theme's notice about the plans of mkdocs is no warning about this site.
     session.run("mkdocs", *command, env={"NO_MKDOCS_2_WARNING": "1"})
@@ -162,6 +162,13 @@ def bench(session: nox.Session) -> None:
     """Measure dispatch, tracing, memory and start-up; --check fails over a bar."""
     install(session, "test", "bench")
     session.run("python", "-m", "tools.bench", *session.posargs, env=environment())
+
+
+@nox.session
+def resume(session: nox.Session) -> None:
+    """Kill a training run 50 times; it must end with the bits of one never killed."""
+    install(session, "test", packages=PACKAGES[:2])
+    session.run("python", "-m", "tools.resume", *session.posargs)
 
 
 @nox.session

@@ -32,7 +32,7 @@ ALLOWED = {
 # The optional extras of each package.
 EXTRAS = {
     "graphcore": {"treescope", "IPython"},
-    "nnx_transforms": {"optax", "treescope"},
+    "nnx_transforms": {"etils", "optax", "orbax", "safetensors", "treescope"},
     "linen_lift": {"rich"},
 }
 JAX_EXTEND_HOME = "graphcore._jax"

@@ -19,8 +19,8 @@ PACKAGES = {
     "nnx_transforms": "nnx-transforms",
     "linen_lift": "linen-lift",
 }
-# What graphcore lists for authors of transforms, on a page of its own.
-AUTHORS = "graphcore.authors"
+# Modules with names that their package does not list, on a page of their own.
+MODULES = ("graphcore.authors", "nnx_transforms.saving")
 # Folders of guides, in the order of the navigation.
 SECTIONS = {"graphcore": "graphcore", "nnx": "nnx-transforms", "linen": "linen-lift"}
 
@@ -38,25 +38,26 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         "index.md",
         "install.md",
         *({title: guides(docs / name)} for name, title in SECTIONS.items()),
-        {"Reference": [f"reference/{name}.md" for name in (*PACKAGES, AUTHORS)]},
+        {"Reference": [f"reference/{name}.md" for name in (*PACKAGES, *MODULES)]},
         {"Project": ["benchmarks.md", "contributing.md", "changelog.md"]},
     ]
     return config
 
 
-def authors_page(loader: griffe.GriffeLoader) -> str:
-    """The reference page of the names for authors of transforms, one by one.
+def module_page(name: str, loader: griffe.GriffeLoader) -> str:
+    """The reference page of one module, with the names that it lists, one by one.
 
     Args:
+        name: of the module.
         loader: has read all packages.
 
     Returns:
         Markdown in which mkdocstrings fills the entry of each name.
     """
-    module: Any = loader.modules_collection[AUTHORS]
-    lines = [f"# {AUTHORS}", "", first_line(module), ""]
-    for name in map(str, module.exports or ()):
-        home = module.imports[name]
+    module: Any = loader.modules_collection[name]
+    lines = [f"# {name}", "", first_line(module), ""]
+    for listed in map(str, module.exports or ()):
+        home = module.imports[listed]
         # What is JAX's own is not in these sources.
         if not loader.modules_collection[home].is_alias:
             lines += [f"::: {home}", ""]
@@ -103,9 +104,12 @@ def reference(package: str, loader: griffe.GriffeLoader) -> str:
             elsewhere.setdefault(target.rpartition(".")[0], []).append(name)
             continue
         found = loader.modules_collection[target]
-        while found.is_alias:
+        while found.is_alias and found.target_path.startswith(f"{package}."):
             found = found.target
-        if found.is_module:
+        if found.is_alias:  # to what is JAX's own
+            home = found.target_path.rpartition(".")[0]
+            elsewhere.setdefault(home, []).append(name)
+        elif found.is_module:
             submodules.append(found.path)
         else:
             shadowed = member.is_module
@@ -142,6 +146,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         path = f"reference/{package}.md"
         content = reference(package, loader)
         files.append(File.generated(config, path, content=content))
-    content = authors_page(loader)
-    files.append(File.generated(config, f"reference/{AUTHORS}.md", content=content))
+    for name in MODULES:
+        path = f"reference/{name}.md"
+        content = module_page(name, loader)
+        files.append(File.generated(config, path, content=content))
     return files

@@ -3,9 +3,12 @@
 Griffe knows the heading ``Examples`` alone; one example reads better in the singular.
 And it knows the arguments of functions and of decorated dataclasses, but not those that
 a base class makes of annotated fields (NamedTuple, linen_lift's Module): these it lists
-among the attributes.
+among the attributes. Nor does it know the signature of a function that a decorator
+makes of another one: ``(*_, **__)`` is written there, and Python is asked.
 """
 
+import importlib
+import inspect
 import re
 from typing import Any
 
@@ -25,6 +28,30 @@ def has_fields_for_arguments(cls: griffe.Class) -> bool:
     return "__init__" not in cls.members and any(fields)
 
 
+def annotation(found: Any) -> str | None:
+    """An annotation as text; most are text in the sources already."""
+    if found is inspect.Parameter.empty:
+        return None
+    text = found if isinstance(found, str) else inspect.formatannotation(found)
+    return re.sub(r"\b(\w+\.)+", "", text)  # names without their modules
+
+
+def made_by_decorator(func: griffe.Function) -> griffe.Parameters:
+    """The parameters of a function as Python knows them."""
+    found = getattr(importlib.import_module(func.module.path), func.name)
+    return griffe.Parameters(
+        *(
+            griffe.Parameter(
+                p.name,
+                kind=griffe.ParameterKind(p.kind.description),
+                annotation=annotation(p.annotation),
+                default=None if p.default is p.empty else repr(p.default),
+            )
+            for p in inspect.signature(found).parameters.values()
+        )
+    )
+
+
 class RepositoryDocstrings(griffe.Extension):
     """Rewrite headings into those that griffe knows."""
 
@@ -37,3 +64,8 @@ class RepositoryDocstrings(griffe.Extension):
         """Rewrite the heading of arguments that are fields."""
         if cls.docstring and has_fields_for_arguments(cls):
             cls.docstring.value = ARGS.sub(r"\1Attributes:", cls.docstring.value)
+
+    def on_function(self, *, func: griffe.Function, **_: Any) -> None:
+        """Show the parameters of a function that a decorator makes."""
+        if [p.name for p in func.parameters] == ["_", "__"]:
+            func.parameters = made_by_decorator(func)

@@ -18,7 +18,7 @@ from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
-from graphcore.state.state import nested_from_flat
+from graphcore.state.nesting import nested_from_flat
 from graphcore.variables.impl import is_variable
 
 

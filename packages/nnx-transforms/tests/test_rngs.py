@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphcore as gc
-from nnx_transforms.random_splits import fork, reseed, restore_rngs, split_rngs
+from nnx_transforms.random_splits import (
+    fork,
+    fork_rngs,
+    reseed,
+    restore_rngs,
+    split_rngs,
+    with_rngs,
+)
 from nnx_transforms.rngs import RngCount, RngKey, Rngs, RngState, RngStream
 
 
@@ -278,11 +285,11 @@ def test_split_keys_map_over_an_axis():
 # New seeds
 
 
-def test_reseed_starts_a_stream_as_if_new():
+def test_reseed_draws_the_new_key_from_a_stream_with_the_seed():
     rngs = Rngs(params=0, dropout=1)
     rngs.dropout(), rngs.params()
     reseed(gc.List([rngs]), dropout=42)
-    assert snapshot(rngs)["dropout"] == snapshot(Rngs(dropout=42))["dropout"]
+    assert snapshot(rngs)["dropout"] == (data(Rngs(dropout=42).dropout()), 0)
     assert int(rngs.params.count.value) == 1
 
 
@@ -290,8 +297,17 @@ def test_reseed_gives_several_streams_of_a_name_different_keys():
     node = gc.List([Rngs(dropout=i) for i in range(3)])
     reseed(node, dropout=jax.random.key(9))
     roots = [data(r.dropout.key.value) for r in node]
-    assert roots[0] == data(jax.random.key(9))
+    drawn = Rngs(jax.random.key(9))
+    assert roots == [data(drawn()) for _ in range(3)]
     assert len(set(map(str, roots))) == 3
+
+
+def test_a_policy_says_what_becomes_of_arrays_of_keys():
+    rngs = Rngs(dropout=0).split(3)
+    with pytest.raises(ValueError, match=r"at 'dropout'.*\(3,\).*match_shape"):
+        reseed(rngs, policy="scalars_only", dropout=1)
+    reseed(rngs, policy=lambda path, key, shape: jax.random.split(key, 2), dropout=1)
+    assert rngs.dropout.count.value.shape == (2,)
 
 
 def test_reseed_keeps_the_shape_of_split_streams():
@@ -343,3 +359,53 @@ def test_stream_alone():
     stream = RngStream(0, tag="noise")
     assert stream.tag == "noise"
     assert isinstance(stream(), jax.Array)
+
+
+# Copies with other streams
+
+
+def test_with_rngs_leaves_the_model_and_shares_its_variables():
+    model = gc.Dict(w=gc.Param(jnp.ones(2)), rngs=Rngs(params=0, dropout=1))
+    new = with_rngs(model, split={"params": 3}, fork="dropout")
+    assert new.w is model.w and new.rngs is not model.rngs
+    assert new.rngs.params.key.value.shape == (3,)
+    assert data(new.rngs.dropout.key.value) == data(Rngs(dropout=1).dropout())
+    assert model.rngs.params.key.value.shape == ()
+    assert int(model.rngs.params.count.value) == 1
+
+
+def test_with_rngs_refuses_a_stream_that_two_rules_name():
+    rngs = Rngs(params=0)
+    with pytest.raises(ValueError, match=r"'params'.*split.*fork"):
+        with_rngs(rngs, split={"params": 2}, fork="params")
+
+
+def test_forked_streams_come_back_with_other_counts():
+    rngs = Rngs(params=0, dropout=1)
+
+    @fork_rngs(split={"params": 2})
+    def shapes(rngs):
+        return rngs.params.key.shape, rngs.dropout.key.shape
+
+    assert shapes(rngs) == ((2,), ())
+    assert data(rngs.params.key.value) == data(jax.random.key(0))
+    assert int(rngs.params.count.value) == 1 and int(rngs.dropout.count.value) == 0
+
+
+def test_random_methods_draw_from_streams_inside_a_vmap():
+    @jax.vmap
+    def draw(key):
+        rngs = Rngs(noise=key, default=0)
+        return rngs.noise.uniform((2,)), rngs.normal()
+
+    noise, normal = draw(jax.random.split(jax.random.key(0), 3))
+    assert len(np.unique(noise)) == 6 and len(np.unique(normal)) == 1
+
+
+def test_the_modes_of_flax_that_are_ours_are_accepted():
+    rngs = Rngs(0)
+    with split_rngs(rngs, splits=2, graph=True, graph_updates=True):
+        assert rngs.default.key.shape == (2,)
+    with pytest.raises(ValueError, match=r"graph_updates=False.*with_rngs"):
+        split_rngs(rngs, splits=2, graph_updates=False)
+    assert with_rngs(rngs, split=2, graph=False).default.key.shape == (2,)

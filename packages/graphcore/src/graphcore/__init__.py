@@ -5,6 +5,8 @@ functions over pytrees here. `split` takes a graph apart, `merge` puts it togeth
 `update_context` keeps the identity of its objects across a functional boundary.
 """
 
+from graphcore.adapters.loading import AdapterError
+from graphcore.boundary.divided import register_filtered_type
 from graphcore.comparison import diff
 from graphcore.content_key import register_immutable_type
 from graphcore.context import (
@@ -44,6 +46,7 @@ from graphcore.graphdef.definition import (
 )
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.objects import Dict, List, Object
+from graphcore.nodes.plain_classes import register_dataclass
 from graphcore.nodes.pytrees import by_value
 from graphcore.nodes.registry import (
     GraphNodeImpl,
@@ -151,8 +154,12 @@ __all__ = [  # noqa: RUF022 (grouped)
     "is_node",
     "is_node_type",
     "is_pytree_node",
+    "register_dataclass",
+    "register_filtered_type",
     "register_graph_node_type",
     "register_pytree_node_type",
+    "register_immutable_type",
+    "AdapterError",
     # Definitions
     "GraphDef",
     "GraphState",
@@ -165,7 +172,6 @@ __all__ = [  # noqa: RUF022 (grouped)
     "LeafAttribute",
     "HashableMapping",
     "Static",
-    "register_immutable_type",
     # Graphs to values and back
     "flatten",
     "unflatten",

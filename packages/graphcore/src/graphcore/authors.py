@@ -1,10 +1,18 @@
 """What graphcore offers to those who write transformations."""
 
 from graphcore._jax import OUTSIDE, current_trace
+from graphcore.adapters.loading import add_adapter
 from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee, lifted, mark_lifted
 from graphcore.boundary.captures import captured_objects
-from graphcore.boundary.change import Change, Left, Written
+from graphcore.boundary.change import Change, Left, Written, same_value
+from graphcore.boundary.divided import (
+    Divided,
+    all_divided,
+    divide_filtered,
+    is_divided,
+    map_divided,
+)
 from graphcore.boundary.entry import Bodies, Entry, enter
 from graphcore.boundary.inside import Inside
 from graphcore.boundary.places import (
@@ -27,8 +35,12 @@ from graphcore.boundary.settings import (
 from graphcore.errors import path_text
 from graphcore.graphdef.definition import definition_paths
 from graphcore.named_axes import psum_cotangents
-from graphcore.state.filters import looks_at_no_value
+from graphcore.nodes.traversal import edges
+from graphcore.state.filters import Predicate, looks_at_no_value
+from graphcore.state.foreign_states import given_state, taken_state
+from graphcore.state.state import raw_value_of
 from graphcore.variables.impl import is_variable_type, variable_impl
+from graphcore.variables.metadata import on_create_with
 
 __all__ = [
     "OUTSIDE",
@@ -37,32 +49,45 @@ __all__ = [
     "Body",
     "Callee",
     "Change",
+    "Divided",
     "Entry",
     "Inside",
     "Left",
     "Places",
+    "Predicate",
     "Structure",
     "Written",
+    "add_adapter",
+    "all_divided",
     "captured_objects",
     "check_mappings",
     "current_trace",
     "definition_paths",
+    "divide_filtered",
+    "edges",
     "enter",
+    "given_state",
     "has_objects",
+    "is_divided",
     "is_mapping",
     "is_object",
     "is_variable_type",
     "key_path",
     "lifted",
     "looks_at_no_value",
+    "map_divided",
     "map_settings",
     "mark_lifted",
+    "on_create_with",
     "path_text",
     "plain_settings",
     "prefix_leaves",
     "psum_cotangents",
+    "raw_value_of",
+    "same_value",
     "setting_of",
     "settings_of_leaves",
     "take_objects",
+    "taken_state",
     "variable_impl",
 ]

@@ -21,7 +21,13 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["is_immutable", "same_static", "snapshot", "static_key", "values_equal"]
+__all__ = [
+    "is_immutable",
+    "same_static",
+    "snapshot",
+    "static_key",
+    "values_equal",
+]
 
 
 def static_key(value: Any) -> Any:
@@ -95,6 +101,8 @@ def is_immutable(value: Any) -> bool:
     kind = type(value)
     if kind in _immutable_types:
         return True
+    if kind is tuple:
+        return all(map(is_immutable, value))
     if (
         is_declared_immutable(kind)
         or _compares_like(kind, object)

@@ -28,7 +28,8 @@ from graphcore.state.leaves import (
     raw,
     unmade,
 )
-from graphcore.state.state import State, key_order
+from graphcore.state.nesting import key_order
+from graphcore.state.state import State
 from graphcore.trails import Path
 from graphcore.undo import restorer, undoing
 from graphcore.variables.bare_arrays import BareArray, is_array

@@ -6,18 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from graphcore.cache.plans import plan_of
-from graphcore.graphdef.build import Builder
+from graphcore.graphdef.build import Builder, shared
 from graphcore.graphdef.definition import GraphDef, NodeDef, set_proxy_maker
 from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.nodes.registry import (
-    find_node_impl,
-    get_node_impl,
-)
+from graphcore.nodes.registry import find_node_impl, get_node_impl
 from graphcore.refmap import RefMap
 from graphcore.state.filters import Filter, filters_to_predicates
 from graphcore.state.leaves import UnmadeState, leaves_for, merged, values_for
-from graphcore.state.state import State, nested_from_flat
+from graphcore.state.nesting import nested_from_flat
+from graphcore.state.state import State
 from graphcore.trails import Path
 from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.state import VariableState, shown_to_filters
@@ -246,7 +244,11 @@ def unflatten(
 
 
 def merge(
-    graphdef: GraphDef[A], state: Mapping[Any, Any], /, *states: Mapping[Any, Any]
+    graphdef: GraphDef[A],
+    state: Mapping[Any, Any],
+    /,
+    *states: Mapping[Any, Any],
+    copy: bool = True,
 ) -> A:
     """Puts a graph together from its definition and states.
 
@@ -254,9 +256,12 @@ def merge(
         graphdef: The definition.
         state: The state, or the first of several.
         *states: The others.
+        copy: Whether live variables among the leaves, as `variables` returns them, are
+            copied; else they become part of the new graph themselves.
 
     Returns:
-        A new node; nothing of the original graph is shared but static values.
+        A new node; nothing of the original graph is shared but static values, and the
+        live variables among the leaves with `copy=False`.
 
     Raises:
         ValueError: If definition and states don't fit.
@@ -265,15 +270,25 @@ def merge(
         >>> import graphcore as gc
         >>> gc.merge(*gc.split(gc.Dict(a=gc.Param(1)))).a.value
         1
+        >>> node = gc.Dict(a=gc.Param(1))
+        >>> view = gc.merge(gc.graphdef(node), gc.variables(node), copy=False)
+        >>> view is node, view.a is node.a
+        (False, True)
     """
-    return unflatten(graphdef, merged((state, *states)))
+    given = merged((state, *states))
+    if copy:
+        return unflatten(graphdef, given)
+    whole = given if isinstance(given, State) else State(given)
+    leaves = leaves_for(graphdef, whole.map(lambda _, leaf: shared(leaf)))
+    return Builder(leaves, {}, {}).build(graphdef)  # type: ignore[no-any-return]
 
 
-def clone(node: A, /) -> A:
+def clone(node: A, /, *, variables: bool = True) -> A:
     """Copies a graph: same structure, own nodes and variables, same arrays.
 
     Args:
         node: A graph node or pytree node.
+        variables: Whether variables are copied; else the copy has the same ones.
 
     Returns:
         The copy.
@@ -286,9 +301,15 @@ def clone(node: A, /) -> A:
         >>> node = gc.Dict(a=gc.Param(1)); twin = gc.clone(node)
         >>> twin.a is node.a, twin.a == node.a
         (False, True)
+        >>> gc.clone(node, variables=False).a is node.a
+        True
     """
     _refuse_non_node(node)
     plan = plan_of(node)
+    if not variables:
+        live = zip(plan.layout.paths, plan.variables, strict=True)
+        twin: A = merge(plan.definition, State.from_flat_path(live), copy=False)
+        return twin
     recipe = recipe_of(plan.definition)
     assert recipe is not None  # A plan's definition is complete.
     result: A = recipe.make(plan.values())

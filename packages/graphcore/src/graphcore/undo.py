@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from graphcore.nodes.owned import OwnedNode
-from graphcore.nodes.registry import GraphNodeImpl
+from graphcore.nodes.registry import GraphNodeImpl, containers_of
 
 __all__ = ["restorer", "undoing"]
 
@@ -62,13 +62,16 @@ def restorer(node: Any, impl: GraphNodeImpl) -> Callable[[], None]:
         >>> node.clear(); restore(); list(node)
         ['b', 'a']
     """
-    if isinstance(node, OwnedNode):
+    owned = isinstance(node, OwnedNode)
+    containers = node._containers() if owned else containers_of(node, impl)
+    if containers is not None:
         # By its containers: `init` would not restore the order of insertion.
-        contents = [container.copy() for container in node._containers()]
+        contents = [container.copy() for container in containers]
 
         def restore_containers() -> None:
-            node._structure_changed()
-            for container, content in zip(node._containers(), contents, strict=True):
+            if owned:
+                node._structure_changed()
+            for container, content in zip(containers, contents, strict=True):
                 container.clear()
                 if isinstance(container, dict):
                     container.update(content)

@@ -52,6 +52,7 @@ from .filters import DenyList
 from .frozen_dict import FrozenDict, copy, freeze, pop, pretty_repr, unfreeze
 from .layers import (
     RNN,
+    BatchApply,
     BatchNorm,
     Bidirectional,
     Conv,
@@ -115,7 +116,14 @@ from .module.context import (
     override_named_call,
 )
 from .module.decorators import compact, compact_name_scope, nowrap
-from .module.functional import apply, init, init_with_output, merge_param, share_scope
+from .module.functional import (
+    apply,
+    init,
+    init_with_output,
+    merge_param,
+    share_scope,
+    tabulate,
+)
 from .scope import Scope, Variable
 from .spmd import (
     LogicallyPartitioned,
@@ -148,6 +156,7 @@ __all__ = [
     "PARTITION_NAME",
     "RNN",
     "AxisMetadata",
+    "BatchApply",
     "BatchNorm",
     "Bidirectional",
     "Conv",
@@ -278,6 +287,7 @@ __all__ = [
     "standardize",
     "swish",
     "switch",
+    "tabulate",
     "tanh",
     "unbox",
     "unfreeze",

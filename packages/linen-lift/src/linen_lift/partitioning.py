@@ -20,7 +20,13 @@ from .lift.axes import In as ScanIn
 from .lift.axes import Out as ScanOut
 from .module.context import context
 from .scope import Variable
-from .spmd import LogicalRules, RulesFallback, logical_to_mesh, logical_to_mesh_axes
+from .spmd import (
+    LogicalRules,
+    RulesFallback,
+    is_logical,
+    logical_to_mesh,
+    logical_to_mesh_axes,
+)
 from .spmd import get_logical_axis_rules as get_axis_rules
 from .spmd import logical_axis_rules as axis_rules
 from .spmd import set_logical_axis_rules as set_axis_rules
@@ -58,7 +64,7 @@ class AxisMetadata:
     """The names of a variable's axes, in a collection such as `params_axes`.
 
     Args:
-        names: a logical name per axis.
+        names: a logical name per axis; for a pytree of arrays a tree of these.
 
     Example:
         >>> from linen_lift import partitioning
@@ -83,7 +89,7 @@ def _running(module: Any) -> Any:
     return context.modules[-1]
 
 
-def _note(module: Any, collection: str, name: str, axes: tuple[Any, ...]) -> None:
+def _note(module: Any, collection: str, name: str, axes: Any) -> None:
     """Stores the names of a variable's axes."""
 
     def agree(old: Any, new: AxisMetadata) -> AxisMetadata:
@@ -103,7 +109,7 @@ def param_with_axes(
     name: str,
     init_fn: Callable[..., Any],
     *init_args: Any,
-    axes: tuple[Any, ...] | None = None,
+    axes: Any = None,
     module: Any = None,
     **init_kwargs: Any,
 ) -> Any:
@@ -113,7 +119,8 @@ def param_with_axes(
         name: the name.
         init_fn: makes the value, given a key and `init_args`.
         *init_args: for `init_fn`.
-        axes: a logical name per axis; the value is laid out by them.
+        axes: a logical name per axis, by which the value is laid out; for a pytree of
+            arrays a tree of such tuples.
         module: the module; the running one if it is not given.
         **init_kwargs: for `init_fn`.
 
@@ -137,8 +144,8 @@ def param_with_axes(
     module = _running(module)
     value = module.param(name, init_fn, *init_args, **init_kwargs)
     if axes is not None:
-        value = with_sharding_constraint(value, tuple(axes))
-        _note(module, "params", name, tuple(axes))
+        value = with_sharding_constraint(value, axes)
+        _note(module, "params", name, axes)
     return value
 
 
@@ -149,7 +156,7 @@ class PartitionedVariable(Variable[Any]):
         scope: where it lives.
         collection: the name of its collection.
         name: its name.
-        axes: a logical name per axis, or None.
+        axes: see `variable_with_axes`; None for no names.
         fallback: see `with_logical_constraint`.
 
     Example:
@@ -168,7 +175,7 @@ class PartitionedVariable(Variable[Any]):
         scope: Any,
         collection: str,
         name: str,
-        axes: tuple[Any, ...] | None = None,
+        axes: Any = None,
         fallback: RulesFallback = RulesFallback.AXIS_IS_UNSHARDED,
     ) -> None:
         super().__init__(scope, collection, name)
@@ -193,7 +200,7 @@ def variable_with_axes(
     name: str,
     init_fn: Callable[..., Any],
     *init_args: Any,
-    axes: tuple[Any, ...] | None = None,
+    axes: Any = None,
     module: Any = None,
     fallback: RulesFallback = RulesFallback.AXIS_IS_UNSHARDED,
     **init_kwargs: Any,
@@ -205,7 +212,7 @@ def variable_with_axes(
         name: the name.
         init_fn: makes the value, given `init_args`.
         *init_args: for `init_fn`.
-        axes: a logical name per axis.
+        axes: a logical name per axis; for a pytree of arrays a tree of such tuples.
         module: the module; the running one if it is not given.
         fallback: see `with_logical_constraint`.
         **init_kwargs: for `init_fn`.
@@ -231,7 +238,6 @@ def variable_with_axes(
     """
     module = _running(module)
     made = module.variable(collection, name, init_fn, *init_args, **init_kwargs)
-    axes = None if axes is None else tuple(axes)
     variable = PartitionedVariable(made.scope, collection, name, axes, fallback)
     if axes is not None:
         _note(module, collection, name, axes)
@@ -258,8 +264,11 @@ def get_axis_names(axes_metadata: Mapping[str, Any]) -> dict[str, Any]:
     names: dict[str, Any] = {}
     for name, entry in axes_metadata.items():
         if isinstance(entry, AxisMetadata):
-            spec = None if entry.names is None else PartitionSpec(*entry.names)
-            names[name.removesuffix(_SUFFIX)] = spec
+            names[name.removesuffix(_SUFFIX)] = jax.tree.map(
+                lambda axes: None if axes is None else PartitionSpec(*axes),
+                entry.names,
+                is_leaf=is_logical,
+            )
         else:
             names[name] = get_axis_names(entry)
     return names

@@ -244,7 +244,7 @@ def logical_to_mesh_sharding(
 # --- constraints and boxes ----------------------------------------------------------
 
 
-def _is_logical(x: Any) -> bool:
+def is_logical(x: Any) -> bool:
     """Whether this is the names of one array, rather than a tree of them."""
     return x is None or (
         isinstance(x, tuple | PartitionSpec)
@@ -309,7 +309,7 @@ def with_logical_constraint(
         spec = PartitionSpec(*(places.get(i) for i in range(len(names))))
         return constrained(value, spec, mesh)
 
-    return jax.tree.map(constrain, logical_axis_resources, x, is_leaf=_is_logical)
+    return jax.tree.map(constrain, logical_axis_resources, x, is_leaf=is_logical)
 
 
 class LogicallyPartitioned(Partitioned):

@@ -32,7 +32,7 @@ def test_the_table_lists_submodules_and_variables():
     assert "kernel: float32[3,5]" in table and "mean: float32[3]" in table
     # 15 + 5 + 15 + 3 parameters, 3 + 3 of BatchNorm's, and as many statistics.
     assert "44 (176 B)" in table and "6 (24 B)" in table
-    assert "Total: 50 (200 B)" in table
+    assert "Total Parameters: 50 (200 B)" in table
     order = [table.index(p) for p in ("Block_0/BatchNorm_0", "Block_0/Dense_0")]
     assert order == sorted(order)
 
@@ -41,7 +41,7 @@ def test_depth_and_repetition():
     x = jnp.ones((2, 3))
     shallow = Net().tabulate(KEY, x, depth=1)
     assert "Block_0/Dense_0" not in shallow and "out/kernel" in shallow
-    assert "Total: 50" in shallow
+    assert "Total Parameters: 50" in shallow
     lines = Net().tabulate(KEY, x, show_repeated=True).splitlines()
     assert sum("Block_0/out" in line for line in lines) >= 1
 
@@ -49,7 +49,7 @@ def test_depth_and_repetition():
 def test_boxes_show_their_names():
     init = nn.with_partitioning(nn.initializers.ones, (None, "model"))
     table = nn.Dense(2, kernel_init=init).tabulate(KEY, jnp.ones((1, 3)))
-    assert "(None, 'model')" in table and "Total: 8" in table
+    assert "P(None, 'model')" in table and "Total Parameters: 8" in table
 
 
 def test_with_and_without_rich(monkeypatch):

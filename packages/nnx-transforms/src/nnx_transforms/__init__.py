@@ -4,35 +4,40 @@ Functions take and mutate live objects, and the caller sees the mutation. The na
 `graphcore` are exported here as well, so that one import is enough.
 """
 
-from jax.nn import initializers as initializers
+import sys
+from typing import TYPE_CHECKING, TypeVar
+
+from jax.nn.initializers import Initializer
 
 import graphcore as _graphcore
 from graphcore import *  # noqa: F403
+from nnx_transforms import layers as layers
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.attributes import Pytree, data, dataclass, is_data, static
-from nnx_transforms.layers import (
-    BatchNorm,
-    Conv,
-    Dropout,
-    Embed,
-    LayerNorm,
-    Linear,
-    Sequential,
-)
+from nnx_transforms.lazy import lazily
 from nnx_transforms.legacy.constructors import Grad, Jit, Pmap, Remat, Scan, Vmap
 from nnx_transforms.metadata_axes import PARTITION_NAME
 from nnx_transforms.module import Module
-from nnx_transforms.optimizer import Optimizer, OptState
-from nnx_transforms.prefixes import Carry, DiffState, StateAxes, StateSharding
+from nnx_transforms.optimizer import ModelAndOptimizer, Optimizer, OptState
+from nnx_transforms.placement import use_eager_sharding, using_eager_sharding
+from nnx_transforms.prefixes import Carry, DiffState, StateAxes, StateSharding, prefix
 from nnx_transforms.random_splits import (
     ForkStates,
+    backup_keys,
     fork,
+    fork_rngs,
     reseed,
     restore_rngs,
     split_rngs,
+    with_rngs,
 )
 from nnx_transforms.rngs import RngCount, RngKey, Rngs, RngState, RngStream
-from nnx_transforms.shardings import get_named_sharding, get_partition_spec
+from nnx_transforms.shardings import (
+    get_named_sharding,
+    get_partition_spec,
+    logical_axis_rules,
+    with_partitioning,
+)
 from nnx_transforms.transforms.ahead_of_time import Compiled, Lowered, Traced
 from nnx_transforms.transforms.checkify import checkify
 from nnx_transforms.transforms.checkpoint import checkpoint, remat
@@ -75,27 +80,29 @@ __all__ = [
     "split_rngs",
     "restore_rngs",
     "reseed",
+    "fork_rngs",
+    "with_rngs",
+    "backup_keys",
     "fork",
     "ForkStates",
     # Layers and training
-    "Linear",
-    "Conv",
-    "Embed",
-    "BatchNorm",
-    "LayerNorm",
-    "Dropout",
-    "Sequential",
-    "initializers",
+    *layers.__all__,
     "Optimizer",
+    "ModelAndOptimizer",
     "OptState",
     # Prefixes and metadata
     "Carry",
     "DiffState",
     "StateAxes",
     "StateSharding",
+    "prefix",
     "PARTITION_NAME",
     "get_named_sharding",
     "get_partition_spec",
+    "with_partitioning",
+    "logical_axis_rules",
+    "use_eager_sharding",
+    "using_eager_sharding",
     # Compilation
     "jit",
     "Jitted",
@@ -141,4 +148,56 @@ __all__ = [
     "split_inputs",
     "merge_inputs",
     "resolve_kwargs",
+    # For annotations
+    "A",
+    "Initializer",
 ]
+
+# What is imported when it is first used.
+_LAZY = {
+    layers.__name__: " ".join(layers.__all__),
+    "nnx_transforms.abstract_models": "as_abstract get_abstract_model",
+    "nnx_transforms.capturing": "capture",
+    "nnx_transforms.ema": "EMA",
+    "nnx_transforms.filterlib": "filterlib",
+    "nnx_transforms.graph": "find_duplicates graph iter_children recursive_map",
+    "nnx_transforms.graph_mode": "set_graph_mode set_graph_updates",
+    "nnx_transforms.metrics": "Metric MetricState MultiMetric metrics",
+    "nnx_transforms.partials": "cached_partial jit_partial make_jaxpr",
+    "nnx_transforms.statelib": "filter_state from_flat_state map_state merge_state "
+    "replace_by_pure_dict restore_int_paths split_state statelib "
+    "to_flat_state to_pure_dict",
+    "nnx_transforms.train_state": "TrainState",
+    "nnx_transforms.traversals": "traversals",
+    "nnx_transforms.variable_tools": "as_pure register_variable_name set_metadata "
+    "var_defaults with_vars",
+    "nnx_transforms.views": "iter_module_children iter_modules view view_info "
+    "with_attributes",
+}
+__all__ += [name for names in list(_LAZY.values())[1:] for name in names.split()]
+if TYPE_CHECKING:
+    from nnx_transforms import filterlib as filterlib
+    from nnx_transforms import graph as graph
+    from nnx_transforms import metrics as metrics
+    from nnx_transforms import statelib as statelib
+    from nnx_transforms import traversals as traversals
+    from nnx_transforms.abstract_models import *  # noqa: F403
+    from nnx_transforms.capturing import *  # noqa: F403
+    from nnx_transforms.ema import *  # noqa: F403
+    from nnx_transforms.graph import *  # noqa: F403
+    from nnx_transforms.graph_mode import *  # noqa: F403
+    from nnx_transforms.layers import *  # noqa: F403
+    from nnx_transforms.metrics import Metric as Metric
+    from nnx_transforms.metrics import MetricState as MetricState
+    from nnx_transforms.metrics import MultiMetric as MultiMetric
+    from nnx_transforms.partials import *  # noqa: F403
+    from nnx_transforms.statelib import *  # type: ignore[assignment]  # noqa: F403
+    from nnx_transforms.train_state import *  # noqa: F403
+    from nnx_transforms.variable_tools import *  # noqa: F403
+    from nnx_transforms.views import *  # noqa: F403
+else:
+    __getattr__, __dir__ = lazily(__name__, _LAZY)
+    # Where Flax has its names in modules: they are all here.
+    graphlib = rnglib = variablelib = spmd = helpers = sys.modules[__name__]
+
+A = TypeVar("A")

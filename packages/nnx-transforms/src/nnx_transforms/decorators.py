@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from nnx_transforms.graph_mode import drop_graph_mode
+
 T = TypeVar("T", bound=Callable[..., Any])
 
 
@@ -33,6 +35,7 @@ def optional_function(transform: T) -> T:
 
     @functools.wraps(transform)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        drop_graph_mode(transform.__name__, kwargs)
         if args or name in kwargs:
             return transform(*args, **kwargs)
         return lambda f: transform(f, **kwargs)

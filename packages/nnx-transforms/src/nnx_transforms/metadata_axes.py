@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from graphcore import Variable, VariableState
 from graphcore.authors import path_text
+from nnx_transforms.shardings import sharding_key
 
 V = TypeVar("V")
 
@@ -35,8 +36,9 @@ def add_axis(
 ) -> V:
     """Enters a mapped axis in the metadata of a variable.
 
-    The `sharding` metadata, if it is a `PartitionSpec`, a sequence of axis names, or a
-    `NamedSharding`, gets one more entry; then the `on_add_axis` hooks are called.
+    The `out_sharding` or `sharding` metadata, if it is a `PartitionSpec`, a sequence of
+    axis names, or a `NamedSharding`, gets one more entry; then the `on_add_axis` hooks
+    are called.
 
     Args:
         variable: A variable, which is changed, or a `VariableState`, which is not.
@@ -141,7 +143,8 @@ def _edit_sharding(
     path: tuple[Any, ...],
 ) -> None:
     metadata = variable.get_metadata()
-    sharding = metadata.get("sharding")
+    key = sharding_key(metadata)
+    sharding = metadata.get(key)
     if isinstance(sharding, NamedSharding):
         entries = tuple(sharding.spec)
     elif isinstance(sharding, PartitionSpec | tuple | list):
@@ -151,11 +154,11 @@ def _edit_sharding(
     before = metadata.get(_PADDING, ())
     entries, padding = edit(entries, before, index, name, path)
     if isinstance(sharding, NamedSharding):
-        variable.sharding = sharding.update(spec=PartitionSpec(*entries))
+        setattr(variable, key, sharding.update(spec=PartitionSpec(*entries)))
     elif isinstance(sharding, PartitionSpec):
-        variable.sharding = PartitionSpec(*entries)
+        setattr(variable, key, PartitionSpec(*entries))
     else:
-        variable.sharding = type(sharding)(entries)
+        setattr(variable, key, type(sharding)(entries))
     if padding:
         setattr(variable, _PADDING, padding)
     elif before:

@@ -26,6 +26,9 @@ from graphcore import (
 )
 
 _MISSING: Any = object()
+CAPTURED = "__captured__"
+"""The attribute that holds what `capture` collects from a module while it runs: one
+variable for each type, whose value is a dict."""
 
 
 def _append(collected: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
@@ -55,8 +58,9 @@ class Module(Object):
         value: Any,
         reduce_fn: Callable[[Any, Any], Any] = _append,
         init_fn: Callable[[], Any] = tuple,
-    ) -> None:
-        """Records a value in a variable of this module.
+        capture_noop: bool | None = None,
+    ) -> bool:
+        """Records a value in a variable of this module, or for `capture`.
 
         Args:
             variable_type: The type of the variable, or its snake-case name.
@@ -65,6 +69,10 @@ class Module(Object):
             reduce_fn: `reduce_fn(recorded, value)` returns what is recorded next; by
                 default, the value is appended to a tuple.
             init_fn: Returns what is recorded before the first value.
+            capture_noop: Whether to record for `capture` only.
+
+        Returns:
+            Whether the value was recorded: `capture` may collect other types.
 
         Raises:
             ValueError: If the attribute is there and no variable of that type.
@@ -73,23 +81,32 @@ class Module(Object):
             >>> import graphcore as gc
             >>> m = Module()
             >>> for x in (1, 2, 3):
-            ...     m.sow(gc.Intermediate, 'xs', x)
-            ...     m.sow(gc.Cache, 'total', x, lambda a, b: a + b, lambda: 0)
+            ...     _ = m.sow(gc.Intermediate, 'xs', x)
+            ...     _ = m.sow(gc.Cache, 'total', x, lambda a, b: a + b, lambda: 0)
             >>> m.xs.value, m.total.value
             ((1, 2, 3), 6)
         """
         kind = _variable_type(variable_type)
+        captured = self._captured(kind, capture_noop)
+        if captured is not None:
+            for variable in captured:
+                recorded = variable.value
+                before = recorded[name] if name in recorded else init_fn()
+                variable.value = {**recorded, name: reduce_fn(before, value)}
+            return bool(captured)
         variable = self._own_variable("sow", kind, name)
         if variable is None:
             setattr(self, name, kind(reduce_fn(init_fn(), value)))
         else:
             variable.value = reduce_fn(variable.value, value)
+        return True
 
     def perturb(
         self,
         name: str,
         value: Any,
         variable_type: type[Variable[Any]] | str = Perturbation,
+        capture_noop: bool | None = None,
     ) -> Any:
         """Adds a variable that is zero to a value on its way through this module.
 
@@ -100,9 +117,11 @@ class Module(Object):
             name: The attribute that holds the variable; made by the first call.
             value: An array of any shape and an inexact dtype, or a pytree of them.
             variable_type: The type of the variable, or its snake-case name.
+            capture_noop: Whether to do so for `capture` only.
 
         Returns:
-            The value plus the variable.
+            The value plus the variable; the value itself, where `capture` collects
+            other types.
 
         Raises:
             ValueError: If the attribute is there and no variable of that type.
@@ -119,11 +138,28 @@ class Module(Object):
             12.0
         """
         kind = _variable_type(variable_type)
+        captured = self._captured(kind, capture_noop)
+        if captured is not None:
+            for variable in captured:
+                if name not in variable.value:
+                    zero = jax.tree.map(jnp.zeros_like, value)
+                    variable.value = {**variable.value, name: zero}
+                value = jax.tree.map(jnp.add, value, variable.value[name])
+            return value
         variable = self._own_variable("perturb", kind, name)
         if variable is None:
             variable = kind(jax.tree.map(jnp.zeros_like, value))
             setattr(self, name, variable)
         return jax.tree.map(jnp.add, value, variable.value)
+
+    def _captured(
+        self, kind: type[Variable[Any]], capture_noop: bool | None
+    ) -> list[Any] | None:
+        """The variables of a type that `capture` collects; None if it does not run."""
+        captured = self.__dict__.get(CAPTURED, () if capture_noop else None)
+        if captured is None:
+            return None
+        return [variable for variable in captured if type(variable) is kind]
 
     def _own_variable(
         self, method: str, kind: type[Variable[Any]], name: str

@@ -31,17 +31,16 @@ from graphcore import (
     Param,
     State,
     Variable,
-    VariableState,
-    is_variable,
     variables,
 )
-from graphcore.authors import path_text, variable_impl
+from graphcore.authors import path_text, raw_value_of, variable_impl
 from nnx_transforms.atomic_writes import read_raw, write_raw
 
 A = TypeVar("A")
 M = TypeVar("M")
 Path = tuple[Any, ...]
 _MISSING: Any = object()
+_PLACEMENT = "out_sharding", "sharding", "sharding_rules", "mesh"
 
 
 class OptState(Variable[A]):
@@ -58,13 +57,16 @@ class OptState(Variable[A]):
 class _Rule:
     """What an optimizer knows beside its state. Static, and compared by identity."""
 
-    __slots__ = ("keys", "structure", "tx", "wrt")
+    __slots__ = ("keys", "structure", "tree", "tx", "wrt")
 
-    def __init__(self, tx: Any, wrt: Filter, structure: Any, keys: tuple[str, ...]):
+    def __init__(
+        self, tx: Any, wrt: Filter, structure: Any, keys: tuple[str, ...], tree: Any
+    ):
         self.tx = tx
         self.wrt = wrt
         self.structure = structure
         self.keys = keys
+        self.tree = tree
 
     # Nothing in it changes, so a copy of an optimizer shares it, and what was compiled.
     def __copy__(self) -> _Rule:
@@ -81,8 +83,9 @@ class Optimizer(Object, Generic[M]):
         model: A graph node; kept, so that `update(grads)` knows what to update.
         tx: Anything with the `init(params)` and `update(grads, state, params)` of
             `optax.GradientTransformation`. Parameters and gradients are given to it as
-            nested dicts of arrays, keyed as in the model (or as `State`s, where a level
-            mixes integers and strings, which JAX can't sort in a dict).
+            nested dicts of arrays, keyed as in the model. They are `State`s of arrays
+            if its `init` refuses dicts, because a mask or labels are a `State`, and
+            where a level mixes integers and strings, which JAX can't sort in a dict.
         wrt: Selects the variables that are updated.
 
     Attributes:
@@ -97,7 +100,7 @@ class Optimizer(Object, Generic[M]):
         >>> import graphcore as gc, jax.numpy as jnp, optax
         >>> model = gc.Dict(w=gc.Param(jnp.array([1.0, 2.0])))
         >>> optimizer = Optimizer(model, optax.sgd(0.5, momentum=0.9))
-        >>> optimizer.update(gc.State({'w': jnp.array([1.0, 1.0])}))
+        >>> updates = optimizer.update(gc.State({'w': jnp.array([1.0, 1.0])}))
         >>> model.w.value.tolist(), int(optimizer.step.value), list(optimizer.slots)
         ([0.5, 1.5], 1, ['0/trace/w'])
     """
@@ -120,9 +123,18 @@ class Optimizer(Object, Generic[M]):
                 f"wrt={wrt!r} selects no variables of the {type(model).__name__}, so "
                 "there is nothing to optimize."
             )
-        leaves, structure = jax.tree_util.tree_flatten_with_path(
-            init(_tree(selected.paths, map(read_raw, selected.leaves)))
-        )
+        params = list(map(read_raw, selected.leaves))
+        tree = _tree
+        try:
+            state = init(tree(selected.paths, params))
+        except Exception as error:
+            # Masks and labels may be `State`s, which don't fit dicts.
+            tree = _state
+            try:
+                state = init(tree(selected.paths, params))
+            except Exception:
+                raise error from None
+        leaves, structure = jax.tree_util.tree_flatten_with_path(state)
         keys = _names([path for path, _ in leaves])
         placed = {
             path: (variable_impl(type(v)).metadata(v), _shape(read_raw(v)))
@@ -134,7 +146,7 @@ class Optimizer(Object, Generic[M]):
             (key, OptState(jnp.asarray(leaf), **_placement(path, leaf, placed)))
             for key, (path, leaf) in zip(keys, leaves, strict=True)
         )
-        self._rule = _Rule(tx, wrt, structure, keys)
+        self._rule = _Rule(tx, wrt, structure, keys, tree)
 
     @property
     def tx(self) -> Any:
@@ -172,9 +184,7 @@ class Optimizer(Object, Generic[M]):
             (slot, jnp.asarray(leaf)) for slot, leaf in zip(slots, leaves, strict=True)
         ]
 
-    def update(
-        self, model: Any = _MISSING, grads: Any = _MISSING, **extra: Any
-    ) -> None:
+    def update(self, model: Any = _MISSING, grads: Any = _MISSING, **extra: Any) -> Any:
         """Updates the parameters, the transformation's state and the step count.
 
         Called as `update(grads)` or `update(model, grads)`.
@@ -187,6 +197,9 @@ class Optimizer(Object, Generic[M]):
             **extra: Further arguments of the transformation's `update`, such as the
                 `value` of the loss.
 
+        Returns:
+            What was added to the parameters, a `State` of arrays.
+
         Raises:
             ValueError: If the gradients don't have the paths and shapes of the
                 parameters. Nothing is changed then.
@@ -196,9 +209,9 @@ class Optimizer(Object, Generic[M]):
             >>> import graphcore as gc, jax.numpy as jnp, optax
             >>> model = gc.Dict(w=gc.Param(jnp.array(1.0)))
             >>> optimizer = Optimizer(model, optax.sgd(0.1))
-            >>> optimizer.update(model, gc.State({'w': gc.Param.state(jnp.array(5.0))}))
-            >>> float(model.w.value)
-            0.5
+            >>> updates = optimizer.update(model, gc.State({'w': jnp.array(5.0)}))
+            >>> float(updates.w), float(model.w.value)
+            (-0.5, 0.5)
         """
         if grads is _MISSING:
             model, grads = _MISSING, model
@@ -210,14 +223,15 @@ class Optimizer(Object, Generic[M]):
             )
         selected: FlatState[Any] = variables(model, self.wrt).flat_state()
         values = list(map(read_raw, selected.leaves))
-        params = _tree(selected.paths, values)
+        tree = self._rule.tree
+        params = tree(selected.paths, values)
         updates, state = self.tx.update(
-            _tree(selected.paths, _aligned(grads, selected.paths, values)),
+            tree(selected.paths, _aligned(grads, selected.paths, values)),
             self.opt_state,
             params,
             **extra,
         )
-        updated = jax.tree.map(_moved, params, updates)
+        updated = jax.tree.map(moved, params, updates)
         write_raw(
             [
                 *(
@@ -228,9 +242,24 @@ class Optimizer(Object, Generic[M]):
                 (self.step, self.step.raw_value + 1),
             ]
         )
+        return updates if isinstance(updates, State) else State(updates)
 
 
-def _moved(param: Any, update: Any) -> jax.Array:
+class ModelAndOptimizer(Optimizer[M]):
+    """An `Optimizer`, by the name that Flax has for one that keeps its model.
+
+    Example:
+        >>> import graphcore as gc, jax.numpy as jnp, optax
+        >>> model = gc.Dict(w=gc.Param(jnp.array(1.0)))
+        >>> optimizer = ModelAndOptimizer(model, optax.sgd(0.5), wrt=gc.Param)
+        >>> updates = optimizer.update(gc.State({'w': jnp.array(1.0)}))
+        >>> float(optimizer.model.w.value)
+        0.5
+    """
+
+
+def moved(param: Any, update: Any) -> jax.Array:
+    """A parameter after an update, in the parameter's dtype."""
     return jnp.asarray(param + update, jnp.result_type(param))
 
 
@@ -251,7 +280,7 @@ def _aligned(grads: Any, paths: tuple[Path, ...], values: list[Any]) -> list[Any
             f"for {missing}, superfluous ones for {sorted(extra)}. Differentiate with "
             "respect to the same filter, `wrt`, that the optimizer has."
         )
-    aligned = [_value(found[path]) for path in paths]
+    aligned = [raw_value_of(found[path]) for path in paths]
     for path, gradient, value in zip(paths, aligned, values, strict=True):
         if _shape(gradient) != _shape(value):
             raise ValueError(
@@ -261,12 +290,6 @@ def _aligned(grads: Any, paths: tuple[Path, ...], values: list[Any]) -> list[Any
     return aligned
 
 
-def _value(leaf: Any) -> Any:
-    if isinstance(leaf, VariableState):
-        return leaf.value
-    return read_raw(leaf) if is_variable(leaf) else leaf
-
-
 def _shape(value: Any) -> Any:
     """The shape of an array; of a pytree of arrays, the shapes of all."""
     if jax.tree_util.all_leaves((value,)):
@@ -274,15 +297,19 @@ def _shape(value: Any) -> Any:
     return [jnp.shape(leaf) for leaf in jax.tree.leaves(value)]
 
 
+def _state(paths: tuple[Path, ...], values: Iterable[Any]) -> Any:
+    return State.from_flat_path(zip(paths, values, strict=True))
+
+
 def _tree(paths: tuple[Path, ...], values: Iterable[Any]) -> Any:
-    state: State[Any, Any] = State.from_flat_path(zip(paths, values, strict=True))
+    state = _state(paths, values)
     kinds: dict[Path, bool] = {}
     for path in paths:
         for depth, key in enumerate(path):
             is_integer = isinstance(key, int)
             if kinds.setdefault(path[:depth], is_integer) != is_integer:
                 return state
-    return state.to_pure_dict()
+    return state.raw_mapping
 
 
 def _names(paths: list[Any]) -> tuple[str, ...]:
@@ -302,7 +329,10 @@ def _placement(path: Any, leaf: Any, placed: Mapping[Path, Any]) -> dict[str, An
     for start in range(len(keys)):
         metadata, shape = placed.get(keys[start:], ({}, None))
         if shape == _shape(leaf):
-            return {k: metadata[k] for k in ("sharding", "mesh") if k in metadata}
+            kept = {k: metadata[k] for k in _PLACEMENT if k in metadata}
+            if "optimizer_sharding" in metadata:
+                kept["out_sharding"] = metadata["optimizer_sharding"]
+            return kept
     return {}
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import jax
+
 from graphcore import (
     Filter,
     Param,
@@ -18,7 +20,10 @@ from graphcore import (
     State,
     create_path_filters,
     filters_to_predicates,
+    is_graph_node,
+    is_variable,
     to_predicate,
+    variables,
 )
 from graphcore.authors import looks_at_no_value, path_text
 
@@ -153,6 +158,45 @@ class StateAxes(_ByFilter):
     def axes(self) -> tuple[Any, ...]:
         """The axis of each filter."""
         return self._settings
+
+
+def prefix(
+    node: Any, settings: Mapping[Filter, Any] | Callable[[tuple[Any, ...], Any], Any], /
+) -> Any:
+    """Turns settings of variables into a prefix of an argument, such as `in_axes`.
+
+    Args:
+        node: A graph node, or a pytree with graph nodes and variables.
+        settings: From filters to axes, of which the first match counts; or a function
+            of the path and the variable that returns an axis.
+
+    Returns:
+        `StateAxes` for a graph node; for a pytree the same tree, with `StateAxes` or
+        axes for its leaves.
+
+    Raises:
+        ValueError: If no filter selects a variable, with the path.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> tree = {'a': nnx.Param(jnp.array(2)), 'b': nnx.BatchStat(jnp.arange(3))}
+        >>> axes = nnx.prefix(tree, {nnx.Param: None, nnx.BatchStat: 0}); axes
+        {'a': None, 'b': 0}
+        >>> nnx.vmap(lambda tree: tree['a'] * tree['b'], in_axes=(axes,))(tree).tolist()
+        [0, 2, 4]
+    """
+    choose = settings if callable(settings) else StateAxes(settings).map_prefix
+
+    def of_leaf(keys: Any, leaf: Any) -> Any:
+        path = tuple(getattr(k, "key", getattr(k, "idx", None)) for k in keys)
+        if is_variable(leaf) or not is_graph_node(leaf):
+            return choose(path, leaf)
+        return StateAxes(variables(leaf).map(lambda p, v: choose((*path, *p), v)))
+
+    def is_leaf(x: Any) -> bool:
+        return is_variable(x) or is_graph_node(x)
+
+    return jax.tree_util.tree_map_with_path(of_leaf, node, is_leaf=is_leaf)
 
 
 class StateSharding(_ByFilter):

@@ -2,14 +2,16 @@
 
 Inside a transformation that maps a function, every index should draw its own keys.
 `split_rngs` replaces the key of a stream by an array of keys, one an index, and
-`restore_rngs` undoes that. `fork` is the same for states, where nothing is replaced.
+`restore_rngs` undoes that; `fork_rngs` does so for streams that get a single new key.
+`with_rngs` leaves the streams as they are and returns a copy with new ones. `fork` is
+the same for states.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +19,22 @@ import jax.numpy as jnp
 from graphcore import All, Filter, State, VariableState, iter_graph, to_predicate
 from graphcore.authors import path_text
 from nnx_transforms.atomic_writes import write_raw
-from nnx_transforms.rngs import RngCount, RngKey, RngStream, as_key
+from nnx_transforms.graph import recursive_map
+from nnx_transforms.graph_mode import accepts_graph_mode
+from nnx_transforms.rngs import (
+    ByFilter,
+    RngCount,
+    RngKey,
+    Rngs,
+    RngStream,
+    by_filters,
+    chooser,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
+Path: TypeAlias = tuple[Any, ...]
+Policy: TypeAlias = Callable[[Path, jax.Array, tuple[int, ...]], jax.Array]
 _MISSING: Any = object()
-# The count that a stream will not reach: seeds the siblings of a reseeded stream.
-_BEYOND_COUNTS = 0xFFFFFFFF
 
 
 class StreamBackup(NamedTuple):
@@ -31,7 +43,8 @@ class StreamBackup(NamedTuple):
     Args:
         stream: The stream.
         key: Its root key.
-        draws: Its count, with the key that the split drew.
+        draws: Its count, with the key that the split drew; None where the count is not
+            to be restored.
         draws_before: Its count, without.
 
     Example:
@@ -43,8 +56,8 @@ class StreamBackup(NamedTuple):
 
     stream: RngStream
     key: jax.Array
-    draws: jax.Array
-    draws_before: jax.Array
+    draws: jax.Array | None = None
+    draws_before: jax.Array | None = None
 
 
 class SplitBackups(tuple[StreamBackup, ...]):
@@ -74,19 +87,7 @@ class SplitBackups(tuple[StreamBackup, ...]):
             restore_rngs(b._replace(draws=b.draws_before) for b in self)
 
 
-@overload
-def split_rngs(
-    node: Any,
-    /,
-    *,
-    splits: int | tuple[int, ...],
-    only: Filter = ...,
-    squeeze: bool = False,
-) -> SplitBackups: ...
-@overload
-def split_rngs(
-    *, splits: int | tuple[int, ...], only: Filter = ..., squeeze: bool = False
-) -> Callable[[F], F]: ...
+@accepts_graph_mode("with_rngs")
 def split_rngs(
     node: Any = _MISSING,
     /,
@@ -139,36 +140,184 @@ def split_rngs(
             "`squeeze=True` drops an axis of size one: expected `splits=1`, got "
             f"{splits!r}."
         )
-    if node is _MISSING:
-        return functools.partial(_with_split_arguments, shape, only, squeeze)
-    streams = [
-        (path, stream) for path, stream in _streams(node) if _takes(only, path, stream)
-    ]
-    for path, stream in streams:
-        _refuse_array(path, stream.tag, stream.key.value)
+    return _replace_streams(node, {only: shape}, only, squeeze=squeeze)
 
+
+@accepts_graph_mode("with_rngs")
+def fork_rngs(node: Any = _MISSING, /, *, split: ByFilter = None) -> Any:
+    """Replaces the keys of random streams by the next key of each.
+
+    Args:
+        node: A graph node, or a pytree with graph nodes. Left out, a decorator is
+            returned, which does this to the arguments of each call of a function and
+            restores them afterwards.
+        split: The shape of the arrays of keys that replace the keys; a mapping from
+            filters over streams to such shapes, of which the first match counts and
+            which leaves other streams alone. None stands for a single key.
+
+    Returns:
+        Backups, as `split_rngs` returns them; or a decorator.
+
+    Raises:
+        ValueError: If a selected stream holds an array of keys already, with its path.
+        TraceContextError: If a stream belongs to another JAX trace.
+
+    Example:
+        >>> from nnx_transforms.rngs import Rngs
+        >>> rngs = Rngs(params=0, dropout=1)
+        >>> with fork_rngs(rngs, split={'dropout': 4}):
+        ...     print(rngs.params.key.shape, rngs.dropout.key.shape)
+        () (4,)
+        >>> rngs.dropout.key.shape
+        ()
+    """
+    by_filter = by_filters(split)
+    return _replace_streams(node, by_filter, tuple(by_filter))
+
+
+def _replace_streams(
+    node: Any, rules: Mapping[Filter, Any], only: Filter, squeeze: bool = False
+) -> Any:
+    """Gives each stream that a filter takes a new key, of the shape of its rule."""
+    if node is _MISSING:
+        return functools.partial(_with_arguments, rules, only, squeeze)
+    takes = to_predicate(only)
+    choose = chooser(rules)
     backups: list[StreamBackup] = []
     writes: list[tuple[Any, Any]] = []
-    for _, stream in streams:
+    for path, stream in _streams(node):
+        at_key, at_count = (
+            ((*path, "key"), stream.key),
+            ((*path, "count"), stream.count),
+        )
+        if not (takes(*at_key) and takes(*at_count)):
+            continue
+        shape = choose(*at_key)
         key, count = stream.key.value, stream.count.value
-        keys = jax.random.split(jax.random.fold_in(key, count), shape)
-        counts = jnp.zeros(() if squeeze else shape, jnp.uint32)
+        _refuse_array(path, stream.tag, key)
+        forked = jax.random.fold_in(key, count)
+        if shape is not None:
+            forked = jax.random.split(forked, shape)
+        if squeeze:
+            forked = forked[0]
         backups.append(StreamBackup(stream, key, count + 1, count))
-        writes.append((stream.key, keys[0] if squeeze else keys))
-        writes.append((stream.count, counts))
+        writes.append((stream.key, forked))
+        writes.append((stream.count, jnp.zeros(forked.shape, jnp.uint32)))
     write_raw(writes)
     return SplitBackups(backups)
 
 
-def _with_split_arguments(
-    shape: tuple[int, ...], only: Filter, squeeze: bool, function: F
+def _with_arguments(
+    rules: Mapping[Filter, Any], only: Filter, squeeze: bool, function: F
 ) -> F:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with split_rngs((args, kwargs), splits=shape, only=only, squeeze=squeeze):
+        with _replace_streams((args, kwargs), rules, only, squeeze):
             return function(*args, **kwargs)
 
     return wrapper  # type: ignore[return-value]
+
+
+def with_rngs(
+    node: Any = _MISSING,
+    /,
+    *,
+    split: ByFilter = None,
+    fork: Filter | Sequence[Filter] = None,
+    broadcast: ByFilter = None,
+    only: Filter = ...,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Copies a graph with other random streams, made of the next keys of its own.
+
+    Args:
+        node: A graph node, or a pytree with graph nodes; it keeps its streams, which
+            give out a key each. Left out, a decorator is returned, which does this to
+            the arguments of each call of a function.
+        split: For which streams arrays of keys are made, as for `Rngs.split`.
+        fork: Filters that select the streams that are forked, unless they are split
+            or broadcast.
+        broadcast: For which streams the next key is repeated, as for
+            `Rngs.broadcast`.
+        only: Selects the streams that are looked at; the others stay.
+        graph: Accepted for Flax; nodes are always copied as graphs.
+        graph_updates: Accepted for Flax; nothing is changed in place.
+
+    Returns:
+        The copy, which has the same variables otherwise; or a decorator.
+
+    Raises:
+        ValueError: If a stream is selected both by a filter of `split` and by one of
+            `broadcast` or `fork`, neither of which is `...`, with its path.
+        TraceContextError: If a stream belongs to another JAX trace.
+
+    Example:
+        >>> from nnx_transforms.rngs import Rngs
+        >>> rngs = Rngs(params=0, dropout=1)
+        >>> new = with_rngs(rngs, split={'params': 4}, fork=...)
+        >>> new.params.key.shape, new.dropout.key.shape, rngs.params.key.shape
+        ((4,), (), ())
+    """
+    if node is _MISSING:
+        settings = {"split": split, "fork": fork, "broadcast": broadcast, "only": only}
+        return functools.partial(_with_copies, settings)
+    forks = fork if isinstance(fork, Sequence) and not isinstance(fork, str) else [fork]
+    rules: dict[str, Mapping[Filter, Any]] = {
+        "split": by_filters(split),
+        "broadcast": by_filters(broadcast),
+        "fork": dict.fromkeys(forks, ()),
+    }
+    takes = to_predicate(only)
+
+    def replaced(path: tuple[Any, ...], value: Any) -> Any:
+        if not isinstance(value, RngStream) or not takes(path, value):
+            return value
+        found = {
+            rule: (chosen, shape)
+            for rule, by_filter in rules.items()
+            for chosen, shape in reversed(list(by_filter.items()))
+            if shape is not None and to_predicate(chosen)(path, value)
+        }
+        if sum(chosen not in (..., True) for chosen, _ in found.values()) > 1:
+            raise ValueError(
+                f"The random stream {value.tag!r} at {path_text(path)!r} is selected "
+                f"by several rules: {found}. Leave it to one of them."
+            )
+        if not found:
+            return value
+        rule, (_, shape) = next(iter(found.items()))
+        return value.fork() if rule == "fork" else getattr(value, rule)(shape)
+
+    return recursive_map(replaced, node)
+
+
+def _with_copies(settings: dict[str, Any], function: F) -> F:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = with_rngs((args, kwargs), **settings)
+        return function(*args, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def backup_keys(node: Any, /) -> SplitBackups:
+    """Notes the root keys of random streams, for `restore_rngs`.
+
+    Args:
+        node: A graph node, or a pytree with graph nodes.
+
+    Returns:
+        Backups, whose restoring leaves the counts alone.
+
+    Example:
+        >>> from nnx_transforms.rngs import Rngs
+        >>> rngs = Rngs(0); backups = backup_keys(rngs)
+        >>> reseed(rngs, default=1); restore_rngs(backups)
+        >>> bool(rngs.default.key.value == Rngs(0).default.key.value)
+        True
+    """
+    return SplitBackups(StreamBackup(s, s.key.value) for _, s in _streams(node))
 
 
 def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
@@ -193,23 +342,34 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
     writes: list[tuple[Any, Any]] = []
     for backup in backups:
         writes.append((backup.stream.key, backup.key))
-        writes.append((backup.stream.count, backup.draws))
+        if backup.draws is not None:
+            writes.append((backup.stream.count, backup.draws))
     write_raw(writes)
 
 
-def reseed(node: Any, /, **stream_keys: Any) -> None:
-    """Starts random streams anew, from other seeds.
+def reseed(
+    node: Any,
+    /,
+    *,
+    policy: Literal["scalars_only", "match_shape"] | Policy = "match_shape",
+    **stream_keys: Any,
+) -> None:
+    """Starts random streams anew, with keys that are drawn from other seeds.
 
-    The stream of a name is what `Rngs` would make from the seed. Of several streams
-    with one name, the first in the graph is that and the others get keys derived from
-    the seed, no two alike; a stream that holds an array of keys gets as many keys.
+    The streams of a name get the keys that `Rngs` with these seeds gives out one after
+    the other, in the order in which they stand in the graph.
 
     Args:
         node: A graph node, or a pytree with graph nodes.
+        policy: What becomes of a stream that holds an array of keys: with
+            `match_shape` it gets as many keys, split from its new one; with
+            `scalars_only` it is an error; or a function that returns the new root key,
+            of the path, the new key and the shape of the old one.
         **stream_keys: Seeds by the name of the stream, as for `Rngs`.
 
     Raises:
-        ValueError: If there is no stream of a name; nothing is changed then.
+        ValueError: If there is no stream of a name, or one holds an array of keys
+            where there may be none; nothing is changed then.
         TypeError: If a seed is neither an integer nor a key.
         TraceContextError: If a stream belongs to another JAX trace.
 
@@ -217,32 +377,40 @@ def reseed(node: Any, /, **stream_keys: Any) -> None:
         >>> from nnx_transforms.rngs import Rngs
         >>> rngs = Rngs(params=0, dropout=1); key = rngs.dropout()
         >>> reseed(rngs, dropout=7)
-        >>> bool(rngs.dropout() == Rngs(dropout=7).dropout())
+        >>> bool(rngs.dropout.key.value == Rngs(dropout=7).dropout())
         True
     """
-    found: dict[str, list[RngStream]] = {}
-    for _, stream in _streams(node):
-        found.setdefault(stream.tag, []).append(stream)
-    missing = sorted(stream_keys.keys() - found.keys())
+    if not callable(policy):
+        policy = {"match_shape": _match_shape, "scalars_only": _scalar}[policy]
+    streams = list(_streams(node))
+    missing = sorted(stream_keys.keys() - {stream.tag for _, stream in streams})
     if missing:
         raise ValueError(
             f"There are no random streams named {missing} to reseed; found "
-            f"{sorted(found)}."
+            f"{sorted({stream.tag for _, stream in streams})}."
         )
+    seeds = Rngs(stream_keys)
     writes: list[tuple[Any, Any]] = []
-    for name, seed in stream_keys.items():
-        root = as_key(seed, name)
-        _refuse_array((name,), name, root)
-        for position, stream in enumerate(found[name]):
-            key, shape = root, stream.key.value.shape
-            if position:
-                key = jax.random.fold_in(root, _BEYOND_COUNTS)
-                key = jax.random.fold_in(key, position)
-            if shape:
-                key = jax.random.split(key, shape)
+    for path, stream in streams:
+        if stream.tag in stream_keys:
+            key = policy(path, seeds[stream.tag](), stream.key.value.shape)
             writes.append((stream.key, key))
-            writes.append((stream.count, jnp.zeros(shape, jnp.uint32)))
+            writes.append((stream.count, jnp.zeros(key.shape, jnp.uint32)))
     write_raw(writes)
+
+
+def _match_shape(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return jax.random.split(key, shape) if shape else key
+
+
+def _scalar(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    if shape:
+        raise ValueError(
+            f"The random stream at {path_text(path)!r} holds an array of keys of shape "
+            f"{shape}, which policy='scalars_only' does not reseed: expected a single "
+            "key. Pass policy='match_shape' for as many keys."
+        )
+    return key
 
 
 class ForkStates(NamedTuple):
@@ -324,13 +492,6 @@ def _streams(node: Any) -> Iterator[tuple[tuple[Any, ...], RngStream]]:
     for path, value in iter_graph(node):
         if isinstance(value, RngStream):
             yield path, value
-
-
-def _takes(only: Filter, path: tuple[Any, ...], stream: RngStream) -> bool:
-    predicate = to_predicate(only)
-    return predicate((*path, "key"), stream.key) and predicate(
-        (*path, "count"), stream.count
-    )
 
 
 def _refuse_array(path: Iterable[Any], tag: str | None, key: jax.Array) -> None:

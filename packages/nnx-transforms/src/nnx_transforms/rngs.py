@@ -9,16 +9,20 @@ by type (`RngKey`, `RngCount`, `RngState` for both) or by the name of the stream
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphcore import Object, Variable
+from graphcore import Filter, Object, Variable, to_predicate
+from nnx_transforms.random_methods import RandomMethods
 
 A = TypeVar("A")
+Shape: TypeAlias = int | tuple[int, ...]
+ByFilter: TypeAlias = Shape | None | Mapping[Filter, Shape | None]
+"""A shape of arrays of keys for all streams, or one for each filter."""
 
 
 class RngState(Variable[A]):
@@ -54,11 +58,13 @@ class RngCount(RngState[A]):
     __slots__ = ()
 
 
-class RngStream(Object):
+class RngStream(RandomMethods, Object):
     """One source of keys: a root key and a counter.
 
+    The functions of `jax.random` are methods, which draw their key.
+
     Args:
-        seed: An integer, a key or an array of keys (`jax.random.key`), or the data of
+        key: An integer, a key or an array of keys (`jax.random.key`), or the data of
             a key (uint32, `jax.random.PRNGKey`).
         tag: The name of the stream.
 
@@ -78,8 +84,8 @@ class RngStream(Object):
     key: RngKey[jax.Array]
     count: RngCount[jax.Array]
 
-    def __init__(self, seed: Any, *, tag: str) -> None:
-        key = as_key(seed, tag)
+    def __init__(self, key: Any, *, tag: str) -> None:
+        key = as_key(key, tag)
         self.key = RngKey(key, tag=tag)
         self.count = RngCount(jnp.zeros(key.shape, jnp.uint32), tag=tag)
 
@@ -115,17 +121,73 @@ class RngStream(Object):
         self.count.value = count + 1
         return jax.random.fold_in(key, count)
 
+    def fork(self, *, split: Shape | None = None) -> RngStream:
+        """Makes a stream of its own from the next key.
 
-class Rngs(Object):
+        Args:
+            split: The shape of an array of keys that the new stream holds; None for a
+                single key.
+
+        Returns:
+            A new stream with the same tag, of which nothing was drawn.
+
+        Example:
+            >>> stream = RngStream(0, tag='noise')
+            >>> stream.fork().key.shape, stream.fork(split=3).key.shape
+            ((), (3,))
+            >>> int(stream.count.value)
+            2
+        """
+        key = self()
+        if split is not None:
+            key = jax.random.split(key, split)
+        return type(self)(key, tag=self.tag)
+
+    def split(self, k: Shape, /) -> RngStream:
+        """Makes a stream with an array of keys from the next key.
+
+        Args:
+            k: The shape of the array; an integer stands for one axis.
+
+        Returns:
+            A new stream, whose keys all differ.
+
+        Example:
+            >>> RngStream(0, tag='noise').split((2, 3)).key.shape
+            (2, 3)
+        """
+        return self.fork(split=k)
+
+    def broadcast(self, k: Shape, /) -> RngStream:
+        """Makes a stream with an array of keys that all are the next key.
+
+        Args:
+            k: The shape of the array; an integer stands for one axis.
+
+        Returns:
+            A new stream.
+
+        Example:
+            >>> keys = RngStream(0, tag='noise').broadcast(2).key.value
+            >>> bool(keys[0] == keys[1])
+            True
+        """
+        key = self()
+        shape = k if isinstance(k, tuple) else (k,)
+        return type(self)(jnp.broadcast_to(key, shape + key.shape), tag=self.tag)
+
+
+class Rngs(RandomMethods, Object):
     """Named random streams.
 
     A stream is an attribute; calling it gives its next key. A name that has no stream
-    stands for the stream `default`, if there is one; `rngs()` draws from that.
+    stands for the stream `default`, if there is one; `rngs()` draws from that. The
+    functions of `jax.random` are methods, which draw from it as well.
 
     Args:
         default: The seed of the stream `default`; or a mapping from names to seeds.
-        **streams: A seed for each stream: an integer, a key or an array of keys, or the
-            data of a key (uint32).
+        **streams: A seed for each stream: an integer, a key or an array of keys, the
+            data of a key (uint32), or a stream, whose root key is taken.
 
     Raises:
         TypeError: If a seed is of another type.
@@ -147,15 +209,16 @@ class Rngs(Object):
         elif default is not None:
             streams = {"default": default, **streams}
         for name, seed in streams.items():
-            setattr(self, name, RngStream(seed, tag=name))
+            key = seed.key if isinstance(seed, RngStream) else seed
+            setattr(self, name, RngStream(key, tag=name))
 
-    def __getattr__(self, name: str) -> RngStream:
+    def __getattr__(self, name: str) -> Any:
         # Reached only when there is no stream of that name. Tools ask objects for
         # underscored names to learn what they support; those are no streams.
         stream = None if name.startswith("_") else self.__dict__.get("default")
         if stream is None:
             raise AttributeError(_no_stream(self, name))
-        return stream  # type: ignore[no-any-return]
+        return stream
 
     def __getitem__(self, name: str) -> RngStream:
         found = self.__dict__.get(name, self.__dict__.get("default"))
@@ -176,7 +239,8 @@ class Rngs(Object):
             >>> bool(Rngs(0)() == Rngs(0).default())
             True
         """
-        return self.default()
+        key: jax.Array = self.default()
+        return key
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.__dict__)
@@ -198,6 +262,86 @@ class Rngs(Object):
             ['params', 'dropout']
         """
         return iter(self.__dict__.items())
+
+    def fork(self, /, *, split: ByFilter = None) -> Rngs:
+        """Makes streams of their own from the next key of each stream.
+
+        Args:
+            split: The shape of the arrays of keys that the new streams hold; a mapping
+                from filters over streams to such shapes, of which the first match
+                counts. None stands for a single key.
+
+        Returns:
+            New streams with the same names.
+
+        Example:
+            >>> rngs = Rngs(params=1, dropout=2).fork(split={'params': 5})
+            >>> rngs.params.key.shape, rngs.dropout.key.shape
+            ((5,), ())
+        """
+        return self._changed(split, lambda stream, k: stream.fork(split=k))
+
+    def split(self, k: ByFilter, /) -> Rngs:
+        """Makes streams with arrays of keys from the next keys.
+
+        Args:
+            k: The shape of the arrays, or a mapping from filters over streams to such
+                shapes, of which the first match counts. A stream for which that is
+                None, or that no filter selects, starts anew from the same root key.
+
+        Returns:
+            New streams with the same names.
+
+        Example:
+            >>> rngs = Rngs(params=1, dropout=2).split({'params': 5, ...: None})
+            >>> rngs.params.key.shape, rngs.dropout.key.shape
+            ((5,), ())
+        """
+        return self._changed(k, lambda s, k: s if k is None else s.split(k))
+
+    def broadcast(self, k: ByFilter, /) -> Rngs:
+        """Makes streams with arrays that repeat the next key.
+
+        Args:
+            k: As for `split`.
+
+        Returns:
+            New streams with the same names.
+
+        Example:
+            >>> Rngs(0).broadcast(5).default.key.shape
+            (5,)
+        """
+        return self._changed(k, lambda s, k: s if k is None else s.broadcast(k))
+
+    def _changed(
+        self, rules: ByFilter, change: Callable[[RngStream, Any], RngStream]
+    ) -> Rngs:
+        choose = chooser(rules)
+        return Rngs({name: change(s, choose((), s)) for name, s in self.items()})
+
+
+def chooser(rules: ByFilter) -> Callable[[tuple[Any, ...], Any], Any]:
+    """Turns a setting, or a setting for each filter, into a function.
+
+    Args:
+        rules: One setting for all, or a mapping from filters to settings.
+
+    Returns:
+        A function of a path and a value, which gives the setting of the first filter
+        that selects it, and None if none does.
+
+    Example:
+        >>> chooser({'params': 2})((), RngStream(0, tag='params'))
+        2
+    """
+    pairs = [(to_predicate(f), setting) for f, setting in by_filters(rules).items()]
+    return lambda path, value: next((s for p, s in pairs if p(path, value)), None)
+
+
+def by_filters(rules: ByFilter) -> Mapping[Filter, Shape | None]:
+    """A mapping from filters to settings; a single setting is for all."""
+    return rules if isinstance(rules, Mapping) else {...: rules}
 
 
 def _no_stream(rngs: Rngs, name: str) -> str:

@@ -1,20 +1,72 @@
 """Where the values of variables are placed, read from their metadata.
 
-`sharding` is a `PartitionSpec`, a tuple of mesh axis names (a name, None, or a tuple of
-names for each axis of the value), or a `Sharding`. `mesh` is the mesh that the names
-belong to; without it, the mesh is given by whoever asks.
+`out_sharding`, or `sharding`, is a `PartitionSpec`, a tuple of mesh axis names (a name,
+None, or a tuple of names for each axis of the value), or a `Sharding`. `mesh` is the
+mesh that the names belong to; without it, the mesh is given by whoever asks. A name may
+be a logical one, which `sharding_rules` or `logical_axis_rules` translate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from graphcore import VariableState, is_graph_node, is_variable, state
+from graphcore import VariableState, is_graph_node, is_variable, state, with_metadata
 from graphcore.authors import variable_impl
+
+_rules: ContextVar[tuple[tuple[Any, Any], ...]] = ContextVar("_rules", default=())
+
+
+@contextlib.contextmanager
+def logical_axis_rules(rules: Iterable[tuple[Any, Any]]) -> Iterator[None]:
+    """Has names in shardings stand for mesh axes, while it is entered.
+
+    Args:
+        rules: Pairs of a logical name and the mesh axis, a tuple of axes, or None.
+
+    Example:
+        >>> with logical_axis_rules([('embed', None), ('heads', 'model')]):
+        ...     tuple(sharding_of({'out_sharding': ('embed', 'heads', 'data')}))
+        (None, 'model', 'data')
+    """
+    token = _rules.set(tuple(rules))
+    try:
+        yield
+    finally:
+        _rules.reset(token)
+
+
+def with_partitioning(
+    initializer: Callable[..., Any],
+    sharding: Any,
+    mesh: Any = None,
+    **metadata: Any,
+) -> Callable[..., Any]:
+    """Wraps an initializer so that variables made from its results are sharded.
+
+    Args:
+        initializer: Any callable that returns a value.
+        sharding: The `out_sharding` metadata.
+        mesh: The mesh that its names belong to, if not the one in force.
+        **metadata: Further metadata.
+
+    Returns:
+        An initializer with the same arguments.
+
+    Example:
+        >>> import graphcore as gc, jax
+        >>> init = with_partitioning(jax.nn.initializers.zeros, (None, 'model'))
+        >>> gc.Param(init(jax.random.key(0), (2, 3))).out_sharding
+        (None, 'model')
+    """
+    if mesh is not None:
+        metadata["mesh"] = mesh
+    return with_metadata(initializer, out_sharding=sharding, **metadata)
 
 
 def get_partition_spec(state: Any, /) -> Any:
@@ -41,7 +93,7 @@ def get_partition_spec(state: Any, /) -> Any:
     """
 
     def spec(path: str, metadata: Mapping[str, Any]) -> PartitionSpec:
-        return _spec(path, metadata.get("sharding"))
+        return _spec(path, metadata)
 
     return _map_values(spec, state)
 
@@ -101,23 +153,28 @@ def sharding_of(
         >>> sharding_of({}) is None
         True
     """
-    found = metadata.get("sharding")
+    found = metadata.get(sharding_key(metadata))
     if found is None or isinstance(found, Sharding):
         return found
-    spec = _spec(path, found)
+    spec = _spec(path, metadata)
     mesh = metadata.get("mesh") or mesh
     return spec if mesh is None else NamedSharding(mesh, spec)
 
 
-def _spec(path: str, sharding: Any) -> PartitionSpec:
+def sharding_key(metadata: Mapping[str, Any]) -> str:
+    """The name that the sharding has in the metadata of a variable."""
+    return "out_sharding" if "out_sharding" in metadata else "sharding"
+
+
+def _spec(path: str, metadata: Mapping[str, Any]) -> PartitionSpec:
+    sharding = metadata.get(sharding_key(metadata))
     if sharding is None:
         return PartitionSpec()
     if isinstance(sharding, NamedSharding):
         return sharding.spec
-    if isinstance(sharding, PartitionSpec):
-        return sharding
-    if isinstance(sharding, tuple | list):
-        return PartitionSpec(*sharding)
+    if isinstance(sharding, PartitionSpec | tuple | list):
+        rules = dict((*metadata.get("sharding_rules", ()), *_rules.get()))
+        return PartitionSpec(*(rules.get(axis, axis) for axis in sharding))
     raise ValueError(
         f"The sharding metadata of the variable at {path!r} is {sharding!r} of type "
         f"{type(sharding).__name__}, which names no mesh axes: expected a "

@@ -20,7 +20,7 @@ import jax
 from graphcore.boundary.callees import Callee, on_objects
 from graphcore.boundary.change import Change, Left
 from graphcore.boundary.inside import Inside
-from graphcore.boundary.places import Direct, Place, Places
+from graphcore.boundary.places import Direct, Joining, Place, Places
 from graphcore.boundary.settings import (
     UNSET,
     Settings,
@@ -54,7 +54,7 @@ class Structure:
     """
 
     joint: Joint
-    places: Direct | Places
+    places: Direct | Places | Joining
     bound: tuple[int, ...]
     root_places: tuple[tuple[Path, ...], ...]
     settings: Settings
@@ -258,7 +258,7 @@ class Body:
         Returns:
             The values, one list a setting; and the change in the order of these.
         """
-        values = left.values()
+        values = [w.changed for w in left.written]
         if len(self.groups) == 1:
             return [values], left.change
         numbers: list[list[int]] = [[] for _ in self.groups]

@@ -11,6 +11,7 @@ from typing import Any
 from graphcore._jax import current_trace
 from graphcore.boundary.places import is_object
 from graphcore.nodes.owned import OwnedNode
+from graphcore.nodes.registry import find_node_impl
 from graphcore.rebuilt import belongs
 from graphcore.variables.impl import find_variable_impl
 
@@ -163,7 +164,7 @@ def _belongs_here(x: Any) -> bool:
     """Whether an object was made in the running trace, as far as it tells."""
     if isinstance(x, OwnedNode):
         return belongs(x._trace, current_trace())
-    impl = find_variable_impl(type(x))
+    impl: Any = find_variable_impl(type(x)) or find_node_impl(x)
     if impl is None or impl.get_trace is None:
         return True
     return belongs(impl.get_trace(x), current_trace())

@@ -14,7 +14,8 @@ from typing import Any
 
 import jax
 
-from graphcore.boundary.places import Places
+from graphcore.boundary.divided import changed, divided, joined
+from graphcore.boundary.places import Joining, Places
 from graphcore.cache.plans import Plan, check_writes
 from graphcore.graphdef.build import Builder, set_values
 from graphcore.graphdef.definition import GraphDef
@@ -38,6 +39,7 @@ class Change:
         returned: Those of the returned objects that no root reaches, or references.
         mapping: From the index of an old object in these to that among the inputs.
         places: Where the returned objects are in the output.
+        has_divided: Whether a value, or part of the output, comes as a `Divided`.
 
     Example:
         >>> import graphcore as gc
@@ -55,12 +57,13 @@ class Change:
     detached: tuple[GraphDef[Any], ...]
     returned: tuple[GraphDef[Any], ...]
     mapping: tuple[tuple[int, int], ...]
-    places: Places
+    places: Places | Joining
+    has_divided: bool = False
 
     @functools.cached_property
     def is_in_place(self) -> bool:
-        """Whether it did nothing but write values, and returned no object."""
-        return self.definitions is None and not self.returned
+        """Whether it did nothing but write arrays, and returned no object."""
+        return not (self.definitions or self.returned or self.has_divided)
 
     @functools.cached_property
     def is_in_order(self) -> bool:
@@ -98,6 +101,7 @@ class Change:
             self.returned,
             self.mapping,
             self.places,
+            self.has_divided,
         )
 
 
@@ -116,6 +120,7 @@ class Written:
         path: Where it was first found: the number of the root, -1 for the output, -2
             for what no root reaches any more; then the path from there.
         setting: Its setting.
+        before: The value that it had; None if that is to be written as a whole.
 
     Example:
         >>> import graphcore as gc
@@ -133,11 +138,18 @@ class Written:
     impl: VariableImpl
     path: Path
     setting: Any
+    before: Any = None
 
     @property
     def value(self) -> Any:
-        """The raw value."""
-        return self.impl.get_value(self.variable)
+        """The raw value, as JAX takes it."""
+        return divided(self.impl.get_value(self.variable))
+
+    @property
+    def changed(self) -> Any:
+        """The same; of a pytree of many arrays, those that are new."""
+        value = self.impl.get_value(self.variable)
+        return changed(value, self.before)
 
 
 @dataclass(slots=True)
@@ -164,7 +176,7 @@ class Left:
 
     def values(self) -> list[Any]:
         """The raw values of the written variables."""
-        return [w.impl.get_value(w.variable) for w in self.written]
+        return [w.value for w in self.written]
 
 
 def publish(
@@ -195,13 +207,19 @@ def publish(
     Raises:
         ValueError: If a foreign type refuses.
     """
-    if change.is_in_place:
+    if change.has_divided:
+        now = joint.values(plans)
+        values = [
+            joined(value, None if position is None else now[position])
+            for value, position in zip(values, change.positions, strict=True)
+        ]
+    if change.definitions is None and not change.returned:
         if values and write:
             variables = joint.variables(plans)
             chosen = [variables[p] for p in change.positions]  # type: ignore[index]
             check_writes(plans, chosen)
             set_values(chosen, values, joint.all_owned(plans))
-        return out
+        return change.places.fill(out, ()) if change.has_divided else out
     refs: RefMap[Any, int] = RefMap()
     visit = Visit()
     for root in roots:

@@ -22,8 +22,10 @@ from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee
 from graphcore.boundary.captures import captured_objects
 from graphcore.boundary.change import Change, publish
+from graphcore.boundary.divided import all_divided
 from graphcore.boundary.places import (
     Direct,
+    Joining,
     Place,
     Places,
     is_object,
@@ -102,6 +104,21 @@ class Entry:
     def values(self) -> tuple[list[list[Any]], tuple[Any, ...], dict[str, Any]]:
         """What to run the body on: values, one list a setting, and other arguments."""
         return self.body.grouped(self.raw), self.args, self.kwargs
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether there is anything that JAX can't be given as it is."""
+        return bool(self.roots) or type(self.body.structure.places) is Joining
+
+    def divide(self) -> bool:
+        """Divides the values of variables that JAX does not take as they are.
+
+        Returns:
+            Whether there were any.
+        """
+        raw = all_divided(self.raw)
+        is_new, self.raw = raw is not self.raw, raw
+        return is_new
 
     @property
     def settings(self) -> tuple[list[Any], Any, Any]:
@@ -217,6 +234,7 @@ def enter(
     options: Any = (),
     cache: Bodies | None = None,
     only_with_objects: bool = False,
+    divide: bool = True,
 ) -> Any:
     """Takes a call of a function of live objects apart.
 
@@ -244,6 +262,8 @@ def enter(
         options: Something hashable that the body depends on; `body.options`.
         cache: Where to keep bodies, if not with the function.
         only_with_objects: Whether calls without objects are left to the caller.
+        divide: Whether to look for values that JAX does not take as they are; else
+            the caller calls `entry.divide` where there are any.
 
     Returns:
         The entry, with `body`, `values`, `settings`, `out_settings` and `commit`; None
@@ -276,7 +296,7 @@ def enter(
     else:
         callees = [g if type(g) is Callee else Callee(g) for g in f]
         bounds = [_numbers(callee.bound, roots) for callee in callees]
-    if only_with_objects and not roots:
+    if only_with_objects and not roots and type(places) is not Joining:
         return None
     joint, plans = joint_of(roots)
     here = current_trace()
@@ -292,6 +312,8 @@ def enter(
         entry.raw = [variable._raw_value for variable in entry.variables]
     else:
         entry.variables, entry.raw, entry.all_owned = joint.read(plans)
+    if divide:
+        entry.divide()
     is_plain = settings is UNSET and out_settings is UNSET and not statics
     if is_plain and cache is not None and type(f) is not tuple:
         last = cache.last
@@ -326,7 +348,7 @@ class _Call:
     def __init__(
         self,
         entry: Entry,
-        places: Direct | Places,
+        places: Direct | Places | Joining,
         tree: tuple[tuple[Any, ...], dict[str, Any]],
         statics: Mapping[Place, Any],
         options: Any,

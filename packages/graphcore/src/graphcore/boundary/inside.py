@@ -9,7 +9,14 @@ from typing import Any
 
 from graphcore._jax import current_trace
 from graphcore.boundary.change import Change, Left, Written, publish, same_value
-from graphcore.boundary.places import OF_A_LEAF, Places, object_paths, take_objects
+from graphcore.boundary.divided import divided, is_divided, joined, may_be_divided
+from graphcore.boundary.places import (
+    OF_A_LEAF,
+    Joining,
+    Places,
+    object_paths,
+    take_objects,
+)
 from graphcore.boundary.settings import (
     UNSET,
     Settings,
@@ -20,12 +27,12 @@ from graphcore.cache.plans import different_trace
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef
 from graphcore.graphdef.joint import Joint, joint_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.nodes.owned import OwnedNode
 from graphcore.prefixes import AliasCheck
 from graphcore.rebuilt import belongs
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
 from graphcore.variables.bare_arrays import BareArray
+from graphcore.variables.impl import values_of
 
 
 class Inside:
@@ -55,10 +62,17 @@ class Inside:
 
     def __init__(self, joint: Joint, values: Sequence[Any]) -> None:
         self._joint = joint
+        if any(map(is_divided, values)):
+            values = [*map(joined, values)]
         self._values = values
         self._objects, self.roots = joint.build(values)
         indices = [d.index for d in joint.variable_definitions]
         self.variables = [self._objects[index] for index in indices]
+
+    def values(self) -> list[Any]:
+        """The raw values of the variables now, as JAX takes them."""
+        pairs = zip(self._joint.impls, self.variables, strict=True)
+        return [divided(impl.get_value(variable)) for impl, variable in pairs]
 
     @classmethod
     def empty(cls) -> Inside:
@@ -139,7 +153,7 @@ class Inside:
         old_position = RefMap((v, i) for i, v in enumerate(self.variables))
         written: list[Written] = []
         for leaf, (place, setting) in zip(visit.leaves, owners, strict=True):
-            position = old_position.get(leaf.variable)
+            position, before = old_position.get(leaf.variable), None
             if position is None:
                 setting = setting_of(setting, leaf.path, leaf.variable)
             else:
@@ -147,10 +161,14 @@ class Inside:
                 if position not in keep and same_value(value, self._values[position]):
                     continue
                 setting = settings.variables[position]
+                if position not in keep:
+                    before = self._values[position]
             path = (*place, *leaf.path)
             index = leaf.definition.index
             written.append(
-                Written(position, index, leaf.variable, leaf.impl, path, setting)
+                Written(
+                    *(position, index, leaf.variable, leaf.impl, path, setting, before)
+                )
             )
         unchanged = not detached and definitions == self._joint.definitions
         change = Change(
@@ -163,6 +181,7 @@ class Inside:
                 (index, old_index[x]) for x, index in refs.items() if x in old_index
             ),
             places=places,
+            has_divided=_has_divided(places, written),
         )
         return Left(written, tree, change)
 
@@ -174,14 +193,15 @@ class Inside:
         return pattern.is_made_of(self.roots, self._objects)
 
     def _only_written(
-        self, tree: Any, places: Places, settings: Sequence[Any], keep: Collection[int]
+        self,
+        tree: Any,
+        places: Places | Joining,
+        settings: Sequence[Any],
+        keep: Collection[int],
     ) -> Left:
         """What a function left that has at most written values, as most do."""
         joint, variables, old = self._joint, self.variables, self._values
-        now = [
-            impl.get_value(variable)
-            for impl, variable in zip(joint.impls, variables, strict=True)
-        ]
+        now = values_of(joint.impls, variables)
         written: list[Written] = []
         if keep or not all(map(is_, now, old)):
             for position, variable in enumerate(variables):
@@ -189,13 +209,18 @@ class Inside:
                     index = joint.variable_definitions[position].index
                     impl, path = joint.impls[position], joint.paths[position]
                     setting = settings[position]
+                    before = None if position in keep else old[position]
                     written.append(
-                        Written(position, index, variable, impl, path, setting)
+                        Written(
+                            *(position, index, variable, impl, path, setting, before)
+                        )
                     )
         positions = tuple([w.position for w in written])
         # The same structure with every array that is returned: it is made once.
         change: Change | None = None
-        if places is OF_A_LEAF:
+        has_divided = _has_divided(places, written)
+        is_usual = places is OF_A_LEAF and not has_divided
+        if is_usual:
             change = joint.notes.get(positions)
         if change is None:
             change = Change(
@@ -206,8 +231,9 @@ class Inside:
                 returned=(),
                 mapping=joint.identity,
                 places=places,
+                has_divided=has_divided,
             )
-            if places is OF_A_LEAF:
+            if is_usual:
                 joint.notes[positions] = change
         return Left(written, tree, change)
 
@@ -229,7 +255,7 @@ class Inside:
         self,
         out: Any,
         settings: Settings,
-        places: Places,
+        places: Places | Joining,
         returned: list[Any],
         paths: list[Path],
     ) -> list[Any]:
@@ -252,10 +278,12 @@ class Inside:
     @staticmethod
     def _check_traces(visit: Visit) -> None:
         here = current_trace()
-        for trail, node in visit.nodes:
-            if isinstance(node, OwnedNode) and not belongs(node._trace, here):
-                raise different_trace(path_of(trail), type(node))
-        for leaf in visit.leaves:
-            get_trace = leaf.impl.get_trace
-            if get_trace is not None and not belongs(get_trace(leaf.variable), here):
-                raise different_trace(leaf.path, type(leaf.variable))
+        for trail, x, trace in visit.traces():
+            if trace is not here and not belongs(trace, here):
+                raise different_trace(path_of(trail), type(x))
+
+
+def _has_divided(places: Places | Joining, written: Sequence[Written]) -> bool:
+    return type(places) is Joining or any(
+        may_be_divided(w.impl.get_value(w.variable)) for w in written
+    )

@@ -17,6 +17,13 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
+from graphcore.boundary.divided import (
+    divide,
+    divide_filtered,
+    has_filtered,
+    is_filtered,
+    join_filtered,
+)
 from graphcore.nodes.registry import (
     GraphNodeImpl,
     get_node_impl_for_type,
@@ -81,27 +88,48 @@ def has_objects(tree: Any) -> bool:
         >>> has_objects({'a': [gc.Param(1)]}), has_objects({'a': [1]})
         (True, False)
     """
-    if type(tree) in _arrays:
-        return False
+    return type(tree) not in _arrays and contents(tree) == OBJECTS
+
+
+OBJECTS, FILTERED = 1, 2
+
+
+def contents(tree: Any) -> int:
+    """What a transformation must take out of a pytree before JAX gets it.
+
+    Args:
+        tree: Any pytree.
+
+    Returns:
+        `OBJECTS` if there are any; else `FILTERED` if there are pytrees of such a type,
+        to be divided; else 0.
+    """
     found = probe(tree)
     if found is None:
-        return True
+        return OBJECTS
     leaves, structure = found
     if any(is_object(x) for x in _one_of_each_type(leaves)):
-        return True
+        return OBJECTS
     # A type may be a graph node here and a pytree for JAX; it may be registered later.
     key = structure, registrations()
-    known = _structures.get(key)
+    try:
+        known = _structures.get(key)
+    except TypeError:  # Something static in a foreign node or module is not hashable.
+        known = None
+        if not any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object))):
+            return FILTERED * has_filtered(tree)
     if known is None:
-        known = any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object)))
+        if any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object))):
+            return OBJECTS  # and what is static in them must not be kept
+        known = FILTERED * has_filtered(tree)
         if len(_structures) >= _MAX_KNOWN:
             _structures.clear()
         _structures[key] = known
     return known
 
 
-# Whether pytrees of a structure hold objects that are no leaves of it.
-_structures: dict[Any, bool] = {}
+# Pytrees of these structures hold no objects but, maybe, among their leaves.
+_structures: dict[Any, int] = {}
 _MAX_KNOWN = 4096
 
 
@@ -192,7 +220,31 @@ class Direct(NamedTuple):
         return tuple(args), kwargs
 
 
-def take_objects(tree: Any) -> tuple[Any, Places, list[Any]]:
+class Joining(NamedTuple):
+    """Places in a pytree parts of which are a `Divided`.
+
+    Args:
+        places: Those of the objects.
+    """
+
+    places: Direct | Places
+
+    @property
+    def structure(self) -> Any:
+        """That of the pytree."""
+        return self.places.structure  # type: ignore[union-attr]
+
+    @property
+    def spots(self) -> Any:
+        """Those of the places."""
+        return self.places.spots  # type: ignore[union-attr]
+
+    def fill(self, plain: Any, objects: Sequence[Any]) -> Any:
+        """Joins what is divided, and puts objects into the pytree."""
+        return self.places.fill(join_filtered(plain), objects)
+
+
+def take_objects(tree: Any) -> tuple[Any, Places | Joining, list[Any]]:
     """Takes the objects out of a pytree.
 
     Args:
@@ -214,13 +266,16 @@ def take_objects(tree: Any) -> tuple[Any, Places, list[Any]]:
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_object)
     found = [place for place, leaf in enumerate(leaves) if is_object(leaf)]
     if not found:
-        return tree, Places(structure, ()), []
+        places = Places(structure, ())
+        plain, has_divided = divide_filtered(tree)
+        return plain, Joining(places) if has_divided else places, []
     objects = [leaves[place] for place in found]
     distinct, numbers = _numbered(objects)
     for place in found:
         leaves[place] = None
-    plain = jax.tree.unflatten(structure, leaves)
-    return plain, Places(structure, tuple(zip(found, numbers, strict=True))), distinct
+    plain, has_divided = divide_filtered(jax.tree.unflatten(structure, leaves))
+    places = Places(structure, tuple(zip(found, numbers, strict=True)))
+    return plain, Joining(places) if has_divided else places, distinct
 
 
 def _numbered(objects: list[Any]) -> tuple[list[Any], Sequence[int]]:
@@ -253,6 +308,9 @@ class _Spots(NamedTuple):
     # another one, as a rule), and those at the others might contain some.
     direct: Direct
     containers: tuple[Place, ...]
+    # Those among them that are of a filtered type.
+    filtered: frozenset[Place]
+    joining: Joining
     # The position of the only object, if there is nothing else to look at.
     only: int | None
 
@@ -264,7 +322,7 @@ _spots: dict[tuple[Any, ...], _Spots] = {}
 
 def separate(
     args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[Sequence[Any], dict[str, Any], Direct | Places, list[Any]]:
+) -> tuple[Sequence[Any], dict[str, Any], Direct | Places | Joining, list[Any]]:
     """Takes the objects out of the arguments of a call.
 
     Args:
@@ -272,8 +330,8 @@ def separate(
         kwargs: The others.
 
     Returns:
-        Both with None in the place of each object; where the objects were; and the
-        distinct objects.
+        Both with None in the place of each object, and a `Divided` in that of each
+        pytree of a filtered type; where the objects were; and the distinct objects.
 
     Example:
         >>> import graphcore as gc
@@ -285,15 +343,33 @@ def separate(
     key: tuple[Any, ...] = tuple([type(x) for x in args])
     if kwargs:
         key = len(args), *key, *kwargs, *map(type, kwargs.values())
-    direct, containers, only = _spots.get(key) or _find(key, args, kwargs)
+    spots = _spots.get(key) or _find(key, args, kwargs)
+    direct, containers, filtered, joining, only = spots
     if only is not None:
         plain = [*args]
         plain[only] = None
         return plain, kwargs, direct, [args[only]]
+    given, given_kwargs = args, kwargs
+    has_divided = False
     for place in containers:
-        if has_objects(kwargs[place] if isinstance(place, str) else args[place]):
-            (args, kwargs), places, found = take_objects((tuple(args), kwargs))
-            return args, kwargs, places, found
+        arg = kwargs[place] if isinstance(place, str) else args[place]
+        if place in filtered:
+            divided = divide(arg)
+            if any(map(is_object, divided.frame.statics.values())):
+                return _take_all(given, given_kwargs)
+        else:
+            found_in = 0 if type(arg) in _arrays else contents(arg)
+            if not found_in:
+                continue
+            if found_in == OBJECTS:
+                return _take_all(given, given_kwargs)
+            divided = divide_filtered(arg)[0]
+        if type(place) is str:
+            kwargs = {**kwargs, place: divided}
+        else:
+            args = [*args]
+            args[place] = divided  # type: ignore[index]
+        has_divided = True
     plain, roots = [*args], []
     for place in direct.places:
         if type(place) is int:
@@ -305,13 +381,20 @@ def separate(
     if len(roots) > 1 and len(set(map(id, roots))) < len(roots):
         roots, numbers = _numbered(roots)
         direct = Direct(direct.places, tuple(numbers))
-    return plain, kwargs, direct, roots
+        joining = Joining(direct)
+    return plain, kwargs, joining if has_divided else direct, roots
+
+
+def _take_all(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    plain, places, objects = take_objects((tuple(args), kwargs))
+    return *plain, places, objects
 
 
 def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> _Spots:
     """Finds where the objects of a call are, and keeps it for calls like it."""
     objects: list[Place] = []
     containers: list[Place] = []
+    filtered: set[Place] = set()
     # In the order in which JAX flattens arguments.
     places: list[tuple[Place, Any]] = [*enumerate(args), *sorted(kwargs.items())]
     for place, arg in places:
@@ -320,11 +403,15 @@ def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> 
             objects.append(place)
         elif not issubclass(kind, _ARRAYS):
             containers.append(place)
+            if is_filtered(arg):
+                filtered.add(place)
     direct = Direct(tuple(objects), tuple(range(len(objects))))
     only: int | None = None
     if len(objects) == 1 and not containers and isinstance(objects[0], int):
         only = objects[0]
-    found = _Spots(direct, tuple(containers), only)
+    found = _Spots(
+        direct, tuple(containers), frozenset(filtered), Joining(direct), only
+    )
     if len(_spots) >= _MAX_KNOWN:
         _spots.clear()
     _spots[key] = found

@@ -9,8 +9,8 @@ rather than waiting to be told.
 
 Some things change without a trace in a container: metadata and type of a variable (its
 owner advances `metadata_epoch`), type and `__dict__` of a node (it clears its plans),
-static values changed in place (compared with a snapshot), foreign variables (see
-`foreign_variables`), and foreign nodes (flattened anew).
+static values changed in place (compared with a snapshot), foreign variables and nodes
+(see `foreign_containers`; where nodes declare no containers they are flattened anew).
 
 A plan must not keep anything alive that its root would not. It holds no strong
 reference to the root; and a write to any node in it through the node's own methods
@@ -29,7 +29,13 @@ from typing import Any
 from graphcore._jax import OUTSIDE, TraceState, current_trace
 from graphcore.cache.compaction import copies_side_by_side
 from graphcore.cache.comparing import comparing
+from graphcore.cache.foreign_containers import (
+    NOTHING_CONTAINED,
+    ForeignContainers,
+    has_plain_metadata,
+)
 from graphcore.cache.foreign_variables import NOTHING_FOREIGN, ForeignVariables
+from graphcore.cache.kept_beside import keep_beside, kept_beside
 from graphcore.cache.patterns import known_patterns, learn
 from graphcore.cache.stand_ins import ANY_ARRAY, STAND_INS, items_of, stand_in
 from graphcore.content import static_key
@@ -44,7 +50,12 @@ from graphcore.rebuilt import ByValue, belongs, wrong_trace
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
 from graphcore.variables.bare_arrays import BARE, BareArray, are_arrays
-from graphcore.variables.impl import VariableImpl, find_variable_impl, variable_impl
+from graphcore.variables.impl import (
+    VariableImpl,
+    find_variable_impl,
+    values_of,
+    variable_impl,
+)
 from graphcore.variables.variable import (
     OWN,
     Variable,
@@ -85,6 +96,7 @@ class Plan:
         "_epoch",
         "_exact",
         "_foreign",
+        "_foreign_containers",
         "_mutable_statics",
         "_needs_closer_look",
         "_nodes",
@@ -180,17 +192,27 @@ class Plan:
                 self._mutable_statics.append((value, recorded, hash(recorded)))
             except TypeError:
                 self.can_be_kept = False
-        self._foreign = ForeignVariables(
+        foreign = [
             (impl, variable, definition.metadata)
             for impl, variable, definition in zip(
                 self.impls, self.variables, self.definitions, strict=True
             )
             if not impl.is_owned and impl is not BARE
+        ]
+        plain = [has_plain_metadata(impl, variable) for impl, variable, _ in foreign]
+        self._foreign = ForeignVariables(
+            [x for x, is_plain in zip(foreign, plain, strict=True) if not is_plain]
+        )
+        self._foreign_containers = ForeignContainers(
+            root,
+            visit.foreign,
+            [x[1::-1] for x, is_plain in zip(foreign, plain, strict=True) if is_plain],
         )
         self._needs_closer_look = bool(
             self._strangers
             or self._mutable_statics
             or self._foreign
+            or self._foreign_containers
             or self._unwatched
             or self._array_keys
         )
@@ -223,6 +245,7 @@ class Plan:
         self._strangers = self._unwatched = []
         self._mutable_statics = []
         self._foreign = NOTHING_FOREIGN
+        self._foreign_containers = NOTHING_CONTAINED
 
     def holds(self, root: Any) -> bool:
         """Tells whether walking the graph now would give this plan again.
@@ -247,7 +270,7 @@ class Plan:
             if self._until_often > 0:
                 self._count_down()
             return (self._epoch is metadata_epoch.mark or self._metadata_holds()) and (
-                not self._needs_closer_look or self._holds_closer()
+                not self._needs_closer_look or self._holds_closer(root)
             )
         except Exception:  # a stranger refuses to be compared, or a thread changes it
             return False
@@ -266,10 +289,11 @@ class Plan:
         if self._root_type is None:  # another thread has cleared it meanwhile
             self.clear()
 
-    def _holds_closer(self) -> bool:
+    def _holds_closer(self, root: Any) -> bool:
         """Whether all holds that doesn't show in the children of a container."""
         return (
-            (not self._strangers or self._strangers_hold())
+            (not self._foreign_containers or self._foreign_containers.hold(root))
+            and (not self._strangers or self._strangers_hold())
             and (not self._mutable_statics or self._statics_hold())
             and (not self._foreign or self._foreign.hold())
             and (not self._unwatched or self._unwatched_hold())
@@ -328,18 +352,20 @@ class Plan:
                     return False
         return True
 
+    def static_values(self) -> list[Any]:
+        """All static values in the graph, those of metadata among them."""
+        found = [*self.layout.statics]
+        for definition in self.definitions:
+            found += definition.metadata.values()
+        return found
+
     def contains(self, node: Any) -> bool:
         """Tells whether a node is one of the inner nodes of the graph."""
         return any(node is inner for inner in self._nodes)
 
     def values(self) -> list[Any]:
         """The raw values of the variables."""
-        if self.all_owned:
-            return [variable._raw_value for variable in self.variables]
-        return [
-            impl.get_value(variable)
-            for impl, variable in zip(self.impls, self.variables, strict=True)
-        ]
+        return values_of(self.impls, self.variables)
 
     def check_trace(self, here: TraceState) -> None:
         """Checks that the graph may be used and changed from the running trace.
@@ -430,15 +456,7 @@ def different_trace(path: Path, kind: type[Any]) -> TraceContextError:
 
 def _common_trace(visit: Visit) -> Any:
     """The token of all members; a list of those of a first and all that differ."""
-    members = [
-        (trail, type(node), node._trace)
-        for trail, node in visit.nodes
-        if isinstance(node, OwnedNode)
-    ]
-    for leaf in visit.leaves:
-        if leaf.impl.get_trace is not None:
-            trace = leaf.impl.get_trace(leaf.variable)
-            members.append((leaf.trail, type(leaf.variable), trace))
+    members = [(trail, type(x), trace) for trail, x, trace in visit.traces()]
     if not members:
         return None
     first = members[0][2]
@@ -472,7 +490,7 @@ def make_plan(root: Any) -> Plan:
         [leaf.definition for leaf in visit.leaves],
         [leaf.impl for leaf in visit.leaves],
         [leaf.variable for leaf in visit.leaves],
-        [n for _, n in visit.nodes if isinstance(n, OwnedNode)],
+        [n for _, n in visit.nodes],
         _common_trace(visit),
     )
     plan.watch(root, visit)
@@ -517,7 +535,9 @@ def kept_plan(root: Any) -> Plan | None:
             return get_planned(root).plan  # type: ignore[no-any-return]
         except AttributeError:
             return None
-    return getattr(root, "_plan", None) if isinstance(root, Variable) else None
+    if isinstance(root, Variable):
+        return getattr(root, "_plan", None)
+    return kept_beside(root)  # type: ignore[no-any-return]
 
 
 def plan_of(root: Any) -> Plan:
@@ -555,9 +575,23 @@ def renewed_plan(root: Any) -> Plan:
         return plan
     if isinstance(root, Variable):
         set_variable_plan(root, plan)
-    elif isinstance(root, OwnedNode):
+        return plan
+    if isinstance(root, OwnedNode):
         root._keep_plan(plan)
-        reference = weakref.ref(plan)
-        for node in plan._nodes:
+    elif _may_be_kept_beside(root, plan):
+        keep_beside(root, plan, plan.static_values())
+    reference = weakref.ref(plan)
+    for node in plan._nodes:
+        if isinstance(node, OwnedNode):
             node._join_plan(reference)
     return plan
+
+
+def _may_be_kept_beside(root: Any, plan: Plan) -> bool:
+    """Whether a plan outlives a trace, and nothing in the graph refers to the root."""
+    layout = plan.layout
+    return (
+        (plan.trace is None or plan.trace == OUTSIDE)
+        and all(thing != layout.roots[0] for _, thing in layout.references)
+        and not any(type(x) is BareArray and x.holder is root for x in plan.variables)
+    )

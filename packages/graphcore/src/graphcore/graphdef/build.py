@@ -27,12 +27,30 @@ from graphcore.nodes.registry import (
 from graphcore.rebuilt import wrong_trace
 from graphcore.undo import restorer, undoing
 from graphcore.variables.bare_arrays import BARE, BareArray
-from graphcore.variables.impl import is_variable, variable_impl
+from graphcore.variables.impl import (
+    find_variable_impl,
+    is_variable,
+    variable_impl,
+)
 from graphcore.variables.variable import OWN, Variable, new_variable, set_raw_value
 
-__all__ = ["Builder", "set_values"]
+__all__ = ["Builder", "set_values", "shared"]
 
 _MISSING = object()
+
+
+class _Shared:
+    """Stands in a state for a variable that becomes part of the graph itself."""
+
+    __slots__ = ("variable",)
+
+    def __init__(self, variable: Any) -> None:
+        self.variable = variable
+
+
+def shared(leaf: Any) -> Any:
+    """Marks a leaf of a state, if it is a live variable, to be used as it is."""
+    return _Shared(leaf) if is_variable(leaf) else leaf
 
 
 class Builder:
@@ -115,7 +133,7 @@ class Builder:
     def _node(self, node: Node, index: int, impl: GraphNodeImpl, layout: Layout) -> Any:
         existing = self._existing.get(index, _MISSING)
         if existing is _MISSING:
-            return impl.create_empty(node.metadata)
+            return impl.make(node.kind, node.metadata)
         self._check(existing, node.kind, layout, node.thing)
         if not isinstance(existing, OwnedNode):
             found = impl.flatten(existing)[1]
@@ -137,11 +155,8 @@ class Builder:
                 f"The existing object for {path_text(layout.path(thing))!r} is a "
                 f"{type(existing).__name__}, but the definition says {kind.__name__}."
             )
-        if isinstance(existing, OwnedNode):
-            trace = existing._trace
-        elif isinstance(existing, Variable):
-            trace = existing._facts.trace
-        else:
+        trace = _trace_of(existing)
+        if trace is None:
             return
         if trace is not self._trace and trace != self._trace:
             raise wrong_trace(trace, kind, layout.path(thing))
@@ -167,6 +182,15 @@ class Builder:
         if value is _MISSING:
             where = path_text(layout.path(thing))
             raise ValueError(f"There is no value for the variable {where!r}.")
+        if type(value) is _Shared:
+            found = value.variable
+            if type(found) is definition.type:
+                return found
+            where = path_text(layout.path(thing))
+            raise ValueError(
+                f"The state at {where!r} is a {type(found).__name__}, but there is a "
+                f"{definition.type.__name__}: expected the same variable type."
+            )
         if impl is OWN:
             return new_variable(definition.type, value, metadata, self._trace)
         return impl.create(definition.type, value, metadata)
@@ -206,7 +230,7 @@ class Builder:
                     for (k1, c1), (k2, c2) in zip(old, new, strict=True)
                 ):
                     continue
-                if isinstance(node, OwnedNode):
+                if isinstance(node, OwnedNode) or "__dict__" in impl.containers:
                     # What was there keeps its place in the order of insertion.
                     place = {key: i for i, key in enumerate(vars(node))}
                     new.sort(key=lambda pair: place.get(pair[0], len(place)))
@@ -218,6 +242,16 @@ class Builder:
                 before = how.get_value(variable), how.metadata(variable)
                 undo.append(partial(how.overwrite, variable, *before))
                 how.overwrite(variable, value, metadata)
+
+
+def _trace_of(x: Any) -> Any:
+    """The trace that an object belongs to; None if it does not tell."""
+    if isinstance(x, OwnedNode):
+        return x._trace
+    if isinstance(x, Variable):
+        return x._facts.trace
+    impl: Any = find_variable_impl(type(x)) or find_node_impl(x)
+    return None if impl.get_trace is None else impl.get_trace(x)
 
 
 def _keep_container(old: Any, new: Any) -> Any:
@@ -259,8 +293,15 @@ def set_values(
         # halfway through.
         any(map(set_raw_value, variables, values))
         return
+    variables = variables[: len(values)]
+    impls = {*map(variable_impl, set(map(type, variables)))}
+    if len(impls) == 1:
+        (how,) = impls
+        if how.set_values is not None:
+            how.set_values(variables, values)
+            return
     with undoing() as undo:
-        for variable, value in zip(variables[: len(values)], values, strict=True):
+        for variable, value in zip(variables, values, strict=True):
             impl = variable_impl(type(variable))
             undo.append(partial(impl.set_value, variable, impl.get_value(variable)))
             impl.set_value(variable, value)

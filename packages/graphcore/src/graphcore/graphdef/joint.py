@@ -20,10 +20,11 @@ from graphcore.graphdef.definition import GraphDef, VariableDef, interned
 from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.nodes.owned import OwnedNode, get_planned
+from graphcore.nodes.owned import get_planned
 from graphcore.refmap import RefMap
 from graphcore.trails import Path
-from graphcore.variables.impl import VariableImpl
+from graphcore.variables.impl import VariableImpl, values_of
+from graphcore.variables.variable import Variable
 
 __all__ = ["Joint", "joint_of"]
 
@@ -54,7 +55,7 @@ class Joint:
                 definitions.append(plan.definition)
                 break
             covered[number] = root in refs
-            if isinstance(root, OwnedNode):
+            if not isinstance(root, Variable):
                 # An earlier root inside this one; were it the other way round as well,
                 # this one would be covered by it already.
                 for earlier in range(number):
@@ -140,8 +141,7 @@ class Joint:
         variables = plans[0].variables if len(plans) == 1 else self.variables(plans)
         if layout.all_owned:
             return variables, [variable._raw_value for variable in variables], True
-        pairs = zip(layout.impls, variables, strict=True)
-        return variables, [impl.get_value(variable) for impl, variable in pairs], False
+        return variables, values_of(layout.impls, variables), False
 
     def values(self, plans: Sequence[Plan]) -> list[Any]:
         """The raw values of the variables of all roots in order of index."""

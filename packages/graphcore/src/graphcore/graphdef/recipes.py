@@ -48,11 +48,13 @@ class Recipe:
         self._keys = [key for node in plain for key in node.keys]
         self._children = getter([child for node in plain for child in node.children])
         self._others: list[tuple[Any, ...]] = []
+        self._kinds: dict[int, type[Any]] = {}
         self._trees: list[tuple[Any, ...]] = []
         for thing in sorted(nodes.keys() - set(layout.plain)):
             _, kind, metadata, keys, children, _ = nodes[thing]
             steps = self._trees if thing >= layout.first_static else self._others
             impl = get_node_impl_for_type(kind)
+            self._kinds[thing] = kind
             steps.append((impl, metadata, thing, keys, getter(children)))
         self._indices = getter([*layout.indices.values()])
         self._roots = getter(layout.roots)
@@ -124,8 +126,8 @@ class Recipe:
             ]
         nodes = make_owned(self._plain_types, trace)
         things += nodes
-        for impl, data, *_ in self._others:
-            things.append(impl.create_empty(data))
+        for impl, data, thing, *_ in self._others:
+            things.append(impl.make(self._kinds[thing], data))
         things += layout.statics_as_made()
         for impl, data, _, keys, children in self._trees:
             pairs = list(zip(keys, children(things), strict=True))

@@ -29,6 +29,7 @@ from graphcore.nodes.registry import (
     GraphNodeImpl,
     NodeImpl,
     UnsortableKeys,
+    containers_of,
     find_node_impl,
 )
 from graphcore.refmap import RefMap, forget_after
@@ -69,6 +70,7 @@ class Visit:
         nodes: The graph nodes that were not known before, with their trails.
         unwatched: Nodes that must be flattened anew to see whether they changed:
             foreign graph nodes, and pytree nodes that only JAX knows.
+        foreign: Other nodes of registered types, whose containers are declared.
         containers: The dicts and lists that hold the children of all other nodes.
         mutable_statics: Static values that might change in place, as
             `(value, snapshot)`.
@@ -79,9 +81,23 @@ class Visit:
     leaves: list[Leaf] = field(default_factory=list)
     nodes: list[tuple[Trail, Any]] = field(default_factory=list)
     unwatched: list[tuple[Any, NodeImpl, Any, Any]] = field(default_factory=list)
+    foreign: list[tuple[Any, NodeImpl]] = field(default_factory=list)
     containers: list[Any] = field(default_factory=list)
     mutable_statics: list[tuple[Any, Any]] = field(default_factory=list)
     strangers: list[Any] = field(default_factory=list)
+
+    def traces(self) -> Iterator[tuple[Trail, Any, Any]]:
+        """The trail, the object and the trace of everything that tells its trace."""
+        for trail, node in self.nodes:
+            if isinstance(node, OwnedNode):
+                yield trail, node, node._trace
+                continue
+            impl = find_node_impl(node)
+            if isinstance(impl, GraphNodeImpl) and impl.get_trace is not None:
+                yield trail, node, impl.get_trace(node)
+        for leaf in self.leaves:
+            if leaf.impl.get_trace is not None:
+                yield leaf.trail, leaf.variable, leaf.impl.get_trace(leaf.variable)
 
 
 @dataclass(slots=True)
@@ -241,7 +257,10 @@ def _open(
         visit.containers.append(node)
     elif kind is not tuple and node is not None:
         metadata = snapshot(metadata)
-        visit.unwatched.append((node, impl, pairs, metadata))
+        if containers_of(node, impl) is not None:
+            visit.foreign.append((node, impl))
+        elif not (isinstance(node, tuple) and hasattr(kind, "_fields")):
+            visit.unwatched.append((node, impl, pairs, metadata))
     return _Frame(node, key, trail, index, iter(pairs), metadata, reopened, node)
 
 
@@ -255,6 +274,11 @@ def _visit_variable(
     index = refs.get(variable)
     if index is not None:
         return NodeRef(type(variable), index)
+    if impl.refuse is not None:
+        reason = impl.refuse(variable)
+        if reason is not None:
+            kind = type(variable).__name__
+            raise ValueError(f"The {kind} at {path_text(path_of(trail))!r} {reason}")
     index = refs[variable] = len(refs)
     metadata = impl.metadata(variable)
     kept = as_kept(metadata)

@@ -16,7 +16,7 @@ from graphcore.nodes.copying import deepcopy_node, reduce_node
 from graphcore.nodes.owned import OwnedNode, planned_of
 from graphcore.nodes.pytrees import register_as_pytree
 from graphcore.nodes.registry import UnsortableKeys, register_graph_node_type
-from graphcore.state.state import key_order
+from graphcore.state.nesting import key_order
 
 __all__ = ["Dict", "List", "Object"]
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import jax
 
+from graphcore.adapters.loading import load_adapters
 from graphcore.errors import path_text
 from graphcore.variables.impl import find_variable_impl
 
@@ -46,6 +48,14 @@ class GraphNodeImpl:
         create_empty: `create_empty(metadata) -> node`.
         clear: `clear(node)`, removes all children.
         init: `init(node, pairs)`, gives children to a node without any.
+        containers: The names of the attributes that hold all children; none if that is
+            not known.
+        get_trace: `get_trace(node)`, the trace in which the node was made; None if the
+            type doesn't tell.
+        give_state: `give_state(state)` is what a transform returns in the place of a
+            `State` of a node; None for that itself.
+        subclasses: Whether it holds for subclasses; `create_empty` is given the type
+            then.
 
     Example:
         >>> import graphcore as gc
@@ -57,9 +67,19 @@ class GraphNodeImpl:
     flatten: Callable[[Any], tuple[Pairs, Any]]
     set_key: Callable[[Any, Any, Any], None]
     pop_key: Callable[[Any, Any], Any]
-    create_empty: Callable[[Any], Any]
+    create_empty: Callable[..., Any]
     clear: Callable[[Any], None]
     init: Callable[[Any, Iterable[tuple[Any, Any]]], None]
+    containers: tuple[str, ...] = ()
+    get_trace: Callable[[Any], Any] | None = None
+    give_state: Callable[[Any], Any] | None = None
+    subclasses: bool = False
+
+    def make(self, kind: type[Any], metadata: Any) -> Any:
+        """A node of a type, without children."""
+        if self.subclasses:
+            return self.create_empty(metadata, type=kind)
+        return self.create_empty(metadata)
 
 
 @dataclass(frozen=True)
@@ -70,6 +90,7 @@ class PytreeNodeImpl:
         type: The node type.
         flatten: `flatten(node) -> (pairs of key and child, metadata)`.
         unflatten: `unflatten(pairs, metadata) -> node`.
+        containers: As in `GraphNodeImpl`.
 
     Example:
         >>> import graphcore as gc
@@ -80,20 +101,57 @@ class PytreeNodeImpl:
     type: type[Any]
     flatten: Callable[[Any], tuple[Pairs, Any]]
     unflatten: Callable[[Pairs, Any], Any]
+    containers: tuple[str, ...] = ()
 
 
 NodeImpl: TypeAlias = GraphNodeImpl | PytreeNodeImpl
 _impls: dict[type[Any], NodeImpl] = {}
+# Those of base classes, which hold for subclasses as well.
+_of_bases: dict[type[Any], NodeImpl] = {}
 
 
-def _add(kind: type[Any], impl: NodeImpl) -> None:
-    if kind in _impls:
+def containers_of(node: Any, impl: NodeImpl) -> list[dict[Any, Any] | list[Any]] | None:
+    """The dicts and lists that hold all children of a node.
+
+    Args:
+        node: The node.
+        impl: How it is handled.
+
+    Returns:
+        The containers; None if they are not declared, or are of other types.
+    """
+    found = [attrgetter(name)(node) for name in impl.containers]
+    return found if found and {*map(type, found)} <= {dict, list} else None
+
+
+def _add(kind: type[Any], impl: NodeImpl, subclasses: bool = False) -> None:
+    if kind in _impls or (subclasses and kind in _of_bases):
         raise ValueError(f"{kind.__name__} is registered as a node type already.")
     if find_variable_impl(kind) is not None:
         raise ValueError(
             f"{kind.__name__} is a variable type; it can't be a node type as well."
         )
+    if subclasses:
+        # Those that were seen before were nothing, or what JAX says.
+        for known in [k for k in [*_impls] if issubclass(k, kind) and _is_by_jax(k)]:
+            del _impls[known]
+        _of_bases[kind] = impl
     _impls[kind] = impl
+
+
+def _is_by_jax(kind: type[Any]) -> bool:
+    impl = _impls[kind]
+    return isinstance(impl, PytreeNodeImpl) and impl.flatten is _flatten_by_jax
+
+
+def _find_by_base(kind: type[Any]) -> NodeImpl | None:
+    """The implementation of a base class, if it holds for this subclass as well."""
+    for base in kind.__mro__:
+        impl = _of_bases.get(base)
+        if impl is not None:
+            _impls[kind] = impl
+            return impl
+    return _impls.get(kind) if load_adapters(kind) else None
 
 
 def register_graph_node_type(
@@ -101,14 +159,23 @@ def register_graph_node_type(
     flatten: Callable[[Any], tuple[Pairs, Any]],
     set_key: Callable[[Any, Any, Any], None],
     pop_key: Callable[[Any, Any], Any],
-    create_empty: Callable[[Any], Any],
+    create_empty: Callable[..., Any],
     clear: Callable[[Any], None],
     init: Callable[[Any, Iterable[tuple[Any, Any]]], None],
+    *,
+    subclasses: bool = False,
+    containers: Sequence[str] = (),
+    get_trace: Callable[[Any], Any] | None = None,
+    give_state: Callable[[Any], Any] | None = None,
 ) -> None:
     """Registers a type whose instances have identity and can change in place.
 
+    Without `containers`, each call of a transform takes such a node apart anew to see
+    whether it changed. With them, what was found out about a graph is kept, and one
+    look at all dicts tells whether it still holds.
+
     Args:
-        type: The class; subclasses are registered on their own.
+        type: The class.
         flatten: `flatten(node) -> (sequence of (key, child), metadata)`; the metadata
             is static.
         set_key: `set_key(node, key, child)` sets or adds one child.
@@ -116,6 +183,16 @@ def register_graph_node_type(
         create_empty: `create_empty(metadata)` makes a node without children.
         clear: `clear(node)` removes all children.
         init: `init(node, pairs)` gives children to an empty node.
+        subclasses: Whether it holds for all subclasses, present and future ones, that
+            are not registered themselves. `create_empty(metadata)` must know the class
+            then, so it is `create_empty(metadata, type=cls)`.
+        containers: The names of attributes, such as `'__dict__'`, that hold a dict or
+            list each. Children and metadata of a node may depend on nothing but what
+            is in these, and on the class.
+        get_trace: `get_trace(node)` returns what `current_trace()` was where the node
+            was made, so that a use in another trace is refused.
+        give_state: `give_state(state)` makes what users of the type expect in the place
+            of a `State`, as the gradient of a node is one.
 
     Raises:
         ValueError: If the type is registered already.
@@ -124,29 +201,35 @@ def register_graph_node_type(
         >>> import graphcore as gc
         >>> class Bag:
         ...     def __init__(self): self.items = {}
+        >>> class Sack(Bag): pass
         >>> gc.register_graph_node_type(
         ...     Bag,
         ...     flatten=lambda bag: (sorted(bag.items.items()), None),
         ...     set_key=lambda bag, key, child: bag.items.__setitem__(key, child),
         ...     pop_key=lambda bag, key: bag.items.pop(key),
-        ...     create_empty=lambda metadata: Bag(),
+        ...     create_empty=lambda metadata, type: type(),
         ...     clear=lambda bag: bag.items.clear(),
         ...     init=lambda bag, pairs: bag.items.update(pairs),
+        ...     subclasses=True,
+        ...     containers=['items'],
         ... )
-        >>> bag = Bag(); bag.items['w'] = gc.Param(1)
-        >>> gc.state(bag).flat_state().paths
-        (('w',),)
+        >>> bag = Sack(); bag.items['w'] = gc.Param(1)
+        >>> gc.state(bag).flat_state().paths, type(gc.clone(bag)).__name__
+        ((('w',),), 'Sack')
     """
-    _add(
-        type,
-        GraphNodeImpl(type, flatten, set_key, pop_key, create_empty, clear, init),
+    impl = GraphNodeImpl(
+        *(type, flatten, set_key, pop_key, create_empty, clear, init),
+        *(tuple(containers), get_trace, give_state, subclasses),
     )
+    _add(type, impl, subclasses)
 
 
 def register_pytree_node_type(
     type: type[Any],
     flatten: Callable[[Any], tuple[Pairs, Any]],
     unflatten: Callable[[Pairs, Any], Any],
+    *,
+    containers: Sequence[str] = (),
 ) -> None:
     """Registers a type whose instances are containers without identity.
 
@@ -156,6 +239,7 @@ def register_pytree_node_type(
         type: The class.
         flatten: `flatten(node) -> (sequence of (key, child), metadata)`.
         unflatten: `unflatten(sequence of (key, child), metadata) -> node`.
+        containers: As for `register_graph_node_type`.
 
     Raises:
         ValueError: If the type is registered already.
@@ -172,7 +256,7 @@ def register_pytree_node_type(
         >>> gc.clone(Pair(gc.Param(1), 2)).b
         2
     """
-    _add(type, PytreeNodeImpl(type, flatten, unflatten))
+    _add(type, PytreeNodeImpl(type, flatten, unflatten, tuple(containers)))
 
 
 def registrations() -> int:
@@ -184,19 +268,16 @@ def find_node_impl(x: Any) -> NodeImpl | None:
     """How a node is handled; None if the object is not a node."""
     kind = type(x)
     impl = _impls.get(kind)
-    if impl is None and kind not in _NEVER_NODES and _is_jax_pytree(x):
+    if impl is not None or kind in _NEVER_NODES or find_variable_impl(kind) is not None:
+        return impl
+    impl = _find_by_base(kind)
+    if impl is None and not jax.tree_util.all_leaves((x,)):
         # JAX has no way to unregister a pytree type, so this holds from now on.
         impl = _impls[kind] = PytreeNodeImpl(kind, _flatten_by_jax, _unflatten_by_jax)
     return impl
 
 
 _NEVER_NODES = frozenset((bool, int, float, complex, str, bytes, type, type(...)))
-
-
-def _is_jax_pytree(x: Any) -> bool:
-    if find_variable_impl(type(x)) is not None:
-        return False
-    return not jax.tree_util.all_leaves((x,))
 
 
 def get_node_impl(x: Any, /) -> NodeImpl:
@@ -253,6 +334,9 @@ def _find_for_type(t: type[Any]) -> NodeImpl | None:
     impl = _impls.get(t)
     if impl is not None or t in _NEVER_NODES or find_variable_impl(t) is not None:
         return impl
+    impl = _find_by_base(t)
+    if impl is not None:
+        return impl
     # JAX answers for instances only, and looks at nothing but the type of one. So an
     # empty one is made, without running any of the class's own code.
     makers = (base.__dict__.get("__new__") for base in t.__mro__)
@@ -294,7 +378,8 @@ def is_graph_node(x: Any, /) -> bool:
         >>> gc.is_graph_node(gc.Dict()), gc.is_graph_node([])
         (True, False)
     """
-    return isinstance(_impls.get(type(x)), GraphNodeImpl)
+    kind = type(x)
+    return isinstance(_impls.get(kind) or _find_by_base(kind), GraphNodeImpl)
 
 
 def is_pytree_node(x: Any, /) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any as AnyType
 from typing import TypeAlias, Union
 
+from graphcore.variables.impl import counterparts_of
+
 __all__ = [
     "All",
     "Any",
@@ -123,7 +125,8 @@ class OfType(_ByMeaning):
         return self.type.__name__
 
     def __call__(self, path: Path, value: AnyType) -> bool:
-        if isinstance(value, self.type):
+        types = counterparts_of(self.type)
+        if isinstance(value, types):
             return True
         # Asked of the class and the instance dict: a variable forwards unknown
         # attributes to its value, and the value's `.type` is not what is meant.
@@ -132,7 +135,7 @@ class OfType(_ByMeaning):
         ):
             return False
         stands_for = value.type
-        return isinstance(stands_for, type) and issubclass(stands_for, self.type)
+        return isinstance(stands_for, type) and issubclass(stands_for, types)
 
 
 class WithTag(_ByMeaning):

@@ -17,7 +17,8 @@ from graphcore.graphdef.definition import (
 from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.state.filters import Predicate, looks_at_no_value
-from graphcore.state.state import State, nested_from_flat
+from graphcore.state.nesting import nested_from_flat
+from graphcore.state.state import State
 from graphcore.trails import Path
 from graphcore.variables.impl import is_variable
 from graphcore.variables.state import VariableState

@@ -12,14 +12,8 @@ from typing import Any
 
 import jax
 
-from graphcore.state.state import (
-    MAX_DEPTH,
-    FlatState,
-    Path,
-    State,
-    key_order,
-    nested_from_flat,
-)
+from graphcore.state.nesting import Path, key_order, nested_from_flat
+from graphcore.state.state import MAX_DEPTH, FlatState, State
 
 __all__ = ["register_states"]
 

@@ -15,55 +15,45 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
-from typing import Any, Generic, Self, TypeAlias, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 from graphcore.content import values_equal
 from graphcore.display.printing import text, treescope_repr
 from graphcore.errors import path_text
 from graphcore.state.filters import Filter, PathIn, filters_to_predicates
+from graphcore.state.nesting import (
+    Path,
+    key_order,
+    nested_from_flat,
+    own_key,
+    path_order,
+    sorted_leaves,
+)
+from graphcore.variables.impl import is_variable, variable_impl
 from graphcore.variables.state import VariableState
 
-__all__ = [
-    "FlatState",
-    "Key",
-    "Path",
-    "State",
-    "create_path_filters",
-    "key_order",
-    "path_order",
-]
+__all__ = ["FlatState", "State", "create_path_filters", "raw_value_of"]
 
-Key: TypeAlias = Any
-"""A string or an integer (other hashable keys of plain dicts pass through)."""
-Path: TypeAlias = tuple[Key, ...]
 K = TypeVar("K")
 L = TypeVar("L")
 M = TypeVar("M")
 
 
-def key_order(key: Key) -> tuple[int, Any, Any]:
-    """The sort key of a key: integers before strings before anything else."""
-    if isinstance(key, str):
-        return 1, "", key
-    if isinstance(key, int):
-        return 0, "", key
-    return 2, type(key).__qualname__, key
-
-
-def path_order(path: Path) -> tuple[tuple[int, Any, Any], ...]:
-    """The sort key of a path."""
-    return tuple(map(key_order, path))
-
-
 class FlatState(Sequence[tuple[Path, L]]):
     """The leaves of a state with their paths, sorted by path; a pytree.
 
+    It is a sequence of pairs, and can be read as a mapping from paths to leaves too.
+
     Args:
         pairs: Paths and leaves in any order.
+        sort: Whether to sort them; else they stay as they are.
 
     Example:
-        >>> FlatState([(('b',), 2), (('a', 'x'), 1)]).paths
-        (('a', 'x'), ('b',))
+        >>> flat = FlatState([(('b',), 2), (('a', 'x'), 1)])
+        >>> flat.paths, flat[0], flat['a', 'x']
+        ((('a', 'x'), ('b',)), (('a', 'x'), 1), 1)
+        >>> ('b',) in flat, dict(flat), [leaf for path, leaf in flat.items()]
+        (True, {('a', 'x'): 1, ('b',): 2}, [1, 2])
     """
 
     __slots__ = ("leaves", "paths")
@@ -71,8 +61,12 @@ class FlatState(Sequence[tuple[Path, L]]):
     paths: tuple[Path, ...]
     leaves: tuple[L, ...]
 
-    def __init__(self, pairs: Iterable[tuple[Path, L]] = (), /) -> None:
-        ordered = sorted(pairs, key=lambda pair: path_order(pair[0]))
+    def __init__(
+        self, pairs: Iterable[tuple[Path, L]] = (), /, *, sort: bool = True
+    ) -> None:
+        ordered = list(pairs)
+        if sort:
+            ordered.sort(key=lambda pair: path_order(pair[0]))
         self.paths = tuple(path for path, _ in ordered)
         self.leaves = tuple(leaf for _, leaf in ordered)
 
@@ -86,10 +80,135 @@ class FlatState(Sequence[tuple[Path, L]]):
     def __getitem__(self, index: int) -> tuple[Path, L]: ...
     @overload
     def __getitem__(self, index: slice) -> list[tuple[Path, L]]: ...
-    def __getitem__(self, index: int | slice) -> Any:
+    @overload
+    def __getitem__(self, index: Path) -> L: ...
+    def __getitem__(self, index: int | slice | Path) -> Any:
+        if isinstance(index, tuple):
+            if index not in self.paths:
+                raise KeyError(index)
+            return self.leaves[self.paths.index(index)]
         if isinstance(index, slice):
             return list(zip(self.paths[index], self.leaves[index], strict=True))
         return self.paths[index], self.leaves[index]
+
+    def __contains__(self, path: object) -> bool:
+        return path in self.paths
+
+    def keys(self) -> tuple[Path, ...]:
+        """The paths, as of a mapping.
+
+        Returns:
+            The paths in order.
+
+        Example:
+            >>> FlatState([(('b',), 2)]).keys()
+            (('b',),)
+        """
+        return self.paths
+
+    def values(self) -> tuple[L, ...]:
+        """The leaves, as of a mapping.
+
+        Returns:
+            The leaves in the order of their paths.
+
+        Example:
+            >>> FlatState([(('b',), 2)]).values()
+            (2,)
+        """
+        return self.leaves
+
+    def items(self) -> Iterator[tuple[Path, L]]:
+        """The pairs, as of a mapping.
+
+        Returns:
+            An iterator of `(path, leaf)`.
+
+        Example:
+            >>> list(FlatState([(('b',), 2)]).items())
+            [(('b',), 2)]
+        """
+        return iter(self)
+
+    def get(self, path: Path, default: Any = None) -> Any:
+        """The leaf at a path, as of a mapping.
+
+        Args:
+            path: A path.
+            default: What to return if there is no leaf.
+
+        Returns:
+            The leaf or the default.
+
+        Example:
+            >>> FlatState([(('b',), 2)]).get(('c',), 0)
+            0
+        """
+        return self[path] if path in self else default  # noqa: SIM401  this is `get`
+
+    def to_nested_state(self) -> State[Any, L]:
+        """Returns the leaves as a nested state.
+
+        Returns:
+            The state that this is the flat form of.
+
+        Example:
+            >>> FlatState([(('a', 'x'), 1)]).to_nested_state().a.x
+            1
+        """
+        return State.from_flat_path(self)
+
+    def split(self, *filters: Filter) -> Any:
+        """Divides the leaves as `State.split` does.
+
+        Args:
+            *filters: At least one.
+
+        Returns:
+            A flat state for a single filter, else a tuple of them.
+
+        Raises:
+            ValueError: If no filter selects a leaf, with the paths of all of those.
+
+        Example:
+            >>> flat = FlatState([(('a',), 1), (('b',), 2)])
+            >>> first, rest = flat.split(lambda path, leaf: leaf == 1, ...)
+            >>> first.paths
+            (('a',),)
+        """
+        return _flattened(self.to_nested_state().split(*filters))
+
+    def filter(self, *filters: Filter) -> Any:
+        """Selects leaves as `State.filter` does.
+
+        Args:
+            *filters: At least one.
+
+        Returns:
+            A flat state for a single filter, else a tuple of them.
+
+        Example:
+            >>> flat = FlatState([(('a',), 1), (('b',), 2)])
+            >>> flat.filter(lambda path, leaf: leaf == 1).paths
+            (('a',),)
+        """
+        return _flattened(self.to_nested_state().filter(*filters))
+
+    @staticmethod
+    def merge(*parts: Iterable[tuple[Path, Any]]) -> FlatState[Any]:
+        """Unites flat states.
+
+        Args:
+            *parts: Flat states, or other pairs of paths and leaves, with no path twice.
+
+        Returns:
+            All pairs, sorted.
+
+        Example:
+            >>> FlatState.merge([(('b',), 2)], [(('a',), 1)]).leaves
+            (1, 2)
+        """
+        return FlatState(pair for part in parts for pair in part)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -108,6 +227,12 @@ class FlatState(Sequence[tuple[Path, L]]):
 
     def __repr__(self) -> str:
         return text(self)
+
+
+def _flattened(states: Any) -> Any:
+    if isinstance(states, State):
+        return states.flat_state()
+    return tuple(state.flat_state() for state in states)
 
 
 def _leaves_equal(a: Any, b: Any) -> bool:
@@ -254,7 +379,7 @@ class State(MutableMapping[K, Any], Generic[K, L]):
             >>> State({'b': {'c': 2}, 'a': 1}).flat_state().paths
             (('a',), ('b', 'c'))
         """
-        pairs = list(_sorted_leaves(self.raw_mapping))
+        pairs = list(sorted_leaves(self.raw_mapping))
         return FlatState._sorted(
             tuple(p for p, _ in pairs), (leaf for _, leaf in pairs)
         )
@@ -281,29 +406,42 @@ class State(MutableMapping[K, Any], Generic[K, L]):
         items = pairs.items() if isinstance(pairs, Mapping) else pairs
         return cls._view(nested_from_flat(items))
 
-    def to_pure_dict(self) -> dict[Any, Any]:
+    def to_pure_dict(
+        self, extract_fn: Callable[[Any], Any] | None = None
+    ) -> dict[Any, Any]:
         """Returns nested plain dicts of values.
 
+        Args:
+            extract_fn: Returns what stands for a leaf; its raw value if left out.
+
         Returns:
-            Dicts with sorted keys; a `VariableState` is replaced by its value.
+            Dicts with sorted keys; a `VariableState` or a variable is replaced by its
+            value.
 
         Example:
             >>> import graphcore as gc
             >>> State({'a': {'b': gc.Param.state(1)}}).to_pure_dict()
             {'a': {'b': 1}}
         """
+        extract = extract_fn or raw_value_of
         return nested_from_flat(
-            (path, leaf.value if isinstance(leaf, VariableState) else leaf)
-            for path, leaf in self.flat_state()
+            (path, extract(leaf)) for path, leaf in self.flat_state()
         )
 
-    def replace_by_pure_dict(self, pure_dict: Mapping[Any, Any], /) -> None:
+    def replace_by_pure_dict(
+        self,
+        pure_dict: Mapping[Any, Any],
+        replace_fn: Callable[[Any, Any], Any] | None = None,
+        /,
+    ) -> None:
         """Replaces values in place by those of nested plain dicts.
 
         Args:
             pure_dict: As `to_pure_dict` returns it; it may hold fewer leaves. A string
                 of digits stands for the integer key if there is only that one, as in
                 dicts that went through JSON.
+            replace_fn: Returns the new leaf, of the old one and the item of the dict;
+                if left out, the old leaf with that value.
 
         Raises:
             ValueError: If it holds a path that this state does not; nothing is
@@ -322,7 +460,7 @@ class State(MutableMapping[K, Any], Generic[K, L]):
         while pending:
             path, own, given = pending.pop()
             for given_key, item in given.items():
-                key = _own_key(own, given_key)
+                key = own_key(own, given_key)
                 where = (*path, key)
                 if key not in own:
                     raise ValueError(
@@ -344,8 +482,11 @@ class State(MutableMapping[K, Any], Generic[K, L]):
                         f"Got a dict with the keys {list(item)} at "
                         f"{path_text(where)!r}, where the state has a leaf."
                     )
-                is_state = isinstance(leaf, VariableState)
-                changed.append((own, key, leaf.replace(item) if is_state else item))
+                if replace_fn is not None:
+                    item = replace_fn(leaf, item)
+                elif isinstance(leaf, VariableState):
+                    item = leaf.replace(item)
+                changed.append((own, key, item))
         for own, key, leaf in changed:
             own[key] = leaf
 
@@ -476,16 +617,11 @@ class State(MutableMapping[K, Any], Generic[K, L]):
         )
 
 
-def _own_key(own: Mapping[Any, Any], key: Any) -> Any:
-    """The key of a dict that one that went through JSON means."""
-    if key not in own and isinstance(key, str):
-        try:
-            number = int(key)
-        except ValueError:
-            return key
-        if number in own and str(number) == key:
-            return number
-    return key
+def raw_value_of(leaf: Any) -> Any:
+    """The raw value of a variable or its state; another leaf as it is."""
+    if isinstance(leaf, VariableState):
+        return leaf.value
+    return variable_impl(type(leaf)).get_value(leaf) if is_variable(leaf) else leaf
 
 
 def _as_nested(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -502,48 +638,6 @@ def _as_nested(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
             else:
                 target[key] = value
     return result
-
-
-def _sorted_leaves(nested: dict[Any, Any]) -> Iterator[tuple[Path, Any]]:
-    pending: list[tuple[Path, Any]] = [((), nested)]
-    while pending:
-        path, node = pending.pop()
-        if type(node) is dict:
-            keys = sorted(node, key=key_order, reverse=True)
-            pending += [((*path, key), node[key]) for key in keys]
-        else:
-            yield path, node
-
-
-def nested_from_flat(pairs: Iterable[tuple[Path, Any]]) -> dict[Any, Any]:
-    """Builds nested plain dicts from leaves with their paths.
-
-    Raises:
-        ValueError: If a path is empty, or goes through another's leaf.
-    """
-    root: dict[Any, Any] = {}
-    parents: dict[Path, dict[Any, Any]] = {(): root}
-
-    def parent(path: Path) -> dict[Any, Any]:
-        known = len(path)
-        while path[:known] not in parents:
-            known -= 1
-        node = parents[path[:known]]
-        for depth in range(known, len(path)):
-            if path[depth] in node:
-                conflict = path_text(path[: depth + 1])
-                raise ValueError(f"{conflict!r} is a leaf as well as a subtree.")
-            node = node.setdefault(path[depth], {})
-            parents[path[: depth + 1]] = node
-        return node
-
-    for path, leaf in pairs:
-        if not path:
-            raise ValueError("A state is a mapping; a leaf can't have an empty path.")
-        if path in parents:
-            raise ValueError(f"{path_text(path)!r} is a leaf as well as a subtree.")
-        parent(path[:-1])[path[-1]] = leaf
-    return root
 
 
 _set_depth = State.__dict__["_depth"].__set__
@@ -579,6 +673,6 @@ def create_path_filters(state: Mapping[Any, Any], /) -> dict[PathIn, Any]:
     whole = state if isinstance(state, State) else State(state)
     paths_of: dict[Any, list[Path]] = {}
     for path, leaf in whole.flat_state():
-        value = leaf.value if isinstance(leaf, VariableState) else leaf
+        value = raw_value_of(leaf)
         paths_of.setdefault(value, []).append(path)
     return {PathIn(*paths): value for value, paths in paths_of.items()}

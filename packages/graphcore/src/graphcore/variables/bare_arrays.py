@@ -16,7 +16,7 @@ import numpy as np
 
 from graphcore.hashable_mapping import EMPTY
 from graphcore.nodes.owned import OwnedNode
-from graphcore.nodes.registry import GraphNodeImpl, get_node_impl
+from graphcore.nodes.registry import GraphNodeImpl, containers_of, get_node_impl
 from graphcore.variables.impl import VariableImpl, add_variable_impl
 
 __all__ = ["BARE", "BareArray", "are_arrays", "is_array"]
@@ -103,6 +103,10 @@ class BareArray:
         holder = node
         if isinstance(node, OwnedNode):
             holder = node._container_of(path[0])
+        elif type(node) not in _PLAIN:
+            for container in containers_of(node, get_node_impl(node)) or ():
+                if type(container) is dict and path[0] in container:
+                    holder = container
         place = cls()
         place.holder, place.path = holder, path
         return cls._all.setdefault((id(holder), *path), place)

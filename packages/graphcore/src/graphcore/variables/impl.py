@@ -7,11 +7,12 @@ everything in this repository treats its instances as it treats a `Variable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from graphcore._jax import TraceState
+from graphcore.adapters.loading import load_adapters
 from graphcore.hashable_mapping import HashableMapping, as_hashable
 
 __all__ = [
@@ -24,7 +25,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class VariableImpl:
     """How variables of one type are read, written and made.
 
@@ -35,8 +36,15 @@ class VariableImpl:
         create: `create(type, value, metadata) -> variable`.
         set_metadata: `set_metadata(variable, metadata)`; None if it can't be changed.
         get_trace: `get_trace(variable)`, the trace in which the variable was made;
-            None if the type doesn't tell. A type that has it is *owned*: it reports
-            every change of metadata, so nobody needs to look for one.
+            None if the type doesn't tell.
+        set_values: `set_values(variables, values)`, all or nothing; None if variables
+            are written one by one.
+        refuse: `refuse(variable)` says why a variable can't take part, or returns
+            None; None if all of them can.
+        give_state: `give_state(state)` is what a transform returns in the place of a
+            `VariableState`; None for that itself.
+        is_owned: Whether every change of metadata is reported, so that nobody needs
+            to look for one.
 
     Example:
         >>> import graphcore as gc
@@ -50,11 +58,10 @@ class VariableImpl:
     create: Callable[[type[Any], Any, Mapping[str, Any]], Any]
     set_metadata: Callable[[Any, HashableMapping[str, Any]], None] | None = None
     get_trace: Callable[[Any], TraceState] | None = None
-
-    @property
-    def is_owned(self) -> bool:
-        """Whether changes of metadata are reported."""
-        return self.get_trace is not None
+    set_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
+    refuse: Callable[[Any], str | None] | None = None
+    give_state: Callable[[Any], Any] | None = None
+    is_owned: bool = False
 
     def metadata(self, variable: Any) -> HashableMapping[str, Any]:
         """The metadata of a variable in the form that definitions hold."""
@@ -105,7 +112,7 @@ def find_variable_impl(kind: type[Any], /) -> VariableImpl | None:
             # That a type is none is not kept: it can become one.
             _found[kind] = _impls[base]
             return _impls[base]
-    return None
+    return find_variable_impl(kind) if load_adapters(kind) else None
 
 
 def variable_impl(kind: type[Any], /) -> VariableImpl:
@@ -132,6 +139,22 @@ def variable_impl(kind: type[Any], /) -> VariableImpl:
             "it with `register_variable_type`."
         )
     return impl
+
+
+def values_of(impls: Sequence[VariableImpl], variables: Sequence[Any]) -> list[Any]:
+    """The raw values of variables, read in C where all are handled alike.
+
+    Args:
+        impls: How each is handled.
+        variables: The variables.
+
+    Returns:
+        A value for each.
+    """
+    first = impls[0] if impls else None
+    if first is not None and impls.count(first) == len(impls):
+        return list(map(first.get_value, variables))
+    return [i.get_value(v) for i, v in zip(impls, variables, strict=True)]
 
 
 def add_variable_impl(kind: type[Any], impl: VariableImpl) -> None:
@@ -191,32 +214,79 @@ def register_variable_type(
     set_value: Callable[[Any, Any], None],
     get_metadata: Callable[[Any], Mapping[str, Any]],
     create: Callable[[type[Any], Any, Mapping[str, Any]], Any],
+    set_metadata: Callable[[Any, Mapping[str, Any]], None] | None = None,
+    get_trace: Callable[[Any], Any] | None = None,
+    set_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
+    refuse: Callable[[Any], str | None] | None = None,
+    give_state: Callable[[Any], Any] | None = None,
+    counterparts: Mapping[type[Any], type[Any]] | None = None,
 ) -> None:
     """Lets instances of a type, and of its subclasses, act as variables.
+
+    Values and metadata of all variables of a graph are read at once, which takes no
+    time in Python where `get_value` and `get_metadata` are functions written in C, such
+    as those of `operator.attrgetter`.
 
     Args:
         type: The class.
         get_value: `get_value(x)` returns the value, an array or a pytree.
         set_value: `set_value(x, value)` replaces it.
-        get_metadata: `get_metadata(x)` returns a mapping from names to static values.
+        get_metadata: `get_metadata(x)` returns a mapping from names to static values:
+            at best the dict that holds them.
         create: `create(type, value, metadata)` makes an instance.
+        set_metadata: `set_metadata(x, metadata)` replaces the metadata. Without it a
+            function may not change that.
+        get_trace: `get_trace(x)` returns what `current_trace()` was where `x` was made,
+            so that a use in another trace is refused.
+        set_values: `set_values(xs, values)` does what `set_value` does for each, or
+            raises and does nothing. Without it they are written one by one.
+        refuse: `refuse(x)` returns why a variable can't take part, if it can't; the
+            error has its path.
+        give_state: `give_state(state)` makes what users of the type expect in the place
+            of a `VariableState`, as the gradient of a variable is one.
+        counterparts: From subclasses of the type to variable types that mean the same.
+            A filter that names one selects both; so what stands for `Param` is
+            differentiated by default.
 
     Raises:
         ValueError: If the type is a variable type already.
 
     Example:
-        >>> import graphcore as gc, jax.numpy as jnp
+        >>> import graphcore as gc, jax.numpy as jnp, operator
         >>> class Cell:
         ...     def __init__(self, content): self.content = content
         >>> gc.register_variable_type(
         ...     Cell,
-        ...     get_value=lambda cell: cell.content,
+        ...     get_value=operator.attrgetter('content'),
         ...     set_value=lambda cell, value: setattr(cell, 'content', value),
         ...     get_metadata=lambda cell: {},
         ...     create=lambda type, value, metadata: type(value),
+        ...     counterparts={Cell: gc.Param},
         ... )
         >>> graphdef, state = gc.split(gc.Dict(a=Cell(jnp.ones(2))))
         >>> gc.merge(graphdef, state).a.content.shape
         (2,)
+        >>> gc.state(gc.Dict(a=Cell(1), b=gc.Variable(2)), gc.Param).to_pure_dict()
+        {'a': 1}
     """
-    add_variable_impl(type, VariableImpl(get_value, set_value, get_metadata, create))
+    impl = VariableImpl(
+        *(get_value, set_value, get_metadata, create, set_metadata, get_trace),
+        *(set_values, refuse, give_state),
+    )
+    add_variable_impl(type, impl)
+    for theirs, ours in (counterparts or {}).items():
+        add_counterparts(theirs, ours)
+
+
+_counterparts: dict[type[Any], tuple[type[Any], ...]] = {}
+
+
+def add_counterparts(a: type[Any], b: type[Any]) -> None:
+    """Has a filter that names one of two types select both."""
+    for one, other in ((a, b), (b, a)):
+        _counterparts[one] = (*counterparts_of(one), other)
+
+
+def counterparts_of(kind: type[Any]) -> tuple[type[Any], ...]:
+    """The types that mean the same as another one, itself among them."""
+    return _counterparts.get(kind, (kind,))

@@ -9,7 +9,14 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from graphcore.hashable_mapping import HashableMapping, as_hashable
 
-__all__ = ["HOOKS", "VariableMetadata", "as_stored", "with_metadata"]
+__all__ = [
+    "CREATION",
+    "HOOKS",
+    "VariableMetadata",
+    "as_stored",
+    "on_create_with",
+    "with_metadata",
+]
 
 A = TypeVar("A")
 Hooks: TypeAlias = Callable[..., Any] | Sequence[Callable[..., Any]]
@@ -53,6 +60,27 @@ def as_stored(metadata: Mapping[str, Any]) -> HashableMapping[str, Any]:
         },
         copy=False,
     )
+
+
+CREATION: dict[str, Callable[..., Any]] = {}
+"""What becomes of the value of a new variable that has metadata of a name."""
+
+
+def on_create_with(name: str, hook: Callable[..., Any]) -> None:
+    """Registers what becomes of the values of new variables with some metadata.
+
+    Args:
+        name: The name of the metadata.
+        hook: `hook(variable, value)` returns the value to store. It runs after the
+            variable's own creation hooks.
+
+    Example:
+        >>> import graphcore as gc
+        >>> on_create_with('doubled', lambda variable, value: 2 * value)
+        >>> gc.Param(1, doubled=True).value
+        2
+    """
+    CREATION[name] = hook
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from graphcore.hashable_mapping import (
 from graphcore.probing import probing
 from graphcore.rebuilt import Origin, origin, trace_of_rebuilt, wrong_trace
 from graphcore.variables.impl import VariableImpl, add_variable_impl
-from graphcore.variables.metadata import HOOKS, VariableMetadata, as_stored
+from graphcore.variables.metadata import CREATION, HOOKS, VariableMetadata, as_stored
 from graphcore.variables.operators import ValueOperators
 from graphcore.variables.reading import MISSING, Reading
 from graphcore.variables.state import VariableState
@@ -237,9 +237,12 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
         return value
 
     def _hooks(self, name: str) -> tuple[Callable[..., Any], ...]:
-        hooks = self._facts.metadata.get(name, ())
+        metadata = self._facts.metadata
+        hooks = metadata.get(name, ())
         if callable(hooks):
             hooks = (hooks,)
+        if name == "on_create_value":
+            hooks = (*hooks, *(CREATION[key] for key in CREATION if key in metadata))
         method = getattr(type(self), name, None)
         return (method, *hooks) if method is not None else tuple(hooks)
 
@@ -596,6 +599,7 @@ OWN = VariableImpl(
     create=_create,
     set_metadata=_set_metadata,
     get_trace=attrgetter("_facts.trace"),
+    is_owned=True,
 )
 """The implementation that all subclasses of `Variable` share."""
 add_variable_impl(Variable, OWN)

@@ -23,6 +23,7 @@ from .attention import (
     make_causal_mask,
 )
 from .combinators import (
+    BatchApply,
     Sequential,
 )
 from .convolution import (
@@ -77,6 +78,7 @@ from .weight_normalization import (
 
 __all__ = [
     "RNN",
+    "BatchApply",
     "BatchNorm",
     "Bidirectional",
     "Conv",

@@ -1,20 +1,24 @@
-"""`Sequential`."""
+"""`Sequential` and `BatchApply`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..module import Module
+import jax
+import jax.numpy as jnp
 
-__all__ = ["Sequential"]
+from ..module import Module, compact
+
+__all__ = ["BatchApply", "Sequential"]
 
 
 class Sequential(Module):
     """Calls one layer after the other.
 
     A layer that returns a tuple passes it on as positional arguments, one that returns
-    a dict as keyword arguments.
+    a dict as keyword arguments. Modules that a function among the layers makes belong
+    to this one.
 
     Args:
         layers: modules, or any functions.
@@ -37,6 +41,7 @@ class Sequential(Module):
             )
         super().__post_init__()
 
+    @compact
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the layers.
 
@@ -62,3 +67,53 @@ class Sequential(Module):
             else:
                 out = layer(out)
         return out
+
+
+class BatchApply:
+    """Calls a function with the first axes of arrays merged into one.
+
+    Arrays with fewer axes are passed as they are.
+
+    Args:
+        f: a function, often a bound module.
+        num_dims: how many axes are merged.
+
+    Example:
+        >>> import linen_lift as nn, jax.numpy as jnp
+        >>> frames = jnp.ones((2, 3, 8, 8, 1))  # (batch, time, height, width, channels)
+        >>> nn.BatchApply(lambda x: nn.avg_pool(x, (8, 8)))(frames).shape
+        (2, 3, 1, 1, 1)
+    """
+
+    def __init__(self, f: Callable[..., Any], num_dims: int = 2) -> None:
+        self._f = f
+        self.num_dims = num_dims
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function.
+
+        Args:
+            *args: for the function.
+            **kwargs: for the function.
+
+        Returns:
+            What the function returns, with the first axis of each array split.
+
+        Raises:
+            ValueError: if no argument has `num_dims` axes.
+        """
+        shapes = [jnp.shape(x) for x in jax.tree.leaves((args, kwargs))]
+        merged = [s[: self.num_dims] for s in shapes if len(s) >= self.num_dims]
+        if not merged:
+            raise ValueError(
+                f"BatchApply merges the first {self.num_dims} axes and requires at "
+                f"least one input that has them; found the shapes {shapes}."
+            )
+
+        def merge(x: Any) -> Any:
+            wide = jnp.ndim(x) >= self.num_dims
+            return x.reshape(-1, *x.shape[self.num_dims :]) if wide else x
+
+        args, kwargs = jax.tree.map(merge, (args, kwargs))
+        out = self._f(*args, **kwargs)
+        return jax.tree.map(lambda x: x.reshape(*merged[0], *x.shape[1:]), out)

@@ -498,7 +498,7 @@ class Module(Declarations):
         Example:
             >>> import linen_lift as nn, jax, jax.numpy as jnp
             >>> table = nn.Dense(2).tabulate(jax.random.key(0), jnp.ones((1, 3)))
-            >>> 'Total: 8' in table
+            >>> 'Total Parameters: 8' in table
             True
         """
         from .summary import tabulate

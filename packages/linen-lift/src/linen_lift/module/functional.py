@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -98,6 +99,36 @@ def init(
         return make(rngs, *args, **kwargs)[1]
 
     return wrapper
+
+
+def tabulate(
+    module: Module,
+    rngs: Any,
+    depth: int | None = None,
+    show_repeated: bool = False,
+    mutable: CollectionFilter = INIT_MUTABLE,
+    **options: Any,
+) -> Callable[..., str]:
+    """`Module.tabulate` as a function of the arguments of the module's method.
+
+    Args:
+        module: an unbound module.
+        rngs: as for `Module.init`.
+        depth: see `Module.tabulate`.
+        show_repeated: see `Module.tabulate`.
+        mutable: as for `Module.init`.
+        **options: further ones of `Module.tabulate`.
+
+    Returns:
+        A function `(*args, **kwargs)` that returns the table.
+
+    Example:
+        >>> import linen_lift as nn, jax, jax.numpy as jnp
+        >>> 'Dense Summary' in nn.tabulate(nn.Dense(2), jax.random.key(0))(jnp.ones(3))
+        True
+    """
+    options |= {"depth": depth, "show_repeated": show_repeated, "mutable": mutable}
+    return functools.partial(module.tabulate, rngs, **options)
 
 
 def share_scope(module: Module, other: Module) -> None:

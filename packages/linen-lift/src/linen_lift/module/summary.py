@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -12,43 +12,57 @@ import jax.numpy as jnp
 
 from ..filters import CollectionFilter
 from ..leaves import is_array, separate
-from ..metadata import AxisMetadata
+from ..metadata import AxisMetadata, unbox
 from ..rng import checked_rngs
+from .calling import wrap_method
 from .context import InterceptorContext, intercept_methods
 
 
 @dataclasses.dataclass
 class _Row:
-    """One call of `__call__`."""
+    """One call of a method."""
 
     path: tuple[str, ...]
     module: Any
+    method: Callable[..., Any]
     args: Any
     kwargs: Any
-    out: Any
+    out: Any = None
 
-    def flops(self, rngs: Any, variables: Any, gradient: bool) -> str:
-        """The operations that JAX counts in the call, or in its backward pass too."""
-        own = {}
-        for col, tree in variables.items():
-            for name in self.path:
-                tree = tree.get(name, {}) if isinstance(tree, Mapping) else {}
-            own[col] = tree
+    @property
+    def title(self) -> str:
+        """The class, and the method unless it is `__call__`."""
+        name = type(self.module).__name__
+        method = self.method.__name__
+        return name if method == "__call__" else f"{name} ({method})"
+
+    def flops(self, rngs: Any, gradient: bool) -> str:
+        """The operations that XLA counts in the call, or in its backward pass too."""
         structs, fill = separate((self.args, self.kwargs), is_array)
+        options = {"method": wrap_method(self.method), "mutable": True}
 
-        def call(variables: Any, rngs: Any, *values: Any) -> Any:
+        def init(rngs: Any, values: Any) -> Any:
             args, kwargs = fill(values)
-            return self.module.apply(
-                variables, *args, rngs=rngs, mutable=True, **kwargs
-            )[0]
+            return self.module.init(rngs, *args, **options, **kwargs)
 
-        def pulled(variables: Any, *rest: Any) -> Any:
-            out, pull_back = jax.vjp(lambda v: call(v, *rest), variables)
-            return pull_back(jax.tree.map(jnp.ones_like, out))
+        def call(variables: Any, rngs: Any, values: Any) -> Any:
+            args, kwargs = fill(values)
+            out = self.module.apply(variables, *args, rngs=rngs, **options, **kwargs)
+            return _differentiable(out) if gradient else out
 
-        lowered = jax.jit(pulled if gradient else call).lower(own, rngs, *structs)
-        cost = lowered.cost_analysis() or {}
-        return f"{int(cost.get('flops', 0)):,}"
+        def pulled(*inputs: Any) -> Any:
+            out, pull_back = jax.vjp(call, *inputs)
+            return _differentiable(pull_back(out)) if out else out
+
+        # On its own: inside of another module's transform it had other variables.
+        variables = jax.eval_shape(init, rngs, structs)
+        lowered = jax.jit(pulled if gradient else call).lower(variables, rngs, structs)
+        return str(int((lowered.cost_analysis() or {}).get("flops", 0)))
+
+
+def _differentiable(tree: Any) -> list[Any]:
+    leaves = filter(is_array, jax.tree.leaves(tree))
+    return [x for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)]
 
 
 def _initialize(
@@ -61,10 +75,12 @@ def _initialize(
         next_fun: Any, args: Any, kwargs: Any, context: InterceptorContext
     ) -> Any:
         scope = context.module.scope
-        if context.method_name != "__call__" or scope is None:
+        if context.method_name == "setup" or scope is None:
             return next_fun(*args, **kwargs)
-        given, named = _shapes((args, kwargs))
-        row = _Row(scope.path, context.module.clone(), given, named, None)
+        # Modules in its fields may live elsewhere, and have their clones here.
+        module = context.module.clone(_deep_clone=True)
+        method: Any = context.orig_method
+        row = _Row(scope.path, module, method.func, *_shapes((args, kwargs)))
         rows.append(row)  # before the submodules it calls
         out = next_fun(*args, **kwargs)
         row.out = _shapes(out)
@@ -128,26 +144,26 @@ def tabulate(
     table = [
         [
             "/".join(row.path),
-            type(row.module).__name__,
-            _text((*row.args, *row.kwargs.values())),
+            row.title,
+            _text((row.args, row.kwargs)),
             _text(row.out),
-            *(row.flops(streams, variables, gradient) for gradient in counted),
+            *(row.flops(streams, gradient) for gradient in counted),
             *(_own(variables[col], row.path, depth) for col in collections),
         ]
         for row in _merged(rows, show_repeated)
         if depth is None or len(row.path) <= depth
     ]
-    totals = ["", "", "", "Total", *("" for _ in costs)]
+    totals = [*("" for _ in costs), "", "", "", "Total"]
     totals += [_size_text(variables[col]) for col in collections]
     count = sum(_size(variables[col])[0] for col in collections)
     size = sum(_size(variables[col])[1] for col in collections)
     title = f"{type(module).__name__} Summary"
-    footer = f"Total: {count:,} ({_bytes(size)})"
+    footer = f"Total Parameters: {count:,} ({_bytes(size)})"
     if console_kwargs is not None:
         drawn = _with_rich(
             title,
-            header,
-            [*table, totals],
+            zip(header, totals, strict=True),
+            table,
             footer,
             console_kwargs,
             table_kwargs,
@@ -170,11 +186,13 @@ def _merged(rows: list[_Row], show_repeated: bool) -> list[_Row]:
 
 def _text(tree: Any) -> str:
     parts = []
-    for x in jax.tree.leaves(tree, is_leaf=lambda x: x is None):
+    for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        # Names of arguments and keys of dicts, but no positions.
+        names = [f"{key.key}: " for key in path if hasattr(key, "key")]
+        shown = repr(x)
         if is_array(x):
-            parts.append(f"{x.dtype.name}[{','.join(map(str, x.shape))}]")
-        elif x is not None:
-            parts.append(repr(x))
+            shown = f"{x.dtype.name}[{','.join(map(str, x.shape))}]"
+        parts.append("".join(names[-1:]) + shown)
     return ", ".join(parts)
 
 
@@ -196,8 +214,8 @@ def _own(tree: Any, path: tuple[str, ...], depth: int | None) -> str:
         )[0]:
             inner = "".join(f"/{getattr(k, 'key', k)}" for k in key_path)
             names = getattr(leaf, "names", None)
-            axes = "" if names is None else f" {names}"
-            lines.append(f"{name}{inner}: {_text(leaf)}{axes}")
+            axes = "" if names is None else f" P{names}"
+            lines.append(f"{name}{inner}: {_text(unbox(leaf))}{axes}")
     if lines:
         local = (
             tree
@@ -268,7 +286,7 @@ def _plain(
 
 def _with_rich(
     title: str,
-    header: list[str],
+    columns: Iterable[tuple[str, str]],
     rows: list[list[str]],
     footer: str,
     console_kwargs: Mapping[str, Any],
@@ -281,10 +299,10 @@ def _with_rich(
         import rich.text
     except ImportError:
         return None
-    shown = {"title": title, "caption": footer, "show_lines": True, **table_kwargs}
-    table = rich.table.Table(**shown)
-    for name in header:
-        table.add_column(name, **column_kwargs)
+    shown = {"title": title, "show_lines": True, "show_footer": True, **table_kwargs}
+    table = rich.table.Table(**{"caption": f"\n{footer}", **shown})
+    for name, total in columns:
+        table.add_column(name, **{"footer": total, **column_kwargs})
     for row in rows:
         table.add_row(*map(rich.text.Text, row))
     options = {"force_terminal": True, "width": 240, **console_kwargs}

@@ -1,16 +1,99 @@
-"""Layers: enough to write real models."""
+# ruff: noqa: F403
+"""Layers to write real models with, imported when one of their names is used."""
 
-from nnx_transforms.layers.linear import Conv, Embed, Linear
-from nnx_transforms.layers.normalization import BatchNorm, LayerNorm
-from nnx_transforms.layers.sequential import Sequential
-from nnx_transforms.layers.stochastic import Dropout
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "BatchNorm",
-    "Conv",
-    "Dropout",
-    "Embed",
-    "LayerNorm",
-    "Linear",
-    "Sequential",
-]
+from nnx_transforms.lazy import lazily
+
+_NAMES = {
+    "activations": "PReLU celu elu gelu glu hard_sigmoid hard_silu hard_swish "
+    "hard_tanh identity leaky_relu log1mexp log_sigmoid log_softmax logmeanexp "
+    "logsumexp mish one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus "
+    "sparse_plus sparse_sigmoid squareplus standardize swish tanh",
+    "attention": "MultiHeadAttention",
+    "attention_functions": "dot_product_attention dot_product_attention_weights",
+    "cells": "GRUCell LSTMCell OptimizedLSTMCell RNNCellBase SimpleCell",
+    "convolution": "Conv ConvTranspose",
+    "dtypes": "canonicalize_dtype promote_dtype",
+    "group_normalization": "GroupNorm InstanceNorm",
+    "initializers": "initializers ones_init zeros_init",
+    "linear": "Einsum Embed Linear LinearGeneral default_bias_init default_embed_init "
+    "default_kernel_init",
+    "lora": "LoRA LoRALinear LoRAParam",
+    "masks": "combine_masks make_attention_mask make_causal_mask",
+    "normalization": "BatchNorm LayerNorm RMSNorm",
+    "pooling": "avg_pool max_pool min_pool pool",
+    "recurrent": "RNN Bidirectional flip_sequences",
+    "rotary": "RoPE dot_product_attention_with_rope",
+    "sequential": "Sequential",
+    "stochastic": "Dropout",
+    "weight_normalization": "SpectralNorm WeightNorm",
+}
+
+if TYPE_CHECKING:
+    # For what reads the source only: type checkers, the reference.
+    from nnx_transforms.layers import (
+        activations,
+        attention,
+        attention_functions,
+        cells,
+        convolution,
+        dtypes,
+        group_normalization,
+        linear,
+        lora,
+        masks,
+        normalization,
+        pooling,
+        recurrent,
+        rotary,
+        sequential,
+        stochastic,
+        weight_normalization,
+    )
+    from nnx_transforms.layers.activations import *
+    from nnx_transforms.layers.attention import *
+    from nnx_transforms.layers.attention_functions import *
+    from nnx_transforms.layers.cells import *
+    from nnx_transforms.layers.convolution import *
+    from nnx_transforms.layers.dtypes import *
+    from nnx_transforms.layers.group_normalization import *
+    from nnx_transforms.layers.initializers import *
+    from nnx_transforms.layers.linear import *
+    from nnx_transforms.layers.lora import *
+    from nnx_transforms.layers.masks import *
+    from nnx_transforms.layers.normalization import *
+    from nnx_transforms.layers.pooling import *
+    from nnx_transforms.layers.recurrent import *
+    from nnx_transforms.layers.rotary import *
+    from nnx_transforms.layers.sequential import *
+    from nnx_transforms.layers.stochastic import *
+    from nnx_transforms.layers.weight_normalization import *
+
+    __all__ = [
+        "initializers",
+        "ones_init",
+        "zeros_init",
+        *activations.__all__,
+        *attention.__all__,
+        *attention_functions.__all__,
+        *cells.__all__,
+        *convolution.__all__,
+        *dtypes.__all__,
+        *group_normalization.__all__,
+        *linear.__all__,
+        *lora.__all__,
+        *masks.__all__,
+        *normalization.__all__,
+        *pooling.__all__,
+        *recurrent.__all__,
+        *rotary.__all__,
+        *sequential.__all__,
+        *stochastic.__all__,
+        *weight_normalization.__all__,
+    ]
+else:
+    __all__ = [name for names in _NAMES.values() for name in names.split()]
+    __getattr__, __dir__ = lazily(
+        __name__, {f"{__name__}.{module}": names for module, names in _NAMES.items()}
+    )

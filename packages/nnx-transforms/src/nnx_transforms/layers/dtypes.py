@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+
+__all__ = ["canonicalize_dtype", "promote_dtype"]
 
 Array: TypeAlias = Any
 """An array or what JAX takes for one."""
@@ -15,64 +17,83 @@ DType: TypeAlias = Any
 """What `numpy.dtype` accepts."""
 Initializer: TypeAlias = Callable[..., Any]
 """`init(key, shape, dtype)`, as in `jax.nn.initializers`."""
+Promotion: TypeAlias = Callable[..., Any]
+"""A function like `promote_dtype`, `promote(arrays, dtype=dtype)`."""
 
 
-def promote(dtype: DType | None, *arrays: Array | None) -> tuple[Any, ...]:
+def promote_dtype(
+    args: Sequence[Array | None], /, *, dtype: DType | None = None, inexact: bool = True
+) -> tuple[Any, ...]:
     """Casts arrays to the dtype of a computation, where they don't have it.
 
     Args:
-        dtype: The dtype; None for the one that the arrays promote to by JAX's own
-            rules, or the default floating-point dtype if that is not inexact.
-        *arrays: Arrays of any dtype and shape; None passes through.
+        args: Arrays of any dtype and shape; None passes through.
+        dtype: The dtype; None for the one that `canonicalize_dtype` finds.
+        inexact: Whether the dtype must be inexact.
 
     Returns:
         As many arrays of one dtype.
 
+    Raises:
+        ValueError: If a dtype is given that is not inexact, but must be.
+
     Example:
         >>> import jax.numpy as jnp
-        >>> x, w, b = promote(None, jnp.ones(2, jnp.bfloat16), jnp.ones(2), None)
+        >>> x, w, b = promote_dtype((jnp.ones(2, jnp.bfloat16), jnp.ones(2), None))
         >>> x.dtype.name, w.dtype.name, b
         ('float32', 'float32', None)
     """
-    if dtype is None:
-        present = [a for a in arrays if a is not None]
-        if _common_dtype(present) is not None:
-            return arrays
-        dtype = promoted_dtype(present)
-    return tuple(None if a is None else cast(a, dtype) for a in arrays)
+    dtype = canonicalize_dtype(*args, dtype=dtype, inexact=inexact)
+    return tuple(None if a is None else cast(a, dtype) for a in args)
 
 
-def promoted_dtype(arrays: list[Array]) -> DType:
+def canonicalize_dtype(
+    *args: Array | None, dtype: DType | None = None, inexact: bool = True
+) -> DType:
     """The dtype that arrays are computed with together.
 
     Args:
-        arrays: At least one, of any dtype and shape.
+        *args: At least one array, of any dtype and shape; None is ignored.
+        dtype: The dtype, if it is known.
+        inexact: Whether it must be inexact.
 
     Returns:
-        What they promote to, or the default floating-point dtype if that is not
-        inexact.
+        What they promote to by JAX's own rules; if that is not inexact, but must be,
+        what it promotes to with float32.
+
+    Raises:
+        ValueError: If a dtype is given that is not inexact, but must be.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> promoted_dtype([jnp.arange(2), 1]) == jnp.float32
-        True
+        >>> canonicalize_dtype(jnp.arange(2), 1).name
+        'float32'
     """
-    dtype = _common_dtype(arrays)
     if dtype is None:
-        dtype = jnp.result_type(*arrays)
-    return dtype if _is_inexact(dtype) else jnp.result_type(float)
+        arrays = [a for a in args if a is not None]
+        dtype = _common_dtype(arrays)
+        if dtype is None:
+            dtype = jnp.result_type(*arrays)
+        if not inexact or _is_inexact(dtype):
+            return dtype
+        return jnp.promote_types(jnp.float32, dtype)
+    if inexact and not _is_inexact(dtype):
+        raise ValueError(
+            f"A layer computes with an inexact dtype, such as float32; got {dtype}."
+        )
+    return dtype
 
 
 def _common_dtype(arrays: list[Array]) -> DType | None:
-    """The inexact dtype of all arrays, if they have one.
+    """The dtype of all arrays, if they have one.
 
     Most arrays of a model do, and JAX's own promotion costs time in every trace.
     """
     dtype = getattr(arrays[0], "dtype", None)
     for array in arrays:
-        if getattr(array, "dtype", None) is not dtype:
+        if not isinstance(array, jax.Array) or array.dtype is not dtype:
             return None
-    return dtype if dtype is not None and _is_inexact(dtype) else None
+    return dtype
 
 
 @functools.cache

@@ -1,27 +1,63 @@
-"""Layers that are linear in their input: dense, convolution, embedding."""
+"""Layers that multiply with a kernel, or look its rows up."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 
-from graphcore import Param
-from nnx_transforms.layers.dtypes import Array, DType, Initializer, cast, promote
-from nnx_transforms.module import Module
+from graphcore import Param, VariableMetadata
+from nnx_transforms.layers.dtypes import (
+    Array,
+    DType,
+    Initializer,
+    Promotion,
+    promote_dtype,
+)
+from nnx_transforms.layers.layer import Layer
 from nnx_transforms.rngs import Rngs
 
-_kernel_init = initializers.lecun_normal()
-_bias_init = initializers.zeros
-_embedding_init = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
-Padding: TypeAlias = str | int | Sequence[int | tuple[int, int]]
+__all__ = [
+    "Einsum",
+    "Embed",
+    "Linear",
+    "LinearGeneral",
+    "default_bias_init",
+    "default_embed_init",
+    "default_kernel_init",
+]
+
+default_kernel_init = initializers.lecun_normal()
+default_bias_init = initializers.zeros
+default_embed_init = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
+NO_METADATA: Mapping[str, Any] = {}
 
 
-class Linear(Module):
+def given(**options: Any) -> dict[str, Any]:
+    """The options that are not None.
+
+    What replaces a function of JAX needs to know only what is asked of it.
+
+    Args:
+        **options: By name.
+
+    Returns:
+        Some of them.
+
+    Example:
+        >>> given(out_sharding=None, precision='highest')
+        {'precision': 'highest'}
+    """
+    return {name: value for name, value in options.items() if value is not None}
+
+
+class Linear(Layer):
     """A dense layer: `x @ kernel + bias`.
 
     Args:
@@ -33,7 +69,12 @@ class Linear(Module):
         precision: As for `jax.lax.dot_general`.
         kernel_init: Makes the kernel, of shape (in_features, out_features).
         bias_init: Makes the bias, of shape (out_features,).
+        dot_general: Takes the place of `jax.lax.dot_general`.
+        promote_dtype: `promote_dtype((inputs, kernel, bias), dtype=dtype)` casts them.
+        preferred_element_type: As for `jax.lax.dot_general`.
         rngs: Streams; keys are drawn from `params`.
+        kernel_metadata: Metadata of the kernel, such as a sharding.
+        bias_metadata: Metadata of the bias.
 
     Example:
         >>> import jax.numpy as jnp
@@ -43,11 +84,11 @@ class Linear(Module):
     """
 
     kernel: Param[jax.Array]
-    bias: Param[jax.Array] | None
-    # What is rarely set is no attribute of each instance, and neither is what follows
-    # from others: what an instance holds is compared at every compiled call.
-    dtype: Any = None
+    bias: Param[jax.Array] | None = None
+    use_bias: bool = True
     precision: Any = None
+    dot_general: Any = staticmethod(lax.dot_general)
+    preferred_element_type: Any = None
 
     def __init__(
         self,
@@ -58,19 +99,31 @@ class Linear(Module):
         dtype: DType | None = None,
         param_dtype: DType = jnp.float32,
         precision: Any = None,
-        kernel_init: Initializer = _kernel_init,
-        bias_init: Initializer = _bias_init,
+        kernel_init: Initializer = default_kernel_init,
+        bias_init: Initializer = default_bias_init,
+        dot_general: Callable[..., Any] = lax.dot_general,
+        promote_dtype: Promotion = promote_dtype,
+        preferred_element_type: DType | None = None,
         rngs: Rngs,
+        kernel_metadata: Mapping[str, Any] = NO_METADATA,
+        bias_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
-        shape = (in_features, out_features)
-        self.kernel = Param(kernel_init(rngs.params(), shape, param_dtype))
-        self.bias = None
+        kernel = kernel_init(rngs.params(), (in_features, out_features), param_dtype)
+        self.kernel = Param(kernel, **kernel_metadata)
         if use_bias:
-            self.bias = Param(bias_init(rngs.params(), (out_features,), param_dtype))
-        if dtype is not None:
-            self.dtype = dtype
-        if precision is not None:
-            self.precision = precision
+            bias = bias_init(rngs.params(), (out_features,), param_dtype)
+            self.bias = Param(bias, **bias_metadata)
+        self.keep(
+            use_bias=use_bias,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            precision=precision,
+            dot_general=dot_general,
+            promote_dtype=promote_dtype,
+            preferred_element_type=preferred_element_type,
+        )
+
+    # What follows from the kernel is no attribute of its own.
 
     @property
     def in_features(self) -> int:
@@ -82,11 +135,12 @@ class Linear(Module):
         """The size of the output's last axis, which the kernel tells."""
         return int(self.kernel.value.shape[-1])
 
-    def __call__(self, x: Array) -> jax.Array:
+    def __call__(self, inputs: Array, out_sharding: Any = None) -> jax.Array:
         """Applies the layer.
 
         Args:
-            x: An array of shape (..., in_features).
+            inputs: An array of shape (..., in_features).
+            out_sharding: As for `jax.lax.dot_general`.
 
         Returns:
             An array of shape (..., out_features).
@@ -97,194 +151,328 @@ class Linear(Module):
             (2,)
         """
         bias = None if self.bias is None else self.bias.value
-        x, kernel, bias = promote(self.dtype, x, self.kernel.value, bias)
-        y = jnp.matmul(x, kernel, precision=self.precision)
+        inputs, kernel, bias = self.promote_dtype(
+            (inputs, self.kernel.value, bias), dtype=self.dtype
+        )
+        y: jax.Array = self.dot_general(
+            inputs,
+            kernel,
+            (((inputs.ndim - 1,), (0,)), ((), ())),
+            precision=self.precision,
+            **given(
+                preferred_element_type=self.preferred_element_type,
+                out_sharding=out_sharding,
+            ),
+        )
         return y if bias is None else y + bias
 
 
-class Conv(Module):
-    """A convolution over the axes between the first and the last.
+class LinearGeneral(Layer):
+    """A dense layer over any axes of the input.
 
     Args:
-        in_features: The size of the input's last axis.
-        out_features: The size of the output's last axis.
-        kernel_size: The size of the window, one number a spatial axis; an integer for
-            one spatial axis.
-        strides: How far the window moves; an integer for all axes.
-        padding: `'SAME'`, `'VALID'`, `'SAME_LOWER'`; `'CIRCULAR'` or `'REFLECT'` to
-            keep the size and fill the border with what is at the other end or mirrored;
-            `'CAUSAL'`, for one spatial axis, to see only what is before; or how much
-            zero padding, as one number, a number an axis, or a pair an axis.
-        input_dilation: As `lhs_dilation` of `jax.lax.conv_general_dilated`.
-        kernel_dilation: As `rhs_dilation`.
-        feature_group_count: Into how many groups the features are divided.
+        in_features: The size of each axis that is contracted, or of one.
+        out_features: The sizes of the axes that come in their place, at the end.
+        axis: The axes that are contracted, in ascending order.
+        batch_axis: From the first axes, each of which has kernels of its own, to their
+            sizes.
         use_bias: Whether a bias is added.
         dtype: The dtype to compute in; None for what input and parameters promote to.
         param_dtype: The dtype of the parameters.
-        precision: As for `jax.lax.conv_general_dilated`.
         kernel_init: Makes the kernel, of shape
-            (*kernel_size, in_features // feature_group_count, out_features).
-        bias_init: Makes the bias, of shape (out_features,).
+            (*batch sizes, *in_features, *out_features); called for two axes.
+        bias_init: Makes the bias, of shape (*batch sizes, *out_features); called for
+            one axis.
+        precision: As for `jax.lax.dot_general`.
+        promote_dtype: See `Linear`.
+        dot_general: Takes the place of `jax.lax.dot_general`.
+        dot_general_cls: Called for such a function.
+        preferred_element_type: As for `jax.lax.dot_general`.
         rngs: Streams; keys are drawn from `params`.
+        kernel_metadata: Metadata of the kernel.
+        bias_metadata: Metadata of the bias.
 
     Raises:
-        ValueError: If a size does not fit the others, or the padding is unknown.
+        ValueError: If there are not as many `in_features` as axes, or the batch axes
+            are not the first ones.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> layer = Conv(3, 8, kernel_size=(3, 3), strides=2, rngs=Rngs(0))
-        >>> layer(jnp.ones((4, 10, 10, 3))).shape
-        (4, 5, 5, 8)
+        >>> layer = LinearGeneral((2, 3), (4, 5), axis=(1, -1), rngs=Rngs(0))
+        >>> layer(jnp.ones((7, 2, 3))).shape, layer.kernel.value.shape
+        ((7, 4, 5), (2, 3, 4, 5))
     """
 
     kernel: Param[jax.Array]
-    bias: Param[jax.Array] | None
-    # Rarely set, and so no attribute of each instance: what an instance holds is
-    # compared at every compiled call.
-    dtype: Any = None
+    bias: Param[jax.Array] | None = None
+    axis: tuple[int, ...] = (-1,)
+    batch_axis: Mapping[int, int] = NO_METADATA  # type: ignore[assignment]  # empty
+    use_bias: bool = True
     precision: Any = None
+    dot_general: Any = None
+    dot_general_cls: Any = None
+    preferred_element_type: Any = None
 
     def __init__(
         self,
-        in_features: int,
-        out_features: int,
-        kernel_size: int | Sequence[int],
-        strides: int | Sequence[int] = 1,
+        in_features: int | Sequence[int],
+        out_features: int | Sequence[int],
         *,
-        padding: Padding = "SAME",
-        input_dilation: int | Sequence[int] = 1,
-        kernel_dilation: int | Sequence[int] = 1,
-        feature_group_count: int = 1,
+        axis: int | Sequence[int] = -1,
+        batch_axis: Mapping[int, int] = NO_METADATA,  # type: ignore[assignment]
         use_bias: bool = True,
         dtype: DType | None = None,
         param_dtype: DType = jnp.float32,
+        kernel_init: Initializer = default_kernel_init,
+        bias_init: Initializer = default_bias_init,
         precision: Any = None,
-        kernel_init: Initializer = _kernel_init,
-        bias_init: Initializer = _bias_init,
+        promote_dtype: Promotion = promote_dtype,
+        dot_general: Callable[..., Any] | None = None,
+        dot_general_cls: Any = None,
+        preferred_element_type: DType | None = None,
         rngs: Rngs,
+        kernel_metadata: Mapping[str, Any] = NO_METADATA,
+        bias_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
-        size = (kernel_size,) if isinstance(kernel_size, int) else tuple(kernel_size)
-        rank = len(size)
-        if in_features % feature_group_count or out_features % feature_group_count:
+        self.in_features = _as_tuple(in_features)
+        self.out_features = _as_tuple(out_features)
+        if (axes := _as_tuple(axis)) != self.axis:
+            self.axis = axes
+        if len(axes) != len(self.in_features):
             raise ValueError(
-                f"Cannot divide {in_features} input and {out_features} output features "
-                f"into feature_group_count={feature_group_count} groups of equal size."
+                f"LinearGeneral got in_features={self.in_features} for axis={axes}: "
+                "expected as many sizes as axes."
             )
-        self.kernel_size = size
-        self.strides = _per_axis("strides", strides, rank)
-        self.input_dilation = _per_axis("input_dilation", input_dilation, rank)
-        self.kernel_dilation = _per_axis("kernel_dilation", kernel_dilation, rank)
-        self.padding, self.border = self._padding(padding)
-        self.in_features = in_features
-        self.out_features = out_features
-        self.feature_group_count = feature_group_count
-        if dtype is not None:
-            self.dtype = dtype
-        if precision is not None:
-            self.precision = precision
-        shape = (*size, in_features // feature_group_count, out_features)
-        self.kernel = Param(kernel_init(rngs.params(), shape, param_dtype))
-        self.bias = None
+        if sorted(batch_axis) != list(range(len(batch_axis))):
+            raise ValueError(
+                f"LinearGeneral got batch_axis={dict(batch_axis)}: expected the first "
+                "axes, as in `{0: size, 1: size}`."
+            )
+        if batch_axis:
+            self.batch_axis = dict(batch_axis)
+        batch = tuple(batch_axis.values())
+        outputs = math.prod(self.out_features)
+        shape = (*batch, *self.in_features, *self.out_features)
+        flat = (math.prod(batch) * math.prod(self.in_features), outputs)
+        kernel = kernel_init(rngs.params(), flat, param_dtype)
+        self.kernel = Param(_reshaped(kernel, shape), **kernel_metadata)
         if use_bias:
-            self.bias = Param(bias_init(rngs.params(), (out_features,), param_dtype))
-
-    def _padding(self, given: Padding) -> tuple[Any, str | None]:
-        """What the convolution gets as padding, and how the border is filled before."""
-        reach = tuple(
-            (size - 1) * dilation
-            for size, dilation in zip(
-                self.kernel_size, self.kernel_dilation, strict=True
-            )
-        )
-        if not isinstance(given, str):
-            return tuple(
-                (p, p) if isinstance(p, int) else (int(p[0]), int(p[1]))
-                for p in _per_axis("padding", given, len(reach))
-            ), None
-        mode = given.upper()
-        if mode in ("SAME", "VALID", "SAME_LOWER"):
-            return mode, None
-        if mode in ("CIRCULAR", "REFLECT"):
-            pads = tuple((r // 2, r - r // 2) for r in reach)
-            return pads, {"CIRCULAR": "wrap", "REFLECT": "reflect"}[mode]
-        if mode == "CAUSAL":
-            if len(reach) != 1:
-                raise ValueError(
-                    f"The padding 'CAUSAL' is for one spatial axis, but kernel_size="
-                    f"{self.kernel_size} has {len(reach)}: give pairs of numbers."
-                )
-            return ((reach[0], 0),), None
-        raise ValueError(
-            f"The padding {given!r} is unknown: expected 'SAME', 'VALID', "
-            "'SAME_LOWER', 'CIRCULAR', 'REFLECT', 'CAUSAL', or numbers."
+            bias = bias_init(rngs.params(), (math.prod(batch) * outputs,), param_dtype)
+            bias = _reshaped(bias, (*batch, *self.out_features))
+            self.bias = Param(bias, **bias_metadata)
+        self.keep(
+            use_bias=use_bias,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            precision=precision,
+            promote_dtype=promote_dtype,
+            dot_general=dot_general,
+            dot_general_cls=dot_general_cls,
+            preferred_element_type=preferred_element_type,
         )
 
-    def __call__(self, x: Array) -> jax.Array:
-        """Applies the convolution.
+    def __call__(self, inputs: Array, out_sharding: Any = None) -> jax.Array:
+        """Applies the layer.
 
         Args:
-            x: An array of shape (..., *spatial, in_features), with any number of batch
-                axes, or none.
+            inputs: An array with the contracted axes.
+            out_sharding: As for `jax.lax.dot_general`.
 
         Returns:
-            An array of shape (..., *spatial, out_features).
-
-        Raises:
-            ValueError: If it has fewer axes than the window needs.
+            An array of shape (*batch sizes, *other axes, *out_features).
 
         Example:
             >>> import jax.numpy as jnp
-            >>> Conv(1, 2, 3, padding='VALID', rngs=Rngs(0))(jnp.ones((5, 1))).shape
-            (3, 2)
+            >>> LinearGeneral(3, (2, 4), rngs=Rngs(0))(jnp.ones((5, 3))).shape
+            (5, 2, 4)
         """
         bias = None if self.bias is None else self.bias.value
-        x, kernel, bias = promote(self.dtype, x, self.kernel.value, bias)
-        rank = len(self.kernel_size)
-        if x.ndim < rank + 1:
-            raise ValueError(
-                f"Conv with kernel_size={self.kernel_size} expected an input of shape "
-                f"(..., {rank} spatial axes, {self.in_features}), got {x.shape}."
-            )
-        batch = x.shape[: x.ndim - rank - 1]
-        if len(batch) != 1:
-            x = x.reshape((-1, *x.shape[len(batch) :]))
-        padding = self.padding
-        if self.border is not None:
-            x = jnp.pad(x, ((0, 0), *padding, (0, 0)), mode=self.border)
-            padding = "VALID"
-        spatial = tuple(range(1, rank + 1))
-        layout = (0, rank + 1, *spatial)
-        y = lax.conv_general_dilated(
-            x,
-            kernel,
-            self.strides,
-            padding,
-            lhs_dilation=self.input_dilation,
-            rhs_dilation=self.kernel_dilation,
-            dimension_numbers=lax.ConvDimensionNumbers(
-                layout, (rank + 1, rank, *range(rank)), layout
-            ),
-            feature_group_count=self.feature_group_count,
-            precision=self.precision,
+        inputs, kernel, bias = self.promote_dtype(
+            (inputs, self.kernel.value, bias), dtype=self.dtype
         )
-        if bias is not None:
-            y = y + bias
-        if len(batch) != 1:
-            y = y.reshape((*batch, *y.shape[1:]))
+        axes = tuple(sorted(axis % inputs.ndim for axis in self.axis))
+        batch = tuple(range(len(self.batch_axis)))
+        contracted = tuple(range(len(batch), len(batch) + len(axes)))
+        if self.dot_general_cls is not None:
+            dot_general = self.dot_general_cls()
+        else:
+            dot_general = self.dot_general or lax.dot_general
+        y: jax.Array = dot_general(
+            inputs,
+            kernel,
+            ((axes, contracted), (batch, batch)),
+            precision=self.precision,
+            **given(
+                preferred_element_type=self.preferred_element_type,
+                out_sharding=out_sharding,
+            ),
+        )
+        if bias is None:
+            return y
+        sizes = bias.shape[: len(batch)]
+        between = (1,) * (inputs.ndim - len(batch) - len(axes))
+        y += bias.reshape((*sizes, *between, *self.out_features))
         return y
 
 
-def _per_axis(name: str, given: Any, rank: int) -> tuple[Any, ...]:
-    values = (given,) * rank if isinstance(given, int) else tuple(given)
-    if len(values) != rank:
-        raise ValueError(
-            f"Conv got {name}={given!r} for {rank} spatial axes (as many as "
-            "kernel_size has numbers): expected one number, or one an axis."
+def _as_tuple(given: int | Sequence[int]) -> tuple[int, ...]:
+    return (given,) if isinstance(given, int) else tuple(given)
+
+
+def _reshaped(made: Any, shape: tuple[int, ...]) -> Any:
+    """What an initializer made, in another shape; it may bring metadata."""
+    if isinstance(made, VariableMetadata):
+        return dataclasses.replace(made, raw_value=made.raw_value.reshape(shape))
+    return made.reshape(shape)
+
+
+class Einsum(Layer):
+    """An Einstein sum of the input and a kernel.
+
+    Args:
+        einsum_str: The equation, with the input before the kernel, such as
+            `'...a,ab->...b'`.
+        kernel_shape: The shape of the kernel.
+        bias_shape: The shape of a bias; None for no bias.
+        dtype: The dtype to compute in; None for what input and parameters promote to.
+        param_dtype: The dtype of the parameters.
+        precision: As for `jax.numpy.einsum`.
+        kernel_init: Makes the kernel.
+        bias_init: Makes the bias.
+        promote_dtype: See `Linear`.
+        einsum_op: Takes the place of `jax.numpy.einsum`.
+        preferred_element_type: As for `jax.numpy.einsum`.
+        rngs: Streams; keys are drawn from `params`.
+        kernel_metadata: Metadata of the kernel.
+        bias_metadata: Metadata of the bias.
+
+    Raises:
+        ValueError: If the equation does not say how two operands make a result.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> layer = Einsum('nta,hab->nthb', (8, 2, 4), (8, 4), rngs=Rngs(0))
+        >>> layer(jnp.ones((16, 11, 2))).shape
+        (16, 11, 8, 4)
+    """
+
+    kernel: Param[jax.Array]
+    bias: Param[jax.Array] | None = None
+    bias_shape: tuple[int, ...] | None = None
+    precision: Any = None
+    einsum_op: Any = staticmethod(jnp.einsum)
+    preferred_element_type: Any = None
+
+    def __init__(
+        self,
+        einsum_str: str,
+        kernel_shape: Sequence[int],
+        bias_shape: Sequence[int] | None = None,
+        *,
+        dtype: DType | None = None,
+        param_dtype: DType = jnp.float32,
+        precision: Any = None,
+        kernel_init: Initializer = default_kernel_init,
+        bias_init: Initializer = default_bias_init,
+        promote_dtype: Promotion = promote_dtype,
+        einsum_op: Callable[..., Any] = jnp.einsum,
+        preferred_element_type: DType | None = None,
+        rngs: Rngs,
+        kernel_metadata: Mapping[str, Any] = NO_METADATA,
+        bias_metadata: Mapping[str, Any] = NO_METADATA,
+    ) -> None:
+        self.einsum_str = _checked(einsum_str)
+        self.kernel_shape = tuple(kernel_shape)
+        kernel = kernel_init(rngs.params(), self.kernel_shape, param_dtype)
+        self.kernel = Param(kernel, **kernel_metadata)
+        if bias_shape is not None:
+            bias = bias_init(rngs.params(), tuple(bias_shape), param_dtype)
+            self.bias = Param(bias, **bias_metadata)
+        self.keep(
+            bias_shape=bias_shape,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            precision=precision,
+            promote_dtype=promote_dtype,
+            einsum_op=einsum_op,
+            preferred_element_type=preferred_element_type,
         )
-    return values
+
+    def __call__(
+        self, inputs: Array, einsum_str: str | None = None, out_sharding: Any = None
+    ) -> jax.Array:
+        """Applies the layer.
+
+        Args:
+            inputs: An array that fits the equation.
+            einsum_str: Takes the place of the layer's equation, for this call.
+            out_sharding: As for `jax.numpy.einsum`.
+
+        Returns:
+            The sum, and the bias along the axes that are the kernel's.
+
+        Raises:
+            ValueError: If the equation is none for two operands.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> layer = Einsum('...a,ab->...b', (2, 3), rngs=Rngs(0))
+            >>> layer(jnp.ones((4, 3)), '...b,ab->...a').shape
+            (4, 2)
+        """
+        equation = self.einsum_str if einsum_str is None else _checked(einsum_str)
+        bias = None if self.bias is None else self.bias.value
+        inputs, kernel, bias = self.promote_dtype(
+            (inputs, self.kernel.value, bias), dtype=self.dtype
+        )
+        y: jax.Array = self.einsum_op(
+            equation,
+            inputs,
+            kernel,
+            precision=self.precision,
+            **given(
+                preferred_element_type=self.preferred_element_type,
+                out_sharding=out_sharding,
+            ),
+        )
+        if bias is None:
+            return y
+        y += bias.reshape(_sizes_of_kernel(equation, inputs.ndim, kernel.shape))
+        return y
 
 
-class Embed(Module):
+def _checked(equation: str) -> str:
+    equation = equation.replace(" ", "")
+    if equation.count("->") != 1 or equation.count(",") != 1:
+        raise ValueError(
+            "Einsum needs an equation of two operands, the input and the kernel, and "
+            f"their result, such as '...a,ab->...b'; got {equation!r}."
+        )
+    return equation
+
+
+def _sizes_of_kernel(
+    equation: str, ndim: int, kernel_shape: tuple[int, ...]
+) -> list[int]:
+    """For each axis of the result its size if the kernel has it, otherwise 1."""
+    operands, result = equation.split("->")
+    ofs = dict(zip(operands.split(","), (ndim, len(kernel_shape)), strict=True))
+    hidden = {of: n - len(of.replace("...", "")) for of, n in ofs.items()}
+    widest = max(n for of, n in hidden.items() if "..." in of) if "..." in result else 0
+
+    def labels(subscripts: str, count: int) -> Iterator[str | int]:
+        before, dots, after = subscripts.partition("...")
+        yield from before
+        # What an ellipsis stands for is aligned at its end.
+        yield from range(-count, 0) if dots else ()
+        yield from after
+
+    of = operands.split(",")[1]
+    sizes = dict(zip(labels(of, hidden[of]), kernel_shape, strict=True))
+    return [sizes.get(label, 1) for label in labels(result, widest)]
+
+
+class Embed(Layer):
     """A table of vectors, looked up by integers.
 
     Args:
@@ -293,7 +481,10 @@ class Embed(Module):
         dtype: The dtype of the result; None for that of the table.
         param_dtype: The dtype of the table.
         embedding_init: Makes the table, of shape (num_embeddings, features).
+        promote_dtype: See `Linear`; for what is looked up, it is called with
+            `inexact=False`.
         rngs: Streams; a key is drawn from `params`.
+        embedding_metadata: Metadata of the table.
 
     Example:
         >>> import jax.numpy as jnp
@@ -304,9 +495,6 @@ class Embed(Module):
     """
 
     embedding: Param[jax.Array]
-    # Rarely set, and so no attribute of each instance: what an instance holds is
-    # compared at every compiled call.
-    dtype: Any = None
 
     def __init__(
         self,
@@ -315,43 +503,64 @@ class Embed(Module):
         *,
         dtype: DType | None = None,
         param_dtype: DType = jnp.float32,
-        embedding_init: Initializer = _embedding_init,
+        embedding_init: Initializer = default_embed_init,
+        promote_dtype: Promotion = promote_dtype,
         rngs: Rngs,
+        embedding_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
         shape = (num_embeddings, features)
-        self.embedding = Param(embedding_init(rngs.params(), shape, param_dtype))
-        self.num_embeddings = num_embeddings
-        self.features = features
-        if dtype is not None:
-            self.dtype = dtype
+        table = embedding_init(rngs.params(), shape, param_dtype)
+        self.embedding = Param(table, **embedding_metadata)
+        self.dtype = self.embedding.value.dtype if dtype is None else dtype
+        self.keep(param_dtype=param_dtype, promote_dtype=promote_dtype)
 
-    def __call__(self, indices: Array) -> jax.Array:
+    @property
+    def num_embeddings(self) -> int:
+        """How many vectors there are."""
+        return int(self.embedding.value.shape[-2])
+
+    @property
+    def features(self) -> int:
+        """The size of each vector."""
+        return int(self.embedding.value.shape[-1])
+
+    def __call__(self, inputs: Array, out_sharding: Any = None) -> jax.Array:
         """Looks vectors up.
 
         Args:
-            indices: Integers of any shape, below `num_embeddings`. What is out of range
-                gives NaN, as `jax.numpy.take` does.
+            inputs: Integers of any shape, below `num_embeddings`. What is out of range
+                gives NaN, as `jax.numpy.take` does; in a table of one vector every
+                integer stands for that.
+            out_sharding: The sharding of the result, on a mesh with explicit axes.
 
         Returns:
-            An array of shape (*indices.shape, features).
+            An array of shape (*inputs.shape, features).
 
         Raises:
-            TypeError: If they are not integers.
+            ValueError: If they are not integers.
 
         Example:
             >>> Embed(10, 4, rngs=Rngs(0))(3).shape
             (4,)
         """
-        indices = jnp.asarray(indices)
-        if not jnp.issubdtype(indices.dtype, jnp.integer):
-            raise TypeError(
-                f"Embed looks integers up, got indices of dtype {indices.dtype} and "
-                f"shape {indices.shape}. Cast them, or use Linear for other inputs."
+        inputs, table = jnp.asarray(inputs), self.embedding.value
+        if not jnp.issubdtype(inputs.dtype, jnp.integer):
+            raise ValueError(
+                f"Embed looks integers up, got inputs of dtype {inputs.dtype} and "
+                f"shape {inputs.shape}. Cast them, or use Linear for other inputs."
             )
-        vectors = jnp.take(self.embedding.value, indices, axis=0)
-        return vectors if self.dtype is None else cast(vectors, self.dtype)
+        if self.num_embeddings == 1:
+            found = jnp.broadcast_to(table, (*inputs.shape, self.features))
+        elif out_sharding is None:
+            found = jnp.take(table, inputs, axis=0)
+        else:
+            take = jax.sharding.auto_axes(_take_rows, out_sharding=out_sharding)
+            found = take(table, inputs)
+        vectors: jax.Array
+        (vectors,) = self.promote_dtype((found,), dtype=self.dtype, inexact=False)
+        return vectors
 
-    def attend(self, query: Array) -> jax.Array:
+    def attend(self, query: Array, out_sharding: Any = None) -> jax.Array:
         """Multiplies a query with every vector of the table.
 
         This is how an output layer shares its weights with the embedding; see Press
@@ -360,6 +569,7 @@ class Embed(Module):
 
         Args:
             query: An array of shape (..., features).
+            out_sharding: As for `jax.numpy.dot`.
 
         Returns:
             An array of shape (..., num_embeddings).
@@ -369,5 +579,12 @@ class Embed(Module):
             >>> Embed(10, 4, rngs=Rngs(0)).attend(jnp.ones(4)).shape
             (10,)
         """
-        query, embedding = promote(self.dtype, query, self.embedding.value)
-        return jnp.matmul(query, embedding.T)
+        query, table = self.promote_dtype(
+            (query, self.embedding.value), dtype=self.dtype
+        )
+        products: jax.Array = jnp.dot(query, table.T, out_sharding=out_sharding)
+        return products
+
+
+def _take_rows(table: jax.Array, indices: jax.Array) -> jax.Array:
+    return jnp.take(table, indices, axis=0)

@@ -1,31 +1,38 @@
-"""Normalization over a batch or over features.
-
-Mean and variance are computed in two passes and at least in float32: the difference
-of a mean of squares and a squared mean loses all digits where the mean is large.
-"""
+"""Normalization over a batch or over features."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.nn import initializers
 
-from graphcore import BatchStat, Param
+from graphcore import BatchStat
 from nnx_transforms.layers.dtypes import (
     Array,
     DType,
     Initializer,
-    cast,
-    promoted_dtype,
+    Promotion,
+    promote_dtype,
 )
-from nnx_transforms.module import Module
+from nnx_transforms.layers.layer import chosen
+from nnx_transforms.layers.linear import NO_METADATA
+from nnx_transforms.layers.moments import (
+    Axes,
+    Norm,
+    along,
+    at_least_float32,
+    canonical_axes,
+    squared,
+)
 from nnx_transforms.rngs import Rngs
 
+__all__ = ["BatchNorm", "LayerNorm", "RMSNorm"]
 
-class BatchNorm(Module):
+
+class BatchNorm(Norm):
     """Normalizes each feature over the batch, and tracks its mean and variance.
 
     See Ioffe and Szegedy, "Batch Normalization: Accelerating Deep Network Training by
@@ -34,18 +41,26 @@ class BatchNorm(Module):
     Args:
         num_features: The size of the feature axis.
         use_running_average: Whether the tracked statistics are used, instead of those
-            of the batch. `train()` and `eval()` switch it.
+            of the batch. `train()` and `eval()` switch it; None if each call says it.
         axis: The feature axis; all others are normalized over.
         momentum: The weight of the past in the tracked statistics.
         epsilon: Added to the variance.
-        dtype: The dtype of the result; None for what input and parameters promote to.
-        param_dtype: The dtype of the parameters.
+        dtype: The dtype of the result; None for what input, parameters and statistics
+            promote to.
+        param_dtype: The dtype of the parameters; statistics are float32.
         use_bias: Whether a bias is added.
         use_scale: Whether a scale is multiplied with.
         bias_init: Makes the bias, of shape (num_features,).
         scale_init: Makes the scale, of shape (num_features,).
         axis_name: A mapped axis, or several, over which the batch is spread.
+        axis_index_groups: As for `jax.lax.pmean`.
+        use_fast_variance: Whether the variance is the difference of the mean of squares
+            and the squared mean, which is less exact.
+        promote_dtype: `promote_dtype((inputs, mean, var, scale, bias), dtype=dtype)`
+            casts them.
         rngs: Streams; keys are drawn from `params`.
+        bias_metadata: Metadata of the bias.
+        scale_metadata: Metadata of the scale.
 
     Example:
         >>> import jax.numpy as jnp
@@ -57,21 +72,15 @@ class BatchNorm(Module):
 
     mean: BatchStat[jax.Array]
     var: BatchStat[jax.Array]
-    scale: Param[jax.Array] | None
-    bias: Param[jax.Array] | None
-    # Rarely set, and so no attributes of each instance: what an instance holds is
-    # compared at every compiled call.
     axis: int = -1
     momentum: float = 0.99
     epsilon: float = 1e-5
-    dtype: Any = None
-    axis_name: Any = None
 
     def __init__(
         self,
         num_features: int,
         *,
-        use_running_average: bool = False,
+        use_running_average: bool | None = False,
         axis: int = -1,
         momentum: float = 0.99,
         epsilon: float = 1e-5,
@@ -82,27 +91,38 @@ class BatchNorm(Module):
         bias_init: Initializer = initializers.zeros,
         scale_init: Initializer = initializers.ones,
         axis_name: Any = None,
+        axis_index_groups: Any = None,
+        use_fast_variance: bool = False,
+        promote_dtype: Promotion = promote_dtype,
         rngs: Rngs,
+        bias_metadata: Mapping[str, Any] = NO_METADATA,
+        scale_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
-        shape = (num_features,)
-        self.mean = BatchStat(jnp.zeros(shape, jnp.float32))
-        self.var = BatchStat(jnp.ones(shape, jnp.float32))
-        self.scale = self.bias = None
-        if use_scale:
-            self.scale = Param(scale_init(rngs.params(), shape, param_dtype))
-        if use_bias:
-            self.bias = Param(bias_init(rngs.params(), shape, param_dtype))
+        self.mean = BatchStat(jnp.zeros((num_features,), jnp.float32))
+        self.var = BatchStat(jnp.ones((num_features,), jnp.float32))
+        self._make_parameters(
+            num_features,
+            scale_init if use_scale else None,
+            bias_init if use_bias else None,
+            param_dtype,
+            rngs,
+            scale_metadata,
+            bias_metadata,
+        )
         self.use_running_average = use_running_average
-        if axis != self.axis:
-            self.axis = axis
-        if momentum != self.momentum:
-            self.momentum = momentum
-        if epsilon != self.epsilon:
-            self.epsilon = epsilon
-        if dtype is not None:
-            self.dtype = dtype
-        if axis_name is not None:
-            self.axis_name = axis_name
+        self.keep(
+            axis=axis,
+            momentum=momentum,
+            epsilon=epsilon,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            use_bias=use_bias,
+            use_scale=use_scale,
+            axis_name=axis_name,
+            axis_index_groups=axis_index_groups,
+            use_fast_variance=use_fast_variance,
+            promote_dtype=promote_dtype,
+        )
 
     @property
     def num_features(self) -> int:
@@ -110,19 +130,25 @@ class BatchNorm(Module):
         return int(self.mean.value.shape[-1])
 
     def __call__(
-        self, x: Array, *, use_running_average: bool | None = None
+        self,
+        x: Array,
+        use_running_average: bool | None = None,
+        *,
+        mask: Array | None = None,
     ) -> jax.Array:
         """Normalizes, and updates the tracked statistics unless they are used.
 
         Args:
             x: An array with `num_features` features at the feature axis.
             use_running_average: Takes the place of the attribute, for this call.
+            mask: Whether an element counts in the statistics; broadcasts to the input.
 
         Returns:
             An array of the same shape.
 
         Raises:
-            ValueError: If the feature axis has another size.
+            ValueError: If the feature axis has another size, or nothing says whether
+                the tracked statistics are used.
 
         Example:
             >>> import jax.numpy as jnp
@@ -130,43 +156,46 @@ class BatchNorm(Module):
             >>> norm(jnp.ones((4, 2)), use_running_average=True).shape
             (4, 2)
         """
-        if use_running_average is None:
-            use_running_average = self.use_running_average
-        x = jnp.asarray(x)
-        axis = self.axis % x.ndim if -x.ndim <= self.axis < x.ndim else None
-        if axis is None or x.shape[axis] != self.num_features:
-            raise ValueError(
-                f"BatchNorm expected {self.num_features} features at axis {self.axis}, "
-                f"got an input of shape {x.shape}."
-            )
-        others = tuple(i for i in range(x.ndim) if i != axis)
-        wide = _at_least_float32(x)
+        use_running_average = chosen(
+            self, "use_running_average", use_running_average, self.use_running_average
+        )
+        mean, var = self.mean.value, self.var.value
+        x, scale, bias = self._promoted(x, mean, var)
+        self._check_features(x, (self.axis,))
+        axes = canonical_axes(self.axis, x.ndim)
+        others = tuple(i for i in range(x.ndim) if i not in axes)
         if use_running_average:
-            mean, var = self.mean.value, self.var.value
-            centered = wide - _along(mean, axis, x.ndim)
-        else:
-            mean = self._averaged(jnp.mean(wide, others))
-            centered = wide - _along(mean, axis, x.ndim)
-            var = self._averaged(jnp.mean(lax.square(centered), others))
-            new = 1 - self.momentum
-            self.mean.value = self.momentum * self.mean.value + new * mean
-            self.var.value = self.momentum * self.var.value + new * var
-        return _scaled(self, x, centered, var, axis)
+            centered = at_least_float32(x) - along(mean, x, axes)
+            return self._scaled(x, centered, along(var, x, axes), scale, bias, axes)
+        of_batch, centered, var = self._statistics(x, others, mask)
+        new = 1 - self.momentum
+        for tracked, found in ((self.mean, of_batch), (self.var, var)):
+            found = found.reshape(tracked.value.shape)
+            tracked.value = self.momentum * tracked.value + new * found
+        return self._scaled(x, centered, var, scale, bias, axes)
 
-    def _averaged(self, statistic: jax.Array) -> jax.Array:
-        if self.axis_name is None:
-            return statistic
-        averaged: jax.Array = lax.pmean(statistic, self.axis_name)
-        return averaged
+    def set_view(self, use_running_average: bool | None = None) -> None:
+        """Switches the mode of this layer, for a view of a model.
+
+        Args:
+            use_running_average: The mode; None to leave it.
+
+        Example:
+            >>> norm = BatchNorm(2, rngs=Rngs(0)); norm.set_view(True)
+            >>> norm.use_running_average
+            True
+        """
+        if use_running_average is not None:
+            self.use_running_average = use_running_average
 
 
-class LayerNorm(Module):
-    """Normalizes over the features of each example, the last axis.
+class LayerNorm(Norm):
+    """Normalizes over the features of each example, the last axis or others.
 
     See Ba, Kiros and Hinton, "Layer Normalization", https://arxiv.org/abs/1607.06450.
 
     Args:
-        num_features: The size of the last axis.
+        num_features: The size of the feature axis.
         epsilon: Added to the variance.
         dtype: The dtype of the result; None for what input and parameters promote to.
         param_dtype: The dtype of the parameters.
@@ -174,7 +203,15 @@ class LayerNorm(Module):
         use_scale: Whether a scale is multiplied with.
         bias_init: Makes the bias, of shape (num_features,).
         scale_init: Makes the scale, of shape (num_features,).
+        reduction_axes: The axes that are normalized over.
+        feature_axes: The axes that scale and bias belong to.
+        axis_name: A mapped axis, or several, over which the features are spread.
+        axis_index_groups: As for `jax.lax.pmean`.
+        use_fast_variance: See `BatchNorm`.
+        promote_dtype: `promote_dtype((inputs, scale, bias), dtype=dtype)` casts them.
         rngs: Streams; keys are drawn from `params`.
+        bias_metadata: Metadata of the bias.
+        scale_metadata: Metadata of the scale.
 
     Example:
         >>> import jax.numpy as jnp
@@ -183,13 +220,8 @@ class LayerNorm(Module):
         [[-1.0, 1.0], [-1.0, 1.0]]
     """
 
-    scale: Param[jax.Array] | None
-    bias: Param[jax.Array] | None
-    # Rarely set, and so no attributes of each instance: what an instance holds is
-    # compared at every compiled call.
-    epsilon: float = 1e-6
-    dtype: Any = None
-    _num_features: int
+    reduction_axes: Axes = -1
+    feature_axes: Axes = -1
 
     def __init__(
         self,
@@ -202,90 +234,161 @@ class LayerNorm(Module):
         use_scale: bool = True,
         bias_init: Initializer = initializers.zeros,
         scale_init: Initializer = initializers.ones,
+        reduction_axes: Axes = -1,
+        feature_axes: Axes = -1,
+        axis_name: Any = None,
+        axis_index_groups: Any = None,
+        use_fast_variance: bool = False,
+        promote_dtype: Promotion = promote_dtype,
         rngs: Rngs,
+        bias_metadata: Mapping[str, Any] = NO_METADATA,
+        scale_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
-        shape = (num_features,)
-        self.scale = self.bias = None
-        if use_scale:
-            self.scale = Param(scale_init(rngs.params(), shape, param_dtype))
-        if use_bias:
-            self.bias = Param(bias_init(rngs.params(), shape, param_dtype))
-        if self.scale is None and self.bias is None:
-            self._num_features = num_features
-        if epsilon != self.epsilon:
-            self.epsilon = epsilon
-        if dtype is not None:
-            self.dtype = dtype
+        self._make_parameters(
+            num_features,
+            scale_init if use_scale else None,
+            bias_init if use_bias else None,
+            param_dtype,
+            rngs,
+            scale_metadata,
+            bias_metadata,
+        )
+        self.keep(
+            epsilon=epsilon,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            use_bias=use_bias,
+            use_scale=use_scale,
+            reduction_axes=reduction_axes,
+            feature_axes=feature_axes,
+            axis_name=axis_name,
+            axis_index_groups=axis_index_groups,
+            use_fast_variance=use_fast_variance,
+            promote_dtype=promote_dtype,
+        )
 
-    @property
-    def num_features(self) -> int:
-        """The size of the last axis, which the parameters tell if there are any."""
-        told_by = self.bias if self.scale is None else self.scale
-        return self._num_features if told_by is None else int(told_by.value.shape[-1])
-
-    def __call__(self, x: Array) -> jax.Array:
+    def __call__(self, x: Array, *, mask: Array | None = None) -> jax.Array:
         """Normalizes.
 
         Args:
-            x: An array of shape (..., num_features).
+            x: An array with `num_features` features at the feature axes.
+            mask: Whether an element counts in the statistics; broadcasts to the input.
 
         Returns:
             An array of the same shape.
 
         Raises:
-            ValueError: If the last axis has another size.
+            ValueError: If there are more or fewer features.
 
         Example:
             >>> import jax.numpy as jnp
             >>> LayerNorm(3, rngs=Rngs(0))(jnp.ones((2, 3))).tolist()
             [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
         """
-        x = jnp.asarray(x)
-        if not x.ndim or x.shape[-1] != self.num_features:
-            raise ValueError(
-                f"LayerNorm expected {self.num_features} features at the last axis, "
-                f"got an input of shape {x.shape}."
-            )
-        wide = _at_least_float32(x)
-        centered = wide - jnp.mean(wide, -1, keepdims=True)
-        var = jnp.mean(lax.square(centered), -1, keepdims=True)
-        return _scaled(self, x, centered, var, None)
+        x, scale, bias = self._promoted(x)
+        axes = canonical_axes(self.feature_axes, x.ndim)
+        if scale is not None or bias is not None:
+            self._check_features(x, axes)
+        reduced = canonical_axes(self.reduction_axes, x.ndim)
+        _, centered, var = self._statistics(x, reduced, mask)
+        return self._scaled(x, centered, var, scale, bias, axes)
 
 
-def _at_least_float32(x: jax.Array) -> jax.Array:
-    if x.dtype == jnp.float32:
-        return x
-    return cast(x, jnp.promote_types(x.dtype, jnp.float32))
+class RMSNorm(Norm):
+    """Divides the features of each example by the root of the mean of their squares.
 
+    See Zhang and Sennrich, "Root Mean Square Layer Normalization",
+    https://arxiv.org/abs/1910.07467.
 
-def _along(vector: jax.Array, axis: int, ndim: int) -> jax.Array:
-    """A vector in a shape that broadcasts along an axis."""
-    if axis == ndim - 1:
-        return vector
-    return vector.reshape([-1 if i == axis else 1 for i in range(ndim)])
+    Args:
+        num_features: The size of the feature axis.
+        epsilon: Added to the mean of squares.
+        dtype: The dtype of the result; None for what input and scale promote to.
+        param_dtype: The dtype of the scale.
+        use_scale: Whether a scale is multiplied with.
+        scale_init: Makes the scale, of shape (num_features,).
+        reduction_axes: The axes that are normalized over.
+        feature_axes: The axes that the scale belongs to.
+        axis_name: A mapped axis, or several, over which the features are spread.
+        axis_index_groups: As for `jax.lax.pmean`.
+        use_fast_variance: Makes no difference here.
+        promote_dtype: `promote_dtype((inputs, scale), dtype=dtype)` casts them.
+        rngs: Streams; keys are drawn from `params`.
+        scale_metadata: Metadata of the scale.
 
-
-def _scaled(
-    layer: BatchNorm | LayerNorm,
-    x: jax.Array,
-    centered: jax.Array,
-    var: jax.Array,
-    axis: int | None,
-) -> jax.Array:
-    """Divides by the deviation, and applies scale and bias.
-
-    A given axis is where features are, in the variance, too.
+    Example:
+        >>> import jax.numpy as jnp
+        >>> RMSNorm(2, rngs=Rngs(0))(jnp.array([2.0, -2.0])).round(3).tolist()
+        [1.0, -1.0]
     """
-    last = axis is None or axis == x.ndim - 1
-    scale = None if layer.scale is None else layer.scale.value
-    bias = None if layer.bias is None else layer.bias.value
-    dtype = layer.dtype
-    if dtype is None:
-        dtype = promoted_dtype([a for a in (x, scale, bias) if a is not None])
-    factor = lax.rsqrt(var + layer.epsilon)
-    if scale is not None:
-        factor = factor * scale
-    y = centered * (factor if last else _along(factor, axis or 0, x.ndim))
-    if bias is not None:
-        y = y + (bias if last else _along(bias, axis or 0, x.ndim))
-    return cast(y, dtype)
+
+    reduction_axes: Axes = -1
+    feature_axes: Axes = -1
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        epsilon: float = 1e-6,
+        dtype: DType | None = None,
+        param_dtype: DType = jnp.float32,
+        use_scale: bool = True,
+        scale_init: Initializer = initializers.ones,
+        reduction_axes: Axes = -1,
+        feature_axes: Axes = -1,
+        axis_name: Any = None,
+        axis_index_groups: Any = None,
+        use_fast_variance: bool = False,
+        promote_dtype: Promotion = promote_dtype,
+        rngs: Rngs,
+        scale_metadata: Mapping[str, Any] = NO_METADATA,
+    ) -> None:
+        self._make_parameters(
+            num_features,
+            scale_init if use_scale else None,
+            None,
+            param_dtype,
+            rngs,
+            scale_metadata,
+        )
+        self.keep(
+            epsilon=epsilon,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            use_scale=use_scale,
+            reduction_axes=reduction_axes,
+            feature_axes=feature_axes,
+            axis_name=axis_name,
+            axis_index_groups=axis_index_groups,
+            use_fast_variance=use_fast_variance,
+            promote_dtype=promote_dtype,
+        )
+
+    def __call__(self, x: Array, mask: Array | None = None) -> jax.Array:
+        """Normalizes.
+
+        Args:
+            x: An array with `num_features` features at the feature axes.
+            mask: Whether an element counts in the mean; broadcasts to the input.
+
+        Returns:
+            An array of the same shape.
+
+        Raises:
+            ValueError: If there are more or fewer features.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> RMSNorm(3, rngs=Rngs(0))(2 * jnp.ones((1, 3))).round(3).tolist()
+            [[1.0, 1.0, 1.0]]
+        """
+        scale = None if self.scale is None else self.scale.value
+        x, scale = self.promote_dtype((x, scale), dtype=self.dtype)
+        axes = canonical_axes(self.feature_axes, x.ndim)
+        if scale is not None:
+            self._check_features(x, axes)
+        wide = at_least_float32(x)
+        squares = self._mean(
+            squared(wide), canonical_axes(self.reduction_axes, x.ndim), mask
+        )
+        return self._scaled(x, wide, squares, scale, None, axes)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from graphcore import List
 from nnx_transforms.module import Module
+
+__all__ = ["Sequential"]
 
 
 class Sequential(Module):
     """Applies layers in order.
 
     Args:
-        *layers: Modules or other callables, such as those of `jax.nn`. The first takes
-            the arguments of the call. What a layer returns is the argument of the
-            next: a tuple as several, a dict as keyword arguments.
+        *layers: Modules or other callables, such as those of `jax.nn`, or one list of
+            them. The first takes the arguments of the call. What a layer returns is the
+            argument of the next: a tuple as several, a dict as keyword arguments.
 
     Raises:
         TypeError: If a layer can't be called.
@@ -32,45 +35,71 @@ class Sequential(Module):
 
     layers: List
 
-    def __init__(self, *layers: Callable[..., Any]) -> None:
+    def __init__(
+        self, *layers: Callable[..., Any] | Sequence[Callable[..., Any]]
+    ) -> None:
+        if len(layers) == 1 and isinstance(layers[0], list | tuple | List):
+            layers = tuple(layers[0])
         for position, layer in enumerate(layers):
             if not callable(layer):
                 raise TypeError(
                     f"layers/{position} of Sequential is a {type(layer).__name__}, "
-                    "expected something callable. Several layers are given as several "
-                    "arguments, `Sequential(*layers)`."
+                    "expected something callable. Layers are given as several "
+                    "arguments or as one list."
                 )
         self.layers = List(layers)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.layers)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Applies the layers.
 
         Args:
             *args: For the first layer.
-            **kwargs: For the first layer.
+            **kwargs: Each layer gets those that it takes, such as `deterministic`.
 
         Returns:
-            What the last layer returns; without layers, the one argument.
+            What the last layer returns; without layers, the arguments.
 
         Raises:
-            TypeError: If there are no layers and not exactly one argument.
+            TypeError: If a layer gets one keyword from the call and the layer before.
 
         Example:
             >>> Sequential(lambda x: (x, 1), lambda x, y: x + y)(2)
             3
         """
-        layers = iter(self.layers)
-        first = next(layers, _identity)
-        out = first(*args, **kwargs)
-        for layer in layers:
-            if isinstance(out, tuple):
-                out = layer(*out)
-            elif isinstance(out, dict):
-                out = layer(**out)
-            else:
-                out = layer(out)
+        out: Any = args[0] if len(args) == 1 else args
+        passed: dict[str, Any] = {}
+        for position, layer in enumerate(self.layers):
+            if position:
+                args = out if isinstance(out, tuple) else (out,)
+                if isinstance(out, dict):
+                    args, passed = (), out
+            own = _taken(layer, len(args), kwargs) if kwargs else {}
+            if twice := passed.keys() & own.keys():
+                raise TypeError(
+                    f"layers/{position} of Sequential gets {sorted(twice)} from the "
+                    "call and from the layer before: name one of them otherwise."
+                )
+            out = layer(*args, **passed, **own)
+            passed = {}
         return out
 
 
-def _identity(x: Any, /) -> Any:
-    return x
+def _taken(
+    layer: Callable[..., Any], positional: int, given: dict[str, Any]
+) -> dict[str, Any]:
+    """The keyword arguments that a layer takes beside its positional ones."""
+    try:
+        parameters = inspect.signature(layer).parameters.values()
+    except (TypeError, ValueError):  # some callables written in C don't say
+        return {}
+    kinds = inspect.Parameter
+    by_place = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+    free = [p for p in parameters if p.kind in by_place][positional:]
+    taken = {p.name for p in free if p.kind is not kinds.POSITIONAL_ONLY}
+    taken |= {p.name for p in parameters if p.kind is kinds.KEYWORD_ONLY}
+    if any(p.kind is kinds.VAR_KEYWORD for p in parameters):
+        taken |= given.keys() - {p.name for p in parameters}
+    return {name: value for name, value in given.items() if name in taken}

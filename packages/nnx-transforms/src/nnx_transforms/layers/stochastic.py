@@ -8,8 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from nnx_transforms.layers.dtypes import Array
+from nnx_transforms.layers.layer import chosen, own_stream, stream_of
 from nnx_transforms.module import Module
 from nnx_transforms.rngs import Rngs, RngStream
+
+__all__ = ["Dropout"]
 
 
 class Dropout(Module):
@@ -22,13 +25,14 @@ class Dropout(Module):
         rate: The probability that an element is zeroed, from 0 to 1.
         broadcast_dims: Axes along which elements are zeroed together.
         deterministic: Whether the input is passed through. `train()` and `eval()`
-            switch it.
+            switch it; None if each call says it.
         rng_collection: The name of the stream that keys are drawn from.
-        rngs: Streams, kept and shared with whoever else holds them; None if they are
-            given with each call.
+        rngs: Streams or a stream. One key is drawn, with which a stream of the layer's
+            own begins; None if they are given with each call.
 
     Raises:
         ValueError: If the rate is not a probability.
+        TypeError: If `rngs` is something else.
 
     Example:
         >>> import jax.numpy as jnp
@@ -44,9 +48,9 @@ class Dropout(Module):
         rate: float,
         *,
         broadcast_dims: Sequence[int] = (),
-        deterministic: bool = False,
+        deterministic: bool | None = False,
         rng_collection: str = "dropout",
-        rngs: Rngs | None = None,
+        rngs: Rngs | RngStream | None = None,
     ) -> None:
         if not 0 <= rate <= 1:
             raise ValueError(f"The rate of Dropout must be from 0 to 1, got {rate}.")
@@ -54,11 +58,11 @@ class Dropout(Module):
         self.broadcast_dims = tuple(broadcast_dims)
         self.deterministic = deterministic
         self.rng_collection = rng_collection
-        self.rngs = rngs
+        self.rngs = own_stream(rngs, rng_collection)
 
     def __call__(
         self,
-        x: Array,
+        inputs: Array,
         *,
         deterministic: bool | None = None,
         rngs: Rngs | RngStream | jax.Array | None = None,
@@ -66,24 +70,24 @@ class Dropout(Module):
         """Drops elements out.
 
         Args:
-            x: An array of any shape.
+            inputs: An array of any shape.
             deterministic: Takes the place of the attribute, for this call.
-            rngs: Streams, a stream or a key, in place of the layer's own streams.
+            rngs: Streams, a stream or a key, in place of the layer's own stream.
 
         Returns:
             An array of the same shape.
 
         Raises:
-            ValueError: If a key is needed and there is nothing to draw it from.
+            ValueError: If a key is needed and there is nothing to draw it from, or
+                nothing says whether one is needed.
 
         Example:
             >>> import jax, jax.numpy as jnp
             >>> Dropout(0.5)(jnp.ones(3), rngs=jax.random.key(0)).shape
             (3,)
         """
-        if deterministic is None:
-            deterministic = self.deterministic
-        values: jax.Array = jnp.asarray(x)
+        deterministic = chosen(self, "deterministic", deterministic, self.deterministic)
+        values: jax.Array = jnp.asarray(inputs)
         if deterministic or self.rate == 0:
             return values
         if self.rate == 1:
@@ -96,13 +100,26 @@ class Dropout(Module):
         return jnp.where(mask, values / kept, 0)
 
     def _key(self, rngs: Rngs | RngStream | jax.Array | None) -> jax.Array:
-        source = self.rngs if rngs is None else rngs
+        if isinstance(rngs, jax.Array):
+            return rngs
+        source = stream_of(self.rngs if rngs is None else rngs, self.rng_collection)
         if source is None:
             raise ValueError(
                 "Dropout has no random streams: give it some when it is made, "
                 "`Dropout(rate, rngs=rngs)`, or with the call, or set "
                 "`deterministic=True`."
             )
-        if isinstance(source, Rngs):
-            return source[self.rng_collection]()
-        return source() if isinstance(source, RngStream) else source
+        return source()
+
+    def set_view(self, deterministic: bool | None = None) -> None:
+        """Switches the mode of this layer, for a view of a model.
+
+        Args:
+            deterministic: The mode; None to leave it.
+
+        Example:
+            >>> dropout = Dropout(0.5); dropout.set_view(True); dropout.deterministic
+            True
+        """
+        if deterministic is not None:
+            self.deterministic = deterministic

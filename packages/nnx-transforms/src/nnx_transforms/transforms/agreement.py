@@ -235,6 +235,7 @@ def merged_change(body: Body, changes: Sequence[Change]) -> Change:
         returned=last.returned,
         mapping=last.mapping,
         places=last.places,
+        has_divided=any(change.has_divided for change in changes),
     )
 
 

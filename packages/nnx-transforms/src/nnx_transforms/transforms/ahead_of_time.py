@@ -135,6 +135,8 @@ class Compiled(_Stage):
             full.insert(place, self._statics[place])
         named.update((p, x) for p, x in self._statics.items() if isinstance(p, str))
         entry = self._enter(tuple(full), named)
+        if entry is not None:
+            entry.divide()
         body = self._body
         if body is None and entry is None:
             return Inside.empty().put_together(*self._stage(*args, **kwargs))

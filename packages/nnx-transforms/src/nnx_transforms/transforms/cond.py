@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from graphcore.authors import Entry, enter
+from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.agreement import (
     Description,
     describe_left,
@@ -24,6 +25,7 @@ from nnx_transforms.transforms.traced import TracedBody, WholeBody
 _MISSING: Any = object()
 
 
+@accepts_graph_mode()
 def cond(
     pred: Any,
     true_fun: Any,
@@ -83,6 +85,7 @@ def cond(
     )
 
 
+@accepts_graph_mode()
 def switch(
     index: Any,
     branches: Any,
@@ -161,7 +164,7 @@ def _choose(
     """
     refused: Exception | None = None
     entry = enter(functions, operands, make=_Branch)
-    if not entry.roots:
+    if not entry.has_objects:
         # As in JAX, and by JAX, unless what a branch returns is an object.
         try:
             return choose(functions, *operands)

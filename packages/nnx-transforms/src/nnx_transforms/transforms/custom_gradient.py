@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.rules import (
     RuleCall,
     RuleFunction,
@@ -45,6 +46,7 @@ class CustomGradient(RuleFunction):
         return jax.custom_gradient(named_like(fun, pure))  # type: ignore[no-any-return]
 
 
+@accepts_graph_mode()
 def custom_gradient(fun: Callable[..., Any]) -> Any:
     """Lets a function of live objects return its own gradient.
 

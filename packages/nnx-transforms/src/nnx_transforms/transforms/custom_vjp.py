@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from graphcore import Static, from_tree, to_tree
+from graphcore.authors import Divided, divide_filtered, map_divided
 from nnx_transforms.decorators import optional_function
 from nnx_transforms.prefixes import DiffState
 from nnx_transforms.transforms.key_data import keys_from_data, keys_to_data
@@ -106,7 +107,8 @@ class CustomVJP(RuleFunction):
             )
             left = call.leave(inside, out, "the forward rule")
             # As a list, since JAX asks for the path of each leaf of a pytree.
-            saved, structure = jax.tree.flatten(to_tree(residuals))
+            pure = divide_filtered(to_tree(residuals))[0]
+            saved, structure = jax.tree.flatten(pure)
             if call.has_objects:
                 saved = unwrap(saved)
             return left, (keys_to_data(saved), Static(structure))
@@ -124,10 +126,12 @@ class CustomVJP(RuleFunction):
                 return tree
 
             value = call.values(values_g, zero)
+            tree_g = map_divided(Divided.bare, tree_g)
             g = call.out_states(tree_g, value, with_old=not input_updates)
             if input_updates:
                 g = call.update_states(value), g
-            tangents = bwd(*nondiff, from_tree(tree), g)
+            residuals = from_tree(map_divided(Divided.join, tree))
+            tangents = bwd(*nondiff, residuals, g)
             if not call.has_objects:
                 return tangents  # JAX checks it
             rule = f"The backward rule {bwd_name!r} of {call.name!r}"

@@ -24,7 +24,9 @@ from graphcore.authors import (
     Inside,
     enter,
     has_objects,
+    is_divided,
     is_object,
+    map_divided,
     psum_cotangents,
     take_objects,
 )
@@ -221,12 +223,14 @@ class Differentiation:
         self._reduce_axes = reduce_axes
         self._scalar = scalar
         self._differentiated = [n for n in of_args if 0 <= n < len(args)]
-        self.has_objects = bool(entry.roots)
+        self.has_objects = entry.has_objects
         of_variables = entry.body.structure.settings.variables
         chosen = {i for i, setting in enumerate(of_variables) if _is_chosen(setting)}
-        self.args, self.kwargs = to_parts(
-            (args, dict(kwargs)), entry, layouts_of(entry), chosen
-        )
+        parts = to_parts((args, dict(kwargs)), entry, layouts_of(entry), chosen)
+        if self.has_objects:
+            # What is static has no derivative, and neither have integers beside it.
+            parts = map_divided(lambda whole: whole.only(is_inexact), parts)
+        self.args, self.kwargs = parts
 
     def check(self, derivative: Callable[..., Any], **options: Any) -> None:
         """Checks that the selected variables can be differentiated.
@@ -278,9 +282,17 @@ class Differentiation:
             args = tuple(every)
         body = self._entry.body
         (args, kwargs), values = take_parts((args, kwargs))
+        if self.has_objects:
+            whole = self._entry.args, self._entry.kwargs
+            args, kwargs = jax.tree.map(
+                _whole, whole, (args, kwargs), is_leaf=is_divided
+            )
         inside = Inside(
             body.structure.joint,
-            [values.get(i, value) for i, value in enumerate(self._entry.raw)],
+            [
+                _whole(value, values.get(i, value))
+                for i, value in enumerate(self._entry.raw)
+            ],
         )
         args, kwargs = body.fill(inside, args, kwargs)
         out = body.bind(inside)(*args, **kwargs)
@@ -292,7 +304,7 @@ class Differentiation:
         if self._scalar:
             self._refuse_objects(differentiated)
         left = inside.leave(out)
-        if left.change.places.spots:
+        if left.change.places.spots or left.change.has_divided:
             differentiated = _parts_of_output(differentiated)
         return differentiated, (left.values(), left.out, left.change)
 
@@ -325,6 +337,11 @@ class Differentiation:
         whole = self._entry.commit([values], tree, change)
         outs = tuple(whole) if self._has_aux else (whole,)
         return (*outs[: out is not _MISSING], derived, *outs[1:])
+
+
+def _whole(value: Any, given: Any) -> Any:
+    """What JAX gives of a value, with the rest of it."""
+    return given.over(value) if is_divided(given) else given
 
 
 def _is_chosen(setting: Any) -> bool:

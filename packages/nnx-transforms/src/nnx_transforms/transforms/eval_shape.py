@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from graphcore.authors import Body, Inside, Left, enter
+from nnx_transforms.graph_mode import accepts_graph_mode
 
 
 class _Body(Body):
@@ -17,6 +18,7 @@ class _Body(Body):
         return Inside.empty().leave(out)
 
 
+@accepts_graph_mode()
 def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Returns what a function would return, with shapes and dtypes for arrays.
 

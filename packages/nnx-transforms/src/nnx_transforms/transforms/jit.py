@@ -119,6 +119,7 @@ class Jitted:
                 options=self._options,
                 cache=self._bodies,
                 only_with_objects=True,
+                divide=False,
             )
         else:
             entry = self._enter(args, kwargs)
@@ -131,6 +132,10 @@ class Jitted:
             else:
                 out = body.call_arranged(entry)
         except TypeError as error:
+            # Nothing is looked at as long as all values are arrays.
+            if not body.has_divided and entry.divide():
+                body.is_direct, body.has_divided = False, True
+                return entry.commit(*body.call_arranged(entry))
             body.blame(entry.raw, error, HOLDS)
             raise
         return entry.commit(*out)
@@ -184,6 +189,7 @@ class Jitted:
                 options=self._options,
                 cache=self._bodies,
                 only_with_objects=not self._places_objects,
+                divide=False,
             )
         except TypeError:
             check_hashable(statics, callee.name)
@@ -259,6 +265,8 @@ class Jitted:
             'mul'
         """
         entry = self._enter(args, kwargs)
+        if entry is not None:
+            entry.divide()
         statics = self._statics.take(args, kwargs)[2]
         if entry is None:
             stage = self._plain.trace(*args, **kwargs)  # type: ignore[attr-defined]

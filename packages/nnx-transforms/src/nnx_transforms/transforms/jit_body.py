@@ -16,9 +16,11 @@ from graphcore.authors import (
     Entry,
     Inside,
     Left,
+    all_divided,
     is_object,
     path_text,
     plain_settings,
+    same_value,
     setting_of,
     settings_of_leaves,
 )
@@ -62,10 +64,12 @@ class JitBody(Body):
     Attributes:
         is_direct: Whether the values enter and leave as one list, none donated.
         direct: JAX's function for that case.
+        has_divided: Whether the values of variables were seen not to be arrays.
     """
 
     called = ("args", None)
     options: Options
+    has_divided = False
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -121,6 +125,8 @@ class JitBody(Body):
         Returns:
             A function of JAX and its arguments.
         """
+        if self.has_divided:
+            entry.divide()
         values, args, kwargs = entry.raw, entry.args, entry.kwargs
         chosen = self.options.donated
         if not (chosen or self.options.donate_state):
@@ -222,6 +228,9 @@ class JitBody(Body):
     def _run(
         self, values: Sequence[Any], args: Any, kwargs: Any, keep: frozenset[int]
     ) -> Left:
+        given = [*values]
+        if all_divided(given) is not given:
+            raise TypeError("A value has a static part; see `Jitted.__call__`.")
         self.options.notes.take(Signature.of(self, (args, kwargs), values))
         inside = Inside(self.structure.joint, values)
         how = self.options.constrain_state
@@ -289,5 +298,5 @@ def _overwritten(left: Left, values: Sequence[Any]) -> frozenset[int]:
     return frozenset(
         w.position
         for w in left.written
-        if w.position is not None and w.value is not values[w.position]
+        if w.position is not None and not same_value(w.value, values[w.position])
     )

@@ -8,10 +8,12 @@ from typing import Any
 import jax
 
 from graphcore.authors import enter
+from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.mapping import MappedBody, is_axis
 from nnx_transforms.transforms.mapping_errors import NOT_MAPPED, check_sizes
 
 
+@accepts_graph_mode()
 def map(  # noqa: A001  JAX's own name
     f: Callable[..., Any], xs: Any, *, batch_size: int | None = None
 ) -> Any:

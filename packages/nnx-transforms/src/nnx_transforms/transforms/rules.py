@@ -228,7 +228,7 @@ class RuleCall:
         nondiff: Sequence[int] = (),
     ) -> None:
         self.name = name
-        self.has_objects = bool(entry.roots)
+        self.has_objects = entry.has_objects
         self.change: Change | None = None
         # The bodies hold them weakly.
         self._functions = [callee.function for callee in callees]
@@ -275,7 +275,12 @@ class RuleCall:
             The arguments with parts; if there are objects, the values of all other
             variables come last.
         """
-        parts = to_parts(tuple(args), entry, self._layouts, self.selected)
+        parts = [
+            x if i in self._differentiable else args[i]
+            for i, x in enumerate(
+                to_parts(tuple(args), entry, self._layouts, self.selected)
+            )
+        ]
         return [*parts, self._guarded(entry.raw)] if self.has_objects else [*args]
 
     def _guarded(self, values: Sequence[Any]) -> list[Any]:
@@ -498,7 +503,8 @@ class RuleCall:
         assert self.change is not None
         places = self.change.places
         if not places.spots:
-            return given, {}
+            like = abstract(out) if self.change.has_divided else None
+            return from_states(given, like, where), {}
         parts = [Part(x, [None] * len(x.numbers)) for x in self._new_in_output()]
         like = places.fill(out, parts)
         taken, found = take_parts(

@@ -23,7 +23,19 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from graphcore import State, VariableState
-from graphcore.authors import Entry, is_object, is_variable_type, key_path, path_text
+from graphcore.authors import (
+    Divided,
+    Entry,
+    divide_filtered,
+    given_state,
+    is_divided,
+    is_object,
+    is_variable_type,
+    key_path,
+    map_divided,
+    path_text,
+    taken_state,
+)
 
 Path: TypeAlias = tuple[Any, ...]
 
@@ -77,12 +89,18 @@ class Layout:
             values: One for each variable.
 
         Returns:
-            A `State`; a `VariableState` if the object is a variable.
+            A `State`; a `VariableState` if the object is a variable; what stands for
+            either with objects of another library.
         """
+        values = [x.bare() if is_divided(x) else x for x in values]
         if self._is_variable:
-            return VariableState.of(self.kinds[0], values[0])
-        states = VariableState.of_many(self.kinds, values)
-        return State.from_flat_path(zip(self.paths, states, strict=True))
+            state: Any = VariableState.of(self.kinds[0], values[0])
+        else:
+            states = VariableState.of_many(self.kinds, values)
+            state = State.from_flat_path(zip(self.paths, states, strict=True))
+            if is_variable_type(self.type):  # It stands elsewhere, and nothing here.
+                return state
+        return given_state(self.type, state)
 
     @property
     def _is_variable(self) -> bool:
@@ -109,6 +127,7 @@ class Layout:
             return [None] * len(self.paths)
         kind = self.type.__name__
         found: Iterable[tuple[Path, Any]]
+        given = taken_state(given)
         if isinstance(given, VariableState) and is_variable_type(self.type):
             found = [((), given)]
         elif isinstance(given, State):
@@ -259,7 +278,7 @@ def to_parts(
         The pytree with parts.
     """
     if not entry.roots:
-        return tree
+        return divide_filtered(tree)[0]
     pending = {id(root): x for root, x in zip(entry.roots, layouts, strict=True)}
 
     def part_of(x: Any) -> Any:
@@ -269,7 +288,7 @@ def to_parts(
         layout = layout.only(chosen)
         return Part(layout, [entry.raw[number] for number in layout.numbers])
 
-    return jax.tree.map(part_of, tree, is_leaf=is_object)
+    return divide_filtered(jax.tree.map(part_of, tree, is_leaf=is_object))[0]
 
 
 def take_parts(tree: Any) -> tuple[Any, dict[int, Any]]:
@@ -298,7 +317,10 @@ def to_states(tree: Any) -> Any:
     Returns:
         The pytree with states.
     """
-    return map_parts(lambda part: part.layout.state(to_states(part.values)), tree)
+    return map_parts(
+        lambda part: part.layout.state(to_states(part.values)),
+        map_divided(lambda x: Divided(to_states(x.arrays), x.frame).bare(), tree),
+    )
 
 
 def from_states(
@@ -323,8 +345,8 @@ def from_states(
         ValueError: If a state lacks variables or has too many, or the tangent of a
             variable has another shape; with the paths.
     """
-    pairs, structure = jax.tree_util.tree_flatten_with_path(like, is_leaf=is_part)
-    if not any(is_part(x) for _, x in pairs):
+    pairs, structure = jax.tree_util.tree_flatten_with_path(like, is_leaf=_is_whole)
+    if not any(_is_whole(x) for _, x in pairs):
         return tree
     try:
         given = structure.flatten_up_to(tree)
@@ -337,19 +359,36 @@ def from_states(
     def part_of(path: Path, part: Part, state: Any) -> Part:
         layout = part.layout
         values = layout.take(state, where, path, checks)
+        values = [
+            _like(due, value) for value, due in zip(values, part.values, strict=True)
+        ]
         for inner, value, due in zip(layout.paths, values, part.values, strict=True):
             if checks is not Checks.OF_AN_OUTPUT:  # JAX checks it
                 place = f"{where} at {path_text((*path, *inner))!r}"
                 check_tangent(value, due, place, checks)
         return Part(layout, values)
 
-    return jax.tree.unflatten(
-        structure,
-        [
-            part_of((*at, *key_path(path)), x, y) if is_part(x) else y
-            for (path, x), y in zip(pairs, given, strict=True)
-        ],
-    )
+    def found(path: Any, due: Any, value: Any) -> Any:
+        if is_part(due):
+            return part_of((*at, *key_path(path)), due, value)
+        return _like(due, value)
+
+    pairs_given = zip(pairs, given, strict=True)
+    return structure.unflatten([found(path, x, y) for (path, x), y in pairs_given])
+
+
+def _like(due: Any, given: Any) -> Any:
+    """Divides the tangent of what is divided; None stands for zeros."""
+    if not is_divided(due) or given is None or is_divided(given):
+        return given
+    found = due.like(given)
+    pairs = zip(found.arrays, due.arrays, strict=True)
+    arrays = [instantiate(zero_of(aval)) if x is None else x for x, aval in pairs]
+    return Divided(arrays, due.frame)
+
+
+def _is_whole(x: Any) -> bool:
+    return is_part(x) or is_divided(x)
 
 
 def check_tangent(tangent: Any, due: Any, where: str, checks: Checks) -> None:

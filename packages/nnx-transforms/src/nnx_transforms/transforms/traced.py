@@ -16,7 +16,6 @@ from typing import Any
 import jax
 
 from graphcore.authors import Body, Change, Inside
-from nnx_transforms.atomic_writes import read_raw
 
 # Where the program is put together, not where it is compiled: newer JAX has both.
 _AT_ONCE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
@@ -32,7 +31,7 @@ class WholeBody(Body):
         left = self.run_inside(inside, args, kwargs or {})
         self.check_written(left)
         new = [w.value for w in left.written if w.position is None]
-        return [*map(read_raw, inside.variables)], new, left.out, left.change
+        return inside.values(), new, left.out, left.change
 
 
 class TracedBody(Body):

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from graphcore import Filter
+from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.differentiation import Differentiation, all_arguments
 from nnx_transforms.transforms.tangents import (
     abstract,
@@ -18,6 +19,7 @@ from nnx_transforms.transforms.tangents import (
 )
 
 
+@accepts_graph_mode()
 def vjp(
     f: Callable[..., Any],
     *primals: Any,

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import jax
 
 from graphcore.authors import Body, Entry, Inside, enter, path_text, take_objects
-from nnx_transforms.atomic_writes import read_raw
+from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.agreement import (
     describe_given,
     describe_left,
@@ -24,6 +24,7 @@ from nnx_transforms.transforms.cond import HOLDS
 from nnx_transforms.transforms.traced import TracedBody, WholeBody
 
 
+@accepts_graph_mode()
 def while_loop(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
     """Repeats a function of live objects while a condition holds.
 
@@ -54,12 +55,13 @@ def while_loop(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
     if callable(cond_fun) and callable(body_fun):
         steps = _Iteration, _Condition
         entry = enter((body_fun, cond_fun), (init_val,), make=steps, options=_WHILE)
-        if entry.roots:
+        if entry.has_objects:
             step, holds = entry.bodies
             return _repeated(entry, lambda c: jax.lax.while_loop(holds, step, c))
     return jax.lax.while_loop(cond_fun, body_fun, init_val)
 
 
+@accepts_graph_mode()
 def fori_loop(
     lower: Any,
     upper: Any,
@@ -99,7 +101,7 @@ def fori_loop(
     if callable(body_fun):
         # Any integer stands for the first one; JAX gives each.
         entry = enter(body_fun, (0, init_val), make=_Iteration, options=_FORI)
-        if entry.roots:
+        if entry.has_objects:
             return _repeated(
                 entry,
                 lambda c: jax.lax.fori_loop(lower, upper, entry.body, c, unroll=unroll),
@@ -160,7 +162,7 @@ class _WholeIteration(_Carried, WholeBody):
         before = describe_given(self, values, carry, places)
         left = self.leave(inside, self.bind(inside)(*args))
         self.check_written(left)
-        now = [*map(read_raw, inside.variables)]
+        now = inside.values()
         new = [w.value for w in left.written if w.position is None]
         after = describe_left(self, left.change, now, new, left.out)
         before.check_graph(
@@ -207,7 +209,7 @@ class _Condition(_Carried, Body):
             f"The condition of `{loop}` may only read, since what it writes would be "
             "lost: write in the body. It changes"
         )
-        now = [*map(read_raw, inside.variables)]
+        now = inside.values()
         new = [w.value for w in left.written if w.position is None]
         before.check_graph(
             describe_left(self, left.change, now, new, left.out),

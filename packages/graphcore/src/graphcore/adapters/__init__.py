@@ -1,0 +1,1 @@
+"""Other people's libraries: what makes their objects nodes and variables here."""

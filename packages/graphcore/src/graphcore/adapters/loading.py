@@ -1,0 +1,103 @@
+"""Adapters are loaded when a type of their library is first met.
+
+An adapter is a module that makes the types of another library known here. The program
+need not name it, nor import anything in some order: whoever asks how a type is handled
+ends here as long as there is an adapter that was not needed yet. It is loaded if one of
+the bases of the type comes from its library, which the program has imported then.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from typing import Any
+
+__all__ = ["AdapterError", "add_adapter", "load_adapters"]
+
+
+class AdapterError(RuntimeError):
+    """Objects of another library can't be handled.
+
+    Example:
+        >>> import graphcore as gc
+        >>> issubclass(gc.AdapterError, RuntimeError)
+        True
+    """
+
+
+# The modules of each library whose adapters were not needed so far.
+_waiting: dict[str, list[str]] = {
+    "equinox": ["graphcore.adapters.equinox"],
+    "flax.nnx": ["graphcore.adapters.flax"],
+}
+_failed: dict[str, BaseException] = {}
+_lock = threading.RLock()
+_loading: set[str] = set()
+
+
+def add_adapter(library: str, module: str) -> None:
+    """Has a module imported as soon as a type of a library is met.
+
+    Of the adapters of one library, those that were added first are loaded first. If an
+    adapter raises, so does everything that meets a type of the library.
+
+    Args:
+        library: The dotted name of the package that the types come from.
+        module: The dotted name of the adapter: a module that registers them.
+
+    Example:
+        >>> from graphcore.authors import add_adapter
+        >>> add_adapter('a_framework', 'my_package.adapters.a_framework')
+    """
+    with _lock:
+        # A new list: another thread may be going through the old one.
+        _waiting[library] = [*_waiting.get(library, ()), module]
+
+
+def load_adapters(kind: type[Any]) -> bool:
+    """Loads the adapters that wait for a type.
+
+    Args:
+        kind: Any class.
+
+    Returns:
+        Whether there were any; if so, the type may be known by now.
+
+    Raises:
+        AdapterError: If an adapter could not be loaded.
+    """
+    found = False
+    for library in [*_waiting]:
+        if library in sys.modules and _comes_from(kind, library):
+            found = _load(library) or found
+    return found
+
+
+def _comes_from(kind: type[Any], library: str) -> bool:
+    inside = library + "."
+    for base in kind.__mro__:
+        module = base.__module__
+        if type(module) is str and (module == library or module.startswith(inside)):
+            return True
+    return False
+
+
+def _load(library: str) -> bool:
+    with _lock:  # Another thread waits here until the types are known.
+        if library in _failed:
+            raise AdapterError(str(_failed[library])) from _failed[library]
+        if library in _loading or library not in _waiting:
+            return library not in _loading
+        _loading.add(library)
+        try:
+            while _waiting[library]:
+                importlib.import_module(_waiting[library][0])
+                _waiting[library] = _waiting[library][1:]
+            del _waiting[library]
+        except Exception as error:
+            _failed[library] = error
+            raise
+        finally:
+            _loading.discard(library)
+        return True

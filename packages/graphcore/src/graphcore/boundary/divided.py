@@ -1,0 +1,381 @@
+"""Pytrees with leaves that JAX does not take: their arrays, and a static frame.
+
+A module of a functional library is a pytree, among whose leaves are functions, strings
+and numbers that decide what is computed. JAX takes none of these for an argument. So
+where such a pytree crosses a boundary, it is a `Divided`: a pytree whose children are
+the arrays, and whose static part is the `Frame` around them.
+
+What comes back need not be whole. Where a function changed one array of many, that one
+comes back, and the others are those that went in.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from operator import is_
+from typing import Any
+
+import jax
+import numpy as np
+
+from graphcore.adapters.loading import load_adapters
+from graphcore.content import static_key
+from graphcore.errors import path_text
+
+_ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
+
+# Types of arrays that were met, to look at many leaves at once.
+_array_types: set[type[Any]] = set()
+
+_filtered: set[type[Any]] = set()
+_known: dict[type[Any], bool] = {}
+
+
+def register_filtered_type(type: type[Any], /) -> None:
+    """Declares a type of pytrees whose leaves may be anything.
+
+    Where an instance of it, or of a subclass, is or is part of an argument, an output
+    or the value of a variable, its arrays are traced and all else in it is static,
+    numbers of Python's included. The type must be known to JAX as a pytree.
+
+    Args:
+        type: The class.
+
+    Example:
+        >>> import graphcore as gc, jax, jax.numpy as jnp
+        >>> @jax.tree_util.register_pytree_node_class
+        ... class Layer:
+        ...     def __init__(self, w, f): self.w, self.f = w, f
+        ...     def tree_flatten(self): return (self.w, self.f), None
+        ...     @classmethod
+        ...     def tree_unflatten(cls, _, children): return cls(*children)
+        >>> gc.register_filtered_type(Layer)
+        >>> divided = divide(Layer(jnp.ones(2), jnp.sin))
+        >>> len(jax.tree.leaves(divided)), divided.join().f is jnp.sin
+        (1, True)
+    """
+    _filtered.add(type)
+    _known.clear()
+
+
+def is_filtered(x: Any) -> bool:
+    """Tells whether an object is of a type that `register_filtered_type` declared."""
+    kind = type(x)
+    known = _known.get(kind)
+    if known is None:
+        load_adapters(kind)
+        known = not _filtered.isdisjoint(kind.__mro__)
+        _known[kind] = known
+    return known
+
+
+def is_array(x: Any) -> bool:
+    """Tells whether a leaf is an array, be it abstract or traced."""
+    if isinstance(x, _ARRAYS):
+        _array_types.add(type(x))
+        return True
+    return False
+
+
+def is_inexact(x: Any) -> bool:
+    """Tells whether an array has derivatives."""
+    return bool(jax.dtypes.issubdtype(x.dtype, np.inexact))
+
+
+def _is_taken(x: Any) -> bool:
+    """Whether JAX takes a leaf for an argument."""
+    if isinstance(x, (*_ARRAYS, bool, int, float, complex)):
+        return True
+    try:
+        jax.typeof(x)
+    except TypeError:
+        return False
+    return True
+
+
+class Frame:
+    """What a pytree is apart from its arrays; equal for equal structures.
+
+    Args:
+        structure: Of the pytree with all leaves.
+        given: The numbers of the leaves that are apart.
+        statics: The static ones, by number. A leaf may be neither: it is not there.
+        is_filtered: Whether the pytree is, or has in it, one of a filtered type.
+    """
+
+    __slots__ = ("__weakref__", "_hash", "_key", "given", "is_filtered", "statics")
+    __slots__ += ("structure",)
+
+    def __init__(
+        self,
+        structure: Any,
+        given: tuple[int, ...],
+        statics: dict[int, Any],
+        is_filtered: bool = False,
+    ) -> None:
+        self.structure = structure
+        self.given = given
+        self.statics = statics
+        self.is_filtered = is_filtered
+        self._key = (
+            structure,
+            given,
+            tuple((i, static_key(statics[i])) for i in statics),
+        )
+        self._hash: int | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Frame) and self._key == other._key)
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            try:
+                self._hash = hash(self._key)
+            except TypeError:
+                self._refuse()
+                raise
+        return self._hash
+
+    def _refuse(self) -> None:
+        whole = self.structure.unflatten(range(self.structure.num_leaves))
+        for path, number in jax.tree_util.tree_leaves_with_path(whole):
+            try:
+                hash(self.statics.get(number))
+            except TypeError as error:
+                where = jax.tree_util.keystr(path, simple=True, separator="/")
+                raise TypeError(
+                    f"What stands at {path_text((where,))!r} of a pytree with static "
+                    f"leaves is a {type(self.statics[number]).__name__}, which can't "
+                    "be hashed: leaves that are no arrays decide what is compiled. "
+                    "Use a hashable value."
+                ) from error
+
+    def __repr__(self) -> str:
+        return f"Frame({self.structure})"
+
+    def fits(self, leaves: Sequence[Any]) -> bool:
+        """Whether these leaves of a pytree of the structure surely have this frame."""
+        statics = self.statics
+        return all(map(is_, map(leaves.__getitem__, statics), statics.values())) and (
+            _array_types.issuperset(map(type, map(leaves.__getitem__, self.given)))
+        )
+
+
+class Divided:
+    """A pytree apart: its arrays, or some of them, and its frame. Itself a pytree.
+
+    Args:
+        arrays: Those of `frame.given`, or what stands for them.
+        frame: The rest.
+    """
+
+    __slots__ = ("arrays", "frame")
+
+    def __init__(self, arrays: Sequence[Any], frame: Frame) -> None:
+        self.arrays = arrays
+        self.frame = frame
+
+    def __repr__(self) -> str:
+        return f"Divided({self.arrays}, {self.frame})"
+
+    def leaves(self, with_statics: bool = True) -> list[Any]:
+        """All leaves of the pytree, None where there is nothing."""
+        frame = self.frame
+        leaves = [None] * frame.structure.num_leaves
+        pairs = zip(frame.given, self.arrays, strict=True)
+        for i, leaf in (*pairs, *(frame.statics.items() if with_statics else ())):
+            leaves[i] = leaf
+        return leaves
+
+    def join(self, old: Any = None) -> Any:
+        """The pytree.
+
+        Args:
+            old: One of the same structure: what is missing is as it is there.
+        """
+        leaves = self.leaves()
+        frame = self.frame
+        if len(frame.given) + len(frame.statics) < len(leaves):
+            before = old.leaves() if type(old) is Divided else jax.tree.leaves(old)
+            for i, leaf in enumerate(before):
+                if leaves[i] is None:
+                    leaves[i] = leaf
+        return frame.structure.unflatten(leaves)
+
+    def bare(self) -> Any:
+        """The pytree of what there is of arrays, None in the place of all else."""
+        return self.frame.structure.unflatten(self.leaves(with_statics=False))
+
+    def only(self, chosen: Callable[[Any], bool]) -> Divided:
+        """Some of the arrays, without the static part."""
+        pairs = zip(self.frame.given, self.arrays, strict=True)
+        kept = {i: x for i, x in pairs if chosen(x)}
+        structure = self.frame.structure
+        return Divided([*kept.values()], Frame(structure, (*kept,), {}, True))
+
+    def over(self, whole: Divided) -> Divided:
+        """The same with the rest of the arrays, and the static part, of another."""
+        arrays = dict(zip(whole.frame.given, whole.arrays, strict=True))
+        arrays.update(zip(self.frame.given, self.arrays, strict=True))
+        return Divided([*arrays.values()], whole.frame)
+
+    def like(self, tree: Any) -> Divided:
+        """Divides a pytree that stands for this one, such as a tangent of it."""
+        leaves = self.frame.structure.flatten_up_to(tree)
+        return Divided([leaves[i] for i in self.frame.given], self.frame)
+
+
+def _flatten_with_keys(divided: Divided) -> Any:
+    numbers = map(jax.tree_util.FlattenedIndexKey, divided.frame.given)
+    return tuple(zip(numbers, divided.arrays, strict=True)), divided.frame
+
+
+jax.tree_util.register_pytree_with_keys(
+    Divided,
+    _flatten_with_keys,
+    lambda frame, arrays: Divided(arrays, frame),
+    lambda divided: (divided.arrays, divided.frame),
+)
+
+
+def is_divided(x: Any) -> bool:
+    """Tells whether something stands for a pytree."""
+    return type(x) is Divided
+
+
+# By structure, as long as somebody else holds the frame.
+_frames: weakref.WeakValueDictionary[Any, Frame] = weakref.WeakValueDictionary()
+
+
+def divide(tree: Any) -> Divided:
+    """Divides a pytree into arrays and static frame.
+
+    What is below a pytree of a filtered type is static unless it is an array; of the
+    rest, what JAX does not take.
+
+    Args:
+        tree: Any pytree.
+
+    Returns:
+        It as a pytree that JAX takes.
+
+    Raises:
+        TypeError: If a static leaf can't be hashed, with its path.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    frame = _frames.get(structure)
+    if frame is None or not frame.fits(leaves):
+        frame = _frames[structure] = _frame_of(tree, leaves, structure)
+    return Divided([*map(leaves.__getitem__, frame.given)], frame)
+
+
+def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
+    outer = jax.tree.leaves(tree, is_leaf=is_filtered)
+    chosen: list[bool] = []
+    has_filtered = False
+    for x in outer:
+        if is_filtered(x):
+            has_filtered = True
+            chosen += map(is_array, jax.tree.leaves(x))
+        else:
+            chosen.append(is_array(x) or _is_taken(x))
+    given = tuple(i for i, yes in enumerate(chosen) if yes)
+    statics = {i: leaves[i] for i, yes in enumerate(chosen) if not yes}
+    return Frame(structure, given, statics, has_filtered)
+
+
+def divided(value: Any) -> Any:
+    """The value of a variable as JAX takes it.
+
+    Args:
+        value: An array, or any pytree.
+
+    Returns:
+        A `Divided` where there is something static in the value; else the value.
+    """
+    if type(value) in _array_types or type(value) is Divided:
+        return value
+    if not may_be_divided(value):
+        return value  # If JAX does not take it, the user is told.
+    found = divide(value)
+    return found if found.frame.statics or found.frame.is_filtered else value
+
+
+def all_divided(values: list[Any]) -> list[Any]:
+    """The values of variables as JAX takes them; the list itself if they were."""
+    if _array_types.issuperset(map(type, values)):
+        return values
+    found = [*map(divided, values)]
+    return values if all(map(is_, found, values)) else found
+
+
+def may_be_divided(value: Any) -> bool:
+    """Tells whether the value of a variable may leave a call as a `Divided`."""
+    return not is_array(value) and not jax.tree_util.all_leaves((value,))
+
+
+def joined(value: Any, old: Any = None) -> Any:
+    """Undoes `divided`; see `Divided.join`."""
+    return value.join(old) if type(value) is Divided else value
+
+
+def changed(value: Any, old: Any) -> Any:
+    """What of the value of a variable is to be written.
+
+    Args:
+        value: What it is.
+        old: What it was.
+
+    Returns:
+        The value; a `Divided` of those arrays that are new if it is a pytree of the
+        same structure.
+    """
+    if type(value) in _array_types or is_array(value):
+        return value
+    if not may_be_divided(value) or not may_be_divided(old):
+        return divided(value)
+    now, before = divide(value), divide(old)
+    if now.frame != before.frame:
+        return divided(value)
+    arrays = zip(now.frame.given, now.arrays, before.arrays, strict=True)
+    new = {i: x for i, x, y in arrays if x is not y}
+    if len(new) == len(now.arrays):
+        return divided(value)
+    frame = Frame(now.frame.structure, (*new,), now.frame.statics, True)
+    return Divided([*new.values()], frame)
+
+
+def divide_filtered(tree: Any) -> tuple[Any, bool]:
+    """Divides all pytrees of filtered types in a pytree.
+
+    Args:
+        tree: Any pytree.
+
+    Returns:
+        The pytree with a `Divided` in the place of each; and whether there is one.
+    """
+    if type(tree) in _array_types:
+        return tree, False
+    leaves, structure = jax.tree.flatten(tree, is_leaf=is_filtered)
+    places = [i for i, x in enumerate(leaves) if is_filtered(x)]
+    for i in places:
+        leaves[i] = divide(leaves[i])
+    return (structure.unflatten(leaves) if places else tree), bool(places)
+
+
+def has_filtered(tree: Any) -> bool:
+    """Tells whether a pytree of a filtered type is in a pytree."""
+    return any(map(is_filtered, jax.tree.leaves(tree, is_leaf=is_filtered)))
+
+
+def map_divided(function: Callable[[Divided], Any], tree: Any) -> Any:
+    """Replaces each `Divided` in a pytree."""
+    return jax.tree.map(
+        lambda x: function(x) if type(x) is Divided else x, tree, is_leaf=is_divided
+    )
+
+
+def join_filtered(tree: Any) -> Any:
+    """Undoes `divide_filtered`."""
+    return map_divided(Divided.join, tree)

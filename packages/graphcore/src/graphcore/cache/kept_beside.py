@@ -1,0 +1,93 @@
+"""Where the plans of graphs are kept whose root has no place for one.
+
+A node of a registered type belongs to another library, whose pickles, copies and
+treedefs of it must not show anything of ours. So its plan is kept beside it, as long as
+it lives.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from graphcore.nodes.registry import is_graph_node
+
+__all__ = ["keep_beside", "kept_beside"]
+
+# For each root, by its id, the plan of the graph below it.
+_kept: dict[int, tuple[weakref.ref[Any], Any]] = {}
+
+
+class _Limit:
+    """How many plans there are when those are dropped that hold no longer."""
+
+    least = 64
+    at = least
+
+
+def kept_beside(root: Any) -> Any:
+    """The plan that is kept for a root, None if there is none."""
+    found = _kept.get(id(root))
+    return found[1] if found is not None and found[0]() is root else None
+
+
+def keep_beside(root: Any, plan: Any, statics: Iterable[Any]) -> None:
+    """Keeps a plan as long as its root lives, unless it would keep the root alive.
+
+    A plan holds what is below the root. If something there leads back to the root, the
+    garbage collector can't see that nothing else does. The caller knows of nodes that
+    do; a plan with static values that might is not kept.
+
+    Args:
+        root: The root, a node of a registered type.
+        plan: The plan.
+        statics: The static values in the graph.
+    """
+    if _capture_nodes(statics):
+        return
+    number = id(root)
+    try:
+        alive = weakref.ref(root, functools.partial(_kept.pop, number))
+    except TypeError:  # no weak reference to it can be made
+        return
+    if len(_kept) >= _Limit.at:
+        # Two roots could keep each other alive through what they held once.
+        for key, (reference, old) in [*_kept.items()]:
+            known = reference()
+            if known is None or not old.holds(known):
+                _kept.pop(key, None)
+        _Limit.at = max(_Limit.least, 2 * len(_kept))
+    _kept[number] = alive, plan
+
+
+def _capture_nodes(values: Iterable[Any]) -> bool:
+    """Whether functions among some values can be seen to hold graph nodes."""
+    pending = [*values]
+    seen: set[int] = set()
+    while pending:
+        x = pending.pop()
+        if id(x) in seen:
+            continue
+        seen.add(id(x))
+        if isinstance(x, types.FunctionType):
+            for cell in x.__closure__ or ():
+                try:
+                    pending.append(cell.cell_contents)
+                except ValueError:  # not filled yet
+                    continue
+            pending += x.__defaults__ or ()
+            pending += (x.__kwdefaults__ or {}).values()
+        elif isinstance(x, types.MethodType):
+            pending += x.__self__, x.__func__
+        elif isinstance(x, functools.partial):
+            pending += x.func, *x.args, *x.keywords.values()
+        elif isinstance(x, list | tuple | set | frozenset):
+            pending += x
+        elif isinstance(x, dict):
+            pending += x.values()
+        elif is_graph_node(x):
+            return True
+    return False

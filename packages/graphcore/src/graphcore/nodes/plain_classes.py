@@ -1,0 +1,87 @@
+"""Plain classes of arrays as nodes: dataclasses, attrs classes, and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from graphcore.nodes.registry import register_graph_node_type
+
+__all__ = ["register_dataclass"]
+
+T = TypeVar("T")
+
+
+def register_dataclass(cls: type[T], /) -> type[T]:
+    """Makes the instances of a plain class graph nodes; also a decorator.
+
+    What an instance holds in its `__dict__` and in the `__slots__` of its class are its
+    children: arrays are leaves by their place, nodes and variables are what they are,
+    and all else is static. Nothing of the class is run where an instance is made in a
+    transformation, and a frozen class is written like any other. Subclasses are
+    registered on their own.
+
+    Args:
+        cls: The class: a dataclass, an attrs class, or any that keeps its state in its
+            attributes.
+
+    Returns:
+        The class itself, unchanged.
+
+    Raises:
+        ValueError: If it is a type of nodes or variables already.
+
+    Example:
+        >>> import graphcore as gc, dataclasses, jax.numpy as jnp
+        >>> @gc.register_dataclass
+        ... @dataclasses.dataclass
+        ... class Scale:
+        ...     weight: jnp.ndarray
+        ...     name: str = 'scale'
+        >>> scale = Scale(jnp.ones(2))
+        >>> gc.state(scale).flat_state().paths, gc.clone(scale).name
+        ((('weight',),), 'scale')
+    """
+    slots = [name for base in cls.__mro__ for name in _slots(base)]
+    has_dict = hasattr(_empty(cls), "__dict__")
+
+    def flatten(node: Any) -> tuple[list[tuple[str, Any]], None]:
+        found = {name: getattr(node, name) for name in slots if hasattr(node, name)}
+        if has_dict:
+            found.update(node.__dict__)
+        return sorted(found.items()), None
+
+    def pop_key(node: Any, key: str) -> Any:
+        value = getattr(node, key)
+        object.__delattr__(node, key)
+        return value
+
+    def clear(node: Any) -> None:
+        for key, _ in flatten(node)[0]:
+            object.__delattr__(node, key)
+
+    def init(node: Any, pairs: Iterable[tuple[str, Any]]) -> None:
+        for key, value in pairs:
+            object.__setattr__(node, key, value)
+
+    register_graph_node_type(
+        cls,
+        flatten,
+        set_key=object.__setattr__,
+        pop_key=pop_key,
+        create_empty=lambda metadata: _empty(cls),
+        clear=clear,
+        init=init,
+        containers=("__dict__",) if has_dict and not slots else (),
+    )
+    return cls
+
+
+def _empty(cls: type[Any]) -> Any:
+    return object.__new__(cls)
+
+
+def _slots(cls: type[Any]) -> tuple[str, ...]:
+    names = vars(cls).get("__slots__", ())
+    names = (names,) if isinstance(names, str) else tuple(names)
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))

@@ -1,0 +1,102 @@
+"""Plain classes of arrays as nodes."""
+
+import dataclasses
+import gc as garbage
+import weakref
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import graphcore as gc
+from graphcore.authors import enter
+
+
+@gc.register_dataclass
+@dataclasses.dataclass
+class Layer:
+    weight: jax.Array
+    name: str = "layer"
+
+
+@gc.register_dataclass
+class Wide(Layer):
+    pass
+
+
+@gc.register_dataclass
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    weight: jax.Array
+    part: Layer
+
+
+def run(f, *args):
+    entry = enter(f, args)
+    return entry.commit(*jax.jit(entry.body)(*entry.values))
+
+
+def test_arrays_are_leaves_and_written_in_place():
+    layer = Layer(jnp.ones(2))
+
+    def double(layer):
+        layer.weight = layer.weight * 2
+
+    run(double, layer)
+    assert layer.weight.tolist() == [2.0, 2.0] and layer.name == "layer"
+
+
+def test_a_subclass_is_registered_on_its_own():
+    wide = gc.clone(Wide(jnp.ones(2)))
+    assert type(wide) is Wide and wide.weight.shape == (2,)
+
+
+def test_frozen_and_slotted_classes_are_written_too():
+    frozen = Frozen(jnp.ones(2), Layer(jnp.zeros(3)))
+
+    def replace(frozen):
+        frozen.part.weight = frozen.part.weight + 1
+        object.__setattr__(frozen, "weight", frozen.weight + 1)
+
+    run(replace, frozen)
+    assert frozen.weight.tolist() == [2.0, 2.0]
+    assert frozen.part.weight.tolist() == [1.0] * 3
+
+
+def test_identity_holds_within_a_graph():
+    layer = Layer(jnp.ones(2))
+    copy = gc.clone(gc.Dict(a=layer, b=layer))
+    assert copy.a is copy.b and copy.a is not layer
+
+
+def test_attributes_come_and_go():
+    layer = Layer(jnp.ones(2))
+
+    def rename(layer):
+        layer.bias = jnp.zeros(3)
+        del layer.name
+
+    run(rename, layer)
+    assert layer.bias.shape == (3,) and "name" not in vars(layer)
+
+
+def test_a_static_attribute_is_part_of_the_definition():
+    one, other = (gc.graphdef(Layer(jnp.ones(2), name)) for name in "ab")
+    assert one != other and one == gc.graphdef(Layer(jnp.zeros(2), "a"))
+
+
+def test_a_class_is_registered_once():
+    with pytest.raises(ValueError, match="registered"):
+        gc.register_dataclass(Layer)
+
+
+def test_a_dropped_instance_is_freed_without_the_collector():
+    layer = Layer(jnp.ones(2))
+    run(lambda layer: setattr(layer, "weight", layer.weight + 1), layer)
+    reference = weakref.ref(layer)
+    garbage.disable()
+    try:
+        del layer
+        assert reference() is None
+    finally:
+        garbage.enable()

@@ -1,0 +1,33 @@
+"""The filters of graphcore."""
+
+from graphcore import (
+    All,
+    Any,
+    Everything,
+    Filter,
+    Not,
+    Nothing,
+    OfType,
+    PathContains,
+    PathIn,
+    WithTag,
+    filters_to_predicates,
+    to_predicate,
+)
+from graphcore.authors import Predicate
+
+__all__ = [
+    "All",
+    "Any",
+    "Everything",
+    "Filter",
+    "Not",
+    "Nothing",
+    "OfType",
+    "PathContains",
+    "PathIn",
+    "Predicate",
+    "WithTag",
+    "filters_to_predicates",
+    "to_predicate",
+]

@@ -1,0 +1,143 @@
+"""Walks over whole graphs, beside graphcore's functions on graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import graphcore
+from graphcore import (
+    Filter,
+    GraphNodeImpl,
+    clone,
+    get_node_impl,
+    is_graph_node,
+    is_node,
+    is_variable,
+    iter_graph,
+    to_predicate,
+)
+from graphcore.authors import edges, path_text
+from nnx_transforms.graph_mode import accepts_graph_mode
+
+_A = TypeVar("_A")
+Path = tuple[Any, ...]
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(graphcore, name)
+
+
+@accepts_graph_mode("clone")
+def recursive_map(f: Callable[[Path, Any], Any], node: _A, /) -> _A:
+    """Copies a graph, with every node and leaf replaced by what a function says.
+
+    Args:
+        f: Called as `f(path, value)` for each graph node, pytree node, variable and
+            static value, children before parents; graph nodes and variables once, at
+            their first path. A node that it is given has its new children already.
+        node: A graph node or pytree node. It stays as it is, but the copy has the same
+            variables, where the function leaves them.
+
+    Returns:
+        What the function returns for the root.
+
+    Raises:
+        ValueError: If a graph node is below itself, with its path.
+
+    Example:
+        >>> import graphcore as gc
+        >>> node = gc.Dict(a=1, b=[2, 3])
+        >>> double = lambda path, x: 2 * x if isinstance(x, int) else x
+        >>> recursive_map(double, node)
+        Dict({'a': 2, 'b': [4, 6]})
+    """
+    node = clone(node, variables=False)
+    by_path: dict[Path, Any] = {}
+    by_identity: dict[int, Any] = {}  # of what may be reached in several ways
+    result: Any = node
+    for path, value in list(iter_graph(node)):
+        is_leaf = is_variable(value) or not is_node(value)
+        result = value if is_leaf else _with_children(path, value, by_path, by_identity)
+        result = f(path, result)
+        if is_variable(value) or is_graph_node(value):
+            by_identity[id(value)] = result
+        else:
+            by_path[path] = result
+    return result  # type: ignore[no-any-return]
+
+
+def _with_children(
+    path: Path,
+    node: Any,
+    by_path: dict[Path, Any],
+    by_identity: dict[int, Any],
+) -> Any:
+    impl = get_node_impl(node)
+    pairs, metadata = impl.flatten(node)
+    new = []
+    for key, child in pairs:
+        where = (*path, key)
+        if where in by_path:
+            new.append((key, by_path[where]))
+        elif id(child) in by_identity:
+            new.append((key, by_identity[id(child)]))
+        else:
+            raise ValueError(
+                f"The {type(child).__name__} at {path_text(where)!r} is below itself: "
+                "a graph with a cycle has no order in which each node comes after its "
+                "children. Change it in place, as `iter_graph` visits it."
+            )
+    changed = [
+        pair for old, pair in zip(pairs, new, strict=True) if old[1] is not pair[1]
+    ]
+    if not isinstance(impl, GraphNodeImpl):
+        return impl.unflatten(new, metadata) if changed else node
+    for key, child in changed:
+        impl.set_key(node, key, child)
+    return node
+
+
+def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
+    """Finds what is reached in several ways.
+
+    Args:
+        node: A graph node or pytree node.
+        only: Selects graph nodes and variables.
+
+    Returns:
+        For each that is reached more than once, all of its paths.
+
+    Example:
+        >>> import graphcore as gc
+        >>> shared = gc.Param(1)
+        >>> find_duplicates(gc.Dict(a=shared, b=gc.Param(2), c=shared))
+        [[('a',), ('c',)]]
+    """
+    predicate = to_predicate(only)
+    paths: dict[int, list[Path]] = {id(node): [()]}
+    for path, _, _, child in edges(node):
+        if is_graph_node(child) or is_variable(child):
+            found = paths.setdefault(id(child), [])
+            if not found or predicate(path, child):
+                found.append(path)
+    return [found for found in paths.values() if len(found) > 1]
+
+
+def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
+    """Lists the variables and graph nodes that a node holds itself.
+
+    Args:
+        node: A graph node or pytree node.
+
+    Yields:
+        `(key, child)` in sorted order.
+
+    Example:
+        >>> import graphcore as gc
+        >>> [key for key, child in iter_children(gc.Dict(a=gc.Param(1), b=gc.Dict()))]
+        ['a', 'b']
+    """
+    for key, child in get_node_impl(node).flatten(node)[0]:
+        if is_graph_node(child) or is_variable(child):
+            yield key, child

@@ -1,0 +1,89 @@
+"""Flax's arguments `graph` and `graph_updates`, accepted where they change nothing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+_MODES = ("graph", "graph_updates")
+
+
+def drop_graph_mode(name: str, arguments: dict[str, Any], instead: str = "") -> None:
+    """Takes `graph` and `graph_updates` out of the arguments of a function.
+
+    Args:
+        name: The function, for the message.
+        arguments: Its keyword arguments.
+        instead: What does what other values ask for; JAX's function of that name, if
+            left out.
+
+    Raises:
+        ValueError: If one of the two is there and neither True nor None.
+
+    Example:
+        >>> arguments = {'graph': True, 'axis': 0}
+        >>> drop_graph_mode('vmap', arguments); arguments
+        {'axis': 0}
+    """
+    for mode in _MODES:
+        if (found := arguments.pop(mode, None)) not in (None, True):
+            raise ValueError(
+                f"{name} got {mode}={found!r}: it takes graphs of live objects here, "
+                "keeps what they share, publishes what changes, and has no other mode. "
+                f"Leave {mode} out, or use `{instead or 'jax.' + name}`, which changes "
+                "nothing in place."
+            )
+
+
+def accepts_graph_mode(instead: str = "") -> Callable[[F], F]:
+    """Lets a function take `graph=True` and `graph_updates=True`.
+
+    Args:
+        instead: As for `drop_graph_mode`.
+
+    Returns:
+        A decorator.
+
+    Example:
+        >>> @accepts_graph_mode('clone')
+        ... def touch(x):
+        ...     return x
+        >>> touch(1, graph=True)
+        1
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            drop_graph_mode(function.__name__, kwargs, instead)
+            return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
+
+
+def set_graph_mode(value: bool, /) -> Any:
+    """Accepts Flax's switch to the mode that is the only one here.
+
+    Args:
+        value: True.
+
+    Returns:
+        A context manager that does nothing.
+
+    Raises:
+        ValueError: If it is False.
+
+    Example:
+        >>> with set_graph_mode(True):
+        ...     pass
+    """
+    drop_graph_mode("set_graph_mode", {"graph": value}, "the functions of `jax`")
+    return nullcontext()
+
+
+set_graph_updates = set_graph_mode

@@ -1,0 +1,137 @@
+"""The activations of `jax.nn`, and those that have parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.nn import (
+    celu,
+    elu,
+    gelu,
+    glu,
+    hard_sigmoid,
+    hard_silu,
+    hard_swish,
+    hard_tanh,
+    identity,
+    leaky_relu,
+    log1mexp,
+    log_sigmoid,
+    log_softmax,
+    logmeanexp,
+    logsumexp,
+    mish,
+    one_hot,
+    relu,
+    relu6,
+    selu,
+    sigmoid,
+    silu,
+    soft_sign,
+    softmax,
+    softplus,
+    sparse_plus,
+    sparse_sigmoid,
+    squareplus,
+    standardize,
+    swish,
+    tanh,
+)
+
+from graphcore import Param
+from nnx_transforms.layers.dtypes import Array, DType, Promotion, cast, promote_dtype
+from nnx_transforms.layers.layer import Layer
+
+__all__ = [
+    "PReLU",
+    "celu",
+    "elu",
+    "gelu",
+    "glu",
+    "hard_sigmoid",
+    "hard_silu",
+    "hard_swish",
+    "hard_tanh",
+    "identity",
+    "leaky_relu",
+    "log1mexp",
+    "log_sigmoid",
+    "log_softmax",
+    "logmeanexp",
+    "logsumexp",
+    "mish",
+    "one_hot",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "soft_sign",
+    "softmax",
+    "softplus",
+    "sparse_plus",
+    "sparse_sigmoid",
+    "squareplus",
+    "standardize",
+    "swish",
+    "tanh",
+]
+
+
+class PReLU(Layer):
+    """A rectified linear unit whose slope below zero is a parameter.
+
+    See He, Zhang, Ren and Sun, "Delving Deep into Rectifiers",
+    https://arxiv.org/abs/1502.01852.
+
+    Args:
+        negative_slope_init: The first value of the slope.
+        dtype: The dtype to compute in; None for that of the input.
+        param_dtype: The dtype of the slope.
+        promote_dtype: Casts input and slope, where `dtype` is given; see `Linear`.
+        negative_slope_metadata: Metadata of the slope.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> nnx.PReLU(0.25)(jnp.array([-2.0, 2.0])).tolist()
+        [-0.5, 2.0]
+    """
+
+    negative_slope: Param[jax.Array]
+
+    def __init__(
+        self,
+        negative_slope_init: float = 0.01,
+        *,
+        dtype: DType | None = None,
+        param_dtype: DType = jnp.float32,
+        promote_dtype: Promotion = promote_dtype,
+        negative_slope_metadata: Mapping[str, Any] = {},
+    ) -> None:
+        slope = jnp.asarray(negative_slope_init, param_dtype)
+        self.negative_slope = Param(slope, **negative_slope_metadata)
+        self.keep(dtype=dtype, param_dtype=param_dtype, promote_dtype=promote_dtype)
+
+    def __call__(self, inputs: Array) -> jax.Array:
+        """Applies the unit.
+
+        Args:
+            inputs: An array of any shape.
+
+        Returns:
+            An array of the same shape.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> PReLU(0.5)(jnp.array([-2.0])).tolist()
+            [-1.0]
+        """
+        inputs, slope = jnp.asarray(inputs), self.negative_slope.value
+        if self.dtype is None:
+            slope = cast(slope, inputs.dtype)
+        else:
+            inputs, slope = self.promote_dtype((inputs, slope), dtype=self.dtype)
+        return jnp.where(inputs >= 0, inputs, slope * inputs)

@@ -1,0 +1,79 @@
+"""The initializers of `jax.nn`, and the two that model code calls to get a constant."""
+
+from __future__ import annotations
+
+from jax.nn.initializers import (
+    Initializer,
+    constant,
+    delta_orthogonal,
+    glorot_normal,
+    glorot_uniform,
+    he_normal,
+    he_uniform,
+    kaiming_normal,
+    kaiming_uniform,
+    lecun_normal,
+    lecun_uniform,
+    normal,
+    ones,
+    orthogonal,
+    truncated_normal,
+    uniform,
+    variance_scaling,
+    xavier_normal,
+    xavier_uniform,
+    zeros,
+)
+
+__all__ = [
+    "Initializer",
+    "constant",
+    "delta_orthogonal",
+    "glorot_normal",
+    "glorot_uniform",
+    "he_normal",
+    "he_uniform",
+    "kaiming_normal",
+    "kaiming_uniform",
+    "lecun_normal",
+    "lecun_uniform",
+    "normal",
+    "ones",
+    "ones_init",
+    "orthogonal",
+    "truncated_normal",
+    "uniform",
+    "variance_scaling",
+    "xavier_normal",
+    "xavier_uniform",
+    "zeros",
+    "zeros_init",
+]
+
+
+def zeros_init() -> Initializer:
+    """An initializer that makes zeros, written like those that take options.
+
+    Returns:
+        `jax.nn.initializers.zeros`.
+
+    Example:
+        >>> import jax, nnx_transforms as nnx
+        >>> nnx.initializers.zeros_init()(jax.random.key(0), (2,)).tolist()
+        [0.0, 0.0]
+    """
+    return zeros
+
+
+def ones_init() -> Initializer:
+    """An initializer that makes ones, written like those that take options.
+
+    Returns:
+        `jax.nn.initializers.ones`.
+
+    Example:
+        >>> import jax, nnx_transforms as nnx
+        >>> nnx.initializers.ones_init()(jax.random.key(0), (2,)).tolist()
+        [1.0, 1.0]
+    """
+    return ones

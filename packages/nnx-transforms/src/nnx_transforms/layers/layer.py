@@ -1,0 +1,145 @@
+"""What the layers have in common: options that are kept where they are no defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from nnx_transforms.layers.dtypes import promote_dtype
+from nnx_transforms.module import Module
+from nnx_transforms.rngs import Rngs, RngStream
+
+
+class Layer(Module):
+    """A module whose options are attributes of its class until one is given.
+
+    What an instance holds is compared at every compiled call, so it holds only what it
+    alone has.
+
+    Example:
+        >>> layer = Layer()
+        >>> layer.keep(dtype=None, param_dtype=jnp.bfloat16)
+        >>> list(vars(layer)), layer.dtype
+        (['param_dtype'], None)
+    """
+
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    promote_dtype: Any = staticmethod(promote_dtype)
+
+    def keep(self, **options: Any) -> None:
+        """Sets the options that are not the defaults of the class.
+
+        Args:
+            **options: By name; lists become tuples, which are static.
+        """
+        for name, value in options.items():
+            default = getattr(type(self), name)
+            if value is default:
+                continue
+            # Numbers may be equal without being one object.
+            if isinstance(default, int | float) and type(value) is type(default):
+                if value == default:
+                    continue
+            setattr(self, name, frozen(value))
+
+
+def frozen(value: Any) -> Any:
+    """Turns lists into tuples, at any depth.
+
+    Args:
+        value: An option.
+
+    Returns:
+        The option, hashable if what the lists hold is.
+
+    Example:
+        >>> frozen([(1, 1), [2, 2]])
+        ((1, 1), (2, 2))
+    """
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return tuple(map(frozen, value))
+    return value
+
+
+def chosen(layer: Module, name: str, *given: Any) -> Any:
+    """The first of several values of an option that is not None.
+
+    Args:
+        layer: Whose option it is.
+        name: The option.
+        *given: The argument of the call, the attribute.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: If all are None.
+
+    Example:
+        >>> chosen(Module(), 'deterministic', None, True)
+        True
+    """
+    for value in given:
+        if value is not None:
+            return value
+    kind = type(layer).__name__
+    raise ValueError(
+        f"{kind} does not know `{name}`: give it when the layer is made, "
+        f"`{kind}(..., {name}=...)`, or with the call, or set it in the whole model, "
+        f"`model.set_attributes({name}=...)`."
+    )
+
+
+def own_stream(rngs: Rngs | RngStream | None, name: str) -> RngStream | None:
+    """A stream that begins with a key drawn from another one.
+
+    A layer that keeps a stream of its own can be mapped and scanned by itself.
+
+    Args:
+        rngs: Streams or one stream.
+        name: Which of the streams.
+
+    Returns:
+        The stream; None without `rngs`.
+
+    Raises:
+        TypeError: If `rngs` is something else.
+
+    Example:
+        >>> rngs = Rngs(dropout=0)
+        >>> stream = own_stream(rngs, 'dropout')
+        >>> stream.tag, int(rngs.dropout.count.value), int(stream.count.value)
+        ('dropout', 1, 0)
+    """
+    stream = stream_of(rngs, name)
+    return None if stream is None else RngStream(stream(), tag=stream.tag)
+
+
+def stream_of(rngs: Rngs | RngStream | None, name: str) -> RngStream | None:
+    """The stream that keys are drawn from.
+
+    Args:
+        rngs: Streams or one stream.
+        name: Which of the streams.
+
+    Returns:
+        The stream; None without `rngs`.
+
+    Raises:
+        TypeError: If `rngs` is something else.
+
+    Example:
+        >>> rngs = Rngs(0)
+        >>> stream_of(rngs, 'carry') is rngs.default is stream_of(rngs.default, 'carry')
+        True
+    """
+    if isinstance(rngs, Rngs):
+        return rngs[name]
+    if rngs is None or isinstance(rngs, RngStream):
+        return rngs
+    raise TypeError(
+        f"Expected random streams, `Rngs` or an `RngStream`, got a "
+        f"{type(rngs).__name__}: make some with `Rngs({name}=seed)`."
+    )

@@ -1,0 +1,215 @@
+"""What the layers that normalize have in common.
+
+Mean and variance are computed at least in float32, and in two passes: the difference of
+a mean of squares and a squared mean, `use_fast_variance=True`, takes one, but loses all
+digits where the mean is large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from graphcore import Param
+from nnx_transforms.layers.dtypes import (
+    Array,
+    DType,
+    Initializer,
+    canonicalize_dtype,
+    cast,
+)
+from nnx_transforms.layers.layer import Layer
+from nnx_transforms.layers.linear import NO_METADATA
+from nnx_transforms.rngs import Rngs
+
+Axes: TypeAlias = int | Sequence[int]
+
+
+class Norm(Layer):
+    """A layer with a scale and a bias for what it normalized.
+
+    Example:
+        >>> Norm().scale is Norm().bias is None
+        True
+    """
+
+    scale: Param[jax.Array] | None = None
+    bias: Param[jax.Array] | None = None
+    epsilon: float = 1e-6
+    use_bias: bool = True
+    use_scale: bool = True
+    axis_name: Any = None
+    axis_index_groups: Any = None
+    use_fast_variance: bool = False
+    _num_features: int
+
+    def _make_parameters(
+        self,
+        num_features: int,
+        scale_init: Initializer | None,
+        bias_init: Initializer | None,
+        param_dtype: DType,
+        rngs: Rngs,
+        scale_metadata: Mapping[str, Any],
+        bias_metadata: Mapping[str, Any] = NO_METADATA,
+    ) -> None:
+        shape = (num_features,)
+        if scale_init is not None:
+            scale = scale_init(rngs.params(), shape, param_dtype)
+            self.scale = Param(scale, **scale_metadata)
+        if bias_init is not None:
+            bias = bias_init(rngs.params(), shape, param_dtype)
+            self.bias = Param(bias, **bias_metadata)
+        if self.scale is None and self.bias is None:
+            self._num_features = num_features
+
+    @property
+    def num_features(self) -> int:
+        """The number of features, which the parameters tell if there are any."""
+        told_by = self.bias if self.scale is None else self.scale
+        return self._num_features if told_by is None else int(told_by.value.shape[-1])
+
+    def _promoted(self, x: Array, *statistics: jax.Array) -> tuple[Any, Any, Any]:
+        """Input, scale and bias in the dtype to compute in."""
+        scale = None if self.scale is None else self.scale.value
+        bias = None if self.bias is None else self.bias.value
+        x, *_, scale, bias = self.promote_dtype(
+            (x, *statistics, scale, bias), dtype=self.dtype
+        )
+        return x, scale, bias
+
+    def _check_features(self, x: jax.Array, axes: tuple[int, ...]) -> None:
+        if (
+            all(-x.ndim <= axis < x.ndim for axis in axes)
+            and math.prod(x.shape[axis] for axis in axes) == self.num_features
+        ):
+            return
+        at = f"axis {axes[0]}" if len(axes) == 1 else f"axes {axes}"
+        raise ValueError(
+            f"{type(self).__name__} expected {self.num_features} features at {at}, got "
+            f"an input of shape {x.shape}."
+        )
+
+    def _mean(self, x: jax.Array, axes: tuple[int, ...], mask: Any) -> jax.Array:
+        mean = jnp.mean(x, axes, keepdims=True, where=mask)
+        if self.axis_name is None:
+            return mean
+        averaged: jax.Array = lax.pmean(
+            mean, self.axis_name, axis_index_groups=self.axis_index_groups
+        )
+        return averaged
+
+    def _statistics(
+        self, x: jax.Array, axes: tuple[int, ...], mask: Any
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Mean, deviations from it, and variance, which keep the axes with size 1."""
+        x = at_least_float32(x)
+        mean = self._mean(x, axes, mask)
+        centered = x - mean
+        if self.use_fast_variance:
+            var = self._mean(squared(x), axes, mask) - squared(mean)
+            return mean, centered, jnp.maximum(0.0, var)
+        return mean, centered, self._mean(squared(centered), axes, mask)
+
+    def _scaled(
+        self,
+        x: jax.Array,
+        centered: jax.Array,
+        var: jax.Array,
+        scale: jax.Array | None,
+        bias: jax.Array | None,
+        axes: tuple[int, ...],
+    ) -> jax.Array:
+        """Divides by the deviation and applies scale and bias, which belong to axes."""
+        dtype = self.dtype
+        if dtype is None:
+            dtype = canonicalize_dtype(x, scale, bias)
+        factor = lax.rsqrt(var + self.epsilon)
+        if scale is not None:
+            factor = factor * along(scale, x, axes)
+        y = centered * factor
+        if bias is not None:
+            y = y + along(bias, x, axes)
+        return cast(y, dtype)
+
+
+def at_least_float32(x: jax.Array) -> jax.Array:
+    """Casts an array to the dtype that statistics are computed in.
+
+    Args:
+        x: An array of an inexact dtype.
+
+    Returns:
+        An array of a dtype of 32 bits or more.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> at_least_float32(jnp.ones(1, jnp.bfloat16)).dtype.name
+        'float32'
+    """
+    if x.dtype == jnp.float32:
+        return x
+    return cast(x, jnp.promote_types(x.dtype, jnp.float32))
+
+
+def squared(x: jax.Array) -> jax.Array:
+    """The square of the absolute value of each element.
+
+    Args:
+        x: An array, which may be complex.
+
+    Returns:
+        A real array of the same shape.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> squared(jnp.array([3 + 4j])).tolist()
+        [25.0]
+    """
+    if jnp.iscomplexobj(x):
+        return lax.square(x.real) + lax.square(x.imag)
+    return lax.square(x)
+
+
+def canonical_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
+    """Axes in ascending order, counted from the first.
+
+    Args:
+        axes: One axis or several.
+        ndim: The number of axes of the array.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> canonical_axes((-1, 0), 3)
+        (0, 2)
+    """
+    given = (axes,) if isinstance(axes, int) else axes
+    return tuple(sorted({axis % ndim if axis >= -ndim else axis for axis in given}))
+
+
+def along(vector: jax.Array, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    """A vector in a shape that broadcasts along axes.
+
+    Args:
+        vector: An array with as many elements as `x` has along the axes.
+        x: An array.
+        axes: Axes of it, counted from the first.
+
+    Returns:
+        An array that broadcasts to the shape of `x`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> along(jnp.ones(3), jnp.ones((2, 3, 4)), (1,)).shape
+        (1, 3, 1)
+    """
+    if axes == (x.ndim - 1,):
+        return vector
+    return vector.reshape([n if i in axes else 1 for i, n in enumerate(x.shape)])

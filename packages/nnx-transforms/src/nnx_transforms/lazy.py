@@ -1,0 +1,51 @@
+"""Packages whose names are imported when they are first used.
+
+A program pays at its start only for what it uses. Type checkers see the names through
+imports under `TYPE_CHECKING`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def lazily(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Makes `__getattr__` and `__dir__` of a package.
+
+    Args:
+        package: Its dotted name.
+        homes: For the dotted name of each module the names in it, separated by spaces.
+            The last part of a module's own name stands for the module.
+
+    Returns:
+        The two functions.
+
+    Example:
+        >>> import sys, types
+        >>> package = sys.modules['tools_of_mine'] = types.ModuleType('tools_of_mine')
+        >>> package.__getattr__, package.__dir__ = lazily(
+        ...     'tools_of_mine', {'math': 'gcd math'})
+        >>> package.gcd(4, 6), package.math.pi > 3, 'gcd' in dir(package)
+        (2, True, True)
+    """
+    home = {name: module for module, names in homes.items() for name in names.split()}
+
+    def find(name: str) -> Any:
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found: Any = importlib.import_module(home[name])
+        if name != home[name].rpartition(".")[2]:
+            found = getattr(found, name)
+        # The next look at the name is an ordinary one.
+        setattr(sys.modules[package], name, found)
+        return found
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *home})
+
+    return find, names

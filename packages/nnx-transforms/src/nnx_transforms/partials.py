@@ -1,0 +1,62 @@
+"""Functions bound to arguments that stay the same from call to call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from nnx_transforms.transforms.jit import jit
+
+cached_partial = functools.partial
+"""Binds objects to a jitted function. The compiled call finds what it knows of them."""
+
+
+def jit_partial(
+    fun: Callable[..., Any], *partial_args: Any, **options: Any
+) -> functools.partial[Any]:
+    """Compiles a function and binds its first arguments.
+
+    Args:
+        fun: The function.
+        *partial_args: Its first arguments, such as a model and its optimizer. Updates
+            of them are seen, in both directions.
+        **options: Those of `jit`.
+
+    Returns:
+        A function of the other arguments.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> counter = nnx.Dict(n=nnx.Variable(jnp.array(0)))
+        >>> def add(counter, k):
+        ...     counter.n.value += k
+        >>> step = jit_partial(add, counter); step(2); step(3)
+        >>> int(counter.n.value)
+        5
+    """
+    return functools.partial(jit(fun, **options), *partial_args)
+
+
+def make_jaxpr(fun: Any = None, *, static_argnums: Any = (), **modes: Any) -> Any:
+    """Shows what JAX makes of a function of objects.
+
+    Args:
+        fun: The function. Left out, a decorator is returned.
+        static_argnums: Positions of arguments that are not traced.
+        **modes: Flax's `graph` and `graph_updates`, of any value: nothing is updated.
+
+    Returns:
+        A function of the same arguments that returns a jaxpr.
+
+    Example:
+        >>> import nnx_transforms as nnx
+        >>> model = nnx.Dict(w=nnx.Param(2.0))
+        >>> jaxpr = make_jaxpr(lambda model, x: model.w.value * x)(model, 3.0)
+        >>> [equation.primitive.name for equation in jaxpr.eqns]
+        ['mul']
+    """
+    if fun is None:
+        return functools.partial(make_jaxpr, static_argnums=static_argnums, **modes)
+    jitted = jit(fun, static_argnums=static_argnums or None)
+    return lambda *args, **kwargs: jitted.trace(*args, **kwargs).jaxpr

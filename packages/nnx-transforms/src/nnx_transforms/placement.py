@@ -1,0 +1,126 @@
+"""Values placed on the devices of a mesh, as the metadata of their variable say.
+
+A variable with `out_sharding` metadata is placed when it is made, if its mesh is known:
+the metadata `mesh`, or the mesh in force. So a large model is never on one device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any, Self
+
+import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from graphcore.authors import on_create_with
+from nnx_transforms.shardings import sharding_of
+
+
+class use_eager_sharding:  # noqa: N801  a function that is a context manager too
+    """Sets whether variables with `out_sharding` are placed when they are made.
+
+    Args:
+        value: Whether they are. That holds from now on; until the end of the block, if
+            it is entered as a context manager.
+
+    Example:
+        >>> with use_eager_sharding(False):
+        ...     print(using_eager_sharding())
+        False
+        >>> using_eager_sharding()
+        True
+    """
+
+    def __init__(self, value: bool) -> None:
+        self._before = _is_eager.get()
+        _is_eager.set(value)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _is_eager.set(self._before)
+
+
+def using_eager_sharding() -> bool:
+    """Whether variables with `out_sharding` are placed when they are made.
+
+    Returns:
+        What `use_eager_sharding` set, True at first.
+
+    Example:
+        >>> using_eager_sharding()
+        True
+    """
+    return _is_eager.get()
+
+
+_is_eager: ContextVar[bool] = ContextVar("_is_eager", default=True)
+
+
+def _place_new(variable: Any, value: Any) -> Any:
+    metadata = variable.get_metadata()
+    if not metadata.get("eager_sharding", using_eager_sharding()):
+        return value
+    return placed_by(metadata, value)
+
+
+on_create_with("out_sharding", _place_new)
+
+
+def placed_by(metadata: Mapping[str, Any], value: Any, path: str = "") -> Any:
+    """Places a value as the metadata of its variable say.
+
+    Args:
+        metadata: The metadata: `out_sharding` or `sharding`, and `mesh`.
+        value: An array, inside a traced function or outside.
+        path: Where the variable stands, for messages.
+
+    Returns:
+        The value with that sharding; itself, where no sharding or no mesh is known.
+
+    Raises:
+        ValueError: If the sharding is of an unknown kind, with the path.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> mesh = jax.make_mesh((1,), ('data',))
+        >>> metadata = {'out_sharding': ('data',), 'mesh': mesh}
+        >>> tuple(placed_by(metadata, jnp.ones(2)).sharding.spec)
+        ('data',)
+    """
+    sharding = sharding_of(metadata, None, path)
+    if sharding is None or isinstance(value, jax.ShapeDtypeStruct):
+        return value
+    if isinstance(sharding, PartitionSpec) and not _mesh_in_force():
+        return value
+    if _has_explicit_axes(sharding):
+        return jax.sharding.reshard(value, sharding)
+    return jax.lax.with_sharding_constraint(value, sharding)
+
+
+def _has_explicit_axes(sharding: Any) -> bool:
+    """Whether the mesh has axes on which a constraint is not a hint but a type."""
+    if isinstance(sharding, PartitionSpec):
+        mesh: Any = jax.sharding.get_abstract_mesh()
+    elif isinstance(sharding, NamedSharding):
+        mesh = sharding.mesh
+    else:
+        return False
+    return AxisType.Explicit in mesh.axis_types
+
+
+def _mesh_in_force() -> bool:
+    if not jax.sharding.get_abstract_mesh().empty:
+        return True
+    # `with mesh:`, the older way, is not seen by `get_abstract_mesh`; a constraint
+    # to no particular sharding tells whether there is one.
+    try:
+        jax.eval_shape(
+            lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec()),
+            jax.ShapeDtypeStruct((), "float32"),
+        )
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,143 @@
+"""Arrays on their way to and from files: what orbax takes, and where it puts things."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec, Sharding
+
+from nnx_transforms.saving.contents import Leaf, is_key, key_impl
+
+Placement: TypeAlias = Sharding | None
+"""Where an array is to lie; None for JAX's default device, as after `jnp.asarray`."""
+
+
+class Request(NamedTuple):
+    """An array to be read.
+
+    Args:
+        leaf: What the file has.
+        placement: Where to put it.
+        like: What the graph has there.
+    """
+
+    leaf: Leaf
+    placement: Placement
+    like: Any
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether it goes to several devices, as it is."""
+        if self.placement is None or self.leaf.form != "array":
+            return False
+        several = len(self.placement.device_set) > 1
+        return several or not self.placement.is_fully_addressable
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the array."""
+        return self.like.dtype if self.leaf.is_key else jnp.dtype(self.leaf.dtype)
+
+
+def to_write(value: Any) -> Any:
+    """What to give to orbax for an array.
+
+    Args:
+        value: An array of JAX or NumPy.
+
+    Returns:
+        The array. With several processes, one that each of them has for itself is taken
+        to be the same in all; the first one's is written.
+    """
+    if isinstance(value, np.ndarray):
+        return value.copy()  # Its owner may change it while it is being written.
+    if not isinstance(value, jax.Array):
+        return np.asarray(value)
+    if jax.process_count() == 1 or not value.is_fully_addressable:
+        return value
+    return np.asarray(jax.random.key_data(value) if is_key(value) else value)
+
+
+def placement_of(value: Any) -> Placement:
+    """Where the value of a graph lies, or is to lie.
+
+    Args:
+        value: An array, a stand-in for one, or another value.
+
+    Returns:
+        The sharding of what was put there on purpose.
+    """
+    if isinstance(value, jax.Array):
+        return value.sharding if value.committed else None
+    return on_devices(getattr(value, "sharding", None))
+
+
+def on_devices(sharding: Sharding | PartitionSpec | None) -> Placement:
+    """A sharding on real devices.
+
+    Args:
+        sharding: A `Sharding`; one over an abstract mesh, or a `PartitionSpec`, is
+            meant for the mesh in force.
+
+    Returns:
+        The sharding; None without one, or without a mesh.
+    """
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
+        sharding = sharding.spec
+    if isinstance(sharding, PartitionSpec):
+        mesh = jax.sharding.get_mesh()
+        return None if mesh.empty else NamedSharding(mesh, sharding)
+    return sharding
+
+
+def restore_args(request: Request) -> Any:
+    """What orbax is asked for.
+
+    Of an array of many devices, each process reads its part. Others are read as they
+    are in the file, and put in place here: orbax would commit them to a device, and
+    what is committed to one device meets no arrays of many.
+    """
+    import orbax.checkpoint as ocp
+
+    if not request.is_spread:
+        return ocp.RestoreArgs(restore_type=np.ndarray)
+    return ocp.ArrayRestoreArgs(
+        restore_type=jax.Array,
+        sharding=request.placement,
+        global_shape=request.leaf.shape,
+        dtype=request.dtype,
+    )
+
+
+def placed(request: Request, found: Any) -> Any:
+    """Makes what was read what it was.
+
+    Args:
+        request: What it was, and where to put it.
+        found: The array as NumPy's, keys as their data, or as JAX's, in place already;
+            None for one without elements, which orbax cannot store.
+
+    Returns:
+        The array.
+    """
+    leaf, placement, like = request
+    if isinstance(found, jax.Array):
+        return found
+    if found is None:
+        form = jax.ShapeDtypeStruct(leaf.shape, request.dtype)
+        form = jax.eval_shape(jax.random.key_data, form) if leaf.is_key else form
+        found = np.zeros(form.shape, form.dtype)
+    if leaf.form == "numpy":
+        return found
+    if leaf.is_key:
+        found = jax.random.wrap_key_data(jnp.asarray(found), impl=key_impl(like))
+    elif leaf.form == "weak":
+        # JAX has no way to make an array of a weak type but from a Python number.
+        zero = jnp.asarray(found.dtype.type(0).item())
+        found = jnp.broadcast_to(zero, found.shape).at[...].set(found)
+    else:
+        found = jnp.asarray(found)
+    return found if placement is None else jax.device_put(found, placement)

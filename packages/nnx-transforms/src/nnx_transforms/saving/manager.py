@@ -1,0 +1,176 @@
+"""A folder of checkpoints of one run, which keeps the last and finds a whole one."""
+
+from __future__ import annotations
+
+import warnings
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+from jax.experimental import multihost_utils
+
+from graphcore import Filter
+from nnx_transforms.saving.errors import DamagedCheckpointError
+from nnx_transforms.saving.files import PathLike, absolute, arguments_for, restore
+from nnx_transforms.saving.storage import handlers
+
+
+class Manager:
+    """Saves a run step by step, and finds where it can go on.
+
+    A thin layer over orbax's `CheckpointManager`, which is at `.orbax`. Each step is a
+    checkpoint of its own, `path/STEP`, that `restore` reads as well. With several
+    processes, all of them make a manager and call its methods alike.
+
+    Args:
+        path: The folder; made if it is not there. What an earlier saving left there
+            that did not finish is removed.
+        keep: How many steps to keep, the last ones; None for all.
+        every: Only steps that are multiples of this are saved.
+        asynchronous: Whether to save in the background.
+
+    Example:
+        >>> import jax.numpy as jnp, nnx_transforms as nnx, tempfile
+        >>> from nnx_transforms import saving
+        >>> folder, model = tempfile.TemporaryDirectory(), nnx.Dict(w=nnx.Param(0.0))
+        >>> with saving.Manager(folder.name, keep=2) as manager:
+        ...     start = manager.restore(model) or 0  # nothing there yet
+        ...     for step in range(start + 1, 6):
+        ...         model.w.value += 0.5
+        ...         saved = manager.save(step, model)
+        >>> with saving.Manager(folder.name) as manager:
+        ...     manager.steps, manager.restore(model), model.w.value
+        ([4, 5], 5, 2.5)
+        >>> folder.cleanup()
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        *,
+        keep: int | None = None,
+        every: int = 1,
+        asynchronous: bool = True,
+    ) -> None:
+        import orbax.checkpoint as ocp
+        from orbax.checkpoint import checkpoint_managers as policies
+
+        self._path = absolute(path)
+        self.orbax = ocp.CheckpointManager(
+            self._path,
+            handler_registry=handlers(),
+            options=ocp.CheckpointManagerOptions(
+                save_interval_steps=every,
+                preservation_policy=keep and policies.LatestN(keep),
+                enable_async_checkpointing=asynchronous,
+                cleanup_tmp_directories=True,
+                # All processes go by what the first one finds in the folder.
+                single_host_load_and_broadcast=True,
+            ),
+        )
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, in order."""
+        return sorted(map(int, self.orbax.all_steps()))
+
+    def save(
+        self, step: int, node: Any, filter: Filter = ..., *, force: bool = False
+    ) -> bool:
+        """Saves a step, if it is one to be saved.
+
+        Args:
+            step: The number of the step; higher than those before.
+            node: A graph node, or a pytree with such in it.
+            filter: Which variables to save.
+            force: Whether to save it whatever `every` says.
+
+        Returns:
+            Whether it is saved.
+
+        Raises:
+            TypeError: If a variable holds something that can't be saved, with its path.
+        """
+        if not force and not self.orbax.should_save(step):
+            return False
+        arguments = arguments_for(node, filter)
+        return bool(self.orbax.save(step, args=arguments, force=True))
+
+    def restore(
+        self,
+        node: Any,
+        step: int | None = None,
+        filter: Filter = ...,
+        *,
+        sharding: Any = None,
+    ) -> int | None:
+        """Restores the last whole checkpoint into a graph, in place.
+
+        One that is damaged is passed over with a warning, and renamed to
+        `STEP.damaged`, so that the run can save that step again.
+
+        Args:
+            node: As for `saving.restore`.
+            step: Which step, and no other; the last whole one if left out.
+            filter: As for `saving.restore`.
+            sharding: As for `saving.restore`.
+
+        Returns:
+            The step, or None if there is no checkpoint; then nothing is changed.
+
+        Raises:
+            DifferentGraphError: If the graph differs from the one that was saved.
+            DamagedCheckpointError: If the step that was asked for is not whole, or if
+                none is.
+        """
+        self.wait()
+        if step is not None:
+            restore(self._path / str(step), node, filter, sharding=sharding)
+            return step
+        damaged: list[int] = []
+        for step in reversed(self.steps):
+            try:
+                restore(self._path / str(step), node, filter, sharding=sharding)
+            except DamagedCheckpointError as error:
+                warnings.warn(f"Step {step} is passed over: {error}", stacklevel=2)
+                damaged.append(step)
+            else:
+                self._put_aside(damaged)
+                return step
+        if damaged:
+            raise DamagedCheckpointError(
+                f"None of the checkpoints in {str(self._path)!r} is whole: steps "
+                f"{damaged}. Move them away to start anew."
+            )
+        return None
+
+    def _put_aside(self, steps: list[int]) -> None:
+        if not steps:
+            return
+        if jax.process_index() == 0:
+            for step in steps:
+                aside = self._path / f"{step}.damaged"
+                if aside.exists():
+                    aside.rmtree()
+                (self._path / str(step)).rename(aside)
+        multihost_utils.sync_global_devices("damaged checkpoints put aside")
+        self.orbax.reload()
+
+    def wait(self) -> None:
+        """Waits until all is saved; raises what went wrong in the background."""
+        self.orbax.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits until all is saved, and ends the threads that save."""
+        self.orbax.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

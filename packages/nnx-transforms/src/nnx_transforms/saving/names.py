@@ -1,0 +1,83 @@
+"""Names for paths: what a file calls the variable at a path.
+
+A name is a path's keys with slashes between them, `layers/0/kernel`. Whatever could be
+mistaken for something else is written with percent signs, as in URLs: a slash in a key,
+or a key that is a string of digits; a lone one is the empty key. So a name stands for
+one path, and tells it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import quote, unquote
+
+Path = tuple[Any, ...]
+_INTEGER = re.compile(r"-?\d+")
+
+
+def name_of(path: Path, separator: str = "/") -> str:
+    """Writes a path as a name.
+
+    Args:
+        path: Keys; integers and strings can be told from the name.
+        separator: What to write between the keys.
+
+    Returns:
+        The name; the empty one for the root.
+
+    Example:
+        >>> name_of(('layers', 0, 'kernel')), name_of(('slots', '0/mu', '1'))
+        ('layers/0/kernel', 'slots/0%2Fmu/%31')
+        >>> name_of(('a.b', 'c'), separator='.')
+        'a%2Eb.c'
+    """
+    return separator.join(_piece(key, separator) for key in path)
+
+
+def _piece(key: Any, separator: str) -> str:
+    if isinstance(key, int):
+        return str(key)
+    text = key if isinstance(key, str) else repr(key)
+    if not text:
+        return "%"
+    if _INTEGER.fullmatch(text):
+        return f"%{ord(text[0]):02X}{text[1:]}"
+    # `quote` leaves dots alone.
+    return quote(text, safe="").replace(separator, f"%{ord(separator):02X}")
+
+
+def path_of(name: str) -> Path:
+    """Reads the path of a variable from a name that `name_of` wrote.
+
+    Args:
+        name: With slashes; what follows a `#` tells the place in a variable's value.
+
+    Returns:
+        The keys.
+
+    Example:
+        >>> path_of('slots/0%2Fmu/%31'), path_of('layers/0/kernel')
+        (('slots', '0/mu', '1'), ('layers', 0, 'kernel'))
+    """
+    variable = name.partition("#")[0]
+    return tuple(
+        int(piece) if _INTEGER.fullmatch(piece) else unquote(piece) * (piece != "%")
+        for piece in (variable.split("/") if variable else ())
+    )
+
+
+def text_of(name: str) -> str:
+    """Writes a name for a reader.
+
+    Args:
+        name: A name.
+
+    Returns:
+        The name as messages have it.
+
+    Example:
+        >>> text_of('slots/0%2Fmu')
+        'slots/0/mu'
+    """
+    return unquote(name) or "<root>"

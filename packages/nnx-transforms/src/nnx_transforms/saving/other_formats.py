@@ -1,0 +1,289 @@
+"""Weights in files that other programs wrote, or are to read.
+
+Such files know names and arrays, and no variable types or metadata. `load` brings them
+into a graph by name; what does not fit is named before anything is changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import unquote
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+
+from graphcore import Filter, State, update
+from nnx_transforms.saving.contents import (
+    Contents,
+    contents_of,
+    is_key,
+    key_impl,
+    leaf_of,
+)
+from nnx_transforms.saving.errors import DamagedCheckpointError
+from nnx_transforms.saving.files import PathLike, absolute, agreed
+from nnx_transforms.saving.loading import Source, loaded
+from nnx_transforms.saving.names import name_of, path_of, text_of
+
+A = TypeVar("A")
+Names: TypeAlias = Mapping[str, str] | Callable[[str], str]
+# Flax NNX may have a further key below a variable.
+_BELOW = ("", "/value", "/raw_value")
+
+
+def load(
+    source: PathLike | Mapping[str, Any],
+    node: A,
+    names: Names | None = None,
+    filter: Filter = ...,
+    *,
+    sharding: Any = None,
+) -> A:
+    """Loads weights from a file of another program into a graph, in place.
+
+    Args:
+        source: A safetensors file, a msgpack file or an orbax checkpoint of Flax Linen
+            or Flax NNX; or a mapping from names to arrays, as `read_values` returns it.
+        node: A graph node, or a pytree with such in it; it may be abstract.
+        names: What the file calls things. A mapping from paths in the graph to names in
+            the file, where the longest path counts and stands for all below it; or a
+            function from one to the other. Both have slashes, `encoder/kernel`.
+        filter: Which variables to load. Without it, the file must have nothing else.
+        sharding: As for `restore`.
+
+    Returns:
+        The node.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        DifferentGraphError: If the two differ: by path, and before anything is changed.
+        DamagedCheckpointError: If the file can't be read.
+
+    Example:
+        >>> import numpy as np, nnx_transforms as nnx
+        >>> from nnx_transforms import saving
+        >>> model = nnx.eval_shape(lambda: nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+        >>> values = {'params/Dense_0/kernel': np.ones((2, 3), np.float32),
+        ...           'params/Dense_0/bias': np.zeros(3, np.float32)}
+        >>> saving.load(values, model, {'': 'params/Dense_0'})(np.ones((1, 2))).tolist()
+        [[2.0, 2.0, 2.0]]
+    """
+    title = "given" if isinstance(source, Mapping) else str(source)
+
+    def read() -> Callable[[], State[Any, Any]]:
+        values = source if isinstance(source, Mapping) else read_values(source)
+        due = filter if filter is ... else False
+        return loaded(_source(title, values, node, names, due), node, filter, sharding)
+
+    update(node, agreed(read)())
+    return node
+
+
+def _source(
+    title: str, values: Mapping[str, Any], node: Any, names: Names | None, due: Filter
+) -> Source:
+    graph, like = contents_of(node, ...)
+    found = dict(values)
+
+    def source_name(name: str) -> str:
+        mapped = _mapped(text_of(name), names)
+        return next((mapped + end for end in _BELOW if mapped + end in found), mapped)
+
+    # The data of keys is recognized by what is due.
+    for name, leaf in graph.leaves.items():
+        key = source_name(name)
+        if leaf.is_key and getattr(found.get(key), "dtype", None) == np.uint32:
+            found[key] = _as_key(found[key], like[name])
+    contents = Contents({}, {}, {})
+    first: dict[int, str] = {}
+    for name, value in found.items():
+        origin = first.setdefault(id(values[name]), name)
+        if origin != name and hasattr(value, "dtype"):
+            contents.shared[name] = origin
+        else:
+            leaf = leaf_of(None, value)
+            is_array = leaf.form in ("numpy", "weak")
+            contents.leaves[name] = leaf._replace(form="array") if is_array else leaf
+
+    def arrays(requests: Mapping[str, Any]) -> dict[str, Any]:
+        plain = {name: found[name] for name in requests}
+        return {
+            name: np.asarray(jax.random.key_data(value) if is_key(value) else value)
+            for name, value in plain.items()
+        }
+
+    def first_name(name: str) -> str:
+        mapped = source_name(name)
+        return contents.shared.get(mapped, mapped)
+
+    return Source(title, contents, first_name, due, arrays)
+
+
+def _mapped(name: str, names: Names | None) -> str:
+    if names is None:
+        return name
+    if not isinstance(names, Mapping):
+        return names(name)
+    pieces = name.split("/")
+    for end in range(len(pieces), -1, -1):
+        prefix = "/".join(pieces[:end])
+        if prefix in names:
+            return "/".join(filter(None, [names[prefix], *pieces[end:]]))
+    return name
+
+
+def _as_key(data: Any, like: Any) -> Any:
+    try:
+        return jax.random.wrap_key_data(jnp.asarray(data), impl=key_impl(like))
+    except (TypeError, ValueError):  # Of another implementation: the shapes will tell.
+        return data
+
+
+def read_values(path: PathLike) -> dict[str, Any]:
+    """Reads all arrays of a file of another program, on the host.
+
+    Args:
+        path: A `.safetensors` file, a directory that orbax wrote, or else a msgpack
+            file of Flax.
+
+    Returns:
+        Arrays by name, with slashes. Names of one array have the same object.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        DamagedCheckpointError: If it can't be read.
+
+    Example:
+        >>> import numpy as np, nnx_transforms as nnx, tempfile
+        >>> from nnx_transforms import saving
+        >>> model = nnx.Dict(w=nnx.Param(np.arange(2.0)))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     saving.export_safetensors(folder + '/w.safetensors', model)
+        ...     saving.read_values(folder + '/w.safetensors')
+        {'w': array([0., 1.])}
+    """
+    file = absolute(path)
+    if not file.exists():
+        raise FileNotFoundError(f"There is no file {str(path)!r}.")
+    try:
+        if str(path).endswith(".safetensors"):
+            return _read_safetensors(os.fspath(path))
+        if file.is_dir():
+            return _flat(_read_orbax(file))
+        import orbax.checkpoint as ocp
+
+        return _flat(ocp.msgpack_utils.msgpack_restore(file.read_bytes()))
+    except ImportError:
+        raise
+    except Exception as error:
+        raise DamagedCheckpointError(
+            f"The file {str(path)!r} can't be read: {str(error)[:300]}"
+        ) from error
+
+
+def _flat(tree: Any) -> dict[str, Any]:
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): value
+        for path, value in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _read_orbax(directory: Any) -> Any:
+    import orbax.checkpoint as ocp
+
+    items = [directory, *(item for item in directory.iterdir() if item.is_dir())]
+    [item] = [item for item in items if (item / "_METADATA").exists()]
+    handler = ocp.PyTreeCheckpointHandler()
+    tree = handler.metadata(item).tree
+    as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
+    arguments = jax.tree.map(
+        lambda leaf: as_numpy if hasattr(leaf, "shape") else ocp.RestoreArgs(), tree
+    )
+    return handler.restore(
+        item, args=ocp.args.PyTreeRestore(item=tree, restore_args=arguments)
+    )
+
+
+def _read_safetensors(path: str) -> dict[str, Any]:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as file:
+        values = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        for alias, name in (file.metadata() or {}).items():
+            if name in values:
+                values.setdefault(alias, values[name])
+    return {unquote(name.replace(".", "/")): value for name, value in values.items()}
+
+
+def export_safetensors(path: PathLike, node: Any, filter: Filter = ...) -> None:
+    """Writes the arrays of a graph to a safetensors file.
+
+    Names have dots, `layers.0.kernel`. What is shared is there once, under its first
+    name; its other names are in the metadata of the file, each with the first. Random
+    keys are written as their data. With several processes, all of them call this; the
+    first writes.
+
+    Args:
+        path: The file; it is replaced as a whole.
+        node: A graph node, or a pytree with such in it.
+        filter: Which variables to write.
+
+    Raises:
+        TypeError: If a variable holds something that is no array or number, with its
+            path.
+
+    Example:
+        >>> import jax.numpy as jnp, nnx_transforms as nnx, tempfile
+        >>> from nnx_transforms import saving
+        >>> tied = nnx.Param(jnp.ones(2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = folder + '/model.safetensors'
+        ...     saving.export_safetensors(file, nnx.Dict(embed=tied, head=tied))
+        ...     sorted(saving.read_values(file))
+        ['embed', 'head']
+    """
+    from safetensors.numpy import save_file
+
+    contents, values = contents_of(node, filter)
+    arrays = {_dotted(name): _on_host(name, value) for name, value in values.items()}
+    if jax.process_index() == 0:
+        # In the same folder, so that it can take the other's place at once.
+        partial = f"{os.fspath(path)}.partial"
+        save_file(arrays, partial, metadata=dict(_aliases(contents)))
+        os.replace(partial, path)
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices("safetensors written")
+
+
+def _dotted(name: str) -> str:
+    variable, mark, inside = name.partition("#")
+    return name_of(path_of(variable), separator=".") + mark + inside
+
+
+def _aliases(contents: Contents) -> Iterator[tuple[str, str]]:
+    """The further names of shared arrays; a cycle has no end of them and gives none."""
+    for alias, first in contents.shared.items():
+        below = first + "/" if first else ""
+        if alias.startswith(below):
+            continue
+        for name in contents.leaves:
+            if name == first or name.startswith((below, first + "#")):
+                yield _dotted(alias + name[len(first) :]), _dotted(name)
+
+
+def _on_host(name: str, value: Any) -> Any:
+    if is_key(value):
+        value = jax.random.key_data(value)
+    if isinstance(value, jax.Array) and not value.is_fully_addressable:
+        value = multihost_utils.process_allgather(value, tiled=True)
+    array = np.asarray(value, order="C")
+    if array.dtype.kind in "OUS" or isinstance(value, jax.ShapeDtypeStruct):
+        raise TypeError(
+            f"The value at {text_of(name)!r} is {value!r}, which is no array. Leave it "
+            "out with `filter=`."
+        )
+    return array

@@ -1,0 +1,142 @@
+"""How a checkpoint lies in its directory: the parts that orbax writes and reads.
+
+Orbax makes a checkpoint appear as a whole, and notices most of what is cut off later,
+but deep in its reading, and not quietly. So the sizes of the files are noted when they
+are complete, and compared first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from nnx_transforms.saving.arrays import Request, restore_args
+from nnx_transforms.saving.contents import Contents
+from nnx_transforms.saving.errors import DamagedCheckpointError
+
+# The parts of a checkpoint, and the file with the sizes.
+ARRAYS, CONTENTS, SIZES = "arrays", "contents", "sizes.json"
+
+
+def handlers() -> Any:
+    """Who writes and reads the parts, for orbax."""
+    import orbax.checkpoint as ocp
+
+    class Arrays(ocp.PyTreeCheckpointHandler):  # type: ignore[misc]
+        def finalize(self, directory: Any) -> None:
+            super().finalize(directory)
+            sizes: dict[str, int] = {}
+            pending = list(directory.iterdir())
+            while pending:
+                path = pending.pop()
+                if path.is_dir():
+                    pending += path.iterdir()
+                else:
+                    sizes[str(path.relative_to(directory))] = path.stat().length
+            (directory / SIZES).write_text(json.dumps(sizes))
+
+    registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
+    registry.add(ARRAYS, ocp.args.PyTreeSave, Arrays())
+    registry.add(CONTENTS, ocp.args.JsonSave, ocp.JsonCheckpointHandler())
+    return registry
+
+
+def save_arguments(contents: Contents, arrays: Mapping[str, Any]) -> Any:
+    """What orbax is to save.
+
+    Args:
+        contents: The description of the graph.
+        arrays: The arrays by name.
+
+    Returns:
+        Orbax's arguments.
+    """
+    import orbax.checkpoint as ocp
+
+    parts = {CONTENTS: ocp.args.JsonSave(contents.to_json())}
+    if arrays:
+        parts[ARRAYS] = ocp.args.PyTreeSave(dict(arrays))
+    return ocp.args.Composite(**parts)
+
+
+def read_contents(directory: Any) -> Contents:
+    """Reads what a checkpoint says of itself.
+
+    Args:
+        directory: The checkpoint.
+
+    Returns:
+        The description.
+
+    Raises:
+        FileNotFoundError: If there is no checkpoint.
+        DamagedCheckpointError: If it is not whole.
+        NotImplementedError: If it was made by a newer version of this package.
+    """
+    import orbax.checkpoint as ocp
+
+    if not directory.exists():
+        raise FileNotFoundError(
+            f"There is no checkpoint {str(directory)!r}. A saving that did not finish "
+            "leaves none."
+        )
+    if not ocp.utils.is_checkpoint_finalized(directory):
+        raise _damaged(directory, "its saving did not finish")
+    try:
+        found = ocp.JsonCheckpointHandler().restore(directory / CONTENTS)
+        return Contents.from_json(found)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(directory, error) from error
+
+
+def read_arrays(directory: Any, requests: Mapping[str, Request]) -> dict[str, Any]:
+    """Reads arrays. Processes do not wait for each other here.
+
+    Args:
+        directory: The checkpoint.
+        requests: By name.
+
+    Returns:
+        By name, what `placed` takes.
+
+    Raises:
+        DamagedCheckpointError: If they can't be read.
+    """
+    import orbax.checkpoint as ocp
+
+    stored = {name: r for name, r in requests.items() if r.leaf.is_stored}
+    if not stored:
+        return {}
+    _check_sizes(directory)
+    arguments = ocp.args.PyTreeRestore(
+        item=dict.fromkeys(stored, 0),
+        restore_args={name: restore_args(r) for name, r in stored.items()},
+        partial_restore=True,
+    )
+    handler = ocp.PyTreeCheckpointHandler()
+    try:
+        return dict(handler.restore(directory / ARRAYS, args=arguments))
+    except (MemoryError, jax.errors.JaxRuntimeError):
+        raise
+    except Exception as error:  # There is no common type for what can be wrong.
+        raise _damaged(directory, error) from error
+
+
+def _check_sizes(directory: Any) -> None:
+    arrays = directory / ARRAYS
+    try:
+        for name, size in json.loads((arrays / SIZES).read_text()).items():
+            found = (arrays / name).stat().length
+            if found != size:
+                raise _damaged(directory, f"{name} has {found} of {size} bytes")
+    except (OSError, json.JSONDecodeError, AttributeError) as error:
+        raise _damaged(directory, error) from error
+
+
+def _damaged(directory: Any, problem: object) -> DamagedCheckpointError:
+    return DamagedCheckpointError(
+        f"{str(directory)!r} is not a whole checkpoint of a graph: {str(problem)[:300]}"
+    )

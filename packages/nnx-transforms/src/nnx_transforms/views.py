@@ -1,0 +1,183 @@
+"""Copies of models that share their variables and differ in settings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from graphcore import Filter, iter_graph, to_predicate
+from nnx_transforms.graph import Path, iter_children, recursive_map
+from nnx_transforms.graph_mode import accepts_graph_mode
+from nnx_transforms.module import Module
+
+_A = TypeVar("_A")
+
+
+def iter_modules(node: Any, /) -> Iterator[tuple[Path, Module]]:
+    """Lists all modules of a graph, children before parents.
+
+    Args:
+        node: A graph node or pytree node.
+
+    Yields:
+        `(path, module)`, each module once, at its first path.
+
+    Example:
+        >>> m = Module(); m.layers = [Module()]
+        >>> [path for path, _ in iter_modules(m)]
+        [('layers', 0), ()]
+    """
+    return ((path, x) for path, x in iter_graph(node) if isinstance(x, Module))
+
+
+def iter_module_children(node: Any, /) -> Iterator[tuple[Any, Module]]:
+    """Lists the modules that a node holds itself.
+
+    Args:
+        node: A graph node or pytree node.
+
+    Yields:
+        `(key, module)` in sorted order.
+
+    Example:
+        >>> m = Module(); m.a = Module(); m.b = [Module()]
+        >>> [key for key, _ in iter_module_children(m)]
+        ['a']
+    """
+    return ((key, x) for key, x in iter_children(node) if isinstance(x, Module))
+
+
+@accepts_graph_mode("clone")
+def with_attributes(
+    node: _A,
+    /,
+    *,
+    only: Filter = ...,
+    raise_if_not_found: bool = True,
+    **attributes: Any,
+) -> _A:
+    """Copies a model, with attributes of its modules set.
+
+    Args:
+        node: The model; it stays as it is, and the copy has the same variables.
+        only: Selects modules.
+        raise_if_not_found: Whether an attribute that no selected module has is an
+            error.
+        **attributes: What to set on the selected modules that have the attribute.
+
+    Returns:
+        The copy.
+
+    Raises:
+        ValueError: If no selected module has one of the attributes.
+
+    Example:
+        >>> m = Module(); m.rate = 0.5
+        >>> with_attributes(m, rate=0.1).rate, m.rate
+        (0.1, 0.5)
+    """
+    takes = to_predicate(only)
+    missing = set(attributes)
+
+    def changed(path: Path, value: Any) -> Any:
+        if isinstance(value, Module) and takes(path, value):
+            for name in attributes:
+                if hasattr(value, name):
+                    setattr(value, name, attributes[name])
+                    missing.discard(name)
+        return value
+
+    twin = recursive_map(changed, node)
+    if missing and raise_if_not_found:
+        raise _unused("attribute", missing, node)
+    return twin
+
+
+@accepts_graph_mode("clone")
+def view(
+    node: _A, /, *, only: Filter = ..., raise_if_not_found: bool = True, **settings: Any
+) -> _A:
+    """Copies a model, with settings changed by the `set_view` methods of its modules.
+
+    Args:
+        node: The model; it stays as it is, and the copy has the same variables.
+        only: Selects modules.
+        raise_if_not_found: Whether a setting that no selected module takes is an
+            error.
+        **settings: Arguments of `set_view`; each module gets those that it takes.
+
+    Returns:
+        The copy.
+
+    Raises:
+        ValueError: If no selected module takes one of the settings.
+
+    Example:
+        >>> class Noise(Module):
+        ...     deterministic = False
+        ...     def set_view(self, deterministic=None):
+        ...         self.deterministic = deterministic
+        >>> noise = Noise()
+        >>> view(noise, deterministic=True).deterministic, noise.deterministic
+        (True, False)
+    """
+    takes = to_predicate(only)
+    missing = set(settings)
+
+    def changed(path: Path, value: Any) -> Any:
+        if hasattr(value, "set_view") and takes(path, value):
+            parameters = inspect.signature(value.set_view).parameters
+            takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+            taken = {k: v for k, v in settings.items() if takes_all or k in parameters}
+            value.set_view(**taken)
+            missing.difference_update(taken)
+        return value
+
+    twin = recursive_map(changed, node)
+    if missing and raise_if_not_found:
+        raise _unused("setting of `set_view`", missing, node)
+    return twin
+
+
+def view_info(node: Any, /, *, only: Filter = ...) -> str:
+    """Describes what `view` can set in a model.
+
+    Args:
+        node: The model.
+        only: Selects modules.
+
+    Returns:
+        The signature of each class's `set_view` and its arguments' descriptions.
+
+    Example:
+        >>> class Noise(Module):
+        ...     def set_view(self, deterministic: bool | None = None):
+        ...         "Sets whether to draw."
+        >>> print(view_info(Noise()))
+        Noise.set_view(deterministic: bool | None = None)
+            Sets whether to draw.
+    """
+    takes = to_predicate(only)
+    classes = {
+        type(value)
+        for path, value in iter_graph(node)
+        if hasattr(value, "set_view") and takes(path, value)
+    }
+    lines: list[str] = []
+    for kind in sorted(classes, key=lambda kind: kind.__qualname__):
+        signature = inspect.signature(kind.set_view)
+        own = list(signature.parameters.values())[1:]
+        text = str(signature.replace(parameters=own)).replace("'", "")
+        lines.append(f"{kind.__name__}.set_view{text}")
+        documented = (inspect.getdoc(kind.set_view) or "").partition("Example:")[0]
+        lines += [f"    {line}".rstrip() for line in documented.rstrip().splitlines()]
+    return "\n".join(lines)
+
+
+def _unused(what: str, missing: set[str], node: Any) -> ValueError:
+    return ValueError(
+        f"No selected module of the {type(node).__name__} has the {what} "
+        f"{sorted(missing)}. Check the names and `only`, or pass "
+        "`raise_if_not_found=False`."
+    )

@@ -1,0 +1,410 @@
+"""Saving graphs to files and restoring them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import nnx_transforms as nnx
+from nnx_transforms import saving
+
+optax = pytest.importorskip("optax")
+pytest.importorskip("orbax.checkpoint")
+
+
+class Net(nnx.Module):
+    """A tied layer, running statistics, dropout, a Python counter and a cycle."""
+
+    def __init__(self, seed=0):
+        rngs = nnx.Rngs(seed)
+        self.first = nnx.Linear(4, 4, rngs=rngs)
+        self.again = self.first
+        self.norm = nnx.BatchNorm(4, rngs=rngs)
+        self.dropout = nnx.Dropout(0.3, rngs=rngs)
+        self.calls = nnx.BatchStat(0, unit="calls")
+        self.me = self
+
+    def __call__(self, x):
+        self.calls.value += 1
+        return self.dropout(self.norm(self.again(self.first(x)))).sum(axis=1)
+
+
+X = jnp.asarray(np.random.default_rng(0).normal(size=(8, 4)), jnp.float32)
+
+
+@nnx.jit
+def step(run):
+    value, grads = nnx.value_and_grad(lambda m: jnp.mean((m(X) - 1) ** 2))(run.model)
+    run.optimizer.update(grads)
+    return value
+
+
+def new_run(seed=0):
+    model = Net(seed)
+    optimizer = nnx.Optimizer(model, optax.adamw(0.01))
+    return nnx.Dict(model=model, optimizer=optimizer)
+
+
+def trained(steps, seed=0):
+    run = new_run(seed)
+    for _ in range(steps):
+        step(run)
+    return run
+
+
+def assert_same(one, other):
+    """That two nodes have equal structure and, bit by bit, equal values."""
+    one, other = nnx.state(one), nnx.state(other)
+    # With the types and the metadata of the variables.
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert type(x) is type(y)
+        assert getattr(x, "weak_type", None) == getattr(y, "weak_type", None)
+        if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        np.testing.assert_array_equal(x, y)
+
+
+def values(node):
+    return [np.asarray(x) for x in jax.tree.leaves(nnx.state(node, nnx.Param))]
+
+
+@pytest.mark.parametrize("target", ["fresh", "used", "abstract"])
+def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path, target):
+    start = new_run()
+    run = nnx.clone(start)  # so that the step is compiled once
+    for _ in range(3):
+        step(run)
+    saving.save(tmp_path / "run", run)
+    make = {
+        "fresh": lambda: nnx.clone(start),
+        "used": lambda: (other := nnx.clone(run), step(other))[0],
+        "abstract": lambda: nnx.eval_shape(nnx.clone, start),
+    }
+    other = make[target]()
+    model, kernel = other.model, other.model.first.kernel
+    assert saving.restore(tmp_path / "run", other) is other
+    assert_same(other, run)
+    assert other.model is model is other.optimizer.model is model.me
+    assert model.first is model.again and model.first.kernel is kernel
+    # What is drawn, counted and updated from here on is the same.
+    for _ in range(2):
+        assert step(other) == step(run)
+    assert_same(other, run)
+
+
+def test_a_shared_object_is_saved_once(tmp_path):
+    run = new_run()
+    saving.save(tmp_path / "run", run)
+    found = saving.read_values(tmp_path / "run")
+    assert len(found) == len(jax.tree.leaves(nnx.state(run))) - 1  # `calls` is a number
+    assert "model/again/kernel" in found and "model/first/kernel" not in found
+    assert "optimizer/model/again/kernel" not in found
+
+
+def test_pytrees_of_objects(tmp_path):
+    model = Net()
+    saving.save(tmp_path / "both", (model, {"rngs": nnx.Rngs(params=3)}))
+    other, streams = saving.restore(
+        tmp_path / "both", (Net(1), {"rngs": nnx.Rngs(params=4)})
+    )
+    assert_same(other, model)
+    assert streams["rngs"].params() == nnx.Rngs(params=3).params()
+
+
+LEAVES = st.sampled_from(
+    [
+        lambda: jnp.arange(3, dtype=jnp.int8),
+        lambda: jnp.ones((2, 2), jnp.bfloat16) / 3,
+        lambda: jnp.ones(2, jnp.float8_e4m3fn),
+        lambda: jnp.array([1 + 2j]),
+        lambda: jnp.array(True),
+        lambda: jnp.asarray(2.5),  # of a weak type
+        lambda: jnp.broadcast_to(jnp.asarray(1), (3,)),
+        lambda: jnp.zeros((0, 3)),
+        lambda: jax.random.key(7),
+        lambda: jax.random.split(jax.random.key(1, impl="rbg"), 3),
+        lambda: jax.random.split(jax.random.key(1), 0),
+        lambda: np.arange(4.0),
+        lambda: 3,
+        lambda: float("inf"),
+        lambda: 1j,
+        lambda: "text",
+        lambda: None,
+        lambda: {"b": jnp.ones(2), "a": (np.int32(3) * np.ones(1), 2.0)},
+        lambda: optax.EmptyState(),
+        lambda: optax.ScaleByScheduleState(count=jnp.array(3)),
+    ]
+)
+KEYS = st.sampled_from(
+    [0, 1, "1", "-3", "a/b", "a", "b", "a.b", "x#y", "%31", "ä", " ", "", "..", "d/"]
+)
+GRAPHS = st.recursive(
+    LEAVES, lambda inner: st.dictionaries(KEYS, inner, min_size=1, max_size=3)
+)
+
+
+def graph(tree):
+    if isinstance(tree, dict):
+        return nnx.Dict([(key, graph(item)) for key, item in tree.items()])
+    return nnx.Variable(tree(), unit=("m", 1.5))
+
+
+@settings(max_examples=25)
+@given(tree=st.dictionaries(KEYS, GRAPHS, min_size=1, max_size=4))
+def test_what_was_saved_comes_back(tmp_path_factory, tree):
+    path = tmp_path_factory.mktemp("graph") / "graph"
+    node = graph(tree)
+    saving.save(path, node)
+
+    def emptied(x):
+        return jnp.zeros_like(x) if isinstance(x, jax.Array) and x.ndim == 1 else x
+
+    other = nnx.merge(nnx.graphdef(node), jax.tree.map(emptied, nnx.state(node)))
+    assert_same(saving.restore(path, other), node)
+
+
+def test_metadata_goes_through_and_hooks_stay(tmp_path):
+    def double(_, value):
+        return value * 2
+
+    old = nnx.Dict(
+        w=nnx.Param(1.0, unit=("m", 2), on_get_value=double, sharding=("x",))
+    )
+    saving.save(tmp_path / "w", old)
+    new = nnx.Dict(w=nnx.Param(3.0, unit="km", on_get_value=double, sharding=("y",)))
+    new.w.note = "kept"
+    saving.restore(tmp_path / "w", new)
+    assert new.w.value == 2.0 and new.w.unit == ("m", 2) and new.w.note == "kept"
+    # Where a value lies is up to the program that runs.
+    assert new.w.sharding == ("y",)
+
+
+# What differs
+
+
+def two(**changes):
+    variables = {
+        "a": nnx.Param(jnp.zeros((2, 3))),
+        "b": nnx.Dict(c=nnx.BatchStat(jnp.zeros(2, jnp.int32))),
+        **changes,
+    }
+    return nnx.Dict({key: v for key, v in variables.items() if v is not None})
+
+
+TIED = nnx.Param(jnp.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("graph", "file", "expected"),
+    [
+        ({"d": nnx.Param(jnp.ones(2))}, {}, ("d", "missing")),
+        ({}, {"d": nnx.Dict(e=nnx.Param(jnp.ones(2)))}, ("d/e", "new")),
+        ({"a": nnx.Param(jnp.zeros((2, 4)))}, {}, ("a", "shape")),
+        ({"a": nnx.Param(jnp.zeros((2, 3), jnp.float16))}, {}, ("a", "dtype")),
+        ({"a": nnx.Cache(jnp.zeros((2, 3)))}, {}, ("a", "type")),
+        ({"a": nnx.Param({"x": jnp.zeros(1)})}, {}, ("a#['x']", "missing")),
+        ({"d": nnx.Param(0)}, {"d": nnx.Param(0.5)}, ("d", "dtype")),
+        ({"d": nnx.Param(0)}, {"d": nnx.Param("text")}, ("d", "dtype")),
+        (
+            {"d": nnx.Variable(jax.random.key(0))},
+            {"d": nnx.Variable(jax.random.key(0, impl="rbg"))},
+            ("d", "dtype"),
+        ),
+        (
+            {"t": TIED, "u": TIED},
+            {"t": nnx.Param(jnp.zeros(2)), "u": nnx.Param(jnp.zeros(2))},
+            ("u", "sharing"),
+        ),
+        (
+            {"t": nnx.Param(jnp.zeros(2)), "u": nnx.Param(jnp.zeros(2))},
+            {"t": TIED, "u": TIED},
+            ("u", "sharing"),
+        ),
+    ],
+)
+def test_what_differs_is_named_and_nothing_is_changed(tmp_path, graph, file, expected):
+    saving.save(tmp_path / "file", two(**file))
+    node = two(**graph)
+    before = nnx.state(node)
+    with pytest.raises(saving.DifferentGraphError, match="nothing was changed") as info:
+        saving.restore(tmp_path / "file", node)
+    assert expected in [(d.path, d.kind) for d in info.value.differences]
+    assert expected[0] in str(info.value)
+    assert nnx.state(node) == before
+
+
+def test_all_differences_are_listed(tmp_path):
+    saving.save(tmp_path / "file", nnx.Dict(a=nnx.Param(jnp.ones(2)), c=nnx.Param(1)))
+    node = nnx.Dict(a=nnx.Cache(jnp.ones(3)), b=nnx.Param("x"))
+    with pytest.raises(saving.DifferentGraphError) as info:
+        saving.restore(tmp_path / "file", node)
+    assert str(info.value).splitlines()[1:-1] == [
+        "  a: type cache in the graph, params in the file",
+        "  a: shape (3,) in the graph, (2,) in the file",
+        "  b: params str in the graph, missing in the file",
+        "  c: params int in the file, not in the graph",
+    ]
+
+
+def test_a_counter_may_have_become_an_array_and_the_reverse(tmp_path):
+    counter = nnx.Dict(n=nnx.Variable(0))
+
+    @nnx.jit
+    def count(node):
+        node.n.value += 1
+
+    saving.save(tmp_path / "number", counter)
+    count(counter)
+    saving.save(tmp_path / "array", counter)
+    fresh = saving.restore(tmp_path / "array", nnx.Dict(n=nnx.Variable(0)))
+    assert_same(fresh, counter)
+    count(fresh)
+    assert nnx.explain_recompile(count) == []  # its weak type came along
+    assert saving.restore(tmp_path / "number", fresh).n.value == 0
+
+
+def test_an_array_of_64_bits_on_the_host_goes_through_an_abstract_graph(tmp_path):
+    def make():
+        return nnx.Dict(n=nnx.Variable(np.arange(3)))
+
+    saving.save(tmp_path / "n", make())
+    assert_same(saving.restore(tmp_path / "n", nnx.eval_shape(make)), make())
+
+
+# Parts
+
+
+def test_a_part_by_filter(tmp_path):
+    run = trained(2)
+    saving.save(tmp_path / "run", run)
+    other = new_run(1)
+    before = nnx.state(other, nnx.BatchStat)
+    saving.restore(tmp_path / "run", other, nnx.Param)
+    assert jax.tree.map(bool, jax.tree.map(jnp.array_equal, values(other), values(run)))
+    assert nnx.state(other, nnx.BatchStat) == before
+    assert int(other.optimizer.step.value) == 0
+
+
+def test_a_part_of_another_graph(tmp_path):
+    run = trained(2)
+    saving.save(tmp_path / "run", run)
+    model = Net(1)
+    # Its variables are in the file under the optimizer's `model` as well.
+    part = nnx.Dict(model=model)
+    saving.restore(tmp_path / "run", part, nnx.PathContains("model"))
+    assert_same(model, run.model)
+    late = nnx.Dict(optimizer=nnx.Dict(model=Net(1)))
+    saving.restore(tmp_path / "run", late, lambda path, _: "model" in path)
+    assert_same(late.optimizer.model, run.model)
+    with pytest.raises(saving.DifferentGraphError, match="optimizer/step"):
+        saving.restore(tmp_path / "run", part)
+
+
+def test_saving_a_part(tmp_path):
+    model = Net()
+    saving.save(tmp_path / "params", model, nnx.Param)
+    other = Net(1)
+    with pytest.raises(saving.DifferentGraphError, match="calls: batch_stats int"):
+        saving.restore(tmp_path / "params", other)
+    saving.restore(tmp_path / "params", other, nnx.Param)
+    assert nnx.state(other, nnx.Param) == nnx.state(model, nnx.Param)
+
+
+def test_a_graph_without_arrays(tmp_path):
+    saving.save(tmp_path / "plain", nnx.Dict(n=nnx.Param(3), name="static"))
+    assert saving.restore(tmp_path / "plain", nnx.Dict(n=nnx.Param(0))).n.value == 3
+
+
+# Placement
+
+
+def test_restoring_on_other_devices(tmp_path):
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    other_mesh = jax.make_mesh((2,), ("z",), axis_types=(AxisType.Auto,))
+
+    class Table(nnx.Module):
+        def __init__(self, sharding=None):
+            self.rows = nnx.Param(jnp.arange(32.0).reshape(8, 4), sharding=sharding)
+            self.keys = nnx.Variable(jax.random.split(jax.random.key(0), 8))
+            self.count = nnx.Variable(jnp.array(3))
+
+    def shard(spec, mesh=mesh):
+        return NamedSharding(mesh, PartitionSpec(*spec))
+
+    table = Table()
+    table.rows.value = jax.device_put(table.rows.value, shard(("x", "y")))
+    table.keys.value = jax.device_put(table.keys.value, shard(("x",)))
+    saving.save(tmp_path / "table", table)
+
+    # Where the graph's arrays are, and free where they are free.
+    same = Table()
+    same.rows.value = jax.device_put(same.rows.value, shard(("y",)))
+    saving.restore(tmp_path / "table", same)
+    assert same.rows.value.sharding == shard(("y",))
+    assert not same.count.value.committed and not same.keys.value.committed
+    assert float(jax.jit(jnp.dot)(same.rows.value[0, 1], same.count.value)) == 3.0
+
+    # On another mesh, by filter.
+    where = nnx.StateSharding(
+        {nnx.Param: shard((None, "z"), other_mesh), ...: shard((), other_mesh)}
+    )
+    split = saving.restore(tmp_path / "table", nnx.eval_shape(Table), sharding=where)
+    assert split.rows.value.sharding == shard((None, "z"), other_mesh)
+    assert split.keys.value.sharding.mesh == other_mesh
+    assert_same(split, table)
+
+    # By the metadata, on the mesh in force.
+    with jax.set_mesh(mesh):
+        by_name = saving.restore(
+            tmp_path / "table", nnx.eval_shape(lambda: Table((None, "x")))
+        )
+    assert by_name.rows.value.sharding.spec == PartitionSpec(None, "x")
+    np.testing.assert_array_equal(by_name.rows.value, table.rows.value)
+
+
+# What can't be
+
+
+def test_what_cannot_be_saved_is_named(tmp_path):
+    with pytest.raises(TypeError, match="'a/b' can't be saved"):
+        saving.save(tmp_path / "x", nnx.Dict(a=nnx.Dict(b=nnx.Param(object()))))
+    abstract = nnx.eval_shape(lambda: nnx.Dict(w=nnx.Param(jnp.ones(2))))
+    with pytest.raises(TypeError, match=r"'w' can't be saved.*ShapeDtypeStruct"):
+        saving.save(tmp_path / "x", abstract)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_checkpoint_is_not_written_over(tmp_path):
+    saving.save(tmp_path / "x", nnx.Dict(a=nnx.Param(jnp.ones(2))))
+    with pytest.raises(ValueError, match="already exists"):
+        saving.save(tmp_path / "x", nnx.Dict(a=nnx.Param(jnp.zeros(2))))
+    node = saving.restore(tmp_path / "x", nnx.Dict(a=nnx.Param(jnp.zeros(2))))
+    assert node.a.value.tolist() == [1.0, 1.0]
+
+
+def test_there_is_no_checkpoint(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        saving.restore(tmp_path / "x", Net())
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+def test_a_saving_in_the_background_has_the_values_of_its_start(tmp_path):
+    big = nnx.Dict(
+        w=nnx.Param(jnp.zeros(200_000)), on_host=nnx.Variable(np.zeros(200_000))
+    )
+
+    @nnx.jit(donate_state=True)
+    def add(node):
+        node.w.value += 1
+
+    pending = saving.save_async(tmp_path / "big", big)
+    for _ in range(10):
+        add(big)
+        big.on_host.value += 1
+    pending.wait()
+    saving.restore(tmp_path / "big", big)
+    assert not big.w.value.any() and not big.on_host.value.any()

@@ -1,0 +1,165 @@
+"""Checkpoints that are damaged, and folders of them."""
+
+import random
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import nnx_transforms as nnx
+from nnx_transforms import saving
+
+pytest.importorskip("orbax.checkpoint")
+
+
+def model(value=0.0):
+    return nnx.Dict(
+        w=nnx.Param(jnp.full((64, 8), float(value))),
+        rngs=nnx.Rngs(int(value)),
+        count=nnx.Variable(int(value)),
+    )
+
+
+def is_model(node, value):
+    same = jax.tree.map(
+        lambda a, b: bool(jnp.all(a == b)), nnx.state(node), nnx.state(model(value))
+    )
+    return all(jax.tree.leaves(same))
+
+
+def files(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def cut(path, chance):
+    """Cuts a file off somewhere, or removes it."""
+    content = path.read_bytes()
+    end = chance.randrange(len(content) + 1)
+    if end == len(content):
+        path.unlink()
+    else:
+        path.write_bytes(content[:end])
+
+
+def test_a_file_that_is_cut_off_is_refused_or_did_not_matter(tmp_path):
+    chance = random.Random(0)
+    saving.save(tmp_path / "whole", model(1.0))
+    refused = 0
+    for number in range(2 * len(files(tmp_path / "whole"))):
+        copy = tmp_path / str(number)
+        shutil.copytree(tmp_path / "whole", copy)
+        chosen = files(copy)[number // 2]
+        cut(chosen, chance)
+        node = model(2.0)
+        try:
+            saving.restore(copy, node)
+        except saving.DamagedCheckpointError:
+            refused += 1
+            assert is_model(node, 2.0), chosen
+        else:
+            assert is_model(node, 1.0), chosen
+    # What orbax writes twice, or only to tell people, is not missed.
+    assert refused >= 6
+
+
+def test_a_saving_that_did_not_finish_is_none(tmp_path):
+    saving.save(tmp_path / "run", model(1.0))
+    unfinished = tmp_path / "run.orbax-checkpoint-tmp"
+    (tmp_path / "run").rename(unfinished)
+    node = model()
+    with pytest.raises(FileNotFoundError):
+        saving.restore(tmp_path / "run", node)
+    with pytest.raises(saving.DamagedCheckpointError, match="did not finish"):
+        saving.restore(unfinished, node)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(saving.DamagedCheckpointError, match="not a whole checkpoint"):
+        saving.restore(tmp_path / "empty", node)
+    assert is_model(node, 0.0)
+
+
+def test_a_checkpoint_of_a_newer_format_says_so(tmp_path):
+    saving.save(tmp_path / "run", model())
+    [described] = (tmp_path / "run" / "contents").glob("metadata")
+    text = described.read_text()
+    described.write_text(text.replace('"format": 1', '"format": 2'))
+    with pytest.raises(NotImplementedError, match="install a newer one"):
+        saving.restore(tmp_path / "run", model())
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_the_last_ones_are_kept(tmp_path, asynchronous):
+    with saving.Manager(
+        tmp_path, keep=2, every=2, asynchronous=asynchronous
+    ) as manager:
+        saved = [manager.save(step, model(step)) for step in range(1, 8)]
+        assert saved == [step in (1, 2, 4, 6) for step in range(1, 8)]
+        manager.wait()
+        assert manager.steps == [4, 6]
+        assert manager.save(7, model(7), force=True)
+    with saving.Manager(tmp_path) as manager:
+        node = model()
+        assert manager.steps == [6, 7]
+        assert manager.restore(node) == 7 and is_model(node, 7)
+        assert manager.restore(node, 6) == 6 and is_model(node, 6)
+        with pytest.raises(FileNotFoundError):
+            manager.restore(node, 4)
+    # A step is an ordinary checkpoint.
+    assert is_model(saving.restore(tmp_path / "6", model()), 6)
+
+
+def test_the_last_whole_one_is_found(tmp_path):
+    with saving.Manager(tmp_path) as manager:
+        for step in (1, 2, 3):
+            manager.save(step, model(step))
+    (tmp_path / "3" / "contents" / "metadata").write_text("{")
+    shutil.rmtree(tmp_path / "2" / "arrays" / "d")
+    with saving.Manager(tmp_path) as manager:
+        node = model()
+        with pytest.warns(UserWarning, match=r"Step \d is passed over") as warnings:
+            assert manager.restore(node) == 1
+        assert len(warnings) == 2
+        assert is_model(node, 1)
+        # The run goes on, and saves these steps anew.
+        assert manager.steps == [1]
+        assert manager.save(2, model(2)) and manager.save(3, model(3))
+    with saving.Manager(tmp_path) as manager:
+        assert manager.restore(node) == 3 and is_model(node, 3)
+    assert (tmp_path / "3.damaged").exists()
+
+
+def test_where_none_is_whole_nothing_is_restored(tmp_path):
+    node = model(5)
+    with saving.Manager(tmp_path) as manager:
+        assert manager.restore(node) is None
+        manager.save(1, model(1))
+        manager.wait()
+        (tmp_path / "1" / "contents" / "metadata").unlink()
+        with (
+            pytest.warns(UserWarning, match="passed over"),
+            pytest.raises(saving.DamagedCheckpointError, match=r"steps \[1\]"),
+        ):
+            manager.restore(node)
+    assert is_model(node, 5)
+
+
+def test_a_checkpoint_of_another_graph_is_not_passed_over(tmp_path):
+    with saving.Manager(tmp_path) as manager:
+        manager.save(1, model(1))
+        manager.save(2, nnx.Dict(w=nnx.Param(np.zeros(3))))
+        with pytest.raises(saving.DifferentGraphError, match="rngs/default/key"):
+            manager.restore(model())
+
+
+def test_leftovers_of_a_killed_saving_are_removed(tmp_path):
+    with saving.Manager(tmp_path) as manager:
+        manager.save(1, model(1))
+    shutil.copytree(tmp_path / "1", tmp_path / "2.orbax-checkpoint-tmp")
+    with saving.Manager(tmp_path) as manager:
+        assert manager.steps == [1]
+        assert manager.save(2, model(2))
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name[0].isdigit()) == [
+        "1",
+        "2",
+    ]

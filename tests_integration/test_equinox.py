@@ -1,0 +1,316 @@
+"""Equinox modules among arguments, as values of variables, and as attributes."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import nnx_transforms as nnx
+
+X = jnp.ones(2)
+
+
+@pytest.fixture(scope="module")
+def mlp():
+    return eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(0))
+
+
+def total(net, x):
+    return net(x).sum()
+
+
+def bump(net):
+    return eqx.tree_at(lambda n: n.layers[0].bias, net, replace_fn=lambda b: b + 1)
+
+
+def same(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), a, b)
+
+
+class Holder(nnx.Module):
+    def __init__(self, net):
+        self.net = nnx.Param(net)
+        self.calls = nnx.Variable(jnp.array(0))
+
+    def __call__(self, x):
+        self.calls.value += 1
+        return self.net.value(x)
+
+
+# Arguments
+
+
+def test_jit_traces_arrays_and_keeps_the_rest_static(mlp):
+    traces = []
+
+    @nnx.jit
+    def call(net, batch):
+        traces.append(net.layers[0].weight)
+        return net, net(batch["x"]) * batch["n"]
+
+    for n in (2, 3):
+        net, y = call(mlp, {"x": X, "n": n})
+        same(y, mlp(X) * n)
+    assert len(traces) == 1 and isinstance(traces[0], jax.core.Tracer)
+    assert net.activation is mlp.activation
+    call(eqx.tree_at(lambda n: n.activation, mlp, jax.nn.tanh), {"x": X, "n": 2})
+    assert len(traces) == 2
+
+
+def test_numbers_in_a_module_are_static():
+    dropout = eqx.nn.Dropout(0.5, inference=True)
+    assert (nnx.jit(lambda d, x: d(x))(dropout, X) == X).all()
+    assert (nnx.jit(lambda d, x: d.value(x))(nnx.Variable(dropout), X) == X).all()
+
+
+def test_a_module_inside_of_containers_beside_objects(mlp):
+    holder = Holder(mlp)
+    step = nnx.jit(lambda h, d: h(X) + d["nets"][0](X))
+    for _ in range(2):
+        same(step(holder, {"nets": [mlp]}), 2 * mlp(X))
+    assert int(holder.calls.value) == 2
+
+
+def test_what_can_not_be_hashed_is_refused_with_its_path():
+    class Odd(eqx.Module):
+        w: jax.Array
+        table: object
+
+    class Table:
+        __hash__ = None
+
+    with pytest.raises(TypeError, match="table"):
+        nnx.jit(lambda m: m.w)(Odd(X, Table()))
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_gradients_as_of_filter_grad(mlp, jitted):
+    class Counted(eqx.Module):
+        net: eqx.nn.MLP
+        count: jax.Array
+
+        def __call__(self, x):
+            return self.net(x) * self.count
+
+    net = Counted(mlp, jnp.array(2))
+    mine, theirs = nnx.grad(total), eqx.filter_grad(total)
+    same(nnx.jit(mine)(net, X) if jitted else mine(net, X), theirs(net, X))
+
+
+def test_forward_and_reverse_mode_take_nones(mlp):
+    gradient = eqx.filter_grad(total)(mlp, X)
+    out, pull = nnx.vjp(lambda n, x: n(x), mlp, X)
+    same(pull(jnp.ones(2))[0], gradient)
+    mine = nnx.jvp(lambda n, x: n(x), (mlp, X), (gradient, X))
+    same(mine, eqx.filter_jvp(lambda n, x: n(x), (mlp, X), (gradient, X)))
+    _, push = nnx.linearize(lambda n: n(X), mlp)
+    assert push(gradient).shape == (2,)
+    hessian = nnx.hessian(lambda n: total(n, X))(mlp)
+    assert hessian.layers[0].bias.layers[0].bias.shape == (4, 4)
+
+
+def test_an_ensemble_by_vmap(mlp):
+    keys = jax.random.split(jax.random.key(0), 3)
+    nets = nnx.vmap(lambda key: eqx.nn.MLP(2, 2, 4, 1, key=key))(keys)
+    each = nnx.vmap(lambda net, x: net(x), in_axes=(0, None))(nets, X)
+    theirs = eqx.filter_vmap(lambda net, x: net(x), in_axes=(eqx.if_array(0), None))
+    same(each, theirs(nets, X))
+
+
+def test_control_flow(mlp):
+    out = nnx.switch(0, [lambda n: n, bump], mlp)
+    same(out(X), mlp(X))
+    same(nnx.cond(False, lambda n: n(X), lambda n: n(X) * 2, mlp), mlp(X) * 2)
+    carried, ys = nnx.scan(lambda n, x: (bump(n), n(x)))(mlp, jnp.ones((3, 2)))
+    same(carried.layers[0].bias, mlp.layers[0].bias + 3)
+    assert ys.shape == (3, 2)
+    looped = nnx.fori_loop(0, 3, lambda i, n: bump(n), mlp)
+    same(looped.layers[0].bias, carried.layers[0].bias)
+    last = nnx.while_loop(lambda n: n.layers[0].bias[0] < 2, bump, mlp)
+    assert last.layers[0].bias[0] >= 2
+
+
+def test_remat_and_eval_shape(mlp):
+    gradient = nnx.grad(lambda n: nnx.remat(total)(n, X))(mlp)
+    same(gradient, eqx.filter_grad(total)(mlp, X))
+    shapes = nnx.eval_shape(
+        lambda key: eqx.nn.MLP(2, 2, 4, 1, key=key), jax.random.key(0)
+    )
+    assert isinstance(shapes.layers[0].bias, jax.ShapeDtypeStruct)
+    assert shapes.activation is not None
+
+
+def test_derivative_rules(mlp):
+    def twice(tree):
+        return jax.tree.map(lambda a: 2 * a, tree)
+
+    @nnx.custom_vjp(input_updates=False)
+    def f(net, x):
+        return total(net, x)
+
+    f.defvjp(
+        lambda net, x: (total(net, x), (net, x)),
+        lambda saved, g: (twice(eqx.filter_grad(total)(*saved)), None),
+    )
+    same(nnx.grad(f)(mlp, X), twice(eqx.filter_grad(total)(mlp, X)))
+
+    @nnx.custom_jvp
+    def h(net, x):
+        return total(net, x)
+
+    @h.defjvp
+    def rule(primals, tangents):
+        return h(*primals), sum(a.sum() for a in jax.tree.leaves(tangents[0]))
+
+    assert (nnx.grad(h)(mlp, X).layers[0].bias == 1).all()
+
+
+def test_stateful_layers():
+    norm, state = eqx.nn.make_with_state(eqx.nn.BatchNorm)(2, "batch", mode="ema")
+    xs = jax.random.normal(jax.random.key(0), (5, 2))
+
+    def forward(vmap):
+        def run(norm, state, xs):
+            return vmap(norm, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(
+                xs, state
+            )
+
+        return run
+
+    mine, theirs = nnx.jit(forward(nnx.vmap)), eqx.filter_jit(forward(jax.vmap))
+    states = [state, state]
+    for _ in range(2):
+        (y, states[0]), (z, states[1]) = (
+            mine(norm, states[0], xs),
+            theirs(norm, states[1], xs),
+        )
+        same(y, z)
+    same(states[0].get(norm.ema_state_index), states[1].get(norm.ema_state_index))
+
+
+def test_donation_of_a_module(mlp):
+    net = jax.tree.map(lambda x: x.copy() if eqx.is_array(x) else x, mlp)
+    bias = net.layers[0].bias
+    nnx.jit(bump, donate_argnums=0)(net)
+    assert bias.is_deleted()
+
+
+# Values of variables
+
+
+def test_one_array_is_written_and_the_others_stay(mlp):
+    holder = Holder(mlp)
+
+    @nnx.jit
+    def step(holder):
+        holder.net.value = bump(holder.net.value)
+
+    for _ in range(2):
+        step(holder)
+    now = holder.net.value
+    assert now.layers[0].weight is mlp.layers[0].weight
+    same(now.layers[0].bias, mlp.layers[0].bias + 2)
+    (values, *_) = jax.eval_shape(
+        step._bodies.last, *_entry_values(holder)
+    )  # what leaves the compiled call
+    assert len(jax.tree.leaves(values)) == 1
+
+
+def _entry_values(holder):
+    from graphcore.authors import enter
+
+    return enter(lambda h: None, (holder,)).values
+
+
+def test_a_dict_of_arrays_is_written_by_array():
+    table = nnx.Variable({"a": jnp.ones(2), "b": jnp.zeros(2)})
+    before = table.value
+
+    @nnx.jit
+    def step(table):
+        table.value = {**table.value, "a": table.value["a"] + 1}
+
+    step(table)
+    assert table.value["b"] is before["b"] and table.value["a"].tolist() == [2.0, 2.0]
+
+
+def test_the_frame_is_part_of_the_key(mlp):
+    holder, traces = Holder(mlp), []
+
+    @nnx.jit
+    def call(holder):
+        traces.append(0)
+        return holder(X)
+
+    call(holder), call(holder)
+    holder.net.value = eqx.tree_at(lambda n: n.activation, mlp, jax.nn.tanh)
+    same(call(holder), holder.net.value(X))
+    assert len(traces) == 2  # one for each activation
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_gradients_of_a_variable(mlp, jitted):
+    holder = Holder(mlp)
+    gradient = nnx.grad(lambda holder: holder(X).sum())
+    grads = (nnx.jit(gradient) if jitted else gradient)(holder)
+    same(grads["net"].value, eqx.filter_grad(total)(mlp, X))
+    assert int(holder.calls.value) == 1
+
+
+def test_transforms_of_a_variable(mlp):
+    holder = Holder(mlp)
+    _, ys = nnx.scan(lambda h, x: (h, h(x)))(holder, jnp.ones((3, 2)))
+    same(ys[2], mlp(X))
+    axes = nnx.StateAxes({...: None})
+    read = nnx.vmap(lambda h, x: h.net.value(x), in_axes=(axes, 0))
+    same(read(holder, jnp.ones((3, 2)))[1], mlp(X))
+
+    def up(holder):
+        holder.net.value = bump(holder.net.value)
+
+    nnx.cond(True, up, lambda h: None, holder)
+    nnx.jit(lambda h: nnx.remat(up)(h), donate_state=True)(Holder(bump(mlp)))
+    same(holder.net.value.layers[0].bias, mlp.layers[0].bias + 1)
+    nnx.fori_loop(0, 3, lambda i, h: (h(X), h)[1], holder)
+    assert int(holder.calls.value) == 6
+    assert nnx.eval_shape(lambda h: h(X), holder).shape == (2,)
+
+
+def test_a_step_that_raises_leaves_the_variable(mlp):
+    holder = Holder(mlp)
+
+    @nnx.jit
+    def step(holder):
+        holder.net.value = bump(holder.net.value)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        step(holder)
+    assert holder.net.value is mlp
+
+
+# Attributes
+
+
+def test_as_an_attribute_its_arrays_are_leaves(mlp):
+    class Model(nnx.Module):
+        def __init__(self):
+            self.net = mlp
+
+    model = Model()
+    paths = nnx.state(model).flat_state().paths
+    assert ("net", "layers", 0, "weight") in paths and len(paths) == 4
+
+    @nnx.jit
+    def step(model, x):
+        model.net = bump(model.net)
+        return model.net(x)
+
+    same(step(model, X), bump(mlp)(X))
+    assert type(model.net) is eqx.nn.MLP
+    assert model.net.layers[1].weight is mlp.layers[1].weight
+    grads = nnx.grad(lambda m: m.net(X).sum(), wrt=...)(model)
+    theirs = eqx.filter_grad(total)(model.net, X)
+    same(grads["net"]["layers"][0]["weight"], theirs.layers[0].weight)

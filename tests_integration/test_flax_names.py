@@ -1,0 +1,388 @@
+"""Names of Flax NNX, each used in a program that runs on Flax and on this library."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import nnx_transforms as ours
+
+optax = pytest.importorskip("optax")
+theirs = pytest.importorskip("flax.nnx")
+
+X = np.linspace(-1.0, 1.0, 12, dtype="float32").reshape(4, 3)
+Y = np.sin(X[:, :2])
+LABELS = np.array([0, 1, 1, 0])
+LOGITS = np.array([[2.0, 1.0], [0.0, 3.0], [1.0, 0.5], [0.3, 0.1]], "float32")
+
+
+def model_of(nnx, records=False):
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            self.first = nnx.Linear(3, 4, rngs=rngs)
+            self.norm = nnx.BatchNorm(4, rngs=rngs)
+            self.dropout = nnx.Dropout(0.5, rngs=rngs)
+            self.last = nnx.Linear(4, 2, rngs=rngs)
+
+        def __call__(self, x):
+            x = self.first(x)
+            if records:
+                self.sow(nnx.Intermediate, "hidden", x)
+                x = self.perturb("shift", x)
+            return self.last(self.dropout(self.norm(x)))
+
+    return Model(nnx.Rngs(0, dropout=1))
+
+
+def loss(model, x, y):
+    return jnp.mean((model(x) - y) ** 2)
+
+
+def quiet_of(nnx, records=False):
+    """The model in evaluation, which draws nothing."""
+    model = model_of(nnx, records)
+    return nnx.view(model, deterministic=True, use_running_average=True)
+
+
+def values(nnx, state):
+    return nnx.to_pure_dict(state)
+
+
+# States
+
+
+def state_functions(nnx):
+    state = nnx.state(model_of(nnx), nnx.Param)
+    flat = nnx.to_flat_state(state)
+    doubled = nnx.map_state(lambda path, leaf: leaf.replace(2 * leaf[...]), state)
+    first = nnx.filter_state(doubled, nnx.filterlib.PathIn(("first", "kernel")))
+    a, b = nnx.split_state(doubled, lambda path, leaf: "bias" in path, ...)
+    restored = nnx.restore_int_paths({"layers": {"0": 1, "x": {"12": 3}}})
+    pure = jax.tree.map(jnp.zeros_like, values(nnx, state))
+    nnx.replace_by_pure_dict(state, pure)
+    return (
+        list(flat.paths),
+        values(nnx, first),
+        values(nnx, nnx.merge_state(a, b)),
+        values(nnx, nnx.from_flat_state(dict(flat))),
+        values(nnx, state),
+        values(nnx, nnx.statelib.diff(doubled, first)),
+        jax.tree.map(jnp.sum, dict(nnx.as_pure(doubled)["first"])),
+        restored,
+    )
+
+
+def flat_states(nnx):
+    flat = nnx.to_flat_state(nnx.state(model_of(nnx)))
+    params, rest = flat.split(nnx.Param, ...)
+    stats = flat.filter(nnx.BatchStat)
+    return (
+        [flat[0][0], len(flat), list(dict(flat)) == list(flat.paths)],
+        [list(part.paths) for part in (params, rest, stats)],
+        list(flat.merge(params, stats).paths),
+        jax.tree.map(jnp.shape, values(nnx, stats.to_nested_state())),
+    )
+
+
+def nested_mappings(nnx):
+    nested = {"a": {"b": 1, "c": {}}, "d": 2}
+    t = nnx.traversals
+    kept = t.flatten_mapping(nested, keep_empty_nodes=True)
+    return (
+        t.flatten_mapping(nested, sep="/"),
+        t.flatten_mapping(nested, is_leaf=lambda path, xs: path == ("a",)),
+        t.flatten_to_sequence(nested),
+        t.unflatten_mapping(kept),
+        t.unflatten_mapping({"a/b": 1}, sep="/"),
+    )
+
+
+# Graphs
+
+
+def shared(nnx):
+    inner = nnx.Dict(w=nnx.Param(jnp.ones(2)))
+    return nnx.Dict(a=inner, b=nnx.List([inner, inner.w]), c=nnx.Param(jnp.zeros(1)))
+
+
+def duplicates(nnx):
+    node = shared(nnx)
+    return (
+        sorted(nnx.find_duplicates(node)),
+        nnx.find_duplicates(node, only=nnx.Param),
+        [key for key, _ in nnx.iter_children(node)],
+        [path for path, _ in nnx.iter_modules(model_of(nnx))],
+        [key for key, _ in nnx.iter_module_children(model_of(nnx))],
+    )
+
+
+def mapped_recursively(nnx):
+    node = shared(nnx)
+    seen = []
+
+    def change(path, value):
+        if isinstance(value, nnx.Variable):
+            seen.append(path)
+            return type(value)(value[...] + 1)
+        return value
+
+    twin = nnx.recursive_map(change, node)
+    keeps = nnx.recursive_map(lambda path, x: x, node)
+    return (
+        sorted(seen),
+        twin.b[1] is twin.a.w and twin.b[0] is twin.a,
+        keeps.c is node.c and keeps is not node,
+        twin.a.w[...],
+    )
+
+
+def merged_live(nnx):
+    node = shared(nnx)
+    twin = nnx.clone(node, variables=False)
+    twin.c[...] = jnp.full(1, 7.0)
+    return node.c[...], twin is node, twin.a is node.a
+
+
+def tools_for_variables(nnx):
+    node = shared(nnx)
+    nnx.set_metadata(node, only=nnx.Param, unit="m")
+    twin = nnx.with_vars(node, allow_duplicates=True)
+    return node.c.unit, twin.b[1] is twin.a.w, nnx.var_defaults().hijax
+
+
+# Modules
+
+
+def views(nnx):
+    model = model_of(nnx)
+    quiet = quiet_of(nnx)
+    only = nnx.with_attributes(model, only=nnx.Dropout, deterministic=True)
+    view = nnx.view(model, deterministic=True, raise_if_not_found=False)
+    with pytest.raises(ValueError, match="unknown"):
+        nnx.view(model, unknown=1)
+    return (
+        quiet(X),
+        view.dropout.deterministic,
+        model.dropout.deterministic,
+        view.first.kernel is model.first.kernel,
+        only.dropout.deterministic,
+        only.norm.use_running_average,
+    )
+
+
+def captured(nnx):
+    model = quiet_of(nnx, records=True)
+    out, hidden = nnx.capture(model, nnx.Intermediate)(X)
+    both = nnx.capture(nnx.jit(lambda m, x: m(x)), nnx.Intermediate, nnx.Perturbation)
+    _, again, shifts = both(model, X)
+    _, outputs = nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)(
+        X
+    )
+
+    def from_shift(model, shifts):
+        out, seen = nnx.capture(model.__call__, nnx.Intermediate, init=shifts)(X)
+        return loss(lambda x: out, X, Y), seen
+
+    gradient, _ = nnx.grad(from_shift, argnums=1, has_aux=True)(model, shifts)
+    left = [hasattr(model, name) for name in ("hidden", "shift")]
+    parts = hidden, again, shifts, outputs, gradient
+    return [out, left, *(values(nnx, part) for part in parts)]
+
+
+# Training
+
+
+def trained(nnx, tx, make=quiet_of, **options):
+    model = make(nnx)
+    optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model, optimizer, x, y):
+        value, grads = nnx.value_and_grad(loss)(model, x, y)
+        optimizer.update(model, grads, **({"value": value} if options else {}))
+        return value
+
+    losses = [step(model, optimizer, X, Y) for _ in range(3)]
+    return values(nnx, nnx.state(model, nnx.Param)), losses, optimizer.step[...]
+
+
+def kept_model(nnx):
+    model = quiet_of(nnx)
+    optimizer = nnx.ModelAndOptimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    grads = nnx.grad(loss)(model, X, Y)
+    optimizer.update(grads)
+    return optimizer.model is model, values(nnx, nnx.state(model, nnx.Param))
+
+
+def state_mask(nnx):
+    params = nnx.state(quiet_of(nnx), nnx.Param)
+    mask = nnx.map_state(lambda path, leaf: path[-1] == "kernel", params)
+    labels = nnx.map_state(lambda path, leaf: path[0], params)
+    parts = {"first": optax.sgd(0.1), "last": optax.adam(0.1), "norm": optax.sgd(0.0)}
+    decayed = optax.masked(optax.add_decayed_weights(0.5), nnx.as_pure(mask))
+    divided = optax.multi_transform(parts, nnx.as_pure(labels))
+    return trained(nnx, optax.chain(decayed, divided))
+
+
+def flat_labels(nnx):
+    def labels(params):
+        flat = nnx.to_flat_state(params)
+        return nnx.from_flat_state([(path, path[0]) for path, _ in flat])
+
+    parts = {"first": optax.sgd(0.1), "last": optax.adam(0.1), "norm": optax.sgd(0.0)}
+    return trained(nnx, optax.multi_transform(parts, labels))
+
+
+def plateau(nnx):
+    tx = optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau(patience=1))
+    return trained(nnx, tx, value=True)
+
+
+def averaged(nnx):
+    model = quiet_of(nnx)
+    ema = nnx.EMA(model, decay=0.75, only=nnx.Param)
+    follower = ema.apply_to(model)
+
+    @nnx.jit
+    def step(model, ema, k):
+        params = nnx.state(model, nnx.Param)
+        nnx.update(model, jax.tree.map(lambda p: p + k, params))
+        ema.update(model)
+
+    for k in range(3):
+        step(model, ema, float(k))
+    return (
+        follower(X),
+        values(nnx, nnx.state(ema.params)),
+        follower.first.kernel is ema.params["first"]["kernel"],
+        follower.norm.mean is model.norm.mean,
+    )
+
+
+def train_states(nnx):
+    class State(nnx.TrainState):
+        epoch: int
+
+    graphdef, params, rest = nnx.split(quiet_of(nnx), nnx.Param, ...)
+    tx = optax.adam(0.1)
+    state = State.create(graphdef, params=params, tx=tx, epoch=0)
+
+    @jax.jit
+    def step(state):
+        def of(params):
+            return loss(nnx.merge(state.graphdef, params, rest), X, Y)
+
+        return state.apply_gradients(jax.grad(of)(state.params), epoch=state.epoch + 1)
+
+    state = step(step(state))
+    out, _ = state.apply("params", rest)(X)
+    return out, state.step, state.epoch, values(nnx, state.params)
+
+
+def metrics(nnx):
+    seen = nnx.MultiMetric(
+        accuracy=nnx.metrics.Accuracy(),
+        loss=nnx.metrics.Average("loss"),
+        spread=nnx.metrics.Welford("loss"),
+    )
+    before = [np.isnan(seen.accuracy.compute()), list(seen.compute())]
+
+    @nnx.jit
+    def update(seen, logits, labels, loss):
+        seen.update(logits=logits, labels=labels, loss=loss)
+
+    for k in range(3):
+        update(seen, LOGITS, LABELS, LABELS * float(k))
+    seen.loss.update(loss=5)
+    found = seen.compute()
+    spread = [
+        getattr(found["spread"], name) for name in found["spread"].__annotations__
+    ]
+    seen.reset()
+    binary = nnx.metrics.Accuracy(threshold=0.5)
+    binary.update(logits=LOGITS[:, 0], labels=LABELS, mask=np.array([1, 1, 1, 0]))
+    return before, found["accuracy"], found["loss"], spread, binary.compute()
+
+
+# Transformations
+
+
+def prefixes(nnx):
+    model = nnx.Dict(w=nnx.Param(jnp.arange(3.0)), b=nnx.BatchStat(jnp.array(2.0)))
+    axes = nnx.prefix(model, {nnx.Param: 0, ...: None})
+    tree = {"a": nnx.Param(jnp.array(2)), "b": nnx.BatchStat(jnp.arange(5))}
+    by_path = nnx.prefix(tree, lambda path, x: 0 if "b" in path else None)
+    of_model = nnx.vmap(lambda m: m.w[...] * m.b[...], in_axes=(axes,), graph=True)
+    of_tree = nnx.vmap(lambda t: t["a"][...] * t["b"][...], in_axes=(by_path,))
+    return of_model(model), of_tree(tree)
+
+
+def bound(nnx):
+    counter = nnx.Dict(n=nnx.Variable(jnp.array(0)))
+
+    def add(counter, k):
+        counter.n[...] += k
+        return counter.n[...]
+
+    first = nnx.cached_partial(nnx.jit(add), counter)
+    return first(1), first(2), counter.n[...]
+
+
+PROGRAMS = [
+    state_functions,
+    flat_states,
+    nested_mappings,
+    duplicates,
+    mapped_recursively,
+    merged_live,
+    tools_for_variables,
+    views,
+    captured,
+    kept_model,
+    state_mask,
+    flat_labels,
+    plateau,
+    averaged,
+    train_states,
+    metrics,
+    bound,
+]
+
+
+def assert_same(found, due, path=""):
+    if isinstance(due, dict):
+        assert found.keys() == due.keys(), path
+        for key in due:
+            assert_same(found[key], due[key], f"{path}/{key}")
+    elif isinstance(due, list | tuple):
+        assert len(found) == len(due), path
+        for key, (a, b) in enumerate(zip(found, due, strict=True)):
+            assert_same(a, b, f"{path}/{key}")
+    elif hasattr(due, "dtype"):
+        np.testing.assert_allclose(found, due, rtol=2e-5, atol=1e-6, err_msg=path)
+        assert np.asarray(found).dtype == due.dtype, path
+    else:
+        assert found == due, path
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_the_same_results(program):
+    assert_same(program(ours), program(theirs))
+
+
+def test_prefixes_where_flax_takes_trees():
+    by_model, by_tree = prefixes(ours)
+    assert by_model.tolist() == [0.0, 2.0, 4.0]
+    assert by_tree.tolist() == [0, 2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("spelled", ["sharding", "out_sharding"])
+def test_stacked_layers_name_the_new_axis(spelled):
+    init = ours.with_metadata(ours.initializers.ones, **{spelled: (None, "model")})
+
+    @ours.vmap(transform_metadata={ours.PARTITION_NAME: "layers"})
+    def make(key):
+        return ours.Dict(w=ours.Param(init(key, (2, 3))))
+
+    stack = make(jax.random.split(jax.random.key(0), 4))
+    assert stack.w.get_metadata()[spelled] == ("layers", None, "model")
