@@ -171,7 +171,7 @@ def test_transformations_of_jax_take_and_make_modules():
     gradient = jax.grad(loss)(block)
     assert type(gradient) is Block
     expected = nnx.grad(loss)(block)
-    np.testing.assert_array_equal(gradient.dense.kernel, expected.dense.kernel)
+    np.testing.assert_allclose(gradient.dense.kernel, expected.dense.kernel, 1e-6)
     many = jax.vmap(Block)(jnp.arange(3))
     assert many.dense.kernel.shape == (3, 2, 2)
     assert many.tick().count.shape == (3,)
@@ -314,7 +314,8 @@ def test_also_if_a_transformation_of_ours_would_write():
     with pytest.raises(nnx.TraceContextError, match=READ_ONLY):
         jax.jit(lambda m: nnx.jit(_assign)(m) and 0)(block)
     reading = jax.jit(lambda m: nnx.grad(loss)(m).dense.kernel[...])(block)
-    np.testing.assert_array_equal(reading, nnx.grad(loss)(block).dense.kernel[...])
+    expected = nnx.grad(loss)(block).dense.kernel
+    np.testing.assert_allclose(reading, expected, rtol=1e-6)
     counted = jax.jit(lambda m: nnx.jit(Block.tick)(nnx.by_value(m)))(block)
     assert float(counted.count) == 1.0
 

@@ -7,11 +7,8 @@ thread probes, they stop it instead.
 from __future__ import annotations
 
 import threading
-from typing import Any
 
-import jax
-
-__all__ = ["probe", "probing"]
+__all__ = ["ObjectFound", "probing"]
 
 
 class ObjectFound(Exception):
@@ -27,26 +24,3 @@ class _Probing(threading.local):
 
 
 probing = _Probing()
-
-
-def probe(tree: Any) -> tuple[list[Any], Any] | None:
-    """Flattens a pytree that holds no variable or object which JAX takes apart.
-
-    Args:
-        tree: Any pytree.
-
-    Returns:
-        Leaves and structure; None if there is an object.
-
-    Example:
-        >>> import graphcore as gc
-        >>> probe([1, gc.Param(2)]) is None, probe([1])[0]
-        (True, [1])
-    """
-    probing.active = True
-    try:
-        return jax.tree.flatten(tree)
-    except ObjectFound:
-        return None
-    finally:
-        probing.active = False

@@ -1,0 +1,76 @@
+"""What can be read of a variable, and of its state alike."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import graphcore as gc
+
+
+@pytest.fixture(params=["variable", "state"])
+def shown(request):
+    v = gc.Param(jnp.arange(6.0).reshape(2, 3), out_sharding=("data", None), unit="m")
+    return v if request.param == "variable" else v.to_state()
+
+
+def test_the_value_shows_through(shown):
+    assert (shown.shape, shown.ndim, shown.dtype) == ((2, 3), 2, jnp.float32)
+    assert shown.T.shape == (3, 2)
+    assert shown.get_value() is shown.value is shown[...]
+    assert shown.get_value(index=1).tolist() == shown[1].tolist() == [3.0, 4.0, 5.0]
+    assert float(jnp.sum(shown)) == 15.0
+    assert (shown + 1).tolist() == (1 + shown).tolist() == (shown.value + 1).tolist()
+    assert (shown @ shown.T).shape == (2, 2)
+    assert np.asarray(shown).shape == (2, 3)
+    assert len(shown) == len(list(shown)) == 2
+    with pytest.raises(AttributeError, match="'colour'"):
+        _ = shown.colour
+
+
+def test_metadata(shown):
+    assert shown.get_metadata() == {"sharding": ("data", None), "unit": "m"}
+    assert shown.get_metadata("unit") == shown.unit == "m"
+    assert shown.get_metadata("scale", 1) == 1
+    with pytest.raises(KeyError):
+        shown.get_metadata("scale")
+    assert shown.has_metadata("unit")
+    assert not shown.has_metadata("scale")
+    assert shown.sharding == shown.out_sharding == shown.sharding_names
+    assert shown.get_metadata("out_sharding") == ("data", None)
+    assert shown.has_metadata("out_sharding")
+
+
+@pytest.mark.parametrize("make", [gc.Param, gc.Param.state])
+def test_truth(make):
+    assert make(jnp.zeros(3))
+    assert make(np.zeros((1, 2)))
+    assert not make(jnp.zeros((0, 3)))
+    assert make(jnp.array(1.0))
+    assert not make(jnp.array(0.0))
+    assert not make(())
+
+
+def test_values_and_metadata_are_set_by_methods():
+    v = gc.Param(jnp.zeros(2), unit="m", on_set_value=lambda v, x: x * 2)
+    v.set_value(jnp.ones(2))
+    assert v.raw_value.tolist() == [2.0, 2.0]
+    v.set_metadata(unit="km")
+    v.set_metadata("axes", ["a"])
+    assert (v.unit, v.axes) == ("km", ["a"])
+    v.set_metadata({"out_sharding": ("x",)})
+    assert v.get_metadata() == {"sharding": ("x",)}
+    v.set_value(3.0, index=0)
+    assert v.raw_value.tolist() == [3.0, 2.0]
+    for args in (("a", 1, 2), ({},)):
+        with pytest.raises(TypeError, match="set_metadata takes"):
+            v.set_metadata(*args, unit="m")
+    with pytest.raises(ValueError, match="'value' can't be"):
+        v.set_metadata("value", 1)
+
+
+def test_a_state_is_not_changed_by_an_operator():
+    state = gc.Param.state(jnp.zeros(2))
+    other = state
+    other += 1
+    assert other.tolist() == [1.0, 1.0]
+    assert state.value.tolist() == [0.0, 0.0]
