@@ -47,13 +47,13 @@ def test_what_writes_differently_has_another_one(a, b):
     # A text of every type and value in it; a set has no order.
     def written(x):
         if isinstance(x, set):
-            return f"{sorted(x)}"
+            return f"set{sorted(x)}"
         if isinstance(x, np.ndarray):
             return f"{x.dtype}{x.tobytes()}"
         if isinstance(x, list | tuple):
             return f"{type(x)}{[written(y) for y in x]}"
         if isinstance(x, dict):
-            return f"{[(k, written(y)) for k, y in x.items()]}"
+            return f"{type(x)}{[(k, written(y)) for k, y in x.items()]}"
         if isinstance(x, types.SimpleNamespace):
             return f"ns{written(x.x)}"
         return f"{type(x)}{x!r}"
