@@ -10,8 +10,8 @@ This is the one module that imports linen-lift, which must be installed for it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import jax
@@ -220,7 +220,7 @@ class ToLinen(linen_lift.Module):
 
     nnx_class: Callable[..., Any]
     args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = MappingProxyType({})
+    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=linen_lift.FrozenDict)
     skip_rng: bool = False
 
     @linen_lift.compact
