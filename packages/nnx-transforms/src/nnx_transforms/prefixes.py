@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 
@@ -25,9 +25,7 @@ from graphcore import (
     to_predicate,
     variables,
 )
-from graphcore.authors import looks_at_no_value, path_text
-
-Predicate: TypeAlias = Callable[[tuple[Any, ...], Any], bool]
+from graphcore.authors import Predicate, looks_at_no_value, path_text
 
 
 class _Carry:

@@ -10,7 +10,7 @@ its leaves, for which no Python runs per leaf.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -426,24 +426,4 @@ def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> 
 def _is_object_type(kind: type[Any]) -> bool:
     return is_variable_type(kind) or (
         is_node_type(kind) and isinstance(get_node_impl_for_type(kind), GraphNodeImpl)
-    )
-
-
-def without_mappings(
-    prefix: Any, is_mapping: Callable[[Any], bool], replacement: Any = None
-) -> Any:
-    """Replaces what only objects understand in a tree prefix.
-
-    Args:
-        prefix: A tree prefix as the user gave it.
-        is_mapping: Tells what JAX would not understand.
-        replacement: What to put in its place.
-
-    Returns:
-        A tree prefix for the pytree without objects.
-    """
-    return jax.tree.map(
-        lambda p: replacement if is_mapping(p) else p,
-        prefix,
-        is_leaf=lambda p: p is None or is_mapping(p),
     )

@@ -75,17 +75,6 @@ class Recipe:
         """
         return self._make(values, metadata)[self._layout.roots[0]]
 
-    def make_all(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Makes the graphs.
-
-        Args:
-            values: The raw values of the variables, in order of index.
-
-        Returns:
-            The objects of all indices.
-        """
-        return self.build(values)[0]
-
     def build(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         """Makes the graphs.
 

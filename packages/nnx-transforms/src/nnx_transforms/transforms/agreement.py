@@ -98,26 +98,6 @@ class Description:
         if found:
             fail(TypeError, message, found)
 
-    def check_types(self, error: BaseException) -> None:
-        """Checks that variables hold what JAX accepts.
-
-        Args:
-            error: What JAX said.
-
-        Raises:
-            TypeError: If one does not, with its path.
-        """
-        for path, item in definition_paths(self.graph):
-            if isinstance(item, VariableDef):
-                for aval in jax.tree.leaves(self.avals[item.index]):
-                    if isinstance(aval, type):
-                        raise TypeError(
-                            f"The variable at {path_text(path)!r} holds a value of "
-                            f"type {aval.__name__}, which JAX does not accept. Values "
-                            "of variables are arrays; keep anything else as a static "
-                            "attribute or in the variable's metadata."
-                        ) from error
-
 
 def describe_given(
     body: Body, values: Sequence[Any], args: Any, places: Places | Joining
