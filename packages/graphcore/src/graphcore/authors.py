@@ -8,10 +8,6 @@ from graphcore.boundary.captures import captured_objects
 from graphcore.boundary.change import Change, Left, Written, same_value
 from graphcore.boundary.divided import (
     Divided,
-    all_divided,
-    divide_filtered,
-    is_divided,
-    map_divided,
 )
 from graphcore.boundary.entry import Bodies, Entry, enter
 from graphcore.boundary.inside import Inside
@@ -65,17 +61,14 @@ __all__ = [
     "Written",
     "add_adapter",
     "add_counterparts",
-    "all_divided",
     "captured_objects",
     "check_mappings",
     "current_trace",
     "definition_paths",
-    "divide_filtered",
     "edges",
     "enter",
     "given_state",
     "has_objects",
-    "is_divided",
     "is_mapping",
     "is_object",
     "is_variable_type",
@@ -83,7 +76,6 @@ __all__ = [
     "lifted",
     "load_adapters",
     "looks_at_no_value",
-    "map_divided",
     "map_settings",
     "mark_lifted",
     "on_create_with",

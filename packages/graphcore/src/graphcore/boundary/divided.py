@@ -233,6 +233,46 @@ class Divided:
         leaves = self.frame.structure.flatten_up_to(tree)
         return Divided([leaves[i] for i in self.frame.given], self.frame)
 
+    @staticmethod
+    def matches(x: Any) -> bool:
+        """Tells whether something stands for a pytree."""
+        return type(x) is Divided
+
+    @staticmethod
+    def of_values(values: list[Any]) -> list[Any]:
+        """The values of variables as JAX takes them; the list itself if they were."""
+        if _array_types.issuperset(map(type, values)):
+            return values
+        found = [*map(divided, values)]
+        return values if all(map(is_, found, values)) else found
+
+    @staticmethod
+    def within(tree: Any) -> tuple[Any, bool]:
+        """Divides all pytrees of filtered types in a pytree.
+
+        Args:
+            tree: Any pytree.
+
+        Returns:
+            The pytree with a `Divided` in the place of each; and whether there is one.
+        """
+        if type(tree) in _array_types:
+            return tree, False
+        leaves, structure = jax.tree.flatten(tree, is_leaf=is_filtered)
+        places = [i for i, x in enumerate(leaves) if is_filtered(x)]
+        for i in places:
+            leaves[i] = divide(leaves[i])
+        return (structure.unflatten(leaves) if places else tree), bool(places)
+
+    @staticmethod
+    def map(function: Callable[[Divided], Any], tree: Any) -> Any:
+        """Replaces each `Divided` in a pytree."""
+        return jax.tree.map(
+            lambda x: function(x) if type(x) is Divided else x,
+            tree,
+            is_leaf=Divided.matches,
+        )
+
 
 def _flatten_with_keys(divided: Divided) -> Any:
     numbers = map(jax.tree_util.FlattenedIndexKey, divided.frame.given)
@@ -245,11 +285,6 @@ jax.tree_util.register_pytree_with_keys(
     lambda frame, arrays: Divided(arrays, frame),
     lambda divided: (divided.arrays, divided.frame),
 )
-
-
-def is_divided(x: Any) -> bool:
-    """Tells whether something stands for a pytree."""
-    return type(x) is Divided
 
 
 # By structure, as long as somebody else holds the frame.
@@ -366,14 +401,6 @@ def divided(value: Any) -> Any:
 _LEAF = jax.tree.structure(0)
 
 
-def all_divided(values: list[Any]) -> list[Any]:
-    """The values of variables as JAX takes them; the list itself if they were."""
-    if _array_types.issuperset(map(type, values)):
-        return values
-    found = [*map(divided, values)]
-    return values if all(map(is_, found, values)) else found
-
-
 def may_be_divided(value: Any) -> bool:
     """Tells whether the value of a variable may leave a call as a `Divided`."""
     return not is_array(value) and not jax.tree_util.all_leaves((value,))
@@ -418,36 +445,11 @@ def changed(value: Any, old: Any) -> Any:
     return Divided([*new.values()], frame)
 
 
-def divide_filtered(tree: Any) -> tuple[Any, bool]:
-    """Divides all pytrees of filtered types in a pytree.
-
-    Args:
-        tree: Any pytree.
-
-    Returns:
-        The pytree with a `Divided` in the place of each; and whether there is one.
-    """
-    if type(tree) in _array_types:
-        return tree, False
-    leaves, structure = jax.tree.flatten(tree, is_leaf=is_filtered)
-    places = [i for i, x in enumerate(leaves) if is_filtered(x)]
-    for i in places:
-        leaves[i] = divide(leaves[i])
-    return (structure.unflatten(leaves) if places else tree), bool(places)
-
-
 def has_filtered(tree: Any) -> bool:
     """Tells whether a pytree of a filtered type is in a pytree."""
     return any(map(is_filtered, jax.tree.leaves(tree, is_leaf=is_filtered)))
 
 
-def map_divided(function: Callable[[Divided], Any], tree: Any) -> Any:
-    """Replaces each `Divided` in a pytree."""
-    return jax.tree.map(
-        lambda x: function(x) if type(x) is Divided else x, tree, is_leaf=is_divided
-    )
-
-
 def join_filtered(tree: Any) -> Any:
-    """Undoes `divide_filtered`."""
-    return map_divided(Divided.join, tree)
+    """Undoes `Divided.within`."""
+    return Divided.map(Divided.join, tree)

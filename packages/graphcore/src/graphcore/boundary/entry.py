@@ -22,7 +22,7 @@ from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee
 from graphcore.boundary.captures import captured_objects
 from graphcore.boundary.change import Change, publish
-from graphcore.boundary.divided import all_divided
+from graphcore.boundary.divided import Divided
 from graphcore.boundary.places import (
     Direct,
     Joining,
@@ -116,7 +116,7 @@ class Entry:
         Returns:
             Whether there were any.
         """
-        raw = all_divided(self.raw)
+        raw = Divided.of_values(self.raw)
         is_new, self.raw = raw is not self.raw, raw
         return is_new
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from graphcore._jax import current_trace
 from graphcore.boundary.change import Change, Left, Written, publish, same_value
-from graphcore.boundary.divided import divided, is_divided, joined, may_be_divided
+from graphcore.boundary.divided import Divided, divided, joined, may_be_divided
 from graphcore.boundary.places import (
     OF_A_LEAF,
     Joining,
@@ -62,7 +62,7 @@ class Inside:
 
     def __init__(self, joint: Joint, values: Sequence[Any]) -> None:
         self._joint = joint
-        if any(map(is_divided, values)):
+        if any(map(Divided.matches, values)):
             values = [*map(joined, values)]
         self._values = values
         self._objects, self.roots = joint.build(values)

@@ -18,8 +18,8 @@ import jax
 import numpy as np
 
 from graphcore.boundary.divided import (
+    Divided,
     divide,
-    divide_filtered,
     has_filtered,
     is_filtered,
     join_filtered,
@@ -270,13 +270,13 @@ def take_objects(tree: Any) -> tuple[Any, Places | Joining, list[Any]]:
     found = [place for place, leaf in enumerate(leaves) if is_object(leaf)]
     if not found:
         places = Places(structure, ())
-        plain, has_divided = divide_filtered(tree)
+        plain, has_divided = Divided.within(tree)
         return plain, Joining(places) if has_divided else places, []
     objects = [leaves[place] for place in found]
     distinct, numbers = _numbered(objects)
     for place in found:
         leaves[place] = None
-    plain, has_divided = divide_filtered(jax.tree.unflatten(structure, leaves))
+    plain, has_divided = Divided.within(jax.tree.unflatten(structure, leaves))
     places = Places(structure, tuple(zip(found, numbers, strict=True)))
     return plain, Joining(places) if has_divided else places, distinct
 
@@ -366,7 +366,7 @@ def separate(
                 continue
             if found_in == OBJECTS:
                 return _take_all(given, given_kwargs)
-            divided = divide_filtered(arg)[0]
+            divided = Divided.within(arg)[0]
         if type(place) is str:
             kwargs = {**kwargs, place: divided}
         else:

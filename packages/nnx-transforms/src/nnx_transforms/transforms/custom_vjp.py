@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from graphcore import Static, from_tree, to_tree
-from graphcore.authors import Divided, divide_filtered, map_divided
+from graphcore.authors import Divided
 from nnx_transforms.decorators import optional_function
 from nnx_transforms.prefixes import DiffState
 from nnx_transforms.transforms.key_data import keys_from_data, keys_to_data
@@ -107,7 +107,7 @@ class CustomVJP(RuleFunction):
             )
             left = call.leave(inside, out, "the forward rule")
             # As a list, since JAX asks for the path of each leaf of a pytree.
-            pure = divide_filtered(to_tree(residuals))[0]
+            pure = Divided.within(to_tree(residuals))[0]
             saved, structure = jax.tree.flatten(pure)
             if call.has_objects:
                 saved = unwrap(saved)
@@ -126,11 +126,11 @@ class CustomVJP(RuleFunction):
                 return tree
 
             value = call.values(values_g, zero)
-            tree_g = map_divided(Divided.bare, tree_g)
+            tree_g = Divided.map(Divided.bare, tree_g)
             g = call.out_states(tree_g, value, with_old=not input_updates)
             if input_updates:
                 g = call.update_states(value), g
-            residuals = from_tree(map_divided(Divided.join, tree))
+            residuals = from_tree(Divided.map(Divided.join, tree))
             tangents = bwd(*nondiff, residuals, g)
             if not call.has_objects:
                 return tangents  # JAX checks it

@@ -21,12 +21,11 @@ import numpy as np
 from graphcore import Filter, Not, Param, is_variable
 from graphcore.authors import (
     UNSET,
+    Divided,
     Inside,
     enter,
     has_objects,
-    is_divided,
     is_object,
-    map_divided,
     psum_cotangents,
     take_objects,
 )
@@ -231,7 +230,7 @@ class Differentiation:
         parts = to_parts((args, dict(kwargs)), entry, layouts_of(entry), chosen)
         if self.has_objects:
             # What is static has no derivative, and neither have integers beside it.
-            parts = map_divided(lambda whole: whole.only(is_inexact), parts)
+            parts = Divided.map(lambda whole: whole.only(is_inexact), parts)
         self.args, self.kwargs = parts
 
     def check(self, derivative: Callable[..., Any], **options: Any) -> None:
@@ -286,7 +285,7 @@ class Differentiation:
         (args, kwargs), values = take_parts((args, kwargs))
         if self.has_objects:
             whole, given = (self._entry.args, self._entry.kwargs), (args, kwargs)
-            args, kwargs = jax.tree.map(_whole, whole, given, is_leaf=is_divided)
+            args, kwargs = jax.tree.map(_whole, whole, given, is_leaf=Divided.matches)
         inside = Inside(
             body.structure.joint,
             [
@@ -341,7 +340,7 @@ class Differentiation:
 
 def _whole(value: Any, given: Any) -> Any:
     """What JAX gives of a value, with the rest of it."""
-    return given.over(value) if is_divided(given) else given
+    return given.over(value) if Divided.matches(given) else given
 
 
 def _is_chosen(setting: Any) -> bool:

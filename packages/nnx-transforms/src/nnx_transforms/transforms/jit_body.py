@@ -13,10 +13,10 @@ from graphcore.authors import (
     UNSET,
     Body,
     Change,
+    Divided,
     Entry,
     Inside,
     Left,
-    all_divided,
     is_object,
     path_text,
     plain_settings,
@@ -229,7 +229,7 @@ class JitBody(Body):
         self, values: Sequence[Any], args: Any, kwargs: Any, keep: frozenset[int]
     ) -> Left:
         given = [*values]
-        if all_divided(given) is not given:
+        if Divided.of_values(given) is not given:
             raise TypeError("A value has a static part; see `Jitted.__call__`.")
         self.options.notes.take(Signature.of(self, (args, kwargs), values))
         inside = Inside(self.structure.joint, values)

@@ -26,13 +26,10 @@ from graphcore import State, VariableState
 from graphcore.authors import (
     Divided,
     Entry,
-    divide_filtered,
     given_state,
-    is_divided,
     is_object,
     is_variable_type,
     key_path,
-    map_divided,
     path_text,
     taken_state,
 )
@@ -92,7 +89,7 @@ class Layout:
             A `State`; a `VariableState` if the object is a variable; what stands for
             either with objects of another library.
         """
-        values = [x.bare() if is_divided(x) else x for x in values]
+        values = [x.bare() if Divided.matches(x) else x for x in values]
         if self._is_variable:
             state: Any = VariableState.of(self.kinds[0], values[0])
         else:
@@ -277,7 +274,7 @@ def to_parts(
         The pytree with parts.
     """
     if not entry.roots:
-        return divide_filtered(tree)[0]
+        return Divided.within(tree)[0]
     pending = {id(root): x for root, x in zip(entry.roots, layouts, strict=True)}
 
     def part_of(x: Any) -> Any:
@@ -287,7 +284,7 @@ def to_parts(
         layout = layout.only(chosen)
         return Part(layout, [entry.raw[number] for number in layout.numbers])
 
-    return divide_filtered(jax.tree.map(part_of, tree, is_leaf=is_object))[0]
+    return Divided.within(jax.tree.map(part_of, tree, is_leaf=is_object))[0]
 
 
 def take_parts(tree: Any) -> tuple[Any, dict[int, Any]]:
@@ -318,7 +315,7 @@ def to_states(tree: Any) -> Any:
     """
     return map_parts(
         lambda part: part.layout.state(to_states(part.values)),
-        map_divided(lambda x: Divided(to_states(x.arrays), x.frame).bare(), tree),
+        Divided.map(lambda x: Divided(to_states(x.arrays), x.frame).bare(), tree),
     )
 
 
@@ -378,7 +375,7 @@ def from_states(
 
 def _like(due: Any, given: Any) -> Any:
     """Divides the tangent of what is divided; None stands for zeros."""
-    if not is_divided(due) or given is None or is_divided(given):
+    if not Divided.matches(due) or given is None or Divided.matches(given):
         return given
     found = due.like(given)
     pairs = zip(found.arrays, due.arrays, strict=True)
@@ -387,7 +384,7 @@ def _like(due: Any, given: Any) -> Any:
 
 
 def _is_whole(x: Any) -> bool:
-    return is_part(x) or is_divided(x)
+    return is_part(x) or Divided.matches(x)
 
 
 def check_tangent(tangent: Any, due: Any, where: str, checks: Checks) -> None:
