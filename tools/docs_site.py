@@ -21,6 +21,8 @@ PACKAGES = {
 }
 # Modules with names that their package does not list, on a page of their own.
 MODULES = ("graphcore.authors", "nnx_transforms.saving")
+# As one learns.
+TUTORIALS = ("index", "transformer", "agent", "derivatives", "framework")
 # Folders of guides, in the order of the navigation.
 SECTIONS = {"graphcore": "graphcore", "nnx": "nnx-transforms", "linen": "linen-lift"}
 
@@ -37,6 +39,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     config.nav = [
         "index.md",
         "install.md",
+        {"Tutorials": [f"tutorials/{name}.md" for name in TUTORIALS]},
         *({title: guides(docs / name)} for name, title in SECTIONS.items()),
         {"Reference": [f"reference/{name}.md" for name in (*PACKAGES, *MODULES)]},
         {"Project": ["benchmarks.md", "contributing.md", "changelog.md"]},
