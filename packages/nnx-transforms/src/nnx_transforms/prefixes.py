@@ -16,6 +16,7 @@ import jax
 from graphcore import (
     Filter,
     Param,
+    Predicate,
     PrefixMapping,
     State,
     create_path_filters,
@@ -25,7 +26,7 @@ from graphcore import (
     to_predicate,
     variables,
 )
-from graphcore.authors import Predicate, looks_at_no_value, path_text
+from graphcore.authors import looks_at_no_value, path_text
 
 
 class _Carry:

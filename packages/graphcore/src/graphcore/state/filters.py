@@ -12,6 +12,7 @@ from typing import Any as AnyType
 from typing import TypeAlias, Union
 
 from graphcore.adapters.loading import load_adapters
+from graphcore.trails import Path
 from graphcore.variables.impl import counterparts_of
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
     "to_predicate",
 ]
 
-Path: TypeAlias = tuple[AnyType, ...]
 Predicate: TypeAlias = Callable[[Path, AnyType], bool]
 # `EllipsisType`, `None`, `bool`, a nested sequence: typing can't name all of these
 # without recursion that tools resolve differently, so the leaf is `Any`.

@@ -155,16 +155,19 @@ class Linear(Layer):
         inputs, kernel, bias = self.promote_dtype(
             (inputs, self.kernel.value, bias), dtype=self.dtype
         )
-        y: jax.Array = self.dot_general(
-            inputs,
-            kernel,
-            (((inputs.ndim - 1,), (0,)), ((), ())),
-            precision=self.precision,
-            **given(
-                preferred_element_type=self.preferred_element_type,
-                out_sharding=out_sharding,
-            ),
+        options = given(
+            preferred_element_type=self.preferred_element_type,
+            out_sharding=out_sharding,
         )
+        y: jax.Array
+        if self.dot_general is lax.dot_general:
+            # The same operation, but JAX keeps its derivatives from trace to trace.
+            y = jnp.matmul(inputs, kernel, precision=self.precision, **options)
+        else:
+            axes = (((inputs.ndim - 1,), (0,)), ((), ()))
+            y = self.dot_general(
+                inputs, kernel, axes, precision=self.precision, **options
+            )
         return y if bias is None else y + bias
 
 
