@@ -213,3 +213,14 @@ else:
     graphlib = rnglib = variablelib = spmd = helpers = sys.modules[__name__]
 
 A = TypeVar("A")
+"""Any type, for annotations of generic modules.
+
+Example:
+    >>> import nnx_transforms as nnx
+    >>> from typing import Generic
+    >>> class Box(nnx.Module, Generic[nnx.A]):
+    ...     def __init__(self, content: nnx.A):
+    ...         self.content = content
+    >>> Box[int](3).content
+    3
+"""
