@@ -31,7 +31,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         _homes(
             "flax.nnx",
             "nnx_transforms",
-            "bridge compat errors experimental extract filterlib graph graphlib "
+            "compat errors experimental extract filterlib graph graphlib "
             "helpers ids module nn nn.activations nn.attention nn.dtypes "
             "nn.initializers nn.linear nn.lora nn.normalization nn.recurrent "
             "nn.stochastic object pytreelib rnglib spmd statelib summary traversals "
@@ -42,6 +42,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         ),
         ("nnx_transforms",),
     ),
+    "flax.nnx.bridge": ("nnx_transforms.bridge",),
 }
 """For each module of Flax the places in these packages that may have its names."""
 
@@ -116,8 +117,6 @@ def _package(name: str) -> ModuleType | None:
         return None
 
 
-_ABSENT = object()
-
 
 def attribute(path: str) -> Any:
     """What a dotted path of these packages leads to.
@@ -131,8 +130,9 @@ def attribute(path: str) -> Any:
     package, *rest = path.split(".")
     found: Any = _package(package)
     for name in rest:
-        found = getattr(found, name, _ABSENT)
-        if found is _ABSENT:
+        try:
+            found = getattr(found, name)
+        except (AttributeError, ModuleNotFoundError):  # or it needs what is not here
             return None
     return found
 
