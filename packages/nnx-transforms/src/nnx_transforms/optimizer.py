@@ -225,8 +225,8 @@ class Optimizer(Object, Generic[M]):
             model: The model to update; the one that the optimizer was made with, if
                 left out.
             grads: The gradients, with a leaf for each variable that `wrt` selects, at
-                the same path: a `State` as `grad` returns it, or nested dicts. Variables
-                in a state that `wrt` does not select are left out.
+                the same path: a `State` as `grad` returns it, or nested dicts. What
+                `wrt` does not select in a state is left out.
             **extra: Further arguments of the transformation's `update`, such as the
                 `value` of the loss.
 

@@ -1,8 +1,8 @@
 """What the layers that normalize have in common.
 
-Mean and variance are computed at least in float32. The variance is the difference of the
-mean of squares and the squared mean, for which one pass is enough. That loses all digits
-where the mean is large; `use_fast_variance=False` takes a second pass instead.
+Mean and variance are computed at least in float32. The variance is the difference of
+the mean of squares and the squared mean, for which one pass is enough. That loses all
+digits where the mean is large; `use_fast_variance=False` takes a second pass instead.
 
 The order of the operations is a part of the behaviour: models that were trained
 elsewhere give the very same bits.

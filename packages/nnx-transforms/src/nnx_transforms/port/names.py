@@ -117,6 +117,8 @@ def _package(name: str) -> ModuleType | None:
         return None
 
 
+_ABSENT = object()
+
 
 def attribute(path: str) -> Any:
     """What a dotted path of these packages leads to.
