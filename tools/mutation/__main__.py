@@ -19,7 +19,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tools.mutation",
         description="Test a seeded sample of mutants of the mechanism. What is known "
-        "already is kept in .cache/mutation, so a run can be stopped and started again.",
+        "already is kept in .cache/mutation; a run can be stopped and started again.",
     )
     parser.add_argument("--sample", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
@@ -32,15 +32,15 @@ def main() -> int:
     arguments = parser.parse_args()
     import_what_tests_need()
     # These import pytest and Hypothesis, which are set up above.
-    from tools.mutation.covering import measure
+    from tools.mutation.covering import measure, unmeasured
     from tools.mutation.mutants import sample
     from tools.mutation.results import Results
-    from tools.mutation.targets import SUITES, modules
+    from tools.mutation.targets import modules
     from tools.mutation.trials import passes, verdict_on
 
     console = Console(soft_wrap=True)
-    for suite in SUITES:
-        measure(suite)
+    for path in track(unmeasured(), "Coverage of tests", console=console):
+        measure(path)
     results = Results()
     chosen = sample(modules(), arguments.sample, arguments.seed)
     chosen = [m for m in chosen if arguments.only in m.module]
@@ -63,7 +63,8 @@ def report(console, results, chosen, passes) -> int:  # type: ignore[no-untyped-
     """Prints the rate and who survived."""
     from tools.mutation.results import reasons
 
-    tested = [m for m in chosen if m in results.known]
+    known = results.known
+    tested = [m for m in chosen if m in known and known[m].status != "none"]
     living = results.living(chosen)
     explained = reasons()
     left = 0
@@ -73,11 +74,11 @@ def report(console, results, chosen, passes) -> int:  # type: ignore[no-untyped-
         left += reason is None
         console.print(
             f"\n{mutant.module}:{mutant.line} {mutant.operator} "
-            f"({results.known[mutant].status})\n- {before}\n+ {after}",
+            f"({known[mutant].status})\n- {before}\n+ {after}",
             markup=False,
         )
         console.print(f"  {reason or 'No reason is given.'}", markup=False)
-    killers = {results.known[m].by for m in tested}
+    killers = {known[m].by for m in tested}
     if not passes(killers):
         console.print("A test that noticed a mutant fails without one as well.")
         return 1

@@ -14,50 +14,62 @@ import coverage
 import pytest
 
 from tools.mutation.processes import PYTEST, in_fork
-from tools.mutation.targets import ROOT, STORE, SUITES, Suite, modules
+from tools.mutation.targets import ROOT, STORE, SUITES, modules
 
-__all__ = ["Covering", "measure"]
+__all__ = ["Covering", "durations", "measure", "unmeasured"]
 
-_LONGEST = 3 * 3600
+_LONGEST = 3600
 
 
-def measure(suite: Suite) -> None:
-    """Runs the tests of a suite once with coverage, unless that was done already.
+def unmeasured() -> list[Path]:
+    """The files of tests that were not run with coverage yet."""
+    found = [
+        path.relative_to(ROOT)
+        for suite in SUITES
+        for path in sorted((ROOT / suite.tests).glob("test_*.py"))
+        if not any(path.match(pattern) for pattern in suite.ignored)
+    ]
+    return [path for path in found if not _durations(path).exists()]
+
+
+def measure(path: Path) -> None:
+    """Runs the tests of a file once with coverage.
+
+    Each file gets a process of its own: after hundreds of tests under a tracer, Python
+    3.12 has forgotten how deep its recursion is.
 
     Args:
-        suite: The suite.
+        path: Of the file, relative to the root of the repository.
 
     Raises:
         RuntimeError: If they did not come to an end.
     """
-    if _durations(suite).exists():
-        return
-    STORE.mkdir(parents=True, exist_ok=True)
-    log = STORE / f"{suite.name}.log"
-    status = in_fork(_measured, suite, log=log, timeout=_LONGEST)
-    if not _durations(suite).exists():
-        raise RuntimeError(f"The tests of {suite.name} ended with {status}: see {log}")
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    log = _data(path).with_suffix(".log")
+    status = in_fork(_measured, path, log=log, timeout=_LONGEST)
+    if not _durations(path).exists():
+        raise RuntimeError(f"The tests in {path} ended with {status}: see {log}")
 
 
-def _measured(suite: Suite) -> int:
-    recorder = _Recorder(suite)
+def _measured(path: Path) -> int:
+    recorder = _Recorder(path)
     recorder.coverage.start()
-    ignored = [f"--ignore-glob=*/{name}" for name in suite.ignored]
-    status = pytest.main([*PYTEST, suite.tests, *ignored], plugins=[recorder])
+    status = pytest.main([*PYTEST, str(path)], plugins=[recorder])
     recorder.coverage.stop()
     recorder.coverage.save()
-    _durations(suite).write_text(json.dumps(recorder.durations))
+    if status in (0, 1):
+        _durations(path).write_text(json.dumps(recorder.durations))
     return int(status)
 
 
 class _Recorder:
     """A plugin for pytest that tells coverage which test is running."""
 
-    def __init__(self, suite: Suite) -> None:
+    def __init__(self, path: Path) -> None:
         self.durations: dict[str, float] = {}
         self._failed: set[str] = set()
         self.coverage = coverage.Coverage(
-            data_file=str(_data(suite)),
+            data_file=str(_data(path)),
             config_file=False,
             include=[str(ROOT / path) for path in modules()],
         )
@@ -81,12 +93,15 @@ class _Recorder:
             self.durations.pop(nodeid, None)
 
 
-def _data(suite: Suite) -> Path:
-    return STORE / f"{suite.name}.coverage"
+_FOLDER = STORE / "coverage"
 
 
-def _durations(suite: Suite) -> Path:
-    return STORE / f"{suite.name}.durations.json"
+def _data(path: Path) -> Path:
+    return _FOLDER / f"{path.parts[1]}.{path.stem}.sqlite"
+
+
+def _durations(path: Path) -> Path:
+    return _data(path).with_suffix(".json")
 
 
 class Covering:
@@ -98,15 +113,14 @@ class Covering:
 
     def __init__(self, path: Path) -> None:
         self._lines: dict[int, set[str]] = {}
-        for suite in SUITES:
-            if not _durations(suite).exists():
-                continue
-            data = coverage.CoverageData(str(_data(suite)))
+        known = durations()
+        for file in _FOLDER.glob("*.sqlite"):
+            data = coverage.CoverageData(str(file))
             data.read()
-            known = durations()
             for line, tests in data.contexts_by_lineno(str(ROOT / path)).items():
                 found = self._lines.setdefault(line, set())
                 found.update(test for test in tests if test in known)
+            data.close()
         self._statements = _statements(ast.parse((ROOT / path).read_text()))
 
     def tests(self, line: int) -> Set[str]:
@@ -135,7 +149,6 @@ def _statements(tree: ast.AST) -> list[range]:
 def durations() -> dict[str, float]:
     """The seconds that each test took, by its name."""
     found: dict[str, float] = {}
-    for suite in SUITES:
-        if _durations(suite).exists():
-            found |= json.loads(_durations(suite).read_text())
+    for file in _FOLDER.glob("*.json"):
+        found |= json.loads(file.read_text())
     return found

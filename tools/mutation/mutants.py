@@ -49,7 +49,9 @@ class Mutant(NamedTuple):
 
     def source(self) -> str:
         """The mutated module."""
-        code: str = mutate_code(_text(self.module), _operators()[self.operator], self.occurrence)
+        code: str = mutate_code(
+            _text(self.module), _operators()[self.operator], self.occurrence
+        )
         return code
 
     def difference(self) -> tuple[str, str]:
@@ -70,7 +72,10 @@ class DeleteStatement(Operator):  # type: ignore[misc]
             (what, *_) = node.children
             does_something = (
                 what.type in ("raise_stmt", "del_stmt")
-                or (what.type in ("atom_expr", "power") and what.get_code().endswith(")"))
+                or (
+                    what.type in ("atom_expr", "power")
+                    and what.get_code().endswith(")")
+                )
                 or (what.type == "expr_stmt" and what.children[0].type in _PLACES)
             )
             if does_something:
@@ -87,7 +92,7 @@ class DeleteStatement(Operator):  # type: ignore[misc]
         return ()
 
 
-_PLACES = ("atom_expr", "power", "testlist_star_expr")
+_PLACES = ("atom_expr", "power")
 
 
 @functools.cache
@@ -123,7 +128,11 @@ def mutants(path: Path) -> Iterator[Mutant]:
 
 
 def _not_run(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Where annotations and what is for type checkers alone stands."""
+    """Where annotations stand, what is for type checkers alone, and ``strict=True``.
+
+    The last is a check of the program itself, that two lists belong together: without
+    it nothing changes, as long as it holds.
+    """
     for node in ast.walk(tree):
         ignored: list[Any] = []
         if isinstance(node, ast.arg | ast.AnnAssign):
@@ -132,6 +141,8 @@ def _not_run(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]
             ignored = [node.returns]
             if any("overload" in ast.unparse(d) for d in node.decorator_list):
                 ignored = [*node.decorator_list, node]
+        elif isinstance(node, ast.keyword) and node.arg == "strict":
+            ignored = [node.value]
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             ignored = [node]
         for part in filter(None, ignored):

@@ -33,7 +33,6 @@ def import_what_tests_need() -> None:
     os.chdir(ROOT)
     os.environ.update(CI="1", JAX_PLATFORMS="cpu")
     import cloudpickle  # noqa: F401
-    import hypothesis.extra.numpy
     import jax.experimental.checkify
     import jax.experimental.pjit  # noqa: F401
     import optax  # noqa: F401

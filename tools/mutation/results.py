@@ -41,10 +41,8 @@ class Results:
 
     def living(self, chosen: Iterable[Mutant]) -> list[Mutant]:
         """Those of some mutants that no test noticed, by place."""
-        known = self.known
-        return sorted(
-            m for m in chosen if m in known and known[m].status not in NOTICED
-        )
+        status = {m: self.known[m].status for m in chosen if m in self.known}
+        return sorted(m for m in status if status[m] not in (*NOTICED, "none"))
 
 
 def reasons() -> dict[tuple[str, str, str], str]:

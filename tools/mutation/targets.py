@@ -26,23 +26,20 @@ _MUTATED = (
 
 
 class Suite(NamedTuple):
-    """Tests whose coverage is measured together.
+    """Tests that may notice.
 
     Args:
-        name: Of the package that they are for.
         tests: The folder.
         ignored: Files of it that have nothing to do with what is mutated.
     """
 
-    name: str
     tests: str
     ignored: tuple[str, ...] = ()
 
 
 SUITES = (
-    Suite("graphcore", "packages/graphcore/tests"),
+    Suite("packages/graphcore/tests"),
     Suite(
-        "nnx-transforms",
         "packages/nnx-transforms/tests",
         ("test_layers*.py", "test_saving*.py", "test_sharded.py", "test_pmap.py"),
     ),

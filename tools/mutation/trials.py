@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence, Set
@@ -20,15 +21,16 @@ __all__ = ["Verdict", "passes", "verdict_on"]
 
 # The tests of one stage take so many seconds without a mutant; most mutants are gone
 # after the first.
-_STAGES = (4.0, 30.0, 120.0)
+_STAGES = (4.0, 20.0, 60.0)
 
 
 class Verdict(NamedTuple):
     """What became of a mutant.
 
     Args:
-        status: ``killed``, ``timeout`` (killed by a loop without end), ``survived``, or
-            ``uncovered``: no test runs the line.
+        status: ``killed``, ``timeout`` (killed by a loop without end), ``survived``,
+            ``uncovered`` (no test runs the line), or ``none``: it is no program, or
+            the same one.
         by: The test that noticed it.
         tests: How many tests were run, or about to be.
     """
@@ -45,11 +47,13 @@ def verdict_on(mutant: Mutant, kills: Mapping[str, int]) -> Verdict:
         mutant: The mutant.
         kills: How many mutants each test noticed so far; the best come first.
     """
-    covering = Covering(Path(mutant.module)).tests(mutant.line)
+    covering = _covering(mutant.module).tests(mutant.line)
     if not covering:
         return Verdict("uncovered")
     took = durations()
     ordered = sorted(covering, key=lambda t: (took[t] / (1 + kills.get(t, 0)), t))
+    if not mutant.is_another_program():
+        return Verdict("none")
     source, run, log = mutant.source(), 0, STORE / "trial.log"
     report = STORE / "trial.failed"
     for seconds in _STAGES:
@@ -68,6 +72,11 @@ def verdict_on(mutant: Mutant, kills: Mapping[str, int]) -> Verdict:
             by = report.read_text() if report.exists() else ""
             return Verdict("killed", by or f"exit status {status}", run)
     return Verdict("survived", tests=run)
+
+
+@functools.cache
+def _covering(module: str) -> Covering:
+    return Covering(Path(module))
 
 
 def passes(tests: Set[str]) -> bool:

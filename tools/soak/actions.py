@@ -174,7 +174,7 @@ def attach(found: Survey, x: Any, action: Action, mapped: bool) -> None:
 
 
 def attach_inside(found: Survey, x: Any, action: Action, mapped: bool) -> None:
-    """Puts something into a plain container, but no other one: they may form no cycle."""
+    """Puts something into a plain container: no other one, which could form a cycle."""
     if found.containers:
         holder = pick(found.containers, action.i)
         key = (

@@ -112,8 +112,11 @@ class Parts(nnx.Variable[Any]):
 
 _NODES = {"Node": Node, "Other": Other, "List": nnx.List, "Dict": nnx.Dict}
 _VARIABLES: dict[str, Any] = {
-    **{"Param": nnx.Param, "BatchStat": nnx.BatchStat, "Count": Count},
-    **{"Stacked": Stacked, "Parts": Parts},
+    "Param": nnx.Param,
+    "BatchStat": nnx.BatchStat,
+    "Count": Count,
+    "Stacked": Stacked,
+    "Parts": Parts,
 }
 
 
@@ -208,6 +211,32 @@ class Plain(Kit):
 
     def array(self, x: Any) -> Any:
         return np.asarray(x)
+
+    def content(self, x: Any) -> Any:
+        """What a node or variable holds, for `restore`."""
+        if type(x) is Box:
+            return x.kind, x.value, dict(x.notes)
+        children = self.children(x) or ()
+        return x.kind, [(key, _copied(child)) for key, child in children]
+
+    def restore(self, x: Any, content: Any) -> None:
+        """Gives a node or variable back what it held."""
+        if type(x) is Box:
+            x.kind, x.value, x.notes = content
+        elif type(x) is PlainList:
+            x[:] = [child for _, child in content[1]]
+        else:
+            x.kind = content[0]
+            x.__dict__ = dict(content[1])
+
+
+def _copied(x: Any) -> Any:
+    """A copy of plain containers, with the very objects in them."""
+    if type(x) in (list, tuple):
+        return type(x)(map(_copied, x))
+    if type(x) is dict:
+        return {key: _copied(child) for key, child in x.items()}
+    return set(x) if type(x) is set else x
 
 
 def leaves(value: Any) -> list[Any]:

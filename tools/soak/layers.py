@@ -62,7 +62,7 @@ def plain_jit(f: Function) -> Function:
     return f
 
 
-plain_jit_donating = plain_remat = plain_context = plain_custom_rule = plain_jit
+plain_jit_donating = plain_remat = plain_jit
 
 
 def live_jit(f: Function) -> Function:
@@ -93,6 +93,23 @@ def live_context(f: Function) -> Function:
         with nnx.update_context("soak") as ctx:
             (graphdef, state), y = inside(*ctx.split(nnx.List(roots)), x)
             ctx.merge(graphdef, state)
+        return y
+
+    return call
+
+
+def plain_context(f: Function) -> Function:
+    """What is split inside comes back; what nobody reaches there stays as it was."""
+
+    def call(*args: Any) -> Any:
+        found = Survey(_PLAIN, args[:-1])
+        before = [(x, _PLAIN.content(x)) for x in found.nodes + found.variables]
+        y = f(*args)
+        found = Survey(_PLAIN, args[:-1])
+        reached = {id(x) for x in found.nodes + found.variables}
+        for x, content in before:
+            if id(x) not in reached:
+                _PLAIN.restore(x, content)
         return y
 
     return call
@@ -166,14 +183,14 @@ def live_custom_rule(f: Function) -> Function:
     ruled.defvjp(forward, backward)
 
     def call(*args: Any) -> Any:
-        y, g = nnx.value_and_grad(ruled, argnums=len(args) - 1)(*args)
+        y, g = nnx.value_and_grad(_summed(ruled), argnums=len(args) - 1)(*args)
         return mod(y + g)
 
     return call
 
 
 def plain_custom_rule(f: Function) -> Function:
-    return lambda *args: mod(f(*args) + 3)
+    return lambda *args: mod(f(*args).sum() + 3 + 0 * args[-1])
 
 
 def live_gradient(f: Function) -> Function:
@@ -218,11 +235,15 @@ def _weighted(grads: Sequence[Any]) -> Any:
 def plain_vmap(f: Function) -> Function:
     def call(*args: Any) -> Any:
         *roots, xs = args
-        variables = Survey(_PLAIN, roots).variables
+        found = Survey(_PLAIN, roots)
+        variables = found.variables
         before, after, out = [v.value for v in variables], [], []
+        bare = [place for place in found.arrays if type(place[0]) is not tuple]
         for i in range(SIZE):
             for v, value in zip(variables, before, strict=True):
                 v.value = value[i] if v.kind == "Stacked" else value
+            for place in bare:
+                _PLAIN.put(*place)
             out.append(f(*roots, xs[i]))
             after.append([v.value for v in variables])
         for v, *values in zip(variables, *after, strict=True):

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
 import nnx_transforms as nnx
@@ -25,8 +24,9 @@ from tools.soak.actions import (
     pick,
 )
 from tools.soak.comparing import LIVE, PLAIN, Different, Twins, abstract
+from tools.soak.kits import leaves
 
-__all__ = ["Call", "Edit", "Again", "Rebuild", "Step", "Threads", "World", "draw_step"]
+__all__ = ["Again", "Call", "Edit", "Rebuild", "Step", "Threads", "World", "draw_step"]
 
 Choose = Callable[[int], int]
 """Gives a number below another one: of a random generator, or of Hypothesis."""
@@ -294,6 +294,8 @@ class World:
         args = function.args(PLAIN, self.plain)
         key = abstract(args[:-1])
         live_args = function.args(LIVE, self.live)
+        if about.transforms[0] == "jit_donating":  # A shared buffer is not given away.
+            key = key, _shared_arrays(live_args[:-1])
         traces = function.traces
         if about.fails:
             try:
@@ -367,9 +369,7 @@ class World:
     def hold(self, number: int) -> None:
         """The caller keeps an inner object."""
         live, plain = Survey(LIVE, [self.live]), Survey(PLAIN, [self.plain])
-        pair = (
-            pick(found.nodes + found.variables, number) for found in (live, plain)
-        )
+        pair = (pick(found.nodes + found.variables, number) for found in (live, plain))
         self.held = [*self.held[-2:], tuple(pair)]  # type: ignore[list-item]
 
     def eval_shape(self, number: int) -> None:
@@ -405,6 +405,7 @@ class World:
                     world.check()
             except BaseException as error:
                 errors.append(error)
+                barrier.abort()  # Nobody waits for a thread that failed.
 
         threads = [threading.Thread(target=work, args=(p,)) for p in programs]
         interval = sys.getswitchinterval()
@@ -418,3 +419,11 @@ class World:
             sys.setswitchinterval(interval)
         if errors:
             raise errors[0]
+
+
+def _shared_arrays(roots: tuple[Any, ...]) -> Any:
+    """Which values of live variables are the very same arrays."""
+    found = Survey(LIVE, roots)
+    arrays = [id(x) for v in found.variables for x in leaves(v.raw_value)]
+    arrays += [id(x) for *_, x in found.arrays]
+    return tuple(arrays.index(each) for each in arrays)
