@@ -36,6 +36,7 @@ _loaded: set[str] = set()
 _failed: dict[str, BaseException] = {}
 # Types that come from none of these: each is looked at once.
 _unconcerned: weakref.WeakSet[type[Any]] = weakref.WeakSet()
+_added = 0
 _lock = threading.RLock()
 _loading: set[str] = set()
 
@@ -54,12 +55,19 @@ def add_adapter(library: str, module: str) -> None:
         >>> from graphcore.authors import add_adapter
         >>> add_adapter('a_framework', 'my_package.adapters.a_framework')
     """
+    global _added
     with _lock:
+        _added += 1
         # A new list: another thread may be going through the old one.
         _waiting[library] = [*_waiting.get(library, ()), module]
         _unconcerned.clear()
         if library in _loaded:
             _load(library)
+
+
+def added() -> int:
+    """How many adapters were added."""
+    return _added
 
 
 def load_adapters(kind: type[Any]) -> bool:

@@ -1,38 +1,34 @@
-"""What a plan watches of nodes and variables of registered types.
+"""The dicts and lists that nodes and variables of registered types keep things in.
 
-Nobody is told when such an object changes. So a plan looks at the dicts that hold its
-children, or its metadata, whenever it is asked: at those of all objects at once, and in
-C.
+Nobody is told when such an object gets another class, or another `__dict__`. So a plan
+asks all of them for their containers whenever it is asked, and then looks at these as
+at the containers of our own nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
-from operator import attrgetter
+from collections.abc import Callable, Iterable
+from operator import attrgetter, is_
 from typing import Any
-
-import numpy as np
 
 from graphcore.content import is_immutable
 from graphcore.nodes.registry import NodeImpl
-from graphcore.variables.bare_arrays import are_arrays, is_array
 from graphcore.variables.impl import VariableImpl
 
-__all__ = ["NOTHING_CONTAINED", "ForeignContainers"]
+__all__ = ["NOTHING_CONTAINED", "ForeignContainers", "has_plain_metadata"]
 
 
 class ForeignContainers:
-    """The classes and containers of some objects at one time, and what these held.
-
-    Nothing in a container is asked whether it equals something: a plan is made of the
-    same objects under the same keys in the same order. Of arrays in nodes it is enough
-    that there are some.
+    """Some objects, their classes, and where they keep their containers.
 
     Args:
         root: The root of the graph, which is not kept.
         nodes: Nodes with declared containers, and how each is handled.
         variables: Variables with their metadata in a dict, and how each is handled.
+
+    Attributes:
+        recorded: Their containers; those of nodes first.
+        contents: Copies of these.
 
     Example:
         >>> import graphcore as gc
@@ -40,17 +36,15 @@ class ForeignContainers:
         >>> impl = gc.PytreeNodeImpl(Box, None, None, containers=('__dict__',))
         >>> box = Box(); box.content = 1
         >>> watched = ForeignContainers(None, [(box, impl)], [])
-        >>> watched.hold(None)
+        >>> watched.contents, watched.now(None)
+        ([{'content': 1}], [{'content': 1}])
+        >>> class OtherBox: pass
+        >>> box.__class__ = OtherBox
+        >>> watched.now(None) is None
         True
-        >>> box.content = True
-        >>> watched.hold(None)
-        False
     """
 
-    __slots__ = (
-        *("_addresses", "_array_places", "_keys", "_lengths", "_sources", "_types"),
-        "_values",
-    )
+    __slots__ = ("_sources", "_types", "contents", "recorded")
 
     def __init__(
         self,
@@ -58,79 +52,64 @@ class ForeignContainers:
         nodes: Iterable[tuple[Any, NodeImpl]],
         variables: Iterable[tuple[Any, VariableImpl]],
     ) -> None:
-        # Objects by how their container is read, and by what it is.
+        # Objects by how their container is read.
         alike: dict[Any, tuple[Callable[[Any], Any], list[Any]]] = {}
         for node, impl in nodes:
             for name in impl.containers:
                 get: Callable[[Any], Any] = attrgetter(name)
-                alike.setdefault((name, type(get(node))), (get, []))[1].append(node)
+                alike.setdefault(name, (get, []))[1].append(node)
+        count = len(alike)
         for variable, how in variables:
             alike.setdefault(how, (how.get_metadata, []))[1].append(variable)
-        # Whether they are dicts, how they are read, whether of the root too, the rest.
-        self._sources: list[tuple[bool, Callable[[Any], Any], bool, list[Any]]] = []
-        self._types: list[type[Any]] = []
+        # How they are read, whether of the root too, and the others. By address: with
+        # thousands of them, memory is read faster from end to end.
+        self._sources: list[tuple[Callable[[Any], Any], bool, list[Any]]] = []
+        self._types: list[list[type[Any]]] = []
         for get, owners in alike.values():
             others = [owner for owner in owners if owner is not root]
-            is_dict = type(get(owners[0])) is dict
-            self._sources.append((is_dict, get, len(others) < len(owners), others))
-            self._types += map(type, others)
-        dicts, lists, _ = self._look(root)
-        self._lengths = list(map(len, chain(dicts, lists)))
-        self._keys = list(chain.from_iterable(dicts))
-        # They are kept, so that no other object gets the address of one.
-        self._values = list(_contents(dicts, lists))
-        self._array_places = [i for i, x in enumerate(self._values) if is_array(x)]
-        for place in self._array_places:
-            self._values[place] = None
-        self._addresses = _objects(self._values, len(self._values)).tobytes()
+            others.sort(key=lambda owner: id(get(owner)))
+            self._sources.append((get, len(others) < len(owners), others))
+            self._types.append(list(map(type, others)))
+        self.recorded: list[Any] = []
+        self.contents: list[Any] = []
+        # Variables mostly have the same metadata, of which one copy is enough.
+        known: dict[Any, Any] = {}
+        for number, (get, has_root, others) in enumerate(self._sources):
+            for container in map(get, [root] * has_root + others):
+                self.recorded.append(container)
+                copy = container.copy()
+                if number >= count:
+                    key = (*copy, *map(id, copy.values()))
+                    copy = known.setdefault(key, copy)
+                self.contents.append(copy)
 
     def __bool__(self) -> bool:
         return bool(self._sources)
 
-    def _look(self, root: Any) -> tuple[list[Any], list[Any], list[type[Any]]]:
-        """The containers as they are now, and the types of their owners."""
-        dicts: list[Any] = []
-        lists: list[Any] = []
-        types: list[type[Any]] = []
-        for is_dict, get, has_root, others in self._sources:
-            found = dicts if is_dict else lists
-            if has_root:
-                found.append(get(root))
-            found += map(get, others)
-            types += map(type, others)
-        return dicts, lists, types
-
-    def hold(self, root: Any) -> bool:
-        """Tells whether all of it is still what it was.
+    def now(self, root: Any) -> list[Any] | None:
+        """The containers as they are now.
 
         Args:
             root: The root.
 
         Returns:
-            Whether the objects would be taken apart alike.
+            Their containers in the order of `recorded`; None if one of the objects has
+            become one of another class.
         """
-        dicts, lists, types = self._look(root)
-        if (
-            types != self._types
-            or list(map(len, chain(dicts, lists))) != self._lengths
-            or list(chain.from_iterable(dicts)) != self._keys
+        found: list[Any] = []
+        for (get, has_root, others), types in zip(
+            self._sources, self._types, strict=True
         ):
-            return False
-        found = _objects(_contents(dicts, lists), len(self._values))
-        if self._array_places:
-            if not are_arrays(found[self._array_places].tolist()):
-                return False
-            found[self._array_places] = None
-        return found.tobytes() == self._addresses
+            if list(map(type, others)) != types:
+                return None
+            if has_root:
+                found.append(get(root))
+            found += map(get, others)
+        return found
 
-
-def _contents(dicts: Sequence[Any], lists: Sequence[Any]) -> Iterator[Any]:
-    return chain.from_iterable(chain(map(dict.values, dicts), lists))
-
-
-def _objects(values: Iterable[Any], count: int) -> np.ndarray[Any, Any]:
-    """An array of objects, whose bytes are their addresses."""
-    return np.fromiter(values, object, count)
+    def are_the_same(self, containers: list[Any]) -> bool:
+        """Tells whether containers are the recorded ones, and not their equals."""
+        return all(map(is_, containers, self.recorded))
 
 
 def has_plain_metadata(impl: VariableImpl, variable: Any) -> bool:

@@ -23,7 +23,7 @@ from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.owned import get_planned
 from graphcore.refmap import RefMap
 from graphcore.trails import Path
-from graphcore.variables.impl import VariableImpl, values_of
+from graphcore.variables.impl import VariableImpl
 from graphcore.variables.variable import Variable
 
 __all__ = ["Joint", "joint_of"]
@@ -122,10 +122,6 @@ class Joint:
             found += own if chosen is None else [own[i] for i in chosen]
         return found
 
-    def all_owned(self, plans: Sequence[Plan]) -> bool:
-        """Whether all of the variables are `Variable`s."""
-        return self.layout.all_owned
-
     def read(self, plans: Sequence[Plan]) -> tuple[list[Any], list[Any], bool]:
         """The variables of all roots with their raw values.
 
@@ -139,9 +135,7 @@ class Joint:
         layout = self.layout
         # One root, as in most calls, needs no choice.
         variables = plans[0].variables if len(plans) == 1 else self.variables(plans)
-        if layout.all_owned:
-            return variables, [variable._raw_value for variable in variables], True
-        return variables, values_of(layout.impls, variables), False
+        return variables, layout.values(variables), layout.all_owned
 
     def values(self, plans: Sequence[Plan]) -> list[Any]:
         """The raw values of the variables of all roots in order of index."""

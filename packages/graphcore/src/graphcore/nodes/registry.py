@@ -17,7 +17,7 @@ import jax
 
 from graphcore.adapters.loading import load_adapters
 from graphcore.errors import path_text
-from graphcore.variables.impl import find_variable_impl
+from graphcore.variables.impl import find_variable_impl, variable_registrations
 
 __all__ = [
     "GraphNodeImpl",
@@ -259,9 +259,9 @@ def register_pytree_node_type(
     _add(type, PytreeNodeImpl(type, flatten, unflatten, tuple(containers)))
 
 
-def registrations() -> int:
-    """The number of node types that are known; it grows when one is registered."""
-    return len(_impls)
+def registrations() -> tuple[int, ...]:
+    """Numbers that change when a node or variable type is registered here."""
+    return len(_impls), len(_of_bases), *variable_registrations()
 
 
 def find_node_impl(x: Any) -> NodeImpl | None:
