@@ -62,9 +62,12 @@ class _Variables:
         self.get_value = value.__get__
         self.get_values = _READ_ALL[value.__name__]
         self.set_value = value.__set__
-        self.get_metadata = attrgetter(metadata.__name__)
+        self.get_metadata = attrgetter("_var_metadata")
         self._replace_metadata = metadata.__set__
         self.get_trace = attrgetter("_trace_state._jax_trace")
+
+    def get_all_metadata(self, variables: Sequence[Any]) -> list[Any]:
+        return [variable._var_metadata for variable in variables]
 
     def set_values(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         # One call into C, which can't be interrupted halfway through.
@@ -256,6 +259,7 @@ def install() -> None:
         get_trace=variables.get_trace,
         set_values=variables.set_values,
         get_values=variables.get_values,
+        get_all_metadata=variables.get_all_metadata,
         refuse=variables.refuse,
         give_state=_give_variable,
         counterparts={getattr(nnx, name): getattr(gc, name) for name in names},

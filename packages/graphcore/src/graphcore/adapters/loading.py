@@ -14,7 +14,7 @@ import threading
 import weakref
 from typing import Any
 
-__all__ = ["AdapterError", "add_adapter", "load_adapters"]
+__all__ = ["AdapterError", "add_adapter", "load_adapters", "registrations"]
 
 
 class AdapterError(RuntimeError):
@@ -27,6 +27,14 @@ class AdapterError(RuntimeError):
     """
 
 
+class _Registrations:
+    """Counts what may make a type known, for those who keep that one is not."""
+
+    count = 0
+
+
+registrations = _Registrations()
+
 # The modules of each library whose adapters were not needed so far.
 _waiting: dict[str, list[str]] = {
     "equinox": ["graphcore.adapters.equinox"],
@@ -36,7 +44,6 @@ _loaded: set[str] = set()
 _failed: dict[str, BaseException] = {}
 # Types that come from none of these: each is looked at once.
 _unconcerned: weakref.WeakSet[type[Any]] = weakref.WeakSet()
-_added = 0
 _lock = threading.RLock()
 _loading: set[str] = set()
 
@@ -55,19 +62,13 @@ def add_adapter(library: str, module: str) -> None:
         >>> from graphcore.authors import add_adapter
         >>> add_adapter('a_framework', 'my_package.adapters.a_framework')
     """
-    global _added
     with _lock:
-        _added += 1
+        registrations.count += 1
         # A new list: another thread may be going through the old one.
         _waiting[library] = [*_waiting.get(library, ()), module]
         _unconcerned.clear()
         if library in _loaded:
             _load(library)
-
-
-def added() -> int:
-    """How many adapters were added."""
-    return _added
 
 
 def load_adapters(kind: type[Any]) -> bool:

@@ -9,9 +9,8 @@ rather than waiting to be told.
 
 Some things change without a trace in a container: metadata and type of a variable (its
 owner advances `metadata_epoch`), type and `__dict__` of a node (it clears its plans),
-static values changed in place (compared with a snapshot), foreign nodes and variables
-(asked for their containers, see `foreign_containers`; where they declare none they are
-flattened anew).
+static values changed in place (compared with a snapshot), foreign variables and nodes
+(see `identities`; nodes that declare no containers are flattened anew).
 
 A plan must not keep anything alive that its root would not. It holds no strong
 reference to the root; and a write to any node in it through the node's own methods
@@ -23,21 +22,21 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Sequence
-from itertools import repeat
-from operator import getitem, is_
+from itertools import chain, repeat
+from operator import attrgetter, getitem, is_
 from typing import Any
 
 from jax.tree_util import all_leaves
 
 from graphcore._jax import OUTSIDE, TraceState, current_trace
+from graphcore.adapters.loading import registrations
 from graphcore.cache.compaction import copies_side_by_side
 from graphcore.cache.comparing import comparing
-from graphcore.cache.foreign_containers import (
-    NOTHING_CONTAINED,
-    ForeignContainers,
+from graphcore.cache.foreign_variables import (
+    NOTHING_FOREIGN,
+    ForeignVariables,
     has_plain_metadata,
 )
-from graphcore.cache.foreign_variables import NOTHING_FOREIGN, ForeignVariables
 from graphcore.cache.identities import Identities
 from graphcore.cache.kept_beside import keep_beside, kept_beside
 from graphcore.cache.patterns import known_patterns, learn
@@ -49,7 +48,7 @@ from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, intern
 from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.owned import OwnedNode, get_planned
-from graphcore.nodes.registry import find_node_impl, registrations
+from graphcore.nodes.registry import containers_of, find_node_impl
 from graphcore.rebuilt import ByValue, belongs, wrong_trace
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
@@ -97,14 +96,13 @@ class Plan:
         "_containers",
         "_contents",
         "_epoch",
-        "_exact",
         "_foreign",
-        "_foreign_containers",
         "_identities",
         "_mutable_statics",
         "_needs_closer_look",
         "_nodes",
         "_registrations",
+        "_root_containers",
         "_root_type",
         "_stranger_of_each_type",
         "_stranger_types",
@@ -174,48 +172,61 @@ class Plan:
         self._foreign = ForeignVariables(
             [x for x, is_plain in zip(foreign, plain, strict=True) if not is_plain]
         )
-        others = self._foreign_containers = ForeignContainers(
-            root,
-            visit.foreign,
-            [x[1::-1] for x, is_plain in zip(foreign, plain, strict=True) if is_plain],
-        )
         # What every container held. Containers compare their contents without a call
         # for each, as long as both hold the same objects. Dicts by address: with
         # thousands of them, memory is read faster from end to end.
-        dicts = [c for c in visit.containers if isinstance(c, dict)]
-        lists = [c for c in visit.containers if not isinstance(c, dict)]
+        mine = visit.containers
+        theirs = [c for node, impl in visit.foreign for c in containers_of(node, impl)]
+        dicts = [c for c in chain(mine, theirs) if isinstance(c, dict)]
+        lists = [c for c in chain(mine, theirs) if not isinstance(c, dict)]
         self._containers = [*sorted(dicts, key=id), *lists]
-        containers = [*others.recorded, *self._containers]
-        self._contents = [*others.contents, *[c.copy() for c in self._containers]]
+        self._contents = [c.copy() for c in self._containers]
         unwatched = visit.unwatched
         self._array_holders: list[Any] = []
         self._array_keys: list[Any] = []
         replaced: set[int] = set()
         if BARE in self.impls:
-            inside = self._let_arrays_change(containers, replaced)
+            inside = self._let_arrays_change(replaced)
             unwatched = [each for each in unwatched if id(each[0]) not in inside]
         # Of our own nodes and variables, a comparison sees whether they are the same.
         # Others could be equal to what took their place.
-        self._exact = [
-            container
-            for container, content in zip(
-                self._containers, self._contents[len(others.recorded) :], strict=True
-            )
+        inexact = {id(container) for container in theirs}
+        for container, content in zip(self._containers, self._contents, strict=True):
+            children = (child for _, child in items_of(content))
             if any(
-                getattr(type(child), "__eq__", None) not in _BY_IDENTITY
-                for _, child in items_of(content)
-            )
+                getattr(type(x), "__eq__", None) not in _BY_IDENTITY for x in children
+            ):
+                inexact.add(id(container))
+        exactly = [c for c in self._containers if id(c) in inexact]
+        # Metadata: mostly the same, so that one copy of each kind is enough.
+        known: dict[Any, Any] = {}
+        watched = [
+            (v, i)
+            for (i, v, _), is_plain in zip(foreign, plain, strict=True)
+            if is_plain
         ]
+        for variable, impl in watched:
+            metadata = impl.get_metadata(variable)
+            kind = (*metadata, *map(id, metadata.values()))
+            exactly.append(metadata)
+            self._containers.append(metadata)
+            self._contents.append(known.setdefault(kind, metadata.copy()))
+        self._root_containers = [
+            (attrgetter(name), attrgetter(name)(root))
+            for node, impl in visit.foreign
+            if node is root
+            for name in impl.containers
+        ]
+        nodes = [(x, impl.containers) for x, impl in visit.foreign if x is not root]
         self._identities: Identities | None = None
-        if others or self._exact:
-            exact = [*others.recorded, *self._exact]
-            self._identities = Identities(exact, replaced)
+        if exactly or nodes or watched:
+            self._identities = Identities(nodes, exactly, watched, replaced)
         distinct = {id(x): x for x in visit.strangers}
         self._strangers = [*distinct.values()]
         self._stranger_types = list(map(type, self._strangers))
         each = dict(zip(self._stranger_types, self._strangers, strict=True))
         self._stranger_of_each_type = [*each.values()]
-        self._registrations = registrations()
+        self._registrations = registrations.count
         self._unwatched = unwatched
         self._mutable_statics: list[tuple[Any, Any, int]] = []
         # An unhashable static value is refused at a compiled call; until then there is
@@ -236,18 +247,17 @@ class Plan:
             or self._array_keys
         )
 
-    def _let_arrays_change(self, containers: list[Any], replaced: set[int]) -> set[int]:
+    def _let_arrays_change(self, replaced: set[int]) -> set[int]:
         """Records what equals any array in the place of arrays.
 
         Args:
-            containers: All containers.
             replaced: Extended by the ids of what other objects may take the place of.
 
         Returns:
             The ids of pytrees of which nothing else needs to be watched.
         """
         inside: set[int] = set()
-        for container, content in zip(containers, self._contents, strict=True):
+        for container, content in zip(self._containers, self._contents, strict=True):
             for key, child in [*items_of(content)]:
                 recorded = stand_in(child, inside)
                 if recorded is child:
@@ -266,12 +276,12 @@ class Plan:
         self.impls = []
         self.combined = {}
         self._nodes = []
-        self._containers = self._contents = self._exact = []
+        self._containers = self._contents = []
+        self._identities = None
         self._array_holders = self._array_keys = []
         self._strangers = self._stranger_of_each_type = self._unwatched = []
         self._mutable_statics = []
         self._foreign = NOTHING_FOREIGN
-        self._foreign_containers = NOTHING_CONTAINED
 
     def holds(self, root: Any) -> bool:
         """Tells whether walking the graph now would give this plan again.
@@ -283,25 +293,17 @@ class Plan:
         if type(root) is not self._root_type:
             return False
         try:
-            containers, identities = self._containers, self._identities
-            if identities is not None:
-                exact = self._exact
-                if self._foreign_containers:
-                    found = self._foreign_containers.now(root)
-                    if found is None:
-                        return False
-                    containers, exact = found + containers, found + exact
-                    if self._array_keys:
-                        if not self._foreign_containers.are_the_same(found):
-                            return False
-                # First: then no stranger is asked whether it equals something.
-                if not identities.hold(exact):
+            # First: then no stranger is asked whether it equals something.
+            if self._identities is not None and not self._identities.hold():
+                return False
+            for get, container in self._root_containers:
+                if get(root) is not container:
                     return False
             comparing.by_identity = True
             try:
                 # Where two are not the same object, the recorded one is to be asked:
                 # each container asks its own.
-                if not self._contents == containers:  # noqa: SIM201
+                if not self._contents == self._containers:  # noqa: SIM201
                     return False
             finally:
                 comparing.by_identity = False
@@ -356,7 +358,7 @@ class Plan:
     def _strangers_hold(self) -> bool:
         if list(map(type, self._strangers)) != self._stranger_types:
             return False
-        now, each = registrations(), self._stranger_of_each_type
+        now, each = registrations.count, self._stranger_of_each_type
         if now != self._registrations:
             if any(find_variable_impl(type(x)) or find_node_impl(x) for x in each):
                 return False

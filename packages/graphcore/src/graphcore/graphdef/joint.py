@@ -20,7 +20,7 @@ from graphcore.graphdef.definition import GraphDef, VariableDef, interned
 from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.nodes.owned import get_planned
+from graphcore.nodes.owned import OwnedNode, get_planned
 from graphcore.refmap import RefMap
 from graphcore.trails import Path
 from graphcore.variables.impl import VariableImpl
@@ -165,9 +165,13 @@ def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:
         # As `plan_of` does, without its calls: this is the way of most warm calls.
         (root,) = roots
         try:
-            plan: Plan | None = get_planned(root).plan
-        except (AttributeError, TypeError):  # no node of our own, or without a plan
-            plan = kept_plan(root)
+            plan: Plan | None = (
+                get_planned(root).plan
+                if isinstance(root, OwnedNode)
+                else kept_plan(root)
+            )
+        except AttributeError:  # without a plan
+            plan = None
         if plan is None or not plan.holds(root):
             plan = renewed_plan(root)
         alone: Joint | None = plan.combined.get(())

@@ -7,12 +7,12 @@ everything in this repository treats its instances as it treats a `Variable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from graphcore._jax import TraceState
-from graphcore.adapters.loading import added, load_adapters
+from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.hashable_mapping import HashableMapping, as_hashable
 
 __all__ = [
@@ -40,6 +40,7 @@ class VariableImpl:
         set_values: `set_values(variables, values)`, all or nothing; None if variables
             are written one by one.
         get_values: `get_values(variables)`, a list; None if they are read one by one.
+        get_all_metadata: The same for `get_metadata`.
         refuse: `refuse(variable)` says why a variable can't take part, or returns
             None; None if all of them can.
         give_state: `give_state(state)` is what a transform returns in the place of a
@@ -61,9 +62,16 @@ class VariableImpl:
     get_trace: Callable[[Any], TraceState] | None = None
     set_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
     get_values: Callable[[Sequence[Any]], list[Any]] | None = None
+    get_all_metadata: Callable[[Sequence[Any]], list[Mapping[str, Any]]] | None = None
     refuse: Callable[[Any], str | None] | None = None
     give_state: Callable[[Any], Any] | None = None
     is_owned: bool = False
+
+    def all_metadata(self, variables: Sequence[Any]) -> Iterable[Mapping[str, Any]]:
+        """What `get_metadata` returns for each variable."""
+        if self.get_all_metadata is not None:
+            return self.get_all_metadata(variables)
+        return map(self.get_metadata, variables)
 
     def metadata(self, variable: Any) -> HashableMapping[str, Any]:
         """The metadata of a variable in the form that definitions hold."""
@@ -152,11 +160,7 @@ def add_variable_impl(kind: type[Any], impl: VariableImpl) -> None:
     if find_variable_impl(kind) is not None:
         raise ValueError(f"{kind.__name__} is a variable type already.")
     _impls[kind] = impl
-
-
-def variable_registrations() -> tuple[int, int]:
-    """Numbers that change when a variable type is registered, or an adapter added."""
-    return len(_impls), added()
+    registrations.count += 1
 
 
 def registered_variable_types() -> tuple[type[Any], ...]:
@@ -209,6 +213,7 @@ def register_variable_type(
     get_trace: Callable[[Any], Any] | None = None,
     set_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
     get_values: Callable[[Sequence[Any]], list[Any]] | None = None,
+    get_all_metadata: Callable[[Sequence[Any]], list[Mapping[str, Any]]] | None = None,
     refuse: Callable[[Any], str | None] | None = None,
     give_state: Callable[[Any], Any] | None = None,
     counterparts: Mapping[type[Any], type[Any]] | None = None,
@@ -217,7 +222,7 @@ def register_variable_type(
 
     Values and metadata of all variables of a graph are read at once, which takes little
     time where `get_value` and `get_metadata` are functions written in C, such as those
-    of `operator.attrgetter`; for values, `get_values` is quicker still.
+    of `operator.attrgetter`. What reads those of many variables is quicker still.
 
     Args:
         type: The class.
@@ -234,6 +239,7 @@ def register_variable_type(
             raises and does nothing. Without it they are written one by one.
         get_values: `get_values(xs)` returns a list of what `get_value` returns for
             each.
+        get_all_metadata: `get_all_metadata(xs)` does so for `get_metadata`.
         refuse: `refuse(x)` returns why a variable can't take part, if it can't; the
             error has its path.
         give_state: `give_state(state)` makes what users of the type expect in the place
@@ -265,7 +271,7 @@ def register_variable_type(
     """
     impl = VariableImpl(
         *(get_value, set_value, get_metadata, create, set_metadata, get_trace),
-        *(set_values, get_values, refuse, give_state),
+        *(set_values, get_values, get_all_metadata, refuse, give_state),
     )
     add_variable_impl(type, impl)
     for theirs, ours in (counterparts or {}).items():
