@@ -178,6 +178,21 @@ class Left:
         """The raw values of the written variables."""
         return [w.value for w in self.written]
 
+    def overwritten(self, values: Sequence[Any]) -> frozenset[int]:
+        """Which of the values that a function was given it left otherwise.
+
+        Args:
+            values: What the variables had before, by position.
+
+        Returns:
+            The positions of the variables that hold other arrays now.
+        """
+        return frozenset(
+            w.position
+            for w in self.written
+            if w.position is not None and not same_value(w.value, values[w.position])
+        )
+
 
 def publish(
     roots: Sequence[Any],

@@ -177,6 +177,13 @@ class Divided:
     Args:
         arrays: Those of `frame.given`, or what stands for them.
         frame: The rest.
+
+    Example:
+        >>> import graphcore as gc, jax, jax.numpy as jnp
+        >>> from graphcore.authors import Divided
+        >>> (value,) = Divided.of_values([{'w': jnp.ones(2), 'act': abs}])
+        >>> len(jax.tree.leaves(value)), value.join()['act']
+        (1, <built-in function abs>)
     """
 
     __slots__ = ("arrays", "frame")

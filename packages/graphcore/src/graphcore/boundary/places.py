@@ -228,6 +228,19 @@ class Joining(NamedTuple):
 
     Args:
         places: Those of the objects.
+
+    Example:
+        >>> import graphcore as gc, jax
+        >>> from graphcore.authors import Joining, enter
+        >>> @jax.tree_util.register_pytree_node_class
+        ... class Layer:
+        ...     def tree_flatten(self): return (abs,), None
+        ...     @classmethod
+        ...     def tree_unflatten(cls, _, children): return cls()
+        >>> gc.register_filtered_type(Layer)
+        >>> entry = enter(lambda v, layer: None, (gc.Variable(1), Layer()))
+        >>> isinstance(entry.body.structure.places, Joining)
+        True
     """
 
     places: Direct | Places

@@ -275,14 +275,27 @@ def register_variable_type(
     )
     add_variable_impl(type, impl)
     for theirs, ours in (counterparts or {}).items():
-        add_counterparts(theirs, ours)
+        register_counterparts(theirs, ours)
 
 
 _counterparts: dict[type[Any], tuple[type[Any], ...]] = {}
 
 
-def add_counterparts(a: type[Any], b: type[Any]) -> None:
-    """Has a filter that names one of two types select both."""
+def register_counterparts(a: type[Any], b: type[Any]) -> None:
+    """Has a filter that names one of two types select both.
+
+    Args:
+        a: A type of variables.
+        b: One that means the same in another library.
+
+    Example:
+        >>> import graphcore as gc
+        >>> class Weight(gc.Variable):
+        ...     pass
+        >>> gc.register_counterparts(Weight, gc.Param)
+        >>> len(gc.state(gc.Dict(w=Weight(1)), gc.Param))
+        1
+    """
     for one, other in ((a, b), (b, a)):
         _counterparts[one] = (*counterparts_of(one), other)
 
