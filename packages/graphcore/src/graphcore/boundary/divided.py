@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from graphcore.adapters.loading import load_adapters
+from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.content import static_key
 from graphcore.errors import path_text
 
@@ -63,6 +63,7 @@ def register_filtered_type(type: type[Any], /, *, immutable: bool = False) -> No
     if immutable:
         _immutable.add(type)
     _known.clear()
+    registrations.count += 1
 
 
 def is_filtered(x: Any) -> bool:
