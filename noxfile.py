@@ -179,6 +179,20 @@ def resume(session: nox.Session) -> None:
 
 
 @nox.session
+def soak(session: nox.Session) -> None:
+    """Run random programs for minutes; each must do what a slow model of it does."""
+    install(session, "soak", packages=PACKAGES[:2])
+    session.run("python", "-m", "tools.soak", *session.posargs, env=environment())
+
+
+@nox.session
+def mutation(session: nox.Session) -> None:
+    """Test a seeded sample of small faults in the mechanism; tests must notice them."""
+    install(session, "test", "mutation")
+    session.run("python", "-m", "tools.mutation", *session.posargs, env=environment())
+
+
+@nox.session
 def build(session: nox.Session) -> None:
     """Build the sdist and the wheel of each package into dist/."""
     session.install(*group("build"))

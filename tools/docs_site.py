@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,6 +140,12 @@ def reference(
         if is_module:
             groups["Modules"].append(f"| [`{name}`](../{path}/index.md) | {first} |")
             below.append(path)
+        elif path in homes and homes[path].startswith(f"{module}/"):
+            other = homes[path].partition("/")[2]
+            groups["Other names"].append(f"| [`{name}`]({files[name]}.md) | {first} |")
+            pages[f"{module}/{files[name]}.md"] = (
+                f"# {name} ({module})\n\nAnother name of [`{other[:-3]}`]({other})."
+            )
         elif path in homes:
             link = f"[`{name}`](../{homes[path]})"
             elsewhere[homes[path].split("/")[0]].append(link)
@@ -193,11 +200,27 @@ def page(module: str, name: str, path: str) -> str:
     return "\n".join([*front, f"::: {path}", "    options:", "      heading_level: 1"])
 
 
+def has_example(found: griffe.Object | None) -> bool:
+    """Whether a docstring shows how something is used; that of a method will do."""
+    if found is None:
+        return False
+    members = [m for m in found.members.values() if not m.is_alias]
+    texts = [each.docstring.value for each in (found, *members) if each.docstring]
+    return any(">>>" in text for text in texts)
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of the reference."""
     loader = load_packages()
-    homes: dict[str, str] = {}
+    homes: dict[str, str] = {}  # by path
     for module in MODULES:
         for path, content in reference(module, loader, homes).items():
             files.append(File.generated(config, f"reference/{path}", content=content))
+    lacking = [
+        path
+        for path, page in homes.items()
+        if page.split("/")[0] in MODULES and not has_example(find(path, loader))
+    ]
+    if lacking:
+        raise PluginError(f"Public names without an example: {', '.join(lacking)}")
     return files

@@ -211,5 +211,17 @@ else:
     __getattr__, __dir__ = lazily(__name__, _LAZY)
     # Where Flax has its names in modules: they are all here.
     graphlib = rnglib = variablelib = spmd = helpers = sys.modules[__name__]
+    nn = layers
 
 A = TypeVar("A")
+"""Any type, for annotations of generic modules.
+
+Example:
+    >>> import nnx_transforms as nnx
+    >>> from typing import Generic
+    >>> class Box(nnx.Module, Generic[nnx.A]):
+    ...     def __init__(self, content: nnx.A):
+    ...         self.content = content
+    >>> Box[int](3).content
+    3
+"""

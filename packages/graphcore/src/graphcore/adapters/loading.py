@@ -14,7 +14,7 @@ import threading
 import weakref
 from typing import Any
 
-__all__ = ["AdapterError", "load_adapters", "register_adapter"]
+__all__ = ["AdapterError", "load_adapters", "register_adapter", "registrations"]
 
 
 class AdapterError(RuntimeError):
@@ -26,6 +26,14 @@ class AdapterError(RuntimeError):
         True
     """
 
+
+class _Registrations:
+    """Counts what may make a type known, for those who keep that one is not."""
+
+    count = 0
+
+
+registrations = _Registrations()
 
 # The modules of each library whose adapters were not needed so far.
 _waiting: dict[str, list[str]] = {
@@ -55,6 +63,7 @@ def register_adapter(library: str, module: str) -> None:
         >>> register_adapter('a_framework', 'my_package.adapters.a_framework')
     """
     with _lock:
+        registrations.count += 1
         # A new list: another thread may be going through the old one.
         _waiting[library] = [*_waiting.get(library, ()), module]
         _unconcerned.clear()

@@ -235,7 +235,7 @@ def publish(
             variables = joint.variables(plans)
             chosen = [variables[p] for p in change.positions]  # type: ignore[index]
             check_writes(plans, chosen)
-            set_values(chosen, values, joint.all_owned(plans))
+            set_values(chosen, values, joint.layout.impl)
         return change.places.fill(out, ()) if change.has_divided else out
     refs: RefMap[Any, int] = RefMap()
     visit = Visit()

@@ -33,10 +33,30 @@ __all__ = [
 ]
 
 Predicate: TypeAlias = Callable[[Path, AnyType], bool]
+"""What a filter becomes: tells by path and value whether a value is meant.
+
+Example:
+    >>> import graphcore as gc
+    >>> def is_bias(path, value):
+    ...     return path[-1] == 'bias'
+    >>> list(gc.state(gc.Dict(kernel=gc.Param(1), bias=gc.Param(2)), is_bias))
+    ['bias']
+"""
 # `EllipsisType`, `None`, `bool`, a nested sequence: typing can't name all of these
 # without recursion that tools resolve differently, so the leaf is `Any`.
 Filter: TypeAlias = Union[type, str, bool, None, Predicate, Sequence[AnyType], AnyType]
-"""What may be written where a filter is expected; see `to_predicate`."""
+"""What may be written where a filter is expected; see `to_predicate`.
+
+Example:
+    >>> import graphcore as gc
+    >>> node = gc.Dict(kernel=gc.Param(1), bias=gc.Param(2), steps=gc.Variable(0))
+    >>> for filter in (gc.Param, gc.PathContains('bias'), gc.Not(gc.Param), ...):
+    ...     print(*gc.state(node, filter))
+    bias kernel
+    bias
+    steps
+    bias kernel steps
+"""
 
 
 class _ByMeaning:

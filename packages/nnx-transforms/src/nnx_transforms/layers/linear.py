@@ -35,8 +35,29 @@ __all__ = [
 ]
 
 default_kernel_init = initializers.lecun_normal()
+"""Makes kernels where nothing else is said.
+
+Example:
+    >>> import jax
+    >>> default_kernel_init(jax.random.key(0), (2, 3)).shape
+    (2, 3)
+"""
 default_bias_init = initializers.zeros
+"""Makes biases where nothing else is said.
+
+Example:
+    >>> import jax
+    >>> default_bias_init(jax.random.key(0), (2,)).tolist()
+    [0.0, 0.0]
+"""
 default_embed_init = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
+"""Makes embeddings where nothing else is said.
+
+Example:
+    >>> import jax
+    >>> default_embed_init(jax.random.key(0), (4, 3)).shape
+    (4, 3)
+"""
 NO_METADATA: Mapping[str, Any] = {}
 
 
