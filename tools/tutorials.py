@@ -72,7 +72,9 @@ def execute(source: Path) -> NotebookNode:
     """
     made = notebook(source)
     client = NotebookClient(made, timeout=SECONDS, record_timing=False)
-    client.create_kernel_manager().transport = "ipc"  # sockets that nobody else can open
+    client.create_kernel_manager().transport = (
+        "ipc"  # sockets that nobody else can open
+    )
     client.execute()
     for cell in made.cells:
         for output in cell.get("outputs", ()):

@@ -297,9 +297,7 @@ def test_explain_recompile_with_donation():
     shared = jnp.ones(2)
     pair = nnx.Dict(a=nnx.Param(shared), b=nnx.Param(shared))
     double(pair)
-    assert nnx.explain_recompile(double) == [
-        ("<call>", "never compiled", "first call")
-    ]
+    assert nnx.explain_recompile(double) == [("<call>", "never compiled", "first call")]
     # An array that is there twice can't be donated.
     double(pair)
     assert nnx.explain_recompile(double) == [
@@ -310,7 +308,10 @@ def test_explain_recompile_with_donation():
     assert nnx.explain_recompile(double) == []
     nnx.update(pair, {"a": jnp.ones(3), "b": jnp.zeros(3)})
     double(pair)
-    assert [path for path, *_ in nnx.explain_recompile(double)] == ["args/0/a", "args/0/b"]
+    assert [path for path, *_ in nnx.explain_recompile(double)] == [
+        "args/0/a",
+        "args/0/b",
+    ]
 
 
 def test_static_arguments():
