@@ -71,7 +71,8 @@ def execute(source: Path) -> NotebookNode:
         ValueError: if a cell writes to stderr, as warnings do: a reader would see it.
     """
     made = notebook(source)
-    client = NotebookClient(made, timeout=SECONDS, record_timing=False)
+    client = NotebookClient(made, timeout=SECONDS, coalesce_streams=True)
+    client.record_timing = False  # the notebook is the same each time
     # Sockets that nobody else can open.
     client.create_kernel_manager().transport = "ipc"
     client.execute()
