@@ -61,9 +61,8 @@ def run(
     """Initial variables, and what the module does with others."""
     out, variables = module.init_with_output(keys, *args, **kwargs)
     other = changed(variables)
-    fixed = module.apply(other, *args, rngs=keys, **kwargs)
     again = module.apply(other, *args, rngs=keys, mutable=list(mutable), **kwargs)
-    return out, variables, fixed, again
+    return out, variables, again
 
 
 def pattern(*keys):

@@ -395,12 +395,6 @@ def module_class(nn, node):
 
     call = lambda self, x: run(self, node.ops, x, "")
     call.__name__ = "__call__"
-    return type(nn.Module)(
-        "Net",
-        (nn.Module,),
-        {
-            **methods,
-            "__call__": call if node.style == "setup" else nn.compact(call),
-            "__module__": __name__,
-        },
-    )
+    methods["__call__"] = call if node.style == "setup" else nn.compact(call)
+    methods["__module__"] = __name__
+    return type(nn.Module)("Net", (nn.Module,), methods)

@@ -17,6 +17,7 @@ import linen_lift
 
 KEYS = {"params": jax.random.key(0), "noise": jax.random.key(1)}
 X = jnp.array([0.1, 0.4, 0.8])
+MUTABLE = ["stats", "draws", "intermediates"]
 
 
 def outcome(fn):
@@ -45,7 +46,7 @@ def same(fn):
 
 
 @pytest.mark.filterwarnings("ignore")
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(programs)
 def test_a_random_program(program):
     def init(nn):
@@ -70,6 +71,3 @@ def test_a_random_program(program):
 
     same(differentiated)
     same(lambda nn: (module_class(nn, program)().apply(variables, X, rngs=KEYS), {}))
-
-
-MUTABLE = ["stats", "draws", "intermediates"]
