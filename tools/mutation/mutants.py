@@ -49,10 +49,17 @@ class Mutant(NamedTuple):
 
     def source(self) -> str:
         """The mutated module."""
-        code: str = mutate_code(
-            _text(self.module), _operators()[self.operator], self.occurrence
-        )
+        operator = _operators()[self.operator]
+        code: str = mutate_code(_text(self.module), operator, self.occurrence)
         return code
+
+    def is_another_program(self) -> bool:
+        """Whether it can be compiled, and isn't the module as it was."""
+        try:
+            mutated = ast.parse(self.source())
+        except SyntaxError:  # the `*` of a signature, replaced by another operator
+            return False
+        return ast.dump(mutated) != ast.dump(ast.parse(_text(self.module)))
 
     def difference(self) -> tuple[str, str]:
         """The lines that change, before and after."""
@@ -92,7 +99,7 @@ class DeleteStatement(Operator):  # type: ignore[misc]
         return ()
 
 
-_PLACES = ("atom_expr", "power")
+_PLACES = ("atom_expr", "power", "testlist_star_expr")
 
 
 @functools.cache
@@ -128,11 +135,7 @@ def mutants(path: Path) -> Iterator[Mutant]:
 
 
 def _not_run(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Where annotations stand, what is for type checkers alone, and ``strict=True``.
-
-    The last is a check of the program itself, that two lists belong together: without
-    it nothing changes, as long as it holds.
-    """
+    """Where annotations and what is for type checkers alone stands."""
     for node in ast.walk(tree):
         ignored: list[Any] = []
         if isinstance(node, ast.arg | ast.AnnAssign):
@@ -141,8 +144,6 @@ def _not_run(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]
             ignored = [node.returns]
             if any("overload" in ast.unparse(d) for d in node.decorator_list):
                 ignored = [*node.decorator_list, node]
-        elif isinstance(node, ast.keyword) and node.arg == "strict":
-            ignored = [node.value]
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             ignored = [node]
         for part in filter(None, ignored):
@@ -168,4 +169,18 @@ def sample(paths: list[Path], size: int, seed: int) -> list[Mutant]:
     chance = random.Random(seed)
     places = sorted(sites)
     chance.shuffle(places)
-    return [chance.choice(sites[place]) for place in places[:size]]
+    drawn = (chance.choice(sites[place]) for place in places)
+    checks = {path: _checks_of_lengths(str(path)) for path in paths}
+    return [m for m in drawn if m[3:5] not in checks[Path(m.module)]][:size]
+
+
+def _checks_of_lengths(module: str) -> set[tuple[int, int]]:
+    """Where ``strict=True`` stands: a check that two lists belong together.
+
+    Without it nothing changes, as long as that holds.
+    """
+    return {
+        (node.value.lineno, node.value.col_offset)
+        for node in ast.walk(ast.parse(_text(module)))
+        if isinstance(node, ast.keyword) and node.arg == "strict"
+    }
