@@ -356,7 +356,7 @@ def test_objects_in_containers_do_not_use_up_the_recursion_limit():
     for _ in range(20):
         step({"m": [model]}, 1.0)
         step({"m": [model], "v": model.tied}, 1.0)
-    assert nesting_that_python_can_print() == before
+    assert nesting_that_python_can_print() >= before
 
 
 def test_plain_calls_are_jax():
