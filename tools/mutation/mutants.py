@@ -6,7 +6,7 @@ import ast
 import difflib
 import functools
 import hashlib
-import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -164,14 +164,24 @@ def sample(paths: list[Path], size: int, seed: int) -> list[Mutant]:
     """
     sites: dict[Any, list[Mutant]] = {}
     for path in paths:
+        checks = _checks_of_lengths(str(path))
         for mutant in mutants(path):
-            sites.setdefault(mutant.site, []).append(mutant)
-    chance = random.Random(seed)
-    places = sorted(sites)
-    chance.shuffle(places)
-    drawn = (chance.choice(sites[place]) for place in places)
-    checks = {path: _checks_of_lengths(str(path)) for path in paths}
-    return [m for m in drawn if m[3:5] not in checks[Path(m.module)]][:size]
+            if (mutant.line, mutant.column) not in checks:
+                sites.setdefault(mutant.site, []).append(mutant)
+    # An edit of a module must not change what is drawn of the rest: so the order is
+    # that of digests of what stands at a place, not of a generator that goes on.
+    alike: Counter[Any] = Counter()
+    drawn = []
+    for (module, line, _, kind), there in sorted(sites.items()):
+        text = module, kind, _text(module).splitlines()[line - 1].strip()
+        digest = _digest((seed, text, alike[text]))
+        alike[text] += 1
+        drawn.append((digest, there[digest % len(there)]))
+    return [mutant for _, mutant in sorted(drawn)[:size]]
+
+
+def _digest(x: object) -> int:
+    return int.from_bytes(hashlib.sha256(repr(x).encode()).digest()[:8])
 
 
 def _checks_of_lengths(module: str) -> set[tuple[int, int]]:

@@ -443,6 +443,8 @@ def test_values_that_jax_refuses_are_named():
     model.blocks[1].w.value = "text"
     with pytest.raises(TypeError, match=r"args/0/blocks/1/w"):
         nnx.jit(lambda m: None)(model)
+    with pytest.raises(TypeError, match=r"args/0/blocks/1/w"):  # where it is first
+        nnx.jit(lambda m, again: None)(model, model)
 
 
 @pytest.mark.parametrize("level", [nnx.jit, jax.jit, jax.grad, jax.vmap])
