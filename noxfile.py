@@ -154,7 +154,14 @@ def docs(session: nox.Session) -> None:
     install(session, "docs")
     command = session.posargs or ["build", "--strict"]
     # The theme's notice about the plans of mkdocs is no warning about this site.
-    session.run("mkdocs", *command, env={"NO_MKDOCS_2_WARNING": "1"})
+    session.run("mkdocs", *command, env=environment(NO_MKDOCS_2_WARNING="1"))
+
+
+@nox.session
+def tutorials(session: nox.Session) -> None:
+    """Run the tutorials as notebooks, and say how long each takes."""
+    install(session, "tutorials", packages=PACKAGES[:2])
+    session.run("python", "-m", "tools.tutorials", *session.posargs, env=environment())
 
 
 @nox.session

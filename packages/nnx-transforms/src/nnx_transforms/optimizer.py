@@ -31,6 +31,8 @@ from graphcore import (
     Param,
     State,
     Variable,
+    VariableState,
+    to_predicate,
     variables,
 )
 from graphcore.authors import path_text, raw_value_of, variable_impl
@@ -55,7 +57,10 @@ class OptState(Variable[A]):
 
 
 class _Rule:
-    """What an optimizer knows beside its state. Static, and compared by identity."""
+    """What an optimizer knows beside its state.
+
+    Static. Two optimizers made alike with one transformation share what was compiled.
+    """
 
     __slots__ = ("keys", "mirrored", "structure", "tree", "tx", "wrt")
 
@@ -74,6 +79,20 @@ class _Rule:
         self.keys = keys
         self.tree = tree
         self.mirrored = mirrored
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is _Rule
+            and self.tx is other.tx  # whatever it takes for equal
+            and self.tree is other.tree
+            and self.keys == other.keys
+            and self.mirrored == other.mirrored
+            and self.structure == other.structure
+            and bool(self.wrt == other.wrt)
+        )
+
+    def __hash__(self) -> int:
+        return hash((id(self.tx), self.keys))
 
     # Nothing in it changes, so a copy of an optimizer shares it, and what was compiled.
     def __copy__(self) -> _Rule:
@@ -223,7 +242,8 @@ class Optimizer(Object, Generic[M]):
             model: The model to update; the one that the optimizer was made with, if
                 left out.
             grads: The gradients, with a leaf for each variable that `wrt` selects, at
-                the same path: a `State` as `grad` returns it, or nested dicts.
+                the same path: a `State` as `grad` returns it, or nested dicts. What
+                `wrt` does not select in a state is left out.
             **extra: Further arguments of the transformation's `update`, such as the
                 `value` of the loss.
 
@@ -256,7 +276,7 @@ class Optimizer(Object, Generic[M]):
         tree = self._rule.tree
         params = tree(selected.paths, values)
         updates, state = self.tx.update(
-            tree(selected.paths, _aligned(grads, selected.paths, values)),
+            tree(selected.paths, _aligned(grads, selected.paths, values, self.wrt)),
             self.opt_state,
             params,
             **extra,
@@ -293,7 +313,9 @@ def moved(param: Any, update: Any) -> jax.Array:
     return jnp.asarray(param + update, jnp.result_type(param))
 
 
-def _aligned(grads: Any, paths: tuple[Path, ...], values: list[Any]) -> list[Any]:
+def _aligned(
+    grads: Any, paths: tuple[Path, ...], values: list[Any], wrt: Filter
+) -> list[Any]:
     """The gradients in the order of the parameters."""
     if not isinstance(grads, Mapping):
         raise TypeError(
@@ -303,7 +325,14 @@ def _aligned(grads: Any, paths: tuple[Path, ...], values: list[Any]) -> list[Any
     state: State[Any, Any] = grads if isinstance(grads, State) else State(grads)
     found = dict(state.flat_state())
     missing = [path_text(path) for path in paths if path not in found]
-    extra = [path_text(path) for path in found.keys() - set(paths)]
+    # Gradients of more than is trained are usual: all parameters, say, where an adapter
+    # of low rank is. What says that the filter doesn't select it was not misplaced.
+    selects = to_predicate(wrt)
+    extra = [
+        path_text(path)
+        for path in found.keys() - set(paths)
+        if not isinstance(found[path], VariableState) or selects(path, found[path])
+    ]
     if missing or extra:
         raise ValueError(
             "The gradients don't fit the variables that the optimizer updates: none "
