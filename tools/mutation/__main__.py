@@ -24,9 +24,14 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--minutes", type=float, help="stop after these")
+    parser.add_argument(
+        "--patience", type=float, default=60, help="seconds of tests for one mutant"
+    )
     parser.add_argument("--only", default="", help="modules whose path has this in it")
     parser.add_argument(
-        "--again", action="store_true", help="test those that survived once more"
+        "--again",
+        action="store_true",
+        help="test those once more that survived for no known reason",
     )
     parser.add_argument("--report", action="store_true", help="test nothing")
     arguments = parser.parse_args()
@@ -34,7 +39,7 @@ def main() -> int:
     # These import pytest and Hypothesis, which are set up above.
     from tools.mutation.covering import measure, unmeasured
     from tools.mutation.mutants import sample
-    from tools.mutation.results import Results
+    from tools.mutation.results import Results, reason_of, reasons
     from tools.mutation.targets import modules
     from tools.mutation.trials import passes, verdict_on
 
@@ -46,12 +51,14 @@ def main() -> int:
     chosen = [m for m in chosen if arguments.only in m.module]
     due = [m for m in chosen if m not in results.known]
     if arguments.again:
-        due = results.living(chosen) + due
+        known = reasons()
+        living = results.living(chosen)
+        due = [m for m in living if reason_of(m, known) is None] + due
     end = time.monotonic() + 60 * (arguments.minutes or float("inf"))
     for mutant in track(due if not arguments.report else [], console=console):
         if time.monotonic() > end:
             break
-        verdict = verdict_on(mutant, results.kills())
+        verdict = verdict_on(mutant, results.kills(), arguments.patience)
         results.add(mutant, verdict)
         before, after = mutant.difference()
         where = f"{mutant.module}:{mutant.line}"
@@ -61,7 +68,7 @@ def main() -> int:
 
 def report(console, results, chosen, passes) -> int:  # type: ignore[no-untyped-def]
     """Prints the rate and who survived."""
-    from tools.mutation.results import reasons
+    from tools.mutation.results import reason_of, reasons
 
     known = results.known
     tested = [m for m in chosen if m in known and known[m].status != "none"]
@@ -70,7 +77,7 @@ def report(console, results, chosen, passes) -> int:  # type: ignore[no-untyped-
     left = 0
     for mutant in living:
         before, after = mutant.difference()
-        reason = explained.get((mutant.module, before, after))
+        reason = reason_of(mutant, explained)
         left += reason is None
         console.print(
             f"\n{mutant.module}:{mutant.line} {mutant.operator} "

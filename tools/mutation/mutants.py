@@ -6,7 +6,7 @@ import ast
 import difflib
 import functools
 import hashlib
-import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,10 +49,17 @@ class Mutant(NamedTuple):
 
     def source(self) -> str:
         """The mutated module."""
-        code: str = mutate_code(
-            _text(self.module), _operators()[self.operator], self.occurrence
-        )
+        operator = _operators()[self.operator]
+        code: str = mutate_code(_text(self.module), operator, self.occurrence)
         return code
+
+    def is_another_program(self) -> bool:
+        """Whether it can be compiled, and isn't the module as it was."""
+        try:
+            mutated = ast.parse(self.source())
+        except SyntaxError:  # the `*` of a signature, replaced by another operator
+            return False
+        return ast.dump(mutated) != ast.dump(ast.parse(_text(self.module)))
 
     def difference(self) -> tuple[str, str]:
         """The lines that change, before and after."""
@@ -92,7 +99,7 @@ class DeleteStatement(Operator):  # type: ignore[misc]
         return ()
 
 
-_PLACES = ("atom_expr", "power")
+_PLACES = ("atom_expr", "power", "testlist_star_expr")
 
 
 @functools.cache
@@ -128,11 +135,7 @@ def mutants(path: Path) -> Iterator[Mutant]:
 
 
 def _not_run(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Where annotations stand, what is for type checkers alone, and ``strict=True``.
-
-    The last is a check of the program itself, that two lists belong together: without
-    it nothing changes, as long as it holds.
-    """
+    """Where annotations and what is for type checkers alone stands."""
     for node in ast.walk(tree):
         ignored: list[Any] = []
         if isinstance(node, ast.arg | ast.AnnAssign):
@@ -141,8 +144,6 @@ def _not_run(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]
             ignored = [node.returns]
             if any("overload" in ast.unparse(d) for d in node.decorator_list):
                 ignored = [*node.decorator_list, node]
-        elif isinstance(node, ast.keyword) and node.arg == "strict":
-            ignored = [node.value]
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             ignored = [node]
         for part in filter(None, ignored):
@@ -163,9 +164,33 @@ def sample(paths: list[Path], size: int, seed: int) -> list[Mutant]:
     """
     sites: dict[Any, list[Mutant]] = {}
     for path in paths:
+        checks = _checks_of_lengths(str(path))
         for mutant in mutants(path):
-            sites.setdefault(mutant.site, []).append(mutant)
-    chance = random.Random(seed)
-    places = sorted(sites)
-    chance.shuffle(places)
-    return [chance.choice(sites[place]) for place in places[:size]]
+            if (mutant.line, mutant.column) not in checks:
+                sites.setdefault(mutant.site, []).append(mutant)
+    # An edit of a module must not change what is drawn of the rest: so the order is
+    # that of digests of what stands at a place, not of a generator that goes on.
+    alike: Counter[Any] = Counter()
+    drawn = []
+    for (module, line, _, kind), there in sorted(sites.items()):
+        text = module, kind, _text(module).splitlines()[line - 1].strip()
+        digest = _digest((seed, text, alike[text]))
+        alike[text] += 1
+        drawn.append((digest, there[digest % len(there)]))
+    return [mutant for _, mutant in sorted(drawn)[:size]]
+
+
+def _digest(x: object) -> int:
+    return int.from_bytes(hashlib.sha256(repr(x).encode()).digest()[:8])
+
+
+def _checks_of_lengths(module: str) -> set[tuple[int, int]]:
+    """Where ``strict=True`` stands: a check that two lists belong together.
+
+    Without it nothing changes, as long as that holds.
+    """
+    return {
+        (node.value.lineno, node.value.col_offset)
+        for node in ast.walk(ast.parse(_text(module)))
+        if isinstance(node, ast.keyword) and node.arg == "strict"
+    }

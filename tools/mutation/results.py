@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tools.mutation.mutants import Mutant
 from tools.mutation.targets import STORE
 from tools.mutation.trials import Verdict
 
-__all__ = ["Results", "reasons"]
+__all__ = ["Results", "reason_of", "reasons"]
 
 _REASONS = Path(__file__).with_name("survivors.toml")
 NOTICED = ("killed", "timeout")
@@ -54,3 +54,8 @@ def reasons() -> dict[tuple[str, str, str], str]:
     """
     entries = tomllib.loads(_REASONS.read_text()).get("survivor", [])
     return {(e["module"], e["before"], e["after"]): e["reason"] for e in entries}
+
+
+def reason_of(mutant: Mutant, known: Mapping[tuple[str, str, str], str]) -> str | None:
+    """The reason for one mutant, None if there is none."""
+    return known.get((mutant.module, *mutant.difference()))

@@ -19,9 +19,9 @@ from tools.mutation.targets import ROOT, STORE
 
 __all__ = ["Verdict", "passes", "verdict_on"]
 
-# The tests of one stage take so many seconds without a mutant; most mutants are gone
-# after the first.
-_STAGES = (4.0, 20.0, 60.0)
+# The tests of the first stage take so many seconds without a mutant; most mutants are
+# gone after it.
+_FIRST_STAGE = 4.0
 
 
 class Verdict(NamedTuple):
@@ -40,12 +40,13 @@ class Verdict(NamedTuple):
     tests: int = 0
 
 
-def verdict_on(mutant: Mutant, kills: Mapping[str, int]) -> Verdict:
+def verdict_on(mutant: Mutant, kills: Mapping[str, int], patience: float) -> Verdict:
     """Runs the tests that cover a mutant until one fails.
 
     Args:
         mutant: The mutant.
         kills: How many mutants each test noticed so far; the best come first.
+        patience: How many seconds of tests to run at most.
     """
     covering = _covering(mutant.module).tests(mutant.line)
     if not covering:
@@ -56,7 +57,7 @@ def verdict_on(mutant: Mutant, kills: Mapping[str, int]) -> Verdict:
         return Verdict("none")
     source, run, log = mutant.source(), 0, STORE / "trial.log"
     report = STORE / "trial.failed"
-    for seconds in _STAGES:
+    for seconds in (_FIRST_STAGE, patience - _FIRST_STAGE):
         chosen = _worth(ordered[run:], seconds)
         if not chosen:
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import gc
 import resource
@@ -16,6 +17,8 @@ _LIBRARY = ("graphcore", "nnx_transforms")
 # What bounded caches hold depends on the graphs that were met last. A leak of one
 # object a step is a thousand from one check to the next.
 _SLACK_OBJECTS = 1000
+# Errors that users' code raises cost JAX some, on Python 3.12.
+_SLACK_DEPTH = 200
 # What XLA and the allocator keep for themselves settles late.
 _SLACK_BYTES = 800 << 20
 
@@ -32,11 +35,15 @@ class Usage:
         arrays: The number of live arrays.
         objects: The number of objects of each type of the library.
         bytes: Resident memory.
+        depth: How deep a list may be nested for `repr`: what is left of the recursion
+            of C code, some of which is lost where an error goes through JAX's
+            flattening.
     """
 
     arrays: int
     objects: Counter[str]
     bytes: int
+    depth: int
 
     @classmethod
     def now(cls) -> Usage:
@@ -49,7 +56,7 @@ class Usage:
             for kind, count in kinds.items()
             if str(kind.__module__).startswith(_LIBRARY)
         }
-        return cls(len(jax.live_arrays()), Counter(objects), _resident())
+        return cls(len(jax.live_arrays()), Counter(objects), _resident(), _depth())
 
     def check_not_below(self, later: Usage) -> None:
         """Compares with a later measurement.
@@ -66,13 +73,15 @@ class Usage:
             grown["arrays"] = self.arrays, later.arrays
         if later.bytes > self.bytes + _SLACK_BYTES:
             grown["bytes"] = self.bytes, later.bytes
+        if later.depth < self.depth - _SLACK_DEPTH:
+            grown["depth of recursion"] = self.depth, later.depth
         if grown:
             raise Grown(f"These are more than before, as (before, now): {grown}")
 
     def __str__(self) -> str:
         return (
             f"{self.arrays} arrays, {self.objects.total()} objects of the library, "
-            f"{self.bytes >> 20} MiB"
+            f"{self.bytes >> 20} MiB, recursion {self.depth} deep"
         )
 
 
@@ -82,3 +91,18 @@ def _resident() -> int:
     except OSError:  # not on Linux: the most that it ever was
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return pages * resource.getpagesize()
+
+
+def _depth() -> int:
+    return bisect.bisect_left(range(20_000), True, key=_is_too_deep)
+
+
+def _is_too_deep(depth: int) -> bool:
+    nested: list[object] = []
+    for _ in range(depth):
+        nested = [nested]
+    try:
+        repr(nested)
+    except RecursionError:
+        return True
+    return False

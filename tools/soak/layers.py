@@ -200,7 +200,7 @@ def live_gradient(f: Function) -> Function:
         argnums = tuple(range(len(args) - 1))
         y, grads = nnx.value_and_grad(_summed(f), argnums=argnums)(*args)
         values = [leaf.value for state in grads for _, leaf in state.flat_state()]
-        return mod(y + _weighted(values))
+        return mod(y + _weighted(values) + 0 * args[-1])
 
     return call
 
@@ -219,7 +219,7 @@ def plain_gradient(f: Function) -> Function:
 
         grads = jax.grad(pure)([*map(jnp.asarray, values)])
         y = f(*roots, x).sum()
-        return mod(y + _weighted([*map(np.asarray, grads)]))
+        return mod(y + _weighted([*map(np.asarray, grads)]) + 0 * x)
 
     return call
 

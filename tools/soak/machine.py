@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis
+from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -36,17 +37,19 @@ class Programs(RuleBasedStateMachine):
         self.world.do(step)
 
 
-def check(seed: int, examples: int, length: int = 8) -> None:
+def check(seed: int, examples: int, length: int = 8, shorten: bool = True) -> None:
     """Runs short programs.
 
     Args:
         seed: Of the programs.
         examples: How many.
         length: How many steps they have at most.
+        shorten: Whether to look for the shortest that fails in the same way.
 
     Raises:
-        Exception: That of the shortest program that fails; its notes are the program.
+        Exception: That of a program that fails; its notes are the program.
     """
+    left_out = {Phase.explain} if shorten else {Phase.explain, Phase.shrink}
     machine = hypothesis.seed(seed)(type("Programs", (Programs,), {}))
     run_state_machine_as_test(
         machine,
@@ -56,6 +59,7 @@ def check(seed: int, examples: int, length: int = 8) -> None:
             deadline=None,
             database=None,
             suppress_health_check=[*hypothesis.HealthCheck],
-            phases=set(hypothesis.Phase) - {hypothesis.Phase.explain},
+            report_multiple_bugs=False,
+            phases=set(Phase) - left_out,
         ),
     )

@@ -173,7 +173,8 @@ class Function:
     def __init__(self, call: Call) -> None:
         self.about = call
         self.traces = 0
-        self.known: set[Any] = set()
+        # What it was called with: without the numbers, and which arrays are shared.
+        self.known: dict[Any, set[Any]] = {}
         count = 1 + (call.second >= 0)
         self.live = self._body(LIVE)
         self.plain = self._body(PLAIN)
@@ -294,8 +295,10 @@ class World:
         args = function.args(PLAIN, self.plain)
         key = abstract(args[:-1])
         live_args = function.args(LIVE, self.live)
-        if about.transforms[0] == "jit_donating":  # A shared buffer is not given away.
-            key = key, _shared_arrays(live_args[:-1])
+        # A buffer of two variables is not given away, which may take another trace.
+        shared = about.transforms[0] == "jit_donating" and _shared_arrays(
+            live_args[:-1]
+        )
         traces = function.traces
         if about.fails:
             try:
@@ -306,10 +309,12 @@ class World:
         found = function.live(*live_args)
         expected = function.plain(*args)
         if self._counts_traces and about.transforms[0] in layers.COMPILED:
-            if (key in function.known) != (function.traces == traces):
-                what = "again" if key in function.known else "no"
-                raise Different(f"{what} trace of a function for its arguments")
-            function.known.add(key)
+            traced = function.traces > traces
+            if key not in function.known and not traced:
+                raise Different("no trace of a function for its arguments")
+            if shared in function.known.get(key, ()) and traced:
+                raise Different("another trace of a function for its arguments")
+            function.known.setdefault(key, set()).add(shared)
         if about.returned >= 0:
             (found, held), (expected, plain_held) = found, expected
             self.held = [*self.held[-2:], (held, plain_held)]

@@ -1,3 +1,4 @@
+import array
 import copy
 import math
 import pickle
@@ -174,3 +175,9 @@ def test_hashable_mappings_are_immutable_and_strict():
     assert mapping != {"a": 1}
     assert hash(gc.HashableMapping({"a": []})) == hash(gc.HashableMapping({"a": []}))
     assert gc.HashableMapping({"a": []}) != gc.HashableMapping({"a": [1]})
+
+
+def test_metadata_of_a_node_that_nothing_is_known_of_is_refused_with_its_path():
+    node = gc.Dict(inner=zoo.Bag(label=array.array("i")))
+    with pytest.raises(TypeError, match="Bag at 'inner'"):
+        hash(gc.graphdef(node))

@@ -167,3 +167,16 @@ def test_a_recognized_structure_keeps_nothing_alive():
     del tokenizer
     garbage.collect()
     assert reference() is None
+
+
+class Unit:
+    """A static value of a type of this module, which could become that of a node."""
+
+
+def test_static_values_of_other_types_do_not_hide_a_structure():
+    unit = Unit()
+    node = gc.Dict(w=gc.Param(1), unit=unit, kind=Unit)
+    pattern = Pattern([gc.graphdef(node)])
+    twin = gc.Dict(w=gc.Param(2), unit=unit, kind=Unit)
+    assert pattern.match([twin]) is not None
+    assert pattern.match([gc.Dict(w=gc.Param(2), unit=Unit(), kind=Unit)]) is None

@@ -1,6 +1,7 @@
 """`jit`: what a caller sees of a compiled function of live objects."""
 
 import array
+import bisect
 import copy
 import pickle
 import sys
@@ -357,6 +358,32 @@ def test_the_number_of_kept_structures_is_bounded(monkeypatch):
 # Plain pytrees
 
 
+def nesting_that_python_can_print():
+    """How deep a list may be nested: what is left of the recursion that C code has."""
+
+    def can_be_printed(depth):
+        nested = []
+        for _ in range(depth):
+            nested = [nested]
+        try:
+            return bool(repr(nested))
+        except RecursionError:
+            return False
+
+    return bisect.bisect_left(range(20_000), True, key=lambda n: not can_be_printed(n))
+
+
+def test_objects_in_containers_do_not_use_up_the_recursion_limit():
+    model = Model()
+    step = nnx.jit(lambda models, x: models["m"][0].blocks[0].w.value.sum() * x)
+    step({"m": [model]}, 1.0)
+    before = nesting_that_python_can_print()
+    for _ in range(20):
+        step({"m": [model]}, 1.0)
+        step({"m": [model], "v": model.tied}, 1.0)
+    assert nesting_that_python_can_print() >= before
+
+
 def test_plain_calls_are_jax():
     f = nnx.jit(lambda x, y: {"s": x["a"] + y, "t": (x["a"], None)})
     out = f({"a": jnp.ones(2)}, 1)
@@ -441,6 +468,8 @@ def test_values_that_jax_refuses_are_named():
     model.blocks[1].w.value = "text"
     with pytest.raises(TypeError, match=r"args/0/blocks/1/w"):
         nnx.jit(lambda m: None)(model)
+    with pytest.raises(TypeError, match=r"args/0/blocks/1/w"):  # where it is first
+        nnx.jit(lambda m, again: None)(model, model)
 
 
 @pytest.mark.parametrize("level", [nnx.jit, jax.jit, jax.grad, jax.vmap])

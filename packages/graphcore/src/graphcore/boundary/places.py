@@ -31,7 +31,7 @@ from graphcore.nodes.registry import (
     is_graph_node,
     is_node_type,
 )
-from graphcore.probing import ObjectFound, probing
+from graphcore.probing import probing
 from graphcore.trails import Path
 from graphcore.variables.impl import is_variable, is_variable_type
 
@@ -104,14 +104,12 @@ def contents(tree: Any) -> int:
         `OBJECTS` if there are any; else `FILTERED` if there are pytrees of such a type,
         to be divided; else 0.
     """
-    probing.active = True
+    probing.active, probing.found = True, False
     try:
         leaves, structure = jax.tree.flatten(tree)
-    except ObjectFound:
-        return OBJECTS
     finally:
         probing.active = False
-    if any(is_object(x) for x in _one_of_each_type(leaves)):
+    if probing.found or any(is_object(x) for x in _one_of_each_type(leaves)):
         return OBJECTS
     # A type may be a graph node here and a pytree for JAX; it may be registered later.
     key = structure, registrations.count

@@ -124,9 +124,10 @@ def _is_static(x: Any) -> bool:
     return type(x) is StaticAttribute
 
 
-def _flatten(node: Any) -> tuple[Any, _Rest]:
+def _flatten(node: Any) -> tuple[Any, _Rest | None]:
     if probing.active:
-        probing.stop()
+        probing.found = True
+        return (), None
     if _entered.from_above:
         return _taken_apart(node)
     _refuse_sharing(node)
@@ -176,9 +177,10 @@ def _with_statics(container: Any) -> Any:
     return jax.tree.unflatten(structure, shown)
 
 
-def _flatten_with_keys(node: Any) -> tuple[Any, _Rest]:
+def _flatten_with_keys(node: Any) -> tuple[Any, _Rest | None]:
     if probing.active:
-        probing.stop()
+        probing.found = True
+        return (), None
     known = _entered.pending.pop(id(node), None)
     if known is None or known() is not node:
         inner = _refuse_sharing(node)._nodes

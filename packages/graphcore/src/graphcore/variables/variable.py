@@ -517,15 +517,16 @@ set_facts = Variable.__dict__["_facts"].__set__
 set_variable_plan = Variable.__dict__["_plan"].__set__
 
 
-def _flatten(variable: Any) -> tuple[tuple[Any], Any]:
+def _flatten(variable: Any) -> tuple[tuple[Any, ...], Any]:
     if probing.active:
-        probing.stop()
+        probing.found = True
+        return (), None
     return (variable._raw_value,), (as_kept(variable._facts.metadata), origin())
 
 
-def _flatten_with_keys(variable: Any) -> tuple[tuple[tuple[Any, Any]], Any]:
-    (value,), static = _flatten(variable)
-    return ((_VALUE, value),), static
+def _flatten_with_keys(variable: Any) -> tuple[tuple[tuple[Any, Any], ...], Any]:
+    children, static = _flatten(variable)
+    return tuple([(_VALUE, value) for value in children]), static
 
 
 def _unflatten(
