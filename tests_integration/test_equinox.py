@@ -1,6 +1,9 @@
 """Equinox modules among arguments, as values of variables, and as attributes."""
 
 import gc as garbage
+import subprocess
+import sys
+import textwrap
 import weakref
 
 import equinox as eqx
@@ -348,3 +351,39 @@ def test_a_list_in_a_module_may_change_in_place():
     call(layers)
     layers.weights[0] = jnp.zeros(2)
     assert call(layers).tolist() == [0.0, 0.0]
+
+
+# The adapter
+
+
+def run(source):
+    code = textwrap.dedent(source)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_change_of_equinox_is_told():
+    run("""
+        import equinox as eqx, jax, graphcore as gc, nnx_transforms as nnx
+        net = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+        def __setattr__(self, name, value): object.__setattr__(self, name, value)
+        eqx.Module.__setattr__ = __setattr__
+        for _ in range(2):
+            try: nnx.jit(lambda net, x: net(x))(net, jax.numpy.ones(2))
+            except gc.AdapterError as error: assert "0.13" in str(error), error
+            else: raise AssertionError
+    """)
+
+
+def test_an_unknown_release_that_passes_warns_once_also_inside_a_trace():
+    run("""
+        import equinox as eqx, jax, warnings, nnx_transforms as nnx
+        eqx.__version__ = "99.1"
+        net = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+        def double(x):
+            return nnx.jit(lambda net, x: net(x) * 2)(net, x)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2): jax.jit(double)(jax.numpy.ones(2))
+        (warning,) = [w for w in caught if "99.1" in str(w.message)]
+    """)

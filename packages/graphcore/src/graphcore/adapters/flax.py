@@ -10,7 +10,6 @@ their base classes, so none is ever taken for a pytree.
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
@@ -22,12 +21,13 @@ from flax import nnx
 
 import graphcore as gc
 from graphcore._jax import current_trace
+from graphcore.adapters.checking import checked, require
 from graphcore.adapters.loading import AdapterError
 from graphcore.state.filters import add_filter_type
 from graphcore.state.nesting import key_order
 
-TESTED = ("0.11", "0.12")
-"""The releases that this was tested with."""
+TESTED = ("0.11.", "0.12.")
+"""What the releases that this was tested with begin with."""
 
 Module: Any = getattr(nnx, "Pytree", None) or nnx.Object
 Pairs = Iterable[tuple[Any, Any]]
@@ -185,20 +185,19 @@ def check(modules: _Modules, variables: _Variables) -> None:
     variables.set_metadata(variable, {**metadata, "unit": "km"})
     other = modules.create_empty(None, type=type(node))
     modules.init(other, modules.flatten(node)[0])
-    checks = {
-        "a write is not seen": _value(variable) == 2.0,
-        "a change of metadata is not seen": variable.unit == "km",
-        "a new variable is another one": type(twin) is nnx.Param
-        and _value(twin) == 1.0
-        and twin.unit == "m",
-        "the trace is not known": variables.get_trace(twin) == current_trace()
-        and modules.get_trace(other) == current_trace(),
-        "a round trip loses a child": other.weight is variable
-        and nnx.state(other)["weight"].unit == "km",
-    }
-    for problem, holds in checks.items():
-        if not holds:
-            raise AdapterError(problem)
+    require(
+        {
+            "a write is not seen": _value(variable) == 2.0,
+            "a change of metadata is not seen": variable.unit == "km",
+            "a new variable is another one": type(twin) is nnx.Param
+            and _value(twin) == 1.0
+            and twin.unit == "m",
+            "the trace is not known": variables.get_trace(twin) == current_trace()
+            and modules.get_trace(other) == current_trace(),
+            "a round trip loses a child": other.weight is variable
+            and nnx.state(other)["weight"].unit == "km",
+        }
+    )
 
 
 def _value(variable: Any) -> Any:
@@ -233,21 +232,9 @@ def install() -> None:
     Raises:
         AdapterError: If the installed release is built in another way.
     """
-    try:
+    with checked("Flax", flax.__version__, TESTED):
         modules, variables = _Modules(), _Variables()
         check(modules, variables)
-    except Exception as error:
-        raise AdapterError(
-            f"Flax {flax.__version__} can't be used with graphcore {gc.__version__}: "
-            f"{error}. This was tested with Flax {', '.join(TESTED)}: install one of "
-            "those, or a newer graphcore."
-        ) from error
-    if not flax.__version__.startswith(TESTED):
-        warnings.warn(
-            f"graphcore {gc.__version__} was tested with Flax {', '.join(TESTED)}, not "
-            f"with {flax.__version__}. What it relies on was checked and holds.",
-            stacklevel=2,
-        )
     names = ("Variable", "Param", "BatchStat", "Cache", "Intermediate", "Perturbation")
     gc.register_variable_type(
         nnx.Variable,
