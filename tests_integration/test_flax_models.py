@@ -2,13 +2,13 @@
 
 import copy
 import gc as collector
-import pickle
 import subprocess
 import sys
 import textwrap
 import warnings
 import weakref
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,6 +44,10 @@ def leaves(*roots):
             is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
             found.append(np.asarray(jax.random.key_data(leaf) if is_key else leaf))
     return found
+
+
+# Before 0.12, a plain list of modules is what Flax has.
+List = getattr(flax, "List", list)
 
 
 class Counted(flax.Module):
@@ -128,7 +132,7 @@ class Network(flax.Module):
         self.lstm = flax.RNN(flax.LSTMCell(4, 4, rngs=rngs))
         self.drop = flax.Dropout(0.25, rngs=rngs)
         shared = flax.Linear(4, 4, rngs=rngs)
-        self.blocks = flax.List([shared, flax.Linear(4, 4, rngs=rngs), shared])
+        self.blocks = List([shared, flax.Linear(4, 4, rngs=rngs), shared])
         self.head = flax.Linear(4, 4, rngs=rngs)
         self.head.kernel = shared.kernel
 
@@ -314,7 +318,7 @@ class Parts(flax.Module):
     def __init__(self):
         self.rate = 1
         self.child = Tied()
-        self.parts = flax.List([flax.Param(jnp.array(1.0))])
+        self.parts = List([flax.Param(jnp.array(1.0))])
         self.weight = flax.Param(jnp.array(1.0), unit="m")
         if hasattr(flax, "data"):
             self.plain = flax.data([flax.Param(jnp.array(2.0))])
@@ -397,10 +401,10 @@ def test_plans_are_kept(monkeypatch):
 
 def test_nothing_shows_in_their_pickles_copies_and_treedefs():
     model = Counted()
-    before = pickle.dumps(model), [*vars(model)]
+    before = cloudpickle.dumps(model), [*vars(model)]
     nnx.jit(lambda model: None)(model)
     nnx.jit(lambda model: None)(model)
-    assert (pickle.dumps(model), [*vars(model)]) == before
+    assert (cloudpickle.dumps(model), [*vars(model)]) == before
     twin = copy.deepcopy(model)
     assert gc.graphdef(twin) == gc.graphdef(model)
     assert type(twin) is Counted and twin.linear is not model.linear

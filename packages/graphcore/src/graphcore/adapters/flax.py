@@ -118,16 +118,22 @@ class _Modules:
     def flatten(self, node: Any) -> tuple[list[tuple[Any, Any]], Any]:
         items = dict(vars(node))
         items.pop(self.state_name, None)
-        if not self.has_positions(node):
+        if self.has_positions(node):
+            items = {int(k) if k.isdigit() else k: x for k, x in items.items()}
+        try:
             return sorted(items.items()), None
-        pairs = ((int(k) if k.isdigit() else k, x) for k, x in items.items())
-        return sorted(pairs, key=lambda pair: key_order(pair[0])), None
+        except TypeError:  # names and positions
+            return sorted(items.items(), key=lambda pair: key_order(pair[0])), None
+
+    def _stored(self, node: Any, key: Any) -> Any:
+        # Before 0.12.1, a `List` has numbers for keys.
+        return str(key) if self.has_positions(node) else key
 
     def set_key(self, node: Any, key: Any, child: Any) -> None:
-        vars(node)[str(key)] = child
+        vars(node)[self._stored(node, key)] = child
 
     def pop_key(self, node: Any, key: Any) -> Any:
-        return vars(node).pop(str(key))
+        return vars(node).pop(self._stored(node, key))
 
     def create_empty(self, metadata: Any, type: type[Any]) -> Any:
         node = object.__new__(type)
@@ -140,7 +146,7 @@ class _Modules:
             del attributes[key]
 
     def init(self, node: Any, pairs: Pairs) -> None:
-        vars(node).update((str(key), child) for key, child in pairs)
+        vars(node).update((self._stored(node, key), child) for key, child in pairs)
 
     def get_trace(self, node: Any) -> Any:
         return vars(node)[self.state_name].trace_state.jax_trace
