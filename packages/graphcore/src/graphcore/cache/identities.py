@@ -37,7 +37,8 @@ def _portable_reader(count: int) -> _Reader:
 
 
 def _direct_reader(count: int) -> _Reader:
-    start, items = ctypes.c_void_p.from_address, ctypes.c_char * (count * _WORD)
+    start: Any = ctypes.c_void_p.from_address
+    items = ctypes.c_char * (count * _WORD)
     return lambda objects: items.from_address(start(id(objects) + _ITEMS).value).raw
 
 
