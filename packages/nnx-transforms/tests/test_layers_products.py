@@ -269,7 +269,7 @@ def test_rms_norm_is_the_formula():
     "norm",
     [
         nnx.BatchNorm(4, rngs=rngs()),
-        nnx.BatchNorm(4, use_fast_variance=True, rngs=rngs()),
+        nnx.BatchNorm(4, use_fast_variance=False, rngs=rngs()),
         nnx.InstanceNorm(4, rngs=rngs()),
         nnx.GroupNorm(4, 2, rngs=rngs()),
     ],
@@ -281,13 +281,13 @@ def test_what_is_masked_does_not_count(norm):
     close(norm(X, mask=mask)[:, :3], norm(X[:, :3]), 1e-4)
 
 
-@pytest.mark.parametrize("options", [{}, {"use_fast_variance": True}])
+@pytest.mark.parametrize("options", [{}, {"use_fast_variance": False}])
 def test_variance_in_one_pass_and_two(options):
     x = random(0, 64, 4) + 1e4
     norm = nnx.BatchNorm(4, momentum=0.0, **options, rngs=rngs())
     norm(x)
     exact = np.asarray(x, np.float64).var(0)
-    assert np.allclose(norm.var.value, exact, rtol=1e-2) is not bool(options)
+    assert np.allclose(norm.var.value, exact, rtol=1e-2) is bool(options)
 
 
 def test_norms_say_what_does_not_fit():

@@ -211,6 +211,7 @@ else:
     __getattr__, __dir__ = lazily(__name__, _LAZY)
     # Where Flax has its names in modules: they are all here.
     graphlib = rnglib = variablelib = spmd = helpers = sys.modules[__name__]
+    nn = layers
 
 A = TypeVar("A")
 """Any type, for annotations of generic modules.

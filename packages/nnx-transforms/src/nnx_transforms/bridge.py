@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import jax
@@ -22,6 +23,7 @@ from graphcore import (
     Variable,
     is_variable,
     iter_graph,
+    register_variable_name_type_pair,
     variable_name_from_type,
     variable_type_from_name,
 )
@@ -33,6 +35,7 @@ from nnx_transforms.transforms.eval_shape import eval_shape
 __all__ = ["ToLinen", "ToNNX", "lazy_init", "to_linen"]
 
 N = TypeVar("N", bound="ToNNX")
+M = TypeVar("M", bound=Callable[..., Any])
 _OWN = ("module", "rngs", "is_made")
 
 
@@ -77,11 +80,7 @@ class ToNNX(Module):
         Returns:
             This object.
         """
-        keys = self._keys(kwargs.pop("rngs", None))
-        _, variables = self.module.init_with_output(keys, *args, **kwargs)
-        self._take(variables)
-        self.is_made = True
-        return self
+        return lazy_init(self, *args, **kwargs)
 
     def __call__(
         self,
@@ -106,6 +105,13 @@ class ToNNX(Module):
         Raises:
             ValueError: If there are no variables yet.
         """
+        if not self.is_made and _initializing.get():
+            out, variables = self.module.init_with_output(
+                self._keys(rngs), *args, method=method, **kwargs
+            )
+            self._take(variables)
+            self.is_made = True
+            return out
         if not self.is_made:
             raise ValueError(
                 f"The variables of this {type(self.module).__name__} were not made: "
@@ -148,7 +154,7 @@ class ToNNX(Module):
 
     def _take(self, collections: Mapping[str, Any]) -> None:
         for col, tree in collections.items():
-            kind = variable_type_from_name(col)
+            kind = _type_named(col)
             leaves = jax.tree_util.tree_leaves_with_path(
                 linen_lift.unfreeze(tree), is_leaf=lambda x: not isinstance(x, dict)
             )
@@ -173,25 +179,44 @@ class ToNNX(Module):
             setattr(holder, path[-1], kind(value))
 
 
-def lazy_init(bridged: N, *args: Any, **kwargs: Any) -> N:
-    """Makes the variables of a `ToNNX`, as its method does.
+def lazy_init(model: M, *args: Any, **kwargs: Any) -> M:
+    """Makes the variables of each `ToNNX` that a call of a module reaches.
 
     Args:
-        bridged: The object.
+        model: A `ToNNX`, or a module that has some among its parts; or a method of one.
         *args: Arguments of a call.
         **kwargs: Likewise.
 
     Returns:
-        The object.
+        What was given.
 
     Example:
         >>> import jax.numpy as jnp, linen_lift as nn, nnx_transforms as nnx
         >>> from nnx_transforms import bridge
         >>> dense = bridge.ToNNX(nn.Dense(3), rngs=nnx.Rngs(0))
-        >>> bridge.lazy_init(dense, jnp.ones((1, 2))).bias.value.shape
-        (3,)
+        >>> model = nnx.Sequential(dense, nnx.relu)
+        >>> bridge.lazy_init(model, jnp.ones((1, 2))) is model, dense.bias.value.shape
+        (True, (3,))
     """
-    return bridged.lazy_init(*args, **kwargs)
+    token = _initializing.set(True)
+    try:
+        model(*args, **kwargs)
+    finally:
+        _initializing.reset(token)
+    return model
+
+
+_initializing: ContextVar[bool] = ContextVar("_initializing", default=False)
+
+
+def _type_named(collection: str) -> type[Any]:
+    """The type of the variables of a collection; a new one, where none has its name."""
+    try:
+        return variable_type_from_name(collection)
+    except ValueError:
+        kind = type(collection, (Variable,), {"__slots__": ()})
+        register_variable_name_type_pair(collection, kind)
+        return kind
 
 
 class ToLinen(linen_lift.Module):

@@ -20,7 +20,8 @@ def lazily(
     Args:
         package: Its dotted name.
         homes: For the dotted name of each module the names in it, separated by spaces.
-            The last part of a module's own name stands for the module.
+            The last part of a module's own name stands for the module, and need not be
+            among them.
 
     Returns:
         The two functions.
@@ -29,11 +30,12 @@ def lazily(
         >>> import sys, types
         >>> package = sys.modules['tools_of_mine'] = types.ModuleType('tools_of_mine')
         >>> package.__getattr__, package.__dir__ = lazily(
-        ...     'tools_of_mine', {'math': 'gcd math'})
+        ...     'tools_of_mine', {'math': 'gcd'})
         >>> package.gcd(4, 6), package.math.pi > 3, 'gcd' in dir(package)
         (2, True, True)
     """
-    home = {name: module for module, names in homes.items() for name in names.split()}
+    home = {module.rpartition(".")[2]: module for module in homes}
+    home |= {name: module for module, names in homes.items() for name in names.split()}
 
     def find(name: str) -> Any:
         if name not in home:

@@ -26,7 +26,7 @@ from graphcore import (
 )
 
 _MISSING: Any = object()
-CAPTURED = "__captured__"
+CAPTURED = "__captures__"
 """The attribute that holds what `capture` collects from a module while it runs: one
 variable for each type, whose value is a dict."""
 

@@ -31,6 +31,8 @@ from graphcore import (
     Param,
     State,
     Variable,
+    VariableState,
+    to_predicate,
     variables,
 )
 from graphcore.authors import Divided, path_text, raw_value_of, variable_impl
@@ -223,7 +225,8 @@ class Optimizer(Object, Generic[M]):
             model: The model to update; the one that the optimizer was made with, if
                 left out.
             grads: The gradients, with a leaf for each variable that `wrt` selects, at
-                the same path: a `State` as `grad` returns it, or nested dicts.
+                the same path: a `State` as `grad` returns it, or nested dicts. What
+                `wrt` does not select in a state is left out.
             **extra: Further arguments of the transformation's `update`, such as the
                 `value` of the loss.
 
@@ -256,7 +259,7 @@ class Optimizer(Object, Generic[M]):
         tree = self._rule.tree
         params = tree(selected.paths, values)
         updates, state = self.tx.update(
-            tree(selected.paths, _aligned(grads, selected.paths, values)),
+            tree(selected.paths, _aligned(grads, selected.paths, values, self.wrt)),
             self.opt_state,
             params,
             **extra,
@@ -320,7 +323,9 @@ def moved(param: Any, update: Any) -> jax.Array:
     return jnp.asarray(param + update, jnp.result_type(param))
 
 
-def _aligned(grads: Any, paths: tuple[Path, ...], values: list[Any]) -> list[Any]:
+def _aligned(
+    grads: Any, paths: tuple[Path, ...], values: list[Any], wrt: Filter
+) -> list[Any]:
     """The gradients in the order of the parameters."""
     if not isinstance(grads, Mapping):
         raise TypeError(
@@ -330,7 +335,14 @@ def _aligned(grads: Any, paths: tuple[Path, ...], values: list[Any]) -> list[Any
     state: State[Any, Any] = grads if isinstance(grads, State) else State(grads)
     found = dict(state.flat_state())
     missing = [path_text(path) for path in paths if path not in found]
-    extra = [path_text(path) for path in found.keys() - set(paths)]
+    # Gradients of more than is trained are usual: all parameters, say, where an adapter
+    # of low rank is. What says that the filter doesn't select it was not misplaced.
+    selects = to_predicate(wrt)
+    extra = [
+        path_text(path)
+        for path in found.keys() - set(paths)
+        if not isinstance(found[path], VariableState) or selects(path, found[path])
+    ]
     if missing or extra:
         raise ValueError(
             "The gradients don't fit the variables that the optimizer updates: none "

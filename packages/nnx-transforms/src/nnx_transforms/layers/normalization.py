@@ -55,7 +55,8 @@ class BatchNorm(Norm):
         axis_name: A mapped axis, or several, over which the batch is spread.
         axis_index_groups: As for `jax.lax.pmean`.
         use_fast_variance: Whether the variance is the difference of the mean of squares
-            and the squared mean, which is less exact.
+            and the squared mean, which reads the input once, but loses the digits that
+            a mean much larger than the deviation has. False takes two passes.
         promote_dtype: `promote_dtype((inputs, mean, var, scale, bias), dtype=dtype)`
             casts them.
         rngs: Streams; keys are drawn from `params`.
@@ -92,7 +93,7 @@ class BatchNorm(Norm):
         scale_init: Initializer = initializers.ones,
         axis_name: Any = None,
         axis_index_groups: Any = None,
-        use_fast_variance: bool = False,
+        use_fast_variance: bool = True,
         promote_dtype: Promotion = promote_dtype,
         rngs: Rngs,
         bias_metadata: Mapping[str, Any] = NO_METADATA,
@@ -238,7 +239,7 @@ class LayerNorm(Norm):
         feature_axes: Axes = -1,
         axis_name: Any = None,
         axis_index_groups: Any = None,
-        use_fast_variance: bool = False,
+        use_fast_variance: bool = True,
         promote_dtype: Promotion = promote_dtype,
         rngs: Rngs,
         bias_metadata: Mapping[str, Any] = NO_METADATA,
@@ -338,7 +339,7 @@ class RMSNorm(Norm):
         feature_axes: Axes = -1,
         axis_name: Any = None,
         axis_index_groups: Any = None,
-        use_fast_variance: bool = False,
+        use_fast_variance: bool = True,
         promote_dtype: Promotion = promote_dtype,
         rngs: Rngs,
         scale_metadata: Mapping[str, Any] = NO_METADATA,

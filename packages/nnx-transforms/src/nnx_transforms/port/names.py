@@ -31,7 +31,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         _homes(
             "flax.nnx",
             "nnx_transforms",
-            "bridge compat errors experimental extract filterlib graph graphlib "
+            "compat errors experimental extract filterlib graph graphlib "
             "helpers ids module nn nn.activations nn.attention nn.dtypes "
             "nn.initializers nn.linear nn.lora nn.normalization nn.recurrent "
             "nn.stochastic object pytreelib rnglib spmd statelib summary traversals "
@@ -42,6 +42,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         ),
         ("nnx_transforms",),
     ),
+    "flax.nnx.bridge": ("nnx_transforms.bridge",),
 }
 """For each module of Flax the places in these packages that may have its names."""
 
@@ -131,8 +132,9 @@ def attribute(path: str) -> Any:
     package, *rest = path.split(".")
     found: Any = _package(package)
     for name in rest:
-        found = getattr(found, name, _ABSENT)
-        if found is _ABSENT:
+        try:
+            found = getattr(found, name)
+        except (AttributeError, ModuleNotFoundError):  # or it needs what is not here
             return None
     return found
 
