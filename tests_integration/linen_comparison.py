@@ -5,6 +5,7 @@ containers, the values of arrays, texts, and the class of an error that `raised`
 Initial values are constants, because the two libraries draw different keys.
 """
 
+import inspect
 from typing import Any
 
 import flax.core
@@ -12,14 +13,18 @@ import flax.linen
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import linen_lift
 
 KEYS = {"params": jax.random.key(0), "noise": jax.random.key(1)}
 X = jnp.array([[0.5, -1.0, 2.0]])
+ALL = {"params": 0, "stats": 0, "cache": 0, "intermediates": 0}
+SPLIT = {"params": True, "noise": True}
+XS = jnp.stack([X, 2 * X])
 
 
-# --- what cases are made of ------------------------------------------------------------
+# --- what cases are made of -----------------------------------------------------------
 
 
 def ramp(scale=1.0):
@@ -50,19 +55,22 @@ def changed(variables):
     return jax.tree.map(lambda x: x * 1.5 + 0.25, variables)
 
 
-def run(module, *args, mutable=("stats", "cache", "intermediates"), keys=KEYS, **kwargs):
+def run(
+    module, *args, mutable=("stats", "cache", "intermediates"), keys=KEYS, **kwargs
+):
     """Initial variables, and what the module does with others."""
     out, variables = module.init_with_output(keys, *args, **kwargs)
     other = changed(variables)
-    fixed = module.apply(other, *args, rngs=keys, **kwargs)
     again = module.apply(other, *args, rngs=keys, mutable=list(mutable), **kwargs)
-    return out, variables, fixed, again
+    return out, variables, again
 
 
 def pattern(*keys):
     """Which of some keys are equal."""
     seen = {}
-    rows = [row for k in keys for row in np.asarray(jax.random.key_data(k)).reshape(-1, 2)]
+    rows = [
+        row for k in keys for row in np.asarray(jax.random.key_data(k)).reshape(-1, 2)
+    ]
     return [seen.setdefault(tuple(row), len(seen)) for row in rows]
 
 
@@ -95,15 +103,28 @@ def alike(ours, theirs, path=""):
         for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
             alike(a, b, f"{path}/{i}")
     elif hasattr(theirs, "shape"):
-        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, (path, ours, theirs)
+        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, (
+            path,
+            ours,
+            theirs,
+        )
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-6, err_msg=path)
     else:
         assert ours == theirs, (path, ours, theirs)
 
 
-def compare(fn):
-    """Runs a case with both libraries."""
-    alike(fn(linen_lift), fn(flax.linen))
+def both(fn):
+    """Makes a test of a case: a function of a library, and perhaps of parameters."""
+
+    @pytest.mark.filterwarnings("ignore")
+    def test(**parameters):
+        alike(fn(linen_lift, **parameters), fn(flax.linen, **parameters))
+
+    _, *rest = inspect.signature(fn).parameters.values()
+    keywords = [p.replace(kind=p.KEYWORD_ONLY) for p in rest]
+    test.__signature__ = inspect.Signature(keywords)
+    test.__name__ = fn.__name__
+    return test
 
 
 def around(nn):
@@ -117,3 +138,35 @@ def around(nn):
             return self.scale * self.inner(x)
 
     return Around
+
+
+def block(nn):
+    """A class with a parameter, a counter, a sown value and a submodule."""
+
+    class Block(nn.Module):
+        scale: float = 1.0
+
+        @nn.compact
+        def __call__(self, x):
+            n = self.variable("stats", "n", lambda: jnp.zeros(()))
+            if self.is_mutable_collection("stats"):
+                n.value += x.mean()
+            self.sow("intermediates", "x", x)
+            return self.scale * dense(nn)(x) * self.param("w", ramp()) + n.value
+
+        def half(self, x):
+            return 0.5 * self(x)
+
+    return Block
+
+
+def step(nn):
+    """A class for `scan`, of which `block` is a part."""
+
+    class Step(nn.Module):
+        @nn.compact
+        def __call__(self, carry, x):
+            carry = jnp.tanh(block(nn)(name="block")(carry) + x)
+            return carry, carry.sum()
+
+    return Step

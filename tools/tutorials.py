@@ -1,9 +1,9 @@
 """The tutorials: run as notebooks, ``python -m tools.tutorials [NAME ...]``, and shown.
 
-Each file in docs/tutorials/ is the one source of a notebook and of a page. Its ``python``
-blocks are the cells, as jupytext reads them. Run as a program, this executes the
-notebooks and leaves them in build/tutorials/. As a hook of mkdocs, it puts the pages with
-their outputs, and the notebooks, into the site.
+Each file in docs/tutorials/ is the one source of a notebook and of a page: its
+``python`` blocks are the cells, as jupytext reads them. Run as a program, this executes
+the notebooks and leaves them in build/tutorials/. As a hook of mkdocs, it puts the
+pages with their outputs, and the notebooks, into the site.
 """
 
 from __future__ import annotations
@@ -67,12 +67,14 @@ def execute(source: Path) -> NotebookNode:
         The notebook with outputs, which is also in build/tutorials/.
 
     Raises:
-        CellExecutionError: if a cell raises; the message has the cell and the traceback.
+        CellExecutionError: if a cell raises; with the cell and the traceback.
         ValueError: if a cell writes to stderr, as warnings do: a reader would see it.
     """
     made = notebook(source)
-    client = NotebookClient(made, timeout=SECONDS, record_timing=False)
-    client.create_kernel_manager().transport = "ipc"  # sockets that nobody else can open
+    client = NotebookClient(made, timeout=SECONDS, coalesce_streams=True)
+    client.record_timing = False  # the notebook is the same each time
+    # Sockets that nobody else can open.
+    client.create_kernel_manager().transport = "ipc"
     client.execute()
     for cell in made.cells:
         for output in cell.get("outputs", ()):
@@ -87,7 +89,7 @@ def execute(source: Path) -> NotebookNode:
 
 
 def executed(source: Path) -> NotebookNode:
-    """The notebook of a tutorial with outputs, run unless these cells were run before."""
+    """The notebook of a tutorial with outputs, run unless it was run before."""
     kept = EXECUTED / f"{source.stem}.ipynb"
     if kept.exists():
         made = nbformat.read(kept, as_version=4)

@@ -460,7 +460,7 @@ def test_several_compact_methods_are_no_error():
 def test_reserved_attributes(name):
     raised(
         errors.ReservedModuleAttributeError,
-        lambda: type("Net", (nn.Module,), {"__annotations__": {name: str}}),
+        lambda: type("Net", (nn.Module,), {"__annotations__": {name: int}}),
         "Net",
         f'"{name}"',
     )

@@ -111,7 +111,8 @@ class NameInUseError(LinenLiftError, ValueError):
         among = "" if col is None else f' in collection "{col}"'
         super().__init__(
             f'Cannot create {kind} "{name}"{among} at path "{path}" '
-            f"({_at(path, name)}): the name is in use there. Give one of the two another name."
+            f"({_at(path, name)}): the name is in use there. Give one of the two "
+            "another name."
         )
 
 

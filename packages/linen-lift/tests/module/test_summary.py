@@ -49,7 +49,7 @@ def test_depth_and_repetition():
 def test_boxes_show_their_names():
     init = nn.with_partitioning(nn.initializers.ones, (None, "model"))
     table = nn.Dense(2, kernel_init=init).tabulate(KEY, jnp.ones((1, 3)))
-    assert "P(None, 'model')" in table and "Total Parameters: 8" in table
+    assert "P(None, model)" in table and "Total Parameters: 8" in table
 
 
 def test_with_and_without_rich(monkeypatch):

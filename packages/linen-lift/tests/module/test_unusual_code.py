@@ -357,3 +357,99 @@ def test_positions_of_arguments():
             return nn.scan(body, {"params": 0}, length=2, **options)(Scale(), x, None)
 
     assert names(Loop(), X) == ["Scale_0"]
+
+
+def test_a_name_that_is_declared_once_more():
+    class Net(nn.Module):
+        size: int
+        name: str | None = "unused"
+
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(self.size)(x)
+
+    assert Net(2).name is None and Net(2, name="given").name == "given"
+    assert sorted(nn.Sequential([Net(2)]).init(KEY, X)["params"]) == ["layers_0"]
+    with pytest.raises(nn.errors.ReservedModuleAttributeError):
+
+        class Wrong(nn.Module):
+            name: int
+
+
+def test_a_module_beside_the_one_whose_field_it_is():
+    class Around(nn.Module):
+        inner: nn.Module
+
+        def __call__(self, x):
+            return self.inner(x)
+
+    class Net(nn.Module):
+        def setup(self):
+            layer = nn.Dense(3)
+            self.both = Around(layer), layer
+
+        def __call__(self, x):
+            return self.both[0](x) + self.both[1](x)
+
+    assert sorted(Net().init(KEY, X)["params"]) == ["both_1"]
+
+
+def test_methods_of_a_transformed_class_call_each_other():
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return x * self.param("w", nn.initializers.ones, (2,))
+
+        def twice(self, x):
+            return self(self(x))
+
+    Many = nn.vmap(Net, {"params": 0}, {"params": True}, methods=["__call__", "twice"])
+    variables = Many().init(KEY, jnp.ones((3, 2)), method="twice")
+    assert variables["params"]["w"].shape == (3, 2)
+
+
+def test_vjp_runs_what_it_creates_once():
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            n = self.variable("stats", "n", lambda: jnp.zeros(()))
+            n.value += 1
+            return x * self.param("w", nn.initializers.ones, ()) + n.value
+
+    class Grads(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            f = lambda net, x: net(x)
+            out, pull_back = nn.vjp(f, Net(), x, vjp_variables=["params", "stats"])
+            return out, pull_back(jnp.ones(()))[0]
+
+    (out, grads), variables = Grads().init_with_output(KEY, jnp.float32(2.0))
+    assert float(out) == 3.0 and float(variables["stats"]["Net_0"]["n"]) == 1.0
+    assert float(grads["params"]["w"]) == 2.0
+
+
+def test_the_text_of_a_bound_module_shows_its_submodules():
+    class Leaf(nn.Module):
+        act: Any = jnp.tanh
+
+        def __call__(self, x):
+            return self.act(x)
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            Leaf(name="leaf")(x)
+            return repr(self)
+
+    inner = "    leaf = Leaf(\n        # attributes\n        act = tanh\n    )\n"
+    assert Net().apply({}, X) == f"Net(\n    # children\n{inner})"
+    assert repr(Net()) == "Net()"
+
+
+def test_a_name_in_use_is_a_wrong_value():
+    scope = nn.scope.Scope({})
+    scope.push("a")
+    with pytest.raises(ValueError, match='Cannot create submodule "a"'):
+        scope.push("a")
+    with pytest.raises(TypeError, match="Variables must map"):
+        nn.Dense(3).apply(None, X)

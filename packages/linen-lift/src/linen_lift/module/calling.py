@@ -31,7 +31,8 @@ def wrap_method(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if name_scope:
-            return self._in_name_scope(name)(functools.partial(fn, self), *args, **kwargs)
+            call = functools.partial(fn, self)
+            return self._in_name_scope(name)(call, *args, **kwargs)
         return call_method(self, fn, name, compact, True, args, kwargs)
 
     # Itself, because `functools.wraps` copies attributes to other functions.

@@ -193,7 +193,7 @@ def _text(tree: Any) -> str:
         if is_array(x):
             shown = f"{x.dtype.name}[{','.join(map(str, x.shape))}]"
         parts.append("".join(names[-1:]) + shown)
-    return ", ".join(parts)
+    return "\n".join(parts)
 
 
 def _own(tree: Any, path: tuple[str, ...], depth: int | None) -> str:
@@ -209,12 +209,15 @@ def _own(tree: Any, path: tuple[str, ...], depth: int | None) -> str:
     for name, value in tree.items():
         if isinstance(value, Mapping) and not whole:
             continue
-        for key_path, leaf in jax.tree_util.tree_flatten_with_path(
+        leaves, _ = jax.tree_util.tree_flatten_with_path(
             value, is_leaf=lambda x: isinstance(x, AxisMetadata)
-        )[0]:
+        )
+        if not leaves:
+            lines.append(f"{name}: {value!r}")
+        for key_path, leaf in leaves:
             inner = "".join(f"/{getattr(k, 'key', k)}" for k in key_path)
             names = getattr(leaf, "names", None)
-            axes = "" if names is None else f" P{names}"
+            axes = "" if names is None else f" P{names}".replace("'", "")
             lines.append(f"{name}{inner}: {_text(unbox(leaf))}{axes}")
     if lines:
         local = (
@@ -222,7 +225,7 @@ def _own(tree: Any, path: tuple[str, ...], depth: int | None) -> str:
             if whole
             else {k: v for k, v in tree.items() if not isinstance(v, Mapping)}
         )
-        lines.append(_size_text(local))
+        lines += ["", _size_text(local)]
     return "\n".join(lines)
 
 

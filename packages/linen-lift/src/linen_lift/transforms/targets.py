@@ -308,6 +308,7 @@ def _lift_function(
 ) -> Any:
     body = as_body(fn)
     is_compact = getattr(fn, "_compact", False)
+    name = getattr(fn, "__name__", "")
 
     @functools.wraps(fn)
     def lifted(module: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -318,7 +319,7 @@ def _lift_function(
         # Of a transformed class, the methods that this one calls are transformed with
         # it, and not once more: inside, the module is one of the original class.
         cls = type(module)
-        if cls.__dict__.get(fn.__name__) is lifted:
+        if cls.__dict__.get(name) is lifted:
             cls = cls.__dict__.get("_original", cls)
         frame = Frame(module, args, kwargs, transform, cls)
         out = runner(make_core(body, frame), frame)

@@ -230,7 +230,7 @@ class JitBody(Body):
         given = [*values]
         if Divided.of_values(given) is not given:
             raise TypeError("A value has a static part; see `Jitted.__call__`.")
-        self.options.notes.take(Signature.of(self, (args, kwargs), values))
+        self.options.notes.take(Signature.of(self, (args, kwargs), values, keep))
         inside = Inside(self.structure.joint, values)
         how = self.options.constrain_state
         if how:

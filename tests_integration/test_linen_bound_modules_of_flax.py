@@ -1,0 +1,233 @@
+"""What is done to modules from outside does the same as with Flax Linen."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from linen_comparison import (
+    KEYS,
+    X,
+    around,
+    both,
+    dense,
+    raised,
+    ramp,
+    run,
+)
+
+
+@both
+def test_binding(nn):
+    class Net(nn.Module):
+        def setup(self):
+            self.inner = dense(nn)
+            self.n = self.variable("cache", "n", lambda: jnp.zeros(()))
+
+        def __call__(self, x):
+            self.n.value += 1
+            return self.inner(x)
+
+    variables = Net().init(KEYS, X)
+    bound = Net().bind(variables, mutable=["cache"])
+    outputs = bound(X), bound.inner(X), bound.variables
+    inner, inner_variables = bound.inner.unbind()
+    module, again = bound.unbind()
+    return (
+        outputs,
+        inner.apply(inner_variables, X),
+        inner.name,
+        module == Net(),
+        again,
+        raised(Net().bind(variables), X),
+        raised(Net().unbind),
+        raised(Net.bind, variables),
+    )
+
+
+@both
+def test_binding_a_submodule_of_a_field(nn):
+    Around = around(nn)
+    model = Around(Around(dense(nn)))
+    bound = model.bind(model.init(KEYS, X))
+    inner, variables = bound.inner.unbind()
+    return inner.init(KEYS, X), variables, inner.apply(variables, X)
+
+
+@both
+def test_copies_and_clones(nn):
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            first = dense(nn)
+            second = first.copy()
+            third = first.copy(name="third", features=4)
+            fourth = first.clone(parent=self, name="fourth")
+            return fourth(first(x)) + second(x), third(x)
+
+    return run(Net(), X)
+
+
+@both
+def test_a_clone_of_a_field(nn):
+    class Net(nn.Module):
+        inner: Any
+
+        @nn.compact
+        def __call__(self, x):
+            return [self.inner.copy(name=f"copy{i}")(x) for i in range(2)]
+
+    return run(Net(dense(nn)), X)
+
+
+@both
+def test_initialization_inside_of_a_module(nn):
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            layer = dense(nn, parent=None)
+            params = self.param("inner", lambda key: layer.init(key, x)["params"])
+            return layer.apply({"params": params}, x)
+
+    return run(Net(), X)
+
+
+@both
+def test_a_parent_that_is_given(nn):
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            inner = nn.Sequential([dense(nn)], name="list")
+            loose = dense(nn, parent=None)
+            return inner(x), loose.scope is None, dense(nn, parent=self, name="p")(x)
+
+    return run(Net(), X)
+
+
+@both
+def test_functions_of_a_module(nn):
+    def body(module, x, scale=1):
+        return module(x) * scale
+
+    net = dense(nn)
+    variables = nn.init(body, net)(KEYS, X, scale=2)
+    out = nn.apply(body, net)(variables, X, scale=2)
+    return variables, out, nn.init_with_output(body, net)(KEYS, X)
+
+
+@both
+def test_sharing_a_scope(nn):
+    class Lora(nn.Module):
+        base: Any
+
+        def setup(self):
+            nn.share_scope(self, self.base)
+
+        @nn.compact
+        def __call__(self, x):
+            return self.base(x) + x * self.param("a", ramp())
+
+    class Down(nn.Module):
+        def setup(self):
+            self.child = dense(nn)
+            nn.share_scope(self, self.child)
+
+        @nn.compact
+        def __call__(self, x):
+            return self.child(x) + x * self.param("a", ramp())
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            layer = dense(nn)
+            return Lora(layer)(x) + Down()(x)
+
+    class Clash(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            layer = dense(nn)
+            nn.share_scope(self, layer)
+            return layer(x) + self.param("kernel", ramp(), (3, 3))
+
+    return (
+        run(Net(), X),
+        run(Lora(dense(nn)), X),
+        run(Down(), X),
+        raised(Clash().init, KEYS, X),
+        raised(nn.share_scope, dense(nn), dense(nn)),
+    )
+
+
+@both
+def test_intercepting_methods(nn):
+    seen = []
+
+    def first(next_fun, args, kwargs, context):
+        seen.append(("first", type(context.module).__name__, context.method_name))
+        return next_fun(*args, **kwargs)
+
+    def second(next_fun, args, kwargs, context):
+        seen.append(("second", type(context.module).__name__, context.method_name))
+        out = next_fun(*args, **kwargs)
+        return out if out is None else out + 1
+
+    class Net(nn.Module):
+        def setup(self):
+            self.inner = dense(nn)
+
+        def helper(self, x):
+            return 2 * x
+
+        def __call__(self, x):
+            return self.helper(self.inner(x))
+
+    net = Net()
+    variables = net.init(KEYS, X)
+    with nn.intercept_methods(first), nn.intercept_methods(second):
+        out = net.apply(variables, X)
+    return out, seen
+
+
+@both
+def test_an_interceptor_that_skips(nn):
+    def skip(next_fun, args, kwargs, context):
+        if isinstance(context.module, nn.Dense):
+            return args[0]
+        return context.orig_method(*args, **kwargs)
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return 2 * dense(nn)(x)
+
+    with nn.intercept_methods(skip):
+        return Net().init_with_output(KEYS, X)
+
+
+@both
+def test_merging_parameters(nn):
+    return (
+        nn.merge_param("a", None, 1),
+        nn.merge_param("a", 0, None),
+        raised(nn.merge_param, "a", 1, 2),
+        raised(nn.merge_param, "a", None, None),
+    )
+
+
+@both
+def test_representations(nn):
+    class Inner(nn.Module):
+        act: Any = jnp.tanh
+        hidden: int = dataclasses.field(default=1, repr=False)
+
+        def __call__(self, x):
+            return self.act(x)
+
+    class Net(nn.Module):
+        sizes: Any = (1, 2)
+
+        @nn.compact
+        def __call__(self, x):
+            Inner(name="a")(x)
+            return repr(self)
+
+    return repr(Net()), Net().apply({}, X), repr(Inner(name="b"))
