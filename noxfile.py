@@ -44,6 +44,12 @@ OLDEST = "3.11"
 PYTHONS = sorted({"3.11", "3.12", "3.13", RUNNING}, key=lambda v: int(v.split(".")[1]))
 
 
+# Releases of other people's libraries whose objects our transforms take, with the JAX
+# that goes with each. None is the newest.
+FLAX = {"0.11.2": "0.8.0", "0.12.0": "0.8.0", "0.12.4": "0.9.0", "newest": None}
+EQUINOX = {"0.13.0": "0.8.0", "newest": None}
+
+
 def group(*names: str) -> tuple[str, ...]:
     """The requirements of these dependency groups of the top-level pyproject.toml."""
     return nox.project.dependency_groups(PYPROJECT, *names)
@@ -113,6 +119,38 @@ def integration(session: nox.Session) -> None:
     """Test what crosses packages or needs the outside: optax, processes, installers."""
     install(session, "integration")
     pytest(session, *(() if has_paths(session) else ["tests_integration"]))
+
+
+def releases(known: dict[str, str | None]) -> Any:
+    """Parametrizes a session with the releases of a library."""
+    return nox.parametrize("release", [nox.param(name, id=name) for name in known])
+
+
+def test_with(
+    session: nox.Session, library: str, release: str, jax: str | None, *files: str
+) -> None:
+    """Run tests with one release of another library and of JAX."""
+    extra = [f"{library}=={release}", f"jax=={jax}", f"jaxlib=={jax}"]
+    install(session, "test", extra=extra if jax else [library, "--upgrade"])
+    paths = () if has_paths(session) else [f"tests_integration/{f}" for f in files]
+    # Older releases use what this JAX deprecates already.
+    pytest(session, "-W", "ignore::DeprecationWarning", *paths)
+
+
+@nox.session
+@releases(FLAX)
+def flax(session: nox.Session, release: str) -> None:
+    """Test objects of Flax NNX under our transforms, on several releases of Flax."""
+    files = "test_flax_models.py", "test_flax_linen_modules.py"
+    test_with(session, "flax", release, FLAX[release], *files)
+
+
+@nox.session
+@releases(EQUINOX)
+def equinox(session: nox.Session, release: str) -> None:
+    """Test modules of Equinox under our transforms, on several releases of Equinox."""
+    jax = EQUINOX[release]
+    test_with(session, "equinox", release, jax, "test_equinox.py")
 
 
 @nox.session

@@ -1,12 +1,16 @@
 """Equinox modules among arguments, as values of variables, and as attributes."""
 
 import gc as garbage
+import subprocess
+import sys
+import textwrap
 import weakref
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import nnx_transforms as nnx
@@ -218,6 +222,7 @@ def test_one_array_is_written_and_the_others_stay(mlp):
         step(holder)
     now = holder.net.value
     assert now.layers[0].weight is mlp.layers[0].weight
+    assert now.layers[1] is mlp.layers[1]
     same(now.layers[0].bias, mlp.layers[0].bias + 2)
     (values, *_) = jax.eval_shape(
         step._bodies.last, *_entry_values(holder)
@@ -264,6 +269,36 @@ def test_gradients_of_a_variable(mlp, jitted):
     grads = (nnx.jit(gradient) if jitted else gradient)(holder)
     same(grads["net"].value, eqx.filter_grad(total)(mlp, X))
     assert int(holder.calls.value) == 1
+
+
+@pytest.mark.parametrize("jitted", [True, False])
+def test_an_optimizer_updates_the_arrays_of_a_module(mlp, jitted):
+    # Integers are no parameters, and functions are no arrays.
+    net = eqx.tree_at(lambda n: n.layers[1].bias, mlp, jnp.array([1, 2]))
+    tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
+    holder = Holder(net)
+    holder.scale = nnx.Param(jnp.ones(2))
+    optimizer = nnx.Optimizer(holder, tx, wrt=nnx.Param)
+
+    def loss(net, scale):
+        return jnp.sum((net(X) * scale - 1) ** 2)
+
+    def step(holder, optimizer):
+        grads = nnx.grad(lambda h: loss(h.net.value, h.scale.value))(holder)
+        optimizer.update(holder, grads)
+
+    pair, is_part = (net, jnp.ones(2)), eqx.is_inexact_array
+    state = tx.init(eqx.filter(pair, is_part))
+    step = nnx.jit(step) if jitted else step
+    for _ in range(2):
+        step(holder, optimizer)
+        grads = eqx.filter_grad(lambda pair: loss(*pair))(pair)
+        updates, state = tx.update(grads, state, eqx.filter(pair, is_part))
+        pair = eqx.apply_updates(pair, updates)
+    found = holder.net.value, holder.scale.value
+    same(eqx.filter(found, eqx.is_array), eqx.filter(pair, eqx.is_array))
+    assert found[0].activation is net.activation
+    assert found[0].layers[1].bias.dtype == jnp.int32
 
 
 def test_transforms_of_a_variable(mlp):
@@ -348,3 +383,39 @@ def test_a_list_in_a_module_may_change_in_place():
     call(layers)
     layers.weights[0] = jnp.zeros(2)
     assert call(layers).tolist() == [0.0, 0.0]
+
+
+# The adapter
+
+
+def run(source):
+    code = textwrap.dedent(source)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_change_of_equinox_is_told():
+    run("""
+        import equinox as eqx, jax, graphcore as gc, nnx_transforms as nnx
+        net = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+        def __setattr__(self, name, value): object.__setattr__(self, name, value)
+        eqx.Module.__setattr__ = __setattr__
+        for _ in range(2):
+            try: nnx.jit(lambda net, x: net(x))(net, jax.numpy.ones(2))
+            except gc.AdapterError as error: assert "0.13" in str(error), error
+            else: raise AssertionError
+    """)
+
+
+def test_an_unknown_release_that_passes_warns_once_also_inside_a_trace():
+    run("""
+        import equinox as eqx, jax, warnings, nnx_transforms as nnx
+        eqx.__version__ = "99.1"
+        net = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+        def double(x):
+            return nnx.jit(lambda net, x: net(x) * 2)(net, x)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2): jax.jit(double)(jax.numpy.ones(2))
+        (warning,) = [w for w in caught if "99.1" in str(w.message)]
+    """)

@@ -78,12 +78,14 @@ def run(effort: Effort) -> Section:
     def step(held: Any, x: Any) -> None:
         held.value = _changed(held.value, x)
 
-    held, kept = nnx.Param(net), arrays
-    step_of_raw, our_step = jax.jit(_changed), nnx.jit(step)
+    # Both return the array that was written, and put it in its place. That raw JAX
+    # writes to a frozen module is no more than what is measured allows.
+    held, kept = nnx.Param(net), jax.tree.map(lambda x: x, arrays)
+    step_of_raw = jax.jit(lambda net, x: net.layers[0].bias + x)
+    our_step = nnx.jit(step)
 
     def raw_call() -> None:
-        nonlocal kept
-        kept = step_of_raw(kept, x)
+        object.__setattr__(kept.layers[0], "bias", step_of_raw(kept, x))
 
     cells = add(
         "a variable that holds a module, writing one array",

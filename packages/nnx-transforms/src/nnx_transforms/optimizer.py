@@ -35,7 +35,7 @@ from graphcore import (
     to_predicate,
     variables,
 )
-from graphcore.authors import path_text, raw_value_of, variable_impl
+from graphcore.authors import Divided, path_text, raw_value_of, variable_impl
 from nnx_transforms.atomic_writes import read_raw, write_raw
 from nnx_transforms.shardings import PLACEMENT
 
@@ -149,7 +149,7 @@ class Optimizer(Object, Generic[M]):
                 f"wrt={wrt!r} selects no variables of the {type(model).__name__}, so "
                 "there is nothing to optimize."
             )
-        params = list(map(read_raw, selected.leaves))
+        params = list(map(_parameters, selected.leaves))
         tree = _tree
         try:
             state = init(tree(selected.paths, params))
@@ -162,7 +162,7 @@ class Optimizer(Object, Generic[M]):
                 raise error from None
         leaves, structure = jax.tree_util.tree_flatten_with_path(state)
         keys = _names([path for path, _ in leaves])
-        shapes = {path: _shape(read_raw(v)) for path, v in selected}
+        shapes = dict(zip(selected.paths, map(_shape, params), strict=True))
         mirrored = tuple(_mirrored(path, leaf, shapes) for path, leaf in leaves)
         placed: dict[Path | None, Any] = {
             path: slot_placement(variable_impl(type(v)).metadata(v))
@@ -272,7 +272,7 @@ class Optimizer(Object, Generic[M]):
                 "Optimizer.update got no gradients: `update(model, grads)`."
             )
         selected: FlatState[Any] = variables(model, self.wrt).flat_state()
-        values = list(map(read_raw, selected.leaves))
+        values = list(map(_parameters, selected.leaves))
         tree = self._rule.tree
         params = tree(selected.paths, values)
         updates, state = self.tx.update(
@@ -285,7 +285,12 @@ class Optimizer(Object, Generic[M]):
         write_raw(
             [
                 *(
-                    (variable, functools.reduce(operator.getitem, path, updated))
+                    (
+                        variable,
+                        _with(
+                            variable, functools.reduce(operator.getitem, path, updated)
+                        ),
+                    )
                     for path, variable in selected
                 ),
                 *self._slot_writes(state),
@@ -306,6 +311,28 @@ class ModelAndOptimizer(Optimizer[M]):
         >>> float(optimizer.model.w.value)
         0.5
     """
+
+
+def _parts(variable: Any) -> tuple[Any, Divided | None]:
+    """The value of a variable, and what of it has a gradient, if that is not all."""
+    (value,) = Divided.of_values([read_raw(variable)])
+    if not Divided.matches(value):
+        return value, None
+    return value, value.only(lambda x: jnp.issubdtype(x.dtype, jnp.inexact))
+
+
+def _parameters(variable: Any) -> Any:
+    """The value of a variable; of a module, its inexact arrays, None for the rest."""
+    value, part = _parts(variable)
+    return value if part is None else part.bare()
+
+
+def _with(variable: Any, parameters: Any) -> Any:
+    """The value of a variable with other parameters; see `_parameters`."""
+    value, part = _parts(variable)
+    if part is None:
+        return parameters
+    return Divided(jax.tree.leaves(parameters), part.frame).over(value).join()
 
 
 def moved(param: Any, update: Any) -> jax.Array:

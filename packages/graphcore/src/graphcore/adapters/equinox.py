@@ -2,8 +2,66 @@
 
 from __future__ import annotations
 
-import equinox as eqx
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
+from typing import Any
 
-from graphcore.boundary.divided import register_filtered_type
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphcore.adapters.checking import checked, require
+from graphcore.boundary.divided import divide, register_filtered_type
+
+TESTED = ("0.13.",)
+"""What the releases that this was tested with begin with."""
+
+
+class _Sample(eqx.Module):  # type: ignore[misc]
+    weight: Any
+    activation: Callable[..., Any]
+    width: int
+    name: str = eqx.field(static=True)
+
+
+def check() -> None:
+    """Makes sure that Equinox's modules are what this adapter takes them to be.
+
+    Raises:
+        AdapterError: If something does not come out as it must.
+    """
+    # Of NumPy: the first module may be met while a function is traced.
+    ones = np.ones(2)
+    sample = _Sample(ones, jnp.sin, 2, "a")
+    divided = divide(sample)
+    joined = divided.join()
+    doubled = jax.tree.map(lambda x: 2 * x, divided).join()
+    other = divide(_Sample(ones, jnp.sin, 2, "b"))
+    try:
+        sample.weight = 2 * ones
+    except FrozenInstanceError:
+        is_frozen = True
+    else:
+        is_frozen = False
+    require(
+        {
+            "its arrays are not the only leaves that are traced": jax.tree.leaves(
+                divided
+            )
+            == [ones],
+            "a round trip loses something": type(joined) is _Sample
+            and joined.weight is ones
+            and joined.activation is jnp.sin
+            and (joined.width, joined.name) == (2, "a"),
+            "a write is not seen": doubled.weight[0] == 2.0 and sample.weight is ones,
+            "a change of what is static is not seen": jax.tree.structure(other)
+            != jax.tree.structure(divided),
+            "a module can be changed in place": is_frozen,
+        }
+    )
+
 
 register_filtered_type(eqx.Module, immutable=True)
+with checked("Equinox", eqx.__version__, TESTED):
+    check()

@@ -10,7 +10,6 @@ their base classes, so none is ever taken for a pytree.
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
@@ -22,12 +21,14 @@ from flax import nnx
 
 import graphcore as gc
 from graphcore._jax import current_trace
+from graphcore.adapters.checking import checked, require
 from graphcore.adapters.loading import AdapterError
 from graphcore.state.filters import add_filter_type
 from graphcore.state.nesting import key_order
+from graphcore.variables.bare_arrays import is_array
 
-TESTED = ("0.11", "0.12")
-"""The releases that this was tested with."""
+TESTED = ("0.11.", "0.12.")
+"""What the releases that this was tested with begin with."""
 
 Module: Any = getattr(nnx, "Pytree", None) or nnx.Object
 Pairs = Iterable[tuple[Any, Any]]
@@ -104,6 +105,11 @@ class _Modules:
         names = vars(nnx.Module())
         self.state_name = next(n for n in names if n.endswith("__state"))
         self._new_state = type(names[self.state_name])
+        # In each module: which of its attributes JAX takes for data.
+        self.marks_name = self.state_name.replace("__state", "__nodes")
+        self._new_marks = type(names[self.marks_name])
+        self._own_names = (self.state_name, self.marks_name)
+        self._known_marks: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         # Whose numbers stand for positions, as in a `List`.
         self._has_positions = attrgetter(
             self.state_name.replace("__state", "__has_int_keys")
@@ -115,19 +121,53 @@ class _Modules:
         except AttributeError:  # before 0.12.1
             return False
 
+    # Of the marks only those are described that don't follow from what is marked. So
+    # a variable that a function adds changes nothing but the place where it stands.
+
+    def _unusual_marks(self, marks: Any, items: Mapping[Any, Any]) -> tuple[Any, ...]:
+        if isinstance(marks, Mapping):  # since 0.12
+            marks = {key for key, is_marked in marks.items() if is_marked}
+        unusual = [k for k, x in items.items() if (k in marks) != _is_data(x)]
+        names = tuple(sorted(unusual, key=key_order))
+        return self._known_marks.setdefault(names, names)
+
+    def _marks(self, items: Mapping[Any, Any], unusual: Sequence[Any]) -> Any:
+        marks = {self.state_name: True, self.marks_name: False}
+        marks.update((k, _is_data(x) != (k in unusual)) for k, x in items.items())
+        if issubclass(self._new_marks, Mapping):
+            return self._new_marks(marks)  # type: ignore[call-arg]
+        return self._new_marks(key for key, is_marked in marks.items() if is_marked)
+
     def flatten(self, node: Any) -> tuple[list[tuple[Any, Any]], Any]:
         items = dict(vars(node))
         items.pop(self.state_name, None)
-        if not self.has_positions(node):
+        marks = items.pop(self.marks_name, None)
+        if marks is not None:
+            marks = self._unusual_marks(marks, items)
+        if self.has_positions(node):
+            items = {int(k) if k.isdigit() else k: x for k, x in items.items()}
+        if marks is not None:
+            items[self.marks_name] = marks
+        try:
             return sorted(items.items()), None
-        pairs = ((int(k) if k.isdigit() else k, x) for k, x in items.items())
-        return sorted(pairs, key=lambda pair: key_order(pair[0])), None
+        except TypeError:  # names and positions
+            return sorted(items.items(), key=lambda pair: key_order(pair[0])), None
+
+    def _stored(self, node: Any, key: Any) -> Any:
+        # Before 0.12.1, a `List` has numbers for keys.
+        return str(key) if self.has_positions(node) else key
 
     def set_key(self, node: Any, key: Any, child: Any) -> None:
-        vars(node)[str(key)] = child
+        attributes, key = vars(node), self._stored(node, key)
+        if key not in attributes and self.marks_name in attributes:
+            items = {k: x for k, x in attributes.items() if k not in self._own_names}
+            unusual = self._unusual_marks(attributes[self.marks_name], items)
+            marks = self._marks({**items, key: child}, unusual)
+            attributes[self.marks_name] = marks
+        attributes[key] = child
 
     def pop_key(self, node: Any, key: Any) -> Any:
-        return vars(node).pop(str(key))
+        return vars(node).pop(self._stored(node, key))
 
     def create_empty(self, metadata: Any, type: type[Any]) -> Any:
         node = object.__new__(type)
@@ -140,10 +180,19 @@ class _Modules:
             del attributes[key]
 
     def init(self, node: Any, pairs: Pairs) -> None:
-        vars(node).update((str(key), child) for key, child in pairs)
+        items = {self._stored(node, key): child for key, child in pairs}
+        unusual = items.pop(self.marks_name, None)
+        if unusual is not None:
+            vars(node)[self.marks_name] = self._marks(items, unusual)
+        vars(node).update(items)
 
     def get_trace(self, node: Any) -> Any:
         return vars(node)[self.state_name].trace_state.jax_trace
+
+
+def _is_data(x: Any) -> bool:
+    """Whether Flax marks an attribute as data, if nobody says what it is."""
+    return is_array(x) or isinstance(x, nnx.Variable | Module)
 
 
 def _give_state(state: gc.State[Any, Any]) -> Any:
@@ -185,20 +234,20 @@ def check(modules: _Modules, variables: _Variables) -> None:
     variables.set_metadata(variable, {**metadata, "unit": "km"})
     other = modules.create_empty(None, type=type(node))
     modules.init(other, modules.flatten(node)[0])
-    checks = {
-        "a write is not seen": _value(variable) == 2.0,
-        "a change of metadata is not seen": variable.unit == "km",
-        "a new variable is another one": type(twin) is nnx.Param
-        and _value(twin) == 1.0
-        and twin.unit == "m",
-        "the trace is not known": variables.get_trace(twin) == current_trace()
-        and modules.get_trace(other) == current_trace(),
-        "a round trip loses a child": other.weight is variable
-        and nnx.state(other)["weight"].unit == "km",
-    }
-    for problem, holds in checks.items():
-        if not holds:
-            raise AdapterError(problem)
+    require(
+        {
+            "a write is not seen": _value(variable) == 2.0,
+            "a change of metadata is not seen": variable.unit == "km",
+            "a new variable is another one": type(twin) is nnx.Param
+            and _value(twin) == 1.0
+            and twin.unit == "m",
+            "the trace is not known": variables.get_trace(twin) == current_trace()
+            and modules.get_trace(other) == current_trace(),
+            "a round trip loses a child": other.weight is variable
+            and vars(other)[modules.marks_name] == vars(node)[modules.marks_name]
+            and nnx.state(other)["weight"].unit == "km",
+        }
+    )
 
 
 def _value(variable: Any) -> Any:
@@ -233,21 +282,9 @@ def install() -> None:
     Raises:
         AdapterError: If the installed release is built in another way.
     """
-    try:
+    with checked("Flax", flax.__version__, TESTED):
         modules, variables = _Modules(), _Variables()
         check(modules, variables)
-    except Exception as error:
-        raise AdapterError(
-            f"Flax {flax.__version__} can't be used with graphcore {gc.__version__}: "
-            f"{error}. This was tested with Flax {', '.join(TESTED)}: install one of "
-            "those, or a newer graphcore."
-        ) from error
-    if not flax.__version__.startswith(TESTED):
-        warnings.warn(
-            f"graphcore {gc.__version__} was tested with Flax {', '.join(TESTED)}, not "
-            f"with {flax.__version__}. What it relies on was checked and holds.",
-            stacklevel=2,
-        )
     names = ("Variable", "Param", "BatchStat", "Cache", "Intermediate", "Perturbation")
     gc.register_variable_type(
         nnx.Variable,
@@ -291,10 +328,6 @@ def install() -> None:
         give_state=_give_state,
     )
     _add_filters()
-    # Which attributes are data, kept in each module.
-    gc.register_immutable_type(
-        type(vars(nnx.Module())[modules.state_name.replace("__state", "__nodes")])
-    )
     gc.register_pytree_node_type(
         nnx.State, _flatten_state, _unflatten_state, containers=["_mapping"]
     )

@@ -15,7 +15,7 @@ import functools
 import weakref
 from collections.abc import Callable, Sequence
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -101,6 +101,42 @@ def _is_taken(x: Any) -> bool:
     return True
 
 
+class _Edit(NamedTuple):
+    """How leaves in a node of a pytree are replaced.
+
+    Args:
+        level: The structure of the node down to its children.
+        places: For each child that changes its number, and the place of what replaces
+            it, or how it is edited itself.
+    """
+
+    level: Any
+    places: list[tuple[int, int | _Edit]]
+
+
+def _edit_of(tree: Any, first: int, places: dict[int, int]) -> _Edit:
+    level = jax.tree.structure(tree, is_leaf=lambda x: x is not tree)
+    edit = _Edit(level, [])
+    for number, child in enumerate(level.flatten_up_to(tree)):
+        last = first + jax.tree.structure(child).num_leaves
+        if any(first <= leaf < last for leaf in places):
+            is_leaf = jax.tree_util.all_leaves((child,))
+            how = places[first] if is_leaf else _edit_of(child, first, places)
+            edit.places.append((number, how))
+        first = last
+    return edit
+
+
+def _edited(tree: Any, edit: _Edit, arrays: Sequence[Any]) -> Any:
+    children = edit.level.flatten_up_to(tree)
+    for number, how in edit.places:
+        if isinstance(how, _Edit):
+            children[number] = _edited(children[number], how, arrays)
+        else:
+            children[number] = arrays[how]
+    return edit.level.unflatten(children)
+
+
 class Frame:
     """What a pytree is apart from its arrays; equal for equal structures.
 
@@ -113,7 +149,7 @@ class Frame:
     """
 
     __slots__ = (
-        *("__weakref__", "_hash", "_key"),
+        *("__weakref__", "_edit", "_hash", "_key"),
         *("given", "is_filtered", "is_fixed", "statics", "structure"),
     )
 
@@ -133,6 +169,7 @@ class Frame:
         keys = tuple([(i, static_key(x)) for i, x in statics.items()])
         self._key = structure, given, keys
         self._hash: int | None = None
+        self._edit: _Edit | None = None
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Frame) and self._key == other._key)
@@ -163,6 +200,20 @@ class Frame:
     def __repr__(self) -> str:
         return f"Frame({self.structure})"
 
+    def edited(self, tree: Any, arrays: Sequence[Any]) -> Any:
+        """A pytree with other arrays at the places of `given`.
+
+        What has none of these in it is the same object as before.
+
+        Args:
+            tree: A pytree of the structure.
+            arrays: The arrays.
+        """
+        if self._edit is None:
+            places = {leaf: place for place, leaf in enumerate(self.given)}
+            self._edit = _edit_of(tree, 0, places)
+        return _edited(tree, self._edit, arrays)
+
     def fits(self, leaves: Sequence[Any]) -> bool:
         """Whether these leaves of a pytree of the structure surely have this frame."""
         statics = self.statics
@@ -177,6 +228,7 @@ class Divided:
     Args:
         arrays: Those of `frame.given`, or what stands for them.
         frame: The rest.
+        tree: The pytree itself, where it is known and can't change in place.
 
     Example:
         >>> import graphcore as gc, jax, jax.numpy as jnp
@@ -186,11 +238,12 @@ class Divided:
         (1, <built-in function abs>)
     """
 
-    __slots__ = ("arrays", "frame")
+    __slots__ = ("arrays", "frame", "tree")
 
-    def __init__(self, arrays: Sequence[Any], frame: Frame) -> None:
+    def __init__(self, arrays: Sequence[Any], frame: Frame, tree: Any = None) -> None:
         self.arrays = arrays
         self.frame = frame
+        self.tree = tree
 
     def __repr__(self) -> str:
         return f"Divided({self.arrays}, {self.frame})"
@@ -318,7 +371,7 @@ def divide(tree: Any) -> Divided:
     if reference() is tree:
         frame = kept()
         if frame is not None:
-            return Divided(arrays, frame)
+            return Divided(arrays, frame, tree)
     return _divide(tree, *jax.tree.flatten(tree))
 
 
@@ -407,6 +460,8 @@ def divided(value: Any) -> Any:
 
 
 _LEAF = jax.tree.structure(0)
+# Of how many arrays at most one may be new for all others to stay where they are.
+_FEW = 4
 
 
 def may_be_divided(value: Any) -> bool:
@@ -422,7 +477,10 @@ def joined(value: Any, old: Any = None) -> Any:
         return value.join(old)
     # What enters the next call is known then.
     whole = value.over(old) if len(value.arrays) < len(old.arrays) else value
-    tree = whole.join()
+    if old.tree is not None and len(value.arrays) <= len(old.arrays) // _FEW:
+        tree = value.frame.edited(old.tree, value.arrays)
+    else:
+        tree = whole.join()
     keep(tree, whole)
     return tree
 

@@ -14,6 +14,7 @@ import gc
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from itertools import chain, compress
 from operator import attrgetter, call
 from typing import Any, TypeAlias
@@ -37,7 +38,8 @@ def _portable_reader(count: int) -> _Reader:
 
 
 def _direct_reader(count: int) -> _Reader:
-    start, items = ctypes.c_void_p.from_address, ctypes.c_char * (count * _WORD)
+    start: Any = ctypes.c_void_p.from_address
+    items = ctypes.c_char * (count * _WORD)
     return lambda objects: items.from_address(start(id(objects) + _ITEMS).value).raw
 
 
@@ -104,7 +106,10 @@ class Identities:
         alike: dict[VariableImpl, list[Any]] = {}
         for variable, impl in variables:
             alike.setdefault(impl, []).append(variable)
-        self._variables = [*alike.items()]
+        self._variables = [
+            (impl.get_all_metadata or partial(map, impl.get_metadata), found_alike)
+            for impl, found_alike in alike.items()
+        ]
         now = self._now()
         self._length = len(now)
         self._chosen: list[bool] | None = None
@@ -116,9 +121,9 @@ class Identities:
 
     def _now(self) -> list[Any]:
         now = gc.get_referents(*self._watched)
-        for impl, variables in self._variables:
+        for get_all_metadata, variables in self._variables:
             now += map(type, variables)
-            now += impl.all_metadata(variables)
+            now += get_all_metadata(variables)
         if self._owners:
             now += map(call, self._getters, self._owners)
         if self._containers:

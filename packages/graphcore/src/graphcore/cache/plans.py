@@ -48,7 +48,7 @@ from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, intern
 from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.owned import OwnedNode, get_planned
-from graphcore.nodes.registry import containers_of, find_node_impl
+from graphcore.nodes.registry import NodeImpl, containers_of, find_node_impl
 from graphcore.rebuilt import ByValue, belongs, wrong_trace
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
@@ -172,11 +172,60 @@ class Plan:
         self._foreign = ForeignVariables(
             [x for x, is_plain in zip(foreign, plain, strict=True) if not is_plain]
         )
+        watched = [
+            (v, i)
+            for (i, v, _), is_plain in zip(foreign, plain, strict=True)
+            if is_plain
+        ]
+        self._unwatched = self._watch_containers(root, visit, watched)
+        distinct = {id(x): x for x in visit.strangers}
+        self._strangers = [*distinct.values()]
+        self._stranger_types = list(map(type, self._strangers))
+        each = dict(zip(self._stranger_types, self._strangers, strict=True))
+        self._stranger_of_each_type = [*each.values()]
+        self._registrations = registrations.count
+        self._mutable_statics: list[tuple[Any, Any, int]] = []
+        # An unhashable static value is refused at a compiled call; until then there is
+        # no sure way to see that it changed.
+        self.can_be_kept = True
+        distinct = {id(value): value for value, _ in visit.mutable_statics}
+        for value in distinct.values():
+            try:
+                recorded = content_key(value, keep=True)
+                self._mutable_statics.append((value, recorded, hash(recorded)))
+            except TypeError:
+                self.can_be_kept = False
+        self._needs_closer_look = bool(
+            self._strangers
+            or self._mutable_statics
+            or self._foreign
+            or self._unwatched
+            or self._array_keys
+        )
+
+    def _watch_containers(
+        self,
+        root: Any,
+        visit: Visit,
+        variables: Sequence[tuple[Any, VariableImpl]],
+    ) -> list[tuple[Any, NodeImpl, Any, Any]]:
+        """Records what containers hold.
+
+        Args:
+            root: The root.
+            visit: What a walk saw just now.
+            variables: Foreign variables with their metadata in a dict.
+
+        Returns:
+            The nodes whose children are in none.
+        """
         # What every container held. Containers compare their contents without a call
         # for each, as long as both hold the same objects. Dicts by address: with
         # thousands of them, memory is read faster from end to end.
         mine = visit.containers
-        theirs = [c for node, impl in visit.foreign for c in containers_of(node, impl)]
+        theirs = [
+            c for node, impl in visit.foreign for c in containers_of(node, impl) or ()
+        ]
         dicts = [c for c in chain(mine, theirs) if isinstance(c, dict)]
         lists = [c for c in chain(mine, theirs) if not isinstance(c, dict)]
         self._containers = [*sorted(dicts, key=id), *lists]
@@ -200,17 +249,12 @@ class Plan:
         exactly = [c for c in self._containers if id(c) in inexact]
         # Metadata: mostly the same, so that one copy of each kind is enough.
         known: dict[Any, Any] = {}
-        watched = [
-            (v, i)
-            for (i, v, _), is_plain in zip(foreign, plain, strict=True)
-            if is_plain
-        ]
-        for variable, impl in watched:
+        for variable, impl in variables:
             metadata = impl.get_metadata(variable)
             kind = (*metadata, *map(id, metadata.values()))
             exactly.append(metadata)
             self._containers.append(metadata)
-            self._contents.append(known.setdefault(kind, metadata.copy()))
+            self._contents.append(known.setdefault(kind, dict(metadata)))
         self._root_containers = [
             (attrgetter(name), attrgetter(name)(root))
             for node, impl in visit.foreign
@@ -219,33 +263,9 @@ class Plan:
         ]
         nodes = [(x, impl.containers) for x, impl in visit.foreign if x is not root]
         self._identities: Identities | None = None
-        if exactly or nodes or watched:
-            self._identities = Identities(nodes, exactly, watched, replaced)
-        distinct = {id(x): x for x in visit.strangers}
-        self._strangers = [*distinct.values()]
-        self._stranger_types = list(map(type, self._strangers))
-        each = dict(zip(self._stranger_types, self._strangers, strict=True))
-        self._stranger_of_each_type = [*each.values()]
-        self._registrations = registrations.count
-        self._unwatched = unwatched
-        self._mutable_statics: list[tuple[Any, Any, int]] = []
-        # An unhashable static value is refused at a compiled call; until then there is
-        # no sure way to see that it changed.
-        self.can_be_kept = True
-        distinct = {id(value): value for value, _ in visit.mutable_statics}
-        for value in distinct.values():
-            try:
-                recorded = content_key(value, keep=True)
-                self._mutable_statics.append((value, recorded, hash(recorded)))
-            except TypeError:
-                self.can_be_kept = False
-        self._needs_closer_look = bool(
-            self._strangers
-            or self._mutable_statics
-            or self._foreign
-            or self._unwatched
-            or self._array_keys
-        )
+        if exactly or nodes:
+            self._identities = Identities(nodes, exactly, variables, replaced)
+        return unwatched
 
     def _let_arrays_change(self, replaced: set[int]) -> set[int]:
         """Records what equals any array in the place of arrays.
@@ -278,6 +298,7 @@ class Plan:
         self._nodes = []
         self._containers = self._contents = []
         self._identities = None
+        self._root_containers = []
         self._array_holders = self._array_keys = []
         self._strangers = self._stranger_of_each_type = self._unwatched = []
         self._mutable_statics = []
@@ -363,7 +384,7 @@ class Plan:
             if any(find_variable_impl(type(x)) or find_node_impl(x) for x in each):
                 return False
             self._registrations = now
-        return all_leaves(each)  # JAX does not tell when a type is registered
+        return bool(all_leaves(each))  # JAX does not tell when a type is registered
 
     def _statics_hold(self) -> bool:
         try:

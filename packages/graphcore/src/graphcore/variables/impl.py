@@ -7,7 +7,7 @@ everything in this repository treats its instances as it treats a `Variable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,12 +66,6 @@ class VariableImpl:
     refuse: Callable[[Any], str | None] | None = None
     give_state: Callable[[Any], Any] | None = None
     is_owned: bool = False
-
-    def all_metadata(self, variables: Sequence[Any]) -> Iterable[Mapping[str, Any]]:
-        """What `get_metadata` returns for each variable."""
-        if self.get_all_metadata is not None:
-            return self.get_all_metadata(variables)
-        return map(self.get_metadata, variables)
 
     def metadata(self, variable: Any) -> HashableMapping[str, Any]:
         """The metadata of a variable in the form that definitions hold."""

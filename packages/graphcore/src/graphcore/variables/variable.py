@@ -15,7 +15,7 @@ another one; see `TraceContextError`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -593,6 +593,14 @@ def _set_metadata(variable: Any, metadata: HashableMapping[str, Any]) -> None:
 
 
 _new = object.__new__
+
+
+def _set_raw_values(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    # One call into C, as no setter returns anything: a signal can't be handled halfway
+    # through.
+    any(map(set_raw_value, variables, values))
+
+
 OWN = VariableImpl(
     get_value=Variable.__dict__["_raw_value"].__get__,
     set_value=set_raw_value,
@@ -600,9 +608,7 @@ OWN = VariableImpl(
     create=_create,
     set_metadata=_set_metadata,
     get_trace=attrgetter("_facts.trace"),
-    # One call into C, as no setter returns anything: a signal can't be handled halfway
-    # through.
-    set_values=lambda variables, values: any(map(set_raw_value, variables, values)),
+    set_values=_set_raw_values,
     get_values=lambda variables: [variable._raw_value for variable in variables],
     is_owned=True,
 )

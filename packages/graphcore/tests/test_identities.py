@@ -1,0 +1,126 @@
+"""What objects refer to is the same exactly if every reference is."""
+
+import types
+
+import graph_zoo as zoo
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphcore.cache import identities
+from graphcore.cache.identities import Identities
+from graphcore.variables.impl import variable_impl
+
+
+class Slotted:
+    __slots__ = ("held",)
+
+    def __init__(self, held):
+        self.held = held
+
+
+class Asked:
+    def __init__(self, held):
+        self._held = [held]
+
+    held = property(lambda self: self._held[0])
+
+
+class Box:
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+
+class OtherBox(Box):
+    pass
+
+
+@pytest.fixture(params=["direct", "portable"], autouse=True)
+def reader(request, monkeypatch):
+    if request.param == "direct" and not identities._is_known:
+        pytest.skip("not on this interpreter")
+    monkeypatch.setattr(
+        identities, "_reader", getattr(identities, f"_{request.param}_reader")
+    )
+
+
+EQUALS = [1, True, 1.0, 0, False, None, "a", (1,), (True,)]
+
+
+@given(
+    before=st.lists(st.sampled_from(EQUALS), min_size=1),
+    place=st.integers(min_value=0),
+    value=st.sampled_from(EQUALS),
+    is_dict=st.booleans(),
+)
+def test_one_reference_is_replaced(before, place, value, is_dict):
+    place %= len(before)
+    box = Box(held=dict(enumerate(before)) if is_dict else list(before))
+    seen = Identities([(box, ("__dict__",))], [vars(box), box.held])
+    assert seen.hold()
+    old = box.held[place]
+    box.held[place] = value
+    assert seen.hold() == (value is old)
+    box.held[place] = old
+    assert seen.hold()
+
+
+EDITS = {
+    "another class": lambda x: setattr(x, "__class__", OtherBox),
+    "another container": lambda x: setattr(x, "__dict__", dict(vars(x))),
+    "a new child": lambda x: setattr(x, "b", None),
+    "a child less": lambda x: delattr(x, "a"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_edits_of_a_node(edit):
+    box = Box(a=1)
+    seen = Identities([(box, ("__dict__",))], [vars(box)])
+    assert seen.hold()
+    edit(box)
+    assert not seen.hold()
+
+
+@pytest.mark.parametrize("kind", [Slotted, Asked])
+def test_containers_wherever_an_object_has_them(kind):
+    x = kind([1])
+    seen = Identities([(x, ("held",))], [x.held])
+    assert seen.hold()
+    if kind is Slotted:
+        x.held = [1]
+    else:
+        x._held[0] = [1]
+    assert not seen.hold()
+
+
+def test_what_is_apart_may_change():
+    one, other, held = object(), object(), [1, 2]
+    held.append(one)
+    seen = Identities([], [held], apart={id(one)})
+    held[2] = other
+    assert seen.hold()
+    held[1] = 2.0
+    assert not seen.hold()
+
+
+def test_a_container_that_the_collector_does_not_go_through(monkeypatch):
+    monkeypatch.setattr(
+        identities,
+        "gc",
+        types.SimpleNamespace(get_referents=lambda *objects: []),
+    )
+    box = Box(a=1)
+    seen = Identities([(box, ("__dict__",))], [vars(box)])
+    assert seen.hold()
+    box.a = True
+    assert not seen.hold()
+
+
+def test_variables_by_class_and_metadata():
+    cell = zoo.Cell(1, {"unit": "m"})
+    seen = Identities([], [], [(cell, variable_impl(zoo.Cell))])
+    cell.content = 2
+    assert seen.hold()
+    cell.__class__ = zoo.OtherCell
+    assert not seen.hold()
