@@ -37,7 +37,7 @@ from graphcore import (
 )
 from graphcore.authors import path_text, raw_value_of, variable_impl
 from nnx_transforms.atomic_writes import read_raw, write_raw
-from nnx_transforms.shardings import PLACEMENT
+from nnx_transforms.shardings import PLACEMENT, sharding_key
 
 A = TypeVar("A")
 M = TypeVar("M")
@@ -387,7 +387,7 @@ def slot_placement(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """
     kept = {key: metadata[key] for key in PLACEMENT if key in metadata}
     if "optimizer_sharding" in metadata:
-        kept["sharding"] = metadata["optimizer_sharding"]
+        kept[sharding_key(metadata)] = metadata["optimizer_sharding"]
     return kept
 
 
