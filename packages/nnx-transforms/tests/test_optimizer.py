@@ -126,6 +126,11 @@ def test_wrt_selects_what_is_updated():
     assert model.tied.kernel.value is kernel
     assert model.tied.bias.value.any()
     assert optimizer.wrt is wrt
+    # Gradients of all parameters are fine as well: which are meant is known.
+    before = model.tied.bias.value
+    optimizer.update(gradients(model, X))
+    assert model.tied.kernel.value is kernel
+    assert (model.tied.bias.value != before).any()
 
 
 def test_state_is_in_variables_with_readable_names():
@@ -168,6 +173,13 @@ def test_state_of_a_parameter_takes_over_its_sharding():
     assert slots["0/mu/inner/kernel"].get_metadata() == {"sharding": (None, "x")}
     assert slots["0/mu/scale"].get_metadata() == {}
     assert slots["0/count"].get_metadata() == {}
+
+
+@pytest.mark.parametrize("name", ["sharding", "out_sharding"])
+def test_the_optimizer_state_may_be_placed_elsewhere(name):
+    w = gc.Param(jnp.ones((2, 2)), **{name: (None, "x")}, optimizer_sharding=("x",))
+    slots = Optimizer(gc.Dict(w=w), optax.adam(0.1)).slots
+    assert slots["0/mu/w"].get_metadata() == {name: ("x",)}
 
 
 def test_the_optax_state_can_be_read_and_set():

@@ -31,7 +31,7 @@ def lazily(
         >>> package.__getattr__, package.__dir__ = lazily(
         ...     'tools_of_mine', {'math': 'gcd'})
         >>> package.gcd(4, 6), 'gcd' in dir(package)
-        (2, True, True)
+        (2, True)
     """
     home = {
         name: module
