@@ -154,7 +154,14 @@ def docs(session: nox.Session) -> None:
     install(session, "docs")
     command = session.posargs or ["build", "--strict"]
     # The theme's notice about the plans of mkdocs is no warning about this site.
-    session.run("mkdocs", *command, env={"NO_MKDOCS_2_WARNING": "1"})
+    session.run("mkdocs", *command, env=environment(NO_MKDOCS_2_WARNING="1"))
+
+
+@nox.session
+def tutorials(session: nox.Session) -> None:
+    """Run the tutorials as notebooks, and say how long each takes."""
+    install(session, "tutorials", packages=PACKAGES[:2])
+    session.run("python", "-m", "tools.tutorials", *session.posargs, env=environment())
 
 
 @nox.session
@@ -169,6 +176,20 @@ def resume(session: nox.Session) -> None:
     """Kill a training run 50 times; it must end with the bits of one never killed."""
     install(session, "test", packages=PACKAGES[:2])
     session.run("python", "-m", "tools.resume", *session.posargs)
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Run random programs for minutes; each must do what a slow model of it does."""
+    install(session, "soak", packages=PACKAGES[:2])
+    session.run("python", "-m", "tools.soak", *session.posargs, env=environment())
+
+
+@nox.session
+def mutation(session: nox.Session) -> None:
+    """Test a seeded sample of small faults in the mechanism; tests must notice them."""
+    install(session, "test", "mutation")
+    session.run("python", "-m", "tools.mutation", *session.posargs, env=environment())
 
 
 @nox.session

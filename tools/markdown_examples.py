@@ -1,15 +1,21 @@
-"""A pytest plugin that runs the ``pycon`` blocks of markdown files as doctests.
+"""A pytest plugin that runs the examples that doctest does not find.
+
+These are the ``pycon`` blocks of markdown files, and what stands below a variable of a
+module to say what it is.
 
 The blocks of one file share a namespace, in order, and make one test. Use it with
 ``pytest -p tools.markdown_examples FILE_OR_FOLDER ...``; together with pytest's
 ``--doctest-modules`` it covers everything that a reader may copy.
 """
 
+import ast
 import doctest
 import importlib
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -41,6 +47,49 @@ def examples(text: str) -> list[doctest.Example]:
     return found
 
 
+def attribute_docstrings(text: str) -> Iterator[tuple[str, str, int]]:
+    """The examples below the variables of a module.
+
+    Args:
+        text: the source.
+
+    Yields:
+        The name of a variable, the text below it, and the line of that.
+    """
+    body = ast.parse(text).body
+    for node, after in itertools.pairwise(body):
+        match node, after:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)])
+                | ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(words))),
+            ) if ">>>" in words:
+                yield name, words, after.lineno - 1
+
+
+class PythonFile(pytest.File):
+    """A module with examples below its variables."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """One test for each variable."""
+        for name, words, line in attribute_docstrings(self.path.read_text("utf-8")):
+            item = ExamplesItem.from_parent(self, name=name)
+            item.examples = doctest.DocTestParser().get_examples(words, name)
+            for example in item.examples:
+                example.lineno += line
+            item.namespace = vars(importlib.import_module(self.module_name()))
+            yield item
+
+    def module_name(self) -> str:
+        """The dotted name of the module."""
+        parts = [self.path.stem]
+        folder = self.path.parent
+        while (folder / "__init__.py").exists():
+            parts.insert(0, folder.name)
+            folder = folder.parent
+        return ".".join(parts).removesuffix(".__init__")
+
+
 class MarkdownFile(pytest.File):
     """A markdown file with at least one ``pycon`` block."""
 
@@ -48,7 +97,7 @@ class MarkdownFile(pytest.File):
         """One test for all blocks, since later ones build on earlier ones."""
         found = examples(self.path.read_text(encoding="utf-8"))
         if found:
-            item = MarkdownItem.from_parent(self, name="pycon")
+            item = ExamplesItem.from_parent(self, name="pycon")
             item.examples = found
             yield item
 
@@ -57,10 +106,11 @@ class ExampleFailed(Exception):
     """Some examples gave another output than the page shows."""
 
 
-class MarkdownItem(pytest.Item):
-    """The examples of one file."""
+class ExamplesItem(pytest.Item):
+    """Examples that share a namespace."""
 
     examples: list[doctest.Example]
+    namespace: Mapping[str, object] = MappingProxyType({})
 
     def runtest(self) -> None:
         """Run every example and report all that differ."""
@@ -68,7 +118,12 @@ class MarkdownItem(pytest.Item):
         runner = doctest.DocTestRunner(verbose=False, optionflags=FLAGS)
         name = self.path.name
         test = doctest.DocTest(
-            self.examples, {"__name__": "__main__"}, name, str(self.path), 0, None
+            self.examples,
+            {**self.namespace, "__name__": "__main__"},
+            name,
+            str(self.path),
+            0,
+            None,
         )
         if runner.run(test, out=report.append).failed:
             raise ExampleFailed("".join(report))
@@ -97,8 +152,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collect_file(
     file_path: Path, parent: pytest.Collector
-) -> MarkdownFile | None:
-    """Collect markdown files."""
+) -> pytest.File | None:
+    """Collect markdown files, and with the docstrings what doctest passes by."""
     if file_path.suffix == ".md":
         return MarkdownFile.from_parent(parent, path=file_path)
+    if file_path.suffix == ".py" and parent.config.option.doctestmodules:
+        return PythonFile.from_parent(parent, path=file_path)
     return None

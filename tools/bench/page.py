@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.bench import plots, tables
+from tools.bench import overview, plots, tables
 from tools.bench.results import Section
 
 IMAGES = Path("assets") / "benchmarks"
@@ -66,6 +66,9 @@ def update(page: Path, sections: Sequence[Section], about: Mapping[str, Any]) ->
     folder.mkdir(parents=True, exist_ok=True)
     text = fill(page.read_text(), "environment", describe(about))
     for section in sections:
+        for table in section.tables:
+            if table.name == "dispatch":
+                overview.draw(table, folder)
         titles = {table.name: table.title for table in section.tables}
         images = [
             f"![{titles[path.stem]}]({(IMAGES / path.name).as_posix()})"

@@ -624,3 +624,44 @@ def test_keys_of_a_graph_node_that_cannot_be_sorted_are_refused_by_their_path():
     node = gc.Dict(inner=gc.Dict({object(): 1, object(): 2}))
     with pytest.raises(ValueError, match=r"'inner'.*sort"):
         gc.split(node)
+
+
+def test_a_clone_with_the_variables_themselves():
+    node = gc.Dict(a=gc.Param(1), b=[gc.Param(2)])
+    twin = gc.clone(node, variables=False)
+    assert twin is not node
+    assert twin.a is node.a
+    assert twin.b[0] is node.b[0]
+
+
+def test_a_definition_keeps_what_a_static_value_was():
+    node = gc.Dict(w=gc.Param(1), s={1, 2})
+    graphdef, state = gc.split(node)
+    node.s.add(3)
+    first = gc.merge(graphdef, state)
+    assert first.s == {1, 2}
+    first.s.add(4)
+    assert gc.merge(graphdef, state).s == {1, 2}
+    assert node.s == {1, 2, 3}
+
+
+def test_existing_objects_of_another_trace_are_refused():
+    node = gc.Dict(a=gc.Param(jnp.array(1.0)))
+    graphdef, state = gc.split(node)
+
+    @jax.jit
+    def inside(state):
+        gc.unflatten(graphdef, state, index_ref_cache={0: node, 1: node.a})
+
+    with pytest.raises(gc.TraceContextError):
+        inside(state)
+    assert float(node.a.value) == 1.0
+
+
+def test_keys_from_json_are_numbers_only_if_they_are_written_so():
+    state = gc.state(gc.Dict(layers=[gc.Param(1), gc.Param(2)]))
+    state.replace_by_pure_dict({"layers": {"1": 5}})
+    assert state["layers"][1].value == 5
+    with pytest.raises(ValueError, match="01"):
+        state.replace_by_pure_dict({"layers": {"01": 6}})
+    assert state["layers"][1].value == 5

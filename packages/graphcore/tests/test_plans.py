@@ -382,3 +382,77 @@ def test_what_claims_to_equal_everything_is_no_variable(kind):
             assert len(gc.state(node)) == 0
         else:
             assert jax.tree.leaves(gc.state(node))[0] is stranger
+
+
+class Shelf:
+    """A graph node type of somebody else that says where its children are."""
+
+    def __init__(self):
+        self.items = {}
+
+
+gc.register_graph_node_type(
+    Shelf,
+    flatten=lambda shelf: (sorted(shelf.items.items()), None),
+    set_key=lambda shelf, key, child: shelf.items.__setitem__(key, child),
+    pop_key=lambda shelf, key: shelf.items.pop(key),
+    create_empty=lambda metadata: Shelf(),
+    clear=lambda shelf: shelf.items.clear(),
+    init=lambda shelf, pairs: shelf.items.update(pairs),
+    containers=["items"],
+)
+
+
+def shelf(**items):
+    made = Shelf()
+    made.items.update(items)
+    return made
+
+
+WATCHED = {
+    "a set": lambda: gc.Dict(w=gc.Param(1), s={1, 2}),
+    "a static of some class": lambda: gc.Dict(w=gc.Param(1), s=zoo.Tag("x")),
+    "metadata that can change": lambda: gc.Dict(w=gc.Param(1, notes=[1])),
+    "a foreign variable": lambda: gc.Dict(w=zoo.Cell(1, {"unit": "m"})),
+    "a foreign node": lambda: gc.Dict(a=shelf(w=gc.Param(1))),
+    "a foreign root": lambda: shelf(w=gc.Param(1), s="m"),
+    "a foreign root that shares": lambda: shelf(w=(w := gc.Param(1)), v=w),
+    "a bare array in a foreign node": lambda: gc.Dict(a=shelf(w=jnp.ones(2))),
+}
+
+
+@pytest.mark.parametrize("make", WATCHED.values(), ids=WATCHED)
+def test_a_plan_is_kept_as_long_as_nothing_changes(make):
+    node = make()
+    plan = plan_of(node)
+    assert plan_of(node) is plan
+    inner = getattr(node, "a", None)
+    if isinstance(inner, Shelf) and isinstance(inner.items["w"], jax.Array):
+        inner.items["w"] = jnp.zeros(3)  # a value, not the structure
+        assert plan_of(node) is plan
+
+
+def test_what_changes_in_a_foreign_root_is_seen():
+    node = shelf(w=gc.Param(1), s="m")
+    assert gc.state(node).flat_state().paths == (("w",),)
+    for _ in range(3):
+        node.items["s"] = gc.Param(2)
+        assert gc.state(node).flat_state().paths == (("s",), ("w",))
+        node.items["s"] = "km"
+        assert gc.merge(*gc.split(node)).items["s"] == "km"
+
+
+def test_a_static_value_that_refuses_to_be_compared_is_no_error():
+    class Moody:
+        def __init__(self):
+            self.error = None
+
+        def __hash__(self):
+            if self.error is not None:
+                raise self.error
+            return 1
+
+    node = gc.Dict(w=gc.Param(1), s=[Moody()])
+    plan = plan_of(node)
+    node.s[0].error = TypeError("not now")
+    assert plan_of(node) is not plan

@@ -289,6 +289,31 @@ def test_explain_recompile_names_what_changed():
     ]
 
 
+def test_explain_recompile_with_donation():
+    @nnx.jit(donate_state=True)
+    def double(pair):
+        pair.a.value, pair.b.value = 2 * pair.a.value, 2 * pair.b.value
+
+    shared = jnp.ones(2)
+    pair = nnx.Dict(a=nnx.Param(shared), b=nnx.Param(shared))
+    double(pair)
+    assert nnx.explain_recompile(double) == [("<call>", "never compiled", "first call")]
+    # An array that is there twice can't be donated.
+    double(pair)
+    assert nnx.explain_recompile(double) == [
+        ("args/0/a", "float32[2]", "float32[2], donated"),
+        ("args/0/b", "float32[2]", "float32[2], donated"),
+    ]
+    double(pair)
+    assert nnx.explain_recompile(double) == []
+    nnx.update(pair, {"a": jnp.ones(3), "b": jnp.zeros(3)})
+    double(pair)
+    assert [path for path, *_ in nnx.explain_recompile(double)] == [
+        "args/0/a",
+        "args/0/b",
+    ]
+
+
 def test_static_arguments():
     f, traces = counting(lambda m, k, x, how="plus": (m(x) * k, how)[:1])
     jitted = nnx.jit(f, static_argnums=1, static_argnames="how")

@@ -194,6 +194,27 @@ def test_the_template_can_be_returned_with_new_variables_in_it():
     close(grad(f)(Pair()).to_pure_dict(), {"x": 0.0, "y": 0.0})
 
 
+def test_the_template_can_be_returned_with_bare_arrays_in_it():
+    @custom_vjp
+    def f(m):
+        m.inner[0] = m.inner[0] * 2
+        return m.w.value * m.inner[0] + m.bias
+
+    def backward(m, g):
+        (m_g,), out_g = g
+        tangent = jax.tree.map(jnp.zeros_like, m_g)
+        tangent["w"].value = out_g * 5
+        tangent["bias"] = out_g * 7
+        return (tangent,)
+
+    f.defvjp(lambda m: (f(m), m), backward)
+    m = Dict(w=Param(jnp.array(2.0)), bias=jnp.array(3.0), inner=[jnp.array(1.0)])
+    everything = DiffState(0, ...)
+    g = grad(f, argnums=everything)(m)
+    assert (float(g.w.value), float(g.bias), float(g["inner"][0])) == (5.0, 7.0, 0.0)
+    assert float(m.inner[0]) == 2.0
+
+
 def test_updates_of_the_forward_rule_are_seen_where_it_runs():
     @custom_vjp
     def f(m):

@@ -486,3 +486,15 @@ def test_data_and_static_say_what_an_attribute_is():
         Schedule(name=[jnp.ones(1)])
     assert nnx.is_data(nnx.Rngs(0))
     assert not nnx.is_data([jnp.ones(1)])
+
+
+def test_an_annotation_makes_a_field_of_a_dataclass_data():
+    @nnx.dataclass
+    class Scaled(nnx.Module):
+        factor: nnx.Data[float]
+        other: "nnx.Data[int]"
+        name: str = "plain"
+
+    scaled = Scaled(2.0, 3)
+    assert [float(x) for x in jax.tree.leaves(scaled)] == [2.0, 3.0]
+    assert float(jax.jit(lambda s: s.factor * s.other)(scaled)) == 6.0

@@ -7,6 +7,7 @@ import optax
 import pytest
 
 import graphcore as gc
+import nnx_transforms as nnx
 from nnx_transforms.layers import Linear
 from nnx_transforms.module import Module
 from nnx_transforms.optimizer import Optimizer, OptState
@@ -342,3 +343,22 @@ def test_pickling_with_its_functions():
         gc.state(twin).to_pure_dict(),
         gc.state(optimizer).to_pure_dict(),
     )
+
+
+def test_optimizers_made_alike_share_what_was_compiled():
+    @nnx.jit
+    def step(optimizer):
+        optimizer.update(nnx.state(optimizer.model, nnx.Param))
+
+    def new(tx, **arguments):
+        return nnx.Optimizer(nnx.Dict(w=nnx.Param(jnp.ones(2))), tx, **arguments)
+
+    adam = optax.adam(0.1)
+    first, second = new(adam), new(adam)
+    step(first)
+    step(second)
+    assert not nnx.explain_recompile(step)
+    assert jnp.array_equal(first.model.w.value, second.model.w.value)
+    for other in new(optax.adam(0.2)), new(adam, wrt=nnx.Not(nnx.BatchStat)):
+        step(other)
+        assert nnx.explain_recompile(step)

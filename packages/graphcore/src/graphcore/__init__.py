@@ -5,7 +5,7 @@ functions over pytrees here. `split` takes a graph apart, `merge` puts it togeth
 `update_context` keeps the identity of its objects across a functional boundary.
 """
 
-from graphcore.adapters.loading import AdapterError
+from graphcore.adapters.loading import AdapterError, register_adapter
 from graphcore.boundary.divided import register_filtered_type
 from graphcore.comparison import diff
 from graphcore.content_key import register_immutable_type
@@ -19,6 +19,7 @@ from graphcore.context import (
     update_context,
 )
 from graphcore.display.display import display, to_dot, to_mermaid
+from graphcore.duplicates import find_duplicates
 from graphcore.editing import pop, update
 from graphcore.errors import TraceContextError
 from graphcore.functional import (
@@ -73,6 +74,7 @@ from graphcore.state.filters import (
     OfType,
     PathContains,
     PathIn,
+    Predicate,
     WithTag,
     filters_to_predicates,
     to_predicate,
@@ -87,8 +89,16 @@ from graphcore.trees import (
     get_broadcast_state,
     to_tree,
 )
-from graphcore.variables.impl import is_variable, register_variable_type
-from graphcore.variables.metadata import VariableMetadata, with_metadata
+from graphcore.variables.impl import (
+    is_variable,
+    register_counterparts,
+    register_variable_type,
+)
+from graphcore.variables.metadata import (
+    VariableMetadata,
+    register_creation_hook,
+    with_metadata,
+)
 from graphcore.variables.names import (
     register_variable_name_type_pair,
     variable_name_from_type,
@@ -121,6 +131,8 @@ __all__ = [  # noqa: RUF022 (grouped)
     "with_metadata",
     "is_variable",
     "register_variable_type",
+    "register_counterparts",
+    "register_creation_hook",
     "register_variable_name_type_pair",
     "variable_name_from_type",
     "variable_type_from_name",
@@ -134,6 +146,7 @@ __all__ = [  # noqa: RUF022 (grouped)
     "OfType",
     "PathContains",
     "PathIn",
+    "Predicate",
     "WithTag",
     "filters_to_predicates",
     "to_predicate",
@@ -159,6 +172,7 @@ __all__ = [  # noqa: RUF022 (grouped)
     "register_graph_node_type",
     "register_pytree_node_type",
     "register_immutable_type",
+    "register_adapter",
     "AdapterError",
     # Definitions
     "GraphDef",
@@ -185,6 +199,7 @@ __all__ = [  # noqa: RUF022 (grouped)
     "clone",
     "call",
     "iter_graph",
+    "find_duplicates",
     # Identity across a functional boundary
     "RefMap",
     "compose_mapping",

@@ -39,8 +39,17 @@ TraceState: TypeAlias = Any
 """An opaque token of a trace. Compare with `==`; it keeps no tracer alive."""
 
 with jax.ensure_compile_time_eval():  # also if imported under a trace
-    OUTSIDE: TraceState = current_trace()
-"""The token of what runs outside of all transformations."""
+    _outside = current_trace()
+OUTSIDE: TraceState = _outside
+"""The token of what runs outside of all transformations.
+
+Example:
+    >>> import jax
+    >>> OUTSIDE == current_trace()
+    True
+    >>> jax.eval_shape(lambda: print(OUTSIDE == current_trace()))
+    False
+"""
 
 
 def has_ended(trace: TraceState) -> bool:

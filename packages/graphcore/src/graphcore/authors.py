@@ -1,14 +1,11 @@
 """What graphcore offers to those who write transformations."""
 
 from graphcore._jax import OUTSIDE, current_trace
-from graphcore.adapters.loading import add_adapter, load_adapters
 from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee, lifted, mark_lifted
 from graphcore.boundary.captures import captured_objects
-from graphcore.boundary.change import Change, Left, Written, same_value
-from graphcore.boundary.divided import (
-    Divided,
-)
+from graphcore.boundary.change import Change, Left, Written
+from graphcore.boundary.divided import Divided
 from graphcore.boundary.entry import Bodies, Entry, enter
 from graphcore.boundary.inside import Inside
 from graphcore.boundary.places import (
@@ -32,16 +29,10 @@ from graphcore.boundary.settings import (
 from graphcore.errors import path_text
 from graphcore.graphdef.definition import definition_paths
 from graphcore.named_axes import psum_cotangents
-from graphcore.nodes.traversal import edges
-from graphcore.state.filters import Predicate, looks_at_no_value
+from graphcore.state.filters import looks_at_no_value
 from graphcore.state.foreign_states import given_state, taken_state
 from graphcore.state.state import raw_value_of
-from graphcore.variables.impl import (
-    add_counterparts,
-    is_variable_type,
-    variable_impl,
-)
-from graphcore.variables.metadata import on_create_with
+from graphcore.variables.impl import is_variable_type, variable_impl
 
 __all__ = [
     "OUTSIDE",
@@ -56,16 +47,12 @@ __all__ = [
     "Joining",
     "Left",
     "Places",
-    "Predicate",
     "Structure",
     "Written",
-    "add_adapter",
-    "add_counterparts",
     "captured_objects",
     "check_mappings",
     "current_trace",
     "definition_paths",
-    "edges",
     "enter",
     "given_state",
     "has_objects",
@@ -74,17 +61,14 @@ __all__ = [
     "is_variable_type",
     "key_path",
     "lifted",
-    "load_adapters",
     "looks_at_no_value",
     "map_settings",
     "mark_lifted",
-    "on_create_with",
     "path_text",
     "plain_settings",
     "prefix_leaves",
     "psum_cotangents",
     "raw_value_of",
-    "same_value",
     "setting_of",
     "settings_of_leaves",
     "take_objects",

@@ -27,11 +27,11 @@ from graphcore.graphdef.definition import (
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.refmap import RefMap
+from graphcore.trails import Path
 from graphcore.variables.impl import is_variable_type
 
 __all__ = ["Difference", "Differences", "definition_differences", "diff"]
 
-Path: TypeAlias = tuple[Any, ...]
 _MAX_LINES = 1000
 
 

@@ -74,7 +74,7 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
         if found is not None:
             check_traces([plan])
             check_writes([plan], found[0])
-            set_values(*found, True)
+            set_values(*found, plan.layout.impl)
             return
     _Update(given).run(node)
 

@@ -37,9 +37,23 @@ __all__ = [
 
 A = TypeVar("A")
 GraphState: TypeAlias = State[Any, VariableState[Any]]
-"""The state of a graph."""
+"""The state of a graph.
+
+Example:
+    >>> import graphcore as gc
+    >>> state: gc.GraphState = gc.state(gc.Dict(w=gc.Param(1)))
+    >>> state.w.value
+    1
+"""
 PureState: TypeAlias = tuple[GraphDef[A], GraphState]
-"""A definition with its state: all of a graph, as values."""
+"""A definition with its state: all of a graph, as values.
+
+Example:
+    >>> import graphcore as gc
+    >>> pure: gc.PureState = gc.split(gc.Dict(w=gc.Param(1)))
+    >>> gc.merge(*pure).w.value
+    1
+"""
 
 
 def _refuse_non_node(node: Any) -> None:

@@ -104,13 +104,14 @@ class ModifyScopeVariableError(LinenLiftError):
         )
 
 
-class NameInUseError(LinenLiftError):
+class NameInUseError(LinenLiftError, ValueError):
     """Two things want one name in one scope."""
 
-    def __init__(self, kind: str, name: str, path: str) -> None:
+    def __init__(self, kind: str, name: str, path: str, col: str | None = None) -> None:
+        among = "" if col is None else f' in collection "{col}"'
         super().__init__(
-            f'Cannot create {kind} "{name}" at path "{path}" ({_at(path, name)}): '
-            "the name is in use there. Give one of the two another name."
+            f'Cannot create {kind} "{name}"{among} at path "{path}" '
+            f"({_at(path, name)}): the name is in use there. Give one of the two another name."
         )
 
 
@@ -148,7 +149,7 @@ class InvalidFilterError(LinenLiftError):
         )
 
 
-class ApplyScopeInvalidVariablesTypeError(LinenLiftError):
+class ApplyScopeInvalidVariablesTypeError(LinenLiftError, TypeError):
     """The variables are not a mapping of collections."""
 
     def __init__(self, found: str) -> None:

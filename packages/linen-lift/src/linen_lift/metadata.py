@@ -30,7 +30,14 @@ from jax.sharding import (
 from .errors import PartitioningUnspecifiedError
 
 PARTITION_NAME = "partition_name"
-"""The key of `metadata_params` under which `Partitioned` finds the new axis' name."""
+"""The key of `metadata_params` under which `Partitioned` finds the new axis' name.
+
+Example:
+    >>> import jax.numpy as jnp
+    >>> box = Partitioned(jnp.ones((2, 3)), names=('model',))
+    >>> box.add_axis(0, {PARTITION_NAME: 'layers'}).names
+    ('layers', 'model')
+"""
 
 B = TypeVar("B", bound="AxisMetadata")
 P = TypeVar("P", bound="Partitioned")

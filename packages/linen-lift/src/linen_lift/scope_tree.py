@@ -300,8 +300,8 @@ class Scope:
             reserved[name] = (col,)
             return
         if self.name_reserved(name, col):
-            kind = "submodule" if col is None else f'variable in collection "{col}"'
-            raise NameInUseError(kind, name, self.path_text)
+            kind = "submodule" if col is None else "variable"
+            raise NameInUseError(kind, name, self.path_text, col)
         reserved[name] = (*(taken or ()), col)
 
     def default_name(self, prefix: str) -> str:

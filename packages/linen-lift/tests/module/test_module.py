@@ -61,7 +61,7 @@ def test_setup_names():
 def test_a_module_is_a_dataclass():
     assert Mlp(3) == Mlp(width=3) != Mlp(4)
     assert hash(Mlp(3)) == hash(Mlp(3))
-    assert repr(Mlp(3, name="m")) == "Mlp(width = 3, out = 2, name = 'm')"
+    assert repr(Mlp(3)) == "Mlp(\n    # attributes\n    width = 3\n    out = 2\n)"
     assert Mlp(3).clone(width=5).width == 5
     assert pickle.loads(pickle.dumps(Mlp(3))) == Mlp(3)
     assert copy.deepcopy(Mlp(3)) == Mlp(3)
@@ -479,13 +479,14 @@ def test_compact_name_scopes():
 
         @nn.compact
         def __call__(self, x):
-            return nn.Dense(1)(self.down(self.up(x)) + self.down(self.up(x)))
+            return nn.Dense(1)(self.down(self.up(x) + self.up(x)))
 
     variables = Two().init(KEY, X)
     dense = lambda i, o: {"kernel": (i, o), "bias": (o,)}
     assert shapes(variables)["params"] == {
         "up": {"Dense_1": dense(3, 5), "Dense_0": dense(5, 4)},
-        "down": {"Dense_0": dense(4, 3), "w": ()},
+        "down": {"Dense_0": dense(4, 3)},
+        "w": (),
         "Dense_0": dense(3, 1),
     }
 

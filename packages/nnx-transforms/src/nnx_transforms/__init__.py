@@ -11,7 +11,6 @@ from jax.nn.initializers import Initializer
 
 import graphcore as _graphcore
 from graphcore import *  # noqa: F403
-from graphcore.authors import add_adapter as _add_adapter
 from nnx_transforms import layers as layers
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.attributes import Data, Pytree, data, dataclass, is_data, static
@@ -36,7 +35,7 @@ from nnx_transforms.transforms.jit import Jitted, explain_recompile, jit
 from nnx_transforms.transforms.scan import scan
 from nnx_transforms.transforms.vmap import vmap
 
-_add_adapter("flax.nnx", "nnx_transforms.adapters.flax")
+_graphcore.register_adapter("flax.nnx", "nnx_transforms.adapters.flax")
 
 __version__ = "1.0.0"
 
@@ -143,7 +142,7 @@ _LAZY = {
     "nnx_transforms.capturing": "capture",
     "nnx_transforms.ema": "EMA",
     "nnx_transforms.filterlib": "filterlib",
-    "nnx_transforms.graph": "find_duplicates graph iter_children recursive_map",
+    "nnx_transforms.graph": "graph iter_children recursive_map",
     "nnx_transforms.graph_mode": "set_graph_mode set_graph_updates",
     "nnx_transforms.metrics": "Metric MetricState MultiMetric metrics",
     "nnx_transforms.partials": "cached_partial jit_partial make_jaxpr",
@@ -238,3 +237,14 @@ else:
     nn = layers
 
 A = TypeVar("A")
+"""Any type, for annotations of generic modules.
+
+Example:
+    >>> import nnx_transforms as nnx
+    >>> from typing import Generic
+    >>> class Box(nnx.Module, Generic[nnx.A]):
+    ...     def __init__(self, content: nnx.A):
+    ...         self.content = content
+    >>> Box[int](3).content
+    3
+"""

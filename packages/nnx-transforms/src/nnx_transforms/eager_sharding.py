@@ -14,7 +14,7 @@ from typing import Any, Self
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from graphcore.authors import on_create_with
+from graphcore import register_creation_hook
 from nnx_transforms.shardings import axis_names, sharding_of
 
 
@@ -67,7 +67,7 @@ def _place_new(variable: Any, value: Any) -> Any:
     return placed_by(metadata, value)
 
 
-on_create_with("out_sharding", _place_new)
+register_creation_hook("out_sharding", _place_new)
 
 
 def placed_by(metadata: Mapping[str, Any], value: Any, path: str = "") -> Any:

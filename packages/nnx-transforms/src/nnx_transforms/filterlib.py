@@ -10,11 +10,11 @@ from graphcore import (
     OfType,
     PathContains,
     PathIn,
+    Predicate,
     WithTag,
     filters_to_predicates,
     to_predicate,
 )
-from graphcore.authors import Predicate
 
 __all__ = [
     "All",

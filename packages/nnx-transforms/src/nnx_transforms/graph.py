@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 import graphcore
 from graphcore import (
-    Filter,
     GraphNodeImpl,
     clone,
     get_node_impl,
@@ -15,9 +14,8 @@ from graphcore import (
     is_node,
     is_variable,
     iter_graph,
-    to_predicate,
 )
-from graphcore.authors import edges, path_text
+from graphcore.authors import path_text
 from nnx_transforms.graph_mode import accepts_graph_mode
 
 _A = TypeVar("_A")
@@ -96,32 +94,6 @@ def _with_children(
     for key, child in changed:
         impl.set_key(node, key, child)
     return node
-
-
-def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
-    """Finds what is reached in several ways.
-
-    Args:
-        node: A graph node or pytree node.
-        only: Selects graph nodes and variables.
-
-    Returns:
-        For each that is reached more than once, all of its paths.
-
-    Example:
-        >>> import graphcore as gc
-        >>> shared = gc.Param(1)
-        >>> find_duplicates(gc.Dict(a=shared, b=gc.Param(2), c=shared))
-        [[('a',), ('c',)]]
-    """
-    predicate = to_predicate(only)
-    paths: dict[int, list[Path]] = {id(node): [()]}
-    for path, _, _, child in edges(node):
-        if is_graph_node(child) or is_variable(child):
-            found = paths.setdefault(id(child), [])
-            if not found or predicate(path, child):
-                found.append(path)
-    return [found for found in paths.values() if len(found) > 1]
 
 
 def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:

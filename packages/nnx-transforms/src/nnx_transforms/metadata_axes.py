@@ -19,7 +19,16 @@ from nnx_transforms.shardings import sharding_key
 V = TypeVar("V")
 
 PARTITION_NAME = "partition_name"
-"""The key in `transform_metadata` of the name that a mapped axis is sharded by."""
+"""The key in `transform_metadata` of the name that a mapped axis is sharded by.
+
+Example:
+    >>> import jax.numpy as jnp, nnx_transforms as nnx
+    >>> def make(x):
+    ...     return nnx.Param(x, sharding=('model',))
+    >>> named = {PARTITION_NAME: 'layers'}
+    >>> nnx.vmap(make, transform_metadata=named)(jnp.ones((2, 3))).sharding
+    ('layers', 'model')
+"""
 
 _PADDING = "sharding_padding"
 """Metadata that records, as `(index, name, count)`, that so many entries were filled in

@@ -57,7 +57,10 @@ class OptState(Variable[A]):
 
 
 class _Rule:
-    """What an optimizer knows beside its state. Static, and compared by identity."""
+    """What an optimizer knows beside its state.
+
+    Static. Two optimizers made alike with one transformation share what was compiled.
+    """
 
     __slots__ = ("keys", "mirrored", "structure", "tree", "tx", "wrt")
 
@@ -76,6 +79,20 @@ class _Rule:
         self.keys = keys
         self.tree = tree
         self.mirrored = mirrored
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is _Rule
+            and self.tx is other.tx  # whatever it takes for equal
+            and self.tree is other.tree
+            and self.keys == other.keys
+            and self.mirrored == other.mirrored
+            and self.structure == other.structure
+            and bool(self.wrt == other.wrt)
+        )
+
+    def __hash__(self) -> int:
+        return hash((id(self.tx), self.keys))
 
     # Nothing in it changes, so a copy of an optimizer shares it, and what was compiled.
     def __copy__(self) -> _Rule:

@@ -16,6 +16,7 @@ import jax
 from graphcore import (
     Filter,
     Param,
+    Predicate,
     PrefixMapping,
     State,
     create_path_filters,
@@ -25,7 +26,7 @@ from graphcore import (
     to_predicate,
     variables,
 )
-from graphcore.authors import Predicate, looks_at_no_value, path_text
+from graphcore.authors import looks_at_no_value, path_text
 
 
 class _Carry:
@@ -39,7 +40,14 @@ class _Carry:
 
 
 Carry = _Carry()
-"""Stands for an axis in `scan`: the value is threaded through the iterations."""
+"""Stands for an axis in `scan`: the value is threaded through the iterations.
+
+Example:
+    >>> import jax.numpy as jnp, nnx_transforms as nnx
+    >>> add = nnx.scan(lambda total, x: total + x, in_axes=(Carry, 0), out_axes=Carry)
+    >>> int(add(0, jnp.arange(4)))
+    6
+"""
 
 
 class _ByFilter(PrefixMapping[Any]):

@@ -46,6 +46,13 @@ def _slot(*names: str) -> Any:
 # releases, warn.
 
 
+# Without a call for each; by the name of the slot.
+_READ_ALL: dict[str, Any] = {
+    "_raw_value": lambda variables: [variable._raw_value for variable in variables],
+    "raw_value": lambda variables: [variable.raw_value for variable in variables],
+}
+
+
 class _Variables:
     """How variables are handled."""
 
@@ -53,10 +60,14 @@ class _Variables:
         value = _slot("_raw_value", "raw_value")
         metadata = _slot("_var_metadata")
         self.get_value = value.__get__
+        self.get_values = _READ_ALL[value.__name__]
         self.set_value = value.__set__
-        self.get_metadata = metadata.__get__
+        self.get_metadata = attrgetter("_var_metadata")
         self._replace_metadata = metadata.__set__
         self.get_trace = attrgetter("_trace_state._jax_trace")
+
+    def get_all_metadata(self, variables: Sequence[Any]) -> list[Any]:
+        return [variable._var_metadata for variable in variables]
 
     def set_values(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         # One call into C, which can't be interrupted halfway through.
@@ -247,6 +258,8 @@ def install() -> None:
         set_metadata=variables.set_metadata,
         get_trace=variables.get_trace,
         set_values=variables.set_values,
+        get_values=variables.get_values,
+        get_all_metadata=variables.get_all_metadata,
         refuse=variables.refuse,
         give_state=_give_variable,
         counterparts={getattr(nnx, name): getattr(gc, name) for name in names},

@@ -14,7 +14,7 @@ import threading
 import weakref
 from typing import Any
 
-__all__ = ["AdapterError", "add_adapter", "load_adapters"]
+__all__ = ["AdapterError", "load_adapters", "register_adapter", "registrations"]
 
 
 class AdapterError(RuntimeError):
@@ -26,6 +26,14 @@ class AdapterError(RuntimeError):
         True
     """
 
+
+class _Registrations:
+    """Counts what may make a type known, for those who keep that one is not."""
+
+    count = 0
+
+
+registrations = _Registrations()
 
 # The modules of each library whose adapters were not needed so far.
 _waiting: dict[str, list[str]] = {
@@ -40,7 +48,7 @@ _lock = threading.RLock()
 _loading: set[str] = set()
 
 
-def add_adapter(library: str, module: str) -> None:
+def register_adapter(library: str, module: str) -> None:
     """Has a module imported as soon as a type of a library is met.
 
     Of the adapters of one library, those that were added first are loaded first. If an
@@ -51,10 +59,11 @@ def add_adapter(library: str, module: str) -> None:
         module: The dotted name of the adapter: a module that registers them.
 
     Example:
-        >>> from graphcore.authors import add_adapter
-        >>> add_adapter('a_framework', 'my_package.adapters.a_framework')
+        >>> from graphcore import register_adapter
+        >>> register_adapter('a_framework', 'my_package.adapters.a_framework')
     """
     with _lock:
+        registrations.count += 1
         # A new list: another thread may be going through the old one.
         _waiting[library] = [*_waiting.get(library, ()), module]
         _unconcerned.clear()

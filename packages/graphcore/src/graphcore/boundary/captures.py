@@ -6,6 +6,7 @@ code names, and, for methods and partial functions, beside it.
 
 from __future__ import annotations
 
+import dis
 import functools
 import types
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ from graphcore.boundary.places import is_object
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
 _EXACTLY_PLAIN = frozenset(_PLAIN)
+# In functions, in the bodies of classes, and in those of classes in functions.
+_READ_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 
 
 def captured_objects(f: Any) -> list[Any]:
@@ -99,14 +102,15 @@ def _captured(f: types.FunctionType, home: Any) -> list[Any]:
     if f.__kwdefaults__:
         found += f.__kwdefaults__.values()
     if f.__globals__ is home:
-        # A name may be there twice; what was seen is not looked at again.
         found += [home[name] for name in _names(f.__code__) if name in home]
     return found
 
 
+@functools.lru_cache(maxsize=4096)
 def _names(code: types.CodeType) -> Sequence[str]:
-    inner = [x for x in code.co_consts if type(x) is types.CodeType]
-    names: Sequence[str] = code.co_names
-    for constant in inner:
-        names = (*names, *_names(constant))
-    return names
+    """The globals that code reads; `co_names` has the names of attributes as well."""
+    reads = [i.argval for i in dis.get_instructions(code) if i.opname in _READ_GLOBAL]
+    for constant in code.co_consts:
+        if type(constant) is types.CodeType:
+            reads += _names(constant)
+    return tuple(dict.fromkeys(reads))

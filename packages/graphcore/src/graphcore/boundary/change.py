@@ -178,6 +178,21 @@ class Left:
         """The raw values of the written variables."""
         return [w.value for w in self.written]
 
+    def overwritten(self, values: Sequence[Any]) -> frozenset[int]:
+        """Which of the values that a function was given it left otherwise.
+
+        Args:
+            values: What the variables had before, by position.
+
+        Returns:
+            The positions of the variables that hold other arrays now.
+        """
+        return frozenset(
+            w.position
+            for w in self.written
+            if w.position is not None and not same_value(w.value, values[w.position])
+        )
+
 
 def publish(
     roots: Sequence[Any],
@@ -220,7 +235,7 @@ def publish(
             variables = joint.variables(plans)
             chosen = [variables[p] for p in change.positions]  # type: ignore[index]
             check_writes(plans, chosen)
-            set_values(chosen, values, joint.all_owned(plans))
+            set_values(chosen, values, joint.layout.impl)
         return change.places.fill(out, ()) if change.has_divided else out
     refs: RefMap[Any, int] = RefMap()
     visit = Visit()

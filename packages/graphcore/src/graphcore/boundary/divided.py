@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from graphcore.adapters.loading import load_adapters
+from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.content import static_key
 from graphcore.errors import path_text
 
@@ -63,6 +63,7 @@ def register_filtered_type(type: type[Any], /, *, immutable: bool = False) -> No
     if immutable:
         _immutable.add(type)
     _known.clear()
+    registrations.count += 1
 
 
 def is_filtered(x: Any) -> bool:
@@ -176,6 +177,13 @@ class Divided:
     Args:
         arrays: Those of `frame.given`, or what stands for them.
         frame: The rest.
+
+    Example:
+        >>> import graphcore as gc, jax, jax.numpy as jnp
+        >>> from graphcore.authors import Divided
+        >>> (value,) = Divided.of_values([{'w': jnp.ones(2), 'act': abs}])
+        >>> len(jax.tree.leaves(value)), value.join()['act']
+        (1, <built-in function abs>)
     """
 
     __slots__ = ("arrays", "frame")

@@ -161,7 +161,7 @@ class Entry:
                 # handled halfway through.
                 any(map(set_raw_value, variables, values))
             else:
-                set_values(variables, values, False)
+                set_values(variables, values, self.joint.layout.impl)
         return out
 
     def discard(self, groups: Sequence[Sequence[Any]], out: Any, change: Change) -> Any:

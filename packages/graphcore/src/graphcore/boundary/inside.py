@@ -32,7 +32,6 @@ from graphcore.rebuilt import belongs
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
 from graphcore.variables.bare_arrays import BareArray
-from graphcore.variables.impl import values_of
 
 
 class Inside:
@@ -201,7 +200,7 @@ class Inside:
     ) -> Left:
         """What a function left that has at most written values, as most do."""
         joint, variables, old = self._joint, self.variables, self._values
-        now = values_of(joint.impls, variables)
+        now = joint.layout.values(variables)
         written: list[Written] = []
         if keep or not all(map(is_, now, old)):
             for position, variable in enumerate(variables):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
+from graphcore.adapters.loading import registrations
 from graphcore.boundary.divided import (
     Divided,
     divide,
@@ -29,7 +30,6 @@ from graphcore.nodes.registry import (
     get_node_impl_for_type,
     is_graph_node,
     is_node_type,
-    registrations,
 )
 from graphcore.probing import ObjectFound, probing
 from graphcore.trails import Path
@@ -114,7 +114,7 @@ def contents(tree: Any) -> int:
     if any(is_object(x) for x in _one_of_each_type(leaves)):
         return OBJECTS
     # A type may be a graph node here and a pytree for JAX; it may be registered later.
-    key = structure, registrations()
+    key = structure, registrations.count
     try:
         known = _structures.get(key)
     except TypeError:  # Something static in a foreign node or module is not hashable.
@@ -228,6 +228,19 @@ class Joining(NamedTuple):
 
     Args:
         places: Those of the objects.
+
+    Example:
+        >>> import graphcore as gc, jax
+        >>> from graphcore.authors import Joining, enter
+        >>> @jax.tree_util.register_pytree_node_class
+        ... class Layer:
+        ...     def tree_flatten(self): return (abs,), None
+        ...     @classmethod
+        ...     def tree_unflatten(cls, _, children): return cls()
+        >>> gc.register_filtered_type(Layer)
+        >>> entry = enter(lambda v, layer: None, (gc.Variable(1), Layer()))
+        >>> isinstance(entry.body.structure.places, Joining)
+        True
     """
 
     places: Direct | Places

@@ -28,7 +28,15 @@ class _Unset:
 
 
 UNSET: Any = _Unset()
-"""The setting of everything where a transformation has none."""
+"""The setting of everything where a transformation has none.
+
+Example:
+    >>> import graphcore as gc
+    >>> from graphcore.authors import UNSET, enter
+    >>> entry = enter(abs, (gc.Variable(1),))
+    >>> entry.settings[0] == [UNSET]
+    True
+"""
 
 
 @dataclass(frozen=True, slots=True)

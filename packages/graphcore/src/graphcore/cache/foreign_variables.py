@@ -15,7 +15,7 @@ from graphcore.content import is_immutable
 from graphcore.hashable_mapping import HashableMapping, as_hashable
 from graphcore.variables.impl import VariableImpl
 
-__all__ = ["NOTHING_FOREIGN", "ForeignVariables"]
+__all__ = ["NOTHING_FOREIGN", "ForeignVariables", "has_plain_metadata"]
 
 
 class _Group(NamedTuple):
@@ -110,6 +110,17 @@ class ForeignVariables:
             True only if all of them are the same as strictly as in a definition.
         """
         return all(group.holds() for group in self._groups)
+
+
+def has_plain_metadata(impl: VariableImpl, variable: Any) -> bool:
+    """Whether the metadata of a variable is a dict of values that stay what they are.
+
+    Args:
+        impl: How the variable is handled.
+        variable: The variable.
+    """
+    found = impl.get_metadata(variable)
+    return type(found) is dict and all(map(is_immutable, found.values()))
 
 
 NOTHING_FOREIGN = ForeignVariables(())

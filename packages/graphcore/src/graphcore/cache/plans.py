@@ -10,7 +10,7 @@ rather than waiting to be told.
 Some things change without a trace in a container: metadata and type of a variable (its
 owner advances `metadata_epoch`), type and `__dict__` of a node (it clears its plans),
 static values changed in place (compared with a snapshot), foreign variables and nodes
-(see `foreign_containers`; where nodes declare no containers they are flattened anew).
+(see `identities`; nodes that declare no containers are flattened anew).
 
 A plan must not keep anything alive that its root would not. It holds no strong
 reference to the root; and a write to any node in it through the node's own methods
@@ -22,19 +22,22 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Sequence
-from itertools import repeat
-from operator import getitem, is_
+from itertools import chain, repeat
+from operator import attrgetter, getitem, is_
 from typing import Any
 
+from jax.tree_util import all_leaves
+
 from graphcore._jax import OUTSIDE, TraceState, current_trace
+from graphcore.adapters.loading import registrations
 from graphcore.cache.compaction import copies_side_by_side
 from graphcore.cache.comparing import comparing
-from graphcore.cache.foreign_containers import (
-    NOTHING_CONTAINED,
-    ForeignContainers,
+from graphcore.cache.foreign_variables import (
+    NOTHING_FOREIGN,
+    ForeignVariables,
     has_plain_metadata,
 )
-from graphcore.cache.foreign_variables import NOTHING_FOREIGN, ForeignVariables
+from graphcore.cache.identities import Identities
 from graphcore.cache.kept_beside import keep_beside, kept_beside
 from graphcore.cache.patterns import known_patterns, learn
 from graphcore.cache.stand_ins import ANY_ARRAY, STAND_INS, items_of, stand_in
@@ -45,7 +48,7 @@ from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, intern
 from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.owned import OwnedNode, get_planned
-from graphcore.nodes.registry import find_node_impl
+from graphcore.nodes.registry import containers_of, find_node_impl
 from graphcore.rebuilt import ByValue, belongs, wrong_trace
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
@@ -53,7 +56,6 @@ from graphcore.variables.bare_arrays import BARE, BareArray, are_arrays
 from graphcore.variables.impl import (
     VariableImpl,
     find_variable_impl,
-    values_of,
     variable_impl,
 )
 from graphcore.variables.variable import (
@@ -94,13 +96,15 @@ class Plan:
         "_containers",
         "_contents",
         "_epoch",
-        "_exact",
         "_foreign",
-        "_foreign_containers",
+        "_identities",
         "_mutable_statics",
         "_needs_closer_look",
         "_nodes",
+        "_registrations",
+        "_root_containers",
         "_root_type",
+        "_stranger_of_each_type",
         "_stranger_types",
         "_strangers",
         "_until_often",
@@ -157,29 +161,72 @@ class Plan:
         self._epoch: object = metadata_epoch.mark
         self._root_type = type(root)
         self._until_often = _OFTEN
+        foreign = [
+            (impl, variable, definition.metadata)
+            for impl, variable, definition in zip(
+                self.impls, self.variables, self.definitions, strict=True
+            )
+            if not impl.is_owned and impl is not BARE
+        ]
+        plain = [has_plain_metadata(impl, variable) for impl, variable, _ in foreign]
+        self._foreign = ForeignVariables(
+            [x for x, is_plain in zip(foreign, plain, strict=True) if not is_plain]
+        )
         # What every container held. Containers compare their contents without a call
         # for each, as long as both hold the same objects. Dicts by address: with
         # thousands of them, memory is read faster from end to end.
-        dicts = [c for c in visit.containers if isinstance(c, dict)]
-        lists = [c for c in visit.containers if not isinstance(c, dict)]
+        mine = visit.containers
+        theirs = [c for node, impl in visit.foreign for c in containers_of(node, impl)]
+        dicts = [c for c in chain(mine, theirs) if isinstance(c, dict)]
+        lists = [c for c in chain(mine, theirs) if not isinstance(c, dict)]
         self._containers = [*sorted(dicts, key=id), *lists]
         self._contents = [c.copy() for c in self._containers]
         unwatched = visit.unwatched
         self._array_holders: list[Any] = []
         self._array_keys: list[Any] = []
+        replaced: set[int] = set()
         if BARE in self.impls:
-            inside = self._let_arrays_change()
+            inside = self._let_arrays_change(replaced)
             unwatched = [each for each in unwatched if id(each[0]) not in inside]
-        # Of nodes and variables, a plan's comparison sees whether they are the same;
-        # others could be equal to what took their place, so they are looked at.
-        self._exact = [
-            (container, key, child)
-            for container, content in zip(self._containers, self._contents, strict=True)
-            for key, child in items_of(content)
-            if getattr(type(child), "__eq__", None) not in _BY_IDENTITY
+        # Of our own nodes and variables, a comparison sees whether they are the same.
+        # Others could be equal to what took their place.
+        inexact = {id(container) for container in theirs}
+        for container, content in zip(self._containers, self._contents, strict=True):
+            children = (child for _, child in items_of(content))
+            if any(
+                getattr(type(x), "__eq__", None) not in _BY_IDENTITY for x in children
+            ):
+                inexact.add(id(container))
+        exactly = [c for c in self._containers if id(c) in inexact]
+        # Metadata: mostly the same, so that one copy of each kind is enough.
+        known: dict[Any, Any] = {}
+        watched = [
+            (v, i)
+            for (i, v, _), is_plain in zip(foreign, plain, strict=True)
+            if is_plain
         ]
-        self._strangers = visit.strangers
-        self._stranger_types = list(map(type, visit.strangers))
+        for variable, impl in watched:
+            metadata = impl.get_metadata(variable)
+            kind = (*metadata, *map(id, metadata.values()))
+            exactly.append(metadata)
+            self._containers.append(metadata)
+            self._contents.append(known.setdefault(kind, metadata.copy()))
+        self._root_containers = [
+            (attrgetter(name), attrgetter(name)(root))
+            for node, impl in visit.foreign
+            if node is root
+            for name in impl.containers
+        ]
+        nodes = [(x, impl.containers) for x, impl in visit.foreign if x is not root]
+        self._identities: Identities | None = None
+        if exactly or nodes or watched:
+            self._identities = Identities(nodes, exactly, watched, replaced)
+        distinct = {id(x): x for x in visit.strangers}
+        self._strangers = [*distinct.values()]
+        self._stranger_types = list(map(type, self._strangers))
+        each = dict(zip(self._stranger_types, self._strangers, strict=True))
+        self._stranger_of_each_type = [*each.values()]
+        self._registrations = registrations.count
         self._unwatched = unwatched
         self._mutable_statics: list[tuple[Any, Any, int]] = []
         # An unhashable static value is refused at a compiled call; until then there is
@@ -192,33 +239,19 @@ class Plan:
                 self._mutable_statics.append((value, recorded, hash(recorded)))
             except TypeError:
                 self.can_be_kept = False
-        foreign = [
-            (impl, variable, definition.metadata)
-            for impl, variable, definition in zip(
-                self.impls, self.variables, self.definitions, strict=True
-            )
-            if not impl.is_owned and impl is not BARE
-        ]
-        plain = [has_plain_metadata(impl, variable) for impl, variable, _ in foreign]
-        self._foreign = ForeignVariables(
-            [x for x, is_plain in zip(foreign, plain, strict=True) if not is_plain]
-        )
-        self._foreign_containers = ForeignContainers(
-            root,
-            visit.foreign,
-            [x[1::-1] for x, is_plain in zip(foreign, plain, strict=True) if is_plain],
-        )
         self._needs_closer_look = bool(
             self._strangers
             or self._mutable_statics
             or self._foreign
-            or self._foreign_containers
             or self._unwatched
             or self._array_keys
         )
 
-    def _let_arrays_change(self) -> set[int]:
+    def _let_arrays_change(self, replaced: set[int]) -> set[int]:
         """Records what equals any array in the place of arrays.
+
+        Args:
+            replaced: Extended by the ids of what other objects may take the place of.
 
         Returns:
             The ids of pytrees of which nothing else needs to be watched.
@@ -226,7 +259,11 @@ class Plan:
         inside: set[int] = set()
         for container, content in zip(self._containers, self._contents, strict=True):
             for key, child in [*items_of(content)]:
-                content[key] = stand_in(child, inside)
+                recorded = stand_in(child, inside)
+                if recorded is child:
+                    continue
+                content[key] = recorded
+                replaced.add(id(child))
                 if content[key] is ANY_ARRAY:
                     self._array_holders.append(container)
                     self._array_keys.append(key)
@@ -240,22 +277,28 @@ class Plan:
         self.combined = {}
         self._nodes = []
         self._containers = self._contents = []
-        self._exact = []
+        self._identities = None
         self._array_holders = self._array_keys = []
-        self._strangers = self._unwatched = []
+        self._strangers = self._stranger_of_each_type = self._unwatched = []
         self._mutable_statics = []
         self._foreign = NOTHING_FOREIGN
-        self._foreign_containers = NOTHING_CONTAINED
 
     def holds(self, root: Any) -> bool:
         """Tells whether walking the graph now would give this plan again.
 
-        That is looked at in two passes: one in C over all children, and one over those
-        of which equality does not say enough.
+        Most of that is looked at in two passes, both in C: whether all containers hold
+        the same or equal children under the same keys, and whether they are the same
+        where equality does not say enough.
         """
         if type(root) is not self._root_type:
             return False
         try:
+            # First: then no stranger is asked whether it equals something.
+            if self._identities is not None and not self._identities.hold():
+                return False
+            for get, container in self._root_containers:
+                if get(root) is not container:
+                    return False
             comparing.by_identity = True
             try:
                 # Where two are not the same object, the recorded one is to be asked:
@@ -264,13 +307,10 @@ class Plan:
                     return False
             finally:
                 comparing.by_identity = False
-            for container, key, child in self._exact:
-                if container[key] is not child:
-                    return False
             if self._until_often > 0:
                 self._count_down()
             return (self._epoch is metadata_epoch.mark or self._metadata_holds()) and (
-                not self._needs_closer_look or self._holds_closer(root)
+                not self._needs_closer_look or self._holds_closer()
             )
         except Exception:  # a stranger refuses to be compared, or a thread changes it
             return False
@@ -285,15 +325,17 @@ class Plan:
         if self._until_often > 0:
             return
         # Copies of the copies: another thread may be changing the graph right now.
-        self._contents = copies_side_by_side(self._contents)
+        distinct = {id(content): content for content in self._contents}
+        copies = copies_side_by_side([*distinct.values()])
+        known = dict(zip(distinct, copies, strict=True))
+        self._contents = [known[id(content)] for content in self._contents]
         if self._root_type is None:  # another thread has cleared it meanwhile
             self.clear()
 
-    def _holds_closer(self, root: Any) -> bool:
+    def _holds_closer(self) -> bool:
         """Whether all holds that doesn't show in the children of a container."""
         return (
-            (not self._foreign_containers or self._foreign_containers.hold(root))
-            and (not self._strangers or self._strangers_hold())
+            (not self._strangers or self._strangers_hold())
             and (not self._mutable_statics or self._statics_hold())
             and (not self._foreign or self._foreign.hold())
             and (not self._unwatched or self._unwatched_hold())
@@ -316,11 +358,12 @@ class Plan:
     def _strangers_hold(self) -> bool:
         if list(map(type, self._strangers)) != self._stranger_types:
             return False
-        one_of_each = dict(zip(self._stranger_types, self._strangers, strict=True))
-        return all(
-            find_variable_impl(kind) is None and find_node_impl(stranger) is None
-            for kind, stranger in one_of_each.items()
-        )
+        now, each = registrations.count, self._stranger_of_each_type
+        if now != self._registrations:
+            if any(find_variable_impl(type(x)) or find_node_impl(x) for x in each):
+                return False
+            self._registrations = now
+        return all_leaves(each)  # JAX does not tell when a type is registered
 
     def _statics_hold(self) -> bool:
         try:
@@ -365,7 +408,7 @@ class Plan:
 
     def values(self) -> list[Any]:
         """The raw values of the variables."""
-        return values_of(self.impls, self.variables)
+        return self.layout.values(self.variables)
 
     def check_trace(self, here: TraceState) -> None:
         """Checks that the graph may be used and changed from the running trace.

@@ -28,11 +28,12 @@ from graphcore.rebuilt import wrong_trace
 from graphcore.undo import restorer, undoing
 from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.impl import (
+    VariableImpl,
     find_variable_impl,
     is_variable,
     variable_impl,
 )
-from graphcore.variables.variable import OWN, Variable, new_variable, set_raw_value
+from graphcore.variables.variable import OWN, Variable, new_variable
 
 __all__ = ["Builder", "set_values", "shared"]
 
@@ -276,30 +277,22 @@ def _keep_container(old: Any, new: Any) -> Any:
 
 
 def set_values(
-    variables: Sequence[Any], values: Sequence[Any], all_owned: bool
+    variables: Sequence[Any], values: Sequence[Any], impl: VariableImpl | None
 ) -> None:
     """Writes the raw values of variables that may be written: all, or none.
 
     Args:
         variables: The variables; there may be more of them than values.
         values: The raw values of the first so many.
-        all_owned: Whether all of them are `Variable`s.
+        impl: How all are handled; None if there is no one way.
     """
-    if all_owned:
-        if len(values) == 1:
-            set_raw_value(variables[0], values[0])
-            return
-        # One call into C, as no setter returns anything: a signal can't be handled
-        # halfway through.
-        any(map(set_raw_value, variables, values))
-        return
     variables = variables[: len(values)]
-    impls = {*map(variable_impl, set(map(type, variables)))}
-    if len(impls) == 1:
-        (how,) = impls
-        if how.set_values is not None:
-            how.set_values(variables, values)
-            return
+    if impl is None:
+        impls = {*map(variable_impl, set(map(type, variables)))}
+        impl = impls.pop() if len(impls) == 1 else None
+    if impl is not None and impl.set_values is not None:
+        impl.set_values(variables, values)
+        return
     with undoing() as undo:
         for variable, value in zip(variables, values, strict=True):
             impl = variable_impl(type(variable))

@@ -20,10 +20,10 @@ from graphcore.graphdef.definition import GraphDef, VariableDef, interned
 from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.nodes.owned import get_planned
+from graphcore.nodes.owned import OwnedNode, get_planned
 from graphcore.refmap import RefMap
 from graphcore.trails import Path
-from graphcore.variables.impl import VariableImpl, values_of
+from graphcore.variables.impl import VariableImpl
 from graphcore.variables.variable import Variable
 
 __all__ = ["Joint", "joint_of"]
@@ -122,10 +122,6 @@ class Joint:
             found += own if chosen is None else [own[i] for i in chosen]
         return found
 
-    def all_owned(self, plans: Sequence[Plan]) -> bool:
-        """Whether all of the variables are `Variable`s."""
-        return self.layout.all_owned
-
     def read(self, plans: Sequence[Plan]) -> tuple[list[Any], list[Any], bool]:
         """The variables of all roots with their raw values.
 
@@ -139,9 +135,7 @@ class Joint:
         layout = self.layout
         # One root, as in most calls, needs no choice.
         variables = plans[0].variables if len(plans) == 1 else self.variables(plans)
-        if layout.all_owned:
-            return variables, [variable._raw_value for variable in variables], True
-        return variables, values_of(layout.impls, variables), False
+        return variables, layout.values(variables), layout.all_owned
 
     def values(self, plans: Sequence[Plan]) -> list[Any]:
         """The raw values of the variables of all roots in order of index."""
@@ -171,9 +165,13 @@ def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:
         # As `plan_of` does, without its calls: this is the way of most warm calls.
         (root,) = roots
         try:
-            plan: Plan | None = get_planned(root).plan
-        except (AttributeError, TypeError):  # no node of our own, or without a plan
-            plan = kept_plan(root)
+            plan: Plan | None = (
+                get_planned(root).plan
+                if isinstance(root, OwnedNode)
+                else kept_plan(root)
+            )
+        except AttributeError:  # without a plan
+            plan = None
         if plan is None or not plan.holds(root):
             plan = renewed_plan(root)
         alone: Joint | None = plan.combined.get(())

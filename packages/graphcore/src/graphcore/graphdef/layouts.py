@@ -71,6 +71,7 @@ class Layout:
         kinds: Type and metadata of each variable.
         impls: How each is handled.
         all_owned: Whether all of them are `Variable`s.
+        impl: How all are handled, if there is one way for all; else None.
         bare: Those that are bare arrays: the variable, the graph node that it is part
             of, and the keys from there.
         plain: The numbers of the next things, graph nodes without any state but their
@@ -159,6 +160,8 @@ class Layout:
             variable_impl(d.type) for d in self.definitions
         ]
         self.all_owned = all(impl is OWN for impl in self.impls)
+        distinct = {*self.impls}
+        self.impl = distinct.pop() if len(distinct) == 1 else None
         self.bare = self._bare_arrays() if BARE in self.impls else []
         self.selections: dict[Any, Any] = {}
         self.notes: dict[Any, Any] = {}
@@ -206,6 +209,13 @@ class Layout:
             for key, child in self.defined_in(node):
                 found.setdefault(child, (above, key))
         return found
+
+    def values(self, variables: Sequence[Any]) -> list[Any]:
+        """The raw values of the variables of a graph, as many as are defined here."""
+        how = self.impl
+        if how is not None and how.get_values is not None:
+            return how.get_values(variables)
+        return [i.get_value(v) for i, v in zip(self.impls, variables, strict=True)]
 
     def statics_as_made(self) -> list[Any]:
         """The static values, as they were when the definitions were made."""

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import jax
 
-from graphcore.adapters.loading import load_adapters
+from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.errors import path_text
 from graphcore.variables.impl import find_variable_impl
 
@@ -137,6 +137,7 @@ def _add(kind: type[Any], impl: NodeImpl, subclasses: bool = False) -> None:
             del _impls[known]
         _of_bases[kind] = impl
     _impls[kind] = impl
+    registrations.count += 1
 
 
 def _is_by_jax(kind: type[Any]) -> bool:
@@ -257,11 +258,6 @@ def register_pytree_node_type(
         2
     """
     _add(type, PytreeNodeImpl(type, flatten, unflatten, tuple(containers)))
-
-
-def registrations() -> int:
-    """The number of node types that are known; it grows when one is registered."""
-    return len(_impls)
 
 
 def find_node_impl(x: Any) -> NodeImpl | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 from graphcore.errors import path_text
 from graphcore.identity import identity
@@ -13,11 +13,11 @@ from graphcore.nodes.registry import (
     find_node_impl,
     get_node_impl,
 )
+from graphcore.trails import Path
 from graphcore.variables.impl import find_variable_impl, is_variable
 
 __all__ = ["edges", "iter_graph"]
 
-Path: TypeAlias = tuple[Any, ...]
 
 _ATOMS = frozenset((bool, int, float, complex, str, bytes, type(...)))
 

@@ -12,6 +12,7 @@ from typing import Any as AnyType
 from typing import TypeAlias, Union
 
 from graphcore.adapters.loading import load_adapters
+from graphcore.trails import Path
 from graphcore.variables.impl import counterparts_of
 
 __all__ = [
@@ -31,12 +32,31 @@ __all__ = [
     "to_predicate",
 ]
 
-Path: TypeAlias = tuple[AnyType, ...]
 Predicate: TypeAlias = Callable[[Path, AnyType], bool]
+"""What a filter becomes: tells by path and value whether a value is meant.
+
+Example:
+    >>> import graphcore as gc
+    >>> def is_bias(path, value):
+    ...     return path[-1] == 'bias'
+    >>> list(gc.state(gc.Dict(kernel=gc.Param(1), bias=gc.Param(2)), is_bias))
+    ['bias']
+"""
 # `EllipsisType`, `None`, `bool`, a nested sequence: typing can't name all of these
 # without recursion that tools resolve differently, so the leaf is `Any`.
 Filter: TypeAlias = Union[type, str, bool, None, Predicate, Sequence[AnyType], AnyType]
-"""What may be written where a filter is expected; see `to_predicate`."""
+"""What may be written where a filter is expected; see `to_predicate`.
+
+Example:
+    >>> import graphcore as gc
+    >>> node = gc.Dict(kernel=gc.Param(1), bias=gc.Param(2), steps=gc.Variable(0))
+    >>> for filter in (gc.Param, gc.PathContains('bias'), gc.Not(gc.Param), ...):
+    ...     print(*gc.state(node, filter))
+    bias kernel
+    bias
+    steps
+    bias kernel steps
+"""
 
 
 class _ByMeaning:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from graphcore.errors import path_text
+from graphcore.trails import Path
 
 __all__ = [
     "Key",
@@ -19,7 +20,6 @@ __all__ = [
 
 Key: TypeAlias = Any
 """A string or an integer (other hashable keys of plain dicts pass through)."""
-Path: TypeAlias = tuple[Key, ...]
 
 
 def key_order(key: Key) -> tuple[int, Any, Any]:

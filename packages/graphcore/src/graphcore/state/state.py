@@ -618,7 +618,20 @@ class State(MutableMapping[K, Any], Generic[K, L]):
 
 
 def raw_value_of(leaf: Any) -> Any:
-    """The raw value of a variable or its state; another leaf as it is."""
+    """The raw value of a variable or its state; another leaf as it is.
+
+    Args:
+        leaf: A leaf of a state.
+
+    Returns:
+        The value, past the hooks for reading.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import raw_value_of
+        >>> raw_value_of(gc.Param(1)), raw_value_of(2)
+        (1, 2)
+    """
     if isinstance(leaf, VariableState):
         return leaf.value
     return variable_impl(type(leaf)).get_value(leaf) if is_variable(leaf) else leaf

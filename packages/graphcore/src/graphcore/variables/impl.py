@@ -7,12 +7,12 @@ everything in this repository treats its instances as it treats a `Variable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from graphcore._jax import TraceState
-from graphcore.adapters.loading import load_adapters
+from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.hashable_mapping import HashableMapping, as_hashable
 
 __all__ = [
@@ -39,6 +39,8 @@ class VariableImpl:
             None if the type doesn't tell.
         set_values: `set_values(variables, values)`, all or nothing; None if variables
             are written one by one.
+        get_values: `get_values(variables)`, a list; None if they are read one by one.
+        get_all_metadata: The same for `get_metadata`.
         refuse: `refuse(variable)` says why a variable can't take part, or returns
             None; None if all of them can.
         give_state: `give_state(state)` is what a transform returns in the place of a
@@ -59,9 +61,17 @@ class VariableImpl:
     set_metadata: Callable[[Any, HashableMapping[str, Any]], None] | None = None
     get_trace: Callable[[Any], TraceState] | None = None
     set_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
+    get_values: Callable[[Sequence[Any]], list[Any]] | None = None
+    get_all_metadata: Callable[[Sequence[Any]], list[Mapping[str, Any]]] | None = None
     refuse: Callable[[Any], str | None] | None = None
     give_state: Callable[[Any], Any] | None = None
     is_owned: bool = False
+
+    def all_metadata(self, variables: Sequence[Any]) -> Iterable[Mapping[str, Any]]:
+        """What `get_metadata` returns for each variable."""
+        if self.get_all_metadata is not None:
+            return self.get_all_metadata(variables)
+        return map(self.get_metadata, variables)
 
     def metadata(self, variable: Any) -> HashableMapping[str, Any]:
         """The metadata of a variable in the form that definitions hold."""
@@ -141,22 +151,6 @@ def variable_impl(kind: type[Any], /) -> VariableImpl:
     return impl
 
 
-def values_of(impls: Sequence[VariableImpl], variables: Sequence[Any]) -> list[Any]:
-    """The raw values of variables, read in C where all are handled alike.
-
-    Args:
-        impls: How each is handled.
-        variables: The variables.
-
-    Returns:
-        A value for each.
-    """
-    first = impls[0] if impls else None
-    if first is not None and impls.count(first) == len(impls):
-        return list(map(first.get_value, variables))
-    return [i.get_value(v) for i, v in zip(impls, variables, strict=True)]
-
-
 def add_variable_impl(kind: type[Any], impl: VariableImpl) -> None:
     """Makes a type and its subclasses variable types.
 
@@ -166,6 +160,7 @@ def add_variable_impl(kind: type[Any], impl: VariableImpl) -> None:
     if find_variable_impl(kind) is not None:
         raise ValueError(f"{kind.__name__} is a variable type already.")
     _impls[kind] = impl
+    registrations.count += 1
 
 
 def registered_variable_types() -> tuple[type[Any], ...]:
@@ -217,15 +212,17 @@ def register_variable_type(
     set_metadata: Callable[[Any, Mapping[str, Any]], None] | None = None,
     get_trace: Callable[[Any], Any] | None = None,
     set_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
+    get_values: Callable[[Sequence[Any]], list[Any]] | None = None,
+    get_all_metadata: Callable[[Sequence[Any]], list[Mapping[str, Any]]] | None = None,
     refuse: Callable[[Any], str | None] | None = None,
     give_state: Callable[[Any], Any] | None = None,
     counterparts: Mapping[type[Any], type[Any]] | None = None,
 ) -> None:
     """Lets instances of a type, and of its subclasses, act as variables.
 
-    Values and metadata of all variables of a graph are read at once, which takes no
-    time in Python where `get_value` and `get_metadata` are functions written in C, such
-    as those of `operator.attrgetter`.
+    Values and metadata of all variables of a graph are read at once, which takes little
+    time where `get_value` and `get_metadata` are functions written in C, such as those
+    of `operator.attrgetter`. What reads those of many variables is quicker still.
 
     Args:
         type: The class.
@@ -240,6 +237,9 @@ def register_variable_type(
             so that a use in another trace is refused.
         set_values: `set_values(xs, values)` does what `set_value` does for each, or
             raises and does nothing. Without it they are written one by one.
+        get_values: `get_values(xs)` returns a list of what `get_value` returns for
+            each.
+        get_all_metadata: `get_all_metadata(xs)` does so for `get_metadata`.
         refuse: `refuse(x)` returns why a variable can't take part, if it can't; the
             error has its path.
         give_state: `give_state(state)` makes what users of the type expect in the place
@@ -271,18 +271,31 @@ def register_variable_type(
     """
     impl = VariableImpl(
         *(get_value, set_value, get_metadata, create, set_metadata, get_trace),
-        *(set_values, refuse, give_state),
+        *(set_values, get_values, get_all_metadata, refuse, give_state),
     )
     add_variable_impl(type, impl)
     for theirs, ours in (counterparts or {}).items():
-        add_counterparts(theirs, ours)
+        register_counterparts(theirs, ours)
 
 
 _counterparts: dict[type[Any], tuple[type[Any], ...]] = {}
 
 
-def add_counterparts(a: type[Any], b: type[Any]) -> None:
-    """Has a filter that names one of two types select both."""
+def register_counterparts(a: type[Any], b: type[Any]) -> None:
+    """Has a filter that names one of two types select both.
+
+    Args:
+        a: A type of variables.
+        b: One that means the same in another library.
+
+    Example:
+        >>> import graphcore as gc
+        >>> class Weight(gc.Variable):
+        ...     pass
+        >>> gc.register_counterparts(Weight, gc.Param)
+        >>> len(gc.state(gc.Dict(w=Weight(1)), gc.Param))
+        1
+    """
     for one, other in ((a, b), (b, a)):
         _counterparts[one] = (*counterparts_of(one), other)
 

@@ -14,7 +14,7 @@ __all__ = [
     "HOOKS",
     "VariableMetadata",
     "as_stored",
-    "on_create_with",
+    "register_creation_hook",
     "stored_name",
     "with_metadata",
 ]
@@ -89,7 +89,7 @@ CREATION: dict[str, Callable[..., Any]] = {}
 """What becomes of the value of a new variable that is given metadata by a name."""
 
 
-def on_create_with(name: str, hook: Callable[..., Any]) -> None:
+def register_creation_hook(name: str, hook: Callable[..., Any]) -> None:
     """Registers what becomes of the values of new variables with some metadata.
 
     Args:
@@ -99,7 +99,7 @@ def on_create_with(name: str, hook: Callable[..., Any]) -> None:
 
     Example:
         >>> import graphcore as gc
-        >>> on_create_with('doubled', lambda variable, value: 2 * value)
+        >>> register_creation_hook('doubled', lambda variable, value: 2 * value)
         >>> gc.Param(1, doubled=True).value
         2
     """

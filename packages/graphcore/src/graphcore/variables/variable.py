@@ -599,6 +599,10 @@ OWN = VariableImpl(
     create=_create,
     set_metadata=_set_metadata,
     get_trace=attrgetter("_facts.trace"),
+    # One call into C, as no setter returns anything: a signal can't be handled halfway
+    # through.
+    set_values=lambda variables, values: any(map(set_raw_value, variables, values)),
+    get_values=lambda variables: [variable._raw_value for variable in variables],
     is_owned=True,
 )
 """The implementation that all subclasses of `Variable` share."""

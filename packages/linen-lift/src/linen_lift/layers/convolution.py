@@ -39,13 +39,15 @@ def _pairs(padding: Any, size: tuple[int, ...]) -> Any:
         return padding
     if isinstance(padding, int):
         padding = (padding,) * len(size)
-    pairs = [(p, p) if isinstance(p, int) else tuple(p) for p in padding]
-    if len(pairs) != len(size) or any(len(pair) != 2 for pair in pairs):
+    pairs = [(p, p) if isinstance(p, int) else p for p in padding]
+    if len(pairs) != len(size) or not all(
+        isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs
+    ):
         raise ValueError(
             "padding needs an integer or a pair of integers per axis of "
             f"kernel_size={size}; found {padding!r}."
         )
-    return pairs
+    return [tuple(pair) for pair in pairs]
 
 
 def _one_batch_axis(

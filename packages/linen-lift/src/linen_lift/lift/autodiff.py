@@ -56,10 +56,12 @@ def _aux_pair(out: Any, has_aux: bool) -> tuple[Any, Any]:
     return out
 
 
-def _all_known(created: Any, known: Any) -> bool:
-    if not isinstance(created, Mapping):
-        return True
-    return all(k in known and _all_known(v, known[k]) for k, v in created.items())
+def _without(tree: Any, known: Any) -> dict[str, Any]:
+    """The entries of a nested mapping that another one has not."""
+    if not (isinstance(tree, Mapping) and isinstance(known, Mapping)):
+        return {}
+    rest = {k: _without(v, known[k]) if k in known else v for k, v in tree.items()}
+    return {k: v for k, v in rest.items() if not (isinstance(v, Mapping) and not v)}
 
 
 def _restricted(tree: Any, known: Any) -> Any:
@@ -129,14 +131,21 @@ def vjp(
             out, aux = _aux_pair(fn(inner_scope, *args), has_aux)
             return out, (aux, call.collect(inner_scope, changed_only=True))
 
-        out, vjp_fn, (aux, left) = jax.vjp(pure, wanted, *args, has_aux=True)
-        created = left[0]
-        if any(created) and not all(map(_all_known, created, wanted)):
-            # Variables that were just made have cotangents too: differentiate again,
-            # now that they exist.
-            wanted = tuple(map(joined, wanted, created))
-            out, vjp_fn, (aux, left) = jax.vjp(pure, wanted, *args, has_aux=True)
-            left = (tuple(map(joined, created, left[0])), *left[1:])
+        # Variables that are just made have cotangents too: they are differentiated
+        # again, now that they exist. But those that were also written are made anew,
+        # because their initial values are not known.
+        made: tuple[dict[str, Any], ...] = ({},) * len(wanted)
+        renewed = made
+        while True:
+            known = tuple(map(joined, wanted, made))
+            out, vjp_fn, (aux, left) = jax.vjp(pure, known, *args, has_aux=True)
+            new = tuple(map(_without, left[0], known))
+            written = tuple(map(_without, map(_without, left[0], wanted), new))
+            renewed = tuple(map(joined, renewed, written))
+            made = tuple(map(_without, map(joined, made, new), renewed))
+            if not any(written) and not any(map(_without, made, known)):
+                break
+        left = (tuple(map(joined, made, left[0])), *left[1:])
         pull_back = jax.tree_util.Partial(_pull_back, vjp_fn)
         return ((out, pull_back, aux) if has_aux else (out, pull_back)), left
 

@@ -53,7 +53,19 @@ class _Broadcast:
 
 
 broadcast = _Broadcast()
-"""In the place of a scanned axis: every iteration gets the whole argument."""
+"""In the place of a scanned axis: every iteration gets the whole argument.
+
+Example:
+    >>> import jax, jax.numpy as jnp, linen_lift as nn
+    >>> class Weighted(nn.Module):
+    ...     @nn.compact
+    ...     def __call__(self, carry, x, weights):
+    ...         return carry + x @ weights, None
+    >>> scanned = nn.scan(Weighted, in_axes=(0, nn.broadcast))()
+    >>> carry, _ = scanned.apply({}, 0.0, jnp.ones((3, 2)), jnp.ones(2))
+    >>> float(carry)
+    6.0
+"""
 
 AxisSpec: TypeAlias = int | None | In | Out
 

@@ -77,7 +77,7 @@ def adopt_fields(module: Any) -> None:
     adopted = False
     for name in module._field_names:
         value = attributes.get(name)
-        new = replace(value, (ModuleBase,), _Adopter(module, name), freeze=True)
+        new = adopt(module, name, value)
         if new is not value:
             attributes[name] = new
             adopted = True
@@ -88,31 +88,41 @@ def adopt_fields(module: Any) -> None:
 
 
 def adopt(module: Any, name: str, value: Any) -> Any:
-    """Gives places to the modules in an attribute that is assigned in `setup`.
+    """Gives places to the modules in a field, or an attribute assigned in `setup`.
 
     Args:
-        module: the module whose setup is running.
+        module: a bound module.
         name: the attribute.
         value: its value.
 
     Returns:
         The value with adopted modules; lists and dicts of modules become immutable.
     """
-    return replace(value, (ModuleBase,), _Adopter(module, name), freeze=True)
+    adopter = _Adopter(module, name)
+    value = replace(value, (ModuleBase,), adopter, freeze=True)
+    for child in adopter.named:
+        _bind_below(module, child, child.name)
+    return value
 
 
 class _Adopter:
-    """Adopts one module found in an attribute."""
+    """Names one module found in an attribute.
 
-    __slots__ = ("name", "owner")
+    All are named before one gets its scope, with which it adopts those in its fields:
+    what is also in the attribute itself belongs there.
+    """
+
+    __slots__ = ("name", "named", "owner")
 
     def __init__(self, owner: Any, name: str) -> None:
         self.owner = owner
         self.name = name
+        self.named: list[Any] = []
 
     def __call__(self, child: Any, suffix: str) -> Any:
-        if child.scope is not None:
-            return child  # it has its place elsewhere, and is shared
+        waits = child.parent is not None and child.name is not None
+        if child.scope is not None or waits:
+            return child  # it has its place, perhaps elsewhere, and is shared
         owner = self.owner
         if child.parent is None:
             kept = getattr(type(owner), "preserve_adopted_names", False)
@@ -132,5 +142,5 @@ class _Adopter:
         child.parent = owner
         child.__dict__["name"] = name
         child._state.auto_named = given is None
-        _bind_below(owner, child, name)
+        self.named.append(child)
         return child

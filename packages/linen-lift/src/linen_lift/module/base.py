@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from .. import scope as scopes
 from ..errors import (
+    CallCompactUnboundModuleError,
     CallSetupUnboundModuleError,
     CallUnbindOnUnboundModuleError,
     IncorrectPostInitOverrideError,
+    NameInUseError,
     SetAttributeFrozenModuleError,
     SetAttributeInModuleSetupError,
 )
@@ -27,6 +29,7 @@ from .calling import call_intercepted
 from .containers import replace
 from .context import context
 from .declarations import Declarations
+from .decorators import compact
 from .definition import RESERVED, define
 from .preparation import (
     CaptureFilter,
@@ -34,6 +37,7 @@ from .preparation import (
     descriptor_value,
     prepare,
 )
+from .printing import printed
 from .state import State
 
 M = TypeVar("M", bound="Module")
@@ -164,12 +168,7 @@ class Module(Declarations):
         return list(super().__dir__())
 
     def __repr__(self) -> str:
-        lines = [
-            f"{name} = {self.__dict__[name]!r}".replace("\n", "\n    ")
-            for name in (*self._field_names, "name")
-            if name in self.__dict__ and (name != "name" or self.name is not None)
-        ]
-        return f"{type(self).__name__}({', '.join(lines)})"
+        return printed(self)
 
     def _run_setup(self) -> None:
         state = self._state
@@ -199,6 +198,26 @@ class Module(Declarations):
         assert scope is not None
         scope._fixed.update(scope._reserved)
         scope._reserved = before
+
+    def _in_name_scope(self, name: str) -> NameScope:
+        """What calls the method `name` so that its submodules live under its name."""
+        state, scope = self._state, self.scope
+        if state is None:
+            raise IncorrectPostInitOverrideError(type(self).__name__)
+        if scope is None:
+            raise CallCompactUnboundModuleError(type(self).__name__, name)
+        if not state.setup_done:
+            self._run_setup()
+        found = state.children.get(name)
+        if isinstance(found, NameScope):
+            return found
+        if name in scope._reserved:
+            raise NameInUseError("name scope", name, scope.path_text)
+        scope._fixed.setdefault(name, (None,))
+        made = state.children[name] = NameScope(parent=None, name=name)
+        made.parent = self
+        bind_to(made, scope._child_scope(name))
+        return made
 
     def setup(self) -> None:
         """Makes submodules and variables; runs once, before the first use.
@@ -575,6 +594,14 @@ class _Parent:
 
 
 Module.parent = _Parent()
+
+
+class NameScope(Module):
+    """The submodule whose submodules a method makes that has a name scope."""
+
+    @compact
+    def __call__(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
 
 
 def _path(module: Module) -> str:

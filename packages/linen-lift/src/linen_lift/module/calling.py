@@ -11,7 +11,6 @@ import jax
 from ..errors import (
     CallCompactUnboundModuleError,
     IncorrectPostInitOverrideError,
-    NameInUseError,
 )
 from .context import InterceptorContext, context, named_calls
 
@@ -32,7 +31,7 @@ def wrap_method(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if name_scope:
-            return _in_name_scope(self, fn, name, args, kwargs)
+            return self._in_name_scope(name)(functools.partial(fn, self), *args, **kwargs)
         return call_method(self, fn, name, compact, True, args, kwargs)
 
     # Itself, because `functools.wraps` copies attributes to other functions.
@@ -138,32 +137,3 @@ def _with_interceptor(
         return interceptor(call, args, kwargs, about)
 
     return intercepted
-
-
-def _in_name_scope(
-    module: Any,
-    fn: Callable[..., Any],
-    name: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Calls a method whose submodules live in a scope with the method's name."""
-    state = module._state
-    if state is None:
-        raise IncorrectPostInitOverrideError(type(module).__name__)
-    outer = module.scope
-    if outer is None:
-        raise CallCompactUnboundModuleError(type(module).__name__, name)
-    if not state.setup_done:
-        module._run_setup()
-    if name in outer._reserved:
-        raise NameInUseError("name scope", name, outer.path_text)
-    outer._fixed.setdefault(name, (None,))
-    before = state.cursor, state.in_compact
-    state.in_compact = False
-    module.__dict__["scope"] = outer._child_scope(name)
-    try:
-        return call_method(module, fn, name, True, True, args, kwargs)
-    finally:
-        module.__dict__["scope"] = outer
-        state.cursor, state.in_compact = before

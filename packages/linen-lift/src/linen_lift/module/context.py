@@ -17,6 +17,15 @@ class InterceptorContext:
         module: the module whose method is called.
         method_name: the name of the method.
         orig_method: the method itself, bound to the module, without interceptors.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, linen_lift as nn
+        >>> def log(call, args, kwargs, context):
+        ...     print(type(context.module).__name__, context.method_name)
+        ...     return call(*args, **kwargs)
+        >>> with nn.intercept_methods(log):
+        ...     out = nn.Dense(2).init(jax.random.key(0), jnp.ones((1, 3)))
+        Dense __call__
     """
 
     module: Any

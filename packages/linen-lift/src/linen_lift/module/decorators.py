@@ -62,8 +62,8 @@ def nowrap(fun: F) -> F:
 def compact_name_scope(fun: F) -> F:
     """Marks a further method in which submodules are made inline.
 
-    What it makes lives under the method's name, so several methods of one class can be
-    marked, beside one `compact` method.
+    The submodules that it makes live under the method's name, so the same names can be
+    given in several methods. Its variables are the module's own.
 
     Args:
         fun: a method of a module.

@@ -15,6 +15,7 @@ from ..errors import (
 from .calling import wrap_method
 
 RESERVED = ("parent", "name")
+_TYPES_OF_NAME = (str, "str", str | None, "str | None", "Optional[str]")
 
 
 def define(cls: type[Any], kw_only: bool) -> None:
@@ -25,12 +26,18 @@ def define(cls: type[Any], kw_only: bool) -> None:
         kw_only: whether its fields are keyword-only.
 
     Raises:
-        ReservedModuleAttributeError: if it declares `name` or `parent`.
+        ReservedModuleAttributeError: if it declares `parent`, or `name` as something
+            else than text.
     """
     annotations = inspect.get_annotations(cls)
     for name in RESERVED:
         if name in annotations:
-            raise ReservedModuleAttributeError(cls.__name__, name)
+            if name == "parent" or annotations[name] not in _TYPES_OF_NAME:
+                raise ReservedModuleAttributeError(cls.__name__, name)
+            # Only said once more; the field stays the one that all modules have.
+            del cls.__annotations__[name]
+            if name in cls.__dict__:
+                delattr(cls, name)
     dataclasses.dataclass(
         unsafe_hash="__hash__" not in cls.__dict__, repr=False, kw_only=kw_only
     )(cls)

@@ -50,6 +50,7 @@ class Frame:
         args: its arguments.
         kwargs: its keyword arguments.
         transform: the name of the transform, for errors.
+        inside: the class of the module inside; its own by default.
 
     Raises:
         CallCompactUnboundModuleError: if the module is not bound.
@@ -61,6 +62,7 @@ class Frame:
         "_index",
         "_modules",
         "args",
+        "inside",
         "kwargs",
         "module",
         "scopes",
@@ -72,10 +74,12 @@ class Frame:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         transform: str,
+        inside: type[Module] | None = None,
     ) -> None:
         if module.scope is None:
             raise CallCompactUnboundModuleError(type(module).__name__, transform)
         self.module = module
+        self.inside = inside or type(module)
         self._index: dict[Scope, int] = {}
         self._modules: dict[int, Module] = {}
         self._in_args: list[Any] = []
@@ -225,7 +229,9 @@ class Clones:
             return self._arrays.get(id(value), value)
         if value.scope is None:
             return value
-        clone = memo[id(value)] = object.__new__(type(value))
+        frame = self._frame
+        cls = frame.inside if value is frame.module else type(value)
+        clone = memo[id(value)] = object.__new__(cls)
         outer, attributes = value.__dict__, clone.__dict__
         state = outer["_state"]
         new = State(state.base)

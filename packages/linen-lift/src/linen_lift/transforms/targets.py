@@ -315,7 +315,12 @@ def _lift_function(
             raise TransformTargetError(transform, module)
         if module.scope is None and unbound is not None and not is_compact:
             return unbound(functools.partial(fn, module))(*args, **kwargs)
-        frame = Frame(module, args, kwargs, transform)
+        # Of a transformed class, the methods that this one calls are transformed with
+        # it, and not once more: inside, the module is one of the original class.
+        cls = type(module)
+        if cls.__dict__.get(fn.__name__) is lifted:
+            cls = cls.__dict__.get("_original", cls)
+        frame = Frame(module, args, kwargs, transform, cls)
         out = runner(make_core(body, frame), frame)
         frame.publish(frame.naming())
         return out
@@ -353,6 +358,7 @@ def _lift_class(
         "__qualname__": f"{prefix}{cls.__qualname__}",
         "__doc__": cls.__doc__,
         "_lifted_classes": {},
+        "_original": cls,
     }
     for name, own in per_method.items():
         fn = getattr(cls, name, None)

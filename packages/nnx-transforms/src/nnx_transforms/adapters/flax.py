@@ -9,7 +9,7 @@ from typing import Any
 
 from flax import nnx
 
-from graphcore.authors import add_counterparts
+from graphcore import register_counterparts
 from nnx_transforms import rngs
 from nnx_transforms.adapters.settings import (
     add_setting_class,
@@ -21,8 +21,8 @@ from nnx_transforms.prefixes import Carry, DiffState, StateAxes, StateSharding
 from nnx_transforms.random_splits import add_stream_type
 
 for name in ("RngState", "RngKey", "RngCount"):
-    add_counterparts(getattr(nnx, name), getattr(rngs, name))
-add_counterparts(nnx.training.optimizer.OptState, OptState)
+    register_counterparts(getattr(nnx, name), getattr(rngs, name))
+register_counterparts(nnx.training.optimizer.OptState, OptState)
 add_stream_type(nnx.RngStream)
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from graphcore.authors import load_adapters, map_settings
+from graphcore import is_node_type
+from graphcore.authors import map_settings
 
 # What makes ours of a setting, by its type; and ours for a setting that is a class.
 _by_type: dict[type[Any], Callable[[Any], Any]] = {}
@@ -54,7 +55,8 @@ def own_settings(prefix: Any) -> Any:
 
 def _own(x: Any) -> Any:
     is_class = isinstance(x, type)
-    load_adapters(x if is_class else type(x))
+    # Whoever asks about a type has the adapters of its library loaded.
+    is_node_type(x if is_class else type(x))
     if is_class:
         return _classes.get(x, x)
     convert = _by_type.get(type(x))

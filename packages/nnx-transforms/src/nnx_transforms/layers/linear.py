@@ -35,8 +35,29 @@ __all__ = [
 ]
 
 default_kernel_init = initializers.lecun_normal()
+"""Makes kernels where nothing else is said.
+
+Example:
+    >>> import jax
+    >>> default_kernel_init(jax.random.key(0), (2, 3)).shape
+    (2, 3)
+"""
 default_bias_init = initializers.zeros
+"""Makes biases where nothing else is said.
+
+Example:
+    >>> import jax
+    >>> default_bias_init(jax.random.key(0), (2,)).tolist()
+    [0.0, 0.0]
+"""
 default_embed_init = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
+"""Makes embeddings where nothing else is said.
+
+Example:
+    >>> import jax
+    >>> default_embed_init(jax.random.key(0), (4, 3)).shape
+    (4, 3)
+"""
 NO_METADATA: Mapping[str, Any] = {}
 
 
@@ -155,16 +176,19 @@ class Linear(Layer):
         inputs, kernel, bias = self.promote_dtype(
             (inputs, self.kernel.value, bias), dtype=self.dtype
         )
-        y: jax.Array = self.dot_general(
-            inputs,
-            kernel,
-            (((inputs.ndim - 1,), (0,)), ((), ())),
-            precision=self.precision,
-            **given(
-                preferred_element_type=self.preferred_element_type,
-                out_sharding=out_sharding,
-            ),
+        options = given(
+            preferred_element_type=self.preferred_element_type,
+            out_sharding=out_sharding,
         )
+        y: jax.Array
+        if self.dot_general is lax.dot_general:
+            # The same operation, but JAX keeps its derivatives from trace to trace.
+            y = jnp.matmul(inputs, kernel, precision=self.precision, **options)
+        else:
+            axes = (((inputs.ndim - 1,), (0,)), ((), ()))
+            y = self.dot_general(
+                inputs, kernel, axes, precision=self.precision, **options
+            )
         return y if bias is None else y + bias
 
 
@@ -367,8 +391,8 @@ class Einsum(Layer):
     def __init__(
         self,
         einsum_str: str,
-        kernel_shape: Sequence[int],
-        bias_shape: Sequence[int] | None = None,
+        kernel_shape: int | Sequence[int],
+        bias_shape: int | Sequence[int] | None = None,
         *,
         dtype: DType | None = None,
         param_dtype: DType = jnp.float32,

@@ -29,6 +29,8 @@ from nnx_transforms.transforms.jit import jit
 from nnx_transforms.transforms.mapping import NO_METADATA
 
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
+_INNER = "module_constructor", "module_init_args", "module_init_kwargs"
+_NO_OPTIONS = frozenset(("self", "__class__", *_INNER))
 
 Steps: TypeAlias = tuple[tuple[bool, Any], ...]
 """How a method is reached: for each step, whether it is an item, and its key."""
@@ -99,9 +101,26 @@ class _Methods:
 class _Transformed(Module):
     """A module around one whose methods are transformed."""
 
-    def __init__(self, settings: _Settings, module: Any) -> None:
-        self.settings = settings
-        self.module = module
+    # Of a function of the inner module and the arguments of a method, and options.
+    _transform: Callable[..., Any]
+
+    def __init__(self, arguments: dict[str, Any], size: str | None = None) -> None:
+        """Constructs the inner module.
+
+        Args:
+            arguments: What a subclass was given, by name; what is not said below is an
+                option of its transformation.
+            size: The option that says how many modules there are in one.
+        """
+        options = {k: v for k, v in arguments.items() if k not in _NO_OPTIONS}
+        options.update(options.pop("options", {}))
+        make = arguments["module_constructor"]
+        init = arguments["module_init_args"], arguments["module_init_kwargs"]
+        self.settings = _Settings(make, options)
+        if size is None:
+            self.module = make(*init[0], **init[1])
+        else:
+            self.module = _stacked(make, *init, size, options)
 
     @classmethod
     def constructor(
@@ -164,11 +183,6 @@ class _Transformed(Module):
             )
         return function(self.module, *args, **kwargs)
 
-    @staticmethod
-    def _transform(method: Callable[..., Any], **settings: Any) -> Any:
-        """Transforms a function of the inner module and the arguments of a method."""
-        raise TypeError("Use one of the subclasses.")
-
 
 def _reach(module: Any, steps: Steps) -> Any:
     for is_item, key in steps:
@@ -226,17 +240,9 @@ class Remat(_Transformed):
         module_init_args: Sequence[Any] = (),
         module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
     ) -> None:
-        values = {
-            "prevent_cse": prevent_cse,
-            "static_argnums": static_argnums,
-            "policy": policy,
-        }
-        module = module_constructor(*module_init_args, **module_init_kwargs)
-        super().__init__(_Settings(module_constructor, values), module)
+        super().__init__(locals())
 
-    @staticmethod
-    def _transform(method: Callable[..., Any], **settings: Any) -> Any:
-        return remat(method, **settings)
+    _transform = staticmethod(remat)
 
 
 class Jit(_Transformed):
@@ -263,12 +269,9 @@ class Jit(_Transformed):
         module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
         **options: Any,
     ) -> None:
-        module = module_constructor(*module_init_args, **module_init_kwargs)
-        super().__init__(_Settings(module_constructor, options), module)
+        super().__init__(locals())
 
-    @staticmethod
-    def _transform(method: Callable[..., Any], **settings: Any) -> Any:
-        return jit(method, **settings)
+    _transform = staticmethod(jit)
 
 
 class Grad(_Transformed):
@@ -309,20 +312,9 @@ class Grad(_Transformed):
         module_init_args: Sequence[Any] = (),
         module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
     ) -> None:
-        values = {
-            "argnums": argnums,
-            "has_aux": has_aux,
-            "holomorphic": holomorphic,
-            "allow_int": allow_int,
-            "reduce_axes": reduce_axes,
-            "wrt": wrt,
-        }
-        module = module_constructor(*module_init_args, **module_init_kwargs)
-        super().__init__(_Settings(module_constructor, values), module)
+        super().__init__(locals())
 
-    @staticmethod
-    def _transform(method: Callable[..., Any], **settings: Any) -> Any:
-        return grad(method, **settings)
+    _transform = staticmethod(grad)
 
 
 class Vmap(_Transformed):
@@ -374,24 +366,9 @@ class Vmap(_Transformed):
         module_init_args: Sequence[Any] = (),
         module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
     ) -> None:
-        values = {
-            "in_axes": in_axes,
-            "out_axes": out_axes,
-            "axis_name": axis_name,
-            "axis_size": axis_size,
-            "spmd_axis_name": spmd_axis_name,
-            "in_axes_kwargs": in_axes_kwargs,
-            "state_axes": state_axes,
-            "split_rngs": split_rngs,
-            "transform_metadata": transform_metadata,
-        }
-        settings = _Settings(module_constructor, values)
-        module = _stacked(settings, "axis_size", module_init_args, module_init_kwargs)
-        super().__init__(settings, module)
+        super().__init__(locals(), size="axis_size")
 
-    @staticmethod
-    def _transform(method: Callable[..., Any], **settings: Any) -> Any:
-        return vmap(method, **settings)
+    _transform = staticmethod(vmap)
 
 
 class Scan(_Transformed):
@@ -451,27 +428,9 @@ class Scan(_Transformed):
         module_init_args: Sequence[Any] = (),
         module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
     ) -> None:
-        values = {
-            "length": length,
-            "reverse": reverse,
-            "unroll": unroll,
-            "_split_transpose": _split_transpose,
-            "in_axes": in_axes,
-            "in_axes_kwargs": in_axes_kwargs,
-            "out_axes": out_axes,
-            "carry_argnum": carry_argnum,
-            "state_axes": state_axes,
-            "split_rngs": split_rngs,
-            "transform_metadata": transform_metadata,
-            "scan_output": scan_output,
-        }
-        settings = _Settings(module_constructor, values)
-        module = _stacked(settings, "length", module_init_args, module_init_kwargs)
-        super().__init__(settings, module)
+        super().__init__(locals(), size="length")
 
-    @staticmethod
-    def _transform(method: Callable[..., Any], **settings: Any) -> Any:
-        return scan(method, **settings)
+    _transform = staticmethod(scan)
 
 
 class Pmap(_Transformed):
@@ -523,47 +482,31 @@ class Pmap(_Transformed):
         module_init_args: Sequence[Any] = (),
         module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
     ) -> None:
-        values = {
-            "in_axes": in_axes,
-            "out_axes": out_axes,
-            "axis_name": axis_name,
-            "axis_size": axis_size,
-            "in_axes_kwargs": in_axes_kwargs,
-            "state_axes": state_axes,
-            "split_rngs": split_rngs,
-            "transform_metadata": transform_metadata,
-            "devices": devices,
-            "backend": backend,
-        }
-        settings = _Settings(module_constructor, values)
-        module = _stacked(settings, "axis_size", module_init_args, module_init_kwargs)
-        super().__init__(settings, module)
+        super().__init__(locals(), size="axis_size")
 
-    @staticmethod
-    def _transform(method: Callable[..., Any], **settings: Any) -> Any:
-        return pmap(method, **settings)
+    _transform = staticmethod(pmap)
 
 
 def _stacked(
-    settings: _Settings,
-    size_name: str,
+    module_constructor: Callable[..., Any],
     init_args: Sequence[Any],
     init_kwargs: Mapping[str, Any],
+    size_name: str,
+    options: Mapping[str, Any],
 ) -> Any:
-    """Constructs as many modules as the settings say, in one."""
-    values = settings.values
-    size: Any = values[size_name]
+    """Constructs as many modules as the options say, in one."""
+    size: Any = options[size_name]
     if size is None:
         raise ValueError(
             f"How many modules are to be made? Give `{size_name}`: their variables are "
             "stacked along a new axis of that size."
         )
     return construct_stacked(
-        settings.module_constructor,
+        module_constructor,
         init_args,
         init_kwargs,
         axis_size=size,
-        state_axes=values["state_axes"],
-        split_rngs=values["split_rngs"],
-        transform_metadata=values["transform_metadata"],
+        state_axes=options["state_axes"],
+        split_rngs=options["split_rngs"],
+        transform_metadata=options["transform_metadata"],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,8 @@ class Signature:
     Args:
         definitions: The definition of each root.
         places: The path of each root.
-        values: The abstract value of each leaf of a variable, by path.
+        values: The abstract value of each leaf of a variable, by path, and whether it
+            is donated.
         plain: The abstract value of each leaf of the other arguments, by path.
         statics: The static arguments, by name.
     """
@@ -57,13 +59,16 @@ class Signature:
     statics: dict[str, Any]
 
     @classmethod
-    def of(cls, body: Body | None, plain: Any, values: Any) -> Signature:
+    def of(
+        cls, body: Body | None, plain: Any, values: Any, donated: Container[int] = ()
+    ) -> Signature:
         """Describes a call while it is traced.
 
         Args:
             body: The function; None if there are no objects.
             plain: The other arguments: `(args, kwargs)`.
             values: The raw values of the variables, in order of index.
+            donated: The indices of those that are donated.
 
         Returns:
             The signature.
@@ -78,9 +83,10 @@ class Signature:
             return cls((), (), {}, of_plain, {})
         of_values: dict[str, str] = {}
         for position, value in enumerate(values):
+            how = ", donated" if position in donated else ""
             for inner, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
                 where = path_text((*body.variable_path(position), *key_path(inner)))
-                of_values[where] = abstract_value(leaf)
+                of_values[where] = abstract_value(leaf) + how
         structure = body.structure
         return cls(
             structure.joint.definitions,
@@ -134,6 +140,7 @@ class Notes:
     def __init__(self) -> None:
         self.signature: Signature | None = None
         self.explanation: Explanation | None = None
+        self._before: Signature | None = None
 
     def take(self, signature: Signature) -> None:
         """Notes that a function is being traced.
@@ -141,5 +148,8 @@ class Notes:
         Args:
             signature: With what.
         """
-        self.explanation = signature.differences(self.signature)
+        # One call may trace more than once, and must not be compared with itself.
+        if self.explanation is None:
+            self._before = self.signature
+        self.explanation = signature.differences(self._before)
         self.signature = signature

@@ -112,8 +112,8 @@ class Jitted:
     # Calls
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        self._notes.explanation = None
         if self._is_simple:  # as `_enter`, without a function around it
+            self._notes.explanation = None
             entry = enter(
                 self._callee,
                 args,
@@ -169,6 +169,7 @@ class Jitted:
 
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
         """Takes a call apart; None if there are no objects."""
+        self._notes.explanation = None
         callee = self._callee or Callee(self.__wrapped__)
         settings: Any = UNSET
         statics: dict[Any, Any] = {}

@@ -20,7 +20,6 @@ from graphcore.authors import (
     is_object,
     path_text,
     plain_settings,
-    same_value,
     setting_of,
     settings_of_leaves,
 )
@@ -209,7 +208,7 @@ class JitBody(Body):
             # old buffer is gone, and handing it through costs nothing.
             left = self._run(values, args, {**kwargs, **away}, donated)
             if writes is not None:
-                found = _overwritten(left, values)
+                found = left.overwritten(values)
                 if found != writes:
                     raise OtherWrites(found)
             groups, change = self.divide(left)
@@ -231,7 +230,7 @@ class JitBody(Body):
         given = [*values]
         if Divided.of_values(given) is not given:
             raise TypeError("A value has a static part; see `Jitted.__call__`.")
-        self.options.notes.take(Signature.of(self, (args, kwargs), values))
+        self.options.notes.take(Signature.of(self, (args, kwargs), values, keep))
         inside = Inside(self.structure.joint, values)
         how = self.options.constrain_state
         if how:
@@ -292,11 +291,3 @@ class JitBody(Body):
 def _either(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:
     """What was divided, together again."""
     return [y if x is None else x for x, y in zip(kept, given, strict=True)]
-
-
-def _overwritten(left: Left, values: Sequence[Any]) -> frozenset[int]:
-    return frozenset(
-        w.position
-        for w in left.written
-        if w.position is not None and not same_value(w.value, values[w.position])
-    )

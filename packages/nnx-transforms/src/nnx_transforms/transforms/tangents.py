@@ -138,11 +138,17 @@ class Layout:
             )
         values: dict[Path, Any] = dict.fromkeys(self.paths)
         ignored = set() if checks is Checks.EXACT else {*self.others}
+        # The state of an array that stands in a node by itself is an array.
+        bare = {
+            path
+            for path, kind in zip(self.paths, self.kinds, strict=True)
+            if not isinstance(VariableState.of(kind, None), VariableState)
+        }
         for path, leaf in found:
             if path in values:
                 if isinstance(leaf, VariableState):
                     leaf = leaf.value
-                elif is_own and checks is not Checks.EXACT:
+                elif is_own and checks is not Checks.EXACT and path not in bare:
                     raise TypeError(
                         f"{where} a State with {_kind_of(leaf)} at "
                         f"{path_text((*at, *path))!r}, where a VariableState is due: "

@@ -1,0 +1,40 @@
+import jax.numpy as jnp
+
+import graphcore as gc
+from graphcore.authors import captured_objects, enter
+
+model = gc.Dict(weight=gc.Param(jnp.array(2.0)))
+
+
+def reads_an_attribute_of_that_name(holder):
+    return holder.model.weight * 2
+
+
+def reads_the_global(holder):
+    return model.weight * 2
+
+
+def reads_it_in_a_class(holder):
+    class Local:
+        found = model
+
+    return Local.found.weight
+
+
+def reads_it_in_a_function_inside(holder):
+    return (lambda: model.weight)()
+
+
+def test_a_global_is_captured_where_it_is_read_and_not_where_an_attribute_is():
+    assert captured_objects(reads_an_attribute_of_that_name) == []
+    for f in (reads_the_global, reads_it_in_a_class, reads_it_in_a_function_inside):
+        assert captured_objects(f) == [model]
+
+
+def test_a_function_of_an_attribute_named_like_a_global_keeps_its_body():
+    holder = gc.Dict(model=model)
+    f = reads_an_attribute_of_that_name
+    assert enter(f, (holder,)).body is enter(f, (holder,)).body
+    assert enter(reads_the_global, (holder,)).body is not (
+        enter(reads_the_global, (holder,)).body
+    )

@@ -1,0 +1,154 @@
+"""Which tests run which lines, and how long each test takes."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import time
+from collections.abc import Set
+from pathlib import Path
+from typing import Any
+
+import coverage
+import pytest
+
+from tools.mutation.processes import PYTEST, in_fork
+from tools.mutation.targets import ROOT, STORE, SUITES, modules
+
+__all__ = ["Covering", "durations", "measure", "unmeasured"]
+
+_LONGEST = 3600
+
+
+def unmeasured() -> list[Path]:
+    """The files of tests that were not run with coverage yet."""
+    found = [
+        path.relative_to(ROOT)
+        for suite in SUITES
+        for path in sorted((ROOT / suite.tests).glob("test_*.py"))
+        if not any(path.match(pattern) for pattern in suite.ignored)
+    ]
+    return [path for path in found if not _durations(path).exists()]
+
+
+def measure(path: Path) -> None:
+    """Runs the tests of a file once with coverage.
+
+    Each file gets a process of its own: after hundreds of tests under a tracer, Python
+    3.12 has forgotten how deep its recursion is.
+
+    Args:
+        path: Of the file, relative to the root of the repository.
+
+    Raises:
+        RuntimeError: If they did not come to an end.
+    """
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    log = _data(path).with_suffix(".log")
+    status = in_fork(_measured, path, log=log, timeout=_LONGEST)
+    if not _durations(path).exists():
+        raise RuntimeError(f"The tests in {path} ended with {status}: see {log}")
+
+
+def _measured(path: Path) -> int:
+    recorder = _Recorder(path)
+    recorder.coverage.start()
+    status = pytest.main([*PYTEST, str(path)], plugins=[recorder])
+    recorder.coverage.stop()
+    recorder.coverage.save()
+    if status in (0, 1):
+        _durations(path).write_text(json.dumps(recorder.durations))
+    return int(status)
+
+
+class _Recorder:
+    """A plugin for pytest that tells coverage which test is running."""
+
+    def __init__(self, path: Path) -> None:
+        self.durations: dict[str, float] = {}
+        self._failed: set[str] = set()
+        self.coverage = coverage.Coverage(
+            data_file=str(_data(path)),
+            config_file=False,
+            include=[str(ROOT / path) for path in modules()],
+        )
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        self.coverage.switch_context(item.nodeid)
+        start = time.perf_counter()
+        try:
+            return (yield)
+        finally:
+            self.durations[item.nodeid] = time.perf_counter() - start
+            self.coverage.switch_context("")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:  # It can't tell anything about mutants.
+            self._failed.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        for nodeid in self._failed:
+            self.durations.pop(nodeid, None)
+
+
+_FOLDER = STORE / "coverage"
+
+
+def _data(path: Path) -> Path:
+    return _FOLDER / f"{path.parts[1]}.{path.stem}.sqlite"
+
+
+def _durations(path: Path) -> Path:
+    return _data(path).with_suffix(".json")
+
+
+class Covering:
+    """The tests for each line of one module.
+
+    Args:
+        path: Of the module, relative to the root of the repository.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lines: dict[int, set[str]] = {}
+        known = durations()
+        for file in _FOLDER.glob("*.sqlite"):
+            data = coverage.CoverageData(str(file))
+            data.read()
+            for line, tests in data.contexts_by_lineno(str(ROOT / path)).items():
+                found = self._lines.setdefault(line, set())
+                found.update(test for test in tests if test in known)
+            data.close()
+        self._statements = _statements(ast.parse((ROOT / path).read_text()))
+
+    def tests(self, line: int) -> Set[str]:
+        """The tests that run the statement of a line; of all lines if none does.
+
+        What runs when the module is imported is run by each test.
+        """
+        inside = [lines for lines in self._statements if line in lines]
+        innermost = max(inside, key=lambda lines: lines.start, default=(line,))
+        found: set[str] = set().union(*(self._lines.get(i, ()) for i in innermost))
+        return found or set().union(*self._lines.values())
+
+
+def _statements(tree: ast.AST) -> list[range]:
+    """The lines of each statement; of a compound one, those of its header."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            end = body[0].lineno if body else (node.end_lineno or node.lineno) + 1
+            found.append(range(node.lineno, max(end, node.lineno + 1)))
+    return found
+
+
+@functools.cache
+def durations() -> dict[str, float]:
+    """The seconds that each test took, by its name."""
+    found: dict[str, float] = {}
+    for file in _FOLDER.glob("*.json"):
+        found |= json.loads(file.read_text())
+    return found

@@ -1,0 +1,171 @@
+"""Which mutants there are, and a seeded sample of them."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import hashlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import parso
+from cosmic_ray.ast import ast_nodes
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.operators.operator import Operator
+from cosmic_ray.plugins import get_operator, operator_names
+from parso.python.tree import Keyword
+
+from tools.mutation.targets import ROOT
+
+__all__ = ["Mutant", "mutants", "sample"]
+
+
+class Mutant(NamedTuple):
+    """One change of one place in a module.
+
+    Args:
+        module: The file, relative to the root of the repository.
+        operator: What Cosmic Ray calls the kind of change, without its package.
+        occurrence: Which of the places where the operator can do something.
+        line: The line of the place.
+        column: The column.
+        version: A digest of the module, which makes old results useless if it changed.
+    """
+
+    module: str
+    operator: str
+    occurrence: int
+    line: int
+    column: int
+    version: str
+
+    @property
+    def site(self) -> tuple[str, int, int, str]:
+        """What mutants that replace the same thing have in common."""
+        return self.module, self.line, self.column, self.operator.partition("_")[0]
+
+    def source(self) -> str:
+        """The mutated module."""
+        code: str = mutate_code(
+            _text(self.module), _operators()[self.operator], self.occurrence
+        )
+        return code
+
+    def difference(self) -> tuple[str, str]:
+        """The lines that change, before and after."""
+        pair = _text(self.module).splitlines(), self.source().splitlines()
+        changes = [*difflib.unified_diff(*pair, n=0, lineterm="")][2:]
+        before = [x[1:].strip() for x in changes if x.startswith("-")]
+        return " ".join(before), " ".join(
+            x[1:].strip() for x in changes if x.startswith("+")
+        )
+
+
+class DeleteStatement(Operator):  # type: ignore[misc]
+    """Leaves out a call, a raise, a deletion, or a write to an attribute or item."""
+
+    def mutation_positions(self, node: Any) -> Iterator[Any]:
+        if node.type == "simple_stmt":
+            (what, *_) = node.children
+            does_something = (
+                what.type in ("raise_stmt", "del_stmt")
+                or (
+                    what.type in ("atom_expr", "power")
+                    and what.get_code().endswith(")")
+                )
+                or (what.type == "expr_stmt" and what.children[0].type in _PLACES)
+            )
+            if does_something:
+                yield what.start_pos, what.end_pos
+
+    def mutate(self, node: Any, index: int) -> Any:
+        what = node.children[0]
+        prefix = what.get_first_leaf().prefix
+        node.children[0] = Keyword("pass", what.start_pos, prefix)
+        return node
+
+    @classmethod
+    def examples(cls) -> Any:
+        return ()
+
+
+_PLACES = ("atom_expr", "power")
+
+
+@functools.cache
+def _operators() -> dict[str, Any]:
+    found = {"DeleteStatement": DeleteStatement()}
+    for name in operator_names():
+        kind = get_operator(name)
+        if not kind.arguments():
+            found[name.rpartition("/")[2]] = kind()
+    return found
+
+
+@functools.cache
+def _text(module: str) -> str:
+    return (ROOT / module).read_text()
+
+
+def mutants(path: Path) -> Iterator[Mutant]:
+    """All mutants of a module, but those of what is no code that runs.
+
+    Args:
+        path: The file, relative to the root of the repository.
+    """
+    text = _text(str(path))
+    version = hashlib.sha256(text.encode()).hexdigest()[:12]
+    skipped = [*_not_run(ast.parse(text))]
+    nodes = [*ast_nodes(parso.parse(text))]
+    for name, operator in _operators().items():
+        places = [start for n in nodes for start, _ in operator.mutation_positions(n)]
+        for occurrence, (line, column) in enumerate(places):
+            if not any(start <= (line, column) < end for start, end in skipped):
+                yield Mutant(str(path), name, occurrence, line, column, version)
+
+
+def _not_run(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Where annotations stand, what is for type checkers alone, and ``strict=True``.
+
+    The last is a check of the program itself, that two lists belong together: without
+    it nothing changes, as long as it holds.
+    """
+    for node in ast.walk(tree):
+        ignored: list[Any] = []
+        if isinstance(node, ast.arg | ast.AnnAssign):
+            ignored = [node.annotation]
+        elif isinstance(node, ast.FunctionDef):
+            ignored = [node.returns]
+            if any("overload" in ast.unparse(d) for d in node.decorator_list):
+                ignored = [*node.decorator_list, node]
+        elif isinstance(node, ast.keyword) and node.arg == "strict":
+            ignored = [node.value]
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            ignored = [node]
+        for part in filter(None, ignored):
+            end = part.end_lineno, part.end_col_offset
+            yield (part.lineno, max(part.col_offset - 1, 0)), end
+
+
+def sample(paths: list[Path], size: int, seed: int) -> list[Mutant]:
+    """Draws mutants: places first, and one mutant of each.
+
+    Else most of them would be comparisons, of which Cosmic Ray makes a mutant with each
+    other operator; nearly all of these are noticed at once.
+
+    Args:
+        paths: The modules.
+        size: How many; a larger sample of the same seed begins with a smaller one.
+        seed: Of the choice.
+    """
+    sites: dict[Any, list[Mutant]] = {}
+    for path in paths:
+        for mutant in mutants(path):
+            sites.setdefault(mutant.site, []).append(mutant)
+    chance = random.Random(seed)
+    places = sorted(sites)
+    chance.shuffle(places)
+    return [chance.choice(sites[place]) for place in places[:size]]

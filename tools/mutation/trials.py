@@ -1,0 +1,149 @@
+"""Whether the tests notice a mutant."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence, Set
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tools.mutation.covering import Covering, durations
+from tools.mutation.mutants import Mutant
+from tools.mutation.processes import PYTEST, TIMED_OUT, in_fork
+from tools.mutation.targets import ROOT, STORE
+
+__all__ = ["Verdict", "passes", "verdict_on"]
+
+# The tests of one stage take so many seconds without a mutant; most mutants are gone
+# after the first.
+_STAGES = (4.0, 20.0, 60.0)
+
+
+class Verdict(NamedTuple):
+    """What became of a mutant.
+
+    Args:
+        status: ``killed``, ``timeout`` (killed by a loop without end), ``survived``,
+            ``uncovered`` (no test runs the line), or ``none``: it is no program, or
+            the same one.
+        by: The test that noticed it.
+        tests: How many tests were run, or about to be.
+    """
+
+    status: str
+    by: str = ""
+    tests: int = 0
+
+
+def verdict_on(mutant: Mutant, kills: Mapping[str, int]) -> Verdict:
+    """Runs the tests that cover a mutant until one fails.
+
+    Args:
+        mutant: The mutant.
+        kills: How many mutants each test noticed so far; the best come first.
+    """
+    covering = _covering(mutant.module).tests(mutant.line)
+    if not covering:
+        return Verdict("uncovered")
+    took = durations()
+    ordered = sorted(covering, key=lambda t: (took[t] / (1 + kills.get(t, 0)), t))
+    if not mutant.is_another_program():
+        return Verdict("none")
+    source, run, log = mutant.source(), 0, STORE / "trial.log"
+    report = STORE / "trial.failed"
+    for seconds in _STAGES:
+        chosen = _worth(ordered[run:], seconds)
+        if not chosen:
+            break
+        run += len(chosen)
+        report.unlink(missing_ok=True)
+        timeout = 60 + 10 * seconds
+        status = in_fork(
+            _tested, mutant.module, source, chosen, report, log=log, timeout=timeout
+        )
+        if status is TIMED_OUT:
+            return Verdict("timeout", tests=run)
+        if status != 0:
+            by = report.read_text() if report.exists() else ""
+            return Verdict("killed", by or f"exit status {status}", run)
+    return Verdict("survived", tests=run)
+
+
+@functools.cache
+def _covering(module: str) -> Covering:
+    return Covering(Path(module))
+
+
+def passes(tests: Set[str]) -> bool:
+    """Whether these tests pass without a mutant, in the same way of running them."""
+    chosen = sorted(tests & durations().keys())
+    report, log = STORE / "baseline.failed", STORE / "baseline.log"
+    args = None, "", chosen, report
+    return not chosen or in_fork(_tested, *args, log=log, timeout=3600) == 0
+
+
+def _worth(tests: Sequence[str], seconds: float) -> list[str]:
+    """The first tests, as many as take so long; at least one."""
+    chosen: list[str] = []
+    took = durations()
+    for test in tests:
+        if chosen and seconds < took[test]:
+            break
+        seconds -= took[test]
+        chosen.append(test)
+    return chosen
+
+
+def _tested(module: str | None, source: str, tests: list[str], report: Path) -> int:
+    if module is not None:
+        sys.meta_path.insert(0, _Mutated(ROOT / module, source))
+    files = sorted({test.split("::")[0] for test in tests})
+    return int(pytest.main([*PYTEST, "-x", *files], plugins=[_Chosen(tests, report)]))
+
+
+class _Mutated:
+    """Finds one module in its mutated form."""
+
+    def __init__(self, path: Path, source: str) -> None:
+        parts = path.with_suffix("").parts
+        name = parts[parts.index("src") + 1 :]
+        self._name = ".".join(name).removesuffix(".__init__")
+        self._path, self._source = str(path), source
+
+    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
+        if name != self._name:
+            return None
+        loader = _MutatedLoader(name, self._path, self._source)
+        return importlib.util.spec_from_file_location(name, self._path, loader=loader)
+
+
+class _MutatedLoader(SourceFileLoader):
+    def __init__(self, name: str, path: str, source: str) -> None:
+        super().__init__(name, path)
+        self._source = source
+
+    def get_code(self, fullname: str) -> Any:
+        return compile(self._source, self.path, "exec", dont_inherit=True)
+
+
+class _Chosen:
+    """A plugin for pytest: these tests alone, in this order."""
+
+    def __init__(self, tests: Sequence[str], report: Path) -> None:
+        self._order = {test: number for number, test in enumerate(tests)}
+        self._report = report
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = sorted(
+            (item for item in items if item.nodeid in self._order),
+            key=lambda item: self._order[item.nodeid],
+        )
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._report.write_text(report.nodeid)
