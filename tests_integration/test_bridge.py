@@ -91,6 +91,62 @@ def test_what_is_not_made_yet_says_how():
         bridge.ToNNX(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
 
 
+def test_all_that_a_module_reaches_is_made_by_a_call_of_it():
+    class Around(nnx.Module):
+        def __init__(self, rngs):
+            self.dense = bridge.ToNNX(nn.Dense(3), rngs=rngs)
+            self.layers = [bridge.ToNNX(nn.Dense(2), rngs=rngs)]
+            self.bias = nnx.Param(rngs.params.uniform((2,)))
+
+        def __call__(self, x):
+            return self.layers[0](self.dense(x)) + self.bias
+
+    model = Around(nnx.Rngs(0))
+    assert bridge.lazy_init(model, X) is model
+    assert model.dense.kernel.value.shape == (2, 3)
+    assert model(X).shape == (4, 2)
+    # The object's draws are its own, so others get the keys that they get in Flax.
+    rngs = flax.nnx.Rngs(0)
+    flax.nnx.bridge.ToNNX(flax.linen.Dense(3), rngs=rngs)
+    flax.nnx.bridge.ToNNX(flax.linen.Dense(2), rngs=rngs)
+    np.testing.assert_array_equal(model.bias.value, rngs.params.uniform((2,)))
+    with pytest.raises(ValueError, match="lazy_init"):
+        Around(nnx.Rngs(0))(X)
+
+
+def test_a_collection_of_another_name_is_a_type_of_its_own():
+    class Counting(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            count = self.variable("calls_seen", "count", lambda: jnp.zeros((), int))
+            count.value += 1
+            return x
+
+    model = bridge.ToNNX(Counting()).lazy_init(X)
+    kind = type(model.count)
+    assert kind.__name__ == "calls_seen" and type(model.count) is not nnx.Variable
+    model(X)
+    assert nnx.state(model, kind).count.value == 2
+    # Another object has variables of the same type.
+    assert type(bridge.ToNNX(Counting()).lazy_init(X).count) is kind
+
+
+def test_first_values_are_those_before_the_call():
+    class Counter(nnx.Module):
+        def __init__(self, rngs):
+            self.count = nnx.Cache(jnp.array(0))
+
+        def __call__(self, x):
+            self.count.value += 1
+            return x
+
+    module = bridge.to_linen(Counter)
+    variables = module.init(keys(), X)
+    assert variables["cache"]["count"] == 0
+    _, updates = module.apply(variables, X, mutable=["cache"])
+    assert updates["cache"]["count"] == 1
+
+
 def test_a_live_object_in_linen_writes_what_is_mutable():
     module = bridge.ToLinen(Live)
     variables = module.init(keys(), X)

@@ -596,3 +596,26 @@ def test_options_are_attributes_where_flax_has_them():
             found = getattr(ours, option)
             if isinstance(value, int | float | str | tuple | type(None)):
                 assert found == value, (name, option)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "options"),
+    [
+        ("LayerNorm", (4,), {}),
+        ("LayerNorm", (4,), {"use_fast_variance": False}),
+        ("LayerNorm", (4,), BF16),
+        ("RMSNorm", (4,), {}),
+        ("GroupNorm", (4, 2), {}),
+        ("BatchNorm", (4,), {}),
+        ("InstanceNorm", (4,), {}),
+    ],
+)
+def test_norms_do_the_same_operations_in_the_same_order(name, args, options):
+    def bits(lib):
+        layer = getattr(lib, name)(*args, **options, rngs=lib.Rngs(0))
+        loss = lambda layer, x: jnp.sin(layer(x).astype(jnp.float32)).sum()
+        grads, of_input = lib.grad(loss, argnums=(0, 1))(layer, X)
+        return [layer(X), of_input, *jax.tree.leaves(lib.to_pure_dict(grads))]
+
+    for ours, theirs in zip(bits(nnx), bits(flax_nnx), strict=True):
+        np.testing.assert_array_equal(ours, theirs, strict=True)

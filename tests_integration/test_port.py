@@ -52,6 +52,16 @@ def expect(before, after, problems=0):
         ),
         ("from flax.nnx import Linear, jit", "from nnx_transforms import Linear, jit"),
         ("from flax.nnx.transforms import scan", "from nnx_transforms import scan"),
+        ("from flax.nnx import bridge", "from nnx_transforms import bridge"),
+        ("from flax.nnx.training import metrics", "from nnx_transforms import metrics"),
+        (
+            "from flax.nnx.traversals import flatten_mapping",
+            "from nnx_transforms.traversals import flatten_mapping",
+        ),
+        (
+            "from flax.nnx.bridge import ToNNX, to_linen",
+            "from nnx_transforms.bridge import ToNNX, to_linen",
+        ),
         ("from flax.core import freeze", "from linen_lift import freeze"),
         (
             "from flax.core.frozen_dict import FrozenDict, unfreeze",

@@ -28,16 +28,23 @@ def test_the_value_shows_through(shown):
 
 
 def test_metadata(shown):
-    assert shown.get_metadata() == {"sharding": ("data", None), "unit": "m"}
+    assert shown.get_metadata() == {"out_sharding": ("data", None), "unit": "m"}
     assert shown.get_metadata("unit") == shown.unit == "m"
     assert shown.get_metadata("scale", 1) == 1
     with pytest.raises(KeyError):
         shown.get_metadata("scale")
     assert shown.has_metadata("unit")
     assert not shown.has_metadata("scale")
-    assert shown.sharding == shown.out_sharding == shown.sharding_names
-    assert shown.get_metadata("out_sharding") == ("data", None)
-    assert shown.has_metadata("out_sharding")
+    assert shown.out_sharding == shown.sharding_names == ("data", None)
+    assert shown.get_metadata("sharding") == ("data", None)
+    assert shown.has_metadata("sharding")
+
+
+def test_a_sharding_is_that_of_the_array_unless_it_is_metadata_itself(shown):
+    assert shown.sharding is shown.value.sharding
+    described = gc.Param(jnp.ones(2), sharding=("data",))
+    assert described.sharding == described.out_sharding == ("data",)
+    assert gc.Param(2.0, out_sharding=("data",)).sharding == ("data",)
 
 
 @pytest.mark.parametrize("make", [gc.Param, gc.Param.state])
@@ -58,7 +65,11 @@ def test_values_and_metadata_are_set_by_methods():
     v.set_metadata("axes", ["a"])
     assert (v.unit, v.axes) == ("km", ["a"])
     v.set_metadata({"out_sharding": ("x",)})
-    assert v.get_metadata() == {"sharding": ("x",)}
+    assert v.get_metadata() == {"out_sharding": ("x",)}
+    v.sharding = ("y",)
+    assert v.get_metadata() == {"sharding": ("y",)}
+    v.sharding_names = ("x",)
+    assert v.get_metadata() == {"out_sharding": ("x",)}
     v.set_value(3.0, index=0)
     assert v.raw_value.tolist() == [3.0, 2.0]
     for args in (("a", 1, 2), ({},)):

@@ -3,6 +3,7 @@
 import importlib
 import subprocess
 import sys
+import types
 
 import jax
 import pytest
@@ -38,6 +39,26 @@ def test_names_are_listed_and_others_are_refused():
     for module in (nnx, layers):
         with pytest.raises(AttributeError, match="no attribute 'Lstm'"):
             _ = module.Lstm
+
+
+def test_modules_are_there_by_their_name_as_well():
+    assert nnx.nn.linear.default_kernel_init is nnx.default_kernel_init
+    assert nnx.nn.initializers is nnx.initializers
+    assert nnx.ema.EMA is nnx.EMA
+    # A function takes precedence over its module.
+    assert not isinstance(nnx.custom_vjp, types.ModuleType)
+
+
+def test_what_few_programs_use_is_imported_when_it_is_used():
+    program = """
+import sys, nnx_transforms as nnx
+nnx.jit, nnx.grad, nnx.scan, nnx.vmap, nnx.Optimizer
+few = {f"nnx_transforms.{m}" for m in ("legacy.constructors", "sharded", "metrics")}
+few |= {f"nnx_transforms.transforms.{m}" for m in ("custom_vjp", "shard_map", "cond")}
+assert not few & {*sys.modules} and "jax.experimental.checkify" not in sys.modules
+assert nnx.cond and "nnx_transforms.transforms.cond" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_layer_is_imported_when_it_is_used():

@@ -76,7 +76,10 @@ def test_updates_are_those_of_optax(name, with_model):
             ours,
             params,
         )
-    assert jax.tree.structure(optimizer.opt_state) == jax.tree.structure(opt_state)
+    leaves = jax.tree.leaves(optimizer.opt_state), jax.tree.leaves(opt_state)
+    for mine, plain in zip(*leaves, strict=True):
+        if jnp.issubdtype(mine.dtype, jnp.number):  # not the key of the noise
+            np.testing.assert_allclose(mine, plain, rtol=1e-5, atol=1e-6)
     assert int(optimizer.step.value) == 3
     assert optimizer.step.value.dtype == jnp.uint32
     assert int(model.calls.value) == 0
@@ -127,6 +130,11 @@ def test_wrt_selects_what_is_updated():
     assert model.tied.kernel.value is kernel
     assert model.tied.bias.value.any()
     assert optimizer.wrt is wrt
+    # Gradients of all parameters are fine as well: which are meant is known.
+    before = model.tied.bias.value
+    optimizer.update(gradients(model, X))
+    assert model.tied.kernel.value is kernel
+    assert (model.tied.bias.value != before).any()
 
 
 def test_state_is_in_variables_with_readable_names():
@@ -171,6 +179,13 @@ def test_state_of_a_parameter_takes_over_its_sharding():
     assert slots["0/count"].get_metadata() == {}
 
 
+@pytest.mark.parametrize("name", ["sharding", "out_sharding"])
+def test_the_optimizer_state_may_be_placed_elsewhere(name):
+    w = gc.Param(jnp.ones((2, 2)), **{name: (None, "x")}, optimizer_sharding=("x",))
+    slots = Optimizer(gc.Dict(w=w), optax.adam(0.1)).slots
+    assert slots["0/mu/w"].get_metadata() == {name: ("x",)}
+
+
 def test_the_optax_state_can_be_read_and_set():
     model = gc.Dict(w=gc.Param(jnp.array(1.0)))
     tx = optax.inject_hyperparams(optax.sgd)(learning_rate=0.5)
@@ -183,6 +198,26 @@ def test_the_optax_state_can_be_read_and_set():
     with pytest.raises(ValueError, match="changed its structure"):
         optimizer.opt_state = (1, 2)
     assert optimizer.tx is tx
+
+
+def test_the_optax_state_is_keyed_like_the_model():
+    moments = Optimizer(Model(), optax.adam(0.1)).opt_state[0].mu
+    assert moments.layers[0].kernel.shape == moments["layers"][0]["kernel"].shape
+
+
+def test_a_line_search_evaluates_the_model():
+    model = Model()
+    optimizer = Optimizer(
+        model, optax.lbfgs(linesearch=optax.scale_by_backtracking_linesearch(10))
+    )
+    graphdef, _, rest = gc.split(model, gc.Param, ...)
+    value_fn = lambda params: loss(gc.merge(graphdef, params, rest), X)
+    before = loss(model, X)
+    for _ in range(2):
+        grads = gradients(model, X)
+        value = loss(model, X)
+        optimizer.update(model, grads, grad=grads, value=value, value_fn=value_fn)
+    assert float(loss(model, X)) < float(before)
 
 
 def test_extra_arguments_reach_the_transformation():

@@ -246,3 +246,22 @@ def test_variables_are_placed_when_they_are_made():
     assert nnx.merge(graphdef, abstract).w.value.shape == (4, 2)
     with jax.set_mesh(mesh):
         assert nnx.as_abstract(nnx.eval_shape(make)).w.value.sharding.spec[0] == "data"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model, **mode: list(nnx.iter_modules(model, **mode)),
+        lambda model, **mode: list(nnx.iter_module_children(model, **mode)),
+        lambda model, **mode: list(nnx.iter_children(model, **mode)),
+        lambda model, **mode: nnx.prefix(model, {...: 0}, **mode),
+        lambda model, **mode: nnx.reseed(model, default=1, **mode),
+        lambda model, **mode: nnx.view_info(model, **mode),
+        lambda model, **mode: nnx.as_abstract(model, **mode),
+    ],
+)
+def test_tools_take_the_mode_of_flax_that_is_the_only_one(use):
+    model = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+    use(model, graph=True)
+    with pytest.raises(ValueError, match="graph=False"):
+        use(model, graph=False)

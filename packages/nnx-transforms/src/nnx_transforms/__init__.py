@@ -16,24 +16,11 @@ from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.attributes import Data, Pytree, data, dataclass, is_data, static
 from nnx_transforms.eager_sharding import use_eager_sharding, using_eager_sharding
 from nnx_transforms.lazy import lazily
-from nnx_transforms.legacy.constructors import Grad, Jit, Pmap, Remat, Scan, Vmap
 from nnx_transforms.metadata_axes import PARTITION_NAME
 from nnx_transforms.module import Module
 from nnx_transforms.optimizer import ModelAndOptimizer, Optimizer, OptState
-from nnx_transforms.placement_table import Placed, Placement, placement
 from nnx_transforms.prefixes import Carry, DiffState, StateAxes, StateSharding, prefix
-from nnx_transforms.random_splits import (
-    ForkStates,
-    backup_keys,
-    fork,
-    fork_rngs,
-    reseed,
-    restore_rngs,
-    split_rngs,
-    with_rngs,
-)
 from nnx_transforms.rngs import RngCount, RngKey, Rngs, RngState, RngStream
-from nnx_transforms.sharded import create_sharded, shard
 from nnx_transforms.shardings import (
     get_named_sharding,
     get_partition_spec,
@@ -41,27 +28,12 @@ from nnx_transforms.shardings import (
     with_partitioning,
 )
 from nnx_transforms.transforms.ahead_of_time import Compiled, Lowered, Traced
-from nnx_transforms.transforms.checkify import checkify
 from nnx_transforms.transforms.checkpoint import checkpoint, remat
-from nnx_transforms.transforms.closure_convert import closure_convert
-from nnx_transforms.transforms.cond import cond, switch
-from nnx_transforms.transforms.custom_gradient import custom_gradient
-from nnx_transforms.transforms.custom_jvp import custom_jvp
-from nnx_transforms.transforms.custom_vjp import custom_vjp
 from nnx_transforms.transforms.eval_shape import eval_shape
 from nnx_transforms.transforms.grad import grad, value_and_grad
-from nnx_transforms.transforms.jacobian import hessian, jacfwd, jacrev
 from nnx_transforms.transforms.jit import Jitted, explain_recompile, jit
-from nnx_transforms.transforms.jvp import jvp, linearize
-from nnx_transforms.transforms.linear_call import linear_call
-from nnx_transforms.transforms.map import map as map  # noqa: A004  JAX's own name
-from nnx_transforms.transforms.pmap import pmap
 from nnx_transforms.transforms.scan import scan
-from nnx_transforms.transforms.shard_map import shard_map
-from nnx_transforms.transforms.split_inputs import merge_inputs, split_inputs
-from nnx_transforms.transforms.vjp import vjp
 from nnx_transforms.transforms.vmap import vmap
-from nnx_transforms.transforms.while_loop import fori_loop, while_loop
 
 _graphcore.register_adapter("flax.nnx", "nnx_transforms.adapters.flax")
 
@@ -163,7 +135,7 @@ __all__ = [
     "Initializer",
 ]
 
-# What is imported when it is first used.
+# What is imported when it is first used, where that is not named above.
 _LAZY = {
     layers.__name__: " ".join(layers.__all__),
     "nnx_transforms.abstract_models": "as_abstract get_abstract_model",
@@ -185,8 +157,31 @@ _LAZY = {
     "with_attributes",
 }
 __all__ += [name for names in list(_LAZY.values())[1:] for name in names.split()]
-# Needs linen-lift, so it is there for those who ask for it by name.
-_LAZY["nnx_transforms.bridge"] = "bridge"
+_LAZY |= {
+    # What not every program uses.
+    "nnx_transforms.random_splits": "ForkStates backup_keys fork fork_rngs reseed "
+    "restore_rngs split_rngs with_rngs",
+    "nnx_transforms.legacy.constructors": "Grad Jit Pmap Remat Scan Vmap",
+    "nnx_transforms.placement_table": "Placed Placement placement",
+    "nnx_transforms.sharded": "create_sharded shard",
+    "nnx_transforms.transforms.checkify": "checkify",
+    "nnx_transforms.transforms.closure_convert": "closure_convert",
+    "nnx_transforms.transforms.cond": "cond switch",
+    "nnx_transforms.transforms.custom_gradient": "custom_gradient",
+    "nnx_transforms.transforms.custom_jvp": "custom_jvp",
+    "nnx_transforms.transforms.custom_vjp": "custom_vjp",
+    "nnx_transforms.transforms.jacobian": "hessian jacfwd jacrev",
+    "nnx_transforms.transforms.jvp": "jvp linearize",
+    "nnx_transforms.transforms.linear_call": "linear_call",
+    "nnx_transforms.transforms.map": "map",
+    "nnx_transforms.transforms.pmap": "pmap",
+    "nnx_transforms.transforms.shard_map": "shard_map",
+    "nnx_transforms.transforms.split_inputs": "merge_inputs split_inputs",
+    "nnx_transforms.transforms.vjp": "vjp",
+    "nnx_transforms.transforms.while_loop": "fori_loop while_loop",
+    # Needs linen-lift, so it is there for those who ask for it by name.
+    "nnx_transforms.bridge": "bridge",
+}
 if TYPE_CHECKING:
     from nnx_transforms import filterlib as filterlib
     from nnx_transforms import graph as graph
@@ -199,12 +194,40 @@ if TYPE_CHECKING:
     from nnx_transforms.graph import *  # noqa: F403
     from nnx_transforms.graph_mode import *  # noqa: F403
     from nnx_transforms.layers import *  # noqa: F403
+    from nnx_transforms.legacy.constructors import Grad, Jit, Pmap, Remat, Scan, Vmap
     from nnx_transforms.metrics import Metric as Metric
     from nnx_transforms.metrics import MetricState as MetricState
     from nnx_transforms.metrics import MultiMetric as MultiMetric
     from nnx_transforms.partials import *  # noqa: F403
+    from nnx_transforms.placement_table import Placed, Placement, placement
+    from nnx_transforms.random_splits import (
+        ForkStates,
+        backup_keys,
+        fork,
+        fork_rngs,
+        reseed,
+        restore_rngs,
+        split_rngs,
+        with_rngs,
+    )
+    from nnx_transforms.sharded import create_sharded, shard
     from nnx_transforms.statelib import *  # type: ignore[assignment]  # noqa: F403
     from nnx_transforms.train_state import *  # noqa: F403
+    from nnx_transforms.transforms.checkify import checkify
+    from nnx_transforms.transforms.closure_convert import closure_convert
+    from nnx_transforms.transforms.cond import cond, switch
+    from nnx_transforms.transforms.custom_gradient import custom_gradient
+    from nnx_transforms.transforms.custom_jvp import custom_jvp
+    from nnx_transforms.transforms.custom_vjp import custom_vjp
+    from nnx_transforms.transforms.jacobian import hessian, jacfwd, jacrev
+    from nnx_transforms.transforms.jvp import jvp, linearize
+    from nnx_transforms.transforms.linear_call import linear_call
+    from nnx_transforms.transforms.map import map as map  # noqa: A004  JAX's own name
+    from nnx_transforms.transforms.pmap import pmap
+    from nnx_transforms.transforms.shard_map import shard_map
+    from nnx_transforms.transforms.split_inputs import merge_inputs, split_inputs
+    from nnx_transforms.transforms.vjp import vjp
+    from nnx_transforms.transforms.while_loop import fori_loop, while_loop
     from nnx_transforms.variable_tools import *  # noqa: F403
     from nnx_transforms.views import *  # noqa: F403
 else:

@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 import jax
 
 from graphcore import GraphDef, State, VariableState, merge, split
+from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.shardings import get_named_sharding, sharding_of
 from nnx_transforms.transforms.eval_shape import eval_shape
 
 _A = TypeVar("_A")
 
 
+@accepts_graph_mode("jax.eval_shape")
 def get_abstract_model(
     init_fn: Callable[[], _A], mesh: Any
 ) -> tuple[GraphDef[_A], State[Any, Any]]:
@@ -41,6 +43,7 @@ def get_abstract_model(
     return graphdef, jax.tree.map(_sharded, state, shardings)
 
 
+@accepts_graph_mode("jax.eval_shape")
 def as_abstract(tree: _A, /) -> _A:
     """Adds shardings to the values of a model that `eval_shape` made.
 

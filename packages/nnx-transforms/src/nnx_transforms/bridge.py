@@ -67,7 +67,8 @@ class ToNNX(Module):
             kind = type(module).__name__
             raise TypeError(f"ToNNX takes a module of linen-lift; found {kind}.")
         self.module = module
-        self.rngs = rngs
+        # Its draws are its own: the caller's streams go on as if there were one.
+        self.rngs = None if rngs is None else rngs.fork()
         self.is_made = False
 
     def lazy_init(self: N, *args: Any, **kwargs: Any) -> N:
@@ -265,11 +266,12 @@ class ToLinen(linen_lift.Module):
         """
         given = self.variables
         if self.is_initializing() and not given:
+            # What the call writes are no first values: that step was not taken.
             model = self._make()
             self._write(model, {})
-        else:
-            model = eval_shape(self._make)
-            self._fill(model, given)
+            return model(*args, **kwargs)
+        model = eval_shape(self._make)
+        self._fill(model, given)
         before = {path: v.raw_value for path, v in _variables(model)}
         out = model(*args, **kwargs)
         self._write(model, before)

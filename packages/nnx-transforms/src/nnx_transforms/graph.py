@@ -96,6 +96,7 @@ def _with_children(
     return node
 
 
+@accepts_graph_mode("jax.tree")
 def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
     """Lists the variables and graph nodes that a node holds itself.
 

@@ -20,8 +20,7 @@ def lazily(
     Args:
         package: Its dotted name.
         homes: For the dotted name of each module the names in it, separated by spaces.
-            The last part of a module's own name stands for the module, and need not be
-            among them.
+            A module of the package is there by its own name as well.
 
     Returns:
         The two functions.
@@ -31,17 +30,20 @@ def lazily(
         >>> package = sys.modules['tools_of_mine'] = types.ModuleType('tools_of_mine')
         >>> package.__getattr__, package.__dir__ = lazily(
         ...     'tools_of_mine', {'math': 'gcd'})
-        >>> package.gcd(4, 6), package.math.pi > 3, 'gcd' in dir(package)
-        (2, True, True)
+        >>> package.gcd(4, 6), 'gcd' in dir(package)
+        (2, True)
     """
-    home = {module.rpartition(".")[2]: module for module in homes}
-    home |= {name: module for module, names in homes.items() for name in names.split()}
+    home = {
+        name: module
+        for module, names in homes.items()
+        for name in (*names.split(), *_below(package, module))
+    }
 
     def find(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         found: Any = importlib.import_module(home[name])
-        if name != home[name].rpartition(".")[2]:
+        if home[name] != f"{package}.{name}":
             found = getattr(found, name)
         # The next look at the name is an ordinary one.
         setattr(sys.modules[package], name, found)
@@ -51,3 +53,9 @@ def lazily(
         return sorted({*vars(sys.modules[package]), *home})
 
     return find, names
+
+
+def _below(package: str, module: str) -> list[str]:
+    """The name of a module in a package, if it is right below it."""
+    parent, _, name = module.rpartition(".")
+    return [name] if parent == package else []

@@ -37,7 +37,7 @@ from graphcore import (
 )
 from graphcore.authors import Divided, path_text, raw_value_of, variable_impl
 from nnx_transforms.atomic_writes import read_raw, write_raw
-from nnx_transforms.shardings import PLACEMENT
+from nnx_transforms.shardings import PLACEMENT, sharding_key
 
 A = TypeVar("A")
 M = TypeVar("M")
@@ -109,9 +109,8 @@ class Optimizer(Object, Generic[M]):
         model: A graph node; kept, so that `update(grads)` knows what to update.
         tx: Anything with the `init(params)` and `update(grads, state, params)` of
             `optax.GradientTransformation`. Parameters and gradients are given to it as
-            nested dicts of arrays, keyed as in the model. They are `State`s of arrays
-            if its `init` refuses dicts, because a mask or labels are a `State`, and
-            where a level mixes integers and strings, which JAX can't sort in a dict.
+            `State`s of arrays, keyed as in the model. They are nested dicts if its
+            `init` refuses `State`s, because a mask or labels are such dicts.
         wrt: Selects the variables that are updated.
 
     Attributes:
@@ -150,12 +149,12 @@ class Optimizer(Object, Generic[M]):
                 "there is nothing to optimize."
             )
         params = list(map(_parameters, selected.leaves))
-        tree = _tree
+        tree = _state
         try:
             state = init(tree(selected.paths, params))
         except Exception as error:
-            # Masks and labels may be `State`s, which don't fit dicts.
-            tree = _state
+            # Masks and labels may be dicts, which don't fit a `State`.
+            tree = _dicts
             try:
                 state = init(tree(selected.paths, params))
             except Exception:
@@ -245,7 +244,7 @@ class Optimizer(Object, Generic[M]):
                 the same path: a `State` as `grad` returns it, or nested dicts. What
                 `wrt` does not select in a state is left out.
             **extra: Further arguments of the transformation's `update`, such as the
-                `value` of the loss.
+                `value` of the loss; `State`s become such ones as the parameters.
 
         Returns:
             What was added to the parameters, a `State` of arrays.
@@ -279,7 +278,7 @@ class Optimizer(Object, Generic[M]):
             tree(selected.paths, _aligned(grads, selected.paths, values, self.wrt)),
             self.opt_state,
             params,
-            **extra,
+            **{name: _pure(value, tree) for name, value in extra.items()},
         )
         updated = jax.tree.map(moved, params, updates)
         write_raw(
@@ -387,15 +386,16 @@ def _state(paths: tuple[Path, ...], values: Iterable[Any]) -> Any:
     return State.from_flat_path(zip(paths, values, strict=True))
 
 
-def _tree(paths: tuple[Path, ...], values: Iterable[Any]) -> Any:
-    state = _state(paths, values)
-    kinds: dict[Path, bool] = {}
-    for path in paths:
-        for depth, key in enumerate(path):
-            is_integer = isinstance(key, int)
-            if kinds.setdefault(path[:depth], is_integer) != is_integer:
-                return state
-    return state.raw_mapping
+def _dicts(paths: tuple[Path, ...], values: Iterable[Any]) -> Any:
+    return _state(paths, values).raw_mapping
+
+
+def _pure(value: Any, tree: Callable[..., Any]) -> Any:
+    """A state without variables, as the transformation gets those of parameters."""
+    if not isinstance(value, State):
+        return value
+    flat: FlatState[Any] = value.flat_state()
+    return tree(flat.paths, map(raw_value_of, flat.leaves))
 
 
 def _names(paths: list[Any]) -> tuple[str, ...]:
@@ -431,7 +431,7 @@ def slot_placement(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """
     kept = {key: metadata[key] for key in PLACEMENT if key in metadata}
     if "optimizer_sharding" in metadata:
-        kept["sharding"] = metadata["optimizer_sharding"]
+        kept[sharding_key(metadata)] = metadata["optimizer_sharding"]
     return kept
 
 

@@ -27,6 +27,7 @@ from graphcore import (
     variables,
 )
 from graphcore.authors import looks_at_no_value, path_text
+from nnx_transforms.graph_mode import accepts_graph_mode
 
 
 class _Carry:
@@ -166,6 +167,7 @@ class StateAxes(_ByFilter):
         return self._settings
 
 
+@accepts_graph_mode("state")
 def prefix(
     node: Any, settings: Mapping[Filter, Any] | Callable[[tuple[Any, ...], Any], Any], /
 ) -> Any:

@@ -347,6 +347,7 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
     write_raw(writes)
 
 
+@accepts_graph_mode("with_rngs")
 def reseed(
     node: Any,
     /,

@@ -200,7 +200,7 @@ def _with_setting(x: Any, setting: Any, rules: Rules | None) -> dict[str, Any]:
         metadata["sharding"] = setting
     if metadata.get(sharding_key(metadata)) is None:
         # Noted as well: what is not told where to lie, XLA places as it likes.
-        metadata["sharding"] = PartitionSpec()
+        metadata[sharding_key(metadata)] = PartitionSpec()
     if rules is not None:
         metadata["sharding_rules"] = tuple(rules.items())
     return metadata

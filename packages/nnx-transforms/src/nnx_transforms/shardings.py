@@ -66,7 +66,7 @@ def with_partitioning(
     Example:
         >>> import graphcore as gc, jax
         >>> init = with_partitioning(jax.nn.initializers.zeros, (None, 'model'))
-        >>> gc.Param(init(jax.random.key(0), (2, 3))).sharding
+        >>> gc.Param(init(jax.random.key(0), (2, 3))).out_sharding
         (None, 'model')
     """
     if mesh is not None:
@@ -146,7 +146,7 @@ def sharding_of(
         path: Where the variable stands, for messages.
 
     Returns:
-        None without `sharding` metadata, a `Sharding` where a mesh is known, else a
+        None without such metadata, a `Sharding` where a mesh is known, else a
         `PartitionSpec`, which JAX reads on the mesh in force.
 
     Raises:
@@ -158,7 +158,7 @@ def sharding_of(
         >>> sharding_of({}) is None
         True
     """
-    found = metadata.get("sharding")
+    found = metadata.get(sharding_key(metadata))
     if found is None or isinstance(found, Sharding):
         return found
     spec = _spec(path, metadata)

@@ -14,6 +14,7 @@ from nnx_transforms.module import Module
 _A = TypeVar("_A")
 
 
+@accepts_graph_mode("jax.tree")
 def iter_modules(node: Any, /) -> Iterator[tuple[Path, Module]]:
     """Lists all modules of a graph, children before parents.
 
@@ -31,6 +32,7 @@ def iter_modules(node: Any, /) -> Iterator[tuple[Path, Module]]:
     return ((path, x) for path, x in iter_graph(node) if isinstance(x, Module))
 
 
+@accepts_graph_mode("jax.tree")
 def iter_module_children(node: Any, /) -> Iterator[tuple[Any, Module]]:
     """Lists the modules that a node holds itself.
 
@@ -140,6 +142,7 @@ def view(
     return twin
 
 
+@accepts_graph_mode("view")
 def view_info(node: Any, /, *, only: Filter = ...) -> str:
     """Describes what `view` can set in a model.
 

@@ -15,6 +15,7 @@ __all__ = [
     "VariableMetadata",
     "as_stored",
     "register_creation_hook",
+    "stored_name",
     "with_metadata",
 ]
 
@@ -32,8 +33,30 @@ HOOKS = (
 """The metadata names that are called rather than only kept."""
 
 
-OTHER_NAMES = {"out_sharding": "sharding", "sharding_names": "sharding"}
-"""Further names of metadata, with the name under which it is stored."""
+SHARDINGS = ("sharding", "out_sharding", "sharding_names")
+"""Names of one entry of metadata, of which a variable has at most one.
+
+It keeps the name it was given by, but that the last, an old one, is kept as the second.
+"""
+
+
+def stored_name(name: str, metadata: Mapping[str, Any]) -> str:
+    """The name by which metadata have an entry.
+
+    Args:
+        name: Any name for it.
+        metadata: The metadata.
+
+    Returns:
+        The name there; the given one if there is no such entry.
+
+    Example:
+        >>> stored_name('sharding', {'out_sharding': ('data',)})
+        'out_sharding'
+    """
+    if name in metadata or name not in SHARDINGS:
+        return name
+    return next((other for other in SHARDINGS if other in metadata), name)
 
 
 def as_stored(metadata: Mapping[str, Any]) -> HashableMapping[str, Any]:
@@ -51,15 +74,15 @@ def as_stored(metadata: Mapping[str, Any]) -> HashableMapping[str, Any]:
     """
     if not metadata or isinstance(metadata, HashableMapping):
         return as_hashable(metadata)
-    return HashableMapping(
-        {
-            OTHER_NAMES.get(name, name): tuple(value)
-            if name in HOOKS and isinstance(value, list)
-            else value
-            for name, value in metadata.items()
-        },
-        copy=False,
-    )
+    stored: dict[str, Any] = {}
+    for name, value in metadata.items():
+        if name in SHARDINGS:
+            for other in SHARDINGS:
+                stored.pop(other, None)
+            name = "out_sharding" if name == "sharding_names" else name
+        hooks = name in HOOKS and isinstance(value, list)
+        stored[name] = tuple(value) if hooks else value
+    return HashableMapping(stored, copy=False)
 
 
 CREATION: dict[str, Callable[..., Any]] = {}

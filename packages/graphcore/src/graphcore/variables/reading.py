@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from graphcore.variables.metadata import OTHER_NAMES
+from graphcore.variables.metadata import stored_name
 
 __all__ = ["MISSING", "Reading"]
 
@@ -63,7 +63,7 @@ class Reading:
         metadata = self._metadata()
         if name is MISSING:
             return dict(metadata)
-        name = OTHER_NAMES.get(name, name)
+        name = stored_name(name, metadata)
         if name not in metadata and default is not MISSING:
             return default
         return metadata[name]
@@ -82,19 +82,22 @@ class Reading:
             >>> gc.Variable(1, unit='m').has_metadata('unit')
             True
         """
-        return OTHER_NAMES.get(name, name) in self._metadata()
+        metadata = self._metadata()
+        return stored_name(name, metadata) in metadata
 
     def __getattr__(self, name: str) -> Any:
         # Reached only when the class has no such attribute, or a slot is empty.
         if name in _SLOTS or (name.startswith("__") and name.endswith("__")):
             raise AttributeError(name)
         metadata = self._metadata()
-        known = OTHER_NAMES.get(name, name)
-        if known in metadata:
-            return metadata[known]
+        if name in metadata:
+            return metadata[name]
         try:
+            # Where a sharding is metadata by another name, the array's own is meant.
             return getattr(self.value, name)
         except AttributeError:
+            if (known := stored_name(name, metadata)) in metadata:
+                return metadata[known]
             raise AttributeError(
                 f"{type(self).__name__} has no attribute or metadata {name!r}, and "
                 f"neither has its value of type {type(self.value).__name__}."

@@ -159,10 +159,11 @@ class GroupNorm(Norm):
             mask = jnp.asarray(mask)
             whole = groups if mask.shape[-1] != 1 else (1, 1)
             mask = mask.reshape((*mask.shape[:-1], *whole))
-        _, centered, var = self._statistics(grouped, tuple(sorted(reduced)), mask)
-        var = jnp.repeat(var[..., 0], self.group_size, -1)
-        last = (x.ndim - 1,)
-        return self._scaled(x, centered.reshape(x.shape), var, scale, bias, last)
+        mean, var = (
+            jnp.repeat(of_group[..., 0], self.group_size, -1)
+            for of_group in self._statistics(grouped, tuple(sorted(reduced)), mask)
+        )
+        return self._scaled(x, mean, var, scale, bias, (x.ndim - 1,))
 
 
 class InstanceNorm(Norm):
@@ -270,5 +271,5 @@ class InstanceNorm(Norm):
         if scale is not None or bias is not None:
             self._check_features(x, axes)
         others = tuple(i for i in range(1, x.ndim) if i not in axes)
-        _, centered, var = self._statistics(x, others, mask)
-        return self._scaled(x, centered, var, scale, bias, axes)
+        mean, var = self._statistics(x, others, mask)
+        return self._scaled(x, mean, var, scale, bias, axes)

@@ -391,8 +391,8 @@ class Einsum(Layer):
     def __init__(
         self,
         einsum_str: str,
-        kernel_shape: Sequence[int],
-        bias_shape: Sequence[int] | None = None,
+        kernel_shape: int | Sequence[int],
+        bias_shape: int | Sequence[int] | None = None,
         *,
         dtype: DType | None = None,
         param_dtype: DType = jnp.float32,
@@ -407,11 +407,11 @@ class Einsum(Layer):
         bias_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
         self.einsum_str = _checked(einsum_str)
-        self.kernel_shape = tuple(kernel_shape)
+        self.kernel_shape = _as_tuple(kernel_shape)
         kernel = kernel_init(rngs.params(), self.kernel_shape, param_dtype)
         self.kernel = Param(kernel, **kernel_metadata)
         if bias_shape is not None:
-            bias = bias_init(rngs.params(), tuple(bias_shape), param_dtype)
+            bias = bias_init(rngs.params(), _as_tuple(bias_shape), param_dtype)
             self.bias = Param(bias, **bias_metadata)
         self.keep(
             bias_shape=bias_shape,

@@ -109,33 +109,34 @@ class Norm(Layer):
 
     def _statistics(
         self, x: jax.Array, axes: tuple[int, ...], mask: Any
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Mean, deviations from it, and variance, which keep the axes with size 1."""
+    ) -> tuple[jax.Array, jax.Array]:
+        """Mean and variance, which keep the axes with size 1."""
         x = at_least_float32(x)
+        squares = squared(x) if self.use_fast_variance else None
         mean = self._mean(x, axes, mask)
-        centered = x - mean
-        if self.use_fast_variance:
-            var = self._mean(squared(x), axes, mask) - squared(mean)
-            return mean, centered, jnp.maximum(0.0, var)
-        return mean, centered, self._mean(squared(centered), axes, mask)
+        if squares is None:
+            return mean, self._mean(squared(x - mean), axes, mask)
+        var = self._mean(squares, axes, mask) - squared(mean)
+        return mean, jnp.maximum(0.0, var)
 
     def _scaled(
         self,
         x: jax.Array,
-        centered: jax.Array,
+        mean: jax.Array | None,
         var: jax.Array,
         scale: jax.Array | None,
         bias: jax.Array | None,
         axes: tuple[int, ...],
     ) -> jax.Array:
-        """Divides by the deviation and applies scale and bias, which belong to axes."""
+        """Takes off the mean, divides by the deviation, applies scale and bias."""
         dtype = self.dtype
         if dtype is None:
             dtype = canonicalize_dtype(x, scale, bias)
         factor = lax.rsqrt(var + self.epsilon)
         if scale is not None:
             factor = factor * along(scale, x, axes)
-        y = centered * factor
+        y = at_least_float32(x)
+        y = (y if mean is None else y - mean) * factor
         if bias is not None:
             y = y + along(bias, x, axes)
         return cast(y, dtype)

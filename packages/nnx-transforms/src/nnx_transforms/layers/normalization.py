@@ -166,14 +166,14 @@ class BatchNorm(Norm):
         axes = canonical_axes(self.axis, x.ndim)
         others = tuple(i for i in range(x.ndim) if i not in axes)
         if use_running_average:
-            centered = at_least_float32(x) - along(mean, x, axes)
-            return self._scaled(x, centered, along(var, x, axes), scale, bias, axes)
-        of_batch, centered, var = self._statistics(x, others, mask)
+            mean, var = along(mean, x, axes), along(var, x, axes)
+            return self._scaled(x, mean, var, scale, bias, axes)
+        of_batch = self._statistics(x, others, mask)
         new = 1 - self.momentum
-        for tracked, found in ((self.mean, of_batch), (self.var, var)):
+        for tracked, found in zip((self.mean, self.var), of_batch, strict=True):
             found = found.reshape(tracked.value.shape)
             tracked.value = self.momentum * tracked.value + new * found
-        return self._scaled(x, centered, var, scale, bias, axes)
+        return self._scaled(x, *of_batch, scale, bias, axes)
 
     def set_view(self, use_running_average: bool | None = None) -> None:
         """Switches the mode of this layer, for a view of a model.
@@ -291,8 +291,8 @@ class LayerNorm(Norm):
         if scale is not None or bias is not None:
             self._check_features(x, axes)
         reduced = canonical_axes(self.reduction_axes, x.ndim)
-        _, centered, var = self._statistics(x, reduced, mask)
-        return self._scaled(x, centered, var, scale, bias, axes)
+        mean, var = self._statistics(x, reduced, mask)
+        return self._scaled(x, mean, var, scale, bias, axes)
 
 
 class RMSNorm(Norm):
@@ -392,4 +392,4 @@ class RMSNorm(Norm):
         squares = self._mean(
             squared(wide), canonical_axes(self.reduction_axes, x.ndim), mask
         )
-        return self._scaled(x, wide, squares, scale, None, axes)
+        return self._scaled(x, None, squares, scale, None, axes)

@@ -42,6 +42,18 @@ HOMES: dict[str, tuple[str, ...]] = {
         ),
         ("nnx_transforms",),
     ),
+    # But for those that these have, which need not be at the top.
+    **{
+        f"flax.nnx.{module}": ("nnx_transforms", f"nnx_transforms.{leaf}")
+        for module in (
+            "filterlib",
+            "graph",
+            "statelib",
+            "training.metrics",
+            "traversals",
+        )
+        for leaf in (module.rpartition(".")[2],)
+    },
     "flax.nnx.bridge": ("nnx_transforms.bridge",),
 }
 """For each module of Flax the places in these packages that may have its names."""

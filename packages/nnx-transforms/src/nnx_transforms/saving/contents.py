@@ -31,7 +31,7 @@ _FORMAT = 1
 # In the place of a collection name, for arrays that stand in an object as they are.
 BARE = "array"
 # Where a value lies is the matter of the program that loads it.
-_PLACEMENT = ("sharding", "mesh")
+_PLACEMENT = ("sharding", "out_sharding", "mesh")
 _PLAIN = (bool, int, float, complex, str)
 
 
