@@ -17,6 +17,9 @@ _LIBRARY = ("graphcore", "nnx_transforms")
 # What bounded caches hold depends on the graphs that were met last. A leak of one
 # object a step is a thousand from one check to the next.
 _SLACK_OBJECTS = 1000
+# JAX 0.12 keeps what a function closed over if it raised while it was traced, with
+# `jax.jit` alone as well: an array for every hundred steps or so of these programs.
+_SLACK_ARRAYS = 100
 # Errors that users' code raises cost JAX some, on Python 3.12.
 _SLACK_DEPTH = 200
 # What XLA and the allocator keep for themselves settles late.
@@ -69,7 +72,7 @@ class Usage:
             for name, count in later.objects.items()
             if count > self.objects[name] + _SLACK_OBJECTS
         }
-        if later.arrays > self.arrays + 16:
+        if later.arrays > self.arrays + _SLACK_ARRAYS:
             grown["arrays"] = self.arrays, later.arrays
         if later.bytes > self.bytes + _SLACK_BYTES:
             grown["bytes"] = self.bytes, later.bytes
