@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import graphcore as gc
 from graphcore.cache import identities
 from graphcore.cache.identities import Identities
 from graphcore.variables.impl import variable_impl
@@ -124,3 +125,31 @@ def test_variables_by_class_and_metadata():
     assert seen.hold()
     cell.__class__ = zoo.OtherCell
     assert not seen.hold()
+
+
+def test_where_there_is_nothing_to_compare():
+    empty, held = {}, [object()]
+    seen = Identities([], [empty]), Identities([], [held], apart={id(held[0])})
+    assert all(each.hold() for each in seen)
+    empty["a"], held[:] = 1, []
+    assert not any(each.hold() for each in seen)
+
+
+def test_a_node_without_attributes():
+    class Empty:
+        pass
+
+    gc.register_graph_node_type(
+        Empty,
+        flatten=lambda node: (sorted(vars(node).items()), None),
+        set_key=setattr,
+        pop_key=lambda node, key: vars(node).pop(key),
+        create_empty=lambda metadata: Empty(),
+        clear=lambda node: vars(node).clear(),
+        init=lambda node, pairs: vars(node).update(pairs),
+        containers=("__dict__",),
+    )
+    node = Empty()
+    assert gc.graphdef(node) == gc.graphdef(node)
+    node.a = gc.Param(1)
+    assert gc.state(node).a.value == 1

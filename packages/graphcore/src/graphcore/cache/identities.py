@@ -116,7 +116,8 @@ class Identities:
         if apart:
             self._chosen = [id(x) not in apart for x in now]
             now = [*compress(now, self._chosen)]
-        self._read = _reader(len(now))
+        # A list without items has no place for them.
+        self._read = _reader(len(now)) if now else bytes
         self._addresses = self._read(now)
 
     def _now(self) -> list[Any]:
