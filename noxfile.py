@@ -156,7 +156,7 @@ def equinox(session: nox.Session, release: str) -> None:
 @nox.session
 def spec(session: nox.Session) -> None:
     """Run every example of the docstrings, the READMEs and the documentation."""
-    install(session, "test")
+    install(session, "test", "examples")
     # The docstrings are found in the source files; a package is imported whole first.
     sources = [f"packages/{name}/src" for name in PACKAGES]
     pages = ["README.md", "docs", *sorted(glob.glob("packages/*/README.md"))]
