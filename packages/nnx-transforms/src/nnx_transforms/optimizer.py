@@ -149,7 +149,9 @@ class Optimizer(Object, Generic[M]):
                 "there is nothing to optimize."
             )
         params = list(map(_parameters, selected.leaves))
-        tree = _state
+        # A `State` takes a dict among its values for a part of itself.
+        has_dicts = any(isinstance(value, Mapping) for value in params)
+        tree = _dicts if has_dicts else _state
         try:
             state = init(tree(selected.paths, params))
         except Exception as error:
