@@ -50,5 +50,7 @@ class TracedBody(Body):
     def change(self, *args: Any) -> Change:
         """What the function does to its objects, by the trace that JAX keeps."""
         structure = self.traced.trace(*args).out_tree
-        change: Change = jax.tree.unflatten(structure, [None] * structure.num_leaves)[-1]
+        change: Change = jax.tree.unflatten(structure, [None] * structure.num_leaves)[
+            -1
+        ]
         return change
