@@ -277,7 +277,7 @@ def _known(
         return []
     outer = {d.index: x for d, x in zip(joint.definitions, roots, strict=True)}
     variables = zip(joint.variable_definitions, joint.variables(plans), strict=True)
-    outer.update((d.index, x) for d, x in variables)
+    outer |= {d.index: x for d, x in variables}
     old = dict(change.mapping)
     found = [
         outer.get(old.get(d.index, -1)) if isinstance(d, NodeRef) else None
