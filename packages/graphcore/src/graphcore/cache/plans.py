@@ -439,7 +439,7 @@ class Plan:
 
 
 def _has_plain_metadata(impl: VariableImpl, variable: Any) -> bool:
-    """Whether the metadata of a variable is a dict of values that stay what they are."""
+    """Whether the metadata of a variable is a dict of what stays what it is."""
     found = impl.get_metadata(variable)
     return type(found) is dict and all(map(is_immutable, found.values()))
 

@@ -57,9 +57,9 @@ def own_settings(prefix: Any) -> Any:
     """
     if any(map(is_graph_node, jax.tree.leaves(prefix, is_leaf=is_graph_node))):
         raise ValueError(
-            f"Graph nodes are not allowed as prefixes, but the setting {prefix!r} is or "
-            "holds an object. Give an axis, a sharding or an argument number; for the "
-            "variables of an object `StateAxes`, `StateSharding` or `DiffState`."
+            f"Graph nodes are not allowed as prefixes, but {prefix!r} is or holds one. "
+            "Give an axis, a sharding or an argument number; for the variables of an "
+            "object `StateAxes`, `StateSharding` or `DiffState`."
         )
     return map_settings(_own, prefix)
 
