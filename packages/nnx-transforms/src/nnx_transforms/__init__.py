@@ -15,6 +15,15 @@ from nnx_transforms import layers as layers
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.attributes import Data, Pytree, data, dataclass, is_data, static
 from nnx_transforms.eager_sharding import use_eager_sharding, using_eager_sharding
+from nnx_transforms.graph_mode import (
+    clone,
+    flatten,
+    graphdef,
+    iter_graph,
+    split,
+    state,
+    variables,
+)
 from nnx_transforms.lazy import lazily
 from nnx_transforms.metadata_axes import PARTITION_NAME
 from nnx_transforms.module import Module

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
+import graphcore
+
 F = TypeVar("F", bound=Callable[..., Any])
 _MODES = ("graph", "graph_updates")
 
@@ -58,12 +60,23 @@ def accepts_graph_mode(instead: str = "") -> Callable[[F], F]:
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            drop_graph_mode(function.__name__, kwargs, instead)
+            if kwargs:
+                drop_graph_mode(function.__name__, kwargs, instead)
             return function(*args, **kwargs)
 
         return wrapper  # type: ignore[return-value]
 
     return decorate
+
+
+# graphcore's functions, for code that says the mode.
+clone = accepts_graph_mode("jax.tree.map")(graphcore.clone)
+flatten = accepts_graph_mode("jax.tree.flatten")(graphcore.flatten)
+graphdef = accepts_graph_mode("jax.tree.structure")(graphcore.graphdef)
+iter_graph = accepts_graph_mode("jax.tree.leaves")(graphcore.iter_graph)
+split = accepts_graph_mode("jax.tree.flatten")(graphcore.split)
+state = accepts_graph_mode("jax.tree.leaves")(graphcore.state)
+variables = accepts_graph_mode("jax.tree.leaves")(graphcore.variables)
 
 
 def set_graph_mode(value: bool, /) -> Any:
