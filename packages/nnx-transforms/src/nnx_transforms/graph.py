@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import nnx_transforms
 from graphcore import (
     GraphNodeImpl,
     get_node_impl,
@@ -21,7 +21,7 @@ Path = tuple[Any, ...]
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(nnx_transforms, name)
+    return getattr(sys.modules[__package__], name)
 
 
 @accepts_graph_mode("clone")

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from nnx_transforms.layers.stochastic import *
     from nnx_transforms.layers.weight_normalization import *
 
-    __all__ = [
+    __all__: list[str] = [
         "initializers",
         "ones_init",
         "zeros_init",
