@@ -195,6 +195,14 @@ def test_modes_are_accepted_where_they_say_what_is_done(use):
         use(graph=False)
 
 
+def test_the_switch_of_modes_decorates_as_well():
+    with nnx.set_graph_mode(True):
+        assert nnx.set_graph_updates(True)(lambda: 3)() == 3
+    with pytest.raises(ValueError, match="got graph=False"):
+        nnx.set_graph_mode(False)
+    assert nnx.compat.jit is nnx.jit and nnx.graph.split is nnx.split
+
+
 # Programs
 
 

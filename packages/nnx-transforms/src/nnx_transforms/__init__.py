@@ -15,15 +15,7 @@ from nnx_transforms import layers as layers
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.attributes import Data, Pytree, data, dataclass, is_data, static
 from nnx_transforms.eager_sharding import use_eager_sharding, using_eager_sharding
-from nnx_transforms.graph_mode import (
-    clone,
-    flatten,
-    graphdef,
-    iter_graph,
-    split,
-    state,
-    variables,
-)
+from nnx_transforms.graph_mode import *  # noqa: F403
 from nnx_transforms.lazy import lazily
 from nnx_transforms.metadata_axes import PARTITION_NAME
 from nnx_transforms.module import Module
@@ -201,7 +193,6 @@ if TYPE_CHECKING:
     from nnx_transforms.capturing import *  # noqa: F403
     from nnx_transforms.ema import *  # noqa: F403
     from nnx_transforms.graph import *  # noqa: F403
-    from nnx_transforms.graph_mode import *  # noqa: F403
     from nnx_transforms.layers import *  # noqa: F403
     from nnx_transforms.legacy.constructors import Grad, Jit, Pmap, Remat, Scan, Vmap
     from nnx_transforms.metrics import Metric as Metric
@@ -242,7 +233,7 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = lazily(__name__, _LAZY)
     # Where Flax has its names in modules: they are all here.
-    graphlib = rnglib = variablelib = spmd = helpers = sys.modules[__name__]
+    graphlib = rnglib = variablelib = spmd = helpers = compat = sys.modules[__name__]
     nn = layers
 
 A = TypeVar("A")

@@ -17,7 +17,8 @@ from graphcore.authors import path_text
 from nnx_transforms.graph_mode import accepts_graph_mode, clone, iter_graph
 
 _A = TypeVar("_A")
-Path = tuple[Any, ...]
+Key = Any
+Path = tuple[Key, ...]
 
 
 def __getattr__(name: str) -> Any:

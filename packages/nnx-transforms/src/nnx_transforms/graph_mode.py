@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import graphcore
+
+__all__ = [
+    "clone",
+    "flatten",
+    "graphdef",
+    "iter_graph",
+    "set_graph_mode",
+    "set_graph_updates",
+    "split",
+    "state",
+    "variables",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MODES = ("graph", "graph_updates")
@@ -86,7 +98,7 @@ def set_graph_mode(value: bool, /) -> Any:
         value: True.
 
     Returns:
-        A context manager that does nothing.
+        A context manager and decorator that does nothing.
 
     Raises:
         ValueError: If it is False.
@@ -96,7 +108,12 @@ def set_graph_mode(value: bool, /) -> Any:
         ...     pass
     """
     drop_graph_mode("set_graph_mode", {"graph": value}, "the functions of `jax`")
-    return nullcontext()
+    return _nothing()
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
 
 
 set_graph_updates = set_graph_mode
