@@ -153,7 +153,7 @@ _LAZY = {
     "nnx_transforms.train_state": "TrainState",
     "nnx_transforms.traversals": "traversals",
     "nnx_transforms.variable_tools": "as_pure register_variable_name set_metadata "
-    "var_defaults with_vars",
+    "var_defaults vars_as with_vars",
     "nnx_transforms.views": "iter_module_children iter_modules view view_info "
     "with_attributes",
 }
