@@ -435,7 +435,8 @@ def slot_placement(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """
     kept = {key: metadata[key] for key in PLACEMENT if key in metadata}
     if "optimizer_sharding" in metadata:
-        kept[sharding_key(metadata)] = metadata["optimizer_sharding"]
+        key = sharding_key(metadata)
+        kept[key if key in metadata else "out_sharding"] = metadata["optimizer_sharding"]
     return kept
 
 
