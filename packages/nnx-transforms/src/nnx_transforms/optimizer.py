@@ -435,8 +435,9 @@ def slot_placement(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """
     kept = {key: metadata[key] for key in PLACEMENT if key in metadata}
     if "optimizer_sharding" in metadata:
-        key = sharding_key(metadata)
-        kept[key if key in metadata else "out_sharding"] = metadata["optimizer_sharding"]
+        name = sharding_key(metadata)
+        name = name if name in metadata else "out_sharding"
+        kept[name] = metadata["optimizer_sharding"]
     return kept
 
 
