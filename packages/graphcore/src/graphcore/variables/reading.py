@@ -50,7 +50,8 @@ class Reading:
 
         Example:
             >>> import graphcore as gc, jax.numpy as jnp
-            >>> v = gc.Variable(jnp.zeros(2)); v.set_value(2.0, index=0); v.value.tolist()
+            >>> v = gc.Variable(jnp.zeros(2)); v.set_value(2.0, index=0)
+            >>> v.value.tolist()
             [2.0, 0.0]
         """
         if index is MISSING:

@@ -135,7 +135,8 @@ class VariableState(Reading, ReadOperators, Generic[A]):
     def __setitem__(self, key: Any, item: Any) -> None:
         # An array of its own: the one that it has may be that of the variable.
         array: Any = self.value
-        self.value = item if key is ... else jnp.asarray(array).at[key].set(item)
+        new: Any = item if key is ... else jnp.asarray(array).at[key].set(item)
+        self.value = new
 
     def _metadata(self) -> Mapping[str, Any]:
         return self._kind[1]
