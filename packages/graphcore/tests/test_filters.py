@@ -146,3 +146,16 @@ def test_splitting_a_looked_at_state_equals_splitting_a_fresh_one(fs):
     assert list(fresh) == list(again) == list(expected)
     merged = gc.merge(gc.graphdef(node), *gc.state(node, *fs)) if len(fs) > 1 else node
     assert gc.state(merged) == gc.state(node)
+
+
+def test_a_part_of_a_key_selects_where_that_is_asked_for():
+    node = gc.Dict(head_1=gc.Param(1), tail=[gc.Param(2), gc.Param(3)])
+    part = gc.PathContains("head", exact=False)
+    assert list(gc.state(node, part)) == ["head_1"]
+    assert not gc.state(node, gc.PathContains("head"))
+    assert gc.state(node, gc.PathContains(1, exact=False)).flat_state().paths == (
+        ("head_1",),
+        ("tail", 1),
+    )
+    assert part != gc.PathContains("head")
+    assert repr(part) == "PathContains('head', exact=False)"
