@@ -45,6 +45,8 @@ class Survey:
         self.kit = kit
         self.nodes: list[Any] = []
         self.variables: list[Any] = []
+        # Each place where a variable is: the holder, and the variable.
+        self.places: list[tuple[Any, Any]] = []
         # Places of what has no identity: the holder, the key, and the child.
         self.statics: list[tuple[Any, Any, Any]] = []
         self.arrays: list[tuple[Any, Any, Any]] = []
@@ -56,6 +58,8 @@ class Survey:
     def _visit(self, holder: Any, key: Any, x: Any) -> None:
         kit = self.kit
         if kit.is_variable(x) or kit.is_node(x):
+            if kit.is_variable(x):
+                self.places.append((holder, x))
             if id(x) in self._seen:
                 return
             self._seen.add(id(x))

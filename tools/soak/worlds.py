@@ -411,14 +411,11 @@ class World:
 
     def _may_pop(self, kind: str) -> bool:
         """A plain container has no way to lose a child, a list would close up."""
-        found = Survey(PLAIN, [self.plain])
-        holders = [n for n in found.nodes if n.kind != "List"]
-        inside = sum(
-            PLAIN.is_variable(c) and c.kind == kind
-            for n in holders
-            for _, c in PLAIN.children(n) or ()
+        places = Survey(PLAIN, [self.plain]).places
+        holders = [holder for holder, variable in places if variable.kind == kind]
+        return bool(holders) and all(
+            PLAIN.is_node(holder) and holder.kind != "List" for holder in holders
         )
-        return inside == len(found.of_kind(kind)) > 0
 
     def hold(self, number: int) -> None:
         """The caller keeps an inner object."""
