@@ -29,6 +29,18 @@ from jax.sharding import (
 
 from .errors import PartitioningUnspecifiedError
 
+__all__ = [
+    "PARTITION_NAME",
+    "AxisMetadata",
+    "Partitioned",
+    "get_partition_spec",
+    "get_sharding",
+    "map_axis_meta",
+    "replace_boxed",
+    "unbox",
+    "with_partitioning",
+]
+
 PARTITION_NAME = "partition_name"
 """The key of `metadata_params` under which `Partitioned` finds the new axis' name.
 

@@ -13,7 +13,7 @@ from jax.nn import initializers
 
 from ..module import Module, compact, nowrap
 from .dtypes import promote_dtype
-from .linear import Initializer, Promotion, default_kernel_init
+from .linear import Initializer, Promotion, default_kernel_init, kernel_and_bias
 
 __all__ = ["Conv", "ConvLocal", "ConvTranspose"]
 
@@ -161,12 +161,7 @@ class Conv(Module):
                 f"feature_group_count={groups} groups."
             )
         shape = (*size, channels // groups, self.features)
-        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        bias = None
-        if self.use_bias:
-            bias = self.param(
-                "bias", self.bias_init, (self.features,), self.param_dtype
-            )
+        kernel, bias = kernel_and_bias(self, shape, (self.features,))
         return _masked(kernel, self.mask), bias
 
     @nowrap
@@ -255,17 +250,8 @@ class ConvLocal(Conv):
             lambda x, kernel: self._convolve()(x, kernel, **options), flat, shared
         )
         places = convolved.shape[1:-1]
-        kernel = self.param(
-            "kernel",
-            self.kernel_init,
-            (*places, math.prod(size) * channels, self.features),
-            self.param_dtype,
-        )
-        bias = None
-        if self.use_bias:
-            bias = self.param(
-                "bias", self.bias_init, (*places, self.features), self.param_dtype
-            )
+        shape = (*places, math.prod(size) * channels, self.features)
+        kernel, bias = kernel_and_bias(self, shape, (*places, self.features))
         return _masked(kernel, self.mask), bias
 
     @nowrap
@@ -350,13 +336,8 @@ class ConvTranspose(Module):
         channels = (flat.shape[-1], self.features)
         if self.transpose_kernel:
             channels = channels[::-1]
-        shape = (*size, *channels)
-        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        kernel, bias = _masked(kernel, self.mask), None
-        if self.use_bias:
-            bias = self.param(
-                "bias", self.bias_init, (self.features,), self.param_dtype
-            )
+        kernel, bias = kernel_and_bias(self, (*size, *channels), (self.features,))
+        kernel = _masked(kernel, self.mask)
         flat, kernel, bias = self.promote_dtype(flat, kernel, bias, dtype=self.dtype)
         out = lax.conv_transpose(
             flat,

@@ -18,6 +18,8 @@ from .scanning import scan
 from .statics import StaticArguments, marked, unmarked
 from .variables import path_offsets
 
+__all__ = ["checkpoint", "jit", "named_call", "remat", "remat_scan"]
+
 
 def checkpoint(
     fn: Callable[..., Any],

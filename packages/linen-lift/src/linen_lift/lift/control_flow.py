@@ -14,6 +14,8 @@ from ..filters import CollectionFilter, StreamFilter
 from ..scope import describe_place
 from .pack import Boundary, packed
 
+__all__ = ["cond", "switch", "while_loop"]
+
 
 def while_loop(
     cond_fn: Callable[..., Any],

@@ -32,6 +32,8 @@ from ..frozen_dict import unfreeze
 from ..rng import DrawCounts
 from ..scope import Scope
 
+__all__ = ["pack"]
+
 Groups: TypeAlias = tuple[tuple[Any, ...], ...]
 """`groups[i][j]`: the dict that filter `i` selected from packed scope `j`."""
 

@@ -42,6 +42,8 @@ from .axes import (
 )
 from .pack import Boundary, joined, packed
 
+__all__ = ["scan"]
+
 
 def _is_axis(x: Any) -> bool:
     return x is None or x is broadcast

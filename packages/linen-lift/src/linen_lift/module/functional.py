@@ -12,6 +12,15 @@ from ..filters import CollectionFilter
 from .base import INIT_MUTABLE, Module
 from .preparation import CaptureFilter, prepare
 
+__all__ = [
+    "apply",
+    "init",
+    "init_with_output",
+    "merge_param",
+    "share_scope",
+    "tabulate",
+]
+
 
 def apply(
     fn: Callable[..., Any],
