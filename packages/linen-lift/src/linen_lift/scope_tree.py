@@ -626,7 +626,7 @@ class Scope:
             if not self.is_mutable_collection("params"):
                 if self.is_collection_empty("params"):
                     raise ScopeCollectionNotFound("params", name, self.path_text)
-                raise ScopeParamNotFoundError(name, self.path_text)
+                raise ScopeParamNotFoundError("params", name, self.path_text)
             draw = self._draw("params")
             value = self._create(
                 "params", name, lambda: init_fn(draw(), *init_args, **init_kwargs)
@@ -639,9 +639,8 @@ class Scope:
         key = self.rngs.get("params")
         expected = initial_shapes(init_fn, key, init_args, init_kwargs, found)
         if found != expected:
-            raise ScopeParamShapeError(
-                name, self.path_text, _one(found), _one(expected)
-            )
+            facts = {"found": _one(found), "expected": _one(expected)}
+            raise ScopeParamShapeError("params", name, self.path_text, **facts)
         return out
 
     def variables(self) -> dict[str, Any]:

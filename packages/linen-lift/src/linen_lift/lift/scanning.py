@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -176,26 +177,17 @@ def scan(
         )
         # Immutable collections cannot change: they need not be carried.
         roots = call.roots
-        moving = tuple(
-            {c: t for c, t in cols.items() if root.is_mutable_collection(c)}
-            for cols, root in zip(carried, roots, strict=True)
-        )
-        resting = tuple(
-            {c: t for c, t in cols.items() if not root.is_mutable_collection(c)}
-            for cols, root in zip(carried, roots, strict=True)
-        )
+        moving = call.writable(carried)
 
         def iteration(
-            shared: Any, carried: Any, carry: Any, xs: Any, mutable: Any
+            shared: Any, moving: Any, carry: Any, xs: Any, mutable: Any
         ) -> tuple[Any, ...]:
             stacked, split, slices = xs
             streams = tuple(
                 part if is_split else group
                 for part, group, is_split in zip(split, rng_groups, splits, strict=True)
             )
-            all_carried = tuple(
-                {**a, **b} for a, b in zip(resting, carried, strict=True)
-            )
+            all_carried = tuple(map(operator.or_, carried, moving))
             groups = (shared, all_carried, *stacked)
             if data_transform is not None:
                 groups, streams = data_transform(groups, streams)

@@ -9,8 +9,8 @@ from typing import Any
 from .. import scope as scopes
 from ..errors import CallShareScopeOnUnboundModuleError, InvalidInstanceModuleError
 from ..filters import CollectionFilter
-from .base import INIT_MUTABLE, Module
-from .preparation import CaptureFilter, prepare
+from .base import Module
+from .preparation import INIT_MUTABLE, CaptureFilter, prepare
 
 __all__ = [
     "apply",
