@@ -14,6 +14,7 @@ names were taken inside is noted outside as well, as if the transform were not t
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -50,20 +51,6 @@ class Boundary:
             streams; one filter per group each.
         label: the name of the transform, for debug paths.
     """
-
-    __slots__ = (
-        "_effects",
-        "_label",
-        "_opened",
-        "_out_filters",
-        "_out_union",
-        "_places",
-        "_scopes",
-        "_treedef",
-        "roots",
-        "streams",
-        "variables",
-    )
 
     def __init__(
         self,
@@ -148,13 +135,8 @@ class Boundary:
             for group in rng_groups:
                 rngs.update(group[i])
             mutable = self.inner_mutable(outer, mutable_filter)
-            writable = {
-                col: unfreeze(tree) if in_filter(mutable, col) else tree
-                for col, tree in variables.items()
-            }
             offset = None if rng_offsets is None else rng_offsets[i]
-            inner = outer._reopen(writable, rngs, mutable, self._label, offset)
-            inner._tree.entry = variables
+            inner = outer._reopen(variables, rngs, mutable, self._label, offset)
             inner_roots.append(inner)
             self._opened.append(weakref.ref(inner._tree))
         known: dict[Any, Scope] = {}
@@ -211,15 +193,11 @@ class Boundary:
 
         A function that JAX keeps and traces later must not keep the tracers of now.
         """
-        new = Boundary.__new__(Boundary)
+        new = copy.copy(self)
         new._scopes = [scope._hollow(self._label) for scope in self._scopes]
-        new._treedef = self._treedef
         new.roots = [root._hollow(self._label) for root in self.roots]
-        new._places = self._places
-        new._out_filters, new._out_union = self._out_filters, self._out_union
-        new._label = self._label
         new._opened, new._effects = [], []
-        new.variables, new.streams = (), ()
+        new.variables = new.streams = ()
         return new
 
     # --- out ----------------------------------------------------------------------

@@ -47,18 +47,6 @@ class Frame:
         CallCompactUnboundModuleError: if the module is not bound.
     """
 
-    __slots__ = (
-        "_cursors",
-        "_in_args",
-        "_index",
-        "_modules",
-        "args",
-        "inside",
-        "kwargs",
-        "module",
-        "scopes",
-    )
-
     def __init__(
         self,
         module: Module,
