@@ -139,11 +139,7 @@ _STATIC = {"static": True}
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("value",),
-    meta_fields=("names", "mesh"),
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Partitioned(AxisMetadata):
     """A value with the mesh axis that each of its dimensions is split over.

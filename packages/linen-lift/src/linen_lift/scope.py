@@ -126,7 +126,7 @@ def init(
     fn: Callable[..., Any],
     mutable: CollectionFilter = True,
     flags: Mapping[Any, Any] | None = None,
-) -> Callable[..., Any]:
+) -> Callable[..., tuple[Any, dict[str, Any]]]:
     """Makes a function that creates the variables of a function of a scope.
 
     Args:
@@ -161,7 +161,7 @@ def lazy_init(
     fn: Callable[..., Any],
     mutable: CollectionFilter = True,
     flags: Mapping[Any, Any] | None = None,
-) -> Callable[..., Any]:
+) -> Callable[..., dict[str, Any]]:
     """Like `init`, but inputs may be given as shapes and nothing else is computed.
 
     Args:

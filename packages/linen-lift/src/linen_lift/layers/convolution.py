@@ -13,7 +13,13 @@ from jax.nn import initializers
 
 from ..module import Module, compact, nowrap
 from .dtypes import promote_dtype
-from .linear import Initializer, Promotion, default_kernel_init, kernel_and_bias
+from .linear import (
+    Initializer,
+    Promotion,
+    as_tuple,
+    default_kernel_init,
+    kernel_and_bias,
+)
 
 __all__ = ["Conv", "ConvLocal", "ConvTranspose"]
 
@@ -137,18 +143,13 @@ class Conv(Module):
             ValueError: if options do not fit the kernel's axes, or the channels do not
                 fit the groups or the mask.
         """
-        size = self._size()
+        size = as_tuple(self.kernel_size)
         flat, restored = _one_batch_axis(jnp.asarray(inputs), len(size))
         flat, options = self._options(flat, size)
         kernel, bias = self._parameters(flat, size, options)
         flat, kernel, bias = self.promote_dtype(flat, kernel, bias, dtype=self.dtype)
         out = self._convolved(flat, kernel, size, options)
         return restored(out if bias is None else out + bias)
-
-    @nowrap
-    def _size(self) -> tuple[int, ...]:
-        size = self.kernel_size
-        return (size,) if isinstance(size, int) else tuple(size)
 
     @nowrap
     def _parameters(
@@ -328,8 +329,7 @@ class ConvTranspose(Module):
             ValueError: if options do not fit the kernel's axes or the mask does not fit
                 the kernel.
         """
-        size = self.kernel_size
-        size = (size,) if isinstance(size, int) else tuple(size)
+        size = as_tuple(self.kernel_size)
         strides = _per_axis(self.strides, len(size), "stride")
         padding = _pairs(self.padding, size)
         flat, restored = _one_batch_axis(jnp.asarray(inputs), len(size))

@@ -117,7 +117,8 @@ class Dense(Module):
         return out if bias is None else out + bias
 
 
-def _tuple(value: int | Sequence[int]) -> tuple[int, ...]:
+def as_tuple(value: int | Sequence[int]) -> tuple[int, ...]:
+    """A tuple of one number or several."""
     return (value,) if isinstance(value, int) else tuple(value)
 
 
@@ -193,9 +194,9 @@ class DenseGeneral(Module):
             ValueError: if `batch_dims` are not the first axes.
         """
         inputs = jnp.asarray(inputs)
-        features = _tuple(self.features)
-        axes = tuple(sorted(a % inputs.ndim for a in _tuple(self.axis)))
-        batch = tuple(sorted(a % inputs.ndim for a in _tuple(self.batch_dims)))
+        features = as_tuple(self.features)
+        axes = tuple(sorted(a % inputs.ndim for a in as_tuple(self.axis)))
+        batch = tuple(sorted(a % inputs.ndim for a in as_tuple(self.batch_dims)))
         if set(batch) != set(range(len(batch))):
             raise ValueError(
                 "batch_dims must be the first axes, counted from 0, such as (0, 1); "

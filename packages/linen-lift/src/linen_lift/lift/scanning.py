@@ -340,16 +340,9 @@ def _create_shared(
 
 def _one_iteration(carried: Any, init: Any, xs: Any) -> tuple[Any, Any, Any]:
     """What the first iteration gets, as shapes and types."""
-
-    def like(x: Any) -> Any:
-        return jax.ShapeDtypeStruct(jnp.shape(x), _dtype(x))
-
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x)[1:], _dtype(x)), xs)
-    return *jax.tree.map(like, (carried, init)), one
-
-
-def _dtype(x: Any) -> Any:
-    return getattr(x, "dtype", None) or jnp.result_type(x)
+    carried, init, xs = jax.eval_shape(lambda: (carried, init, xs))
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), xs)
+    return carried, init, one
 
 
 def _created(shared: Any, before: Any) -> Any:

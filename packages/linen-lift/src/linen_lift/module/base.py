@@ -397,10 +397,7 @@ class Module(Declarations, Summaries):
         run, mutable, flags = prepare(
             self, "init_with_output", method, mutable, capture_intermediates
         )
-        made: tuple[Any, dict[str, Any]] = scopes.init(run, mutable, flags)(
-            rngs, *args, **kwargs
-        )
-        return made
+        return scopes.init(run, mutable, flags)(rngs, *args, **kwargs)
 
     def init(
         self,
@@ -471,10 +468,7 @@ class Module(Declarations, Summaries):
             (3, 2)
         """
         run, mutable, flags = prepare(self, "lazy_init", method, mutable, False)
-        made: dict[str, Any] = scopes.lazy_init(run, mutable, flags)(
-            rngs, *args, **kwargs
-        )
-        return made
+        return scopes.lazy_init(run, mutable, flags)(rngs, *args, **kwargs)
 
 
 # `Module` itself has no annotations to add; only subclasses are completed by
