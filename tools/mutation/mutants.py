@@ -32,7 +32,8 @@ class Mutant(NamedTuple):
         occurrence: Which of the places where the operator can do something.
         line: The line of the place.
         column: The column.
-        version: A digest of the module, which makes old results useless if it changed.
+        unit: A digest of the function around it, by name and text.
+        offset: The line in that function.
     """
 
     module: str
@@ -40,7 +41,13 @@ class Mutant(NamedTuple):
     occurrence: int
     line: int
     column: int
-    version: str
+    unit: str
+    offset: int
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What it is known by as long as nobody edits the function."""
+        return self.module, self.operator, self.unit, f"{self.offset}:{self.column}"
 
     @property
     def site(self) -> tuple[str, int, int, str]:
@@ -124,14 +131,32 @@ def mutants(path: Path) -> Iterator[Mutant]:
         path: The file, relative to the root of the repository.
     """
     text = _text(str(path))
-    version = hashlib.sha256(text.encode()).hexdigest()[:12]
-    skipped = [*_not_run(ast.parse(text))]
+    tree = ast.parse(text)
+    skipped = [*_not_run(tree)]
+    units = _units(text, tree)
     nodes = [*ast_nodes(parso.parse(text))]
     for name, operator in _operators().items():
         places = [start for n in nodes for start, _ in operator.mutation_positions(n)]
         for occurrence, (line, column) in enumerate(places):
             if not any(start <= (line, column) < end for start, end in skipped):
-                yield Mutant(str(path), name, occurrence, line, column, version)
+                start, unit = units.get(line, (line, text.splitlines()[line - 1]))
+                place = line, column, f"{_digest(unit):016x}", line - start
+                yield Mutant(str(path), name, occurrence, *place)
+
+
+def _units(text: str, tree: ast.Module) -> dict[int, tuple[int, str]]:
+    """For each line in a function or method, where that begins, its name and text."""
+    found = {}
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    for owner in (tree, *classes):
+        for node in owner.body:
+            if isinstance(node, ast.FunctionDef):
+                name = getattr(owner, "name", "")
+                start = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                end = node.end_lineno or start
+                unit = "\n".join([name, *text.splitlines()[start - 1 : end]])
+                found |= dict.fromkeys(range(start, end + 1), (start, unit))
+    return found
 
 
 def _not_run(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:

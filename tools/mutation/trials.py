@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence, Set
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -55,22 +57,20 @@ def verdict_on(mutant: Mutant, kills: Mapping[str, int], patience: float) -> Ver
     ordered = sorted(covering, key=lambda t: (took[t] / (1 + kills.get(t, 0)), t))
     if not mutant.is_another_program():
         return Verdict("none")
-    source, run, log = mutant.source(), 0, STORE / "trial.log"
-    report = STORE / "trial.failed"
+    source, run, log = mutant.source(), 0, STORE / f"trial.{os.getpid()}.log"
+    report = log.with_suffix(".failed")
     for seconds in (_FIRST_STAGE, patience - _FIRST_STAGE):
         chosen = _worth(ordered[run:], seconds)
         if not chosen:
             break
         run += len(chosen)
         report.unlink(missing_ok=True)
-        timeout = 60 + 10 * seconds
-        status = in_fork(
-            _tested, mutant.module, source, chosen, report, log=log, timeout=timeout
-        )
-        if status is TIMED_OUT:
-            return Verdict("timeout", tests=run)
+        args = mutant.module, source, chosen, report
+        status = in_fork(_tested, *args, log=log, timeout=60 + 10 * seconds)
+        by = report.read_text() if report.exists() else ""
+        if status in (TIMED_OUT, -signal.SIGALRM):
+            return Verdict("timeout", by, run)
         if status != 0:
-            by = report.read_text() if report.exists() else ""
             return Verdict("killed", by or f"exit status {status}", run)
     return Verdict("survived", tests=run)
 
@@ -133,7 +133,7 @@ class _MutatedLoader(SourceFileLoader):
 
 
 class _Chosen:
-    """A plugin for pytest: these tests alone, in this order."""
+    """A plugin for pytest: these tests alone, in this order, none of them for ever."""
 
     def __init__(self, tests: Sequence[str], report: Path) -> None:
         self._order = {test: number for number, test in enumerate(tests)}
@@ -144,6 +144,10 @@ class _Chosen:
             (item for item in items if item.nodeid in self._order),
             key=lambda item: self._order[item.nodeid],
         )
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        signal.alarm(20 + int(10 * durations()[nodeid]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
