@@ -44,10 +44,8 @@ class Results:
 
     def living(self, chosen: Iterable[Mutant]) -> list[Mutant]:
         """Those of some mutants that no test noticed, by place."""
-        noticed = *NOTICED, "none"
-        return sorted(
-            m for m in chosen if (v := self.of(m)) and v.status not in noticed
-        )
+        living = "survived", "uncovered"
+        return sorted(m for m in chosen if (v := self.of(m)) and v.status in living)
 
 
 def reasons() -> dict[tuple[str, str, str], str]:
