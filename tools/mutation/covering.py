@@ -87,11 +87,11 @@ class _Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
         self.coverage.switch_context(item.nodeid)
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             return (yield)
         finally:
-            self.durations[item.nodeid] = time.perf_counter() - start
+            self.durations[item.nodeid] = time.process_time() - start
             self.coverage.switch_context("")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -185,7 +185,7 @@ def _statements(tree: ast.AST) -> list[range]:
 
 @functools.cache
 def durations() -> dict[str, float]:
-    """The seconds that each test took, by its name."""
+    """The seconds of the processor that each test took, by its name."""
     found: dict[str, float] = {}
     for file in _FOLDER.glob("*.json"):
         found |= json.loads(file.read_text())["durations"]

@@ -66,9 +66,9 @@ def verdict_on(mutant: Mutant, kills: Mapping[str, int], patience: float) -> Ver
         run += len(chosen)
         report.unlink(missing_ok=True)
         args = mutant.module, source, chosen, report
-        status = in_fork(_tested, *args, log=log, timeout=60 + 10 * seconds)
+        status = in_fork(_tested, *args, log=log, timeout=120 + 20 * seconds)
         by = report.read_text() if report.exists() else ""
-        if status in (TIMED_OUT, -signal.SIGALRM):
+        if status in (TIMED_OUT, -signal.SIGPROF):
             return Verdict("timeout", by, run)
         if status != 0:
             return Verdict("killed", by or f"exit status {status}", run)
@@ -147,7 +147,7 @@ class _Chosen:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        signal.alarm(20 + int(10 * durations()[nodeid]))
+        signal.setitimer(signal.ITIMER_PROF, 15 + 5 * durations()[nodeid])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
