@@ -21,9 +21,9 @@ from tools.mutation.targets import ROOT, STORE
 
 __all__ = ["Verdict", "passes", "verdict_on"]
 
-# The tests of the first stage take so many seconds without a mutant; most mutants are
-# gone after it.
-_FIRST_STAGE = 4.0
+# The tests of the first stage take so many seconds without a mutant, and are in so many
+# files, which have to be imported; most mutants are gone after it.
+_FIRST_STAGE = 3.0, 4
 
 
 class Verdict(NamedTuple):
@@ -59,14 +59,16 @@ def verdict_on(mutant: Mutant, kills: Mapping[str, int], patience: float) -> Ver
         return Verdict("none")
     source, run, log = mutant.source(), 0, STORE / f"trial.{os.getpid()}.log"
     report = log.with_suffix(".failed")
-    for seconds in (_FIRST_STAGE, patience - _FIRST_STAGE):
-        chosen = _worth(ordered[run:], seconds)
+    for stage in (_FIRST_STAGE, (patience - _FIRST_STAGE[0], len(ordered))):
+        chosen = _worth(ordered, *stage)
         if not chosen:
             break
         run += len(chosen)
+        done = {*chosen}
+        ordered = [test for test in ordered if test not in done]
         report.unlink(missing_ok=True)
         args = mutant.module, source, chosen, report
-        status = in_fork(_tested, *args, log=log, timeout=120 + 20 * seconds)
+        status = in_fork(_tested, *args, log=log, timeout=120 + 20 * stage[0])
         by = report.read_text() if report.exists() else ""
         if status in (TIMED_OUT, -signal.SIGPROF):
             return Verdict("timeout", by, run)
@@ -88,15 +90,19 @@ def passes(tests: Set[str]) -> bool:
     return not chosen or in_fork(_tested, *args, log=log, timeout=3600) == 0
 
 
-def _worth(tests: Sequence[str], seconds: float) -> list[str]:
-    """The first tests, as many as take so long; at least one."""
+def _worth(tests: Sequence[str], seconds: float, size: int) -> list[str]:
+    """The first tests, as many as take so long and are in so many files; at least one."""
     chosen: list[str] = []
+    files: set[str] = set()
     took = durations()
     for test in tests:
+        file = test.split("::")[0]
         if chosen and seconds < took[test]:
             break
-        seconds -= took[test]
-        chosen.append(test)
+        if file in files or len(files) < size:
+            files.add(file)
+            seconds -= took[test]
+            chosen.append(test)
     return chosen
 
 
