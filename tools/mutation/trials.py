@@ -91,7 +91,7 @@ def passes(tests: Set[str]) -> bool:
 
 
 def _worth(tests: Sequence[str], seconds: float, size: int) -> list[str]:
-    """The first tests: what runs in so many seconds, from so many files; at least one."""
+    """The first tests: as many as take so long and are in so many files, or one."""
     chosen: list[str] = []
     files: set[str] = set()
     took = durations()
