@@ -29,7 +29,8 @@ def unmeasured() -> list[Path]:
     found = [
         path.relative_to(ROOT)
         for suite in SUITES
-        for path in sorted((ROOT / suite.tests).glob("test_*.py"))
+        for chosen in suite.chosen
+        for path in sorted((ROOT / suite.tests).glob(chosen))
         if not any(path.match(pattern) for pattern in suite.ignored)
     ]
     return [p for p in found if _record(p).get("version") != _version(ROOT / p)]
@@ -107,7 +108,8 @@ _FOLDER = STORE / "coverage"
 
 
 def _data(path: Path) -> Path:
-    return _FOLDER / f"{path.parts[1]}.{path.stem}.sqlite"
+    name = path.parent.parent.name or path.parent.name
+    return _FOLDER / f"{name}.{path.stem}.sqlite"
 
 
 def _json(path: Path) -> Path:
