@@ -535,6 +535,7 @@ def test_unhashable_metadata_is_refused_by_the_path_of_its_variable():
         ({"inner": {"w": 1, "name": "x"}}, "static attribute 'inner/name'"),
         ({"inner": 3}, "leaf.*'inner'.*subgraph"),
         ({"inner": {"w": {"x": gc.Param.state(1)}}}, "nested state.*inner/w"),
+        ({"inner": {"w": {"x": {"y": gc.Param(1)}}}}, "nested state.*inner/w"),
         (gc.State({"inner": {"w": {"x": 1}}}), "nested state.*inner/w"),
         ({"inner": {"w": gc.BatchStat.state(1)}}, "inner/w.*BatchStat.*Param"),
         ({"inner": {"w": 1, "again": 2}}, "Unknown keys.*again"),

@@ -584,6 +584,16 @@ def test_attributes_of_the_function_are_kept():
     assert nnx.jit(f).trace(1.0).jaxpr
 
 
+def test_messages_of_jax_say_where_the_function_stands():
+    def f(model, x):
+        return 1 if x else 0
+
+    with pytest.raises(
+        jax.errors.TracerBoolConversionError, match=r"function f at .*test_compilation"
+    ):
+        nnx.jit(f)(Model(), 1.0)
+
+
 def test_copies_and_pickles(monkeypatch):
     jitted = nnx.jit(lambda x: x)
     assert copy.deepcopy(jitted) is copy.copy(jitted) is jitted

@@ -137,7 +137,16 @@ def test_constrain_state():
         return state.map(lambda path, leaf: leaf)
 
     nnx.jit(lambda n: setattr(n.a, "value", n.a.value), constrain_state=by_hand)(node)
-    assert seen
+    # What enters, and what leaves.
+    assert seen == [((0, "a"), (0, "b")), ()]
+
+
+def test_shardings_are_constrained_only_where_that_is_asked_for():
+    node = nnx.Dict(a=nnx.Param(jnp.arange(8.0), sharding=("data",), mesh=mesh()))
+    for asked in (False, True):
+        step = nnx.jit(lambda n: n.a.value + 1, constrain_state=asked)
+        primitives = [str(e.primitive) for e in step.trace(node).jaxpr.eqns]
+        assert ("sharding_constraint" in primitives) is asked
 
 
 def test_constrain_state_on_the_mesh_in_force():

@@ -396,6 +396,14 @@ def test_partition_names_come_and_go():
     assert gc.split(m)[0] == before
 
 
+def test_an_axis_without_its_name_is_refused_with_the_path():
+    m = Dict(inner=Dict(kernel=Param(jnp.ones((2, 3)), sharding=("in", "out"))))
+    mapped = vmap(lambda m: None, transform_metadata={PARTITION_NAME: "layers"})
+    with pytest.raises(ValueError, match="'inner/kernel' has 'in' at axis 0"):
+        mapped(m)
+    assert m.inner.kernel.sharding == ("in", "out")
+
+
 def test_hooks_are_called_with_the_axis():
     calls = []
     v = Param(

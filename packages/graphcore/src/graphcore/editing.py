@@ -62,7 +62,6 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
         >>> gc.update(node, {'a': 2}); node.a.value
         2
     """
-    get_node_impl(node)
     given = merged((state, *states))
     if not isinstance(given, Mapping):
         raise ValueError(

@@ -281,7 +281,7 @@ class Divided:
         pairs = zip(self.frame.given, self.arrays, strict=True)
         kept = {i: x for i, x in pairs if chosen(x)}
         structure = self.frame.structure
-        return Divided([*kept.values()], Frame(structure, (*kept,), {}, True))
+        return Divided([*kept.values()], Frame(structure, (*kept,), {}))
 
     def over(self, whole: Divided) -> Divided:
         """The same with the rest of the arrays, and the static part, of another."""
@@ -459,7 +459,7 @@ def divided(value: Any) -> Any:
     return found if found.frame.statics or found.frame.is_filtered else value
 
 
-_LEAF = jax.tree.structure(0)
+_LEAF = jax.tree.structure(...)
 # Of how many arrays at most one may be new for all others to stay where they are.
 _FEW = 4
 
@@ -507,7 +507,7 @@ def changed(value: Any, old: Any) -> Any:
     new = {i: x for i, x, y in arrays if x is not y}
     if len(new) == len(now.arrays):
         return divided(value)
-    frame = Frame(now.frame.structure, (*new,), now.frame.statics, True)
+    frame = Frame(now.frame.structure, (*new,), now.frame.statics)
     return Divided([*new.values()], frame)
 
 

@@ -292,8 +292,7 @@ class State(MutableMapping[K, Any], Generic[K, L]):
             >>> State.lazily(lambda: {'a': 1})['a']
             1
         """
-        state = cls.__new__(cls)
-        _set_depth(state, 0)
+        state = cls._view({})
         _set_unmade(state, make_nested)
         return state
 
