@@ -486,3 +486,10 @@ def test_a_tag_without_a_context_is_refused():
         with pytest.raises(ValueError, match="nobody"):
             with context("nobody"):
                 pass
+
+
+def test_one_filter_gives_one_state_in_a_context_as_well():
+    with gc.split_context() as ctx:
+        graphdef, state = ctx.split(gc.Dict(a=gc.Param(1)), gc.Param)
+    assert state.a.value == 1
+    assert gc.merge(graphdef, state).a.value == 1

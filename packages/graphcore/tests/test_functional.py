@@ -340,6 +340,28 @@ def test_update_adds_keys_to_graph_nodes():
     assert [v.value for v in node["items"]] == [0, 3, 4]
 
 
+def test_what_refuses_a_new_key_is_told_which():
+    class Bag:
+        pass
+
+    def refuse(bag, key, child):
+        raise RuntimeError("full")
+
+    gc.register_graph_node_type(
+        Bag,
+        flatten=lambda bag: ([], None),
+        set_key=refuse,
+        pop_key=lambda bag, key: None,
+        create_empty=lambda metadata: Bag(),
+        clear=lambda bag: None,
+        init=lambda bag, pairs: None,
+    )
+    node = gc.Dict(bag=Bag())
+    with pytest.raises(RuntimeError, match="full") as error:
+        gc.update(node, {"bag": {"w": gc.Param.state(1)}})
+    assert error.value.__notes__ == ["While adding 'bag/w'."]
+
+
 def test_update_runs_past_the_hooks_and_reaches_every_alias():
     node = gc.Dict(a=gc.Param(1.0, on_set_value=zoo.double))
     node.b = node.a

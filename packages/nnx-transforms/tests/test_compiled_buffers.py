@@ -80,6 +80,21 @@ def test_donated_arguments_stay_usable(how):
     assert not any(v.value.is_deleted() for _, v in gc.variables(model).flat_state())
 
 
+def test_donated_pytrees_stay_whole_and_others_come_back_in_part():
+    def step(n):
+        n.value = {**n.value, "a": n.value["a"] + 1}
+
+    for donate, count in (None, 1), (0, 2):
+        value = {"a": jnp.ones(2), "b": jnp.zeros(3), "act": abs}
+        variable = nnx.Variable(value)
+        jitted = nnx.jit(step, donate_argnums=donate)
+        assert len(jitted.trace(variable).jaxpr.out_avals) == count
+        jitted(variable)
+        assert value["b"].is_deleted() is (donate == 0)
+        assert variable.value["a"].tolist() == [2, 2]
+        assert variable.value["b"].tolist() == [0, 0, 0]
+
+
 # Shardings
 
 

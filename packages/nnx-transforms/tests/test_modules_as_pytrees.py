@@ -271,12 +271,17 @@ def _update(m):
     return m
 
 
+def _restore(m):
+    gc.update(m, gc.state(m))
+    return m
+
+
 def _array(m):
     m.scale = m.scale + 1
     return m
 
 
-@pytest.mark.parametrize("write", [Block.tick, _assign, _update, _array])
+@pytest.mark.parametrize("write", [Block.tick, _assign, _update, _restore, _array])
 @pytest.mark.parametrize(
     "transform",
     [
