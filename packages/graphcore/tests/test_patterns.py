@@ -169,6 +169,31 @@ def test_a_recognized_structure_keeps_nothing_alive():
     assert reference() is None
 
 
+def test_what_cannot_be_told_at_a_glance_has_no_pattern():
+    for node in (
+        gc.Dict(w=jnp.ones(1)),
+        gc.Dict(w=gc.Param(1), s={1, 2}),
+        gc.Dict(w=gc.Param(1, notes=[1])),
+    ):
+        assert pattern_of(gc.graphdef(node)) is None
+
+
+def test_a_variable_of_another_trace_in_a_known_structure_is_seen():
+    for _ in range(3):
+        gc.graphdef(Layer())
+    outside = gc.Param(jnp.ones(3), unit="m")
+
+    def f(x):
+        layer = Layer()
+        vars(layer)["w"] = outside
+        gc.update(layer, gc.state(Layer()))
+        return x
+
+    with pytest.raises(gc.TraceContextError):
+        jax.jit(f)(1.0)
+    assert outside.value.tolist() == [1, 1, 1]
+
+
 class Unit:
     """A static value of a type of this module, which could become that of a node."""
 

@@ -2,6 +2,7 @@
 
 import functools
 import gc as garbage
+import types
 import weakref
 from unittest import mock
 
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphcore as gc
+from graphcore.cache import plans
 from graphcore.cache.plans import plan_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
@@ -456,3 +458,38 @@ def test_a_static_value_that_refuses_to_be_compared_is_no_error():
     plan = plan_of(node)
     node.s[0].error = TypeError("not now")
     assert plan_of(node) is not plan
+
+
+@pytest.mark.parametrize(
+    "capture",
+    [
+        lambda root: lambda: root,
+        lambda root: lambda x=root: x,
+        lambda root: lambda *, x=root: x,
+        lambda root: functools.partial(abs, root),
+        lambda root: functools.partial(abs, x=[root]),
+        lambda root: types.MethodType(repr, (1, root)),
+    ],
+)
+def test_a_foreign_root_that_a_static_function_captures_is_freed(capture):
+    root = shelf(w=gc.Param(1))
+    root.items["f"] = capture(root)
+    for _ in range(2):
+        gc.graphdef(root)
+    alive = weakref.ref(root)
+    del root
+    garbage.collect()
+    assert alive() is None
+
+
+def test_a_plan_that_is_used_often_is_arranged_for_it_once():
+    node = gc.Dict(a=gc.Param(1))
+    with mock.patch.object(
+        plans, "copies_side_by_side", wraps=plans.copies_side_by_side
+    ) as arrange:
+        for _ in range(3):
+            plan_of(node)
+        assert not arrange.called
+        for _ in range(30):
+            plan_of(node)
+    assert arrange.call_count == 1

@@ -131,6 +131,24 @@ def test_state_sharding_by_filter():
         nnx.jit(lambda a, b: None, in_shardings=(split, whole))(wide, wide)
 
 
+def test_arguments_are_placed_as_told():
+    split = NamedSharding(mesh(), PartitionSpec("data"))
+    whole = NamedSharding(mesh(), PartitionSpec())
+    for donated in ({}, {"donate_state": True}):
+        node = nnx.Dict(w=nnx.Param(jnp.arange(8.0)), n=nnx.BatchStat(jnp.arange(8.0)))
+        by_filter = nnx.StateSharding({nnx.Param: split, ...: whole})
+
+        @nnx.jit(in_shardings=(by_filter, split), **donated)
+        def step(node, x):
+            node.n.value = node.n.value * 2
+            return node.w.value + 1, x * 2
+
+        one, two = step(node, jnp.arange(8.0))
+        assert one.sharding.is_equivalent_to(split, 1)
+        assert two.sharding.is_equivalent_to(split, 1)
+        assert node.n.value.sharding.is_equivalent_to(whole, 1)
+
+
 def test_constrain_state():
     m = mesh()
     node = nnx.Dict(

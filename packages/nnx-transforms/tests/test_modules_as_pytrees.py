@@ -305,6 +305,18 @@ def test_a_write_that_nobody_would_see_is_refused(write, transform):
     assert float(block.count.value) == 0.0
 
 
+def test_also_if_it_is_in_an_object_that_may_be_written():
+    def f(block, permitted):
+        holder = nnx.Dict(block=nnx.by_value(block) if permitted else block)
+        gc.update(holder, {"block": {"scale": jnp.zeros(2)}})
+        return holder.block.scale
+
+    block = Block()
+    with pytest.raises(nnx.TraceContextError, match=READ_ONLY):
+        jax.jit(f, static_argnums=1)(block, False)
+    assert jax.jit(f, static_argnums=1)(block, True).tolist() == [0, 0]
+
+
 def test_also_if_a_transformation_of_ours_would_write():
     block = Block()
 

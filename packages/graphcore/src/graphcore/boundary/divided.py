@@ -466,7 +466,7 @@ _FEW = 4
 
 def may_be_divided(value: Any) -> bool:
     """Tells whether the value of a variable may leave a call as a `Divided`."""
-    return not is_array(value) and not jax.tree_util.all_leaves((value,))
+    return not jax.tree_util.all_leaves((value,))
 
 
 def joined(value: Any, old: Any = None) -> Any:
