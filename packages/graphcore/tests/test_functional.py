@@ -320,6 +320,8 @@ def test_update_takes_several_states_and_the_later_one_counts():
     node = gc.Dict(a=gc.Param(1), b=gc.Param(2))
     gc.update(node, {"a": 5, "b": 6}, {"b": 7})
     assert (node.a.value, node.b.value) == (5, 7)
+    gc.update(node, gc.state(gc.Dict(a=gc.Param(3))), {"b": 4})
+    assert (node.a.value, node.b.value) == (3, 4)
 
 
 def test_update_adds_keys_to_graph_nodes():

@@ -205,3 +205,19 @@ def test_static_values_of_other_types_do_not_hide_a_structure():
     twin = gc.Dict(w=gc.Param(2), unit=unit, kind=Unit)
     assert pattern.match([twin]) is not None
     assert pattern.match([gc.Dict(w=gc.Param(2), unit=Unit(), kind=Unit)]) is None
+
+
+class Stack(gc.Object):
+    def __init__(self):
+        self.blocks = [gc.Param(jnp.ones(1)), (gc.Param(jnp.ones(2)), {"x": None})]
+        self.axes = "a", (1, jnp.tanh)
+
+
+def test_lists_and_static_tuples_are_no_obstacle():
+    for _ in range(3):
+        gc.graphdef(Stack())
+    (pattern, _), *_ = known_patterns(Stack)
+    assert pattern.match([Stack()]) is not None
+    other = Stack()
+    other.blocks[1] = list(other.blocks[1])
+    assert pattern.match([other]) is None

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import graphcore as gc
 from graphcore.cache import plans
 from graphcore.cache.plans import plan_of
+from graphcore.graphdef.joint import joint_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
 
@@ -418,6 +419,7 @@ WATCHED = {
     "a foreign variable": lambda: gc.Dict(w=zoo.Cell(1, {"unit": "m"})),
     "a foreign node": lambda: gc.Dict(a=shelf(w=gc.Param(1))),
     "a foreign root": lambda: shelf(w=gc.Param(1), s="m"),
+    "a foreign root of foreign variables": lambda: shelf(w=zoo.Cell(1, {"unit": "m"})),
     "a foreign root that shares": lambda: shelf(w=(w := gc.Param(1)), v=w),
     "a bare array in a foreign node": lambda: gc.Dict(a=shelf(w=jnp.ones(2))),
 }
@@ -493,3 +495,41 @@ def test_a_plan_that_is_used_often_is_arranged_for_it_once():
         for _ in range(30):
             plan_of(node)
     assert arrange.call_count == 1
+
+
+def test_static_values_whose_hashes_are_equal_are_told_apart():
+    node = gc.Dict(w=gc.Param(1), s=[-1])
+    before = gc.graphdef(node)
+    node.s[0] = -2
+    assert hash(-1) == hash(-2)
+    assert gc.graphdef(node) != before
+
+
+def test_the_plan_of_a_root_inside_another_one_is_not_looked_at():
+    inner = gc.Dict(a=gc.Param(1))
+    roots = [gc.Dict(inner=inner, b=gc.Param(2)), inner]
+    for order in (roots, roots[::-1]):
+        joint, _ = joint_of(order)
+        with mock.patch.object(plans.Plan, "holds", autospec=True) as holds:
+            assert joint_of(order)[0] is joint
+        assert [call.args[1] for call in holds.call_args_list] == roots[:1]
+        inner.c = gc.Param(3)  # what happens to it is seen all the same
+        assert joint_of(order)[0] is not joint
+        del inner.c
+
+
+def test_a_foreign_root_of_a_trace_is_not_kept():
+    def f(x):
+        root = shelf(w=gc.Param(x))
+        assert plan_of(root) is not plan_of(root)
+        return x
+
+    jax.jit(f)(1.0)
+
+
+def test_metadata_that_is_what_it_was_leaves_the_plan():
+    node = gc.Dict(w=gc.Param(1, unit="m"))
+    plan = plan_of(node)
+    node.w.unit = "s"
+    node.w.unit = "m"
+    assert plan_of(node) is plan

@@ -1,6 +1,7 @@
 import copy
 import json
 import pickle
+import sys
 
 import graph_strategies as gs
 import jax
@@ -114,6 +115,23 @@ def test_paths_that_clash_are_refused():
     ):
         with pytest.raises(ValueError):
             gc.State.from_flat_path(pairs)
+    with pytest.raises(ValueError, match=r"^'a/b' is a leaf as well as a subtree"):
+        gc.State.from_flat_path([(("a", "b"), 1), (("a", "b", "c", "d"), 2)])
+
+
+def test_jax_visits_nested_states_without_calling_python():
+    state, calls = gc.State({"a": {"b": {"c": 1}}, "d": {0: 2, 1: {"e": 3}}}), []
+
+    def note(frame, event, argument):
+        if event == "call" and "flatten" in frame.f_code.co_name:
+            calls.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        assert jax.tree_util.tree_structure(state).num_leaves == 3
+    finally:
+        sys.setprofile(None)
+    assert calls.count("_state_flatten") == 1
 
 
 @given(trees)

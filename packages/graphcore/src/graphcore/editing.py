@@ -235,7 +235,6 @@ def pop(node: Any, /, *filters: Filter) -> Any:
     """
     if not filters:
         raise ValueError("pop needs at least one filter; `...` removes all variables.")
-    get_node_impl(node)
     predicates = filters_to_predicates(filters)
     groups: list[list[tuple[Path, Any]]] = [[] for _ in predicates]
     # By id: whether each variable is selected. The graph keeps them alive meanwhile.
