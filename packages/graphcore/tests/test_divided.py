@@ -61,7 +61,10 @@ def test_what_was_taken_apart_and_cannot_change_is_not_taken_apart_again():
         fixed = Fixed(jnp.ones(2), act)
         node = gc.Dict(layer=gc.Variable(fixed), n=gc.Variable(jnp.array(0)))
 
-        def step(node, layer):
+        traces = []
+
+        def step(node, layer, traces=traces):
+            traces.append(1)
             node.n.value += 1
             return layer.w + node.layer.value.w
 
@@ -77,6 +80,12 @@ def test_what_was_taken_apart_and_cannot_change_is_not_taken_apart_again():
         assert run(node, fixed).tolist() == [2, 2]
         assert Fixed.flattened == before
         assert int(node.n.value) == 3
+        assert len(traces) == 1
+
+
+def test_what_a_function_returns_is_whole():
+    out = call(lambda v: Layer(v.value + 1, abs), gc.Variable(jnp.ones(1)))
+    assert type(out) is Layer and out.act is abs and out.w.tolist() == [2]
 
 
 def test_a_change_of_what_can_change_is_seen():

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from test_plans import assert_plan_is_right, fresh
 
 import graphcore as gc
+from graphcore.authors import enter
 from graphcore.cache.patterns import Pattern, known_patterns
 from graphcore.cache.plans import plan_of
 from graphcore.graphdef.layouts import layout_of
@@ -186,12 +187,11 @@ def test_a_variable_of_another_trace_in_a_known_structure_is_seen():
     def f(x):
         layer = Layer()
         vars(layer)["w"] = outside
-        gc.update(layer, gc.state(Layer()))
+        enter(lambda layer: None, (layer,))
         return x
 
     with pytest.raises(gc.TraceContextError):
         jax.jit(f)(1.0)
-    assert outside.value.tolist() == [1, 1, 1]
 
 
 class Unit:
@@ -209,6 +209,7 @@ def test_static_values_of_other_types_do_not_hide_a_structure():
 
 class Stack(gc.Object):
     def __init__(self):
+        self.first = gc.Param(jnp.ones(1), sharding=("in", None))
         self.blocks = [gc.Param(jnp.ones(1)), (gc.Param(jnp.ones(2)), {"x": None})]
         self.axes = "a", (1, jnp.tanh)
 

@@ -272,7 +272,7 @@ def _update(m):
 
 
 def _restore(m):
-    gc.update(m, gc.state(m))
+    gc.update(m.dense, gc.state(m.dense))
     return m
 
 
