@@ -324,6 +324,13 @@ def test_update_takes_several_states_and_the_later_one_counts():
     assert (node.a.value, node.b.value) == (3, 4)
 
 
+def test_update_adds_what_a_planned_graph_has_not():
+    node = gc.Dict(a=gc.Param(1))
+    gc.graphdef(node)
+    gc.update(node, {"a": gc.Param.state(2), "b": {"c": gc.Param.state(3)}})
+    assert (node.a.value, node.b.c.value) == (2, 3)
+
+
 def test_update_adds_keys_to_graph_nodes():
     node = gc.Dict(items=gc.List([gc.Param(0)]))
     gc.update(

@@ -2,6 +2,7 @@
 
 import functools
 import gc as garbage
+import sys
 import types
 import weakref
 from unittest import mock
@@ -419,6 +420,7 @@ WATCHED = {
     "a foreign variable": lambda: gc.Dict(w=zoo.Cell(1, {"unit": "m"})),
     "a foreign node": lambda: gc.Dict(a=shelf(w=gc.Param(1))),
     "a foreign root": lambda: shelf(w=gc.Param(1), s="m"),
+    "an array in a tuple in a tuple": lambda: gc.Dict(t=((jnp.ones(2), "s"), 1)),
     "a foreign root of foreign variables": lambda: shelf(w=zoo.Cell(1, {"unit": "m"})),
     "a foreign root that shares": lambda: shelf(w=(w := gc.Param(1)), v=w),
     "a bare array in a foreign node": lambda: gc.Dict(a=shelf(w=jnp.ones(2))),
@@ -533,3 +535,32 @@ def test_metadata_that_is_what_it_was_leaves_the_plan():
     node.w.unit = "s"
     node.w.unit = "m"
     assert plan_of(node) is plan
+
+
+def test_of_what_containers_tell_nothing_is_looked_at_again():
+    node = gc.Dict(a=[gc.Param(1), (gc.Param(2), None)], b={"c": (1, "x")}, d=None)
+    for _ in range(20):
+        plan_of(node)
+    names = []
+
+    def note(frame, event, argument):
+        if event == "call":
+            names.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        plan_of(node)
+    finally:
+        sys.setprofile(None)
+    assert names[:2] == ["plan_of", "kept_plan"]
+    assert not {"walk", "_holds_closer"} & {*names}
+
+
+def test_arrays_in_tuples_are_values_and_what_is_beside_them_is_not():
+    node = gc.Dict(t=((jnp.ones(2), "s"), 1))
+    plan = plan_of(node)
+    vars(node)["t"] = ((jnp.zeros(3), "s"), 1)  # as a transformation writes it
+    assert plan_of(node) is plan
+    for other in ((jnp.zeros(3), "z"), 1), ((jnp.zeros(3), "s"), 2), ((2, "s"), 1):
+        vars(node)["t"] = other
+        assert plan_of(node).definition == fresh(node)[0] != plan.definition

@@ -748,3 +748,22 @@ def test_warm_calls_with_donated_state_look_at_no_shapes():
     for _ in range(3):
         step(m)
     assert "abstract_key" not in [name for _, name in frames_of(step, m)]
+
+
+def test_numbers_in_values_of_filtered_types_stay_numbers():
+    @jax.tree_util.register_pytree_node_class
+    class Scaled:
+        def __init__(self, w, times):
+            self.w, self.times = w, times
+
+        def tree_flatten(self):
+            return (self.w, self.times), None
+
+        @classmethod
+        def tree_unflatten(cls, _, children):
+            return cls(*children)
+
+    gc.register_filtered_type(Scaled)
+    m = nnx.Dict(v=nnx.Variable(Scaled(jnp.ones(2), 3)))
+    out = nnx.jit(lambda m: sum(m.v.value.w for _ in range(m.v.value.times)))(m)
+    assert out.tolist() == [3, 3]

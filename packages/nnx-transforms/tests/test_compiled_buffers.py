@@ -82,17 +82,22 @@ def test_donated_arguments_stay_usable(how):
 
 def test_donated_pytrees_stay_whole_and_others_come_back_in_part():
     def step(n):
-        n.value = {**n.value, "a": n.value["a"] + 1}
+        n.v.value = {**n.v.value, "a": n.v.value["a"] + 1}
 
-    for donate, count in (None, 1), (0, 2):
-        value = {"a": jnp.ones(2), "b": jnp.zeros(3), "act": abs}
-        variable = nnx.Variable(value)
-        jitted = nnx.jit(step, donate_argnums=donate)
-        assert len(jitted.trace(variable).jaxpr.out_avals) == count
-        jitted(variable)
-        assert value["b"].is_deleted() is (donate == 0)
-        assert variable.value["a"].tolist() == [2, 2]
-        assert variable.value["b"].tolist() == [0, 0, 0]
+    def step_and_more(n):
+        step(n)
+        n.count = 3
+
+    for f in step, step_and_more:
+        for donate, count in (None, 1), (0, 2):
+            value = {"a": jnp.ones(2), "b": jnp.zeros(3), "act": abs}
+            node = nnx.Dict(v=nnx.Variable(value))
+            jitted = nnx.jit(f, donate_argnums=donate)
+            assert len(jitted.trace(node).jaxpr.out_avals) == count
+            jitted(node)
+            assert value["b"].is_deleted() is (donate == 0)
+            assert node.v.value["a"].tolist() == [2, 2]
+            assert node.v.value["b"].tolist() == [0, 0, 0]
 
 
 # Shardings

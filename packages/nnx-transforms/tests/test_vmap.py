@@ -363,6 +363,20 @@ def test_inside_and_around_jax_transformations():
     assert jax.jit(jax.grad(loss))(cells.w.value).tolist() == [0.0, 1.0, 2.0]
 
 
+def test_what_is_new_in_a_detached_object_has_the_axis_of_where_that_came_from():
+    one, two = Dict(x=Param(jnp.ones((2, 3)))), Dict(y=Param(jnp.ones((3, 2))))
+    two.child = child = Dict(z=Param(jnp.ones((3, 2))))
+
+    def f(one, two):
+        child = two.child
+        del two.child
+        child.new = Param(two.y.value + one.x.value)
+
+    vmap(f, in_axes=(0, 1))(one, two)
+    assert child.new.value.shape == (3, 2)
+    assert not hasattr(two, "child")
+
+
 # Metadata
 
 
