@@ -765,5 +765,6 @@ def test_numbers_in_values_of_filtered_types_stay_numbers():
 
     gc.register_filtered_type(Scaled)
     m = nnx.Dict(v=nnx.Variable(Scaled(jnp.ones(2), 3)))
-    out = nnx.jit(lambda m: sum(m.v.value.w for _ in range(m.v.value.times)))(m)
-    assert out.tolist() == [3, 3]
+    seen = []
+    nnx.jit(lambda m: seen.append(m.v.value.times))(m)
+    assert seen == [3]
