@@ -144,12 +144,13 @@ class Frame:
         structure: Of the pytree with all leaves.
         given: The numbers of the leaves that are apart.
         statics: The static ones, by number. A leaf may be neither: it is not there.
+        is_filtered: Whether the pytree is, or has in it, one of a filtered type.
         is_fixed: Whether no part of the pytree can be replaced in place.
     """
 
     __slots__ = (
         *("__weakref__", "_edit", "_hash", "_key"),
-        *("given", "is_fixed", "statics", "structure"),
+        *("given", "is_filtered", "is_fixed", "statics", "structure"),
     )
 
     def __init__(
@@ -157,11 +158,13 @@ class Frame:
         structure: Any,
         given: tuple[int, ...],
         statics: dict[int, Any],
+        is_filtered: bool = False,
         is_fixed: bool = False,
     ) -> None:
         self.structure = structure
         self.given = given
         self.statics = statics
+        self.is_filtered = is_filtered
         self.is_fixed = is_fixed
         keys = tuple([(i, static_key(x)) for i, x in statics.items()])
         self._key = structure, given, keys
@@ -398,14 +401,16 @@ def _divide(tree: Any, leaves: Sequence[Any], structure: Any) -> Divided:
 def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
     outer = jax.tree.leaves(tree, is_leaf=is_filtered)
     chosen: list[bool] = []
+    has_filtered = False
     for x in outer:
         if is_filtered(x):
+            has_filtered = True
             chosen += map(is_array, jax.tree.leaves(x))
         else:
             chosen.append(is_array(x) or _is_taken(x))
     given = tuple(i for i, yes in enumerate(chosen) if yes)
     statics = {i: leaves[i] for i, yes in enumerate(chosen) if not yes}
-    frame = Frame(structure, given, statics, _is_fixed(tree))
+    frame = Frame(structure, given, statics, has_filtered, _is_fixed(tree))
     hash(frame)  # What can change in place must not pass for what it was.
     return frame
 
@@ -451,7 +456,7 @@ def divided(value: Any) -> Any:
     if structure == _LEAF:
         return value  # If JAX does not take it, the user is told.
     found = _divide(value, leaves, structure)
-    return found if found.frame.statics or found.frame.is_fixed else value
+    return found if found.frame.statics or found.frame.is_filtered else value
 
 
 _LEAF = jax.tree.structure(...)
