@@ -493,3 +493,8 @@ def test_one_filter_gives_one_state_in_a_context_as_well():
         graphdef, state = ctx.split(gc.Dict(a=gc.Param(1)), gc.Param)
     assert state.a.value == 1
     assert gc.merge(graphdef, state).a.value == 1
+
+
+def test_a_context_tells_its_tag():
+    with gc.update_context("tagged"):
+        assert gc.current_update_context("tagged").tag == "tagged"

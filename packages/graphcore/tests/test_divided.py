@@ -83,6 +83,13 @@ def test_what_was_taken_apart_and_cannot_change_is_not_taken_apart_again():
         assert len(traces) == 1
 
 
+def test_pytrees_and_objects_may_stand_in_one_container():
+    node, layer = gc.Dict(w=gc.Param(jnp.ones(1))), Layer(jnp.ones(2), abs)
+    same, again = call(lambda pair: pair, (node, layer))
+    assert same is node
+    assert type(again) is Layer and again.act is abs
+
+
 def test_what_a_function_returns_is_whole():
     out = call(lambda v: Layer(v.value + 1, abs), gc.Variable(jnp.ones(1)))
     assert type(out) is Layer and out.act is abs and out.w.tolist() == [2]

@@ -1,6 +1,7 @@
 import array
 import copy
 import pickle
+from unittest import mock
 
 import cloudpickle
 import graph_strategies as gs
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphcore as gc
+from graphcore import editing
 
 examples = settings(max_examples=80)
 
@@ -322,6 +324,18 @@ def test_update_takes_several_states_and_the_later_one_counts():
     assert (node.a.value, node.b.value) == (5, 7)
     gc.update(node, gc.state(gc.Dict(a=gc.Param(3))), {"b": 4})
     assert (node.a.value, node.b.value) == (3, 4)
+
+
+def test_a_state_of_the_same_structure_is_written_at_once():
+    node, other = (gc.Dict(a=gc.Param(x), b=gc.Dict(c=gc.Param(x))) for x in (1, 2))
+    gc.graphdef(node)
+    states = [gc.state(other), gc.state(other), gc.state(other, gc.PathContains("c"))]
+    assert states[1].b.c.value == 2  # it is made when it is looked at
+    with mock.patch.object(editing, "_Update", side_effect=AssertionError):
+        for state in states:
+            node.b.c.value = 0
+            gc.update(node, state)
+            assert (node.a.value, node.b.c.value) == (2, 2)
 
 
 def test_update_adds_what_a_planned_graph_has_not():

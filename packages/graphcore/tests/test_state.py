@@ -326,6 +326,9 @@ def test_equality_is_by_content():
     assert one != gc.State({"a": gc.BatchStat.state(jnp.ones(2)), "b": 1})
     assert one != gc.State({"a": gc.Param.state(jnp.ones(2)), "b": True})
     assert one != {"a": 1}
+    for scalar in (1.0, 1):  # an array of the same value is something else
+        assert gc.State({"a": jnp.ones(())}) != gc.State({"a": scalar})
+        assert gc.State({"a": scalar}) != gc.State({"a": jnp.ones(())})
     with pytest.raises(TypeError):
         hash(one)
 

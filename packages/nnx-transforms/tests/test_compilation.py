@@ -265,6 +265,16 @@ def test_hits_and_misses():
     assert len(traces) == 5
 
 
+def test_calls_without_objects_are_forgotten_as_well():
+    f, traces = counting(lambda x: x)
+    jitted = nnx.jit(f)
+    for count in (1, 2):
+        jitted(1.0)
+        jitted(1.0)
+        assert len(traces) == count
+        jitted.clear_cache()
+
+
 def test_explain_recompile_names_what_changed():
     @nnx.jit
     def f(m, x, flag=False):
