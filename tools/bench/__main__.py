@@ -85,12 +85,13 @@ def main(argv: list[str] | None = None) -> int:
         found.append(section)
         tables.print_section(section, console)
         console.print(f"took {time.perf_counter() - start:.0f} s\n")
-    save(found, about, arguments.out)
-    console.print(f"results in {arguments.out}")
-    if arguments.docs is not None:
-        from tools.bench import page
+        # At once: a later section may fail.
+        save(found, about, arguments.out)
+        if arguments.docs is not None:
+            from tools.bench import page
 
-        page.update(arguments.docs, found, about)
+            page.update(arguments.docs, [section], about)
+    console.print(f"results in {arguments.out}")
     failures = missed(found)
     if arguments.check:
         console.print(f"{len(failures)} bars missed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,9 @@ from tools.bench.results import Bar, Cell, Row, Section, Spread, Table
 SIZES = (31, 121, 601, 6001)
 LIMITS = {31: 1.40, 121: 1.30, 601: 1.30, 6001: 1.30}
 LIMIT_WRITE_ALL = 1.20
+PLAIN_LEAVES = (1, 30, 600)
+LIMIT_PLAIN, EXTRA_PLAIN = 1.3, 5e-6
+"""Of a call without objects: so many times JAX's, and so many seconds."""
 LIMIT_FLAX = 100.0
 PLAIN, LIST, NESTED = "plain list", "List", "nested Dict"
 CONTAINERS: dict[str, Callable[[Any], Any]] = {
@@ -43,7 +47,7 @@ def run(effort: Effort, sizes: tuple[int, ...] = SIZES) -> Section:
     # The last pass some minutes after the first.
     _measure_again(steps, effort.passes - 2)
     _add_steps(section, steps)
-    section.tables.append(calls)
+    section.tables += [calls, _plain_calls(section, effort)]
     return section
 
 
@@ -293,6 +297,33 @@ def _raw_decode(values: list[jax.Array], blocks: int, token: jax.Array) -> Any:
     caches, weights = values[: CACHES * blocks], values[CACHES * blocks :]
     new = [c + (token if i % CACHES < 2 else 1) for i, c in enumerate(caches)]
     return models.total(weights) + token, new
+
+
+def _plain_calls(section: Section, effort: Effort) -> Table:
+    """Calls of arrays alone, with their bars."""
+    title = "A call without objects, by the number of arrays"
+    table = Table("plain", title, "s", peers.RAW, [peers.RAW, peers.NNX], [])
+    for size in PLAIN_LEAVES:
+        values = models.arrays(size)
+        raw, ours = jax.jit(_first_of), nnx.jit(_first_of)
+        calls: dict[str, Measured] = {
+            peers.RAW: functools.partial(raw, values, 2.0),
+            peers.NNX: functools.partial(ours, values, 2.0),
+        }
+        cells = compare(calls, effort.of(0.5))
+        case = f"{size:,} arrays"
+        table.rows.append(Row(case, size, cells))
+        found = cells[peers.NNX].ratio
+        assert found is not None
+        limit = LIMIT_PLAIN + EXTRA_PLAIN / cells[peers.RAW].value.median
+        section.bars.append(
+            Bar(f"a call without objects over raw: {case}", found, limit)
+        )
+    return table
+
+
+def _first_of(values: list[jax.Array], scale: Any) -> jax.Array:
+    return values[0] * scale
 
 
 def _calls(effort: Effort) -> Table:

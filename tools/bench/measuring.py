@@ -121,7 +121,7 @@ class _Contestant:
         measured = self.measured
         if isinstance(measured, Prepared):
             prepared = measured.prepare()
-            jax.block_until_ready(prepared)
+            self.wait(prepared)
             # So that the collector isn't busy with what was prepared.
             gc.collect(1)
             start = time.perf_counter()

@@ -17,9 +17,10 @@ LIMITS_NNX = {"forward": 1.2, "remat": 1.2, "grad": 1.2}
 LIMIT_LINEN = 2.0
 LIMIT_EXCESS = 0.5
 OF_ONE_FUNCTION = "of one function"
-"""How cases end that have no bar: by hand all blocks go through the same transformed
-function, which JAX traces once. A function that reads its module's variables is
-traced for each module."""
+"""How cases end in which all blocks go through the same transformed function, which JAX
+traces once. For nnx-transforms, too; in linen-lift a function that reads its module's
+variables is traced for each module, so there is no bar."""
+LIMIT_ONE_FUNCTION = 2.0
 
 Traced = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function and the arguments to trace it with."""
@@ -59,7 +60,8 @@ def run(effort: Effort, scale: float = 1.0) -> Section:
     section.tables.append(table)
     for case, traced in tracing_nnx.cases(blocks):
         cells = _add(section, table, case, traced, peers.NNX, effort, unable)
-        limit = LIMITS_NNX.get(case)
+        one = LIMIT_ONE_FUNCTION if case.endswith(OF_ONE_FUNCTION) else None
+        limit = LIMITS_NNX.get(case, one)
         if limit is not None:
             found = cells[peers.NNX].ratio
             assert found is not None

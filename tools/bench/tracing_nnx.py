@@ -76,10 +76,10 @@ def _by_hand() -> Library:
     lax = jax.lax
 
     def scan(f: Any, in_axes: Any = None, out_axes: Any = None) -> Any:
-        def scanned(x: Array, stacked: Any) -> Array:
-            return lax.scan(lambda x, block: (f(x, block), None), x, stacked)[0]
+        def step(x: Array, block: Any) -> tuple[Array, None]:
+            return f(x, block), None
 
-        return scanned
+        return lambda x, stacked: lax.scan(step, x, stacked)[0]
 
     transforms = SimpleNamespace(
         grad=jax.grad,
@@ -310,14 +310,14 @@ def _vmap(library: Library, blocks: Any, x: Array) -> Any:
     return mapped(blocks[0], x)
 
 
-def _scan(library: Library, blocks: Any, x: Array) -> Any:
+def _scan(library: Library, x: Array) -> Any:
     carry = library.transforms.Carry
 
     def call(x: Array, block: Any) -> Array:
         return library.call(block, x)
 
-    scan = library.transforms.scan
-    return scan(call, in_axes=(carry, 0), out_axes=carry)(x, blocks[0])
+    scan = library.transforms.scan(call, in_axes=(carry, 0), out_axes=carry)
+    return lambda block, x: scan(x, block)
 
 
 def _cond(library: Library, x: Array) -> Any:
@@ -398,7 +398,8 @@ CASES: dict[str, Case] = {
     "vmap of each block": _of_one_function(
         _through(lambda t, f: t.vmap(f, in_axes=(None, 0)))
     ),
-    "scan": _scan,
+    "scan": _of_one_function(_scan),
+    "scan of one function": _of_one_function(_scan),
     "cond": _anew(_cond),
     "switch": _anew(_switch),
     "switch of one function": _of_one_function(_switch),
@@ -409,7 +410,8 @@ CASES: dict[str, Case] = {
     "custom_vjp": _custom_vjp,
     "custom_jvp": _custom_jvp,
 }
-STACKED = ("vmap", "scan")  # one block with stacked parameters
+STACKED = {"vmap": 1, "scan": 1, "scan of one function": None}
+"""How many blocks there are of cases whose parameters are stacked; None for all."""
 FEW = {"jacfwd": 2, "hessian": 2, "jacrev": 10}  # that grow with the parameters
 
 
@@ -430,10 +432,10 @@ def cases(blocks: int) -> Iterator[tuple[str, dict[str, Any]]]:
     x = jnp.ones((4, WIDTH))
     found = libraries()
     for name, case in CASES.items():
+        count = min(blocks, FEW.get(name, blocks))
+        parameters = [_parameters() for _ in range(count)]
         if name in STACKED:
-            parameters = [_parameters(blocks)]
-        else:
-            parameters = [_parameters() for _ in range(min(blocks, FEW.get(name, 999)))]
+            parameters = [_parameters(blocks)] * (STACKED[name] or count)
         traced = {}
         for label, library in found.items():
             model, enter = library.models(parameters)

@@ -712,7 +712,7 @@ def test_an_interrupt_while_publishing_takes_everything_back():
 
 
 def frames_of(call, *args):
-    """The file and name of each function of Python that a call runs."""
+    """The files and names of all Python functions that a call runs."""
     frames = []
 
     def note(frame, event, argument):
@@ -778,3 +778,27 @@ def test_numbers_in_values_of_filtered_types_stay_numbers():
     seen = []
     nnx.jit(lambda m: seen.append(m.v.value.times))(m)
     assert seen == [3]
+
+
+def test_a_warm_call_that_returns_its_arguments_walks_no_graph():
+    def update(m, rest):
+        m.layers[0].w.value += 1
+        return {"model": m, "weight": m.layers[0].w}, rest[0]
+
+    def layers(count):
+        return [nnx.Dict(w=nnx.Param(jnp.ones(2))) for _ in range(count)]
+
+    def frames(count):
+        m, other = nnx.Dict(layers=nnx.List(layers(count))), nnx.Dict(n=nnx.Param(1))
+        other.model = m
+        for _ in range(2):
+            out, again = step(m, [other])
+            assert out["model"] is m and again is other
+            assert out["weight"] is m.layers[0].w
+        return len(frames_of(step, m, [other]))
+
+    step = nnx.jit(update)
+    assert frames(30) <= frames(3)
+    m = nnx.Dict(layers=nnx.List(layers(3)))
+    out, _ = step(m, [m])
+    assert out["model"] is m and m.layers[0].w.value.tolist() == [2, 2]

@@ -134,20 +134,13 @@ class ChosenArguments:
     def __init__(self, f: Callable[..., Any], argnums: Any, argnames: Any) -> None:
         numbers = _as_tuple(argnums, int)
         names = _as_tuple(argnames, str)
-        try:
-            parameters = list(inspect.signature(f).parameters.values())
-        except (TypeError, ValueError):
-            parameters = []
-        positional = [
-            p.name
-            for p in parameters
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
-        if argnums is None and argnames is not None:
-            numbers = tuple(positional.index(n) for n in names if n in positional)
-        elif argnames is None and argnums is not None:
-            count = len(positional)
-            names = tuple(positional[i] for i in numbers if -count <= i < count)
+        if (argnums is None) != (argnames is None):
+            positional = _positional(f)
+            if argnums is None:
+                numbers = tuple(positional.index(n) for n in names if n in positional)
+            else:
+                count = len(positional)
+                names = tuple(positional[i] for i in numbers if -count <= i < count)
         self.numbers: tuple[int, ...] = tuple(sorted(numbers))
         self.names: frozenset[str] = frozenset(names)
 
@@ -178,6 +171,16 @@ class ChosenArguments:
             found.update((k, kwargs[k]) for k in sorted(self.names & kwargs.keys()))
             kwargs = {k: v for k, v in kwargs.items() if k not in found}
         return tuple(rest), kwargs, found
+
+
+def _positional(f: Callable[..., Any]) -> list[str]:
+    """The names of the parameters that have a position; none if one can't tell."""
+    try:
+        parameters = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return [p.name for p in parameters if p.kind in kinds]
 
 
 def _as_tuple(x: Any, kind: type[Any]) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ from graphcore.boundary.divided import changed, divided, joined
 from graphcore.boundary.places import Joining, Places
 from graphcore.cache.plans import Plan, check_writes
 from graphcore.graphdef.build import Builder, set_values
-from graphcore.graphdef.definition import GraphDef
+from graphcore.graphdef.definition import GraphDef, NodeRef
 from graphcore.graphdef.joint import Joint
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
@@ -230,13 +230,16 @@ def publish(
             joined(value, None if position is None else now[position])
             for value, position in zip(values, change.positions, strict=True)
         ]
-    if change.definitions is None and not change.returned:
-        if values and write:
-            variables = joint.variables(plans)
-            chosen = [variables[p] for p in change.positions]  # type: ignore[index]
-            check_writes(plans, chosen)
-            set_values(chosen, values, joint.layout.impl)
-        return change.places.fill(out, ()) if change.has_divided else out
+    if change.definitions is None:
+        returned = _known(change, roots, joint, plans)
+        if returned is not None:
+            if values and write:
+                variables = joint.variables(plans)
+                chosen = [variables[p] for p in change.positions]  # type: ignore[index]
+                check_writes(plans, chosen)
+                set_values(chosen, values, joint.layout.impl)
+            refilled = returned or change.has_divided
+            return change.places.fill(out, returned) if refilled else out
     refs: RefMap[Any, int] = RefMap()
     visit = Visit()
     for root in roots:
@@ -261,6 +264,26 @@ def publish(
     if write:
         builder.commit()
     return change.places.fill(out, returned)
+
+
+def _known(
+    change: Change, roots: Sequence[Any], joint: Joint, plans: Sequence[Plan]
+) -> list[Any] | None:
+    """The returned objects, if all of them are roots or variables of the caller.
+
+    These are found without a walk; None if another one is among them.
+    """
+    if not change.returned:
+        return []
+    outer = {d.index: x for d, x in zip(joint.definitions, roots, strict=True)}
+    variables = zip(joint.variable_definitions, joint.variables(plans), strict=True)
+    outer |= {d.index: x for d, x in variables}
+    old = dict(change.mapping)
+    found = [
+        outer.get(old.get(d.index, -1)) if isinstance(d, NodeRef) else None
+        for d in change.returned
+    ]
+    return None if any(x is None for x in found) else found
 
 
 def same_value(a: Any, b: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 from itertools import chain
 from operator import is_
@@ -74,6 +75,7 @@ class Inside:
         return [divided(impl.get_value(variable)) for impl, variable in pairs]
 
     @classmethod
+    @functools.cache
     def empty(cls) -> Inside:
         """No objects: whatever a function returns is new then."""
         return cls(joint_of(())[0], ())

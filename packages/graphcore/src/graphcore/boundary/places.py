@@ -44,7 +44,7 @@ Place: TypeAlias = int | str
 _known: dict[type[Any], bool] = dict.fromkeys(
     (bool, int, float, complex, str, tuple, list, dict, type(None), jax.Array), False
 )
-_arrays: set[type[Any]] = set()
+_arrays: set[type[Any]] = {bool, int, float, complex}
 _ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 
@@ -104,12 +104,17 @@ def contents(tree: Any) -> int:
         `OBJECTS` if there are any; else `FILTERED` if there are pytrees of such a type,
         to be divided; else 0.
     """
+    if type(tree) in (list, tuple) and _arrays.issuperset(map(type, tree)):
+        return 0  # as most often, without going through it as a pytree
     probing.active, probing.found = True, False
     try:
         leaves, structure = jax.tree.flatten(tree)
     finally:
         probing.active = False
-    if probing.found or any(is_object(x) for x in _one_of_each_type(leaves)):
+    if probing.found or (
+        not _arrays.issuperset(map(type, leaves))
+        and any(map(is_object, _one_of_each_type(leaves)))
+    ):
         return OBJECTS
     # A type may be a graph node here and a pytree for JAX; it may be registered later.
     key = structure, registrations.count

@@ -46,3 +46,11 @@ class TracedBody(Body):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.traced = jax.jit(self.whole(*args), inline=_AT_ONCE)
+
+    def change(self, *args: Any) -> Change:
+        """What the function does to its objects, by the trace that JAX keeps."""
+        structure = self.traced.trace(*args).out_tree
+        change: Change = jax.tree.unflatten(structure, [None] * structure.num_leaves)[
+            -1
+        ]
+        return change

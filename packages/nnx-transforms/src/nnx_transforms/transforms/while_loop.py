@@ -134,7 +134,7 @@ def _repeated(entry: Entry, repeat: Callable[[Any], Any]) -> Any:
         raise
     values, carry = last
     # By the types that were carried in the end: JAX promotes weak ones.
-    *_, change = jax.eval_shape(body.traced, [values], (*leading, carry))
+    change = body.change([values], (*leading, carry))
     change = merged_change(body, [change])
     return entry.commit([[values[p] for p in change.positions]], carry, change)
 
