@@ -564,3 +564,18 @@ def test_arrays_in_tuples_are_values_and_what_is_beside_them_is_not():
     for other in ((jnp.zeros(3), "z"), 1), ((jnp.zeros(3), "s"), 2), ((2, "s"), 1):
         vars(node)["t"] = other
         assert plan_of(node).definition == fresh(node)[0] != plan.definition
+
+
+def test_metadata_of_a_foreign_variable_may_hold_what_can_change():
+    cell = zoo.Cell(1, {"notes": [1]})
+    node = gc.Dict(a=cell)
+    before = gc.graphdef(node)
+    cell.notes["notes"].append(2)
+    assert gc.graphdef(node) != before
+
+
+def test_the_number_of_kept_combinations_is_bounded():
+    node = gc.Dict(a=gc.Param(1))
+    for _ in range(50):
+        joint_of((node, gc.Dict(b=gc.Param(2))))
+    assert 1 < len(plan_of(node).combined) <= 17

@@ -168,6 +168,7 @@ def test_union_and_difference(one, two):
         return  # a leaf of one is a subtree of the other
     assert dict(union.flat_state()) == {**ours, **theirs}
     assert (a | two) == union
+    assert gc.State.merge(a, b) == a.merge(a, b) == union
 
 
 @given(trees)

@@ -296,6 +296,24 @@ def test_methods_and_callable_objects_share_what_they_are_bound_to():
     assert int(m.calls.value) == 1
 
 
+def test_a_mapped_method_is_traced_once():
+    traces = []
+
+    class Scale(Module):
+        def __init__(self):
+            self.w = Param(jnp.array(2.0))
+
+        def times(self, x):
+            traces.append(x)
+            return self.w.value * x
+
+    scale = Scale()
+    mapped = jit(vmap(scale.times))
+    for _ in range(3):
+        assert mapped(jnp.arange(2.0)).tolist() == [0, 2]
+    assert len(traces) == 1
+
+
 def test_keyword_arguments_take_the_axes_of_their_positions():
     cells = stack()
 
@@ -488,6 +506,8 @@ def test_inconsistent_sizes_and_ranks():
         vmap(lambda c: 0, in_axes=(AXES,), axis_size=5)(cells)
     with pytest.raises(ValueError, match=r"'0/steps' over axis 0, but its value has"):
         vmap(lambda c: 0)(cells)
+    with pytest.raises(ValueError, match=r"'0/w' over axis -3, but its value has"):
+        vmap(lambda d: 0, in_axes=-3)(Dict(w=Param(jnp.ones((2, 3)))))
     with pytest.raises(ValueError, match=r"'0/new' are stacked along axis 1"):
         vmap(lambda d, x: setattr(d, "new", Param(x)), in_axes=(1, 0))(
             Dict(), jnp.arange(3)
