@@ -146,3 +146,28 @@ def test_values_of_the_same_structure_are_compared_by_what_is_static():
 
 
 _jitted = jax.jit(lambda f, *args: f(*args), static_argnums=0)
+
+
+def test_a_type_may_be_declared_after_it_was_met():
+    def look(v):
+        seen.append(type(v.value.n) is int)
+
+    seen = []
+    variable = gc.Variable(Late(jnp.ones(1), 1))
+    call(look, variable)
+    gc.register_filtered_type(Late)
+    call(look, variable)
+    assert seen == [False, True]
+
+
+@jax.tree_util.register_pytree_node_class
+class Late:
+    def __init__(self, w, n):
+        self.w, self.n = w, n
+
+    def tree_flatten(self):
+        return (self.w, self.n), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)

@@ -379,10 +379,14 @@ def test_what_refuses_a_new_key_is_told_which():
         clear=lambda bag: None,
         init=lambda bag, pairs: None,
     )
-    node = gc.Dict(bag=Bag())
+    node = gc.Dict(bag=Bag(), inner=gc.Dict(bag=Bag()))
+    before = gc.graphdef(node)
+    new = {"w": gc.Param.state(1)}
+    state = {"a": new["w"], "bag": new, "inner": {"a": new["w"], "bag": new}, "z": 3}
     with pytest.raises(RuntimeError, match="full") as error:
-        gc.update(node, {"bag": {"w": gc.Param.state(1)}})
-    assert error.value.__notes__ == ["While adding 'bag/w'."]
+        gc.update(node, {**state, "z": new["w"]})
+    assert error.value.__notes__[0].endswith("bag/w'.")
+    assert gc.graphdef(node) == before
 
 
 def test_update_runs_past_the_hooks_and_reaches_every_alias():
@@ -711,3 +715,10 @@ def test_keys_from_json_are_numbers_only_if_they_are_written_so():
     with pytest.raises(ValueError, match="01"):
         state.replace_by_pure_dict({"layers": {"01": 6}})
     assert state["layers"][1].value == 5
+
+
+def test_one_plain_container_at_two_places_is_no_cycle():
+    shared = [gc.Param(1)]
+    node = gc.Dict(a=shared, b=[shared, (shared, shared)])
+    assert gc.state(node).flat_state().paths == (("a", 0),)
+    assert gc.merge(*gc.split(node)).b[1][0][0] is not node.b[1][0][0]

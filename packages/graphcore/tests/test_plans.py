@@ -579,3 +579,15 @@ def test_the_number_of_kept_combinations_is_bounded():
     for _ in range(50):
         joint_of((node, gc.Dict(b=gc.Param(2))))
     assert 1 < len(plan_of(node).combined) <= 17
+
+
+def test_what_left_a_graph_with_foreign_nodes_is_freed_at_once():
+    garbage.disable()
+    try:
+        node = gc.Dict(a=shelf(w=gc.Param(1)), b=gc.Param(2))
+        plan_of(node)
+        alive = weakref.ref(node.a)
+        del node.a
+        assert alive() is None
+    finally:
+        garbage.enable()

@@ -343,3 +343,9 @@ def test_create_path_filters():
         gc.PathIn(("b", "d")): None,
         gc.PathIn(("e",)): 1,
     }
+
+
+def test_keys_are_no_special_methods():
+    state = gc.State({"__array__": 1, "a": 2})
+    assert state["__array__"] == 1 and state.a == 2
+    assert not hasattr(state, "__array__")

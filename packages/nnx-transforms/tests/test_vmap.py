@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphcore as gc
+from graphcore.authors import enter
 from nnx_transforms import (
     PARTITION_NAME,
     BatchStat,
@@ -308,10 +309,13 @@ def test_a_mapped_method_is_traced_once():
             return self.w.value * x
 
     scale = Scale()
-    mapped = jit(vmap(scale.times))
+    mapped = vmap(scale.times)
+    jitted = jit(mapped)
     for _ in range(3):
-        assert mapped(jnp.arange(2.0)).tolist() == [0, 2]
+        assert jitted(jnp.arange(2.0)).tolist() == [0, 2]
     assert len(traces) == 1
+    one, two = (enter(mapped, (jnp.ones(2),)).body for _ in range(2))
+    assert one is two
 
 
 def test_keyword_arguments_take_the_axes_of_their_positions():
