@@ -349,3 +349,4 @@ def test_keys_are_no_special_methods():
     state = gc.State({"__array__": 1, "a": 2})
     assert state["__array__"] == 1 and state.a == 2
     assert not hasattr(state, "__array__")
+    assert gc.State[str, int]({"a": 1}) == gc.State({"a": 1})

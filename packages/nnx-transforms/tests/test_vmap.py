@@ -508,6 +508,10 @@ def test_inconsistent_sizes_and_ranks():
         vmap(lambda c, x: x, in_axes=(AXES, 0))(cells, jnp.arange(4))
     with pytest.raises(ValueError, match=r"axis_size: 5\n  0/w"):
         vmap(lambda c: 0, in_axes=(AXES,), axis_size=5)(cells)
+    many = Dict({f"w{i:02}": Param(jnp.ones(2 + i % 2)) for i in range(50)})
+    with pytest.raises(ValueError, match=r"(?s)w00.*\.\.\. \d+ more\nAll of") as error:
+        vmap(lambda d: 0)(many)
+    assert "w49" not in str(error.value)
     with pytest.raises(ValueError, match=r"'0/steps' over axis 0, but its value has"):
         vmap(lambda c: 0)(cells)
     with pytest.raises(ValueError, match=r"'0/w' over axis -3, but its value has"):

@@ -197,7 +197,7 @@ class Differentiation:
         kwargs: Mapping[str, Any],
         filters: Callable[[int], Mapping[int, Filter | None]],
         *,
-        has_aux: bool = False,
+        has_aux: bool,
         reduce_axes: Hashable = (),
         scalar: bool = False,
     ) -> None:
