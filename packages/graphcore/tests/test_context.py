@@ -498,3 +498,16 @@ def test_one_filter_gives_one_state_in_a_context_as_well():
 def test_a_context_tells_its_tag():
     with gc.update_context("tagged"):
         assert gc.current_update_context("tagged").tag == "tagged"
+
+
+def test_a_context_that_was_left_keeps_nothing():
+    class Tag:
+        pass
+
+    tag = Tag()
+    with gc.update_context(tag):
+        pass
+    alive = weakref.ref(tag)
+    del tag
+    garbage.collect()
+    assert alive() is None

@@ -117,7 +117,7 @@ def _refuse_repeats(numbers: Sequence[int]) -> None:
             )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class _Choice:
     """Whether a variable is differentiated: the setting of it.
 
