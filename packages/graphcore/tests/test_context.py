@@ -501,3 +501,28 @@ def test_who_says_which_merge_is_the_inner_one_is_heard():
         with gc.merge_context("test", False) as ctx:
             assert ctx.merge(*pure) is node
     assert node.b.value == 2
+
+
+def test_one_filter_gives_one_state_in_a_context_as_well():
+    with gc.split_context() as ctx:
+        graphdef, state = ctx.split(gc.Dict(a=gc.Param(1)), gc.Param)
+    assert state.a.value == 1
+    assert gc.merge(graphdef, state).a.value == 1
+
+
+def test_a_context_tells_its_tag():
+    with gc.update_context("tagged"):
+        assert gc.current_update_context("tagged").tag == "tagged"
+
+
+def test_a_context_that_was_left_keeps_nothing():
+    class Tag:
+        pass
+
+    tag = Tag()
+    with gc.update_context(tag):
+        pass
+    alive = weakref.ref(tag)
+    del tag
+    garbage.collect()
+    assert alive() is None

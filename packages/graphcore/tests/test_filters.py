@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphcore as gc
+from graphcore.graphdef.layouts import layout_of
 
 TYPES = [gc.Param, gc.BatchStat, gc.Intermediate, gc.Variable, int]
 PATHS = [(), ("a",), ("a", 0), ("b", "a"), (1,)]
@@ -159,3 +160,21 @@ def test_a_part_of_a_key_selects_where_that_is_asked_for():
     )
     assert part != gc.PathContains("head")
     assert repr(part) == "PathContains('head', exact=False)"
+
+
+def test_what_filters_select_is_looked_up_while_it_depends_on_no_value():
+    node = gc.Dict(a=gc.Param(1), b=gc.Dict(c=gc.BatchStat(2), a=gc.Param(3)))
+    selections = layout_of((gc.graphdef(node),)).selections
+    by_path = gc.PathContains("b"), ...
+    for _ in range(2):
+        inside, outside = gc.state(node).split(*by_path)
+        assert len(inside.flat_state()) == 2 and outside.a.value == 1
+    assert len(selections) == 1
+    # Of a part, other leaves stand at the same positions.
+    params, _ = gc.state(node).split(gc.Param, ...)
+    inside, outside = params.split(*by_path)
+    assert inside.flat_state().paths == (("b", "a"),)
+    assert outside.flat_state().paths == (("a",),)
+    for number in range(50):
+        gc.state(node).split(gc.PathContains(number), ...)
+    assert len(selections) <= 16
