@@ -269,7 +269,7 @@ class Divided:
         pairs = zip(self.frame.given, self.arrays, strict=True)
         kept = {i: x for i, x in pairs if chosen(x)}
         structure = self.frame.structure
-        return Divided([*kept.values()], Frame(structure, (*kept,), {}, True))
+        return Divided([*kept.values()], Frame(structure, (*kept,), {}))
 
     def over(self, whole: Divided) -> Divided:
         """The same with the rest of the arrays, and the static part, of another."""
@@ -451,14 +451,14 @@ def divided(value: Any) -> Any:
     return found if found.frame.statics or found.frame.is_filtered else value
 
 
-_LEAF = jax.tree.structure(0)
+_LEAF = jax.tree.structure(...)
 # Of how many arrays at most one may be new for all others to stay where they are.
 _FEW = 4
 
 
 def may_be_divided(value: Any) -> bool:
     """Tells whether the value of a variable may leave a call as a `Divided`."""
-    return not is_array(value) and not jax.tree_util.all_leaves((value,))
+    return not jax.tree_util.all_leaves((value,))
 
 
 def joined(value: Any, old: Any = None) -> Any:
@@ -499,7 +499,7 @@ def changed(value: Any, old: Any) -> Any:
     new = {i: x for i, x, y in arrays if x is not y}
     if len(new) == len(now.arrays):
         return divided(value)
-    frame = Frame(now.frame.structure, (*new,), now.frame.statics, True)
+    frame = Frame(now.frame.structure, (*new,), now.frame.statics)
     return Divided([*new.values()], frame)
 
 
