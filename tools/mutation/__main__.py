@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import time
+from collections.abc import Iterator
+from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 
-from tools.mutation.processes import import_what_tests_need
+from tools.mutation.processes import import_what_tests_need, in_processes
 
 BAR = 0.9
 
@@ -24,6 +27,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--minutes", type=float, help="stop after these")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
     parser.add_argument(
         "--patience", type=float, default=60, help="seconds of tests for one mutant"
     )
@@ -44,21 +48,27 @@ def main() -> int:
     from tools.mutation.trials import passes, verdict_on
 
     console = Console(soft_wrap=True)
-    for path in track(unmeasured(), "Coverage of tests", console=console):
-        measure(path)
     results = Results()
     chosen = sample(modules(), arguments.sample, arguments.seed)
     chosen = [m for m in chosen if arguments.only in m.module]
-    due = [m for m in chosen if m not in results.known]
+    if arguments.report:
+        return report(console, results, chosen, passes)
+    deadline = time.monotonic() + 60 * (arguments.minutes or float("inf"))
+
+    def each(call: Any, todo: list[Any], title: str, *last: Any) -> Iterator[Any]:
+        tasks = ((x, *(each() for each in last)) for x in todo)
+        found = in_processes(call, tasks, arguments.jobs, deadline)
+        return track(found, title, total=len(todo), console=console)
+
+    for _ in each(measure, unmeasured(), "Coverage of tests"):
+        pass
+    due = [m for m in chosen if results.of(m) is None]
     if arguments.again:
         known = reasons()
         living = results.living(chosen)
         due = [m for m in living if reason_of(m, known) is None] + due
-    end = time.monotonic() + 60 * (arguments.minutes or float("inf"))
-    for mutant in track(due if not arguments.report else [], console=console):
-        if time.monotonic() > end:
-            break
-        verdict = verdict_on(mutant, results.kills(), arguments.patience)
+    test = functools.partial(verdict_on, patience=arguments.patience)
+    for mutant, verdict in each(test, due, "Mutants", results.kills):
         results.add(mutant, verdict)
         before, after = mutant.difference()
         where = f"{mutant.module}:{mutant.line}"
@@ -70,8 +80,8 @@ def report(console, results, chosen, passes) -> int:  # type: ignore[no-untyped-
     """Prints the rate and who survived."""
     from tools.mutation.results import reason_of, reasons
 
-    known = results.known
-    tested = [m for m in chosen if m in known and known[m].status != "none"]
+    known = {m: verdict for m in chosen if (verdict := results.of(m))}
+    tested = [m for m in known if known[m].status != "none"]
     living = results.living(chosen)
     explained = reasons()
     left = 0

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import functools
+import hashlib
 import json
+import sys
 import time
 from collections.abc import Set
 from pathlib import Path
@@ -22,14 +25,15 @@ _LONGEST = 3600
 
 
 def unmeasured() -> list[Path]:
-    """The files of tests that were not run with coverage yet."""
+    """The files of tests that were not run with coverage as they are now."""
     found = [
         path.relative_to(ROOT)
         for suite in SUITES
-        for path in sorted((ROOT / suite.tests).glob("test_*.py"))
+        for chosen in suite.chosen
+        for path in sorted((ROOT / suite.tests).glob(chosen))
         if not any(path.match(pattern) for pattern in suite.ignored)
     ]
-    return [path for path in found if not _durations(path).exists()]
+    return [p for p in found if _record(p).get("version") != _version(ROOT / p)]
 
 
 def measure(path: Path) -> None:
@@ -45,9 +49,11 @@ def measure(path: Path) -> None:
         RuntimeError: If they did not come to an end.
     """
     _FOLDER.mkdir(parents=True, exist_ok=True)
+    for old in (_data(path), _json(path)):
+        old.unlink(missing_ok=True)
     log = _data(path).with_suffix(".log")
     status = in_fork(_measured, path, log=log, timeout=_LONGEST)
-    if not _durations(path).exists():
+    if not _json(path).exists():
         raise RuntimeError(f"The tests in {path} ended with {status}: see {log}")
 
 
@@ -58,7 +64,12 @@ def _measured(path: Path) -> int:
     recorder.coverage.stop()
     recorder.coverage.save()
     if status in (0, 1):
-        _durations(path).write_text(json.dumps(recorder.durations))
+        record = {
+            "version": _version(ROOT / path),
+            "durations": recorder.durations,
+            "sources": {str(p): _keep_source(ROOT / p) for p in modules()},
+        }
+        _json(path).write_text(json.dumps(record))
     return int(status)
 
 
@@ -77,11 +88,11 @@ class _Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
         self.coverage.switch_context(item.nodeid)
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             return (yield)
         finally:
-            self.durations[item.nodeid] = time.perf_counter() - start
+            self.durations[item.nodeid] = time.process_time() - start
             self.coverage.switch_context("")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -97,11 +108,37 @@ _FOLDER = STORE / "coverage"
 
 
 def _data(path: Path) -> Path:
-    return _FOLDER / f"{path.parts[1]}.{path.stem}.sqlite"
+    name = path.parent.parent.name or path.parent.name
+    return _FOLDER / f"{name}.{path.stem}.sqlite"
 
 
-def _durations(path: Path) -> Path:
+def _json(path: Path) -> Path:
     return _data(path).with_suffix(".json")
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """What is known of a file of tests beside its coverage."""
+    file = _json(path)
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def _version(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def _keep_source(path: Path) -> str:
+    """Keeps a module as it is while its coverage is measured."""
+    version = _version(path)
+    (_FOLDER / f"{version}.source").write_bytes(path.read_bytes())
+    return version
+
+
+def _moved(path: Path, version: str) -> dict[int, int]:
+    """Where the lines of a module are now that it had in a version."""
+    old = (_FOLDER / f"{version}.source").read_text().splitlines()
+    new = (ROOT / path).read_text().splitlines()
+    blocks = difflib.SequenceMatcher(None, old, new, False).get_matching_blocks()
+    return {a + i + 1: b + i + 1 for a, b, size in blocks for i in range(size)}
 
 
 class Covering:
@@ -114,12 +151,15 @@ class Covering:
     def __init__(self, path: Path) -> None:
         self._lines: dict[int, set[str]] = {}
         known = durations()
-        for file in _FOLDER.glob("*.sqlite"):
-            data = coverage.CoverageData(str(file))
+        for file in _FOLDER.glob("*.json"):
+            version = json.loads(file.read_text())["sources"].get(str(path))
+            moved = _moved(path, version) if version else {}
+            data = coverage.CoverageData(str(file.with_suffix(".sqlite")))
             data.read()
             for line, tests in data.contexts_by_lineno(str(ROOT / path)).items():
-                found = self._lines.setdefault(line, set())
-                found.update(test for test in tests if test in known)
+                if line in moved:
+                    found = self._lines.setdefault(moved[line], set())
+                    found.update(sys.intern(test) for test in tests if test in known)
             data.close()
         self._statements = _statements(ast.parse((ROOT / path).read_text()))
 
@@ -147,8 +187,8 @@ def _statements(tree: ast.AST) -> list[range]:
 
 @functools.cache
 def durations() -> dict[str, float]:
-    """The seconds that each test took, by its name."""
+    """The seconds of the processor that each test took, by its name."""
     found: dict[str, float] = {}
     for file in _FOLDER.glob("*.json"):
-        found |= json.loads(file.read_text())
+        found |= json.loads(file.read_text())["durations"]
     return found

@@ -7,7 +7,7 @@ import difflib
 import functools
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,8 @@ class Mutant(NamedTuple):
         occurrence: Which of the places where the operator can do something.
         line: The line of the place.
         column: The column.
-        version: A digest of the module, which makes old results useless if it changed.
+        unit: A digest of the function around it, by name and text.
+        offset: The line in that function.
     """
 
     module: str
@@ -40,7 +41,13 @@ class Mutant(NamedTuple):
     occurrence: int
     line: int
     column: int
-    version: str
+    unit: str
+    offset: int
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What it is known by as long as nobody edits the function."""
+        return self.module, self.operator, self.unit, f"{self.offset}:{self.column}"
 
     @property
     def site(self) -> tuple[str, int, int, str]:
@@ -124,14 +131,32 @@ def mutants(path: Path) -> Iterator[Mutant]:
         path: The file, relative to the root of the repository.
     """
     text = _text(str(path))
-    version = hashlib.sha256(text.encode()).hexdigest()[:12]
-    skipped = [*_not_run(ast.parse(text))]
+    tree = ast.parse(text)
+    skipped = [*_not_run(tree)]
+    units = _units(text, tree)
     nodes = [*ast_nodes(parso.parse(text))]
     for name, operator in _operators().items():
         places = [start for n in nodes for start, _ in operator.mutation_positions(n)]
         for occurrence, (line, column) in enumerate(places):
             if not any(start <= (line, column) < end for start, end in skipped):
-                yield Mutant(str(path), name, occurrence, line, column, version)
+                start, unit = units.get(line, (line, text.splitlines()[line - 1]))
+                place = line, column, f"{_digest(unit):016x}", line - start
+                yield Mutant(str(path), name, occurrence, *place)
+
+
+def _units(text: str, tree: ast.Module) -> dict[int, tuple[int, str]]:
+    """For each line in a function or method, where that begins, its name and text."""
+    found = {}
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    for owner in (tree, *classes):
+        for node in owner.body:
+            if isinstance(node, ast.FunctionDef):
+                name = getattr(owner, "name", "")
+                start = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                end = node.end_lineno or start
+                unit = "\n".join([name, *text.splitlines()[start - 1 : end]])
+                found |= dict.fromkeys(range(start, end + 1), (start, unit))
+    return found
 
 
 def _not_run(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
@@ -164,9 +189,9 @@ def sample(paths: list[Path], size: int, seed: int) -> list[Mutant]:
     """
     sites: dict[Any, list[Mutant]] = {}
     for path in paths:
-        checks = _checks_of_lengths(str(path))
+        without_effect = _without_effect(_text(str(path)))
         for mutant in mutants(path):
-            if (mutant.line, mutant.column) not in checks:
+            if not without_effect(mutant):
                 sites.setdefault(mutant.site, []).append(mutant)
     # An edit of a module must not change what is drawn of the rest: so the order is
     # that of digests of what stands at a place, not of a generator that goes on.
@@ -184,13 +209,37 @@ def _digest(x: object) -> int:
     return int.from_bytes(hashlib.sha256(repr(x).encode()).digest()[:8])
 
 
-def _checks_of_lengths(module: str) -> set[tuple[int, int]]:
-    """Where ``strict=True`` stands: a check that two lists belong together.
+def _without_effect(text: str) -> Callable[[Mutant], bool]:
+    """Tells which mutants are the same program for whoever does nothing wrong.
 
-    Without it nothing changes, as long as that holds.
+    Left out are: ``strict=True``, ``frozen=True`` and ``slots=True``, which only forbid
+    something; the bare ``*`` of a signature; ``==`` for ``is`` between classes; and
+    ``is`` for ``==`` between small numbers.
     """
-    return {
-        (node.value.lineno, node.value.col_offset)
-        for node in ast.walk(ast.parse(_text(module)))
-        if isinstance(node, ast.keyword) and node.arg == "strict"
-    }
+    lines = text.splitlines()
+    kept: list[tuple[tuple[int, int], tuple[int, int], str]] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.keyword) and node.arg in _FORBID:
+            start = node.value.lineno, node.value.col_offset
+            kept.append((start, (start[0], start[1] + 1), ""))
+        elif isinstance(node, ast.Compare):
+            left, right = node.left, node.comparators[0]
+            start = left.end_lineno or 0, left.end_col_offset or 0
+            end = right.lineno, right.col_offset
+            sides = ast.unparse(left), ast.unparse(right)
+            if any(side.startswith("type(") for side in sides):
+                kept += [(start, end, "Is_Eq"), (start, end, "IsNot_NotEq")]
+            if any(side.startswith("len(") or side.isdigit() for side in sides):
+                kept += [(start, end, "Eq_Is"), (start, end, "NotEq_IsNot")]
+
+    def tells(mutant: Mutant) -> bool:
+        place = mutant.line, mutant.column
+        return lines[mutant.line - 1].startswith("*,", mutant.column) or any(
+            start <= place < end and mutant.operator.endswith(kind)
+            for start, end, kind in kept
+        )
+
+    return tells
+
+
+_FORBID = ("strict", "frozen", "slots", "weakref_slot")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tools.mutation.targets import ROOT
 
-__all__ = ["PYTEST", "TIMED_OUT", "import_what_tests_need", "in_fork"]
+__all__ = ["PYTEST", "TIMED_OUT", "import_what_tests_need", "in_fork", "in_processes"]
 
 PYTEST = (
     *("-q", "-p", "no:cacheprovider", "--hypothesis-profile=mutation"),
@@ -50,6 +54,33 @@ def import_what_tests_need() -> None:
     )
 
 
+def in_processes(
+    call: Callable[..., Any], tasks: Iterable[Any], jobs: int, deadline: float
+) -> Iterator[tuple[Any, Any]]:
+    """Calls a function with the arguments of each task, some at a time.
+
+    Args:
+        call: The function.
+        tasks: Tuples of arguments, each asked for when there is room for it.
+        jobs: How many at a time.
+        deadline: When to begin no more, by `time.monotonic`.
+
+    Yields:
+        The first argument and what the function returned, as they come.
+    """
+    left, running = iter(tasks), {}
+    fork = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(jobs, mp_context=fork) as pool:
+        while True:
+            if time.monotonic() < deadline:
+                for task in islice(left, jobs - len(running)):
+                    running[pool.submit(call, *task)] = task[0]
+            if not running:
+                return
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(done), done.result()
+
+
 def in_fork(run: Callable[..., int], *args: Any, log: Path, timeout: float) -> Any:
     """Calls a function in a process of its own.
 
@@ -77,6 +108,7 @@ def in_fork(run: Callable[..., int], *args: Any, log: Path, timeout: float) -> A
 
 def _child(run: Callable[..., int], args: tuple[Any, ...], log: Path) -> None:
     os.setpgid(0, 0)  # what the tests start goes with it
+    gc.freeze()  # what is here already need not be looked through by those who collect
     with log.open("wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

@@ -15,7 +15,6 @@ from tools.mutation.trials import Verdict
 __all__ = ["Results", "reason_of", "reasons"]
 
 _REASONS = Path(__file__).with_name("survivors.toml")
-NOTICED = ("killed", "timeout")
 
 
 class Results:
@@ -23,26 +22,30 @@ class Results:
 
     def __init__(self) -> None:
         self._file = STORE / "results.jsonl"
-        self.known: dict[Mutant, Verdict] = {}
+        self._known: dict[tuple[str, ...], Verdict] = {}
         if self._file.exists():
             for line in self._file.read_text().splitlines():
-                mutant, verdict = json.loads(line)
-                self.known[Mutant(*mutant)] = Verdict(*verdict)
+                key, verdict = json.loads(line)
+                self._known[tuple(key)] = Verdict(*verdict)
+
+    def of(self, mutant: Mutant) -> Verdict | None:
+        """The verdict on a mutant, None if there is none."""
+        return self._known.get(mutant.key)
 
     def add(self, mutant: Mutant, verdict: Verdict) -> None:
         """Keeps a verdict; a later one on the same mutant counts."""
-        self.known[mutant] = verdict
+        self._known[mutant.key] = verdict
         with self._file.open("a") as file:
-            file.write(json.dumps([mutant, verdict]) + "\n")
+            file.write(json.dumps([mutant.key, verdict]) + "\n")
 
     def kills(self) -> Counter[str]:
         """How many mutants each test noticed."""
-        return Counter(v.by for v in self.known.values() if v.status == "killed")
+        return Counter(v.by for v in self._known.values() if v.status == "killed")
 
     def living(self, chosen: Iterable[Mutant]) -> list[Mutant]:
         """Those of some mutants that no test noticed, by place."""
-        status = {m: self.known[m].status for m in chosen if m in self.known}
-        return sorted(m for m in status if status[m] not in (*NOTICED, "none"))
+        living = "survived", "uncovered"
+        return sorted(m for m in chosen if (v := self.of(m)) and v.status in living)
 
 
 def reasons() -> dict[tuple[str, str, str], str]:

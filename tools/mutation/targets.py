@@ -30,10 +30,12 @@ class Suite(NamedTuple):
 
     Args:
         tests: The folder.
-        ignored: Files of it that have nothing to do with what is mutated.
+        chosen: The files.
+        ignored: Those of them that have nothing to do with what is mutated.
     """
 
     tests: str
+    chosen: tuple[str, ...] = ("test_*.py",)
     ignored: tuple[str, ...] = ()
 
 
@@ -41,8 +43,12 @@ SUITES = (
     Suite("packages/graphcore/tests"),
     Suite(
         "packages/nnx-transforms/tests",
-        ("test_layers*.py", "test_saving*.py", "test_sharded.py", "test_pmap.py"),
+        ignored=(
+            *("test_layers*.py", "test_saving*.py", "test_sharded.py", "test_pmap.py"),
+        ),
     ),
+    # What graphcore has for objects of these libraries.
+    Suite("tests_integration", ("test_equinox.py", "test_flax_models.py")),
 )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence, Set
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -19,9 +21,9 @@ from tools.mutation.targets import ROOT, STORE
 
 __all__ = ["Verdict", "passes", "verdict_on"]
 
-# The tests of the first stage take so many seconds without a mutant; most mutants are
-# gone after it.
-_FIRST_STAGE = 4.0
+# The tests of the first stage take so many seconds without a mutant, and are in so many
+# files, which have to be imported; most mutants are gone after it.
+_FIRST_STAGE = 3.0, 4
 
 
 class Verdict(NamedTuple):
@@ -55,22 +57,22 @@ def verdict_on(mutant: Mutant, kills: Mapping[str, int], patience: float) -> Ver
     ordered = sorted(covering, key=lambda t: (took[t] / (1 + kills.get(t, 0)), t))
     if not mutant.is_another_program():
         return Verdict("none")
-    source, run, log = mutant.source(), 0, STORE / "trial.log"
-    report = STORE / "trial.failed"
-    for seconds in (_FIRST_STAGE, patience - _FIRST_STAGE):
-        chosen = _worth(ordered[run:], seconds)
+    source, run, log = mutant.source(), 0, STORE / f"trial.{os.getpid()}.log"
+    report = log.with_suffix(".failed")
+    for stage in (_FIRST_STAGE, (patience - _FIRST_STAGE[0], len(ordered))):
+        chosen = _worth(ordered, *stage)
         if not chosen:
             break
         run += len(chosen)
+        done = {*chosen}
+        ordered = [test for test in ordered if test not in done]
         report.unlink(missing_ok=True)
-        timeout = 60 + 10 * seconds
-        status = in_fork(
-            _tested, mutant.module, source, chosen, report, log=log, timeout=timeout
-        )
-        if status is TIMED_OUT:
-            return Verdict("timeout", tests=run)
+        args = mutant.module, source, chosen, report
+        status = in_fork(_tested, *args, log=log, timeout=120 + 20 * stage[0])
+        by = report.read_text() if report.exists() else ""
+        if status in (TIMED_OUT, -signal.SIGPROF):
+            return Verdict("timeout", by, run)
         if status != 0:
-            by = report.read_text() if report.exists() else ""
             return Verdict("killed", by or f"exit status {status}", run)
     return Verdict("survived", tests=run)
 
@@ -88,15 +90,19 @@ def passes(tests: Set[str]) -> bool:
     return not chosen or in_fork(_tested, *args, log=log, timeout=3600) == 0
 
 
-def _worth(tests: Sequence[str], seconds: float) -> list[str]:
-    """The first tests, as many as take so long; at least one."""
+def _worth(tests: Sequence[str], seconds: float, size: int) -> list[str]:
+    """The first tests: as many as take so long and are in so many files, or one."""
     chosen: list[str] = []
+    files: set[str] = set()
     took = durations()
     for test in tests:
+        file = test.split("::")[0]
         if chosen and seconds < took[test]:
             break
-        seconds -= took[test]
-        chosen.append(test)
+        if file in files or len(files) < size:
+            files.add(file)
+            seconds -= took[test]
+            chosen.append(test)
     return chosen
 
 
@@ -133,7 +139,7 @@ class _MutatedLoader(SourceFileLoader):
 
 
 class _Chosen:
-    """A plugin for pytest: these tests alone, in this order."""
+    """A plugin for pytest: these tests alone, in this order, none of them for ever."""
 
     def __init__(self, tests: Sequence[str], report: Path) -> None:
         self._order = {test: number for number, test in enumerate(tests)}
@@ -144,6 +150,10 @@ class _Chosen:
             (item for item in items if item.nodeid in self._order),
             key=lambda item: self._order[item.nodeid],
         )
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 15 + 5 * durations()[nodeid])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:

@@ -1,7 +1,8 @@
+import graph_zoo as zoo
 import jax.numpy as jnp
 
 import graphcore as gc
-from graphcore.authors import captured_objects, enter
+from graphcore.authors import Callee, captured_objects, enter
 
 model = gc.Dict(weight=gc.Param(jnp.array(2.0)))
 
@@ -38,3 +39,29 @@ def test_a_function_of_an_attribute_named_like_a_global_keeps_its_body():
     assert enter(reads_the_global, (holder,)).body is not (
         enter(reads_the_global, (holder,)).body
     )
+
+
+class Calling(zoo.Bag):
+    """A foreign node that can be called, and does not tell its trace."""
+
+    def __call__(self):
+        return self.items["w"].value
+
+
+gc.register_graph_node_type(
+    Calling,
+    flatten=lambda bag: (sorted(bag.items.items()), None),
+    set_key=lambda bag, key, child: bag.items.__setitem__(key, child),
+    pop_key=lambda bag, key: bag.items.pop(key),
+    create_empty=lambda metadata: Calling(),
+    clear=lambda bag: bag.items.clear(),
+    init=lambda bag, pairs: bag.items.update(pairs),
+)
+
+
+def test_a_foreign_node_that_is_called_takes_part():
+    bag = Calling()
+    bag.items["w"] = gc.Param(jnp.array(3.0))
+    assert Callee(bag).bound == (bag,)
+    entry = enter(bag, ())
+    assert entry.commit(*entry.body(*entry.values)) == 3

@@ -104,6 +104,16 @@ def test_deep_states_are_pytrees(root):
     assert pickle.loads(pickle.dumps(state)) == state
 
 
+def test_deep_states_whose_keys_jax_does_not_sort_are_pytrees():
+    nested = {"x": 1.0}
+    for number in range(DEPTH):
+        nested = {"x": nested, 0: number}
+    state = gc.State(nested)
+    leaves, structure = jax.tree.flatten(state)
+    assert leaves == [*reversed(range(DEPTH)), 1.0]
+    assert jax.tree.unflatten(structure, leaves) == state
+
+
 def test_deep_graphs_are_searched_and_edited(root):
     assert len(gc.variables(root).flat_state()) == DEPTH
     assert sum(1 for _ in gc.iter_graph(root)) == 3 * DEPTH + 1

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphcore as gc
+from graphcore.graphdef.layouts import layout_of
 
 TYPES = [gc.Param, gc.BatchStat, gc.Intermediate, gc.Variable, int]
 PATHS = [(), ("a",), ("a", 0), ("b", "a"), (1,)]
@@ -146,3 +147,34 @@ def test_splitting_a_looked_at_state_equals_splitting_a_fresh_one(fs):
     assert list(fresh) == list(again) == list(expected)
     merged = gc.merge(gc.graphdef(node), *gc.state(node, *fs)) if len(fs) > 1 else node
     assert gc.state(merged) == gc.state(node)
+
+
+def test_a_part_of_a_key_selects_where_that_is_asked_for():
+    node = gc.Dict(head_1=gc.Param(1), tail=[gc.Param(2), gc.Param(3)])
+    part = gc.PathContains("head", exact=False)
+    assert list(gc.state(node, part)) == ["head_1"]
+    assert not gc.state(node, gc.PathContains("head"))
+    assert gc.state(node, gc.PathContains(1, exact=False)).flat_state().paths == (
+        ("head_1",),
+        ("tail", 1),
+    )
+    assert part != gc.PathContains("head")
+    assert repr(part) == "PathContains('head', exact=False)"
+
+
+def test_what_filters_select_is_looked_up_while_it_depends_on_no_value():
+    node = gc.Dict(a=gc.Param(1), b=gc.Dict(c=gc.BatchStat(2), a=gc.Param(3)))
+    selections = layout_of((gc.graphdef(node),)).selections
+    by_path = gc.PathContains("b"), ...
+    for _ in range(2):
+        inside, outside = gc.state(node).split(*by_path)
+        assert len(inside.flat_state()) == 2 and outside.a.value == 1
+    assert len(selections) == 1
+    # Of a part, other leaves stand at the same positions.
+    params, _ = gc.state(node).split(gc.Param, ...)
+    inside, outside = params.split(*by_path)
+    assert inside.flat_state().paths == (("b", "a"),)
+    assert outside.flat_state().paths == (("a",),)
+    for number in range(50):
+        gc.state(node).split(gc.PathContains(number), ...)
+    assert len(selections) <= 16

@@ -1,6 +1,7 @@
 import array
 import copy
 import pickle
+from unittest import mock
 
 import cloudpickle
 import graph_strategies as gs
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphcore as gc
+from graphcore import editing
 
 examples = settings(max_examples=80)
 
@@ -320,6 +322,27 @@ def test_update_takes_several_states_and_the_later_one_counts():
     node = gc.Dict(a=gc.Param(1), b=gc.Param(2))
     gc.update(node, {"a": 5, "b": 6}, {"b": 7})
     assert (node.a.value, node.b.value) == (5, 7)
+    gc.update(node, gc.state(gc.Dict(a=gc.Param(3))), {"b": 4})
+    assert (node.a.value, node.b.value) == (3, 4)
+
+
+def test_a_state_of_the_same_structure_is_written_at_once():
+    node, other = (gc.Dict(a=gc.Param(x), b=gc.Dict(c=gc.Param(x))) for x in (1, 2))
+    gc.graphdef(node)
+    states = [gc.state(other), gc.state(other), gc.state(other, gc.PathContains("c"))]
+    assert states[1].b.c.value == 2  # it is made when it is looked at
+    with mock.patch.object(editing, "_Update", side_effect=AssertionError):
+        for state in states:
+            node.b.c.value = 0
+            gc.update(node, state)
+            assert (node.a.value, node.b.c.value) == (2, 2)
+
+
+def test_update_adds_what_a_planned_graph_has_not():
+    node = gc.Dict(a=gc.Param(1))
+    gc.graphdef(node)
+    gc.update(node, {"a": gc.Param.state(2), "b": {"c": gc.Param.state(3)}})
+    assert (node.a.value, node.b.c.value) == (2, 3)
 
 
 def test_update_adds_keys_to_graph_nodes():
@@ -338,6 +361,32 @@ def test_update_adds_keys_to_graph_nodes():
     assert type(node.sub) is gc.Dict
     assert node.sub.x.value == 2
     assert [v.value for v in node["items"]] == [0, 3, 4]
+
+
+def test_what_refuses_a_new_key_is_told_which():
+    class Bag:
+        pass
+
+    def refuse(bag, key, child):
+        raise RuntimeError("full")
+
+    gc.register_graph_node_type(
+        Bag,
+        flatten=lambda bag: ([], None),
+        set_key=refuse,
+        pop_key=lambda bag, key: None,
+        create_empty=lambda metadata: Bag(),
+        clear=lambda bag: None,
+        init=lambda bag, pairs: None,
+    )
+    node = gc.Dict(bag=Bag(), inner=gc.Dict(bag=Bag()))
+    before = gc.graphdef(node)
+    new = {"w": gc.Param.state(1)}
+    state = {"a": new["w"], "bag": new, "inner": {"a": new["w"], "bag": new}, "z": 3}
+    with pytest.raises(RuntimeError, match="full") as error:
+        gc.update(node, {**state, "z": new["w"]})
+    assert error.value.__notes__[0].endswith("bag/w'.")
+    assert gc.graphdef(node) == before
 
 
 def test_update_runs_past_the_hooks_and_reaches_every_alias():
@@ -535,6 +584,7 @@ def test_unhashable_metadata_is_refused_by_the_path_of_its_variable():
         ({"inner": {"w": 1, "name": "x"}}, "static attribute 'inner/name'"),
         ({"inner": 3}, "leaf.*'inner'.*subgraph"),
         ({"inner": {"w": {"x": gc.Param.state(1)}}}, "nested state.*inner/w"),
+        ({"inner": {"w": {"x": {"y": gc.Param(1)}}}}, "nested state.*inner/w"),
         (gc.State({"inner": {"w": {"x": 1}}}), "nested state.*inner/w"),
         ({"inner": {"w": gc.BatchStat.state(1)}}, "inner/w.*BatchStat.*Param"),
         ({"inner": {"w": 1, "again": 2}}, "Unknown keys.*again"),
@@ -634,6 +684,15 @@ def test_a_clone_with_the_variables_themselves():
     assert twin.b[0] is node.b[0]
 
 
+def test_a_clone_with_arrays_of_its_own_survives_donation():
+    node = gc.Dict(w=gc.Param(jnp.ones(2)), k=gc.Variable(jax.random.key(0)), n=3)
+    twin = gc.clone(node, arrays=True)
+    jax.jit(lambda s: jax.tree.map(lambda x: x, s), donate_argnums=0)(gc.state(node))
+    assert node.w.value.is_deleted()
+    assert twin.w.value.tolist() == [1.0, 1.0] and twin.n == 3
+    assert twin.k.value == jax.random.key(0)
+
+
 def test_a_definition_keeps_what_a_static_value_was():
     node = gc.Dict(w=gc.Param(1), s={1, 2})
     graphdef, state = gc.split(node)
@@ -665,3 +724,10 @@ def test_keys_from_json_are_numbers_only_if_they_are_written_so():
     with pytest.raises(ValueError, match="01"):
         state.replace_by_pure_dict({"layers": {"01": 6}})
     assert state["layers"][1].value == 5
+
+
+def test_one_plain_container_at_two_places_is_no_cycle():
+    shared = [gc.Param(1)]
+    node = gc.Dict(a=shared, b=[shared, (shared, shared)])
+    assert gc.state(node).flat_state().paths == (("a", 0),)
+    assert gc.merge(*gc.split(node)).b[1][0][0] is not node.b[1][0][0]

@@ -181,3 +181,10 @@ def test_metadata_of_a_node_that_nothing_is_known_of_is_refused_with_its_path():
     node = gc.Dict(inner=zoo.Bag(label=array.array("i")))
     with pytest.raises(TypeError, match="Bag at 'inner'"):
         hash(gc.graphdef(node))
+
+
+def test_places_in_an_index_space_tell_definitions_apart():
+    with gc.split_context() as ctx:
+        first, second = (ctx.split(gc.Dict(x=1))[0] for _ in range(2))
+    assert first != second
+    assert second != first

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from test_plans import assert_plan_is_right, fresh
 
 import graphcore as gc
+from graphcore.authors import enter
 from graphcore.cache.patterns import Pattern, known_patterns
 from graphcore.cache.plans import plan_of
 from graphcore.graphdef.layouts import layout_of
@@ -169,6 +170,30 @@ def test_a_recognized_structure_keeps_nothing_alive():
     assert reference() is None
 
 
+def test_what_cannot_be_told_at_a_glance_has_no_pattern():
+    for node in (
+        gc.Dict(w=jnp.ones(1)),
+        gc.Dict(w=gc.Param(1), s={1, 2}),
+        gc.Dict(w=gc.Param(1, notes=[1])),
+    ):
+        assert pattern_of(gc.graphdef(node)) is None
+
+
+def test_a_variable_of_another_trace_in_a_known_structure_is_seen():
+    for _ in range(3):
+        gc.graphdef(Layer())
+    outside = gc.Param(jnp.ones(3), unit="m")
+
+    def f(x):
+        layer = Layer()
+        vars(layer)["w"] = outside
+        enter(lambda layer: None, (layer,))
+        return x
+
+    with pytest.raises(gc.TraceContextError):
+        jax.jit(f)(1.0)
+
+
 class Unit:
     """A static value of a type of this module, which could become that of a node."""
 
@@ -180,3 +205,20 @@ def test_static_values_of_other_types_do_not_hide_a_structure():
     twin = gc.Dict(w=gc.Param(2), unit=unit, kind=Unit)
     assert pattern.match([twin]) is not None
     assert pattern.match([gc.Dict(w=gc.Param(2), unit=Unit(), kind=Unit)]) is None
+
+
+class Stack(gc.Object):
+    def __init__(self):
+        self.first = gc.Param(jnp.ones(1), sharding=("in", None))
+        self.blocks = [gc.Param(jnp.ones(1)), (gc.Param(jnp.ones(2)), {"x": None})]
+        self.axes = "a", (1, jnp.tanh)
+
+
+def test_lists_and_static_tuples_are_no_obstacle():
+    for _ in range(3):
+        gc.graphdef(Stack())
+    (pattern, _), *_ = known_patterns(Stack)
+    assert pattern.match([Stack()]) is not None
+    other = Stack()
+    other.blocks[1] = list(other.blocks[1])
+    assert pattern.match([other]) is None

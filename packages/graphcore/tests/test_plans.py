@@ -2,6 +2,8 @@
 
 import functools
 import gc as garbage
+import sys
+import types
 import weakref
 from unittest import mock
 
@@ -14,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphcore as gc
+from graphcore.cache import plans
 from graphcore.cache.plans import plan_of
+from graphcore.graphdef.joint import joint_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
 
@@ -215,7 +219,10 @@ def test_metadata_of_a_foreign_node_changed_in_place_is_seen():
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("m", "km"), (1, True), (True, 1.0), (0.0, -0.0), ((1,), (True,))],
+    [
+        *(("m", "km"), (1, True), (True, 1.0), (0.0, -0.0), ((1,), (True,))),
+        (zoo.Tag("a"), zoo.Tag("b")),  # can change in place
+    ],
 )
 def test_metadata_of_a_foreign_variable_changed_behind_is_seen(before, after):
     cell = zoo.Cell(1, {"unit": before})
@@ -416,6 +423,8 @@ WATCHED = {
     "a foreign variable": lambda: gc.Dict(w=zoo.Cell(1, {"unit": "m"})),
     "a foreign node": lambda: gc.Dict(a=shelf(w=gc.Param(1))),
     "a foreign root": lambda: shelf(w=gc.Param(1), s="m"),
+    "an array in a tuple in a tuple": lambda: gc.Dict(t=((jnp.ones(2), "s"), 1)),
+    "a foreign root of foreign variables": lambda: shelf(w=zoo.Cell(1, {"unit": "m"})),
     "a foreign root that shares": lambda: shelf(w=(w := gc.Param(1)), v=w),
     "a bare array in a foreign node": lambda: gc.Dict(a=shelf(w=jnp.ones(2))),
 }
@@ -456,3 +465,132 @@ def test_a_static_value_that_refuses_to_be_compared_is_no_error():
     plan = plan_of(node)
     node.s[0].error = TypeError("not now")
     assert plan_of(node) is not plan
+
+
+@pytest.mark.parametrize(
+    "capture",
+    [
+        lambda root: lambda: root,
+        lambda root: lambda x=root: x,
+        lambda root: lambda *, x=root: x,
+        lambda root: functools.partial(abs, root),
+        lambda root: functools.partial(abs, x=[root]),
+        lambda root: types.MethodType(repr, (1, root)),
+    ],
+)
+def test_a_foreign_root_that_a_static_function_captures_is_freed(capture):
+    root = shelf(w=gc.Param(1))
+    root.items["f"] = capture(root)
+    for _ in range(2):
+        gc.graphdef(root)
+    alive = weakref.ref(root)
+    del root
+    garbage.collect()
+    assert alive() is None
+
+
+def test_a_plan_that_is_used_often_is_arranged_for_it_once():
+    node = gc.Dict(a=gc.Param(1))
+    with mock.patch.object(
+        plans, "copies_side_by_side", wraps=plans.copies_side_by_side
+    ) as arrange:
+        for _ in range(3):
+            plan_of(node)
+        assert not arrange.called
+        for _ in range(30):
+            plan_of(node)
+    assert arrange.call_count == 1
+
+
+def test_static_values_whose_hashes_are_equal_are_told_apart():
+    node = gc.Dict(w=gc.Param(1), s=[-1])
+    before = gc.graphdef(node)
+    node.s[0] = -2
+    assert hash(-1) == hash(-2)
+    assert gc.graphdef(node) != before
+
+
+def test_the_plan_of_a_root_inside_another_one_is_not_looked_at():
+    inner = gc.Dict(a=gc.Param(1))
+    roots = [gc.Dict(inner=inner, b=gc.Param(2)), inner]
+    for order in (roots, roots[::-1]):
+        joint, _ = joint_of(order)
+        with mock.patch.object(plans.Plan, "holds", autospec=True) as holds:
+            assert joint_of(order)[0] is joint
+        assert [call.args[1] for call in holds.call_args_list] == roots[:1]
+        inner.c = gc.Param(3)  # what happens to it is seen all the same
+        assert joint_of(order)[0] is not joint
+        del inner.c
+
+
+def test_a_foreign_root_of_a_trace_is_not_kept():
+    def f(x):
+        root = shelf(w=gc.Param(x))
+        assert plan_of(root) is not plan_of(root)
+        return x
+
+    jax.jit(f)(1.0)
+
+
+def test_metadata_that_is_what_it_was_leaves_the_plan():
+    node = gc.Dict(w=gc.Param(1, unit="m"))
+    plan = plan_of(node)
+    node.w.unit = "s"
+    node.w.unit = "m"
+    assert plan_of(node) is plan
+
+
+def test_of_what_containers_tell_nothing_is_looked_at_again():
+    node = gc.Dict(a=[gc.Param(1), (gc.Param(2), None)], b={"c": (1, "x")}, d=None)
+    for _ in range(20):
+        plan_of(node)
+    names = []
+
+    def note(frame, event, argument):
+        if event == "call":
+            names.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        plan_of(node)
+    finally:
+        sys.setprofile(None)
+    assert names[:2] == ["plan_of", "kept_plan"]
+    assert not {"walk", "_holds_closer"} & {*names}
+
+
+def test_arrays_in_tuples_are_values_and_what_is_beside_them_is_not():
+    node = gc.Dict(t=((jnp.ones(2), "s"), 1))
+    plan = plan_of(node)
+    vars(node)["t"] = ((jnp.zeros(3), "s"), 1)  # as a transformation writes it
+    assert plan_of(node) is plan
+    for other in ((jnp.zeros(3), "z"), 1), ((jnp.zeros(3), "s"), 2), ((2, "s"), 1):
+        vars(node)["t"] = other
+        assert plan_of(node).definition == fresh(node)[0] != plan.definition
+
+
+def test_metadata_of_a_foreign_variable_may_hold_what_can_change():
+    cell = zoo.Cell(1, {"notes": [1]})
+    node = gc.Dict(a=cell)
+    before = gc.graphdef(node)
+    cell.notes["notes"].append(2)
+    assert gc.graphdef(node) != before
+
+
+def test_the_number_of_kept_combinations_is_bounded():
+    node = gc.Dict(a=gc.Param(1))
+    for _ in range(50):
+        joint_of((node, gc.Dict(b=gc.Param(2))))
+    assert 1 < len(plan_of(node).combined) <= 17
+
+
+def test_what_left_a_graph_with_foreign_nodes_is_freed_at_once():
+    garbage.disable()
+    try:
+        node = gc.Dict(a=shelf(w=gc.Param(1)), b=gc.Param(2))
+        plan_of(node)
+        alive = weakref.ref(node.a)
+        del node.a
+        assert alive() is None
+    finally:
+        garbage.enable()

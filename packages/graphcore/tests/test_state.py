@@ -1,6 +1,7 @@
 import copy
 import json
 import pickle
+import sys
 
 import graph_strategies as gs
 import jax
@@ -114,6 +115,23 @@ def test_paths_that_clash_are_refused():
     ):
         with pytest.raises(ValueError):
             gc.State.from_flat_path(pairs)
+    with pytest.raises(ValueError, match=r"^'a/b' is a leaf as well as a subtree"):
+        gc.State.from_flat_path([(("a", "b"), 1), (("a", "b", "c", "d"), 2)])
+
+
+def test_jax_visits_nested_states_without_calling_python():
+    state, calls = gc.State({"a": {"b": {"c": 1}}, "d": {0: 2, 1: {"e": 3}}}), []
+
+    def note(frame, event, argument):
+        if event == "call" and "flatten" in frame.f_code.co_name:
+            calls.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        assert jax.tree_util.tree_structure(state).num_leaves == 3
+    finally:
+        sys.setprofile(None)
+    assert calls.count("_state_flatten") == 1
 
 
 @given(trees)
@@ -150,6 +168,7 @@ def test_union_and_difference(one, two):
         return  # a leaf of one is a subtree of the other
     assert dict(union.flat_state()) == {**ours, **theirs}
     assert (a | two) == union
+    assert gc.State.merge(a, b) == a.merge(a, b) == union
 
 
 @given(trees)
@@ -308,6 +327,9 @@ def test_equality_is_by_content():
     assert one != gc.State({"a": gc.BatchStat.state(jnp.ones(2)), "b": 1})
     assert one != gc.State({"a": gc.Param.state(jnp.ones(2)), "b": True})
     assert one != {"a": 1}
+    for scalar in (1.0, 1):  # an array of the same value is something else
+        assert gc.State({"a": jnp.ones(())}) != gc.State({"a": scalar})
+        assert gc.State({"a": scalar}) != gc.State({"a": jnp.ones(())})
     with pytest.raises(TypeError):
         hash(one)
 
@@ -321,3 +343,10 @@ def test_create_path_filters():
         gc.PathIn(("b", "d")): None,
         gc.PathIn(("e",)): 1,
     }
+
+
+def test_keys_are_no_special_methods():
+    state = gc.State({"__array__": 1, "a": 2})
+    assert state["__array__"] == 1 and state.a == 2
+    assert not hasattr(state, "__array__")
+    assert gc.State[str, int]({"a": 1}) == gc.State({"a": 1})

@@ -265,6 +265,16 @@ def test_hits_and_misses():
     assert len(traces) == 5
 
 
+def test_calls_without_objects_are_forgotten_as_well():
+    f, traces = counting(lambda x: x)
+    jitted = nnx.jit(f)
+    for count in (1, 2):
+        jitted(1.0)
+        jitted(1.0)
+        assert len(traces) == count
+        jitted.clear_cache()
+
+
 def test_explain_recompile_names_what_changed():
     @nnx.jit
     def f(m, x, flag=False):
@@ -584,6 +594,16 @@ def test_attributes_of_the_function_are_kept():
     assert nnx.jit(f).trace(1.0).jaxpr
 
 
+def test_messages_of_jax_say_where_the_function_stands():
+    def f(model, x):
+        return 1 if x else 0
+
+    with pytest.raises(
+        jax.errors.TracerBoolConversionError, match=r"function f at .*test_compilation"
+    ):
+        nnx.jit(f)(Model(), 1.0)
+
+
 def test_copies_and_pickles(monkeypatch):
     jitted = nnx.jit(lambda x: x)
     assert copy.deepcopy(jitted) is copy.copy(jitted) is jitted
@@ -718,6 +738,46 @@ def test_a_warm_call_takes_few_steps():
     ours = [name for file, name in frames if "graphcore" in file or "nnx_" in file]
     assert len(ours) <= 6, ours
     assert len(frames) <= 12, frames
+
+
+def test_warm_calls_are_left_to_jax_at_once_whatever_the_values_are():
+    @nnx.jit
+    def step(m):
+        m.n.value = {**m.n.value, "x": m.n.value["x"] + 1}
+
+    m = nnx.Dict(n=nnx.Variable({"x": jnp.array(0), "act": abs}))
+    for _ in range(3):
+        step(m)
+    # It would be many if JAX were asked again whether it takes the values as they are.
+    assert sum("/jax/" in file for file, _ in frames_of(step, m)) < 20
+
+
+def test_warm_calls_with_donated_state_look_at_no_shapes():
+    step = nnx.jit(lambda m: setattr(m.n, "value", m.n.value + 1), donate_state=True)
+    m = nnx.Dict(n=nnx.Variable(jnp.array(0)), w=nnx.Param(jnp.ones(3)))
+    for _ in range(3):
+        step(m)
+    assert "abstract_key" not in [name for _, name in frames_of(step, m)]
+
+
+def test_numbers_in_values_of_filtered_types_stay_numbers():
+    @jax.tree_util.register_pytree_node_class
+    class Scaled:
+        def __init__(self, w, times):
+            self.w, self.times = w, times
+
+        def tree_flatten(self):
+            return (self.w, self.times), None
+
+        @classmethod
+        def tree_unflatten(cls, _, children):
+            return cls(*children)
+
+    gc.register_filtered_type(Scaled)
+    m = nnx.Dict(v=nnx.Variable(Scaled(jnp.ones(2), 3)))
+    seen = []
+    nnx.jit(lambda m: seen.append(m.v.value.times))(m)
+    assert seen == [3]
 
 
 def test_a_warm_call_that_returns_its_arguments_walks_no_graph():

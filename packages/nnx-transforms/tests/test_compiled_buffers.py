@@ -80,6 +80,26 @@ def test_donated_arguments_stay_usable(how):
     assert not any(v.value.is_deleted() for _, v in gc.variables(model).flat_state())
 
 
+def test_donated_pytrees_stay_whole_and_others_come_back_in_part():
+    def step(n):
+        n.v.value = {**n.v.value, "a": n.v.value["a"] + 1}
+
+    def step_and_more(n):
+        step(n)
+        n.count = 3
+
+    for f in step, step_and_more:
+        for donate, count in (None, 1), (0, 2):
+            value = {"a": jnp.ones(2), "b": jnp.zeros(3), "act": abs}
+            node = nnx.Dict(v=nnx.Variable(value))
+            jitted = nnx.jit(f, donate_argnums=donate)
+            assert len(jitted.trace(node).jaxpr.out_avals) == count
+            jitted(node)
+            assert value["b"].is_deleted() is (donate == 0)
+            assert node.v.value["a"].tolist() == [2, 2]
+            assert node.v.value["b"].tolist() == [0, 0, 0]
+
+
 # Shardings
 
 
@@ -116,6 +136,24 @@ def test_state_sharding_by_filter():
         nnx.jit(lambda a, b: None, in_shardings=(split, whole))(wide, wide)
 
 
+def test_arguments_are_placed_as_told():
+    split = NamedSharding(mesh(), PartitionSpec("data"))
+    whole = NamedSharding(mesh(), PartitionSpec())
+    for donated in ({}, {"donate_state": True}):
+        node = nnx.Dict(w=nnx.Param(jnp.arange(8.0)), n=nnx.BatchStat(jnp.arange(8.0)))
+        by_filter = nnx.StateSharding({nnx.Param: split, ...: whole})
+
+        @nnx.jit(in_shardings=(by_filter, split), **donated)
+        def step(node, x):
+            node.n.value = node.n.value * 2
+            return node.w.value + 1, x * 2
+
+        one, two = step(node, jnp.arange(8.0))
+        assert one.sharding.is_equivalent_to(split, 1)
+        assert two.sharding.is_equivalent_to(split, 1)
+        assert node.n.value.sharding.is_equivalent_to(whole, 1)
+
+
 def test_constrain_state():
     m = mesh()
     node = nnx.Dict(
@@ -137,7 +175,16 @@ def test_constrain_state():
         return state.map(lambda path, leaf: leaf)
 
     nnx.jit(lambda n: setattr(n.a, "value", n.a.value), constrain_state=by_hand)(node)
-    assert seen
+    # What enters, and what leaves.
+    assert seen == [((0, "a"), (0, "b")), ()]
+
+
+def test_shardings_are_constrained_only_where_that_is_asked_for():
+    node = nnx.Dict(a=nnx.Param(jnp.arange(8.0), sharding=("data",), mesh=mesh()))
+    for asked in (False, True):
+        step = nnx.jit(lambda n: n.a.value + 1, constrain_state=asked)
+        primitives = [str(e.primitive) for e in step.trace(node).jaxpr.eqns]
+        assert ("sharding_constraint" in primitives) is asked
 
 
 def test_constrain_state_on_the_mesh_in_force():

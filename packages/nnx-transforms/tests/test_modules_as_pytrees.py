@@ -271,12 +271,17 @@ def _update(m):
     return m
 
 
+def _restore(m):
+    gc.update(m.dense, gc.state(m.dense))
+    return m
+
+
 def _array(m):
     m.scale = m.scale + 1
     return m
 
 
-@pytest.mark.parametrize("write", [Block.tick, _assign, _update, _array])
+@pytest.mark.parametrize("write", [Block.tick, _assign, _update, _restore, _array])
 @pytest.mark.parametrize(
     "transform",
     [
@@ -298,6 +303,18 @@ def test_a_write_that_nobody_would_see_is_refused(write, transform):
         transform(lambda m: write(nnx.merge(*nnx.split(m))))(block)
         transform(lambda m: write(jax.tree.map(jnp.positive, m)))(block)
     assert float(block.count.value) == 0.0
+
+
+def test_also_if_it_is_in_an_object_that_may_be_written():
+    def f(block, permitted):
+        holder = nnx.Dict(block=nnx.by_value(block) if permitted else block)
+        gc.update(holder, {"block": {"scale": jnp.zeros(2)}})
+        return holder.block.scale
+
+    block = Block()
+    with pytest.raises(nnx.TraceContextError, match=READ_ONLY):
+        jax.jit(f, static_argnums=1)(block, False)
+    assert jax.jit(f, static_argnums=1)(block, True).tolist() == [0, 0]
 
 
 def test_also_if_a_transformation_of_ours_would_write():

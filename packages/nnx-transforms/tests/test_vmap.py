@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphcore as gc
+from graphcore.authors import enter
 from nnx_transforms import (
     PARTITION_NAME,
     BatchStat,
@@ -296,6 +297,27 @@ def test_methods_and_callable_objects_share_what_they_are_bound_to():
     assert int(m.calls.value) == 1
 
 
+def test_a_mapped_method_is_traced_once():
+    traces = []
+
+    class Scale(Module):
+        def __init__(self):
+            self.w = Param(jnp.array(2.0))
+
+        def times(self, x):
+            traces.append(x)
+            return self.w.value * x
+
+    scale = Scale()
+    mapped = vmap(scale.times)
+    jitted = jit(mapped)
+    for _ in range(3):
+        assert jitted(jnp.arange(2.0)).tolist() == [0, 2]
+    assert len(traces) == 1
+    one, two = (enter(mapped, (jnp.ones(2),)).body for _ in range(2))
+    assert one is two
+
+
 def test_keyword_arguments_take_the_axes_of_their_positions():
     cells = stack()
 
@@ -363,6 +385,20 @@ def test_inside_and_around_jax_transformations():
     assert jax.jit(jax.grad(loss))(cells.w.value).tolist() == [0.0, 1.0, 2.0]
 
 
+def test_what_is_new_in_a_detached_object_has_the_axis_of_where_that_came_from():
+    one, two = Dict(x=Param(jnp.ones((2, 3)))), Dict(y=Param(jnp.ones((3, 2))))
+    two.child = child = Dict(z=Param(jnp.ones((3, 2))))
+
+    def f(one, two):
+        child = two.child
+        del two.child
+        child.new = Param(two.y.value + one.x.value)
+
+    vmap(f, in_axes=(0, 1))(one, two)
+    assert child.new.value.shape == (3, 2)
+    assert not hasattr(two, "child")
+
+
 # Metadata
 
 
@@ -394,6 +430,14 @@ def test_partition_names_come_and_go():
     assert m.scale.sharding == ("out", "layers")
     del m.scale
     assert gc.split(m)[0] == before
+
+
+def test_an_axis_without_its_name_is_refused_with_the_path():
+    m = Dict(inner=Dict(kernel=Param(jnp.ones((2, 3)), sharding=("in", "out"))))
+    mapped = vmap(lambda m: None, transform_metadata={PARTITION_NAME: "layers"})
+    with pytest.raises(ValueError, match="'inner/kernel' has 'in' at axis 0"):
+        mapped(m)
+    assert m.inner.kernel.sharding == ("in", "out")
 
 
 def test_hooks_are_called_with_the_axis():
@@ -464,8 +508,14 @@ def test_inconsistent_sizes_and_ranks():
         vmap(lambda c, x: x, in_axes=(AXES, 0))(cells, jnp.arange(4))
     with pytest.raises(ValueError, match=r"axis_size: 5\n  0/w"):
         vmap(lambda c: 0, in_axes=(AXES,), axis_size=5)(cells)
+    many = Dict({f"w{i:02}": Param(jnp.ones(2 + i % 2)) for i in range(50)})
+    with pytest.raises(ValueError, match=r"(?s)w00.*\.\.\. \d+ more\nAll of") as error:
+        vmap(lambda d: 0)(many)
+    assert "w49" not in str(error.value)
     with pytest.raises(ValueError, match=r"'0/steps' over axis 0, but its value has"):
         vmap(lambda c: 0)(cells)
+    with pytest.raises(ValueError, match=r"'0/w' over axis -3, but its value has"):
+        vmap(lambda d: 0, in_axes=-3)(Dict(w=Param(jnp.ones((2, 3)))))
     with pytest.raises(ValueError, match=r"'0/new' are stacked along axis 1"):
         vmap(lambda d, x: setattr(d, "new", Param(x)), in_axes=(1, 0))(
             Dict(), jnp.arange(3)

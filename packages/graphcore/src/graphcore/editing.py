@@ -62,7 +62,6 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
         >>> gc.update(node, {'a': 2}); node.a.value
         2
     """
-    get_node_impl(node)
     given = merged((state, *states))
     if not isinstance(given, Mapping):
         raise ValueError(
@@ -125,15 +124,12 @@ class _Update:
         self._added: list[tuple[Path, Any, GraphNodeImpl, Any]] = []
 
     def run(self, node: Any) -> None:
-        # With the graph node that each is part of, and how far below it that is.
-        pending: list[tuple[Path, Any, Mapping[Any, Any], Any, int]] = [
-            ((), node, raw(self._given), node, 0)
+        pending: list[tuple[Path, Any, Mapping[Any, Any]]] = [
+            ((), node, raw(self._given))
         ]
         while pending:
-            path, target, items, owner, depth = pending.pop()
+            path, target, items = pending.pop()
             impl = get_node_impl(target)
-            if isinstance(impl, GraphNodeImpl):
-                owner, depth = target, len(path)
             children = dict(impl.flatten(target)[0])
             for key in sorted(items, key=key_order):
                 item = items[key]
@@ -145,9 +141,9 @@ class _Update:
                 if find_variable_impl(type(child)) is not None:
                     self._set(where, child, item)
                 elif is_array(child):
-                    if isinstance(owner, OwnedNode):
-                        owner._check_writable()
-                    self._set(where, BareArray.at(owner, where[depth:]), item)
+                    if isinstance(node, OwnedNode):
+                        node._check_writable()
+                    self._set(where, BareArray.at(node, where), item)
                 elif find_node_impl(child) is None:
                     raise ValueError(
                         f"Got state for the static attribute {path_text(where)!r} of "
@@ -155,7 +151,7 @@ class _Update:
                         "object."
                     )
                 elif isinstance(item, Mapping):
-                    pending.append((where, child, raw(item), owner, depth))
+                    pending.append((where, child, raw(item)))
                 else:
                     raise leaf_instead_of_nested(item, where, type(child))
         self._write()
@@ -239,7 +235,6 @@ def pop(node: Any, /, *filters: Filter) -> Any:
     """
     if not filters:
         raise ValueError("pop needs at least one filter; `...` removes all variables.")
-    get_node_impl(node)
     predicates = filters_to_predicates(filters)
     groups: list[list[tuple[Path, Any]]] = [[] for _ in predicates]
     # By id: whether each variable is selected. The graph keeps them alive meanwhile.

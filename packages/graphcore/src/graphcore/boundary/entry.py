@@ -323,7 +323,7 @@ def enter(
             if (
                 known.joint.layout is joint.layout
                 and known.places is places
-                and not (bound or known.bound)
+                and known.bound == bound
             ):
                 entry.body = last
                 return entry

@@ -377,8 +377,7 @@ def separate(
             if any(map(is_object, divided.frame.statics.values())):
                 return _take_all(given, given_kwargs)
         else:
-            found_in = 0 if type(arg) in _arrays else contents(arg)
-            if not found_in:
+            if type(arg) in _arrays or not (found_in := contents(arg)):
                 continue
             if found_in == OBJECTS:
                 return _take_all(given, given_kwargs)

@@ -254,7 +254,7 @@ def known_patterns(kind: type[Any]) -> Sequence[tuple[Pattern, NodeDef[Any]]]:
 
 class _Known:
     def __init__(self) -> None:
-        self.last = 0
+        self.last: int | None = None
         self.patterns: list[tuple[Pattern, NodeDef[Any]]] = []
 
 

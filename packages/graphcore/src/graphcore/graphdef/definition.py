@@ -102,7 +102,7 @@ class GraphDef(Generic[A]):
         return _proxies.make(self, (state, *states))
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class NodeRef(GraphDef[A]):
     """A graph node or variable that stands earlier in the same definition.
 
@@ -123,7 +123,7 @@ class NodeRef(GraphDef[A]):
         return text(self)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class VariableDef(GraphDef[A]):
     """A variable, without its value.
 
@@ -175,7 +175,7 @@ class VariableDef(GraphDef[A]):
         return text(self)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class SubGraphAttribute:
     """An attribute that holds a node.
 
@@ -196,7 +196,7 @@ class SubGraphAttribute:
         return text(self)
 
 
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
+@dataclass(frozen=True, slots=True)
 class StaticAttribute:
     """An attribute that holds a static value.
 
@@ -255,7 +255,7 @@ class StaticAttribute:
         return text(self)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class LeafAttribute:
     """An attribute that holds a variable.
 
@@ -279,7 +279,7 @@ class LeafAttribute:
 Attribute: TypeAlias = SubGraphAttribute | StaticAttribute | LeafAttribute
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, repr=False, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class NodeDef(GraphDef[A]):
     """A node and, nested, everything below it.
 

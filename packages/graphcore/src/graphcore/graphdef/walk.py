@@ -172,7 +172,7 @@ def _walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
 
     # The pytree nodes that are being visited, by id, with the number of graph nodes
     # that were known when each was opened.
-    open_pytrees: dict[int, int] = {}
+    open_pytrees: dict[int, int | None] = {}
     stack = [_open(root, node_impl, None, None, refs, visit, open_pytrees)]
     while True:
         frame = stack[-1]
@@ -211,10 +211,7 @@ def _walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
         else:
             stack.pop()
             if frame.index == -1:
-                if frame.reopened is None:
-                    del open_pytrees[id(frame.node)]
-                else:
-                    open_pytrees[id(frame.node)] = frame.reopened
+                open_pytrees[id(frame.node)] = frame.reopened
             definition = frame.definition()
             if not stack:
                 return definition
@@ -228,7 +225,7 @@ def _open(
     trail: Trail,
     refs: RefMap[Any, int],
     visit: Visit,
-    open_pytrees: dict[int, int],
+    open_pytrees: dict[int, int | None],
 ) -> _Frame:
     try:
         pairs, metadata = impl.flatten(node)

@@ -220,7 +220,7 @@ class FlatState(Sequence[tuple[Path, L]]):
         if not isinstance(other, FlatState):
             return NotImplemented
         return self.paths == other.paths and all(
-            map(_leaves_equal, self.leaves, other.leaves)
+            map(values_equal, self.leaves, other.leaves)
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -233,12 +233,6 @@ def _flattened(states: Any) -> Any:
     if isinstance(states, State):
         return states.flat_state()
     return tuple(state.flat_state() for state in states)
-
-
-def _leaves_equal(a: Any, b: Any) -> bool:
-    if isinstance(a, VariableState) or isinstance(b, VariableState):
-        return bool(a == b)
-    return values_equal(a, b)
 
 
 class State(MutableMapping[K, Any], Generic[K, L]):
@@ -292,8 +286,7 @@ class State(MutableMapping[K, Any], Generic[K, L]):
             >>> State.lazily(lambda: {'a': 1})['a']
             1
         """
-        state = cls.__new__(cls)
-        _set_depth(state, 0)
+        state = cls._view({})
         _set_unmade(state, make_nested)
         return state
 

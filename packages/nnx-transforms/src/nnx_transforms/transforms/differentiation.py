@@ -117,7 +117,7 @@ def _refuse_repeats(numbers: Sequence[int]) -> None:
             )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class _Choice:
     """Whether a variable is differentiated: the setting of it.
 
@@ -197,7 +197,7 @@ class Differentiation:
         kwargs: Mapping[str, Any],
         filters: Callable[[int], Mapping[int, Filter | None]],
         *,
-        has_aux: bool = False,
+        has_aux: bool,
         reduce_axes: Hashable = (),
         scalar: bool = False,
     ) -> None:

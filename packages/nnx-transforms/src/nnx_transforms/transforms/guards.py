@@ -43,28 +43,23 @@ def without_tangents(tree: Any, error: Callable[[], Exception]) -> Any:
         return primals[0], tangents[0]
 
     guarded.defjvp(rule, symbolic_zeros=True)
-    return on_tracers(guarded, tree, at_least=1)
+    return on_tracers(guarded, tree)
 
 
-def on_tracers(f: Callable[[Any], Any], tree: Any, at_least: int) -> Any:
+def on_tracers(f: Callable[[Any], Any], tree: Any) -> Any:
     """Applies a function to the list of the inexact leaves, if any can have a tangent.
 
     Args:
         f: A function from list to list.
         tree: A pytree.
-        at_least: The number of leaves that it takes for `f` to matter.
 
     Returns:
         The pytree with the leaves that `f` returned.
     """
     leaves, structure = jax.tree.flatten(tree)
-    if not any(isinstance(x, jax.core.Tracer) for x in leaves):
-        return tree
     places = [i for i, x in enumerate(leaves) if is_inexact(jax.typeof(x))]
     chosen = [leaves[i] for i in places]
-    if len(chosen) < at_least or not any(
-        isinstance(x, jax.core.Tracer) for x in chosen
-    ):
+    if not any(isinstance(x, jax.core.Tracer) for x in chosen):
         return tree
     for i, x in zip(places, f(chosen), strict=True):
         leaves[i] = x

@@ -175,11 +175,10 @@ class JitBody(Body):
             passed_on["donate_argnums"] = (1, 3, 5)
         if self._has_shardings:
             groups = [None if setting is UNSET else setting for setting in self.groups]
-            if options.in_shardings is not None:
-                plain = self._plain_shardings()
-                once: tuple[Any, ...] = (groups, plain, None)
-                twice = (groups, groups, plain, plain, None, None)
-                passed_on["in_shardings"] = twice if donates else once
+            plain = self._plain_shardings()
+            once: tuple[Any, ...] = (groups, plain, None)
+            twice = (groups, groups, plain, plain, None, None)
+            passed_on["in_shardings"] = twice if donates else once
             out = plain_settings(options.out_shardings)
             passed_on["out_shardings"] = (groups, out, None)
         return jax.jit(self if function is None else function, **passed_on)

@@ -147,7 +147,7 @@ def linear_call(
             without_tangents(
                 (residual, rest), lambda: _not_differentiable(name, "residual_args")
             ),
-            on_tracers(_together, linear, at_least=2),
+            on_tracers(_together, linear),
         )
     except AssertionError as error:
         if call.change is None:

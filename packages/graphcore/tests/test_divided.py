@@ -1,0 +1,173 @@
+"""Pytrees with leaves that JAX does not take, as arguments and values of variables."""
+
+import gc as garbage
+import weakref
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import graphcore as gc
+from graphcore.authors import Divided, enter
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Layer:
+    """A module of a functional library, which counts how often it is taken apart."""
+
+    flattened = 0
+
+    def __init__(self, w, act, b=None):
+        self.w, self.act, self.b = w, act, b
+
+    def tree_flatten_with_keys(self):
+        type(self).flattened += 1
+        key = jax.tree_util.GetAttrKey
+        return [(key(name), getattr(self, name)) for name in ("w", "act", "b")], None
+
+    def tree_flatten(self):
+        type(self).flattened += 1
+        return (self.w, self.act, self.b), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+class Fixed(Layer):
+    """One that can't be changed."""
+
+
+jax.tree_util.register_pytree_with_keys_class(Fixed)
+gc.register_filtered_type(Layer)
+gc.register_filtered_type(Fixed, immutable=True)
+
+
+def call(f, *args):
+    entry = enter(f, args)
+    return entry.commit(*jax.jit(entry.body)(*entry.values))
+
+
+def test_other_static_leaves_in_the_same_structure_are_others():
+    one, two, again = (Layer(jnp.ones(1), f) for f in (abs, max, abs))
+    first, second, third = Divided.of_values([one, two, again])
+    assert first.join().act is third.join().act is abs
+    assert second.join().act is max
+    assert first.frame == third.frame != second.frame
+
+
+def test_what_was_taken_apart_and_cannot_change_is_not_taken_apart_again():
+    for act in (jnp.sin, jnp.ones(1)):  # with something static in it, and without
+        fixed = Fixed(jnp.ones(2), act)
+        node = gc.Dict(layer=gc.Variable(fixed), n=gc.Variable(jnp.array(0)))
+
+        traces = []
+
+        def step(node, layer, traces=traces):
+            traces.append(1)
+            node.n.value += 1
+            return layer.w + node.layer.value.w
+
+        body = jax.jit(lambda f, *args: f(*args), static_argnums=0)
+
+        def run(node, layer, body=body, step=step):
+            entry = enter(step, (node, layer))
+            return entry.commit(*body(entry.body, *entry.values))
+
+        run(node, fixed)
+        run(node, fixed)
+        before = Fixed.flattened
+        assert run(node, fixed).tolist() == [2, 2]
+        assert Fixed.flattened == before
+        assert int(node.n.value) == 3
+        assert len(traces) == 1
+
+
+def test_pytrees_and_objects_may_stand_in_one_container():
+    node, layer = gc.Dict(w=gc.Param(jnp.ones(1))), Layer(jnp.ones(2), abs)
+    same, again = call(lambda pair: pair, (node, layer))
+    assert same is node
+    assert type(again) is Layer and again.act is abs
+
+
+def test_what_a_function_returns_is_whole():
+    out = call(lambda v: Layer(v.value + 1, abs), gc.Variable(jnp.ones(1)))
+    assert type(out) is Layer and out.act is abs and out.w.tolist() == [2]
+
+
+def test_a_change_of_what_can_change_is_seen():
+    layer = Layer(jnp.ones(2), jnp.sin)
+    variable = gc.Variable(layer)
+    f = lambda v, x: v.value.act(x)
+    assert float(call(f, variable, 0.0)) == 0
+    layer.act = jnp.cos
+    assert float(call(f, variable, 0.0)) == 1
+
+
+def test_what_is_known_of_a_pytree_goes_with_it():
+    fixed = Fixed(jnp.ones(2), jnp.sin)
+    call(lambda v: v.value.w, gc.Variable(fixed))
+    alive = weakref.ref(fixed)
+    del fixed
+    garbage.collect()
+    assert alive() is None
+
+
+def test_only_the_arrays_that_are_new_come_back():
+    layer = Layer(jnp.ones(2), jnp.sin, b=(jnp.zeros(3), None))
+    variable = gc.Variable(layer)
+
+    def step(v):
+        v.value = Layer(v.value.w + 1, v.value.act, v.value.b)
+
+    entry = enter(step, (variable,))
+    arrays, *_ = jax.eval_shape(entry.body, *entry.values)
+    assert [x.shape for x in jax.tree.leaves(arrays)] == [(2,)]
+    call(step, variable)
+    assert variable.value.w.tolist() == [2, 2]
+    assert variable.value.b[0] is layer.b[0]
+    assert variable.value.act is jnp.sin
+
+
+def test_static_leaves_that_cannot_be_hashed_are_named():
+    with pytest.raises(TypeError, match=r"act.*set.*can't be hashed"):
+        call(lambda v: 1, gc.Variable(Layer(jnp.ones(1), {1})))
+
+
+def test_values_of_the_same_structure_are_compared_by_what_is_static():
+    seen = []
+    f = lambda v: seen.append(v.value.act)
+    variable = gc.Variable(Layer(jnp.ones(1), 1))
+    for act, count in (1, 1), (1.0, 2), (True, 3), (1, 3):
+        variable.value = Layer(jnp.ones(1), act)
+        entry = enter(f, (variable,))
+        entry.commit(*_jitted(entry.body, *entry.values))
+        assert len(seen) == count
+
+
+_jitted = jax.jit(lambda f, *args: f(*args), static_argnums=0)
+
+
+def test_a_type_may_be_declared_after_it_was_met():
+    def look(v):
+        seen.append(type(v.value.n) is int)
+
+    seen = []
+    variable = gc.Variable(Late(jnp.ones(1), 1))
+    call(look, variable)
+    gc.register_filtered_type(Late)
+    call(look, variable)
+    assert seen == [False, True]
+
+
+@jax.tree_util.register_pytree_node_class
+class Late:
+    def __init__(self, w, n):
+        self.w, self.n = w, n
+
+    def tree_flatten(self):
+        return (self.w, self.n), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
