@@ -99,6 +99,17 @@ def test_a_training_step_changes_the_weights():
     assert int(read(optimizer.step)) == 1
 
 
+def test_what_a_call_changes_inside_a_value_is_there_afterwards():
+    model = flax.Module()
+    model.seen = flax.Variable({"a": jnp.zeros(2)})
+    step = nnx.jit(lambda m, x: m.seen.__setitem__("b", x))
+    step(model, jnp.ones(2))
+    assert set(read(model.seen)) == {"a", "b"}
+    step = nnx.jit(lambda m, x: m.seen.__setitem__("a", x))
+    step(model, jnp.full(2, 3.0))
+    assert read(model.seen)["a"].tolist() == [3.0, 3.0]
+
+
 def test_the_gradient_of_a_tied_weight_counts_both_uses():
     grads = nnx.grad(lambda m: -m.a[...] * m.b[...] * 2.0)(Tied())
     assert isinstance(grads, flax.State)
@@ -212,6 +223,36 @@ def test_vmap_and_scan_take_settings_of_flax():
     for i in range(3):
         expected = expected @ layers.kernel[...][i] + layers.bias[...][i]
     np.testing.assert_allclose(run(layers, jnp.ones(2)), expected, rtol=1e-6)
+
+
+def test_a_scanned_function_may_sow():
+    class Step(flax.Module):
+        def __init__(self):
+            self.bias = flax.Variable(jnp.array(1.0))
+
+        def __call__(self, x):
+            x = x + self.bias[...]
+            self.sow(flax.Intermediate, "seen", x)
+            return x
+
+    model = Step()
+    axes = flax.StateAxes({flax.Intermediate: 0, ...: flax.Carry})
+    run = nnx.scan(
+        lambda m, x: m(x), in_axes=(axes, flax.Carry), out_axes=flax.Carry, length=3
+    )
+    assert float(run(model, jnp.array(0.0))) == 3.0
+    assert read(model.seen)[0].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_model_is_no_setting():
+    model = Tied()
+    for make in (
+        lambda: nnx.jit(lambda m: m, in_shardings=model),
+        lambda: nnx.vmap(lambda m: m, in_axes=(model,)),
+        lambda: nnx.grad(lambda m: m.a[...], argnums=model),
+    ):
+        with pytest.raises(ValueError, match="Graph nodes are not allowed as prefixes"):
+            make()
 
 
 def test_a_scanned_axis_is_named_in_the_metadata():

@@ -1,5 +1,8 @@
 """Names of Flax NNX, each used in a program that runs on Flax and on this library."""
 
+import inspect
+import typing
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -304,7 +307,68 @@ def metrics(nnx):
     return before, found["accuracy"], found["loss"], spread, binary.compute()
 
 
+def own_metric(nnx):
+    class Largest(nnx.Metric):
+        def __init__(self):
+            self.value = nnx.metrics.MetricState(jnp.array(0.0))
+
+        def update(self, *, values, **_):
+            self.value[...] = jnp.maximum(self.value[...], jnp.max(values))
+
+        def compute(self):
+            return self.value[...]
+
+        def reset(self):
+            self.value[...] = jnp.array(0.0)
+
+    both = nnx.MultiMetric(top=Largest(), mean=nnx.metrics.Average())
+    nnx.jit(lambda m: m.update(values=X))(both)
+    return both.compute()
+
+
 # Transformations
+
+
+def scanned_layers(nnx):
+    class Block(nnx.Module):
+        def __init__(self, rngs):
+            self.linear = nnx.Linear(3, 3, rngs=rngs)
+            self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x):
+            return self.dropout(self.linear(x))
+
+    @nnx.split_rngs(splits=2)
+    @nnx.vmap(in_axes=0)
+    def make(rngs):
+        return Block(rngs)
+
+    @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+    def forward(x, block):
+        return block(x)
+
+    blocks = make(nnx.Rngs(0, dropout=1))
+    return forward(X, blocks), forward(X, blocks), blocks.dropout.rngs.count[...]
+
+
+def modes(nnx):
+    model = shared(nnx)
+    graphdef, params = nnx.split(model, nnx.Param, graph=True)
+    twin = nnx.clone(nnx.merge(graphdef, params), graph=True)
+    found = [path for path, x in nnx.iter_graph(twin, graph=True) if nnx.is_data(x)]
+    own = nnx.clone(model, arrays=True, graph=True)
+    state = nnx.compat.state(own, nnx.PathContains("c", exact=False))
+    with nnx.set_graph_mode(True), nnx.set_graph_updates(True):
+        nnx.jit(lambda m: nnx.update(m, nnx.state(twin)), graph_updates=True)(own)
+    return sorted(found, key=str), values(nnx, state), own.c[...]
+
+
+def generic(nnx):
+    class Box(nnx.Module, typing.Generic[nnx.A]):
+        def __init__(self, content: nnx.A):
+            self.content = nnx.data(content)
+
+    return Box[int](jnp.ones(2)).content
 
 
 def prefixes(nnx):
@@ -345,6 +409,10 @@ PROGRAMS = [
     averaged,
     train_states,
     metrics,
+    own_metric,
+    scanned_layers,
+    modes,
+    generic,
     bound,
 ]
 
@@ -368,6 +436,41 @@ def assert_same(found, due, path=""):
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_the_same_results(program):
     assert_same(program(ours), program(theirs))
+
+
+NAMES = """
+A BatchNorm Bidirectional Conv ConvTranspose Data Dropout EMA Einsum Embed FlatState
+GRUCell GroupNorm InstanceNorm LSTMCell LayerNorm Linear LinearGeneral LoRA LoRALinear
+LoRAParam Metric ModelAndOptimizer MultiHeadAttention MultiMetric OptimizedLSTMCell
+Optimizer PReLU Pytree RMSNorm RNN Rngs Sequential SimpleCell SpectralNorm TrainState
+WeightNorm as_abstract as_pure avg_pool capture clone combine_masks data dataclass
+dot_product_attention eval_shape filter_state filterlib find_duplicates flip_sequences
+fork_rngs from_flat_state get_abstract_model graph graphdef grad initializers is_data
+iter_graph iter_modules jit jit_partial logical_axis_rules make_attention_mask
+make_causal_mask map_state max_pool merge_context merge_state metrics min_pool
+ones_init prefix recursive_map relu remat replace_by_pure_dict reseed scan
+set_metadata split split_rngs split_state state statelib static switch to_flat_state
+to_pure_dict traversals use_eager_sharding using_eager_sharding var_defaults variables
+vars_as view view_info vmap with_attributes with_partitioning with_rngs with_vars
+zeros_init
+"""
+
+
+@pytest.mark.parametrize("name", NAMES.split())
+def test_a_name_takes_what_flax_takes(name):
+    found = getattr(ours, name)
+    due = getattr(theirs, name, None)
+    assert inspect.ismodule(due) == inspect.ismodule(found) or due is None
+    if not callable(due) or not callable(found):
+        return
+    takes = inspect.signature(found).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in takes):
+        return
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    given = {
+        p.name for p in inspect.signature(due).parameters.values() if p.kind in by_name
+    }
+    assert given - {"graph", "graph_updates"} <= {p.name for p in takes}
 
 
 def test_prefixes_where_flax_takes_trees():

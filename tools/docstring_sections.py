@@ -23,7 +23,7 @@ def has_fields_for_arguments(cls: griffe.Class) -> bool:
     fields = (
         member.is_attribute and member.annotation is not None
         for member in cls.members.values()
-        if not member.is_alias
+        if not member.is_alias and "property" not in member.labels
     )
     return "__init__" not in cls.members and any(fields)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import sys
 import traceback
@@ -33,6 +34,8 @@ def main() -> int:
     if seed is None:
         seed = random.SystemRandom().randrange(10**6)
     console.print(f"seed {seed}")
+    # JAX tells of each callback that raises, as some are here to do.
+    logging.getLogger("jax").setLevel(logging.CRITICAL)
     with planted(arguments.plant):
         try:
             if arguments.steps is not None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tools.soak.kits import KINDS, Kit, leaves, mod
+from tools.soak.kits import FIXED, KINDS, NODES, Kit, Net, form, leaves, mapped, mod
 
 __all__ = ["ANYWHERE", "BEHIND", "STRUCTURE", "Action", "Survey", "act", "digest"]
 
@@ -46,6 +45,8 @@ class Survey:
         self.kit = kit
         self.nodes: list[Any] = []
         self.variables: list[Any] = []
+        # Each place where a variable is: the holder, and the variable.
+        self.places: list[tuple[Any, Any]] = []
         # Places of what has no identity: the holder, the key, and the child.
         self.statics: list[tuple[Any, Any, Any]] = []
         self.arrays: list[tuple[Any, Any, Any]] = []
@@ -57,6 +58,8 @@ class Survey:
     def _visit(self, holder: Any, key: Any, x: Any) -> None:
         kit = self.kit
         if kit.is_variable(x) or kit.is_node(x):
+            if kit.is_variable(x):
+                self.places.append((holder, x))
             if id(x) in self._seen:
                 return
             self._seen.add(id(x))
@@ -65,7 +68,7 @@ class Survey:
             self.arrays.append((holder, key, x))
         elif type(x) in (list, dict):
             self.containers.append(x)
-        elif type(x) is not tuple:
+        elif type(x) not in FIXED:
             self.statics.append((holder, key, x))
         for name, child in kit.children(x) or ():
             self._visit(x, name, child)
@@ -80,7 +83,7 @@ def pick(sequence: Sequence[Any], number: int) -> Any:
 
 
 def act(
-    kit: Kit, roots: Sequence[Any], x: Any, action: Action, mapped: bool = False
+    kit: Kit, roots: Sequence[Any], x: Any, action: Action, in_map: bool = False
 ) -> None:
     """Performs an action.
 
@@ -89,10 +92,10 @@ def act(
         roots: Where they are reached from.
         x: A number that the function was given.
         action: What to do.
-        mapped: Whether a map over an axis surrounds the function. Then what isn't
+        in_map: Whether a map over an axis surrounds the function. Then what isn't
             mapped over must become the same for each index.
     """
-    _DO[action.name](Survey(kit, roots), x, action, mapped)
+    _DO[action.name](Survey(kit, roots), x, action, in_map)
 
 
 def digest(kit: Kit, roots: Sequence[Any], x: Any) -> Any:
@@ -110,56 +113,51 @@ def _sum(value: Any, dtype: Any) -> Any:
 # Values
 
 
-def add(found: Survey, x: Any, action: Action, mapped: bool) -> None:
+def add(found: Survey, x: Any, action: Action, in_map: bool) -> None:
     if found.variables:
         v = pick(found.variables, action.i)
-        v.value = jax.tree.map(lambda a: mod(a + (action.j % 5 + 1)), v.value)
+        v.value = mapped(lambda a: mod(a + (action.j % 5 + 1)), v.value)
 
 
-def mix(found: Survey, x: Any, action: Action, mapped: bool) -> None:
+def mix(found: Survey, x: Any, action: Action, in_map: bool) -> None:
     if found.variables:
         v, other = (pick(found.variables, n) for n in (action.i, action.j))
         kind = found.kit.kind
-        if mapped and kind(v) != "Stacked" and kind(other) == "Stacked":
+        if in_map and kind(v) != "Stacked" and kind(other) == "Stacked":
             return
         values = other.value
-        v.value = jax.tree.map(lambda a: mod(a + _sum(values, a.dtype)), v.value)
+        v.value = mapped(lambda a: mod(a + _sum(values, a.dtype)), v.value)
 
 
-def scale(found: Survey, x: Any, action: Action, mapped: bool) -> None:
+def scale(found: Survey, x: Any, action: Action, in_map: bool) -> None:
     if found.variables:
         v = pick(found.variables, action.i)
-        v.value = jax.tree.map(lambda a: mod(a * (action.j % 3 + 2)), v.value)
+        v.value = mapped(lambda a: mod(a * (action.j % 3 + 2)), v.value)
 
 
-def take_input(found: Survey, x: Any, action: Action, mapped: bool) -> None:
-    candidates = found.of_kind("Stacked") if mapped else found.variables
+def take_input(found: Survey, x: Any, action: Action, in_map: bool) -> None:
+    candidates = found.of_kind("Stacked") if in_map else found.variables
     if candidates:
         v = pick(candidates, action.i)
-        v.value = jax.tree.map(lambda a: mod(a + x.astype(a.dtype)), v.value)
+        v.value = mapped(lambda a: mod(a + x.astype(a.dtype)), v.value)
 
 
-def exchange_values(found: Survey, x: Any, action: Action, mapped: bool) -> None:
+def exchange_values(found: Survey, x: Any, action: Action, in_map: bool) -> None:
     if found.variables:
         v = pick(found.variables, action.i)
         stacked = found.kit.kind(v) == "Stacked"
         alike = [
             w
             for w in found.variables
-            if _abstract(w.value) == _abstract(v.value)
+            if form(w.value) == form(v.value)
             and (found.kit.kind(w) == "Stacked") == stacked
         ]
         w = pick(alike, action.j)
         v.value, w.value = w.value, v.value
 
 
-def _abstract(value: Any) -> Any:
-    flat, structure = jax.tree.flatten(value)
-    return structure, [(a.shape, a.dtype) for a in flat]
-
-
-def write_bare(found: Survey, x: Any, action: Action, mapped: bool) -> None:
-    places = [p for p in found.arrays if type(p[0]) is not tuple]
+def write_bare(found: Survey, x: Any, action: Action, in_map: bool) -> None:
+    places = [p for p in found.arrays if type(p[0]) not in FIXED]
     if places:
         holder, key, array = pick(places, action.i)
         found.kit.put(holder, key, mod(array + (action.j % 5 + 1)))
@@ -168,12 +166,12 @@ def write_bare(found: Survey, x: Any, action: Action, mapped: bool) -> None:
 # Structure
 
 
-def attach(found: Survey, x: Any, action: Action, mapped: bool) -> None:
+def attach(found: Survey, x: Any, action: Action, in_map: bool) -> None:
     holder = pick(found.nodes, action.i)
     found.kit.put(holder, _key(found.kit, holder, action.j), _child(found, action))
 
 
-def attach_inside(found: Survey, x: Any, action: Action, mapped: bool) -> None:
+def attach_inside(found: Survey, x: Any, action: Action, in_map: bool) -> None:
     """Puts something into a plain container: no other one, which could form a cycle."""
     if found.containers:
         holder = pick(found.containers, action.i)
@@ -183,18 +181,18 @@ def attach_inside(found: Survey, x: Any, action: Action, mapped: bool) -> None:
             else action.j % (min(len(holder), 3) + 1)
         )
         child = _child(found, action)
-        if type(child) not in (list, dict, tuple):
+        if not _plain_inside(child):
             found.kit.put(holder, key, child)
 
 
-def detach(found: Survey, x: Any, action: Action, mapped: bool) -> None:
+def detach(found: Survey, x: Any, action: Action, in_map: bool) -> None:
     holders = [n for n in found.nodes + found.containers if found.kit.children(n)]
     if holders:
         holder = pick(holders, action.i)
         found.kit.drop(holder, pick(found.kit.children(holder) or (), action.j)[0])
 
 
-def exchange(found: Survey, x: Any, action: Action, mapped: bool) -> None:
+def exchange(found: Survey, x: Any, action: Action, in_map: bool) -> None:
     holders = [n for n in found.nodes if found.kit.children(n)]
     if holders:
         one, two = (pick(holders, n) for n in (action.i, action.j))
@@ -209,10 +207,10 @@ def exchange(found: Survey, x: Any, action: Action, mapped: bool) -> None:
 
 def _plain_inside(x: Any) -> bool:
     """What has no identity and can change in place must not stand in two places."""
-    return type(x) in (list, dict, tuple, set)
+    return type(x) in (list, dict, set, *FIXED)
 
 
-def note(found: Survey, x: Any, action: Action, mapped: bool) -> None:
+def note(found: Survey, x: Any, action: Action, in_map: bool) -> None:
     if found.variables:
         v = pick(found.variables, action.i)
         notes = found.kit.notes(v)
@@ -223,7 +221,7 @@ def note(found: Survey, x: Any, action: Action, mapped: bool) -> None:
         found.kit.note(v, notes)
 
 
-def reshape(found: Survey, x: Any, action: Action, mapped: bool) -> None:
+def reshape(found: Survey, x: Any, action: Action, in_map: bool) -> None:
     plain = found.of_kind("Param", "BatchStat", "Count", "Stacked")
     if plain:
         v = pick(plain, action.i)
@@ -235,7 +233,7 @@ def reshape(found: Survey, x: Any, action: Action, mapped: bool) -> None:
         v.value = xp.broadcast_to(first, shape) + xp.zeros(shape, v.value.dtype)
 
 
-def retype(found: Survey, x: Any, action: Action, mapped: bool) -> None:
+def retype(found: Survey, x: Any, action: Action, in_map: bool) -> None:
     """Another variable of another type takes the place of one."""
     kit = found.kit
     places = [
@@ -254,14 +252,14 @@ def retype(found: Survey, x: Any, action: Action, mapped: bool) -> None:
 # Behind the back of the library
 
 
-def put_behind(found: Survey, x: Any, action: Action, mapped: bool) -> None:
+def put_behind(found: Survey, x: Any, action: Action, in_map: bool) -> None:
     nodes = [n for n in found.nodes if found.kit.kind(n) in ("Node", "Other", "Dict")]
     if nodes:
         holder = pick(nodes, action.i)
         vars(holder)[_key(found.kit, holder, action.j)] = _child(found, action)
 
 
-def become(found: Survey, x: Any, action: Action, mapped: bool) -> None:
+def become(found: Survey, x: Any, action: Action, in_map: bool) -> None:
     swap = {"Node": "Other", "Other": "Node", "Param": "BatchStat"}
     swap["BatchStat"] = "Param"
     kind = found.kit.kind
@@ -271,7 +269,7 @@ def become(found: Survey, x: Any, action: Action, mapped: bool) -> None:
         found.kit.become(chosen, swap[kind(chosen)])
 
 
-def stir(found: Survey, x: Any, action: Action, mapped: bool) -> None:
+def stir(found: Survey, x: Any, action: Action, in_map: bool) -> None:
     """Changes a static value in place."""
     sets = [child for *_, child in found.statics if type(child) is set]
     if sets:
@@ -293,13 +291,15 @@ def _child(found: Survey, action: Action) -> Any:
         lambda: pick(known, number + 1),
         lambda: pick([0, 1, True, 1.0, "s", (1, "t"), None, abs], number),
         lambda: {number % 3},
-        lambda: kit.node(pick(["Node", "Other", "List", "Dict"], number)),
+        lambda: kit.node(pick(NODES, number)),
+        lambda: kit.node(pick(NODES, number)),
         lambda: _variable(kit, pick(KINDS, number), number),
         lambda: _variable(kit, pick(KINDS, number), number),
         lambda: small,
         lambda: [pick(known, number), 1, small],
         lambda: {"p": pick(known, number), "q": "s"},
         lambda: (pick(known, number), small),
+        lambda: Net(pick(_ACTS, number), small),
     ]
     return pick(makers, action.k)()
 
@@ -310,7 +310,12 @@ def _variable(kit: Kit, kind: str, number: int) -> Any:
     value: Any = kit.array(np.full(shape, number % 11, dtype))
     if kind == "Parts":
         value = {"re": value, "im": (kit.array(np.full((2,), number % 5, dtype)),)}
+    elif kind == "Whole":
+        value = Net(pick(_ACTS, number), value)
     return kit.variable(kind, value, {"unit": "m"} if number % 2 else {})
+
+
+_ACTS = (abs, round)
 
 
 def _named(*functions: Callable[..., None]) -> dict[str, Callable[..., None]]:

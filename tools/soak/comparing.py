@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tools.soak.kits import Live, Plain, leaves
+from tools.soak.kits import Live, Plain, form
 
 __all__ = ["Different", "Twins", "abstract"]
 
@@ -89,6 +89,10 @@ class Twins:
         for a, b in zip(one[0], two[0], strict=True):
             if isinstance(a, jax.core.Tracer):
                 raise Different(f"{path}: a tracer was left behind: {a}")
+            if not PLAIN.is_array(b):
+                if a is not b:
+                    raise Different(f"{path}: {a!r}, not {b!r}")
+                continue
             a, b = np.asarray(a), np.asarray(b)
             if (a.shape, a.dtype) != (b.shape, b.dtype) or not np.array_equal(a, b):
                 raise Different(f"{path}: {a!r}, not {b!r}")
@@ -125,17 +129,12 @@ def abstract(roots: Sequence[Any]) -> Any:
         if PLAIN.is_variable(x) or PLAIN.is_node(x):
             numbers[id(x)] = len(numbers)
         if PLAIN.is_variable(x):
-            return x.kind, repr(sorted(_typed(x.notes).items())), _shapes(x.value)
+            return x.kind, repr(sorted(_typed(x.notes).items())), form(x.value)
         if PLAIN.is_array(x):
-            return _shapes(x)
+            return form(x)
         children = PLAIN.children(x)
         if children is not None:
             return _kind(PLAIN, x), *((key, visit(child)) for key, child in children)
         return repr(sorted(x)) if type(x) is set else repr(_typed(x))
 
     return (*map(visit, roots),)
-
-
-def _shapes(value: Any) -> Any:
-    structure = jax.tree.structure(value)
-    return structure, *((a.shape, str(a.dtype)) for a in leaves(value))

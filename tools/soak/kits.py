@@ -2,24 +2,90 @@
 
 Programs find their way through a graph with `children`, and change it with the other
 methods. `Live` does that with the objects of the packages, `Plain` with objects that
-know nothing of JAX.
+know nothing of JAX. What has no identity is the same in both: plain containers, and a
+`Net`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import equinox as eqx
+import flax.nnx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+import graphcore as gc
 import nnx_transforms as nnx
 
-__all__ = ["KINDS", "Kit", "Live", "Plain", "leaves", "mod"]
+__all__ = [
+    "FIXED",
+    "FUSE",
+    "KINDS",
+    "NODES",
+    "Kit",
+    "Live",
+    "Net",
+    "Plain",
+    "Planned",
+    "form",
+    "leaves",
+    "mapped",
+    "mod",
+]
 
-KINDS = ("Param", "BatchStat", "Count", "Stacked", "Parts")
+KINDS = ("Param", "BatchStat", "Count", "Stacked", "Parts", "Whole", "FlaxState")
 """Types of variables. A `Count` holds whole numbers, a `Stacked` has a first axis of
-length 2 that transforms map over, a `Parts` holds a pytree of arrays."""
+length 2 that transforms map over, a `Parts` holds a pytree of arrays, a `Whole` a
+module of Equinox, and a `FlaxState` is a variable of Flax's."""
+NODES = ("Node", "Other", "List", "Dict", "Bag", "Loose", "Record", "FlaxNode")
+"""Types of nodes. A `Bag` and a `Loose` are registered classes, the first of which says
+where its children are; a `Record` is a dataclass, and a `FlaxNode` a module of Flax's.
+"""
+
+
+class Planned(Exception):
+    """The error that programs raise in the middle."""
+
+
+class Fuse(threading.local):
+    """Has what users wrote for their types raise while the library calls it."""
+
+    left = 0
+
+    @contextlib.contextmanager
+    def lit(self, left: int) -> Iterator[None]:
+        """While a block runs, the call of this number raises; none for 0."""
+        self.left = left
+        try:
+            yield
+        finally:
+            self.left = 0
+
+    def burn(self) -> None:
+        """Counts a call."""
+        self.left -= 1
+        if self.left == 0:
+            raise Planned
+
+
+FUSE = Fuse()
+
+
+class Net(eqx.Module):
+    """A module of Equinox: arrays, and a function that is static."""
+
+    act: Callable[..., Any]
+    weight: Any
+
+
+FIXED = (tuple, Net)
+"""Containers that can't be changed."""
 
 
 class Kit:
@@ -37,7 +103,10 @@ class Kit:
             return list(enumerate(x))
         if type(x) is dict:
             return sorted(x.items())
-        return sorted(vars(x).items()) if self.is_node(x) else None
+        if not self.is_node(x) and type(x) is not Net:
+            return None
+        # Flax keeps something of its own beside the attributes.
+        return sorted(item for item in vars(x).items() if "__" not in item[0])
 
     def _is_list(self, x: Any) -> bool:
         raise NotImplementedError
@@ -87,7 +156,7 @@ class Kit:
         raise NotImplementedError
 
     def is_array(self, x: Any) -> bool:
-        return isinstance(x, jax.Array | np.ndarray | np.generic)
+        return _is_array(x)
 
 
 class Node(nnx.Module):
@@ -110,24 +179,102 @@ class Parts(nnx.Variable[Any]):
     """A live variable whose value is a pytree."""
 
 
-_NODES = {"Node": Node, "Other": Other, "List": nnx.List, "Dict": nnx.Dict}
-_VARIABLES: dict[str, Any] = {
-    "Param": nnx.Param,
-    "BatchStat": nnx.BatchStat,
-    "Count": Count,
-    "Stacked": Stacked,
-    "Parts": Parts,
-}
+class Whole(nnx.Variable[Any]):
+    """A live variable whose value is a module of Equinox."""
+
+
+class FlaxState(flax.nnx.Variable[Any]):
+    """A live variable of Flax's."""
+
+    value = property(
+        lambda self: self.get_value(), lambda self, value: self.set_value(value)
+    )
+
+
+class FlaxNode(flax.nnx.Module, pytree=False):
+    """A live node of Flax's; no pytree, so it holds whatever it is given."""
+
+
+class Bag:
+    """A live node of a registered class that says where its children are."""
+
+
+class Loose:
+    """A live node of a registered class that does not say that."""
+
+
+@gc.register_dataclass
+@dataclasses.dataclass
+class Record:
+    """A live node that is a dataclass, without values at first."""
+
+    a: Any = dataclasses.field(init=False)
+    b: Any = dataclasses.field(init=False)
+
+
+def _clear(bag: Any) -> None:
+    FUSE.burn()
+    vars(bag).clear()
+
+
+def _init(bag: Any, pairs: Any) -> None:
+    for key, child in pairs:
+        _set(bag, key, child)
+
+
+def _set(bag: Any, key: Any, child: Any) -> None:
+    FUSE.burn()
+    setattr(bag, key, child)
+
+
+def _pop(bag: Any, key: Any) -> Any:
+    FUSE.burn()
+    return vars(bag).pop(key)
+
+
+def _register(kind: type[Any], *containers: str) -> None:
+    gc.register_graph_node_type(
+        kind,
+        flatten=lambda bag: (sorted(vars(bag).items()), None),
+        set_key=_set,
+        pop_key=_pop,
+        create_empty=lambda metadata: kind(),
+        clear=_clear,
+        init=_init,
+        containers=containers,
+    )
+
+
+_register(Bag, "__dict__")
+_register(Loose)
+_NODES = dict(
+    zip(
+        NODES,
+        (Node, Other, nnx.List, nnx.Dict, Bag, Loose, Record, FlaxNode),
+        strict=True,
+    )
+)
+_VARIABLES: dict[str, Any] = dict(
+    zip(
+        KINDS,
+        (nnx.Param, nnx.BatchStat, Count, Stacked, Parts, Whole, FlaxState),
+        strict=True,
+    )
+)
+
+
+# What Flax notes of each variable.
+_FLAX_NOTES = tuple(FlaxState(0).get_metadata())
 
 
 class Live(Kit):
     """Objects of the packages."""
 
     def is_variable(self, x: Any) -> bool:
-        return isinstance(x, nnx.Variable)
+        return gc.is_variable(x)
 
     def is_node(self, x: Any) -> bool:
-        return isinstance(x, nnx.Object)
+        return gc.is_graph_node(x)
 
     def _is_list(self, x: Any) -> bool:
         return type(x) is nnx.List
@@ -145,9 +292,15 @@ class Live(Kit):
         return type(x).__name__
 
     def notes(self, variable: Any) -> dict[str, Any]:
-        return dict(variable.get_metadata())
+        found = dict(variable.get_metadata())
+        for name in _FLAX_NOTES if isinstance(variable, FlaxState) else ():
+            del found[name]
+        return found
 
     def note(self, variable: Any, notes: dict[str, Any]) -> None:
+        if isinstance(variable, FlaxState):
+            metadata = variable.get_metadata()
+            notes = {**{name: metadata[name] for name in _FLAX_NOTES}, **notes}
         variable.set_metadata(notes)
 
     def array(self, x: Any) -> Any:
@@ -241,7 +394,22 @@ def _copied(x: Any) -> Any:
 
 def leaves(value: Any) -> list[Any]:
     """The arrays in the value of a variable."""
-    return jax.tree.leaves(value)
+    return [x for x in jax.tree.leaves(value) if _is_array(x)]
+
+
+def mapped(f: Callable[[Any], Any], value: Any) -> Any:
+    """Applies a function to the arrays in the value of a variable."""
+    return jax.tree.map(lambda x: f(x) if _is_array(x) else x, value)
+
+
+def form(value: Any) -> Any:
+    """All of a value but the numbers in its arrays."""
+    flat, structure = jax.tree.flatten(value)
+    return structure, *((x.shape, str(x.dtype)) if _is_array(x) else x for x in flat)
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, jax.Array | np.ndarray | np.generic)
 
 
 def mod(x: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 
 import nnx_transforms as nnx
 from tools.soak.actions import Survey
-from tools.soak.kits import Plain, Stacked, mod
+from tools.soak.kits import FIXED, Plain, Stacked, mod
 
 __all__ = ["COMPILED", "MAPS", "RESHAPING", "SIZE", "live", "plain"]
 
@@ -238,7 +238,7 @@ def plain_vmap(f: Function) -> Function:
         found = Survey(_PLAIN, roots)
         variables = found.variables
         before, after, out = [v.value for v in variables], [], []
-        bare = [place for place in found.arrays if type(place[0]) is not tuple]
+        bare = [place for place in found.arrays if type(place[0]) not in FIXED]
         for i in range(SIZE):
             for v, value in zip(variables, before, strict=True):
                 v.value = value[i] if v.kind == "Stacked" else value

@@ -2,7 +2,8 @@
 
 Each is of a kind that a change of the library could bring: what is known of a graph is
 trusted for too long, a write does not come back, a tracer stays in an object of the
-caller's, and two names of one object become two objects.
+caller's, two names of one object become two objects, and what was written before an
+error stays.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+from graphcore import editing
 from graphcore.boundary import entry
 from graphcore.boundary.body import Body
 from graphcore.cache.plans import Plan
+from graphcore.graphdef import build
 from graphcore.graphdef.recipes import Recipe
 from graphcore.variables.variable import Variable, set_raw_value
 
@@ -112,11 +115,27 @@ def wrong_alias() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def half_write() -> Iterator[None]:
+    """What was written before an error is not taken back."""
+
+    @contextlib.contextmanager
+    def forgetting() -> Iterator[list[Any]]:
+        yield []
+
+    with (
+        mock.patch.object(build, "undoing", forgetting),
+        mock.patch.object(editing, "undoing", forgetting),
+    ):
+        yield
+
+
 PLANTS = {
     "stale-plan": stale_plan,
     "lost-write": lost_write,
     "leaked-tracer": leaked_tracer,
     "wrong-alias": wrong_alias,
+    "half-write": half_write,
 }
 
 

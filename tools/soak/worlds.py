@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import sys
@@ -9,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.experimental
 import numpy as np
 
 import nnx_transforms as nnx
@@ -24,16 +27,12 @@ from tools.soak.actions import (
     pick,
 )
 from tools.soak.comparing import LIVE, PLAIN, Different, Twins, abstract
-from tools.soak.kits import leaves
+from tools.soak.kits import FUSE, Planned, leaves, mapped
 
 __all__ = ["Again", "Call", "Edit", "Rebuild", "Step", "Threads", "World", "draw_step"]
 
 Choose = Callable[[int], int]
 """Gives a number below another one: of a random generator, or of Hypothesis."""
-
-
-class Planned(Exception):
-    """The error that programs raise in the middle."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +51,8 @@ class Call:
         actions: What the function does.
         second: Another argument: an inner node, by number; -1 for none.
         returned: The inner object that it returns; -1 for none.
-        fails: Whether it raises an error after all that.
+        fails: What raises an error after all that; a name in `_FAILURES`.
+        fuse: Which call of the functions that registered types have raises; 0 for none.
         attempts: Whether it calls a function in it that fails, and goes on.
     """
 
@@ -60,7 +60,8 @@ class Call:
     actions: tuple[Action, ...]
     second: int = -1
     returned: int = -1
-    fails: bool = False
+    fails: str = ""
+    fuse: int = 0
     attempts: bool = False
 
 
@@ -79,10 +80,12 @@ class Rebuild:
     Args:
         way: How; a method of `World`.
         number: Something that the way depends on.
+        fuse: As for a call.
     """
 
     way: str
     number: int = 0
+    fuse: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +96,12 @@ class Threads:
 
 
 Step = Edit | Call | Again | Rebuild | Threads
+# What raises an error, with the transforms in which JAX does not take it.
+_FAILURES = {
+    "function": {""},
+    "hook": {""},
+    "callback": {"jit_donating", "remat", "gradient", "custom_rule", "vmap"},
+}
 _WAYS = ("clone", "merge", "flatten", "update", "pop", "hold", "eval_shape")
 _ALL = (
     *layers.COMPILED,
@@ -121,7 +130,8 @@ def draw_step(choose: Choose, *, alone: bool = True) -> Step:
     if kind < 16:
         return Again(choose(6), 1 + choose(3))
     if kind < 19 or not alone:
-        return Rebuild(_WAYS[choose(len(_WAYS))], choose(16))
+        way = _WAYS[choose(len(_WAYS))]
+        return Rebuild(way, choose(16), _draw_fuse(choose))
     return Threads(
         tuple(
             tuple(draw_step(choose, alone=False) for _ in range(1 + choose(4)))
@@ -146,9 +156,20 @@ def draw_call(choose: Choose) -> Call:
         actions,
         second=choose(6) - 1,
         returned=choose(6) - 1 if objects_leave else -1,
-        fails=choose(6) == 5,
+        fails=_draw_failure(choose, transforms),
+        # An error after the call itself can't bring donated buffers back.
+        fuse=0 if "jit_donating" in transforms else _draw_fuse(choose),
         attempts=choose(6) == 5,
     )
+
+
+def _draw_failure(choose: Choose, transforms: list[str]) -> str:
+    names = [n for n, bad in _FAILURES.items() if not bad.intersection(transforms)]
+    return pick(names, choose(16)) if choose(6) == 5 else ""
+
+
+def _draw_fuse(choose: Choose) -> int:
+    return max(choose(16) - 8, 0)
 
 
 def _fits(name: str, outer: list[str]) -> bool:
@@ -194,7 +215,7 @@ class Function:
                 if number == 0 and call.attempts and kit is LIVE:
                     _attempt(roots, x, call)
             if call.fails and kit is LIVE:
-                raise Planned
+                _fail(call, roots)
             y = digest(kit, roots, x)
             if call.returned < 0:
                 return y
@@ -231,6 +252,24 @@ def _attempt(roots: list[Any], x: Any, call: Call) -> None:
     raise Different("a nested function did not raise its error")
 
 
+def _fail(call: Call, roots: list[Any]) -> None:
+    """Raises an error, now or when the compiled function runs."""
+    if call.fails == "callback":
+        jax.experimental.io_callback(_refuse, None)
+        return
+    found = Survey(LIVE, roots).variables
+    if call.fails == "hook" and found:
+        v = pick(found, call.second)
+        LIVE.note(v, {**LIVE.notes(v), "on_set_value": _refuse})
+        v.value = mapped(lambda a: a + 1, v.value)
+        raise Different("a hook was not called")
+    raise Planned
+
+
+def _refuse(*args: Any) -> None:
+    raise Planned
+
+
 class World:
     """A live graph with its plain twin, and what was done with them.
 
@@ -249,10 +288,10 @@ class World:
 
     @staticmethod
     def _first(kit: Any) -> Any:
-        root, inner = kit.node("Node"), kit.node("List")
+        root, inner, bag = (kit.node(kind) for kind in ("Node", "List", "Bag"))
         value = kit.array(np.asarray(2, np.float32))
         root.a = kit.variable("Param", value, {})
-        root.b = inner
+        root.b, root.c, bag.a = inner, bag, root.a
         inner.append(root.a)
         inner.append(kit.variable("Stacked", kit.array(np.ones(2, np.float32)), {}))
         return root
@@ -284,7 +323,8 @@ class World:
                 for _ in range(step.times):
                     self.call(pick(self.functions, step.number))
         elif isinstance(step, Rebuild):
-            getattr(self, step.way)(step.number)
+            with FUSE.lit(step.fuse), contextlib.suppress(Planned):
+                getattr(self, step.way)(step.number)
         else:
             self.in_threads(step.programs)
         self.check()
@@ -300,15 +340,18 @@ class World:
             live_args[:-1]
         )
         traces = function.traces
-        if about.fails:
-            try:
-                function.live(*live_args)
-            except Planned:
+        try:
+            with FUSE.lit(about.fuse):
+                found = function.live(*live_args)
+        except (Planned, jax.errors.JaxRuntimeError):
+            if about.fails or about.fuse:
                 return
+            raise
+        if about.fails:
             raise Different("the error of the function did not come out")
-        found = function.live(*live_args)
         expected = function.plain(*args)
-        if self._counts_traces and about.transforms[0] in layers.COMPILED:
+        counts_traces = self._counts_traces and not about.fuse
+        if counts_traces and about.transforms[0] in layers.COMPILED:
             traced = function.traces > traces
             if key not in function.known and not traced:
                 raise Different("no trace of a function for its arguments")
@@ -349,7 +392,13 @@ class World:
         for k in range(3):
             act(LIVE, [self.live], x, Action("add", number + k, number, 0))
             act(LIVE, [self.live], x, Action("write_bare", number + k, number, 0))
-        nnx.update(self.live, saved)
+        before = digest(LIVE, [self.live], x)
+        try:
+            nnx.update(self.live, saved)
+        except Planned:
+            if not np.array_equal(digest(LIVE, [self.live], x), before):
+                raise Different("half of a state was written") from None
+            nnx.update(self.live, saved)
 
     def pop(self, number: int) -> None:
         kind = ("BatchStat", "Count")[number % 2]
@@ -362,14 +411,11 @@ class World:
 
     def _may_pop(self, kind: str) -> bool:
         """A plain container has no way to lose a child, a list would close up."""
-        found = Survey(PLAIN, [self.plain])
-        holders = [n for n in found.nodes if n.kind != "List"]
-        inside = sum(
-            PLAIN.is_variable(c) and c.kind == kind
-            for n in holders
-            for _, c in PLAIN.children(n) or ()
+        places = Survey(PLAIN, [self.plain]).places
+        holders = [holder for holder, variable in places if variable.kind == kind]
+        return bool(holders) and all(
+            PLAIN.is_node(holder) and holder.kind != "List" for holder in holders
         )
-        return inside == len(found.of_kind(kind)) > 0
 
     def hold(self, number: int) -> None:
         """The caller keeps an inner object."""
@@ -381,10 +427,10 @@ class World:
         """The graph is looked at, and nothing is done to it."""
         if self.functions:
             function = pick(self.functions, number)
-            try:
-                nnx.eval_shape(function.live, *function.args(LIVE, self.live))
-            except Planned:
-                return
+            # JAX may take the trace for a call later on, or not.
+            key = abstract(function.args(PLAIN, self.plain)[:-1])
+            function.known.setdefault(key, set())
+            nnx.eval_shape(function.live, *function.args(LIVE, self.live))
 
     # Threads
 

@@ -488,6 +488,21 @@ def test_a_tag_without_a_context_is_refused():
                 pass
 
 
+def test_who_says_which_merge_is_the_inner_one_is_heard():
+    node = gc.Dict(a=gc.Param(1))
+    with gc.update_context("test"):
+        with gc.split_context("test") as ctx:
+            pure = ctx.split(node)
+        with gc.merge_context("test", inner=True) as ctx:
+            inner = ctx.merge(*pure)
+        inner.b = gc.Param(2)
+        with gc.split_context("test") as ctx:
+            pure = ctx.split(inner)
+        with gc.merge_context("test", False) as ctx:
+            assert ctx.merge(*pure) is node
+    assert node.b.value == 2
+
+
 def test_one_filter_gives_one_state_in_a_context_as_well():
     with gc.split_context() as ctx:
         graphdef, state = ctx.split(gc.Dict(a=gc.Param(1)), gc.Param)

@@ -149,6 +149,19 @@ def test_splitting_a_looked_at_state_equals_splitting_a_fresh_one(fs):
     assert gc.state(merged) == gc.state(node)
 
 
+def test_a_part_of_a_key_selects_where_that_is_asked_for():
+    node = gc.Dict(head_1=gc.Param(1), tail=[gc.Param(2), gc.Param(3)])
+    part = gc.PathContains("head", exact=False)
+    assert list(gc.state(node, part)) == ["head_1"]
+    assert not gc.state(node, gc.PathContains("head"))
+    assert gc.state(node, gc.PathContains(1, exact=False)).flat_state().paths == (
+        ("head_1",),
+        ("tail", 1),
+    )
+    assert part != gc.PathContains("head")
+    assert repr(part) == "PathContains('head', exact=False)"
+
+
 def test_what_filters_select_is_looked_up_while_it_depends_on_no_value():
     node = gc.Dict(a=gc.Param(1), b=gc.Dict(c=gc.BatchStat(2), a=gc.Param(3)))
     selections = layout_of((gc.graphdef(node),)).selections

@@ -684,6 +684,15 @@ def test_a_clone_with_the_variables_themselves():
     assert twin.b[0] is node.b[0]
 
 
+def test_a_clone_with_arrays_of_its_own_survives_donation():
+    node = gc.Dict(w=gc.Param(jnp.ones(2)), k=gc.Variable(jax.random.key(0)), n=3)
+    twin = gc.clone(node, arrays=True)
+    jax.jit(lambda s: jax.tree.map(lambda x: x, s), donate_argnums=0)(gc.state(node))
+    assert node.w.value.is_deleted()
+    assert twin.w.value.tolist() == [1.0, 1.0] and twin.n == 3
+    assert twin.k.value == jax.random.key(0)
+
+
 def test_a_definition_keeps_what_a_static_value_was():
     node = gc.Dict(w=gc.Param(1), s={1, 2})
     graphdef, state = gc.split(node)

@@ -219,7 +219,10 @@ def test_metadata_of_a_foreign_node_changed_in_place_is_seen():
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("m", "km"), (1, True), (True, 1.0), (0.0, -0.0), ((1,), (True,))],
+    [
+        *(("m", "km"), (1, True), (True, 1.0), (0.0, -0.0), ((1,), (True,))),
+        (zoo.Tag("a"), zoo.Tag("b")),  # can change in place
+    ],
 )
 def test_metadata_of_a_foreign_variable_changed_behind_is_seen(before, after):
     cell = zoo.Cell(1, {"unit": before})

@@ -79,6 +79,21 @@ def test_values_and_metadata_are_set_by_methods():
         v.set_metadata("value", 1)
 
 
+def test_leaves_of_a_state_are_filled_in_place():
+    node = gc.Dict(a=gc.Param(np.zeros(2)), b=gc.Param(jnp.zeros(2)))
+    state = gc.state(node)
+    for leaf in dict(state.flat_state()).values():  # as loaders of weights do
+        leaf.set_value(leaf + 1.0)
+        leaf.set_value(5.0, index=0)
+        leaf[1] += 2.0
+    state.b[...] = jnp.ones(3)
+    assert state.to_pure_dict()["a"].tolist() == [5.0, 3.0]
+    assert state.b.tolist() == [1.0, 1.0, 1.0]
+    assert node.a.value.tolist() == node.b.value.tolist() == [0.0, 0.0]
+    gc.update(node, state)
+    assert node.a.value.tolist() == [5.0, 3.0]
+
+
 def test_a_state_is_not_changed_by_an_operator():
     state = gc.Param.state(jnp.zeros(2))
     other = state

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import graphcore as gc
+import nnx_transforms as nnx
+from graphcore.authors import enter
 from nnx_transforms import Dict, Module, Param, Variable
 from nnx_transforms.transforms.split_inputs import merge_inputs, split_inputs
 
@@ -46,6 +48,32 @@ def test_values_structure_and_identity():
         assert out["new"].w is m.w
         assert m.tied is m.w
     assert len(traces) == 2  # the structure of `other` changed in the first call
+
+
+def test_what_changes_inside_a_value_leaves_with_it():
+    def write(v):
+        v.value["list"][0] = v.value["list"][0] + 1
+        v.value["new"] = v.value["list"][0] * 2
+
+    for transformed in (jit(write), nnx.jit(write), nnx.remat(write)):
+        value = {"list": [jnp.array(1.0)], "kept": jnp.array(5.0)}
+        v = Variable(value)
+        transformed(v)
+        assert v.value == {"list": [2.0], "kept": 5.0, "new": 4.0}
+        assert set(value) == {"list", "kept"}  # what others hold is as it was
+
+
+def test_an_error_leaves_the_inside_of_a_value_alone():
+    v = Variable({"a": jnp.array(1.0)})
+
+    def fail(v):
+        v.value["b"] = v.value.pop("a")
+        raise KeyError("no")
+
+    entry = enter(fail, (v,))
+    with pytest.raises(KeyError):
+        entry.body(*entry.values)  # without JAX, which would make containers of its own
+    assert set(v.value) == {"a"}
 
 
 def test_variables_on_their_own_are_shared():

@@ -186,6 +186,14 @@ def test_the_optimizer_state_may_be_placed_elsewhere(name):
     assert slots["0/mu/w"].get_metadata() == {name: ("x",)}
 
 
+def test_the_optimizer_state_of_a_whole_parameter_may_be_divided():
+    with jax.set_mesh(jax.make_mesh((2,), ("x",))):
+        model = gc.Dict(w=gc.Param(jnp.ones((2, 2)), optimizer_sharding=("x",)))
+        moments = Optimizer(model, optax.adam(0.1)).opt_state[0].mu
+    assert moments["w"].sharding.shard_shape((2, 2)) == (1, 2)
+    assert model.w.value.sharding.is_fully_replicated
+
+
 def test_the_optax_state_can_be_read_and_set():
     model = gc.Dict(w=gc.Param(jnp.array(1.0)))
     tx = optax.inject_hyperparams(optax.sgd)(learning_rate=0.5)

@@ -43,7 +43,15 @@ def cut(path, chance):
         path.write_bytes(content[:end])
 
 
-def test_a_file_that_is_cut_off_is_refused_or_did_not_matter(tmp_path):
+def flip(path, chance):
+    """Changes a bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [cut, flip])
+def test_a_damaged_file_is_refused_or_did_not_matter(tmp_path, damage):
     chance = random.Random(0)
     saving.save(tmp_path / "whole", model(1.0))
     refused = 0
@@ -51,7 +59,7 @@ def test_a_file_that_is_cut_off_is_refused_or_did_not_matter(tmp_path):
         copy = tmp_path / str(number)
         shutil.copytree(tmp_path / "whole", copy)
         chosen = files(copy)[number // 2]
-        cut(chosen, chance)
+        damage(chosen, chance)
         node = model(2.0)
         try:
             saving.restore(copy, node)

@@ -18,6 +18,7 @@ from nnx_transforms import (
     BatchStat,
     Carry,
     Dict,
+    Intermediate,
     Linear,
     List,
     Module,
@@ -370,6 +371,24 @@ def test_new_variables_are_stacked():
     assert m.made.kernel.value.shape == (3, 1, 2)
     assert isinstance(cells, Cell) and cells.w.value.tolist() == [1.0, 1.0, 2.0]
     assert cells.steps.value.shape == (3,)
+
+
+def test_the_first_variables_with_an_axis_may_be_new():
+    m = Cell(2.0)
+    axes = StateAxes({Intermediate: 0, ...: Carry})
+
+    def run(m, kind):
+        def f(m, x):
+            m.sow(kind, "seen", x)
+            return x * m.w.value
+
+        each = {"in_axes": (axes, Carry), "out_axes": Carry}
+        return scan(f, length=3, **each)(m, 1.0)
+
+    assert float(run(m, Intermediate)) == 8.0
+    assert m.seen.value[0].tolist() == [1.0, 2.0, 4.0]
+    with pytest.raises(ValueError, match="has Carry instead of an axis"):
+        run(Cell(2.0), BatchStat)
 
 
 def test_scanned_objects_may_be_returned():

@@ -1,5 +1,7 @@
 """Functions on states, graphs and variables."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -173,6 +175,7 @@ def test_capture_collects_only_what_was_asked_for():
 
 
 # Flax's modes
+nothing = SimpleNamespace(init=lambda params: (), update=lambda *_: None)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +193,14 @@ def test_modes_are_accepted_where_they_say_what_is_done(use):
     use(graph=True, graph_updates=True)
     with pytest.raises(ValueError, match="got graph=False"):
         use(graph=False)
+
+
+def test_the_switch_of_modes_decorates_as_well():
+    with nnx.set_graph_mode(True):
+        assert nnx.set_graph_updates(True)(lambda: 3)() == 3
+    with pytest.raises(ValueError, match="got graph=False"):
+        nnx.set_graph_mode(False)
+    assert nnx.compat.jit is nnx.jit and nnx.graph.split is nnx.split
 
 
 # Programs
@@ -258,6 +269,17 @@ def test_variables_are_placed_when_they_are_made():
         lambda model, **mode: nnx.reseed(model, default=1, **mode),
         lambda model, **mode: nnx.view_info(model, **mode),
         lambda model, **mode: nnx.as_abstract(model, **mode),
+        lambda model, **mode: model.set_attributes(rate=0.1, **mode),
+        lambda model, **mode: nnx.split(model, ..., **mode),
+        lambda model, **mode: nnx.state(model, nnx.RngKey, **mode),
+        lambda model, **mode: nnx.variables(model, **mode),
+        lambda model, **mode: nnx.graphdef(model, **mode),
+        lambda model, **mode: nnx.clone(model, variables=False, **mode),
+        lambda model, **mode: nnx.graph.flatten(model, **mode),
+        lambda model, **mode: list(nnx.iter_graph(model, **mode)),
+        lambda model, **mode: nnx.backup_keys(model, **mode),
+        lambda model, **mode: nnx.EMA(model, 0.9, only=nnx.Param, **mode),
+        lambda model, **mode: nnx.Optimizer(model, nothing, nnx.RngCount, **mode),
     ],
 )
 def test_tools_take_the_mode_of_flax_that_is_the_only_one(use):

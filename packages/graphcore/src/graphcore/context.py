@@ -371,11 +371,14 @@ def split_context(ctxtag: Any = None) -> Iterator[SplitContext]:
 
 
 @contextlib.contextmanager
-def merge_context(ctxtag: Any = None) -> Iterator[MergeContext]:
+def merge_context(
+    ctxtag: Any = None, inner: bool | None = None
+) -> Iterator[MergeContext]:
     """Opens a context in which several graphs of one index space are merged.
 
     Args:
         ctxtag: The tag of an open update context, for which this is step 2 or 4.
+        inner: Accepted for Flax: whether it is step 2. The update context knows.
 
     Yields:
         A `MergeContext`.

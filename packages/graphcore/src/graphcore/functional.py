@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
+import jax
+import numpy as np
+
 from graphcore.cache.plans import plan_of
 from graphcore.graphdef.build import Builder, shared
 from graphcore.graphdef.definition import GraphDef, NodeDef, set_proxy_maker
@@ -297,12 +300,14 @@ def merge(
     return Builder(leaves, {}, {}).build(graphdef)  # type: ignore[no-any-return]
 
 
-def clone(node: A, /, *, variables: bool = True) -> A:
+def clone(node: A, /, variables: bool = True, *, arrays: bool = False) -> A:
     """Copies a graph: same structure, own nodes and variables, same arrays.
 
     Args:
         node: A graph node or pytree node.
         variables: Whether variables are copied; else the copy has the same ones.
+        arrays: Whether the arrays in copied variables are copies too, so that the one
+            graph can be donated while the other is in use.
 
     Returns:
         The copy.
@@ -326,8 +331,13 @@ def clone(node: A, /, *, variables: bool = True) -> A:
         return twin
     recipe = recipe_of(plan.definition)
     assert recipe is not None  # A plan's definition is complete.
-    result: A = recipe.make(plan.values())
+    values = plan.values()
+    result: A = recipe.make(jax.tree.map(_copied, values) if arrays else values)
     return result
+
+
+def _copied(x: Any) -> Any:
+    return x.copy() if isinstance(x, jax.Array | np.ndarray) else x
 
 
 # Calls

@@ -1,3 +1,4 @@
+# ruff: noqa: F403
 """Scope lifting: JAX transforms over functional modules.
 
 A `Module` is a dataclass whose variables live in named collections (`params`,
@@ -10,296 +11,51 @@ The same for plain functions of a scope, without modules, is in `linen_lift.scop
 `linen_lift.lift`.
 """
 
-from jax.nn import (
-    celu,
-    elu,
-    gelu,
-    glu,
-    hard_sigmoid,
-    hard_silu,
-    hard_swish,
-    hard_tanh,
-    identity,
-    leaky_relu,
-    log1mexp,
-    log_sigmoid,
-    log_softmax,
-    logmeanexp,
-    logsumexp,
-    mish,
-    one_hot,
-    relu,
-    relu6,
-    selu,
-    sigmoid,
-    silu,
-    soft_sign,
-    softmax,
-    softplus,
-    sparse_plus,
-    sparse_sigmoid,
-    squareplus,
-    standardize,
-    swish,
-    tanh,
-)
-from jax.nn import standardize as normalize
-from jax.nn.initializers import ones, zeros
+import inspect
+
+from jax.nn.initializers import ones as ones
+from jax.nn.initializers import zeros as zeros
 
 from . import errors, layers, lift, metadata, partitioning, scope, spmd
-from .adapters.flax import FlaxModule
-from .errors import LinenLiftError
-from .filters import DenyList
-from .frozen_dict import FrozenDict, copy, freeze, pop, pretty_repr, unfreeze
-from .layers import (
-    RNN,
-    BatchApply,
-    BatchNorm,
-    Bidirectional,
-    Conv,
-    ConvLocal,
-    ConvLSTMCell,
-    ConvTranspose,
-    Dense,
-    DenseGeneral,
-    Dropout,
-    Einsum,
-    Embed,
-    GroupNorm,
-    GRUCell,
-    InstanceNorm,
-    LayerNorm,
-    LSTMCell,
-    MGUCell,
-    MultiHeadAttention,
-    MultiHeadDotProductAttention,
-    OptimizedLSTMCell,
-    PReLU,
-    RMSNorm,
-    RNNCellBase,
-    SelfAttention,
-    Sequential,
-    SimpleCell,
-    SpectralNorm,
-    WeightNorm,
-    avg_pool,
-    combine_masks,
-    dot_product_attention,
-    dot_product_attention_weights,
-    initializers,
-    make_attention_mask,
-    make_causal_mask,
-    max_pool,
-    min_pool,
-    ones_init,
-    pool,
-    promote_dtype,
-    zeros_init,
-)
-from .lift.axes import In, Out, broadcast
-from .metadata import (
-    PARTITION_NAME,
-    AxisMetadata,
-    Partitioned,
-    get_partition_spec,
-    get_sharding,
-    map_axis_meta,
-    replace_boxed,
-    unbox,
-    with_partitioning,
-)
-from .module.base import Module
-from .module.context import (
-    InterceptorContext,
-    disable_named_call,
-    enable_named_call,
-    intercept_methods,
-    override_named_call,
-)
-from .module.decorators import compact, compact_name_scope, nowrap
-from .module.functional import (
-    apply,
-    init,
-    init_with_output,
-    merge_param,
-    share_scope,
-    tabulate,
-)
-from .scope import Scope, Variable
-from .spmd import (
-    LogicallyPartitioned,
-    get_logical_axis_rules,
-    logical_axis_rules,
-    logical_to_mesh,
-    logical_to_mesh_axes,
-    logical_to_mesh_sharding,
-    set_logical_axis_rules,
-    with_logical_constraint,
-    with_logical_partitioning,
-)
-from .transforms.autodiff import custom_vjp, grad, jvp, value_and_grad, vjp
-from .transforms.batching import scan, vmap
-from .transforms.compilation import checkpoint, jit, named_call, remat, remat_scan
-from .transforms.control_flow import cond, switch, while_loop
-from .transforms.variables import add_metadata_axis, fold_rngs, map_variables
+from .adapters.flax import FlaxModule as FlaxModule
+from .errors import LinenLiftError as LinenLiftError
+from .filters import DenyList as DenyList
+from .frozen_dict import *
+from .layers import *
+from .lift.axes import *
+from .metadata import *
+from .module.base import Module as Module
+from .module.context import *
+from .module.decorators import *
+from .module.functional import *
+from .scope import Scope as Scope
+from .scope import Variable as Variable
+from .spmd import *
+from .transforms.autodiff import *
+from .transforms.batching import *
+from .transforms.compilation import *
+from .transforms.control_flow import *
+from .transforms.variables import *
 
 # Code for Flax Linen also writes `nn.linear.default_kernel_init`, `nn.meta.unbox` and
 # the like: its modules of layers have these names.
 attention, dtypes, linear = layers.attention, layers.dtypes, layers.linear
-normalization, pooling, recurrent = (
-    layers.normalization,
-    layers.pooling,
-    layers.recurrent,
-)
+initializers, normalization = layers.initializers, layers.normalization
+pooling, recurrent = layers.pooling, layers.recurrent
 meta = metadata
 
+# Names are listed where they are defined; those of modules are listed here.
 __all__ = [
-    "PARTITION_NAME",
-    "RNN",
-    "AxisMetadata",
-    "BatchApply",
-    "BatchNorm",
-    "Bidirectional",
-    "Conv",
-    "ConvLSTMCell",
-    "ConvLocal",
-    "ConvTranspose",
-    "Dense",
-    "DenseGeneral",
-    "DenyList",
-    "Dropout",
-    "Einsum",
-    "Embed",
-    "FlaxModule",
-    "FrozenDict",
-    "GRUCell",
-    "GroupNorm",
-    "In",
-    "InstanceNorm",
-    "InterceptorContext",
-    "LSTMCell",
-    "LayerNorm",
-    "LinenLiftError",
-    "LogicallyPartitioned",
-    "MGUCell",
-    "Module",
-    "MultiHeadAttention",
-    "MultiHeadDotProductAttention",
-    "OptimizedLSTMCell",
-    "Out",
-    "PReLU",
-    "Partitioned",
-    "RMSNorm",
-    "RNNCellBase",
-    "Scope",
-    "SelfAttention",
-    "Sequential",
-    "SimpleCell",
-    "SpectralNorm",
-    "Variable",
-    "WeightNorm",
-    "add_metadata_axis",
-    "apply",
-    "avg_pool",
-    "broadcast",
-    "celu",
-    "checkpoint",
-    "combine_masks",
-    "compact",
-    "compact_name_scope",
-    "cond",
-    "copy",
-    "custom_vjp",
-    "disable_named_call",
-    "dot_product_attention",
-    "dot_product_attention_weights",
-    "elu",
-    "enable_named_call",
     "errors",
-    "fold_rngs",
-    "freeze",
-    "gelu",
-    "get_logical_axis_rules",
-    "get_partition_spec",
-    "get_sharding",
-    "glu",
-    "grad",
-    "hard_sigmoid",
-    "hard_silu",
-    "hard_swish",
-    "hard_tanh",
-    "identity",
-    "init",
-    "init_with_output",
     "initializers",
-    "intercept_methods",
-    "jit",
-    "jvp",
-    "leaky_relu",
     "lift",
-    "log1mexp",
-    "log_sigmoid",
-    "log_softmax",
-    "logical_axis_rules",
-    "logical_to_mesh",
-    "logical_to_mesh_axes",
-    "logical_to_mesh_sharding",
-    "logmeanexp",
-    "logsumexp",
-    "make_attention_mask",
-    "make_causal_mask",
-    "map_axis_meta",
-    "map_variables",
-    "max_pool",
-    "merge_param",
     "metadata",
-    "min_pool",
-    "mish",
-    "named_call",
-    "normalize",
-    "nowrap",
-    "one_hot",
-    "ones",
-    "ones_init",
-    "override_named_call",
     "partitioning",
-    "pool",
-    "pop",
-    "pretty_repr",
-    "promote_dtype",
-    "relu",
-    "relu6",
-    "remat",
-    "remat_scan",
-    "replace_boxed",
-    "scan",
     "scope",
-    "selu",
-    "set_logical_axis_rules",
-    "share_scope",
-    "sigmoid",
-    "silu",
-    "soft_sign",
-    "softmax",
-    "softplus",
-    "sparse_plus",
-    "sparse_sigmoid",
     "spmd",
-    "squareplus",
-    "standardize",
-    "swish",
-    "switch",
-    "tabulate",
-    "tanh",
-    "unbox",
-    "unfreeze",
-    "value_and_grad",
-    "vjp",
-    "vmap",
-    "while_loop",
-    "with_logical_constraint",
-    "with_logical_partitioning",
-    "with_partitioning",
-    "zeros",
-    "zeros_init",
+]
+__all__ += [
+    name
+    for name, value in vars().items()
+    if not (name.startswith("_") or inspect.ismodule(value))
 ]

@@ -46,18 +46,7 @@ _UNKNOWN: Any = object()
 # argument must not hide that some of the results are known. Other equations are known
 # or unknown as wholes.
 _CALLS = frozenset(
-    {
-        "jit",
-        "pjit",
-        "closed_call",
-        "core_call",
-        "checkpoint",
-        "remat",
-        "remat2",
-        "custom_jvp_call",
-        "custom_vjp_call",
-        "custom_vjp_call_jaxpr",
-    }
+    {"jit", "closed_call", "remat2", "custom_jvp_call", "custom_vjp_call"}
 )
 
 

@@ -21,10 +21,18 @@ class LinenLiftError(Exception):
     """
 
 
-def _at(path: str, name: str | None = None) -> str:
+class _VariableError(LinenLiftError):
+    """An error about one variable: `text` says what is wrong with it."""
+
+    text = ""
+
+    def __init__(self, collection: str, name: str, path: str, **facts: Any) -> None:
+        at = f'at path "{path}" ({_joined(path, name)})'
+        super().__init__(self.text.format(col=collection, name=name, at=at, **facts))
+
+
+def _joined(path: str, name: str) -> str:
     """`/block/kernel` from the path text of a scope and a name in it."""
-    if name is None:
-        return path
     return f"{path.rstrip('/')}/{name}"
 
 
@@ -46,62 +54,53 @@ class InvalidRngError(LinenLiftError, ValueError):
         )
 
 
-class ScopeCollectionNotFound(LinenLiftError):
+class ScopeCollectionNotFound(_VariableError):
     """A variable was asked for in a collection with nothing in it at that path."""
 
-    def __init__(self, collection: str, name: str, path: str) -> None:
-        super().__init__(
-            f'Variable "{name}" was asked for at path "{path}" '
-            f'({_at(path, name)}), but collection "{collection}" has nothing there. '
-            f"Pass the collection to apply, make it mutable with "
-            f"mutable=['{collection}'], or let it into the lifted transform."
-        )
+    text = (
+        'Variable "{name}" was asked for {at}, but collection "{col}" has nothing '
+        "there. Pass the collection to apply, make it mutable with mutable=['{col}'], "
+        "or let it into the lifted transform."
+    )
 
 
-class ScopeParamNotFoundError(LinenLiftError):
+class ScopeParamNotFoundError(_VariableError):
     """A parameter does not exist and may not be created."""
 
-    def __init__(self, name: str, path: str) -> None:
-        super().__init__(
-            f'Collection "params" has no parameter "{name}" at path "{path}" '
-            f"({_at(path, name)}), and it is not mutable, so none can be created. "
-            "Were these variables made by init of the same module, with the same "
-            "fields?"
-        )
+    text = (
+        'Collection "params" has no parameter "{name}" {at}, and it is not mutable, so '
+        "none can be created. Were these variables made by init of the same module, "
+        "with the same fields?"
+    )
 
 
-class ScopeVariableNotFoundError(LinenLiftError):
+class ScopeVariableNotFoundError(_VariableError):
     """A variable does not exist and may not be created."""
 
-    def __init__(self, collection: str, name: str, path: str) -> None:
-        super().__init__(
-            f'Collection "{collection}" has no variable "{name}" at path "{path}" '
-            f"({_at(path, name)}), and none can be created: the collection is not "
-            "mutable, or no init_fn was given."
-        )
+    text = (
+        'Collection "{col}" has no variable "{name}" {at}, and none can be created: '
+        "the collection is not mutable, or no init_fn was given."
+    )
 
 
-class ScopeParamShapeError(LinenLiftError):
+class ScopeParamShapeError(_VariableError):
     """A stored parameter has another shape than its initializer makes."""
 
-    def __init__(self, name: str, path: str, found: Any, expected: Any) -> None:
-        super().__init__(
-            f'Parameter "{name}" in collection "params" at path "{path}" '
-            f"({_at(path, name)}) has shape {found}, but its initializer makes shape "
-            f"{expected}. The variables were made for other fields or other inputs."
-        )
+    text = (
+        'Parameter "{name}" in collection "params" {at} has shape {found}, but its '
+        "initializer makes shape {expected}. The variables were made for other fields "
+        "or other inputs."
+    )
 
 
-class ModifyScopeVariableError(LinenLiftError):
+class ModifyScopeVariableError(_VariableError):
     """A write into a collection that is not mutable."""
 
-    def __init__(self, collection: str, name: str, path: str) -> None:
-        super().__init__(
-            f'Cannot write variable "{name}" at path "{path}" ({_at(path, name)}): '
-            f'collection "{collection}" is not mutable. Call apply with '
-            f"mutable=['{collection}'], and let a lifted transform return the "
-            "collection (a broadcast or closed-over one is read-only inside)."
-        )
+    text = (
+        'Cannot write variable "{name}" {at}: collection "{col}" is not mutable. Call '
+        "apply with mutable=['{col}'], and let a lifted transform return the "
+        "collection (a broadcast or closed-over one is read-only inside)."
+    )
 
 
 class NameInUseError(LinenLiftError, ValueError):
@@ -111,7 +110,7 @@ class NameInUseError(LinenLiftError, ValueError):
         among = "" if col is None else f' in collection "{col}"'
         super().__init__(
             f'Cannot create {kind} "{name}"{among} at path "{path}" '
-            f"({_at(path, name)}): the name is in use there. Give one of the two "
+            f"({_joined(path, name)}): the name is in use there. Give one of the two "
             "another name."
         )
 
@@ -127,17 +126,15 @@ class InvalidScopeError(LinenLiftError):
         )
 
 
-class JaxTransformError(LinenLiftError):
+class JaxTransformError(_VariableError):
     """A value of a JAX transform that is not lifted would be stored outside of it."""
 
-    def __init__(self, collection: str, name: str, path: str) -> None:
-        super().__init__(
-            f'Cannot store variable "{name}" in collection "{collection}" at path '
-            f'"{path}" ({_at(path, name)}): its value belongs to a JAX transform that '
-            "the scope was not lifted into, so a tracer would leak. Use the lifted "
-            "form of the transform (linen_lift.jit, linen_lift.vmap, ...), or call "
-            "init or apply inside the JAX transform."
-        )
+    text = (
+        'Cannot store variable "{name}" in collection "{col}" {at}: its value belongs '
+        "to a JAX transform that the scope was not lifted into, so a tracer would "
+        "leak. Use the lifted form of the transform (linen_lift.jit, linen_lift.vmap, "
+        "...), or call init or apply inside the JAX transform."
+    )
 
 
 class InvalidFilterError(LinenLiftError):
@@ -173,15 +170,14 @@ class ApplyScopeInvalidVariablesStructureError(LinenLiftError):
         )
 
 
-class LazyInitError(LinenLiftError):
+class LazyInitError(_VariableError):
     """A variable needs the value of an argument that was given as a shape only."""
 
-    def __init__(self, collection: str, name: str, path: str) -> None:
-        super().__init__(
-            f'Variable "{name}" in collection "{collection}" at path "{path}" '
-            f"({_at(path, name)}) depends on the values of an argument that was given "
-            "as a jax.ShapeDtypeStruct. Pass an array for it, or use init."
-        )
+    text = (
+        'Variable "{name}" in collection "{col}" {at} depends on the values of an '
+        "argument that was given as a jax.ShapeDtypeStruct. Pass an array for it, or "
+        "use init."
+    )
 
 
 class PartitioningUnspecifiedError(LinenLiftError):
@@ -196,28 +192,24 @@ class PartitioningUnspecifiedError(LinenLiftError):
         )
 
 
-class BranchVariablesError(LinenLiftError):
+class BranchVariablesError(_VariableError):
     """The branches of `cond` or `switch` leave different variables behind."""
 
-    def __init__(self, collection: str, name: str, path: str, branch: int) -> None:
-        super().__init__(
-            f'Branch {branch} does not leave variable "{name}" in collection '
-            f'"{collection}" at path "{path}" ({_at(path, name)}) as the other '
-            "branches do. Every branch must return the same variables: while "
-            "initializing, run all branches once before the conditional."
-        )
+    text = (
+        'Branch {branch} does not leave variable "{name}" in collection "{col}" {at} '
+        "as the other branches do. Every branch must return the same variables: while "
+        "initializing, run all branches once before the conditional."
+    )
 
 
-class BroadcastVariableError(LinenLiftError):
+class BroadcastVariableError(_VariableError):
     """A variable that all iterations share depends on one iteration."""
 
-    def __init__(self, collection: str, name: str, path: str) -> None:
-        super().__init__(
-            f'Variable "{name}" in collection "{collection}" at path "{path}" '
-            f"({_at(path, name)}) is shared by all iterations of a scan, but its "
-            "first value depends on the carry or on scanned data. Make it "
-            "independent of them, or use variable_carry or variable_axes."
-        )
+    text = (
+        'Variable "{name}" in collection "{col}" {at} is shared by all iterations of a '
+        "scan, but its first value depends on the carry or on scanned data. Make it "
+        "independent of them, or use variable_carry or variable_axes."
+    )
 
 
 class MultipleScopesError(LinenLiftError):
@@ -251,7 +243,7 @@ class DeclareVariableError(LinenLiftError, ValueError):
     def __init__(self, kind: str, name: str, module: str, path: str) -> None:
         super().__init__(
             f'The {kind} "{name}" cannot be declared here, in {module} at path '
-            f'"{path}" ({_at(path, name)}). Declare it in setup(), or in a method '
+            f'"{path}" ({_joined(path, name)}). Declare it in setup(), or in a method '
             "marked @compact."
         )
 
@@ -266,14 +258,13 @@ class UnboundModuleError(LinenLiftError, ValueError):
         )
 
 
-class PerturbationNotFoundError(LinenLiftError, ValueError):
+class PerturbationNotFoundError(_VariableError, ValueError):
     """Perturbations were given, but not the one that a module adds."""
 
-    def __init__(self, collection: str, name: str, path: str) -> None:
-        super().__init__(
-            f'Collection "{collection}" has no perturbation "{name}" at path "{path}" '
-            f"({_at(path, name)}). Pass all of them, or leave the collection out."
-        )
+    text = (
+        'Collection "{col}" has no perturbation "{name}" {at}. Pass all of them, or '
+        "leave the collection out."
+    )
 
 
 class SetAttributeInModuleSetupError(LinenLiftError):

@@ -13,6 +13,19 @@ from typing import Any, TypeAlias, Union
 
 from .errors import InvalidFilterError
 
+__all__ = [
+    "CollectionFilter",
+    "DenyList",
+    "StreamFilter",
+    "filter_to_set",
+    "group_collections",
+    "in_filter",
+    "intersect_filters",
+    "is_filter_empty",
+    "subtract_filters",
+    "union_filters",
+]
+
 
 @dataclasses.dataclass(frozen=True, eq=True)
 class DenyList:

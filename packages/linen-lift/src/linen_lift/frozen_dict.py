@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import jax
 
+__all__ = ["FrozenDict", "copy", "freeze", "pop", "pretty_repr", "unfreeze"]
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 

@@ -29,6 +29,18 @@ from jax.sharding import (
 
 from .errors import PartitioningUnspecifiedError
 
+__all__ = [
+    "PARTITION_NAME",
+    "AxisMetadata",
+    "Partitioned",
+    "get_partition_spec",
+    "get_sharding",
+    "map_axis_meta",
+    "replace_boxed",
+    "unbox",
+    "with_partitioning",
+]
+
 PARTITION_NAME = "partition_name"
 """The key of `metadata_params` under which `Partitioned` finds the new axis' name.
 
@@ -127,11 +139,7 @@ _STATIC = {"static": True}
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("value",),
-    meta_fields=("names", "mesh"),
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Partitioned(AxisMetadata):
     """A value with the mesh axis that each of its dimensions is split over.

@@ -18,6 +18,7 @@ from .filters import CollectionFilter, StreamFilter, union_filters
 from .lift.axes import AxisSpec
 from .lift.axes import In as ScanIn
 from .lift.axes import Out as ScanOut
+from .metadata import PARTITION_NAME, Partitioned
 from .module.context import context
 from .scope import Variable
 from .spmd import (
@@ -277,40 +278,35 @@ def get_axis_names(axes_metadata: Mapping[str, Any]) -> dict[str, Any]:
 # --- lifted transforms that keep the names right ------------------------------------
 
 
-def _with_axis(target: Any, collection: str, axis: Any, name: Any) -> Any:
-    """Hides a stacked axis from the names inside, and adds it outside."""
-    position = getattr(axis, "axis", axis)
+def _with_axes(target: Any, axes: Mapping[Any, Any], names: Mapping[Any, Any]) -> Any:
+    """Hides stacked axes from the names inside, and adds them outside."""
+    for collection, name in names.items():
+        if collection in axes:
+            axis = axes[collection]
+            position = getattr(axis, "axis", axis)
+            target = _with_axis(target, collection + _SUFFIX, position, name)
+    return target
+
+
+def _with_axis(target: Any, collection: str, position: int, name: Any) -> Any:
     running = context.modules[-1] if context.modules else None
 
-    def change(fn: Callable[[list[Any]], None]) -> Callable[[Any], Any]:
+    def renamed(change: Callable[..., Partitioned]) -> Callable[[Any], Any]:
         def leaf(x: Any) -> Any:
             if not isinstance(x, AxisMetadata) or x.names is None:
                 return x
-            names = list(x.names)
-            fn(names)
-            return AxisMetadata(tuple(names))
+            box = Partitioned(None, tuple(x.names))
+            return AxisMetadata(change(box, position, {PARTITION_NAME: name}).names)
 
         return lambda tree: jax.tree.map(
             leaf, tree, is_leaf=lambda x: isinstance(x, AxisMetadata)
         )
 
-    def remove(names: list[Any]) -> None:
-        if names[position] != name:
-            raise ValueError(
-                f"Expected the axis {name!r} at position {position} of the names "
-                f"{tuple(names)}."
-            )
-        names.pop(position)
-
-    def insert(names: list[Any]) -> None:
-        at = position if position >= 0 else len(names) + 1 + position
-        names.insert(at, name)
-
     return map_variables(
         target,
         collection,
-        change(remove),
-        change(insert),
+        renamed(Partitioned.remove_axis),
+        renamed(Partitioned.add_axis),
         mutable=running is None or running.is_mutable_collection(collection),
     )
 
@@ -380,11 +376,7 @@ def scan_with_axes(
         data_transform=data_transform,
         methods=methods,
     )
-    for collection in axes_collections:
-        if collection in variable_axes:
-            axis = variable_axes[collection]
-            lifted = _with_axis(lifted, collection + _SUFFIX, axis, axis_name)
-    return lifted
+    return _with_axes(lifted, variable_axes, dict.fromkeys(axes_collections, axis_name))
 
 
 def vmap_with_axes(
@@ -442,11 +434,7 @@ def vmap_with_axes(
         spmd_axis_name=spmd_axis_name,
         methods=methods,
     )
-    for collection, name in partitioning_axis_names.items():
-        if collection in variable_axes:
-            axis = variable_axes[collection]
-            lifted = _with_axis(lifted, collection + _SUFFIX, axis, name)
-    return lifted
+    return _with_axes(lifted, variable_axes, partitioning_axis_names)
 
 
 def remat(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import jax
@@ -34,39 +34,28 @@ def _hashed(text: str) -> int:
     return int.from_bytes(digest, "little")
 
 
-def _extended(number: int, texts: Iterable[str]) -> int:
-    for text in texts:
-        number = (number * _BASE + _hashed(text)) & _MASK
-    return number
-
-
-def _texts(path: Path) -> tuple[str, ...]:
-    # Marked, so that no name is taken for the count of a draw.
-    return tuple([f"name/{name}" for name in path])
-
-
-def _from_offset(offset: Any, texts: tuple[str, ...]) -> Any:
-    """`_extended`, for a number that is an array."""
-    if not texts:
-        return offset
-    factor = np.uint32(pow(_BASE, len(texts), _MASK + 1))
-    return offset * factor + np.uint32(_extended(0, texts))
-
-
-def path_number(path: Path, offset: Any = None, offset_path: Path = ()) -> Any:
+def path_number(
+    path: Path, offset: Any = None, offset_path: Path = (), *below: str
+) -> Any:
     """The number that stands for a path.
 
     Args:
         path: the names from the root to a scope.
         offset: None, or the number of `offset_path`, a uint32 scalar.
         offset_path: the first components of `path` that `offset` stands for.
+        *below: what comes after the path.
 
     Returns:
         A uint32 scalar.
     """
-    if offset is None:
-        return np.uint32(_extended(0, _texts(path)))
-    return _from_offset(offset, _texts(path[len(offset_path) :]))
+    # Marked, so that no name is taken for the count of a draw.
+    texts = (*[f"name/{name}" for name in path[len(offset_path) :]], *below)
+    number = 0
+    for text in texts:
+        number = (number * _BASE + _hashed(text)) & _MASK
+    if offset is None or not texts:
+        return np.uint32(number) if offset is None else offset
+    return offset * np.uint32(pow(_BASE, len(texts), _MASK + 1)) + np.uint32(number)
 
 
 def draw_key(key: Any, path: Path, count: int, offset: Any, offset_path: Path) -> Any:
@@ -82,11 +71,7 @@ def draw_key(key: Any, path: Path, count: int, offset: Any, offset_path: Path) -
     Returns:
         A key.
     """
-    drawn = f"count/{count}"
-    if offset is None:
-        number = np.uint32(_extended(0, (*_texts(path), drawn)))
-    else:
-        number = _from_offset(offset, (*_texts(path[len(offset_path) :]), drawn))
+    number = path_number(path, offset, offset_path, f"count/{count}")
     return jax.random.fold_in(key, number)
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: F403, F405
 """Functions of a scope as pure functions of variables: `init`, `apply`, and their kin.
 
 The scopes themselves are in `scope_tree`; all that belongs to working with scopes is
@@ -12,46 +13,20 @@ from typing import Any
 
 import jax
 
+from . import filters
 from .dataflow import evaluate_independent
 from .errors import (
     ApplyScopeInvalidVariablesStructureError,
     ApplyScopeInvalidVariablesTypeError,
     LazyInitError,
 )
-from .filters import (
-    CollectionFilter,
-    DenyList,
-    StreamFilter,
-    filter_to_set,
-    group_collections,
-    in_filter,
-    intersect_filters,
-    is_filter_empty,
-    subtract_filters,
-    union_filters,
-)
+from .filters import *
 from .leaves import separate
 from .scope_tree import Scope
 from .scope_variable import Variable
 
-__all__ = [
-    "CollectionFilter",
-    "DenyList",
-    "Scope",
-    "StreamFilter",
-    "Variable",
-    "apply",
-    "bind",
-    "filter_to_set",
-    "group_collections",
-    "in_filter",
-    "init",
-    "intersect_filters",
-    "is_filter_empty",
-    "lazy_init",
-    "subtract_filters",
-    "union_filters",
-]
+__all__ = ["Scope", "Variable", "apply", "bind", "init", "lazy_init"]
+__all__ += filters.__all__
 
 
 def _check_variables(variables: Any) -> None:
@@ -151,7 +126,7 @@ def init(
     fn: Callable[..., Any],
     mutable: CollectionFilter = True,
     flags: Mapping[Any, Any] | None = None,
-) -> Callable[..., Any]:
+) -> Callable[..., tuple[Any, dict[str, Any]]]:
     """Makes a function that creates the variables of a function of a scope.
 
     Args:
@@ -186,7 +161,7 @@ def lazy_init(
     fn: Callable[..., Any],
     mutable: CollectionFilter = True,
     flags: Mapping[Any, Any] | None = None,
-) -> Callable[..., Any]:
+) -> Callable[..., dict[str, Any]]:
     """Like `init`, but inputs may be given as shapes and nothing else is computed.
 
     Args:

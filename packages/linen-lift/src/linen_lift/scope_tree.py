@@ -69,21 +69,6 @@ class Scope:
         [1.0, 1.0]
     """
 
-    __slots__ = (
-        "_counts",
-        "_fixed",
-        "_outside",
-        "_passed",
-        "_relative",
-        "_reserved",
-        "_tree",
-        "_valid",
-        "debug_path",
-        "name",
-        "parent",
-        "path",
-    )
-
     def __init__(
         self,
         variables: Mapping[str, Any],
@@ -104,15 +89,8 @@ class Scope:
                 raise ValueError("A scope with a parent needs a name.")
             self._open(parent._tree, parent._counts, name, parent)
             return
-        tree = Tree(
-            {
-                col: unfreeze(part) if in_filter(mutable, col) else part
-                for col, part in variables.items()
-            },
-            checked_rngs(rngs),
-            mutable,
-            dict(flags or {}),
-        )
+        writable = _writable(variables, mutable)
+        tree = Tree(writable, checked_rngs(rngs), mutable, dict(flags or {}))
         self._open(tree, DrawCounts(), name)
         self.path: Path = tuple(path)
         self.debug_path: Path = tuple(debug_path) or self.path
@@ -154,12 +132,11 @@ class Scope:
     ) -> Scope:
         """A root at this scope's path, for the inside of a lifted transform."""
         outer = self._tree
-        tree = Tree(dict(variables), dict(rngs), mutable, outer.flags)
-        tree.entry = variables
-        if offset is None:
-            tree.offset, tree.offset_path = outer.offset, outer.offset_path
-        else:
-            tree.offset, tree.offset_path = offset, self.path
+        place = outer.offset, outer.offset_path
+        if offset is not None:
+            place = offset, self.path
+        writable = _writable(variables, mutable)
+        tree = Tree(writable, dict(rngs), mutable, outer.flags, variables, *place)
         new = Scope.__new__(Scope)
         new._open(tree, DrawCounts(self._counts), self.name)
         new.path = self.path
@@ -398,8 +375,7 @@ class Scope:
         """
         self._check_valid()
         new = Scope.__new__(Scope)
-        for slot in Scope.__slots__:
-            setattr(new, slot, getattr(self, slot))
+        new.__dict__.update(self.__dict__)
         new._reserved, new._fixed = {}, {}
         new._outside = new._passed = frozenset()
         if rewind_rngs:
@@ -626,7 +602,7 @@ class Scope:
             if not self.is_mutable_collection("params"):
                 if self.is_collection_empty("params"):
                     raise ScopeCollectionNotFound("params", name, self.path_text)
-                raise ScopeParamNotFoundError(name, self.path_text)
+                raise ScopeParamNotFoundError("params", name, self.path_text)
             draw = self._draw("params")
             value = self._create(
                 "params", name, lambda: init_fn(draw(), *init_args, **init_kwargs)
@@ -639,9 +615,8 @@ class Scope:
         key = self.rngs.get("params")
         expected = initial_shapes(init_fn, key, init_args, init_kwargs, found)
         if found != expected:
-            raise ScopeParamShapeError(
-                name, self.path_text, _one(found), _one(expected)
-            )
+            facts = {"found": _one(found), "expected": _one(expected)}
+            raise ScopeParamShapeError("params", name, self.path_text, **facts)
         return out
 
     def variables(self) -> dict[str, Any]:
@@ -666,6 +641,14 @@ class Scope:
             if node is not None and self.is_mutable_collection(col):
                 found[col] = unfreeze(node)
         return found
+
+
+def _writable(variables: Mapping[str, Any], mutable: CollectionFilter) -> Any:
+    """The collections, with dicts of our own where they may change."""
+    return {
+        col: unfreeze(part) if in_filter(mutable, col) else part
+        for col, part in variables.items()
+    }
 
 
 def _leaf_shapes(value: Any) -> tuple[tuple[int, ...], ...]:

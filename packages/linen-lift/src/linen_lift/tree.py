@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -17,6 +19,7 @@ from .frozen_dict import unfreeze
 from .rng import Path
 
 
+@dataclasses.dataclass(slots=True, weakref_slot=True, eq=False)
 class Tree:
     """What all scopes of one tree have in common.
 
@@ -25,47 +28,33 @@ class Tree:
         rngs: root keys by stream.
         mutable: which collections may be written.
         flags: see `Scope.get_flag`.
+        entry: what came in, to tell later what was changed.
+        offset: see `linen_lift.rng`: the number of a path outside of a compiled
+            function.
+        offset_path: that path.
+        trace: the trace in which the tree was made.
+        valid: whether it may still be used.
+        adopted: modules from outside, by identity, and their clones that live in this
+            tree; nothing but their parents keeps these alive.
+        pending: variables first declared inside a JAX transform that is not lifted, by
+            collection, path and name: what makes their values.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "adopted",
-        "entry",
-        "flags",
-        "mutable",
-        "offset",
-        "offset_path",
-        "pending",
-        "rngs",
-        "trace",
-        "valid",
-        "variables",
+    variables: dict[str, Any]
+    rngs: dict[str, Any]
+    mutable: CollectionFilter
+    flags: Mapping[Any, Any]
+    entry: Mapping[str, Any] = MappingProxyType({})
+    offset: Any = None
+    offset_path: Path = ()
+    trace: Any = dataclasses.field(default_factory=current_trace)
+    valid: bool = True
+    adopted: dict[int, tuple[Any, weakref.ref[Any]]] = dataclasses.field(
+        default_factory=dict
     )
-
-    def __init__(
-        self,
-        variables: dict[str, Any],
-        rngs: dict[str, Any],
-        mutable: CollectionFilter,
-        flags: Mapping[Any, Any],
-    ) -> None:
-        self.variables = variables
-        # What came in, to tell later what was changed.
-        self.entry: Mapping[str, Any] = {}
-        self.rngs = rngs
-        self.mutable = mutable
-        self.flags = flags
-        self.trace = current_trace()
-        self.valid = True
-        # See `linen_lift.rng`: the number of a path outside of a compiled function.
-        self.offset: Any = None
-        self.offset_path: Path = ()
-        # Modules from outside, by identity, and their clones that live in this tree;
-        # nothing but their parents keeps these alive.
-        self.adopted: dict[int, tuple[Any, weakref.ref[Any]]] = {}
-        # Variables first declared inside a JAX transform that is not lifted, by
-        # collection, path and name: what makes their values.
-        self.pending: dict[tuple[str, Path, str], Callable[[], Any]] = {}
+    pending: dict[tuple[str, Path, str], Callable[[], Any]] = dataclasses.field(
+        default_factory=dict
+    )
 
     def put(self, col: str, path: Path, name: str, value: Any) -> None:
         """Stores a value under a path from the root of the tree."""

@@ -15,6 +15,7 @@ from nnx_transforms import layers as layers
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.attributes import Data, Pytree, data, dataclass, is_data, static
 from nnx_transforms.eager_sharding import use_eager_sharding, using_eager_sharding
+from nnx_transforms.graph_mode import *  # noqa: F403
 from nnx_transforms.lazy import lazily
 from nnx_transforms.metadata_axes import PARTITION_NAME
 from nnx_transforms.module import Module
@@ -54,16 +55,7 @@ __all__ = [
     "RngState",
     "RngKey",
     "RngCount",
-    "split_rngs",
-    "restore_rngs",
-    "reseed",
-    "fork_rngs",
-    "with_rngs",
-    "backup_keys",
-    "fork",
-    "ForkStates",
-    # Layers and training
-    *layers.__all__,
+    # Training
     "Optimizer",
     "ModelAndOptimizer",
     "OptState",
@@ -74,18 +66,13 @@ __all__ = [
     "StateSharding",
     "prefix",
     "PARTITION_NAME",
-    "shard",
-    "create_sharded",
-    "placement",
-    "Placement",
-    "Placed",
     "get_named_sharding",
     "get_partition_spec",
     "with_partitioning",
     "logical_axis_rules",
     "use_eager_sharding",
     "using_eager_sharding",
-    # Compilation
+    # Transforms
     "jit",
     "Jitted",
     "explain_recompile",
@@ -93,49 +80,19 @@ __all__ = [
     "Lowered",
     "Compiled",
     "eval_shape",
-    "checkify",
-    # Derivatives
     "grad",
     "value_and_grad",
-    "vjp",
-    "jvp",
-    "linearize",
-    "jacfwd",
-    "jacrev",
-    "hessian",
-    "custom_vjp",
-    "custom_jvp",
-    "custom_gradient",
-    "closure_convert",
-    "linear_call",
     "remat",
     "checkpoint",
-    # Mapping and loops
     "vmap",
-    "pmap",
-    "shard_map",
     "scan",
-    "cond",
-    "switch",
-    "while_loop",
-    "fori_loop",
-    # Modules with transformed methods
-    "Remat",
-    "Scan",
-    "Vmap",
-    "Jit",
-    "Grad",
-    "Pmap",
-    # Lifting by hand
-    "split_inputs",
-    "merge_inputs",
     "resolve_kwargs",
     # For annotations
     "A",
     "Initializer",
 ]
 
-# What is imported when it is first used, where that is not named above.
+# What is imported when it is first used.
 _LAZY = {
     layers.__name__: " ".join(layers.__all__),
     "nnx_transforms.abstract_models": "as_abstract get_abstract_model",
@@ -144,26 +101,17 @@ _LAZY = {
     "nnx_transforms.filterlib": "filterlib",
     "nnx_transforms.graph": "graph iter_children recursive_map",
     "nnx_transforms.graph_mode": "set_graph_mode set_graph_updates",
+    "nnx_transforms.legacy.constructors": "Grad Jit Pmap Remat Scan Vmap",
     "nnx_transforms.metrics": "Metric MetricState MultiMetric metrics",
     "nnx_transforms.partials": "cached_partial jit_partial make_jaxpr",
+    "nnx_transforms.placement_table": "Placed Placement placement",
+    "nnx_transforms.random_splits": "ForkStates backup_keys fork fork_rngs reseed "
+    "restore_rngs split_rngs with_rngs",
+    "nnx_transforms.sharded": "create_sharded shard",
     "nnx_transforms.statelib": "filter_state from_flat_state map_state merge_state "
     "replace_by_pure_dict restore_int_paths split_state statelib "
     "to_flat_state to_pure_dict",
     "nnx_transforms.train_state": "TrainState",
-    "nnx_transforms.traversals": "traversals",
-    "nnx_transforms.variable_tools": "as_pure register_variable_name set_metadata "
-    "var_defaults with_vars",
-    "nnx_transforms.views": "iter_module_children iter_modules view view_info "
-    "with_attributes",
-}
-__all__ += [name for names in list(_LAZY.values())[1:] for name in names.split()]
-_LAZY |= {
-    # What not every program uses.
-    "nnx_transforms.random_splits": "ForkStates backup_keys fork fork_rngs reseed "
-    "restore_rngs split_rngs with_rngs",
-    "nnx_transforms.legacy.constructors": "Grad Jit Pmap Remat Scan Vmap",
-    "nnx_transforms.placement_table": "Placed Placement placement",
-    "nnx_transforms.sharded": "create_sharded shard",
     "nnx_transforms.transforms.checkify": "checkify",
     "nnx_transforms.transforms.closure_convert": "closure_convert",
     "nnx_transforms.transforms.cond": "cond switch",
@@ -173,15 +121,20 @@ _LAZY |= {
     "nnx_transforms.transforms.jacobian": "hessian jacfwd jacrev",
     "nnx_transforms.transforms.jvp": "jvp linearize",
     "nnx_transforms.transforms.linear_call": "linear_call",
-    "nnx_transforms.transforms.map": "map",
     "nnx_transforms.transforms.pmap": "pmap",
     "nnx_transforms.transforms.shard_map": "shard_map",
     "nnx_transforms.transforms.split_inputs": "merge_inputs split_inputs",
     "nnx_transforms.transforms.vjp": "vjp",
     "nnx_transforms.transforms.while_loop": "fori_loop while_loop",
-    # Needs linen-lift, so it is there for those who ask for it by name.
-    "nnx_transforms.bridge": "bridge",
+    "nnx_transforms.traversals": "traversals",
+    "nnx_transforms.variable_tools": "as_pure register_variable_name set_metadata "
+    "var_defaults vars_as with_vars",
+    "nnx_transforms.views": "iter_module_children iter_modules view view_info "
+    "with_attributes",
 }
+__all__ += [name for names in _LAZY.values() for name in names.split()]
+# For those who ask by name: one would hide Python's own, the other needs linen-lift.
+_LAZY |= {"nnx_transforms.transforms.map": "map", "nnx_transforms.bridge": "bridge"}
 if TYPE_CHECKING:
     from nnx_transforms import filterlib as filterlib
     from nnx_transforms import graph as graph
@@ -192,48 +145,38 @@ if TYPE_CHECKING:
     from nnx_transforms.capturing import *  # noqa: F403
     from nnx_transforms.ema import *  # noqa: F403
     from nnx_transforms.graph import *  # noqa: F403
-    from nnx_transforms.graph_mode import *  # noqa: F403
     from nnx_transforms.layers import *  # noqa: F403
-    from nnx_transforms.legacy.constructors import Grad, Jit, Pmap, Remat, Scan, Vmap
+    from nnx_transforms.legacy.constructors import *  # noqa: F403
     from nnx_transforms.metrics import Metric as Metric
     from nnx_transforms.metrics import MetricState as MetricState
     from nnx_transforms.metrics import MultiMetric as MultiMetric
     from nnx_transforms.partials import *  # noqa: F403
-    from nnx_transforms.placement_table import Placed, Placement, placement
-    from nnx_transforms.random_splits import (
-        ForkStates,
-        backup_keys,
-        fork,
-        fork_rngs,
-        reseed,
-        restore_rngs,
-        split_rngs,
-        with_rngs,
-    )
-    from nnx_transforms.sharded import create_sharded, shard
+    from nnx_transforms.placement_table import *  # noqa: F403
+    from nnx_transforms.random_splits import *  # noqa: F403
+    from nnx_transforms.sharded import *  # noqa: F403
     from nnx_transforms.statelib import *  # type: ignore[assignment]  # noqa: F403
     from nnx_transforms.train_state import *  # noqa: F403
-    from nnx_transforms.transforms.checkify import checkify
-    from nnx_transforms.transforms.closure_convert import closure_convert
-    from nnx_transforms.transforms.cond import cond, switch
-    from nnx_transforms.transforms.custom_gradient import custom_gradient
-    from nnx_transforms.transforms.custom_jvp import custom_jvp
-    from nnx_transforms.transforms.custom_vjp import custom_vjp
-    from nnx_transforms.transforms.jacobian import hessian, jacfwd, jacrev
-    from nnx_transforms.transforms.jvp import jvp, linearize
-    from nnx_transforms.transforms.linear_call import linear_call
+    from nnx_transforms.transforms.checkify import *  # noqa: F403
+    from nnx_transforms.transforms.closure_convert import *  # noqa: F403
+    from nnx_transforms.transforms.cond import *  # noqa: F403
+    from nnx_transforms.transforms.custom_gradient import *  # noqa: F403
+    from nnx_transforms.transforms.custom_jvp import *  # noqa: F403
+    from nnx_transforms.transforms.custom_vjp import *  # noqa: F403
+    from nnx_transforms.transforms.jacobian import *  # noqa: F403
+    from nnx_transforms.transforms.jvp import *  # noqa: F403
+    from nnx_transforms.transforms.linear_call import *  # noqa: F403
     from nnx_transforms.transforms.map import map as map  # noqa: A004  JAX's own name
-    from nnx_transforms.transforms.pmap import pmap
-    from nnx_transforms.transforms.shard_map import shard_map
-    from nnx_transforms.transforms.split_inputs import merge_inputs, split_inputs
-    from nnx_transforms.transforms.vjp import vjp
-    from nnx_transforms.transforms.while_loop import fori_loop, while_loop
+    from nnx_transforms.transforms.pmap import *  # noqa: F403
+    from nnx_transforms.transforms.shard_map import *  # noqa: F403
+    from nnx_transforms.transforms.split_inputs import *  # noqa: F403
+    from nnx_transforms.transforms.vjp import *  # noqa: F403
+    from nnx_transforms.transforms.while_loop import *  # noqa: F403
     from nnx_transforms.variable_tools import *  # noqa: F403
     from nnx_transforms.views import *  # noqa: F403
 else:
     __getattr__, __dir__ = lazily(__name__, _LAZY)
     # Where Flax has its names in modules: they are all here.
-    graphlib = rnglib = variablelib = spmd = helpers = sys.modules[__name__]
+    graphlib = rnglib = variablelib = spmd = helpers = compat = sys.modules[__name__]
     nn = layers
 
 A = TypeVar("A")

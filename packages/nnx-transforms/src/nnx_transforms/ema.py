@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from graphcore import Dict, Filter, Object, State, graphdef, merge, variables
 from graphcore.authors import path_text, raw_value_of
 from nnx_transforms.atomic_writes import read_raw, write_raw
+from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.statelib import to_flat_state
 
 _A = TypeVar("_A")
@@ -36,6 +37,7 @@ class EMA(Object):
         (2.0, 2.0)
     """
 
+    @accepts_graph_mode("jax.tree")
     def __init__(self, params: Any, decay: float, *, only: Filter = ...) -> None:
         self.decay = decay
         self.filter = only

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import graphcore
 from graphcore import (
     GraphNodeImpl,
-    clone,
     get_node_impl,
     is_graph_node,
     is_node,
     is_variable,
-    iter_graph,
 )
 from graphcore.authors import path_text
-from nnx_transforms.graph_mode import accepts_graph_mode
+from nnx_transforms.graph_mode import accepts_graph_mode, clone, iter_graph
 
 _A = TypeVar("_A")
-Path = tuple[Any, ...]
+Key = Any
+Path = tuple[Key, ...]
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(graphcore, name)
+    return getattr(sys.modules[__package__], name)
 
 
 @accepts_graph_mode("clone")

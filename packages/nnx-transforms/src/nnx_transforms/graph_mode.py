@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
+
+import graphcore
+
+__all__ = [
+    "clone",
+    "flatten",
+    "graphdef",
+    "iter_graph",
+    "set_graph_mode",
+    "set_graph_updates",
+    "split",
+    "state",
+    "variables",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MODES = ("graph", "graph_updates")
@@ -58,12 +72,23 @@ def accepts_graph_mode(instead: str = "") -> Callable[[F], F]:
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            drop_graph_mode(function.__name__, kwargs, instead)
+            if kwargs:
+                drop_graph_mode(function.__name__, kwargs, instead)
             return function(*args, **kwargs)
 
         return wrapper  # type: ignore[return-value]
 
     return decorate
+
+
+# graphcore's functions, for code that says the mode.
+clone = accepts_graph_mode("jax.tree.map")(graphcore.clone)
+flatten = accepts_graph_mode("jax.tree.flatten")(graphcore.flatten)
+graphdef = accepts_graph_mode("jax.tree.structure")(graphcore.graphdef)
+iter_graph = accepts_graph_mode("jax.tree.leaves")(graphcore.iter_graph)
+split = accepts_graph_mode("jax.tree.flatten")(graphcore.split)
+state = accepts_graph_mode("jax.tree.leaves")(graphcore.state)
+variables = accepts_graph_mode("jax.tree.leaves")(graphcore.variables)
 
 
 def set_graph_mode(value: bool, /) -> Any:
@@ -73,7 +98,7 @@ def set_graph_mode(value: bool, /) -> Any:
         value: True.
 
     Returns:
-        A context manager that does nothing.
+        A context manager and decorator that does nothing.
 
     Raises:
         ValueError: If it is False.
@@ -83,7 +108,12 @@ def set_graph_mode(value: bool, /) -> Any:
         ...     pass
     """
     drop_graph_mode("set_graph_mode", {"graph": value}, "the functions of `jax`")
-    return nullcontext()
+    return _nothing()
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
 
 
 set_graph_updates = set_graph_mode

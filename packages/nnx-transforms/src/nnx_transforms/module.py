@@ -24,6 +24,7 @@ from graphcore import (
     to_predicate,
     variable_type_from_name,
 )
+from nnx_transforms.graph_mode import accepts_graph_mode
 
 _MISSING: Any = object()
 CAPTURED = "__captures__"
@@ -205,6 +206,7 @@ class Module(Object):
             if isinstance(value, Module):
                 yield key, value
 
+    @accepts_graph_mode("view")
     def set_attributes(
         self,
         *filters: Filter,

@@ -37,6 +37,7 @@ from graphcore import (
 )
 from graphcore.authors import Divided, path_text, raw_value_of, variable_impl
 from nnx_transforms.atomic_writes import read_raw, write_raw
+from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.shardings import PLACEMENT, sharding_key
 
 A = TypeVar("A")
@@ -134,6 +135,7 @@ class Optimizer(Object, Generic[M]):
     slots: Dict
     model: M
 
+    @accepts_graph_mode("optax")
     def __init__(self, model: M, tx: Any, wrt: Filter = Param) -> None:
         init = getattr(tx, "init", None)
         if not callable(init) or not callable(getattr(tx, "update", None)):
@@ -433,7 +435,9 @@ def slot_placement(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """
     kept = {key: metadata[key] for key in PLACEMENT if key in metadata}
     if "optimizer_sharding" in metadata:
-        kept[sharding_key(metadata)] = metadata["optimizer_sharding"]
+        name = sharding_key(metadata)
+        name = name if name in metadata else "out_sharding"
+        kept[name] = metadata["optimizer_sharding"]
     return kept
 
 

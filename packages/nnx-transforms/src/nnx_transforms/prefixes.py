@@ -218,9 +218,14 @@ class StateSharding(_ByFilter):
         ValueError: If a filter stands behind one that takes everything.
 
     Example:
-        >>> import nnx_transforms as nnx
-        >>> nnx.StateSharding({...: None})
-        StateSharding({...: None})
+        >>> import jax, nnx_transforms as nnx
+        >>> from jax.sharding import PartitionSpec as P
+        >>> layer = nnx.Linear(2, 4, rngs=nnx.Rngs(0))
+        >>> where = nnx.StateSharding({nnx.PathContains('kernel'): P('x'), ...: P()})
+        >>> apply = nnx.jit(lambda layer, x: layer(x), in_shardings=(where, P()))
+        >>> with jax.set_mesh(jax.make_mesh((1,), ('x',))):
+        ...     apply(layer, jax.numpy.ones(2)).shape
+        (4,)
     """
 
     __slots__ = ()

@@ -301,6 +301,7 @@ def _with_copies(settings: dict[str, Any], function: F) -> F:
     return wrapper  # type: ignore[return-value]
 
 
+@accepts_graph_mode("with_rngs")
 def backup_keys(node: Any, /) -> SplitBackups:
     """Notes the root keys of random streams, for `restore_rngs`.
 

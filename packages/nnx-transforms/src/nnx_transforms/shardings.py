@@ -96,11 +96,7 @@ def get_partition_spec(state: Any, /) -> Any:
         >>> specs.a.value == PartitionSpec('data'), specs.b.value == PartitionSpec()
         (True, True)
     """
-
-    def spec(path: str, metadata: Mapping[str, Any]) -> PartitionSpec:
-        return _spec(path, metadata)
-
-    return _map_values(spec, state)
+    return _map_values(_spec, state)
 
 
 def get_named_sharding(state: Any, mesh: Any) -> Any:

@@ -111,6 +111,9 @@ def with_vars(
     return recursive_map(lambda p, x: x.copy() if is_taken(p, x) else x, node)
 
 
+vars_as = with_vars
+
+
 class var_defaults(ContextDecorator):  # noqa: N801  a function that is a decorator too
     """The kind of variables that are made, of which there is one here.
 

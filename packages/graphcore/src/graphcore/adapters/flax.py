@@ -260,7 +260,7 @@ def _add_filters() -> None:
     convert: dict[str, Any] = {
         "WithTag": lambda f: gc.WithTag(f.tag),
         "OfType": lambda f: gc.OfType(f.type),
-        "PathContains": lambda f: gc.PathContains(f.key) if _is_exact(f) else f,
+        "PathContains": lambda f: gc.PathContains(f.key, getattr(f, "exact", True)),
         "PathIn": lambda f: gc.PathIn(*f.paths),
         "Any": lambda f: gc.Any(*f.predicates),
         "All": lambda f: gc.All(*f.predicates),
@@ -270,10 +270,6 @@ def _add_filters() -> None:
     }
     for name, function in convert.items():
         add_filter_type(getattr(theirs, name), function)
-
-
-def _is_exact(filter: Any) -> bool:
-    return bool(getattr(filter, "exact", True))
 
 
 def install() -> None:

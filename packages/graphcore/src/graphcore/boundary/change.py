@@ -275,9 +275,9 @@ def _known(
     """
     if not change.returned:
         return []
-    outer = {d.index: x for d, x in zip(joint.definitions, roots, strict=True)}
-    variables = zip(joint.variable_definitions, joint.variables(plans), strict=True)
-    outer |= {d.index: x for d, x in variables}
+    definitions: list[Any] = [*joint.definitions, *joint.variable_definitions]
+    objects = [*roots, *joint.variables(plans)]
+    outer = {d.index: x for d, x in zip(definitions, objects, strict=True)}
     old = dict(change.mapping)
     found = [
         outer.get(old.get(d.index, -1)) if isinstance(d, NodeRef) else None

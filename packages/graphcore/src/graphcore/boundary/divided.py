@@ -23,11 +23,7 @@ import numpy as np
 from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.content import static_key
 from graphcore.errors import path_text
-
-_ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
-
-# Types of arrays that were met, to look at many leaves at once.
-_array_types: set[type[Any]] = set()
+from graphcore.variables.bare_arrays import are_arrays, is_array
 
 _filtered: set[type[Any]] = set()
 _immutable: set[type[Any]] = set()
@@ -77,14 +73,6 @@ def is_filtered(x: Any) -> bool:
     return known
 
 
-def is_array(x: Any) -> bool:
-    """Tells whether a leaf is an array, be it abstract or traced."""
-    if isinstance(x, _ARRAYS):
-        _array_types.add(type(x))
-        return True
-    return False
-
-
 def is_inexact(x: Any) -> bool:
     """Tells whether an array has derivatives."""
     return bool(jax.dtypes.issubdtype(x.dtype, np.inexact))
@@ -92,7 +80,7 @@ def is_inexact(x: Any) -> bool:
 
 def _is_taken(x: Any) -> bool:
     """Whether JAX takes a leaf for an argument."""
-    if isinstance(x, (*_ARRAYS, bool, int, float, complex)):
+    if is_array(x) or isinstance(x, (bool, int, float, complex)):
         return True
     try:
         jax.typeof(x)
@@ -217,9 +205,9 @@ class Frame:
     def fits(self, leaves: Sequence[Any]) -> bool:
         """Whether these leaves of a pytree of the structure surely have this frame."""
         statics = self.statics
-        return all(map(is_, map(leaves.__getitem__, statics), statics.values())) and (
-            _array_types.issuperset(map(type, map(leaves.__getitem__, self.given)))
-        )
+        return all(
+            map(is_, map(leaves.__getitem__, statics), statics.values())
+        ) and are_arrays([*map(leaves.__getitem__, self.given)])
 
 
 class Divided:
@@ -302,7 +290,7 @@ class Divided:
     @staticmethod
     def of_values(values: list[Any]) -> list[Any]:
         """The values of variables as JAX takes them; the list itself if they were."""
-        if _array_types.issuperset(map(type, values)):
+        if are_arrays(values):
             return values
         found = [*map(divided, values)]
         return values if all(map(is_, found, values)) else found
@@ -317,7 +305,7 @@ class Divided:
         Returns:
             The pytree with a `Divided` in the place of each; and whether there is one.
         """
-        if type(tree) in _array_types:
+        if is_array(tree):
             return tree, False
         leaves, structure = jax.tree.flatten(tree, is_leaf=is_filtered)
         places = [i for i, x in enumerate(leaves) if is_filtered(x)]
@@ -405,14 +393,18 @@ def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
     for x in outer:
         if is_filtered(x):
             has_filtered = True
-            chosen += map(is_array, jax.tree.leaves(x))
+            chosen += map(_is_array_or_scalar, jax.tree.leaves(x))
         else:
-            chosen.append(is_array(x) or _is_taken(x))
+            chosen.append(_is_taken(x))
     given = tuple(i for i, yes in enumerate(chosen) if yes)
     statics = {i: leaves[i] for i, yes in enumerate(chosen) if not yes}
     frame = Frame(structure, given, statics, has_filtered, _is_fixed(tree))
     hash(frame)  # What can change in place must not pass for what it was.
     return frame
+
+
+def _is_array_or_scalar(x: Any) -> bool:
+    return is_array(x) or isinstance(x, np.generic)
 
 
 def _is_fixed(tree: Any) -> bool:
@@ -448,7 +440,7 @@ def divided(value: Any) -> Any:
     Returns:
         A `Divided` where there is something static in the value; else the value.
     """
-    if type(value) in _array_types or type(value) is Divided or is_array(value):
+    if is_array(value) or type(value) is Divided:
         return value
     if id(value) in _kept:
         return divide(value)
@@ -496,7 +488,7 @@ def changed(value: Any, old: Any) -> Any:
         The value; a `Divided` of those arrays that are new if it is a pytree of the
         same structure.
     """
-    if type(value) in _array_types or is_array(value):
+    if is_array(value):
         return value
     if not may_be_divided(value) or not may_be_divided(old):
         return divided(value)

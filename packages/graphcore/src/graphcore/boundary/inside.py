@@ -8,6 +8,8 @@ from itertools import chain
 from operator import is_
 from typing import Any
 
+import jax
+
 from graphcore._jax import current_trace
 from graphcore.boundary.change import Change, Left, Written, publish, same_value
 from graphcore.boundary.divided import Divided, divided, joined, may_be_divided
@@ -15,6 +17,7 @@ from graphcore.boundary.places import (
     OF_A_LEAF,
     Joining,
     Places,
+    is_object,
     object_paths,
     take_objects,
 )
@@ -32,7 +35,7 @@ from graphcore.prefixes import AliasCheck
 from graphcore.rebuilt import belongs
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
-from graphcore.variables.bare_arrays import BareArray
+from graphcore.variables.bare_arrays import BareArray, are_arrays
 
 
 class Inside:
@@ -65,7 +68,9 @@ class Inside:
         if any(map(Divided.matches, values)):
             values = [*map(joined, values)]
         self._values = values
-        self._objects, self.roots = joint.build(values)
+        # What a function changes inside of a value must differ from what was there.
+        own = values if are_arrays(values) else [*map(_copied, values)]
+        self._objects, self.roots = joint.build(own)
         indices = [d.index for d in joint.variable_definitions]
         self.variables = [self._objects[index] for index in indices]
 
@@ -282,6 +287,11 @@ class Inside:
         for trail, x, trace in visit.traces():
             if trace is not here and not belongs(trace, here):
                 raise different_trace(path_of(trail), type(x))
+
+
+def _copied(value: Any) -> Any:
+    """A pytree in containers of its own."""
+    return jax.tree.map(lambda x: x, value, is_leaf=is_object)
 
 
 def _has_divided(places: Places | Joining, written: Sequence[Written]) -> bool:

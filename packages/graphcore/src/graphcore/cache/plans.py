@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
 from operator import attrgetter, getitem, is_
 from typing import Any
@@ -32,16 +32,11 @@ from graphcore._jax import OUTSIDE, TraceState, current_trace
 from graphcore.adapters.loading import registrations
 from graphcore.cache.compaction import copies_side_by_side
 from graphcore.cache.comparing import comparing
-from graphcore.cache.foreign_variables import (
-    NOTHING_FOREIGN,
-    ForeignVariables,
-    has_plain_metadata,
-)
 from graphcore.cache.identities import Identities
 from graphcore.cache.kept_beside import keep_beside, kept_beside
 from graphcore.cache.patterns import known_patterns, learn
 from graphcore.cache.stand_ins import ANY_ARRAY, STAND_INS, items_of, stand_in
-from graphcore.content import static_key
+from graphcore.content import is_immutable, static_key
 from graphcore.content_key import content_key
 from graphcore.errors import TraceContextError, path_text
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, interned
@@ -159,22 +154,16 @@ class Plan:
         self._epoch: object = metadata_epoch.mark
         self._root_type: type[Any] | None = type(root)
         self._until_often = _OFTEN
-        foreign = [
-            (impl, variable, definition.metadata)
-            for impl, variable, definition in zip(
-                self.impls, self.variables, self.definitions, strict=True
-            )
-            if not impl.is_owned and impl is not BARE
-        ]
-        plain = [has_plain_metadata(impl, variable) for impl, variable, _ in foreign]
-        self._foreign = ForeignVariables(
-            [x for x, is_plain in zip(foreign, plain, strict=True) if not is_plain]
-        )
-        watched = [
-            (v, i)
-            for (i, v, _), is_plain in zip(foreign, plain, strict=True)
-            if is_plain
-        ]
+        # Nobody is told when a variable of a registered type gets other metadata.
+        watched: list[tuple[Any, VariableImpl]] = []
+        self._foreign: list[tuple[Any, VariableDef[Any], VariableImpl]] = []
+        for variable, definition, impl in self._described():
+            if impl.is_owned or impl is BARE:
+                continue
+            if _has_plain_metadata(impl, variable):
+                watched.append((variable, impl))
+            else:
+                self._foreign.append((variable, definition, impl))
         self._unwatched = self._watch_containers(root, visit, watched)
         distinct = {id(x): x for x in visit.strangers}
         self._strangers = [*distinct.values()]
@@ -300,7 +289,7 @@ class Plan:
         self._array_holders = self._array_keys = []
         self._strangers = self._stranger_of_each_type = self._unwatched = []
         self._mutable_statics = []
-        self._foreign = NOTHING_FOREIGN
+        self._foreign = []
 
     def holds(self, root: Any) -> bool:
         """Tells whether walking the graph now would give this plan again.
@@ -356,23 +345,20 @@ class Plan:
         return (
             (not self._strangers or self._strangers_hold())
             and (not self._mutable_statics or self._statics_hold())
-            and (not self._foreign or self._foreign.hold())
+            and (not self._foreign or all(map(_is_as_defined, self._foreign)))
             and (not self._unwatched or self._unwatched_hold())
             and (not self._array_keys or self._arrays_hold())
         )
 
     def _metadata_holds(self) -> bool:
         mark = metadata_epoch.mark  # first: a change from now on must be seen later
-        for variable, definition, impl in zip(
-            self.variables, self.definitions, self.impls, strict=True
-        ):
-            if type(variable) is not definition.type:
-                return False
-            found = impl.metadata(variable)
-            if found is not definition.metadata and found != definition.metadata:
-                return False
+        if not all(map(_is_as_defined, self._described())):
+            return False
         self._epoch = mark
         return True
+
+    def _described(self) -> Iterable[tuple[Any, VariableDef[Any], VariableImpl]]:
+        return zip(self.variables, self.definitions, self.impls, strict=True)
 
     def _strangers_hold(self) -> bool:
         if list(map(type, self._strangers)) != self._stranger_types:
@@ -448,6 +434,20 @@ class Plan:
                     raise different_trace(path_of(trail), kind)
         elif not belongs(found, here):
             raise different_trace((), self._root_type or object)
+
+
+def _has_plain_metadata(impl: VariableImpl, variable: Any) -> bool:
+    """Whether the metadata of a variable is a dict of what stays what it is."""
+    found = impl.get_metadata(variable)
+    return type(found) is dict and all(map(is_immutable, found.values()))
+
+
+def _is_as_defined(described: tuple[Any, VariableDef[Any], VariableImpl]) -> bool:
+    variable, definition, impl = described
+    if type(variable) is not definition.type:
+        return False
+    found = impl.metadata(variable)
+    return found is definition.metadata or found == definition.metadata
 
 
 def check_writes(plans: Sequence[Plan], variables: Sequence[Any]) -> None:

@@ -186,19 +186,28 @@ class PathContains(_ByMeaning):
 
     Args:
         key: The key.
+        exact: Whether a key of the path must equal it; else its text must contain that
+            of the key.
 
     Example:
         >>> PathContains('head')(('head', 'kernel'), None)
         True
+        >>> PathContains('head', exact=False)(('heads', 'kernel'), None)
+        True
     """
 
-    __slots__ = ("key",)
+    __slots__ = ("exact", "key")
 
-    def __init__(self, key: AnyType) -> None:
-        self._meaning = self.key = key
+    def __init__(self, key: AnyType, exact: bool = True) -> None:
+        self.key, self.exact = self._meaning = key, exact
+
+    def _written(self) -> str:
+        return repr(self.key) if self.exact else f"{self.key!r}, exact=False"
 
     def __call__(self, path: Path, value: AnyType) -> bool:
-        return self.key in path
+        if self.exact:
+            return self.key in path
+        return any(str(self.key) in str(key) for key in path)
 
 
 class PathIn(_ByMeaning):

@@ -9,6 +9,7 @@ handles variables handles it as one.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -53,7 +54,7 @@ def is_array(x: Any) -> bool:
     )
 
 
-def are_arrays(values: list[Any]) -> bool:
+def are_arrays(values: Sequence[Any]) -> bool:
     """Tells whether all of some objects are arrays; mostly in C.
 
     Args:

@@ -1,4 +1,4 @@
-"""What can be read of a variable, and of its state alike."""
+"""What can be read and set of a variable, and of its state alike."""
 
 from __future__ import annotations
 
@@ -40,6 +40,24 @@ class Reading:
             2
         """
         return self.value if index is MISSING else self[index]
+
+    def set_value(self, value: Any, *, index: Any = MISSING) -> None:
+        """Sets the value, or a part of it, as assignment to it or its items does.
+
+        Args:
+            value: The value, or that of the part.
+            index: Which part; all of it if left out.
+
+        Example:
+            >>> import graphcore as gc, jax.numpy as jnp
+            >>> v = gc.Variable(jnp.zeros(2)); v.set_value(2.0, index=0)
+            >>> v.value.tolist()
+            [2.0, 0.0]
+        """
+        if index is MISSING:
+            self.value = value
+        else:
+            self[index] = value
 
     def get_metadata(self, name: Any = MISSING, default: Any = MISSING) -> Any:
         """Returns an entry of the metadata, or a copy of all of it.

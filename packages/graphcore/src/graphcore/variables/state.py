@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import jax
+import jax.numpy as jnp
 
 from graphcore.content import values_equal
 from graphcore.display.printing import text, treescope_repr
@@ -130,6 +131,12 @@ class VariableState(Reading, ReadOperators, Generic[A]):
         impl = variable_impl(kind)
         metadata = as_kept(impl.metadata(variable))
         return cls.of((kind, metadata), impl.get_value(variable))
+
+    def __setitem__(self, key: Any, item: Any) -> None:
+        # An array of its own: the one that it has may be that of the variable.
+        array: Any = self.value
+        new: Any = item if key is ... else jnp.asarray(array).at[key].set(item)
+        self.value = new
 
     def _metadata(self) -> Mapping[str, Any]:
         return self._kind[1]

@@ -36,7 +36,7 @@ from graphcore.rebuilt import Origin, origin, trace_of_rebuilt, wrong_trace
 from graphcore.variables.impl import VariableImpl, add_variable_impl
 from graphcore.variables.metadata import CREATION, HOOKS, VariableMetadata, as_stored
 from graphcore.variables.operators import ValueOperators
-from graphcore.variables.reading import MISSING, Reading
+from graphcore.variables.reading import Reading
 from graphcore.variables.state import VariableState
 
 __all__ = [
@@ -272,23 +272,6 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
         self._check_writable()
         _refuse_variable(value)
         set_raw_value(self, value)
-
-    def set_value(self, value: Any, *, index: Any = MISSING) -> None:
-        """Sets the value, or a part of it, as assignment to it or its items does.
-
-        Args:
-            value: The value, or that of the part.
-            index: Which part; all of it if left out.
-
-        Example:
-            >>> import jax.numpy as jnp
-            >>> v = Variable(jnp.zeros(3)); v.set_value(2.0, index=0); v.value.tolist()
-            [2.0, 0.0, 0.0]
-        """
-        if index is MISSING:
-            self.value = value
-        else:
-            self[index] = value
 
     # Metadata
 

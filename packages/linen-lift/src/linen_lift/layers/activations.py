@@ -1,4 +1,5 @@
-"""Activations that have parameters; the others are those of `jax.nn`."""
+# ruff: noqa: F403, F405
+"""The activations of `jax.nn`, and those that have parameters."""
 
 from __future__ import annotations
 
@@ -6,10 +7,46 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.nn import *
+from jax.nn import standardize as normalize
 
 from ..module import Module, compact
 
-__all__ = ["PReLU"]
+__all__ = [
+    "PReLU",
+    "celu",
+    "elu",
+    "gelu",
+    "glu",
+    "hard_sigmoid",
+    "hard_silu",
+    "hard_swish",
+    "hard_tanh",
+    "identity",
+    "leaky_relu",
+    "log1mexp",
+    "log_sigmoid",
+    "log_softmax",
+    "logmeanexp",
+    "logsumexp",
+    "mish",
+    "normalize",
+    "one_hot",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "soft_sign",
+    "softmax",
+    "softplus",
+    "sparse_plus",
+    "sparse_sigmoid",
+    "squareplus",
+    "standardize",
+    "swish",
+    "tanh",
+]
 
 
 class PReLU(Module):

@@ -1,3 +1,4 @@
+# ruff: noqa: F403, F405
 """Attention with several heads: `MultiHeadDotProductAttention` and its kin."""
 
 from __future__ import annotations
@@ -13,24 +14,12 @@ from jax import lax
 from jax.nn import initializers
 
 from ..module import Module, compact, merge_param, nowrap
-from .attention_functions import (
-    dot_product_attention,
-    dot_product_attention_weights,
-)
+from .attention_functions import *
 from .linear import DenseGeneral, Initializer, default_kernel_init
-from .masks import combine_masks, make_attention_mask, make_causal_mask
+from .masks import *
 from .normalization import LayerNorm
 
-__all__ = [
-    "MultiHeadAttention",
-    "MultiHeadDotProductAttention",
-    "SelfAttention",
-    "combine_masks",
-    "dot_product_attention",
-    "dot_product_attention_weights",
-    "make_attention_mask",
-    "make_causal_mask",
-]
+__all__ = ["MultiHeadAttention", "MultiHeadDotProductAttention", "SelfAttention"]
 
 
 class MultiHeadDotProductAttention(Module):

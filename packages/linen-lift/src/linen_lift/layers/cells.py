@@ -12,7 +12,7 @@ from jax.nn import initializers
 from ..module import Module, compact, nowrap
 from .convolution import Conv
 from .dtypes import promote_dtype
-from .linear import Dense, Initializer, default_kernel_init
+from .linear import Dense, Initializer, default_kernel_init, kernel_and_bias
 
 __all__ = [
     "ConvLSTMCell",
@@ -74,10 +74,15 @@ class RNNCellBase(Module):
 
 
 def _linear(
-    cell: Any, name: str, features: int, recurrent: bool, bias_init: Any = None
-) -> Dense:
+    cell: Any,
+    name: str,
+    features: int,
+    recurrent: bool,
+    bias_init: Any = None,
+    layer: type[Dense] = Dense,
+) -> Any:
     """A linear map of the input or of the state; without `bias_init` it has no bias."""
-    return Dense(
+    return layer(
         features,
         use_bias=bias_init is not None,
         dtype=cell.dtype,
@@ -88,21 +93,51 @@ def _linear(
     )
 
 
-def _first_state(cell: Any, rng: jax.Array, input_shape: tuple[int, ...]) -> jax.Array:
-    shape = (*input_shape[:-1], cell.features)
-    state: jax.Array = cell.carry_init(rng, shape, cell.param_dtype)
-    return state
+class _Cell(RNNCellBase):
+    """A cell that is `features` wide, whose state is one array."""
+
+    features: int
+
+    @nowrap
+    def initialize_carry(self, rng: jax.Array, input_shape: tuple[int, ...]) -> Any:
+        cell: Any = self
+        shape = (*input_shape[:-1], self.features)
+        return cell.carry_init(rng, shape, cell.param_dtype)
+
+    @nowrap
+    def _total(
+        self, gate: str, inputs: jax.Array, h: jax.Array, bias_init: Any
+    ) -> jax.Array:
+        """What a gate is the activation of: one bias is enough for the sum."""
+        of_input = _linear(self, f"i{gate}", h.shape[-1], False, bias_init)(inputs)
+        total: jax.Array = of_input + _linear(self, f"h{gate}", h.shape[-1], True)(h)
+        return total
 
 
-def _first_pair(cell: Any, rng: jax.Array, input_shape: tuple[int, ...]) -> Pair:
-    c_key, h_key = jax.random.split(rng)
-    return (
-        _first_state(cell, c_key, input_shape),
-        _first_state(cell, h_key, input_shape),
-    )
+class _PairCell(_Cell):
+    """A cell whose state is the pair `(c, h)`."""
+
+    @nowrap
+    def initialize_carry(self, rng: jax.Array, input_shape: tuple[int, ...]) -> Pair:
+        make = super().initialize_carry
+        c_key, h_key = jax.random.split(rng)
+        return make(c_key, input_shape), make(h_key, input_shape)
 
 
-class LSTMCell(RNNCellBase):
+class _GatedCell(_Cell):
+    """The options that cells with gates have in common."""
+
+    gate_fn: Callable[..., Any] = jax.nn.sigmoid
+    activation_fn: Callable[..., Any] = jnp.tanh
+    kernel_init: Initializer = default_kernel_init
+    recurrent_kernel_init: Initializer = _default_recurrent_init
+    bias_init: Initializer = initializers.zeros
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    carry_init: Initializer = initializers.zeros
+
+
+class LSTMCell(_PairCell, _GatedCell):
     """A long short-term memory cell (Hochreiter and Schmidhuber, 1997).
 
     With `i`, `f` and `o` gates: `c' = f c + i tanh(g)` and `h' = o tanh(c')`.
@@ -126,16 +161,6 @@ class LSTMCell(RNNCellBase):
         >>> out.shape
         (2, 4)
     """
-
-    features: int
-    gate_fn: Callable[..., Any] = jax.nn.sigmoid
-    activation_fn: Callable[..., Any] = jnp.tanh
-    kernel_init: Initializer = default_kernel_init
-    recurrent_kernel_init: Initializer = _default_recurrent_init
-    bias_init: Initializer = initializers.zeros
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    carry_init: Initializer = initializers.zeros
 
     @compact
     def __call__(self, carry: Pair, inputs: jax.Array) -> tuple[Pair, jax.Array]:
@@ -165,36 +190,13 @@ class LSTMCell(RNNCellBase):
             for gate in "ifgo"
         ]
 
-    @nowrap
-    def initialize_carry(self, rng: jax.Array, input_shape: tuple[int, ...]) -> Pair:
-        """The first state.
 
-        Args:
-            rng: a key.
-            input_shape: the shape of the input of one step.
-
-        Returns:
-            The pair `(c, h)`.
-        """
-        return _first_pair(self, rng, input_shape)
-
-
-class _Parameters(Module):
+class _Parameters(Dense):
     """The parameters of a `Dense` layer, under the same names."""
 
-    features: int
-    use_bias: bool
-    param_dtype: Any
-    kernel_init: Initializer
-    bias_init: Initializer
-
     @compact
-    def __call__(self, size: int) -> tuple[jax.Array, jax.Array | None]:
-        shape = (size, self.features)
-        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        if not self.use_bias:
-            return kernel, None
-        return kernel, self.param("bias", self.bias_init, shape[1:], self.param_dtype)
+    def __call__(self, size: Any) -> Any:
+        return kernel_and_bias(self, (size, self.features), (self.features,))
 
 
 class OptimizedLSTMCell(LSTMCell):
@@ -219,31 +221,27 @@ class OptimizedLSTMCell(LSTMCell):
     def _gates(self, h: jax.Array, inputs: jax.Array) -> list[jax.Array]:
         size = h.shape[-1]
 
-        def product(x: jax.Array, side: str, use_bias: bool, init: Any) -> jax.Array:
-            parameters = [
-                _Parameters(
-                    size,
-                    use_bias,
-                    self.param_dtype,
-                    init,
-                    self.bias_init,
-                    name=f"{side}{gate}",
-                )(x.shape[-1])
-                for gate in "ifgo"
-            ]
-            kernels, biases = zip(*parameters, strict=True)
+        def product(
+            x: jax.Array, side: str, recurrent: bool, bias_init: Any
+        ) -> jax.Array:
+            def declared(gate: str) -> Any:
+                name = f"{side}{gate}"
+                layer = _linear(self, name, size, recurrent, bias_init, _Parameters)
+                return layer(x.shape[-1])
+
+            kernels, biases = zip(*map(declared, "ifgo"), strict=True)
             kernel = jnp.concatenate(kernels, -1)
-            bias = jnp.concatenate(biases, -1) if use_bias else None
+            bias = None if biases[0] is None else jnp.concatenate(biases, -1)
             x, kernel, bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
             out = jnp.dot(x, kernel)
             return out if bias is None else out + bias
 
-        from_input = product(inputs, "i", False, self.kernel_init)
-        from_state = product(h, "h", True, self.recurrent_kernel_init)
+        from_input = product(inputs, "i", False, None)
+        from_state = product(h, "h", True, self.bias_init)
         return jnp.split(from_input + from_state, 4, -1)
 
 
-class SimpleCell(RNNCellBase):
+class SimpleCell(_Cell):
     """The plain recurrence `h' = tanh(W x + U h + b)`.
 
     Args:
@@ -267,7 +265,6 @@ class SimpleCell(RNNCellBase):
         (2, 4)
     """
 
-    features: int
     activation_fn: Callable[..., Any] = jnp.tanh
     kernel_init: Initializer = default_kernel_init
     recurrent_kernel_init: Initializer = _default_recurrent_init
@@ -288,31 +285,14 @@ class SimpleCell(RNNCellBase):
         Returns:
             The new state, twice.
         """
-        size = carry.shape[-1]
-        total = _linear(self, "i", size, False, self.bias_init)(inputs)
-        total = total + _linear(self, "h", size, True)(carry)
+        total = self._total("", inputs, carry, self.bias_init)
         if self.residual:
             total = total + carry
         state = self.activation_fn(total)
         return state, state
 
-    @nowrap
-    def initialize_carry(
-        self, rng: jax.Array, input_shape: tuple[int, ...]
-    ) -> jax.Array:
-        """The first state.
 
-        Args:
-            rng: a key.
-            input_shape: the shape of the input of one step.
-
-        Returns:
-            The state.
-        """
-        return _first_state(self, rng, input_shape)
-
-
-class GRUCell(RNNCellBase):
+class GRUCell(_GatedCell):
     """A gated recurrent unit (Cho et al., 2014).
 
     With gates `r` and `z`: `n = tanh(W x + r (U h))` and `h' = (1 - z) n + z h`.
@@ -337,16 +317,6 @@ class GRUCell(RNNCellBase):
         (2, 4)
     """
 
-    features: int
-    gate_fn: Callable[..., Any] = jax.nn.sigmoid
-    activation_fn: Callable[..., Any] = jnp.tanh
-    kernel_init: Initializer = default_kernel_init
-    recurrent_kernel_init: Initializer = _default_recurrent_init
-    bias_init: Initializer = initializers.zeros
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    carry_init: Initializer = initializers.zeros
-
     @compact
     def __call__(self, carry: jax.Array, inputs: jax.Array) -> Pair:
         """One step.
@@ -360,37 +330,15 @@ class GRUCell(RNNCellBase):
         """
         h, size, bias = carry, carry.shape[-1], self.bias_init
 
-        def gate(name: str) -> jax.Array:
-            total = _linear(self, f"i{name}", size, False, bias)(inputs)
-            out: jax.Array = self.gate_fn(
-                total + _linear(self, f"h{name}", size, True)(h)
-            )
-            return out
-
-        r, z = gate("r"), gate("z")
+        r, z = (self.gate_fn(self._total(gate, inputs, h, bias)) for gate in "rz")
         # The candidate needs a bias inside of the reset as well.
         kept = r * _linear(self, "hn", size, True, bias)(h)
         n = self.activation_fn(_linear(self, "in", size, False, bias)(inputs) + kept)
         new_h = (1.0 - z) * n + z * h
         return new_h, new_h
 
-    @nowrap
-    def initialize_carry(
-        self, rng: jax.Array, input_shape: tuple[int, ...]
-    ) -> jax.Array:
-        """The first state.
 
-        Args:
-            rng: a key.
-            input_shape: the shape of the input of one step.
-
-        Returns:
-            The state.
-        """
-        return _first_state(self, rng, input_shape)
-
-
-class MGUCell(RNNCellBase):
+class MGUCell(_Cell):
     """A minimal gated unit (Zhou et al., 2016).
 
     With one gate `f`: `n = tanh(W x + f (U h))` and `h' = (1 - f) n + f h`.
@@ -418,7 +366,6 @@ class MGUCell(RNNCellBase):
         (2, 4)
     """
 
-    features: int
     gate_fn: Callable[..., Any] = jax.nn.sigmoid
     activation_fn: Callable[..., Any] = jnp.tanh
     kernel_init: Initializer = default_kernel_init
@@ -442,8 +389,7 @@ class MGUCell(RNNCellBase):
             The new state, twice.
         """
         h, size, bias = carry, carry.shape[-1], self.activation_bias_init
-        total = _linear(self, "if", size, False, self.forget_bias_init)(inputs)
-        f = self.gate_fn(total + _linear(self, "hf", size, True)(h))
+        f = self.gate_fn(self._total("f", inputs, h, self.forget_bias_init))
         # Inside of the gate a bias is not the same as outside.
         inner = bias if self.reset_gate else None
         kept = _linear(self, "hn", size, True, inner)(h)
@@ -453,23 +399,8 @@ class MGUCell(RNNCellBase):
         new_h = (1.0 - f) * n + f * h
         return new_h, new_h
 
-    @nowrap
-    def initialize_carry(
-        self, rng: jax.Array, input_shape: tuple[int, ...]
-    ) -> jax.Array:
-        """The first state.
 
-        Args:
-            rng: a key.
-            input_shape: the shape of the input of one step.
-
-        Returns:
-            The state.
-        """
-        return _first_state(self, rng, input_shape)
-
-
-class ConvLSTMCell(RNNCellBase):
+class ConvLSTMCell(_PairCell):
     """A long short-term memory cell with convolutions for products (Shi et al., 2015).
 
     The forget gate is that of its bias plus one, so that little is forgotten at first
@@ -495,7 +426,6 @@ class ConvLSTMCell(RNNCellBase):
         (2, 8, 8, 4)
     """
 
-    features: int
     kernel_size: Sequence[int]
     strides: Sequence[int] | None = None
     padding: Any = "SAME"
@@ -537,19 +467,6 @@ class ConvLSTMCell(RNNCellBase):
         new_c = sigmoid(f + 1) * c + sigmoid(i) * jnp.tanh(g)
         new_h = sigmoid(o) * jnp.tanh(new_c)
         return (new_c, new_h), new_h
-
-    @nowrap
-    def initialize_carry(self, rng: jax.Array, input_shape: tuple[int, ...]) -> Pair:
-        """The first state.
-
-        Args:
-            rng: a key.
-            input_shape: the shape of the input of one step.
-
-        Returns:
-            The pair `(c, h)`.
-        """
-        return _first_pair(self, rng, input_shape)
 
     @property
     def num_feature_axes(self) -> int:

@@ -13,7 +13,13 @@ from jax.nn import initializers
 
 from ..module import Module, compact, nowrap
 from .dtypes import promote_dtype
-from .linear import Initializer, Promotion, default_kernel_init
+from .linear import (
+    Initializer,
+    Promotion,
+    as_tuple,
+    default_kernel_init,
+    kernel_and_bias,
+)
 
 __all__ = ["Conv", "ConvLocal", "ConvTranspose"]
 
@@ -137,18 +143,13 @@ class Conv(Module):
             ValueError: if options do not fit the kernel's axes, or the channels do not
                 fit the groups or the mask.
         """
-        size = self._size()
+        size = as_tuple(self.kernel_size)
         flat, restored = _one_batch_axis(jnp.asarray(inputs), len(size))
         flat, options = self._options(flat, size)
         kernel, bias = self._parameters(flat, size, options)
         flat, kernel, bias = self.promote_dtype(flat, kernel, bias, dtype=self.dtype)
         out = self._convolved(flat, kernel, size, options)
         return restored(out if bias is None else out + bias)
-
-    @nowrap
-    def _size(self) -> tuple[int, ...]:
-        size = self.kernel_size
-        return (size,) if isinstance(size, int) else tuple(size)
 
     @nowrap
     def _parameters(
@@ -161,12 +162,7 @@ class Conv(Module):
                 f"feature_group_count={groups} groups."
             )
         shape = (*size, channels // groups, self.features)
-        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        bias = None
-        if self.use_bias:
-            bias = self.param(
-                "bias", self.bias_init, (self.features,), self.param_dtype
-            )
+        kernel, bias = kernel_and_bias(self, shape, (self.features,))
         return _masked(kernel, self.mask), bias
 
     @nowrap
@@ -255,17 +251,8 @@ class ConvLocal(Conv):
             lambda x, kernel: self._convolve()(x, kernel, **options), flat, shared
         )
         places = convolved.shape[1:-1]
-        kernel = self.param(
-            "kernel",
-            self.kernel_init,
-            (*places, math.prod(size) * channels, self.features),
-            self.param_dtype,
-        )
-        bias = None
-        if self.use_bias:
-            bias = self.param(
-                "bias", self.bias_init, (*places, self.features), self.param_dtype
-            )
+        shape = (*places, math.prod(size) * channels, self.features)
+        kernel, bias = kernel_and_bias(self, shape, (*places, self.features))
         return _masked(kernel, self.mask), bias
 
     @nowrap
@@ -342,21 +329,15 @@ class ConvTranspose(Module):
             ValueError: if options do not fit the kernel's axes or the mask does not fit
                 the kernel.
         """
-        size = self.kernel_size
-        size = (size,) if isinstance(size, int) else tuple(size)
+        size = as_tuple(self.kernel_size)
         strides = _per_axis(self.strides, len(size), "stride")
         padding = _pairs(self.padding, size)
         flat, restored = _one_batch_axis(jnp.asarray(inputs), len(size))
         channels = (flat.shape[-1], self.features)
         if self.transpose_kernel:
             channels = channels[::-1]
-        shape = (*size, *channels)
-        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        kernel, bias = _masked(kernel, self.mask), None
-        if self.use_bias:
-            bias = self.param(
-                "bias", self.bias_init, (self.features,), self.param_dtype
-            )
+        kernel, bias = kernel_and_bias(self, (*size, *channels), (self.features,))
+        kernel = _masked(kernel, self.mask)
         flat, kernel, bias = self.promote_dtype(flat, kernel, bias, dtype=self.dtype)
         out = lax.conv_transpose(
             flat,

@@ -15,7 +15,7 @@ from ..metadata import AxisMetadata
 from ..module import Module, compact, merge_param
 from .dtypes import promote_dtype
 
-__all__ = ["Dense", "DenseGeneral", "Einsum", "Embed", "default_kernel_init"]
+__all__ = ["Dense", "DenseGeneral", "Einsum", "Embed"]
 
 Initializer = Callable[..., Any]
 Promotion = Callable[..., Any]
@@ -30,6 +30,32 @@ def _product(layer: Any) -> Callable[..., jax.Array]:
         chosen: Callable[..., jax.Array] = layer.dot_general_cls()
         return chosen
     return layer.dot_general or lax.dot_general
+
+
+def kernel_and_bias(
+    layer: Any,
+    shape: tuple[int, ...],
+    bias_shape: tuple[int, ...],
+    kernel_init: Initializer | None = None,
+    bias_init: Initializer | None = None,
+) -> tuple[jax.Array, jax.Array | None]:
+    """Declares the parameters of a layer that multiplies with a kernel.
+
+    Args:
+        layer: the layer, with options as those of `Dense`.
+        shape: the shape of the kernel.
+        bias_shape: the shape of the bias.
+        kernel_init: makes the kernel, in place of the layer's option.
+        bias_init: makes the bias, likewise.
+
+    Returns:
+        The kernel, and the bias; None in its place for a layer without.
+    """
+    dtype = layer.param_dtype
+    kernel = layer.param("kernel", kernel_init or layer.kernel_init, shape, dtype)
+    if not layer.use_bias:
+        return kernel, None
+    return kernel, layer.param("bias", bias_init or layer.bias_init, bias_shape, dtype)
 
 
 class Dense(Module):
@@ -78,12 +104,7 @@ class Dense(Module):
         """
         inputs = jnp.asarray(inputs)
         shape = (inputs.shape[-1], self.features)
-        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        bias = None
-        if self.use_bias:
-            bias = self.param(
-                "bias", self.bias_init, (self.features,), self.param_dtype
-            )
+        kernel, bias = kernel_and_bias(self, shape, shape[1:])
         inputs, kernel, bias = self.promote_dtype(
             inputs, kernel, bias, dtype=self.dtype
         )
@@ -96,7 +117,8 @@ class Dense(Module):
         return out if bias is None else out + bias
 
 
-def _tuple(value: int | Sequence[int]) -> tuple[int, ...]:
+def as_tuple(value: int | Sequence[int]) -> tuple[int, ...]:
+    """A tuple of one number or several."""
     return (value,) if isinstance(value, int) else tuple(value)
 
 
@@ -172,9 +194,9 @@ class DenseGeneral(Module):
             ValueError: if `batch_dims` are not the first axes.
         """
         inputs = jnp.asarray(inputs)
-        features = _tuple(self.features)
-        axes = tuple(sorted(a % inputs.ndim for a in _tuple(self.axis)))
-        batch = tuple(sorted(a % inputs.ndim for a in _tuple(self.batch_dims)))
+        features = as_tuple(self.features)
+        axes = tuple(sorted(a % inputs.ndim for a in as_tuple(self.axis)))
+        batch = tuple(sorted(a % inputs.ndim for a in as_tuple(self.batch_dims)))
         if set(batch) != set(range(len(batch))):
             raise ValueError(
                 "batch_dims must be the first axes, counted from 0, such as (0, 1); "
@@ -183,20 +205,13 @@ class DenseGeneral(Module):
         sizes = [tuple(inputs.shape[a] for a in some) for some in (batch, axes)]
         shape = (*sizes[0], *sizes[1], *features)
         groups, rows, columns = map(math.prod, (*sizes, features))
-        kernel = self.param(
-            "kernel",
-            _reshaped(self.kernel_init, (groups * rows, columns)),
+        kernel, bias = kernel_and_bias(
+            self,
             shape,
-            self.param_dtype,
+            (*sizes[0], *features),
+            _reshaped(self.kernel_init, (groups * rows, columns)),
+            _reshaped(self.bias_init, (groups * columns,)),
         )
-        bias = None
-        if self.use_bias:
-            bias = self.param(
-                "bias",
-                _reshaped(self.bias_init, (groups * columns,)),
-                (*sizes[0], *features),
-                self.param_dtype,
-            )
         inputs, kernel, bias = self.promote_dtype(
             inputs, kernel, bias, dtype=self.dtype
         )
@@ -273,18 +288,11 @@ class Einsum(Module):
                 f"and their result, such as 'ab,bc->ac'; found {equation!r}."
             )
         shape = tuple(self.shape)
-        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        bias = None
+        sizes: list[int | None] = []
         if self.use_bias:
-            subscripts = operands.split(",")[1]
-            sizes = _sizes(subscripts, shape, jnp.ndim(inputs), operands, result)
-            spread = tuple(size or 1 for size in sizes)
-            bias = self.param(
-                "bias",
-                self.bias_init,
-                tuple(size for size in sizes if size is not None),
-                self.param_dtype,
-            )
+            sizes = _sizes(operands, shape, jnp.ndim(inputs), result)
+        bias_shape = tuple(size for size in sizes if size is not None)
+        kernel, bias = kernel_and_bias(self, shape, bias_shape)
         inputs, kernel, bias = self.promote_dtype(
             inputs, kernel, bias, dtype=self.dtype
         )
@@ -295,14 +303,16 @@ class Einsum(Module):
             precision=self.precision,
             preferred_element_type=self.preferred_element_type,
         )
-        return out if bias is None else out + bias.reshape(spread)
+        return (
+            out if bias is None else out + bias.reshape([size or 1 for size in sizes])
+        )
 
 
 def _sizes(
-    subscripts: str, shape: tuple[int, ...], ndim: int, operands: str, result: str
+    operands: str, shape: tuple[int, ...], ndim: int, result: str
 ) -> list[int | None]:
     """The size of each axis of the result that is one of the kernel, else None."""
-    inputs = operands.split(",")[0]
+    inputs, subscripts = operands.split(",")
     # What an ellipsis stands for is aligned at its end.
     hidden = len(shape) - len(subscripts.replace("...", ""))
     others = ndim - len(inputs.replace("...", ""))

@@ -1,3 +1,4 @@
+# ruff: noqa: F403, F405
 """Recurrent layers: `RNN` and `Bidirectional`, which loop cells over time."""
 
 from __future__ import annotations
@@ -13,28 +14,9 @@ from ..frozen_dict import FrozenDict
 from ..lift.axes import AxisSpec
 from ..module import Module
 from ..transforms import scan
-from .cells import (
-    ConvLSTMCell,
-    GRUCell,
-    LSTMCell,
-    MGUCell,
-    OptimizedLSTMCell,
-    RNNCellBase,
-    SimpleCell,
-)
+from .cells import *
 
-__all__ = [
-    "RNN",
-    "Bidirectional",
-    "ConvLSTMCell",
-    "GRUCell",
-    "LSTMCell",
-    "MGUCell",
-    "OptimizedLSTMCell",
-    "RNNCellBase",
-    "SimpleCell",
-    "flip_sequences",
-]
+__all__ = ["RNN", "Bidirectional"]
 
 
 class RNN(Module):

@@ -18,6 +18,8 @@ from ..filters import CollectionFilter, StreamFilter
 from .pack import Boundary, joined, packed
 from .variables import path_offsets
 
+__all__ = ["custom_vjp", "grad", "jvp", "value_and_grad", "vjp"]
+
 
 def _one_or_list(per_scope: Sequence[Any]) -> Any:
     return per_scope[0] if len(per_scope) == 1 else list(per_scope)

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from .. import metadata
 from ..filters import CollectionFilter
 
+__all__ = ["In", "Out", "broadcast"]
+
 
 @dataclasses.dataclass(frozen=True)
 class In:

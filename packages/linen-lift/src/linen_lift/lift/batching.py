@@ -11,6 +11,8 @@ from ..filters import CollectionFilter, StreamFilter
 from .axes import AxisSpec, cut_axis, mapped_size, note_axis, split_in_out, split_keys
 from .pack import Boundary, packed
 
+__all__ = ["vmap"]
+
 
 def vmap(
     fn: Callable[..., Any],

@@ -9,12 +9,16 @@ from typing import Any
 
 import jax
 
+from graphcore import Static
+
 from ..filters import CollectionFilter, StreamFilter
 from .axes import AxisSpec
 from .pack import Boundary, packed
 from .scanning import scan
-from .statics import StaticArguments
+from .statics import StaticArguments, marked, unmarked
 from .variables import path_offsets
+
+__all__ = ["checkpoint", "jit", "named_call", "remat", "remat_scan"]
 
 
 def checkpoint(
@@ -61,19 +65,17 @@ def checkpoint(
     statics = StaticArguments(fn, static_argnums, static_argnames)
 
     def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
-        variable_groups, rng_groups = call.variables, call.streams
-        split = statics.split(args, kwargs)
+        # What is static need not be hashable: JAX does not see it.
+        leaves, treedef = jax.tree.flatten(statics.mark(args, kwargs))
 
         @functools.partial(jax.checkpoint, prevent_cse=prevent_cse, policy=policy)
-        def rematted(
-            variable_groups: Any, rng_groups: Any, args: Any, kwargs: Any
-        ) -> Any:
+        def rematted(variable_groups: Any, rng_groups: Any, leaves: Any) -> Any:
             scope = call(variable_groups, rng_groups)
-            all_args, all_kwargs = split.join(args, kwargs)
-            out = fn(scope, *all_args, **all_kwargs)
+            args, kwargs = unmarked(*treedef.unflatten(leaves))
+            out = fn(scope, *args, **kwargs)
             return out, call.collect(scope, changed_only=True)
 
-        return rematted(variable_groups, rng_groups, split.args, split.kwargs)
+        return rematted(call.variables, call.streams, leaves)
 
     return packed(
         inner,
@@ -150,22 +152,6 @@ def _repeated(step: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return lambda scope, carry: loop(scope, carry)[0]
 
 
-@jax.tree_util.register_static
-class _Effects:
-    """What a trace did to draws and names; JAX hands it out again on a cache hit."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Effects) and self.value == other.value
-
-
 class _Call(threading.local):
     """The calls of compiled functions that are being made in this thread.
 
@@ -209,12 +195,14 @@ class Compiled:
         if isinstance(donate_argnums, int):
             donate_argnums = (donate_argnums,)
         self._statics = StaticArguments(fn, static_argnums, static_argnames)
-        self._donated = frozenset(donate_argnums)
-        self._name = getattr(fn, "__name__", "fn")
         # Only what was given: newer JAX versions lack some of the options.
         options = {"device": device, "backend": backend}
-        self._options = {k: v for k, v in options.items() if v is not None}
-        self._by_donation: dict[tuple[int, ...], Callable[..., Any]] = {}
+        self._jitted = jax.jit(
+            _make_traced(getattr(fn, "__name__", "fn")),
+            static_argnames="key",
+            donate_argnums=[i and i + _OFFSET for i in donate_argnums if i >= 0],
+            **{k: v for k, v in options.items() if v is not None},
+        )
         self._packed = packed(
             self._call, (variables,), (variables,), (rngs,), name="jit"
         )
@@ -236,39 +224,22 @@ class Compiled:
         Returns:
             What `fn` returned.
         """
-        split = self._statics.split(args, kwargs)
-        result: tuple[Any, Any] = self._packed(scope, fn, config, split, extra)
+        args, kwargs = self._statics.mark(args, kwargs)
+        result: tuple[Any, Any] = self._packed(scope, fn, config, extra, args, kwargs)
         return result
 
     def _call(
-        self, call: Boundary, fn: Any, config: Any, split: Any, extra: Any
+        self, call: Boundary, fn: Any, config: Any, extra: Any, args: Any, kwargs: Any
     ) -> Any:
-        variable_groups, rng_groups = call.variables, call.streams
+        groups, streams = call.variables, call.streams
         mutable = tuple(call.inner_mutable(root) for root in call.roots)
-        key = (
-            config,
-            split.positions,
-            split.static,
-            call.layout(),
-            call.history(),
-            mutable,
-        )
-        offsets = path_offsets(call.roots) if any(map(any, rng_groups)) else None
-        donated = [0] if 0 in self._donated else []
-        donated += [
-            5 + i for i, p in enumerate(split.positions) if p + 1 in self._donated
-        ]
-        jitted = self._jitted(tuple(donated))
-        _calls.stack.append((call, fn, split))
+        statics = marked(args, kwargs)
+        key = (config, statics, call.layout(), call.history(), mutable)
+        offsets = path_offsets(call.roots) if any(map(any, streams)) else None
+        _calls.stack.append((call, fn))
         try:
-            out, left, effects = jitted(
-                variable_groups,
-                rng_groups,
-                offsets,
-                extra,
-                split.kwargs,
-                *split.args,
-                key=key,
+            out, left, effects = self._jitted(
+                groups, streams, offsets, extra, kwargs, *args, key=key
             )
         finally:
             _calls.stack.pop()
@@ -276,17 +247,9 @@ class Compiled:
         call.replay(scopes_did)
         return (out, note), left
 
-    def _jitted(self, donated: tuple[int, ...]) -> Callable[..., Any]:
-        found = self._by_donation.get(donated)
-        if found is None:
-            found = jax.jit(
-                _make_traced(self._name),
-                static_argnames="key",
-                donate_argnums=donated,
-                **self._options,
-            )
-            self._by_donation[donated] = found
-        return found
+
+# How many arguments `traced` has before those of the function, whose first is 1.
+_OFFSET = 4
 
 
 def _make_traced(name: str) -> Callable[..., Any]:
@@ -300,12 +263,13 @@ def _make_traced(name: str) -> Callable[..., Any]:
         *args: Any,
         key: Any,
     ) -> Any:
-        call, fn, split = _calls.stack[-1]
+        call, fn = _calls.stack[-1]
         scope = call(variable_groups, rng_groups, True, offsets)
-        all_args, all_kwargs = split.join(args, kwargs)
+        all_args, all_kwargs = unmarked(args, kwargs)
         out, note = fn(extra, scope, *all_args, **all_kwargs)
         left = call.collect(scope, changed_only=True)
-        return out, left, _Effects((call.effects(), note))
+        # JAX hands the effects out again where it does not trace again.
+        return out, left, Static((call.effects(), note))
 
     traced.__name__ = traced.__qualname__ = name
     return traced

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from ..errors import BranchVariablesError
 from ..filters import CollectionFilter, StreamFilter
 from ..scope import describe_place
 from .pack import Boundary, packed
+
+__all__ = ["cond", "switch", "while_loop"]
 
 
 def while_loop(
@@ -56,11 +59,7 @@ def while_loop(
     def inner(call: Boundary, init: Any) -> Any:
         variable_groups, rng_groups = call.variables, call.streams
         carried, shared = variable_groups
-        roots = call.roots
-        moving = tuple(
-            {c: t for c, t in cols.items() if root.is_mutable_collection(c)}
-            for cols, root in zip(carried, roots, strict=True)
-        )
+        moving = call.writable(carried)
         counts = any(
             split and any(group)
             for group, split in zip(rng_groups, splits, strict=True)
@@ -75,7 +74,7 @@ def while_loop(
             )
 
         def joined(moving: Any) -> Any:
-            return tuple({**a, **b} for a, b in zip(carried, moving, strict=True))
+            return tuple(map(operator.or_, carried, moving))
 
         def condition(state: Any) -> Any:
             index, moving, carry = state
@@ -152,7 +151,7 @@ def _raise_difference(first: Any, other: Any, number: int, roots: Any) -> None:
         key_path, number = min(paths[1] - paths[0], key=str), 0
     col, name, path = describe_place(key_path)
     root = roots[key_path[1].idx].path_text
-    raise BranchVariablesError(col, name, f"{root.rstrip('/')}{path}", number)
+    raise BranchVariablesError(col, name, f"{root.rstrip('/')}{path}", branch=number)
 
 
 def cond(

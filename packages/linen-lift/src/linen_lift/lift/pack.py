@@ -14,6 +14,7 @@ names were taken inside is noted outside as well, as if the transform were not t
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -32,6 +33,8 @@ from ..frozen_dict import unfreeze
 from ..rng import DrawCounts
 from ..scope import Scope
 
+__all__ = ["pack"]
+
 Groups: TypeAlias = tuple[tuple[Any, ...], ...]
 """`groups[i][j]`: the dict that filter `i` selected from packed scope `j`."""
 
@@ -48,20 +51,6 @@ class Boundary:
             streams; one filter per group each.
         label: the name of the transform, for debug paths.
     """
-
-    __slots__ = (
-        "_effects",
-        "_label",
-        "_opened",
-        "_out_filters",
-        "_out_union",
-        "_places",
-        "_scopes",
-        "_treedef",
-        "roots",
-        "streams",
-        "variables",
-    )
 
     def __init__(
         self,
@@ -89,18 +78,19 @@ class Boundary:
         for names in out_filters:
             self._out_union = union_filters(self._out_union, names)
         self._label = label
-        self.variables = self._groups(_visible, in_filters)
-        self.streams = self._groups(_streams, stream_filters)
+        self.variables = _grouped([root.variables() for root in self.roots], in_filters)
+        self.streams = _grouped([root.rngs for root in self.roots], stream_filters)
         # Inner scopes hold tracers, so nothing here may keep them alive: the trees are
         # known weakly, and of all scopes only the counts and names.
         self._opened: list[weakref.ref[Any]] = []
         self._effects: list[list[tuple[DrawCounts, dict[str, Any]]]] = []
 
-    def _groups(
-        self, content: Callable[[Scope], Any], filters: Sequence[CollectionFilter]
-    ) -> Groups:
-        per_root = [group_collections(content(root), filters) for root in self.roots]
-        return tuple(zip(*per_root, strict=True)) if per_root else ((),) * len(filters)
+    def writable(self, group: Sequence[Any]) -> tuple[dict[str, Any], ...]:
+        """The collections of a group that may change inside, by packed scope."""
+        return tuple(
+            {c: t for c, t in cols.items() if root.is_mutable_collection(c)}
+            for cols, root in zip(group, self.roots, strict=True)
+        )
 
     # --- inside -------------------------------------------------------------------
 
@@ -145,13 +135,8 @@ class Boundary:
             for group in rng_groups:
                 rngs.update(group[i])
             mutable = self.inner_mutable(outer, mutable_filter)
-            writable = {
-                col: unfreeze(tree) if in_filter(mutable, col) else tree
-                for col, tree in variables.items()
-            }
             offset = None if rng_offsets is None else rng_offsets[i]
-            inner = outer._reopen(writable, rngs, mutable, self._label, offset)
-            inner._tree.entry = variables
+            inner = outer._reopen(variables, rngs, mutable, self._label, offset)
             inner_roots.append(inner)
             self._opened.append(weakref.ref(inner._tree))
         known: dict[Any, Scope] = {}
@@ -184,13 +169,12 @@ class Boundary:
             The groups.
         """
         scopes = [inner_tree] if self._treedef is None else jax.tree.leaves(inner_tree)
-        trees: dict[int, Any] = {}
-        for scope, (index, _) in zip(scopes, self._places, strict=True):
-            trees[index] = scope._tree
-            scope._tree.settle()
+        places = zip(self._places, scopes, strict=True)
+        trees = {index: scope._tree for (index, _), scope in places}
         per_root = []
         for index in range(len(self.roots)):
             tree = trees[index]
+            tree.settle()
             entry = tree.entry
             found = {}
             for col, now in tree.variables.items():
@@ -201,24 +185,19 @@ class Boundary:
                     changes = _changes(now, entry.get(col, {}))
                     if changes:
                         found[col] = changes
-            per_root.append(group_collections(found, self._out_filters))
-        filters = self._out_filters
-        return tuple(zip(*per_root, strict=True)) if per_root else ((),) * len(filters)
+            per_root.append(found)
+        return _grouped(per_root, self._out_filters)
 
     def detached(self) -> Boundary:
         """A boundary with the same scopes, but without their variables and streams.
 
         A function that JAX keeps and traces later must not keep the tracers of now.
         """
-        new = Boundary.__new__(Boundary)
+        new = copy.copy(self)
         new._scopes = [scope._hollow(self._label) for scope in self._scopes]
-        new._treedef = self._treedef
         new.roots = [root._hollow(self._label) for root in self.roots]
-        new._places = self._places
-        new._out_filters, new._out_union = self._out_filters, self._out_union
-        new._label = self._label
         new._opened, new._effects = [], []
-        new.variables, new.streams = (), ()
+        new.variables = new.streams = ()
         return new
 
     # --- out ----------------------------------------------------------------------
@@ -299,19 +278,11 @@ class Boundary:
                 tree.valid = False
 
 
-def _visible(root: Scope) -> dict[str, Any]:
-    """The collections at a scope; a copy of what may change, lest changes show."""
-    root._tree.settle()
-    found = {}
-    for col in root._tree.variables:
-        node = root._collection(col)
-        if node:
-            found[col] = unfreeze(node) if root.is_mutable_collection(col) else node
-    return found
-
-
-def _streams(root: Scope) -> dict[str, Any]:
-    return root.rngs
+def _grouped(
+    per_root: Sequence[Mapping[str, Any]], filters: Sequence[CollectionFilter]
+) -> Groups:
+    groups = [group_collections(content, filters) for content in per_root]
+    return tuple(zip(*groups, strict=True)) if groups else ((),) * len(filters)
 
 
 def _topmost(scopes: Sequence[Scope]) -> tuple[list[Scope], list[tuple[int, Any]]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,6 +42,8 @@ from .axes import (
     split_keys,
 )
 from .pack import Boundary, joined, packed
+
+__all__ = ["scan"]
 
 
 def _is_axis(x: Any) -> bool:
@@ -174,26 +177,17 @@ def scan(
         )
         # Immutable collections cannot change: they need not be carried.
         roots = call.roots
-        moving = tuple(
-            {c: t for c, t in cols.items() if root.is_mutable_collection(c)}
-            for cols, root in zip(carried, roots, strict=True)
-        )
-        resting = tuple(
-            {c: t for c, t in cols.items() if not root.is_mutable_collection(c)}
-            for cols, root in zip(carried, roots, strict=True)
-        )
+        moving = call.writable(carried)
 
         def iteration(
-            shared: Any, carried: Any, carry: Any, xs: Any, mutable: Any
+            shared: Any, moving: Any, carry: Any, xs: Any, mutable: Any
         ) -> tuple[Any, ...]:
             stacked, split, slices = xs
             streams = tuple(
                 part if is_split else group
                 for part, group, is_split in zip(split, rng_groups, splits, strict=True)
             )
-            all_carried = tuple(
-                {**a, **b} for a, b in zip(resting, carried, strict=True)
-            )
+            all_carried = tuple(map(operator.or_, carried, moving))
             groups = (shared, all_carried, *stacked)
             if data_transform is not None:
                 groups, streams = data_transform(groups, streams)
@@ -346,16 +340,9 @@ def _create_shared(
 
 def _one_iteration(carried: Any, init: Any, xs: Any) -> tuple[Any, Any, Any]:
     """What the first iteration gets, as shapes and types."""
-
-    def like(x: Any) -> Any:
-        return jax.ShapeDtypeStruct(jnp.shape(x), _dtype(x))
-
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x)[1:], _dtype(x)), xs)
-    return *jax.tree.map(like, (carried, init)), one
-
-
-def _dtype(x: Any) -> Any:
-    return getattr(x, "dtype", None) or jnp.result_type(x)
+    carried, init, xs = jax.eval_shape(lambda: (carried, init, xs))
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), xs)
+    return carried, init, one
 
 
 def _created(shared: Any, before: Any) -> Any:

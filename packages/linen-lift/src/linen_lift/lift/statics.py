@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
+
+import jax
+
+from graphcore import Static
 
 
-class SplitArguments(NamedTuple):
-    """Arguments without the static ones, and how to put those back.
-
-    Args:
-        args: the traced positional arguments.
-        kwargs: the traced keyword arguments.
-        positions: the place of each of `args` among all positional arguments.
-        static: the static arguments, as `((place or name, value), ...)`.
-    """
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    positions: tuple[int, ...]
-    static: tuple[tuple[int | str, Any], ...]
-
-    def join(
-        self, args: Iterable[Any], kwargs: Any
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """All arguments, with `args` and `kwargs` for the traced ones."""
-        placed = dict(zip(self.positions, args, strict=True))
-        named = dict(kwargs)
-        for place, value in self.static:
-            if isinstance(place, int):
-                placed[place] = value
-            else:
-                named[place] = value
-        return [placed[i] for i in range(len(placed))], named
+@jax.tree_util.register_static
+class _Fixed(Static[Any]):
+    """A static argument among traced ones: JAX finds no leaves in it."""
 
 
 class StaticArguments:
@@ -87,26 +67,32 @@ class StaticArguments:
         self.positions = frozenset(nums)
         self.names = frozenset(names)
 
-    def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SplitArguments:
-        """Takes the static arguments out.
+    def mark(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Marks the static arguments, so that JAX takes them for structure.
 
         Args:
             args: positional arguments after the scope or module.
             kwargs: keyword arguments.
+
+        Returns:
+            The arguments for `unmarked`.
         """
-        positions = self.positions
-        if not positions and not self.names:
-            return SplitArguments(args, kwargs, tuple(range(len(args))), ())
-        traced = tuple(i for i in range(len(args)) if i + 1 not in positions)
-        static: list[tuple[int | str, Any]] = [
-            (i, args[i]) for i in range(len(args)) if i + 1 in positions
-        ]
-        named = {}
-        for name, value in kwargs.items():
-            if name in self.names:
-                static.append((name, value))
-            else:
-                named[name] = value
-        return SplitArguments(
-            tuple(args[i] for i in traced), named, traced, tuple(static)
+        positions, names = self.positions, self.names
+        return (
+            tuple([_Fixed(x) if i in positions else x for i, x in enumerate(args, 1)]),
+            {name: _Fixed(x) if name in names else x for name, x in kwargs.items()},
         )
+
+
+def marked(args: Any, kwargs: Any) -> tuple[Any, ...]:
+    """The marked ones of arguments: JAX refuses them in a key if they have no hash."""
+    return tuple([x for x in (*args, *kwargs.values()) if isinstance(x, _Fixed)])
+
+
+def unmarked(args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments that were marked."""
+    return [*map(_plain, args)], {name: _plain(x) for name, x in kwargs.items()}
+
+
+def _plain(argument: Any) -> Any:
+    return argument.value if isinstance(argument, _Fixed) else argument

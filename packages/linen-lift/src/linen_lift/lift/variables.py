@@ -18,6 +18,8 @@ from ..rng import path_number
 from .axes import AxisSpec, cut_axis, note_axis, split_in_out
 from .pack import Boundary, packed
 
+__all__ = ["add_metadata_axis", "fold_rngs", "map_variables", "swap_collection"]
+
 
 def _same(collections: Any) -> Any:
     return collections

@@ -98,37 +98,19 @@ def adopt(module: Any, name: str, value: Any) -> Any:
     Returns:
         The value with adopted modules; lists and dicts of modules become immutable.
     """
-    adopter = _Adopter(module, name)
-    value = replace(value, (ModuleBase,), adopter, freeze=True)
-    for child in adopter.named:
-        _bind_below(module, child, child.name)
-    return value
+    # All are named before one gets its scope, with which it adopts those in its fields:
+    # what is also in the attribute itself belongs there.
+    named: list[Any] = []
 
-
-class _Adopter:
-    """Names one module found in an attribute.
-
-    All are named before one gets its scope, with which it adopts those in its fields:
-    what is also in the attribute itself belongs there.
-    """
-
-    __slots__ = ("name", "named", "owner")
-
-    def __init__(self, owner: Any, name: str) -> None:
-        self.owner = owner
-        self.name = name
-        self.named: list[Any] = []
-
-    def __call__(self, child: Any, suffix: str) -> Any:
+    def place(child: Any, suffix: str) -> Any:
         waits = child.parent is not None and child.name is not None
         if child.scope is not None or waits:
             return child  # it has its place, perhaps elsewhere, and is shared
-        owner = self.owner
         if child.parent is None:
-            kept = getattr(type(owner), "preserve_adopted_names", False)
+            kept = getattr(type(module), "preserve_adopted_names", False)
             given = child.name if kept else None
             # What is shared outside stays shared: one table per tree of modules.
-            adopted = owner.scope._tree.adopted
+            adopted = module.scope._tree.adopted
             original, known = adopted.get(id(child), (None, None))
             clone = None if known is None else known()
             if clone is not None:
@@ -138,9 +120,13 @@ class _Adopter:
             adopted[id(original)] = (original, weakref.ref(child))
         else:
             given = None
-        name = given or f"{self.name}{suffix}"
-        child.parent = owner
-        child.__dict__["name"] = name
+        child.parent = module
+        child.__dict__["name"] = given or f"{name}{suffix}"
         child._state.auto_named = given is None
-        self.named.append(child)
+        named.append(child)
         return child
+
+    value = replace(value, (ModuleBase,), place, freeze=True)
+    for child in named:
+        _bind_below(module, child, child.name)
+    return value

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from .. import scope as scopes
@@ -22,7 +21,7 @@ from ..errors import (
     SetAttributeFrozenModuleError,
     SetAttributeInModuleSetupError,
 )
-from ..filters import CollectionFilter, DenyList
+from ..filters import CollectionFilter
 from ..scope import Scope
 from .adoption import adopt, bind_to, register
 from .calling import call_intercepted
@@ -32,6 +31,7 @@ from .declarations import Declarations
 from .decorators import compact
 from .definition import RESERVED, define
 from .preparation import (
+    INIT_MUTABLE,
     CaptureFilter,
     check_instance,
     descriptor_value,
@@ -39,6 +39,7 @@ from .preparation import (
 )
 from .printing import printed
 from .state import State
+from .summary import Summaries
 
 M = TypeVar("M", bound="Module")
 
@@ -55,10 +56,8 @@ class _Unspecified:
 
 _UNSPECIFIED: Any = _Unspecified()
 
-INIT_MUTABLE = DenyList("intermediates")
 
-
-class Module(Declarations):
+class Module(Declarations, Summaries):
     """The base of all modules.
 
     A subclass with annotated fields becomes a dataclass. Its submodules and variables
@@ -398,10 +397,7 @@ class Module(Declarations):
         run, mutable, flags = prepare(
             self, "init_with_output", method, mutable, capture_intermediates
         )
-        made: tuple[Any, dict[str, Any]] = scopes.init(run, mutable, flags)(
-            rngs, *args, **kwargs
-        )
-        return made
+        return scopes.init(run, mutable, flags)(rngs, *args, **kwargs)
 
     def init(
         self,
@@ -472,103 +468,7 @@ class Module(Declarations):
             (3, 2)
         """
         run, mutable, flags = prepare(self, "lazy_init", method, mutable, False)
-        made: dict[str, Any] = scopes.lazy_init(run, mutable, flags)(
-            rngs, *args, **kwargs
-        )
-        return made
-
-    def tabulate(
-        self,
-        rngs: Any,
-        *args: Any,
-        depth: int | None = None,
-        show_repeated: bool = False,
-        mutable: CollectionFilter = INIT_MUTABLE,
-        method: Any = None,
-        console_kwargs: Mapping[str, Any] | None = None,
-        table_kwargs: Mapping[str, Any] = MappingProxyType({}),
-        column_kwargs: Mapping[str, Any] = MappingProxyType({}),
-        compute_flops: bool = False,
-        compute_vjp_flops: bool = False,
-        **kwargs: Any,
-    ) -> str:
-        """A table of the submodules, what they take and return, and their variables.
-
-        Nothing is computed; arguments may be `jax.ShapeDtypeStruct`.
-
-        Args:
-            rngs: as for `init`.
-            *args: arguments of the method.
-            depth: how deep to look; None for all the way.
-            show_repeated: whether further calls of a submodule have rows.
-            mutable: as for `init`.
-            method: as for `apply`.
-            console_kwargs: options for `rich.console.Console`. If they are given, rich
-                draws the table.
-            table_kwargs: options for `rich.table.Table`.
-            column_kwargs: options for its columns.
-            compute_flops: whether to add the operations of each call, as XLA counts.
-            compute_vjp_flops: whether to add those of each call with its gradient.
-            **kwargs: keyword arguments of the method.
-
-        Returns:
-            The table.
-
-        Example:
-            >>> import linen_lift as nn, jax, jax.numpy as jnp
-            >>> table = nn.Dense(2).tabulate(jax.random.key(0), jnp.ones((1, 3)))
-            >>> 'Total Parameters: 8' in table
-            True
-        """
-        from .summary import tabulate
-
-        check_instance(self, "tabulate")
-        return tabulate(
-            self,
-            rngs,
-            args,
-            kwargs,
-            depth=depth,
-            show_repeated=show_repeated,
-            mutable=mutable,
-            method=method,
-            console_kwargs=console_kwargs,
-            table_kwargs=table_kwargs,
-            column_kwargs=column_kwargs,
-            compute_flops=compute_flops,
-            compute_vjp_flops=compute_vjp_flops,
-        )
-
-    def module_paths(
-        self,
-        rngs: Any,
-        *args: Any,
-        show_repeated: bool = False,
-        mutable: CollectionFilter = INIT_MUTABLE,
-        **kwargs: Any,
-    ) -> dict[str, Module]:
-        """The modules that `init` calls. Nothing is computed.
-
-        Args:
-            rngs: as for `init`.
-            *args: arguments of `__call__`.
-            show_repeated: as for `tabulate`.
-            mutable: as for `init`.
-            **kwargs: keyword arguments of `__call__`.
-
-        Returns:
-            Unbound copies of the modules by path; the module itself is at `""`.
-
-        Example:
-            >>> import linen_lift as nn, jax, jax.numpy as jnp
-            >>> found = nn.Dense(2).module_paths(jax.random.key(0), jnp.ones(3))
-            >>> found[''].features
-            2
-        """
-        from .summary import module_paths
-
-        check_instance(self, "module_paths")
-        return module_paths(self, rngs, args, kwargs, show_repeated, mutable)
+        return scopes.lazy_init(run, mutable, flags)(rngs, *args, **kwargs)
 
 
 # `Module` itself has no annotations to add; only subclasses are completed by

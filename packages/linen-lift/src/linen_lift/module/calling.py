@@ -78,10 +78,8 @@ def call_method(
         state.cursor = {}
         before, scope._reserved = scope._reserved, {}
     try:
-        if is_method:
-            out = call_intercepted(module, fn, name, args, kwargs)
-        else:
-            out = _call_named(module, fn, name, args, kwargs)
+        run = call_intercepted if is_method else _call_named
+        out = run(module, fn, name, args, kwargs)
         if is_method and scope is not None:
             capture = scope.flags.get("capture_intermediates")
             if capture is not None and capture(module, name):
@@ -127,14 +125,11 @@ def call_intercepted(
 
     about = InterceptorContext(module, name, functools.partial(fn, module))
     for interceptor in reversed(context.interceptors):
-        call = _with_interceptor(interceptor, call, about)
+        call = functools.partial(_intercepted, interceptor, call, about)
     return call(*args, **kwargs)
 
 
-def _with_interceptor(
-    interceptor: Any, call: Callable[..., Any], about: InterceptorContext
-) -> Callable[..., Any]:
-    def intercepted(*args: Any, **kwargs: Any) -> Any:
-        return interceptor(call, args, kwargs, about)
-
-    return intercepted
+def _intercepted(
+    interceptor: Any, call: Any, about: Any, /, *args: Any, **kwargs: Any
+) -> Any:
+    return interceptor(call, args, kwargs, about)

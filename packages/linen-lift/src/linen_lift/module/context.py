@@ -8,6 +8,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+__all__ = [
+    "InterceptorContext",
+    "disable_named_call",
+    "enable_named_call",
+    "intercept_methods",
+    "override_named_call",
+]
+
 
 @dataclasses.dataclass(frozen=True)
 class InterceptorContext:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+__all__ = ["compact", "compact_name_scope", "nowrap"]
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -9,8 +9,17 @@ from typing import Any
 from .. import scope as scopes
 from ..errors import CallShareScopeOnUnboundModuleError, InvalidInstanceModuleError
 from ..filters import CollectionFilter
-from .base import INIT_MUTABLE, Module
-from .preparation import CaptureFilter, prepare
+from .base import Module
+from .preparation import INIT_MUTABLE, CaptureFilter, prepare
+
+__all__ = [
+    "apply",
+    "init",
+    "init_with_output",
+    "merge_param",
+    "share_scope",
+    "tabulate",
+]
 
 
 def apply(

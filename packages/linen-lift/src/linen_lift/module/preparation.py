@@ -11,11 +11,12 @@ from ..errors import (
     DescriptorAttributeError,
     InvalidInstanceModuleError,
 )
-from ..filters import CollectionFilter, union_filters
+from ..filters import CollectionFilter, DenyList, union_filters
 from ..scope_tree import Scope
 from .context import context
 from .module_base import ModuleBase
 
+INIT_MUTABLE = DenyList("intermediates")
 CaptureFilter = bool | Callable[[Any, str], bool]
 
 

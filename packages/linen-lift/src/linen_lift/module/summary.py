@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -16,6 +17,116 @@ from ..metadata import AxisMetadata, unbox
 from ..rng import checked_rngs
 from .calling import wrap_method
 from .context import InterceptorContext, intercept_methods
+from .module_base import ModuleBase
+from .preparation import INIT_MUTABLE, check_instance
+
+
+class Summaries(ModuleBase):
+    """The part of `Module` that shows which modules it has, and what is in them."""
+
+    def tabulate(
+        self,
+        rngs: Any,
+        *args: Any,
+        depth: int | None = None,
+        show_repeated: bool = False,
+        mutable: CollectionFilter = INIT_MUTABLE,
+        method: Any = None,
+        console_kwargs: Mapping[str, Any] | None = None,
+        table_kwargs: Mapping[str, Any] = MappingProxyType({}),
+        column_kwargs: Mapping[str, Any] = MappingProxyType({}),
+        compute_flops: bool = False,
+        compute_vjp_flops: bool = False,
+        **kwargs: Any,
+    ) -> str:
+        """A table of the submodules, what they take and return, and their variables.
+
+        Nothing is computed; arguments may be `jax.ShapeDtypeStruct`.
+
+        Args:
+            rngs: as for `init`.
+            *args: arguments of the method.
+            depth: how deep to look; None for all the way.
+            show_repeated: whether further calls of a submodule have rows.
+            mutable: as for `init`.
+            method: as for `apply`.
+            console_kwargs: options for `rich.console.Console`. If they are given, rich
+                draws the table.
+            table_kwargs: options for `rich.table.Table`.
+            column_kwargs: options for its columns.
+            compute_flops: whether to add the operations of each call, as XLA counts.
+            compute_vjp_flops: whether to add those of each call with its gradient.
+            **kwargs: keyword arguments of the method.
+
+        Returns:
+            The table.
+
+        Example:
+            >>> import linen_lift as nn, jax, jax.numpy as jnp
+            >>> table = nn.Dense(2).tabulate(jax.random.key(0), jnp.ones((1, 3)))
+            >>> 'Total Parameters: 8' in table
+            True
+        """
+        check_instance(self, "tabulate")
+        rows, variables = _initialize(self, rngs, args, kwargs, method, mutable)
+        streams = checked_rngs(rngs)
+        asked = {"flops": compute_flops, "vjp_flops": compute_vjp_flops}
+        costs = [cost for cost, wanted in asked.items() if wanted]
+        collections = list(variables)
+        header = ["path", "module", "inputs", "outputs", *costs, *collections]
+        table = [
+            [
+                "/".join(row.path),
+                row.title,
+                _text((row.args, row.kwargs)),
+                _text(row.out),
+                *(row.flops(streams, cost == "vjp_flops") for cost in costs),
+                *(_own(variables[col], row.path, depth) for col in collections),
+            ]
+            for row in _merged(rows, show_repeated)
+            if depth is None or len(row.path) <= depth
+        ]
+        totals = [*("" for _ in costs), "", "", "", "Total"]
+        totals += [_size_text(variables[col]) for col in collections]
+        title = f"{type(self).__name__} Summary"
+        footer = f"Total Parameters: {_size_text(variables)}"
+        content = (title, header, table, totals, footer)
+        if console_kwargs is not None:
+            drawn = _with_rich(*content, console_kwargs, table_kwargs, column_kwargs)
+            if drawn is not None:
+                return drawn
+        return _plain(*content)
+
+    def module_paths(
+        self,
+        rngs: Any,
+        *args: Any,
+        show_repeated: bool = False,
+        mutable: CollectionFilter = INIT_MUTABLE,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The modules that `init` calls. Nothing is computed.
+
+        Args:
+            rngs: as for `init`.
+            *args: arguments of `__call__`.
+            show_repeated: as for `tabulate`.
+            mutable: as for `init`.
+            **kwargs: keyword arguments of `__call__`.
+
+        Returns:
+            Unbound copies of the modules by path; the module itself is at `""`.
+
+        Example:
+            >>> import linen_lift as nn, jax, jax.numpy as jnp
+            >>> found = nn.Dense(2).module_paths(jax.random.key(0), jnp.ones(3))
+            >>> found[''].features
+            2
+        """
+        check_instance(self, "module_paths")
+        rows, _ = _initialize(self, rngs, args, kwargs, None, mutable)
+        found = _merged(rows, show_repeated)
+        return {"/".join(row.path): row.module for row in found}
 
 
 @dataclasses.dataclass
@@ -103,75 +214,6 @@ def _shapes(tree: Any) -> Any:
         return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x
 
     return jax.tree.map(shape, tree)
-
-
-def module_paths(
-    module: Any, rngs: Any, args: Any, kwargs: Any, show_repeated: bool, mutable: Any
-) -> dict[str, Any]:
-    """The modules that `init` calls by path; see `Module.module_paths`."""
-    rows, _ = _initialize(module, rngs, args, kwargs, None, mutable)
-    found = _merged(rows, show_repeated)
-    return {"/".join(row.path): row.module for row in found}
-
-
-def tabulate(
-    module: Any,
-    rngs: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    depth: int | None,
-    show_repeated: bool,
-    mutable: CollectionFilter,
-    method: Any,
-    console_kwargs: Mapping[str, Any] | None,
-    table_kwargs: Mapping[str, Any],
-    column_kwargs: Mapping[str, Any],
-    compute_flops: bool,
-    compute_vjp_flops: bool,
-) -> str:
-    """A table of the submodules of a module; see `Module.tabulate`."""
-    rows, variables = _initialize(module, rngs, args, kwargs, method, mutable)
-    streams = checked_rngs(rngs)
-    counted = [
-        gradient
-        for gradient, on in ((False, compute_flops), (True, compute_vjp_flops))
-        if on
-    ]
-    collections = list(variables)
-    costs = ["vjp_flops" if gradient else "flops" for gradient in counted]
-    header = ["path", "module", "inputs", "outputs", *costs, *collections]
-    table = [
-        [
-            "/".join(row.path),
-            row.title,
-            _text((row.args, row.kwargs)),
-            _text(row.out),
-            *(row.flops(streams, gradient) for gradient in counted),
-            *(_own(variables[col], row.path, depth) for col in collections),
-        ]
-        for row in _merged(rows, show_repeated)
-        if depth is None or len(row.path) <= depth
-    ]
-    totals = [*("" for _ in costs), "", "", "", "Total"]
-    totals += [_size_text(variables[col]) for col in collections]
-    count = sum(_size(variables[col])[0] for col in collections)
-    size = sum(_size(variables[col])[1] for col in collections)
-    title = f"{type(module).__name__} Summary"
-    footer = f"Total Parameters: {count:,} ({_bytes(size)})"
-    if console_kwargs is not None:
-        drawn = _with_rich(
-            title,
-            zip(header, totals, strict=True),
-            table,
-            footer,
-            console_kwargs,
-            table_kwargs,
-            column_kwargs,
-        )
-        if drawn is not None:
-            return drawn
-    return _plain(title, header, table, totals, footer)
 
 
 def _merged(rows: list[_Row], show_repeated: bool) -> list[_Row]:
@@ -289,8 +331,9 @@ def _plain(
 
 def _with_rich(
     title: str,
-    columns: Iterable[tuple[str, str]],
+    header: list[str],
     rows: list[list[str]],
+    totals: list[str],
     footer: str,
     console_kwargs: Mapping[str, Any],
     table_kwargs: Mapping[str, Any],
@@ -304,7 +347,7 @@ def _with_rich(
         return None
     shown = {"title": title, "show_lines": True, "show_footer": True, **table_kwargs}
     table = rich.table.Table(**{"caption": f"\n{footer}", **shown})
-    for name, total in columns:
+    for name, total in zip(header, totals, strict=True):
         table.add_column(name, **{"footer": total, **column_kwargs})
     for row in rows:
         table.add_row(*map(rich.text.Text, row))

@@ -11,6 +11,8 @@ from ..lift.autodiff import checked_argnums
 from ..module.base import Module
 from .targets import as_body, check_function, enter, make_core, with_module
 
+__all__ = ["custom_vjp", "grad", "jvp", "value_and_grad", "vjp"]
+
 
 @with_module(lift.vjp, ("fn",), "primals")
 def vjp(*_: Any, **__: Any) -> Any:

@@ -7,6 +7,8 @@ from typing import Any
 from .. import lift
 from .targets import on_modules
 
+__all__ = ["scan", "vmap"]
+
 
 @on_modules(lift.vmap, "Vmap")
 def vmap(*_: Any, **__: Any) -> Any:

@@ -14,6 +14,8 @@ from ..module.context import context, named_calls
 from .frame import Frame
 from .targets import Core, Runner, as_body, call_inside, lift_target, on_modules
 
+__all__ = ["checkpoint", "jit", "named_call", "remat", "remat_scan"]
+
 
 @on_modules(lift.checkpoint, "Checkpoint")
 def checkpoint(*_: Any, **__: Any) -> Any:

@@ -7,6 +7,8 @@ from typing import Any
 from .. import lift
 from .targets import with_module
 
+__all__ = ["cond", "switch", "while_loop"]
+
 
 @with_module(lift.while_loop, ("cond_fn", "body_fn"), "init")
 def while_loop(*_: Any, **__: Any) -> Any:

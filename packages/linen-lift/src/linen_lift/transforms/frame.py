@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from graphcore import Static
+
 from ..errors import CallCompactUnboundModuleError
 from ..module.base import Module
 from ..module.containers import find, replace
@@ -24,19 +26,8 @@ _ARRAYS = (jax.Array, np.ndarray)
 
 
 @jax.tree_util.register_static
-class _Slot:
+class _Slot(Static[int]):
     """The place of a module or variable among arguments: a pytree without leaves."""
-
-    __slots__ = ("index",)
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-    def __hash__(self) -> int:
-        return hash((_Slot, self.index))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Slot) and self.index == other.index
 
 
 class Frame:
@@ -55,18 +46,6 @@ class Frame:
     Raises:
         CallCompactUnboundModuleError: if the module is not bound.
     """
-
-    __slots__ = (
-        "_cursors",
-        "_in_args",
-        "_index",
-        "_modules",
-        "args",
-        "inside",
-        "kwargs",
-        "module",
-        "scopes",
-    )
 
     def __init__(
         self,
@@ -205,7 +184,7 @@ class Clones:
             return args, kwargs
 
         def fill(slot: Any, _: str) -> Any:
-            return self._clone(live[slot.index], "")
+            return self._clone(live[slot.value], "")
 
         return replace((list(args), dict(kwargs)), (_Slot,), fill)  # type: ignore[no-any-return]
 

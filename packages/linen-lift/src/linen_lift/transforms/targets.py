@@ -14,12 +14,13 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
+from graphcore import StaticAttribute
+
 from ..errors import (
     TransformedMethodReturnValueError,
     TransformTargetError,
     is_flax_module,
 )
-from ..filters import DenyList
 from ..module.base import Module
 from ..module.calling import call_method, wrap_method
 from ..module.containers import find
@@ -347,13 +348,15 @@ def _lift_class(
     per_method = {name: {**options, **own} for name, own in given.items()}
     # The same class is made once, so that caches that know it by identity work where
     # a class is transformed anew for each instance.
-    key = _constant((transform, prefix, per_method))
+    key: Any = StaticAttribute("options", (transform, prefix, per_method))
     cache = cls.__dict__.get("_lifted_classes")
     if cache is None:
-        cache = {}
-        cls._lifted_classes = cache
-    if key is not None and key in cache:
-        return cache[key]
+        cache = cls._lifted_classes = {}
+    try:
+        if key in cache:
+            return cache[key]
+    except TypeError:  # an option without a hash
+        key = None
     namespace: dict[str, Any] = {
         "__module__": cls.__module__,
         "__qualname__": f"{prefix}{cls.__qualname__}",
@@ -372,25 +375,3 @@ def _lift_class(
             cache.clear()
         cache[key] = lifted
     return lifted
-
-
-def _constant(value: Any) -> Any:
-    """A hashable equal of nested options, or None if there is none."""
-    try:
-        frozen = _frozen(value)
-        hash(frozen)
-    except TypeError:
-        return None
-    return frozen
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return "map", tuple([(_frozen(k), _frozen(v)) for k, v in value.items()])
-    if isinstance(value, (list, tuple)):
-        return type(value), tuple([_frozen(v) for v in value])
-    if isinstance(value, (set, frozenset)):
-        return "set", frozenset(value)
-    if isinstance(value, (bool, int, float, DenyList)):
-        return type(value), value  # 1 == True, but they are different filters
-    return value

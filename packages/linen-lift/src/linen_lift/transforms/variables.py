@@ -7,6 +7,8 @@ from typing import Any
 from .. import lift
 from .targets import on_modules
 
+__all__ = ["add_metadata_axis", "fold_rngs", "map_variables"]
+
 
 @on_modules(
     lift.map_variables,

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from graphcore import is_node_type
+import jax
+
+from graphcore import is_graph_node, is_node_type
 from graphcore.authors import map_settings
 
 # What makes ours of a setting, by its type; and ours for a setting that is a class.
@@ -46,10 +48,19 @@ def own_settings(prefix: Any) -> Any:
     Returns:
         The prefix with settings of our own.
 
+    Raises:
+        ValueError: If an object stands where a setting is due.
+
     Example:
         >>> own_settings((0, None))
         (0, None)
     """
+    if any(map(is_graph_node, jax.tree.leaves(prefix, is_leaf=is_graph_node))):
+        raise ValueError(
+            f"Graph nodes are not allowed as prefixes, but {prefix!r} is or holds one. "
+            "Give an axis, a sharding or an argument number; for the variables of an "
+            "object `StateAxes`, `StateSharding` or `DiffState`."
+        )
     return map_settings(_own, prefix)
 
 

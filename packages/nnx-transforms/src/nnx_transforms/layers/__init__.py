@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from nnx_transforms.lazy import lazily
 
 _NAMES = {
-    "activations": "PReLU celu elu gelu glu hard_sigmoid hard_silu hard_swish "
+    "activations": "Identity PReLU celu elu gelu glu hard_sigmoid hard_silu hard_swish "
     "hard_tanh identity leaky_relu log1mexp log_sigmoid log_softmax logmeanexp "
     "logsumexp mish one_hot relu relu6 selu sigmoid silu soft_sign softmax softplus "
     "sparse_plus sparse_sigmoid squareplus standardize swish tanh",
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from nnx_transforms.layers.stochastic import *
     from nnx_transforms.layers.weight_normalization import *
 
-    __all__ = [
+    __all__: list[str] = [
         "initializers",
         "ones_init",
         "zeros_init",

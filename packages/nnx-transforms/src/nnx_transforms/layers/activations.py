@@ -46,6 +46,7 @@ from nnx_transforms.layers.dtypes import Array, DType, Promotion, cast, promote_
 from nnx_transforms.layers.layer import Layer
 
 __all__ = [
+    "Identity",
     "PReLU",
     "celu",
     "elu",
@@ -79,6 +80,33 @@ __all__ = [
     "swish",
     "tanh",
 ]
+
+
+class Identity(Layer):
+    """A layer that returns its input, for a place where another may stand.
+
+    Example:
+        >>> import nnx_transforms as nnx
+        >>> nnx.Identity()(3, deterministic=True)
+        3
+    """
+
+    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """Returns the input.
+
+        Args:
+            x: Anything.
+            *args: What other layers take.
+            **kwargs: Likewise.
+
+        Returns:
+            `x`.
+
+        Example:
+            >>> Identity()('x')
+            'x'
+        """
+        return x
 
 
 class PReLU(Layer):

@@ -7,6 +7,8 @@ metadata, which random keys are keys, and values that are no arrays.
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -107,8 +109,7 @@ class Contents(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """The description in terms of JSON."""
-        return {
-            "format": _FORMAT,
+        graph = {
             "leaves": {
                 name: {**leaf._asdict(), "value": encoded(leaf.value)}
                 for name, leaf in self.leaves.items()
@@ -120,6 +121,7 @@ class Contents(NamedTuple):
             },
             "shared": self.shared,
         }
+        return {"format": _FORMAT, "checksum": _checksum(graph), "graph": graph}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Contents:
@@ -134,6 +136,9 @@ class Contents(NamedTuple):
                 f"The checkpoint has format {found['format']}, this version of "
                 f"nnx-transforms reads {_FORMAT}: install a newer one."
             )
+        graph = found["graph"]
+        if found["checksum"] != _checksum(graph):
+            raise ValueError("its description is not what was written")
         leaves = {
             name: Leaf(
                 leaf["type"],
@@ -142,13 +147,17 @@ class Contents(NamedTuple):
                 leaf["dtype"],
                 decoded(leaf["value"]),
             )
-            for name, leaf in found["leaves"].items()
+            for name, leaf in graph["leaves"].items()
         }
         metadata = {
             name: {key: decoded(item) for key, item in items.items()}
-            for name, items in found["metadata"].items()
+            for name, items in graph["metadata"].items()
         }
-        return cls(leaves, metadata, dict(found["shared"]))
+        return cls(leaves, metadata, dict(graph["shared"]))
+
+
+def _checksum(graph: Any) -> int:
+    return zlib.crc32(json.dumps(graph).encode())
 
 
 def contents_of(node: Any, filter: Filter) -> tuple[Contents, dict[str, Any]]:

@@ -1,14 +1,16 @@
 """How a checkpoint lies in its directory: the parts that orbax writes and reads.
 
-Orbax makes a checkpoint appear as a whole, and notices most of what is cut off later,
-but deep in its reading, and not quietly. So the sizes of the files are noted when they
-are complete, and compared first.
+Orbax makes a checkpoint appear as a whole. What becomes of it later it notices in part,
+deep in its reading and not quietly, and a flipped bit of an array not at all. So the
+checksums of the files are noted when they are complete, and compared first.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -17,8 +19,9 @@ from nnx_transforms.saving.arrays import Request, restore_args
 from nnx_transforms.saving.contents import Contents
 from nnx_transforms.saving.errors import DamagedCheckpointError
 
-# The parts of a checkpoint, and the file with the sizes.
-ARRAYS, CONTENTS, SIZES = "arrays", "contents", "sizes.json"
+# The parts of a checkpoint, and the file with the checksums.
+ARRAYS, CONTENTS, CHECKSUMS = "arrays", "contents", "checksums.json"
+_PIECE = 1 << 24
 
 
 def handlers() -> Any:
@@ -28,15 +31,16 @@ def handlers() -> Any:
     class Arrays(ocp.PyTreeCheckpointHandler):  # type: ignore[misc]
         def finalize(self, directory: Any) -> None:
             super().finalize(directory)
-            sizes: dict[str, int] = {}
+            names: list[str] = []
             pending = list(directory.iterdir())
             while pending:
                 path = pending.pop()
                 if path.is_dir():
                     pending += path.iterdir()
                 else:
-                    sizes[str(path.relative_to(directory))] = path.stat().length
-            (directory / SIZES).write_text(json.dumps(sizes))
+                    names.append(str(path.relative_to(directory)))
+            checksums = json.dumps(_checksums(directory, names))
+            (directory / CHECKSUMS).write_text(checksums)
 
     registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
     registry.add(ARRAYS, ocp.args.PyTreeSave, Arrays())
@@ -110,7 +114,7 @@ def read_arrays(directory: Any, requests: Mapping[str, Request]) -> dict[str, An
     stored = {name: r for name, r in requests.items() if r.leaf.is_stored}
     if not stored:
         return {}
-    _check_sizes(directory)
+    _check_files(directory / ARRAYS)
     arguments = ocp.args.PyTreeRestore(
         item=dict.fromkeys(stored, 0),
         restore_args={name: restore_args(r) for name, r in stored.items()},
@@ -125,15 +129,31 @@ def read_arrays(directory: Any, requests: Mapping[str, Request]) -> dict[str, An
         raise _damaged(directory, error) from error
 
 
-def _check_sizes(directory: Any) -> None:
-    arrays = directory / ARRAYS
+def _check_files(arrays: Any) -> None:
+    """Compares the checksums of the files; of several processes, each takes some."""
     try:
-        for name, size in json.loads((arrays / SIZES).read_text()).items():
-            found = (arrays / name).stat().length
-            if found != size:
-                raise _damaged(directory, f"{name} has {found} of {size} bytes")
-    except (OSError, json.JSONDecodeError, AttributeError) as error:
-        raise _damaged(directory, error) from error
+        noted = json.loads((arrays / CHECKSUMS).read_text())
+        names = sorted(noted)[jax.process_index() :: jax.process_count()]
+        found = _checksums(arrays, names)
+    except (OSError, ValueError, TypeError) as error:
+        raise _damaged(arrays.parent, error) from error
+    for name in names:
+        if found[name] != noted[name]:
+            raise _damaged(arrays.parent, f"{name} is not what was written")
+
+
+def _checksums(directory: Any, names: list[str]) -> dict[str, int]:
+    with ThreadPoolExecutor() as pool:
+        found = pool.map(lambda name: _checksum(directory / name), names)
+        return dict(zip(names, found, strict=True))
+
+
+def _checksum(path: Any) -> int:
+    found = 0
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            found = zlib.crc32(piece, found)
+    return found
 
 
 def _damaged(directory: Any, problem: object) -> DamagedCheckpointError:

@@ -8,6 +8,7 @@ not once an iteration: it is refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, TypeAlias
 
 import jax
@@ -96,8 +97,8 @@ def check_scan_axes(in_axes: Any, out_axes: Any) -> tuple[CarryPlace, CarryPlace
         settings = _settings(leaf)
         if None in settings:
             raise ValueError(
-                f"Cannot broadcast output state: out_axes={out_axes!r} has None, but "
-                "each iteration has an output of its own. Give it an axis, or carry it."
+                f"Cannot broadcast output state. Got {leaf!r} in out_axes, but each "
+                "iteration has an output of its own. Give it an axis, or carry it."
             )
         if is_mapping(leaf) and Carry in settings:
             raise ValueError(
@@ -191,9 +192,10 @@ class CarriedGraph:
         ):
             found[number].append(setting)
         carried = [n for n, settings in enumerate(found) if Carry in settings]
-        scanned = {n for n, settings in enumerate(found) if any(map(is_axis, settings))}
-        # Where something is scanned, each iteration has nodes of its own, and only the
-        # carried variables must stay where they are.
+        every = [[*chain.from_iterable(map(_settings, each))] for each in found]
+        scanned = {n for n, settings in enumerate(every) if any(map(is_axis, settings))}
+        # Where something is scanned, or may be made with an axis, each iteration has
+        # nodes of its own, and only the carried variables must stay where they are.
         self._whole = _Part(roots, [n for n in carried if n not in scanned])
         self._mixed = _Part(roots, [n for n in carried if n in scanned])
 
