@@ -416,7 +416,16 @@ def shelf(**items):
     return made
 
 
+def bag(**items):
+    made = zoo.Bag()
+    made.items.update(items)
+    return made
+
+
 WATCHED = {
+    "a foreign node that says nothing of its containers": lambda: gc.Dict(
+        a=bag(w=gc.Param(1))
+    ),
     "a set": lambda: gc.Dict(w=gc.Param(1), s={1, 2}),
     "a static of some class": lambda: gc.Dict(w=gc.Param(1), s=zoo.Tag("x")),
     "metadata that can change": lambda: gc.Dict(w=gc.Param(1, notes=[1])),
@@ -594,3 +603,24 @@ def test_what_left_a_graph_with_foreign_nodes_is_freed_at_once():
         assert alive() is None
     finally:
         garbage.enable()
+
+
+def test_a_foreign_node_that_tells_its_trace_is_asked():
+    class Traced:
+        trace = object()
+
+    gc.register_graph_node_type(
+        Traced,
+        flatten=lambda x: ([], None),
+        set_key=lambda x, key, child: None,
+        pop_key=lambda x, key: None,
+        create_empty=lambda metadata: Traced(),
+        clear=lambda x: None,
+        init=lambda x, pairs: None,
+        get_trace=lambda x: x.trace,
+    )
+    node = gc.Dict(a=Traced(), b=bag())
+    _, visit = fresh(node)
+    told = {id(x): trace for _, x, trace in visit.traces()}
+    assert told[id(node.a)] is Traced.trace
+    assert id(node.b) not in told

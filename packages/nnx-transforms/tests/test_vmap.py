@@ -514,8 +514,9 @@ def test_inconsistent_sizes_and_ranks():
     assert "w49" not in str(error.value)
     with pytest.raises(ValueError, match=r"'0/steps' over axis 0, but its value has"):
         vmap(lambda c: 0)(cells)
-    with pytest.raises(ValueError, match=r"'0/w' over axis -3, but its value has"):
-        vmap(lambda d: 0, in_axes=-3)(Dict(w=Param(jnp.ones((2, 3)))))
+    for axis in (-3, 5):
+        with pytest.raises(ValueError, match=rf"'0/w' over axis {axis}, but its"):
+            vmap(lambda d: 0, in_axes=axis)(Dict(w=Param(jnp.ones((2, 3)))))
     with pytest.raises(ValueError, match=r"'0/new' are stacked along axis 1"):
         vmap(lambda d, x: setattr(d, "new", Param(x)), in_axes=(1, 0))(
             Dict(), jnp.arange(3)
