@@ -152,14 +152,17 @@ class Covering:
         self._lines: dict[int, set[str]] = {}
         known = durations()
         for file in _FOLDER.glob("*.json"):
-            version = json.loads(file.read_text())["sources"].get(str(path))
+            record = json.loads(file.read_text())
+            version = record["sources"].get(str(path))
             moved = _moved(path, version) if version else {}
             data = coverage.CoverageData(str(file.with_suffix(".sqlite")))
             data.read()
             for line, tests in data.contexts_by_lineno(str(ROOT / path)).items():
                 if line in moved:
                     found = self._lines.setdefault(moved[line], set())
-                    found.update(sys.intern(test) for test in tests if test in known)
+                    # What runs while a file of tests is imported is run by all of them.
+                    by = record["durations"] if "" in tests else tests
+                    found.update(sys.intern(test) for test in by if test in known)
             data.close()
         self._statements = _statements(ast.parse((ROOT / path).read_text()))
 
