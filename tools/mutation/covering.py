@@ -133,6 +133,7 @@ def _keep_source(path: Path) -> str:
     return version
 
 
+@functools.cache
 def _moved(path: Path, version: str) -> dict[int, int]:
     """Where the lines of a module are now that it had in a version."""
     old = (_FOLDER / f"{version}.source").read_text().splitlines()
