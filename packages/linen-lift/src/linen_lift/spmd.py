@@ -38,7 +38,14 @@ __all__ = [
 ]
 
 LogicalRules = Sequence[tuple[str, Any]]
-"""Pairs of a logical name and a mesh axis, several of them, or None, by priority."""
+"""Pairs of a logical name and a mesh axis, several of them, or None, by priority.
+
+Example:
+    >>> import linen_lift as nn
+    >>> rules: nn.LogicalRules = [('batch', ('data', 'fsdp')), ('embed', None)]
+    >>> tuple(nn.logical_to_mesh_axes(('batch', 'embed'), rules))
+    (('data', 'fsdp'), None)
+"""
 
 
 class RulesFallback(enum.Enum):

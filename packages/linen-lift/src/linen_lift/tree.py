@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -44,7 +43,7 @@ class Tree:
     rngs: dict[str, Any]
     mutable: CollectionFilter
     flags: Mapping[Any, Any]
-    entry: Mapping[str, Any] = MappingProxyType({})
+    entry: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     offset: Any = None
     offset_path: Path = ()
     trace: Any = dataclasses.field(default_factory=current_trace)

@@ -35,7 +35,7 @@ from graphcore.prefixes import AliasCheck
 from graphcore.rebuilt import belongs
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
-from graphcore.variables.bare_arrays import BareArray, are_arrays
+from graphcore.variables.bare_arrays import BareArray, is_array
 
 
 class Inside:
@@ -69,8 +69,7 @@ class Inside:
             values = [*map(joined, values)]
         self._values = values
         # What a function changes inside of a value must differ from what was there.
-        own = values if are_arrays(values) else [*map(_copied, values)]
-        self._objects, self.roots = joint.build(own)
+        self._objects, self.roots = joint.build([*map(_copied, values)])
         indices = [d.index for d in joint.variable_definitions]
         self.variables = [self._objects[index] for index in indices]
 
@@ -291,6 +290,8 @@ class Inside:
 
 def _copied(value: Any) -> Any:
     """A pytree in containers of its own."""
+    if is_array(value):
+        return value
     return jax.tree.map(lambda x: x, value, is_leaf=is_object)
 
 

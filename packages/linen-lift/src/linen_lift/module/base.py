@@ -29,7 +29,7 @@ from .containers import replace
 from .context import context
 from .declarations import Declarations
 from .decorators import compact
-from .definition import RESERVED, define
+from .definition import RESERVED, checked_hash, define, tabulate_fields
 from .preparation import (
     INIT_MUTABLE,
     CaptureFilter,
@@ -89,6 +89,8 @@ class Module(Declarations, Summaries):
     _field_names: ClassVar[tuple[str, ...]] = ()
     _init_names: ClassVar[tuple[str, ...]] = ()
     _has_setup: ClassVar[bool] = False
+    _compared: ClassVar[Any]
+    _hashed: ClassVar[Any]
 
     def __init_subclass__(
         cls, kw_only: bool = False, _derived: bool = False, **kwargs: Any
@@ -118,6 +120,15 @@ class Module(Declarations, Summaries):
                 "The parent of a module must be a module, a scope or None; found "
                 f"{type(parent).__name__}."
             )
+
+    def __eq__(self, other: object) -> Any:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self is other or self._compared(self) == self._compared(other)
+
+    @checked_hash
+    def __hash__(self) -> int:
+        return hash(self._hashed(self))
 
     # --- attributes -----------------------------------------------------------------
 
@@ -473,7 +484,8 @@ class Module(Declarations, Summaries):
 
 # `Module` itself has no annotations to add; only subclasses are completed by
 # `__init_subclass__`.
-dataclasses.dataclass(unsafe_hash=True, repr=False)(Module)
+dataclasses.dataclass(eq=False, repr=False)(Module)
+tabulate_fields(Module)
 
 
 class _Parent:

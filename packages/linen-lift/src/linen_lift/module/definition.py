@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from ..errors import (
@@ -38,11 +39,11 @@ def define(cls: type[Any], kw_only: bool) -> None:
             del cls.__annotations__[name]
             if name in cls.__dict__:
                 delattr(cls, name)
-    dataclasses.dataclass(
-        unsafe_hash="__hash__" not in cls.__dict__, repr=False, kw_only=kw_only
-    )(cls)
-    if "__hash__" in cls.__dict__:
-        cls.__hash__ = _checked_hash(cls.__dict__["__hash__"])
+    # All modules are compared and hashed alike: functions for each class would take
+    # a good part of the time that importing this package takes.
+    dataclasses.dataclass(eq=False, repr=False, kw_only=kw_only)(cls)
+    if (own_hash := cls.__dict__.get("__hash__")) is not None:
+        cls.__hash__ = checked_hash(own_hash)
     tabulate_fields(cls)
     for name, value in list(cls.__dict__.items()):
         if _is_method(cls, name, value):
@@ -58,6 +59,9 @@ def tabulate_fields(cls: type[Any]) -> None:
     cls.__dataclass_fields__ = {f.name: f for f in fields}
     cls._field_names = tuple(f.name for f in fields if f.name not in RESERVED)
     cls._init_names = tuple(f.name for f in fields if f.init and f.name not in RESERVED)
+    cls._compared = attrgetter(*(f.name for f in fields if f.compare))
+    hashed = (f.name for f in fields if (f.compare if f.hash is None else f.hash))
+    cls._hashed = attrgetter(*hashed)
 
 
 _NOT_METHODS = frozenset({"setup", "lazy_init", "tabulate", "module_paths"})
@@ -109,7 +113,9 @@ def _checked_setup(setup: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def _checked_hash(fields_hash: Callable[..., Any]) -> Callable[..., Any]:
+def checked_hash(fields_hash: Callable[..., Any]) -> Callable[..., Any]:
+    """The hash of a module, which a bound one has not."""
+
     @functools.wraps(fields_hash)
     def checked(self: Any) -> Any:
         if self.scope is not None:
