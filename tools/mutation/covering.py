@@ -7,8 +7,8 @@ import difflib
 import functools
 import hashlib
 import json
+import os
 import sys
-import time
 from collections.abc import Set
 from pathlib import Path
 from typing import Any
@@ -88,11 +88,11 @@ class _Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
         self.coverage.switch_context(item.nodeid)
-        start = time.process_time()
+        start = _spent()
         try:
             return (yield)
         finally:
-            self.durations[item.nodeid] = time.process_time() - start
+            self.durations[item.nodeid] = _spent() - start
             self.coverage.switch_context("")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -102,6 +102,11 @@ class _Recorder:
     def pytest_sessionfinish(self) -> None:
         for nodeid in self._failed:
             self.durations.pop(nodeid, None)
+
+
+def _spent() -> float:
+    """Seconds of the processor, those of processes that ended among them."""
+    return sum(os.times()[:4])
 
 
 _FOLDER = STORE / "coverage"
