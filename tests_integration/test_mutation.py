@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-from tools.mutation import mutants, trials
+from tools.mutation import mutants, processes, trials
 from tools.mutation.targets import ROOT, modules
 
 PATHS = [path for path in modules() if path.stem in ("walk", "joint")]
@@ -28,6 +28,7 @@ def test_mutants_change_what_runs_and_nothing_else():
 
 
 def test_a_deleted_statement(tmp_path, monkeypatch):
+    mutants._text.cache_clear()
     (tmp_path / "sample.py").write_text("x = {}\nx['a'] = 1\nx.clear()\ny: int = 2\n")
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
     found = [m for m in mutants.mutants("sample.py") if m.operator == "DeleteStatement"]
@@ -35,6 +36,43 @@ def test_a_deleted_statement(tmp_path, monkeypatch):
         ("x['a'] = 1", "pass"),
         ("x.clear()", "pass"),
     ]
+
+
+def mutants_of(text, folder, monkeypatch):
+    mutants._text.cache_clear()
+    (folder / "sample.py").write_text(text)
+    monkeypatch.setattr(mutants, "ROOT", folder)
+    return mutants.sample(["sample.py"], 100, seed=0)
+
+
+def test_what_is_known_of_a_function_outlives_edits_of_others(tmp_path, monkeypatch):
+    text = "def f(x):\n    return x + 1\n\n\ndef g(x):\n    return not x\n"
+    before = mutants_of(text, tmp_path, monkeypatch)
+    after = mutants_of(
+        text.replace("def f(x):", "def f(x, y):\n    y()"), tmp_path, monkeypatch
+    )
+    of_g = {m.key for m in before if m.line > 3}
+    assert of_g and of_g <= {m.key for m in after}
+    assert not {m.key for m in before if m.line < 3} & {m.key for m in after}
+
+
+def test_what_only_forbids_something_is_not_drawn(tmp_path, monkeypatch):
+    text = "def f(x, *, y=1):\n    return [*zip(x, y, strict=True)]\n"
+    assert {m.operator for m in mutants_of(text, tmp_path, monkeypatch)} == {
+        "NumberReplacer"
+    }
+    for line in ("type(x) is int", "len(x) == 1"):
+        text = f"def f(x):\n    return {line}\n"
+        drawn = {m.operator for m in mutants_of(text, tmp_path, monkeypatch)}
+        assert drawn
+        assert not any(name.endswith(("Is_Eq", "Eq_Is")) for name in drawn)
+
+
+def test_tasks_are_done_by_several_processes_until_it_is_time():
+    tasks = [(number,) for number in range(5)]
+    found = [*processes.in_processes(abs, tasks, 2, deadline=float("inf"))]
+    assert sorted(found) == [(n, n) for n in range(5)]
+    assert [*processes.in_processes(abs, tasks, 2, deadline=0.0)] == []
 
 
 def test_the_mutated_form_is_what_is_imported(tmp_path, monkeypatch):

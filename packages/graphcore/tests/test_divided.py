@@ -129,6 +129,23 @@ def test_only_the_arrays_that_are_new_come_back():
     assert variable.value.act is jnp.sin
 
 
+def test_parts_without_a_new_array_are_the_same_objects_from_the_first_call_on():
+    parts = [
+        Fixed(jnp.ones(2), jnp.sin, b=(jnp.ones(1), jnp.ones(1))) for _ in range(2)
+    ]
+    parts[1].b = jnp.ones(1), jnp.ones(1)
+    variable = gc.Variable(Fixed(parts[0], jnp.cos, b=parts[1]))
+
+    def step(v):
+        first = v.value.w
+        new = Fixed(first.w + 1, first.act, first.b)
+        v.value = Fixed(new, v.value.act, v.value.b)
+
+    call(step, variable)
+    assert variable.value.b is parts[1]
+    assert variable.value.w.w.tolist() == [2, 2]
+
+
 def test_static_leaves_that_cannot_be_hashed_are_named():
     with pytest.raises(TypeError, match=r"act.*set.*can't be hashed"):
         call(lambda v: 1, gc.Variable(Layer(jnp.ones(1), {1})))

@@ -381,7 +381,8 @@ def _divide(tree: Any, leaves: Sequence[Any], structure: Any) -> Divided:
     frame = _frames.get(structure)
     if frame is None or not frame.fits(leaves):
         frame = _frames[structure] = _frame_of(tree, leaves, structure)
-    found = Divided([*map(leaves.__getitem__, frame.given)], frame)
+    arrays = [*map(leaves.__getitem__, frame.given)]
+    found = Divided(arrays, frame, tree if frame.is_fixed else None)
     keep(tree, found)
     return found
 
