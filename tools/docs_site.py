@@ -125,11 +125,13 @@ def reference(
     Args:
         module: its import name.
         loader: has read all packages.
-        homes: the pages of what was defined by modules before; this one's are added.
+        homes: the pages of modules before, and of what they define; this one's are
+            added.
 
     Returns:
         The text of each page by its path, also of those of the modules that it lists.
     """
+    homes[module] = f"{module}/index.md"
     listed = [entry(module, name, loader) for name in public_names(module)]
     files = file_names(listed)
     pages: dict[str, str] = {}
@@ -171,7 +173,8 @@ def reference(
         lines += [f"- {home}: {', '.join(names)}" for home, names in elsewhere.items()]
     pages[f"{module}/index.md"] = "\n".join(lines)
     for inner in below:
-        pages |= reference(inner, loader, homes)
+        if inner not in homes:  # modules may list each other
+            pages |= reference(inner, loader, homes)
     return pages
 
 
@@ -219,7 +222,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     lacking = [
         path
         for path, page in homes.items()
-        if page.split("/")[0] in MODULES and not has_example(find(path, loader))
+        if page.partition("/")[0] in {*MODULES} - {path}
+        and not has_example(find(path, loader))
     ]
     if lacking:
         raise PluginError(f"Public names without an example: {', '.join(lacking)}")
