@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -81,7 +82,8 @@ def live_remat(f: Function) -> Function:
 def live_context(f: Function) -> Function:
     """The four steps of an `UpdateContext`, by hand."""
 
-    @jax.jit
+    # Equinox's `jit`: what is no array in the value of a `Whole` is static to it.
+    @eqx.filter_jit
     def inside(graphdef: Any, state: Any, x: Any) -> Any:
         ctx = nnx.current_update_context("soak")
         roots = ctx.merge(graphdef, state)

@@ -94,7 +94,7 @@ __all__ = [
 
 # What is imported when it is first used.
 _LAZY = {
-    layers.__name__: " ".join(layers.__all__),
+    layers.__name__: " ".join(layers.__all__),  # type: ignore[attr-defined]
     "nnx_transforms.abstract_models": "as_abstract get_abstract_model",
     "nnx_transforms.capturing": "capture",
     "nnx_transforms.ema": "EMA",

@@ -1,4 +1,4 @@
-# ruff: noqa: F403, F405
+# ruff: noqa: F403
 """Layers to write real models with, imported when one of their names is used."""
 
 from typing import TYPE_CHECKING
@@ -32,25 +32,6 @@ _NAMES = {
 
 if TYPE_CHECKING:
     # For what reads the source only: type checkers, the reference.
-    from nnx_transforms.layers import (
-        activations,
-        attention,
-        attention_functions,
-        cells,
-        convolution,
-        dtypes,
-        group_normalization,
-        linear,
-        lora,
-        masks,
-        normalization,
-        pooling,
-        recurrent,
-        rotary,
-        sequential,
-        stochastic,
-        weight_normalization,
-    )
     from nnx_transforms.layers.activations import *
     from nnx_transforms.layers.attention import *
     from nnx_transforms.layers.attention_functions import *
@@ -69,29 +50,6 @@ if TYPE_CHECKING:
     from nnx_transforms.layers.sequential import *
     from nnx_transforms.layers.stochastic import *
     from nnx_transforms.layers.weight_normalization import *
-
-    __all__: list[str] = [
-        "initializers",
-        "ones_init",
-        "zeros_init",
-        *activations.__all__,
-        *attention.__all__,
-        *attention_functions.__all__,
-        *cells.__all__,
-        *convolution.__all__,
-        *dtypes.__all__,
-        *group_normalization.__all__,
-        *linear.__all__,
-        *lora.__all__,
-        *masks.__all__,
-        *normalization.__all__,
-        *pooling.__all__,
-        *recurrent.__all__,
-        *rotary.__all__,
-        *sequential.__all__,
-        *stochastic.__all__,
-        *weight_normalization.__all__,
-    ]
 else:
     __all__ = [name for names in _NAMES.values() for name in names.split()]
     __getattr__, __dir__ = lazily(
