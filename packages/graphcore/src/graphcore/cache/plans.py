@@ -137,6 +137,8 @@ class Plan:
         self.combined: dict[Any, Any] = {}
         # The root itself must not be kept.
         self._nodes = [n for n in nodes if n is not root]
+        # Until it is told what to watch, it holds for nothing.
+        self._root_type: type[Any] | None = None
         self.can_be_kept = False
 
     @property
@@ -152,7 +154,7 @@ class Plan:
             visit: What a walk saw just now.
         """
         self._epoch: object = metadata_epoch.mark
-        self._root_type: type[Any] | None = type(root)
+        self._root_type = type(root)
         self._until_often = _OFTEN
         # Nobody is told when a variable of a registered type gets other metadata.
         watched: list[tuple[Any, VariableImpl]] = []
