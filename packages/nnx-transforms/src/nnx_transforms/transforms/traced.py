@@ -49,8 +49,11 @@ class TracedBody(Body):
 
     def change(self, *args: Any) -> Change:
         """What the function does to its objects, by the trace that JAX keeps."""
-        structure = self.traced.trace(*args).out_tree
-        change: Change = jax.tree.unflatten(structure, [None] * structure.num_leaves)[
-            -1
-        ]
+        traced = self.traced.trace(*args)
+        # JAX before 0.9 tells the structure only with the shape of each leaf.
+        structure = getattr(traced, "out_tree", None)
+        if structure is None:
+            structure = jax.tree.structure(traced.out_info)
+        *_, change = jax.tree.unflatten(structure, [None] * structure.num_leaves)
+        assert isinstance(change, Change)
         return change
