@@ -1,6 +1,9 @@
 # ruff: noqa: F403
 """Layers to write real models with: each module lists in `__all__` what it offers."""
 
+import inspect
+import typing
+
 from . import initializers as initializers
 from .activations import *
 from .attention import *
@@ -11,10 +14,20 @@ from .convolution import *
 from .dtypes import *
 from .initializers import ones_init as ones_init
 from .initializers import zeros_init as zeros_init
-from .linear import *
+from .linear import Dense as Dense
+from .linear import DenseGeneral as DenseGeneral
+from .linear import Einsum as Einsum
+from .linear import Embed as Embed
 from .masks import *
 from .normalization import *
 from .pooling import *
 from .recurrent import *
 from .stochastic import *
 from .weight_normalization import *
+
+if not typing.TYPE_CHECKING:  # type checkers know what a star imports
+    __all__ = ["initializers"] + [
+        name
+        for name, value in vars().items()
+        if not (name.startswith("_") or inspect.ismodule(value))
+    ]
