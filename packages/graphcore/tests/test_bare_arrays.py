@@ -201,6 +201,21 @@ def test_another_trace_may_not_write_them():
     assert model.scale.tolist() == [0.0, 1.0]
 
 
+@pytest.mark.parametrize(
+    "reach", [lambda n: n, lambda n: gc.Dict(n=n), lambda n: [n]], ids=["n", "Dict", "[]"]
+)
+def test_another_trace_may_not_write_them_through_a_root_of_its_own(reach):
+    """The node that an array is part of decides, not the one that `update` got."""
+    node = gc.Dict(a=[jnp.zeros(2)])
+
+    def inside(x):
+        gc.update(reach(node), jax.tree.map(lambda leaf: leaf + x, gc.state(reach(node))))
+
+    with pytest.raises(gc.TraceContextError):
+        jax.jit(inside)(jnp.ones(2))
+    assert node.a[0].tolist() == [0.0, 0.0]
+
+
 def test_a_failing_write_takes_the_others_back():
     class Bag:
         def __init__(self):

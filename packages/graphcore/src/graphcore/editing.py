@@ -124,12 +124,16 @@ class _Update:
         self._added: list[tuple[Path, Any, GraphNodeImpl, Any]] = []
 
     def run(self, node: Any) -> None:
-        pending: list[tuple[Path, Any, Mapping[Any, Any]]] = [
-            ((), node, raw(self._given))
+        # With the graph node that each is part of, and how far below it that is: the
+        # trace of that node decides about arrays in plain containers.
+        pending: list[tuple[Path, Any, Mapping[Any, Any], Any, int]] = [
+            ((), node, raw(self._given), node, 0)
         ]
         while pending:
-            path, target, items = pending.pop()
+            path, target, items, owner, depth = pending.pop()
             impl = get_node_impl(target)
+            if isinstance(impl, GraphNodeImpl):
+                owner, depth = target, len(path)
             children = dict(impl.flatten(target)[0])
             for key in sorted(items, key=key_order):
                 item = items[key]
@@ -141,9 +145,9 @@ class _Update:
                 if find_variable_impl(type(child)) is not None:
                     self._set(where, child, item)
                 elif is_array(child):
-                    if isinstance(node, OwnedNode):
-                        node._check_writable()
-                    self._set(where, BareArray.at(node, where), item)
+                    if isinstance(owner, OwnedNode):
+                        owner._check_writable()
+                    self._set(where, BareArray.at(owner, where[depth:]), item)
                 elif find_node_impl(child) is None:
                     raise ValueError(
                         f"Got state for the static attribute {path_text(where)!r} of "
@@ -151,7 +155,7 @@ class _Update:
                         "object."
                     )
                 elif isinstance(item, Mapping):
-                    pending.append((where, child, raw(item)))
+                    pending.append((where, child, raw(item), owner, depth))
                 else:
                     raise leaf_instead_of_nested(item, where, type(child))
         self._write()
