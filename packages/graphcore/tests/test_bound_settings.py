@@ -54,3 +54,12 @@ def test_the_first_path_of_a_shared_variable_counts_where_that_is_said():
     assert found.variables == ("a", "c")
     with pytest.raises(ValueError, match=r"(?s)Inconsistent.*0/a: 'a'.*0/b: 'b'"):
         settings(lambda node: None, (node,), settings=Every())
+
+
+def test_a_body_is_kept_for_the_setting_of_its_output():
+    def f(m):
+        return m
+
+    m = Model()
+    one, two, again = (enter(f, (m,), out_settings=k).body for k in (0, 1, 0))
+    assert one is again is not two

@@ -120,7 +120,7 @@ def contents(tree: Any) -> int:
     key = structure, registrations.count
     try:
         known = _structures.get(key)
-    except TypeError:  # Something static in a foreign node or module is not hashable.
+    except Exception:  # What is static in a foreign node or module can't be compared.
         known = None
         if not any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object))):
             return FILTERED * has_filtered(tree)
