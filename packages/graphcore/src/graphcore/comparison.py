@@ -30,7 +30,7 @@ from graphcore.refmap import RefMap
 from graphcore.trails import Path
 from graphcore.variables.impl import is_variable_type
 
-__all__ = ["Difference", "Differences", "definition_differences", "diff"]
+__all__ = ["diff"]
 
 _MAX_LINES = 1000
 

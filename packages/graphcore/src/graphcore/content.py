@@ -21,14 +21,6 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = [
-    "is_immutable",
-    "same_static",
-    "snapshot",
-    "static_key",
-    "values_equal",
-]
-
 
 def static_key(value: Any) -> Any:
     """Returns a stand-in for a static value that compares as strictly as needed.

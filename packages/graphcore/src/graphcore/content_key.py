@@ -25,12 +25,7 @@ from graphcore.content import (
 )
 from graphcore.errors import path_text
 
-__all__ = [
-    "UnhashableContent",
-    "content_key",
-    "register_immutable_type",
-    "same_content",
-]
+__all__ = ["register_immutable_type"]
 
 # Built-in types whose content is compared; one that is not here may hide some.
 _KNOWN = (dict, list, tuple, set, frozenset, deque, bytearray, np.ndarray, jax.Array)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 import jax
 import numpy as np
 
+import graphcore.state.pytree  # noqa: F401  (tells JAX what is inside of states)
 from graphcore.cache.plans import plan_of
 from graphcore.graphdef.build import Builder, shared
 from graphcore.graphdef.definition import GraphDef, NodeDef, set_proxy_maker
@@ -24,7 +25,6 @@ from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.state import VariableState, shown_to_filters
 
 __all__ = [
-    "CallProxy",
     "GraphState",
     "PureState",
     "call",

@@ -11,7 +11,7 @@ from graphcore.content import (
 )
 from graphcore.content_key import content_key, same_content
 
-__all__ = ["EMPTY", "HashableMapping", "as_hashable", "as_kept"]
+__all__ = ["HashableMapping"]
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-__all__ = ["Path", "Trail", "path_of"]
-
 Path: TypeAlias = tuple[Any, ...]
 Trail: TypeAlias = Any
 """`(trail above, key)`; None for the root."""

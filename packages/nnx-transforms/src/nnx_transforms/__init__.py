@@ -41,7 +41,7 @@ _graphcore.register_adapter("flax.nnx", "nnx_transforms.adapters.flax")
 __version__ = "1.0.0"
 
 __all__ = [
-    *_graphcore.__all__,
+    *vars(_graphcore)["__all__"],
     # Modules and random streams
     "Module",
     "Pytree",

@@ -30,6 +30,8 @@ from graphcore.errors import path_text
 from graphcore.graphdef.joint import Joint
 from graphcore.trails import Path
 
+__all__ = ["Body", "Structure"]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Structure:

@@ -15,6 +15,8 @@ from graphcore.nodes.registry import find_node_impl
 from graphcore.rebuilt import belongs
 from graphcore.variables.impl import find_variable_impl
 
+__all__ = ["Callee", "lifted", "mark_lifted"]
+
 
 class Callee:
     """A function, and the object that it is bound to.

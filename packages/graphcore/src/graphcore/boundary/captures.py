@@ -14,6 +14,8 @@ from typing import Any
 
 from graphcore.boundary.places import is_object
 
+__all__ = ["captured_objects"]
+
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
 _EXACTLY_PLAIN = frozenset(_PLAIN)
 # In functions, in the bodies of classes, and in those of classes in functions.

@@ -25,6 +25,8 @@ from graphcore.refmap import RefMap
 from graphcore.trails import Path
 from graphcore.variables.impl import VariableImpl
 
+__all__ = ["Change", "Left", "Written"]
+
 
 @dataclass(frozen=True)
 class Change:

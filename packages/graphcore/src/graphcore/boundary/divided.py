@@ -25,6 +25,8 @@ from graphcore.content import static_key
 from graphcore.errors import path_text
 from graphcore.variables.bare_arrays import are_arrays, is_array
 
+__all__ = ["register_filtered_type"]
+
 _filtered: set[type[Any]] = set()
 _immutable: set[type[Any]] = set()
 _known: dict[type[Any], bool] = {}

@@ -52,6 +52,8 @@ from graphcore.prefixes import AliasCheck
 from graphcore.trails import Path
 from graphcore.variables.variable import set_raw_value
 
+__all__ = ["Bodies", "Entry", "enter"]
+
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 NO_KWARGS: dict[str, Any] = {}  # goes to JAX as it is, and is never written
 MAX_STRUCTURES = 64

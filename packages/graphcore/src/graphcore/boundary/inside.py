@@ -37,6 +37,8 @@ from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
 from graphcore.variables.bare_arrays import BareArray, is_array
 
+__all__ = ["Inside"]
+
 
 class Inside:
     """The objects that a function runs on, built around values.

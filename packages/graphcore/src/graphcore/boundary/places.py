@@ -35,6 +35,8 @@ from graphcore.probing import probing
 from graphcore.trails import Path
 from graphcore.variables.impl import is_variable, is_variable_type
 
+__all__ = ["Joining", "Places", "has_objects", "is_object", "key_path", "take_objects"]
+
 Place: TypeAlias = int | str
 """The position of an argument, or its name."""
 

@@ -23,9 +23,6 @@ import numpy as np
 
 from graphcore.variables.impl import VariableImpl
 
-__all__ = ["Identities"]
-
-
 # Reads the addresses of the items of a list of a known length.
 _Reader: TypeAlias = Callable[[list[Any]], bytes]
 _WORD = ctypes.sizeof(ctypes.c_void_p)

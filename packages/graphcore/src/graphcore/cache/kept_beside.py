@@ -15,8 +15,6 @@ from typing import Any
 
 from graphcore.nodes.registry import is_graph_node
 
-__all__ = ["keep_beside", "kept_beside"]
-
 # For each root, by its id, the plan of the graph below it.
 _kept: dict[int, tuple[weakref.ref[Any], Any]] = {}
 

@@ -60,8 +60,6 @@ from graphcore.variables.variable import (
     set_variable_plan,
 )
 
-__all__ = ["Plan", "check_traces", "check_writes", "plan_of"]
-
 _numbers = itertools.count()
 NOT_ONE_TRACE = (ByValue, list)
 """The types of a plan's `trace` with which variables may have to be left alone."""

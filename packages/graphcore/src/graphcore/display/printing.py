@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-__all__ = ["Parts", "array_text", "leaf_text", "one_line", "parts", "text"]
-
 WIDTH = 88
 MAX_DEPTH = 24
 MAX_ITEMS = 2000

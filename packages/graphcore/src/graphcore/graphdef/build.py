@@ -35,8 +35,6 @@ from graphcore.variables.impl import (
 )
 from graphcore.variables.variable import OWN, Variable, new_variable
 
-__all__ = ["Builder", "set_values", "shared"]
-
 _MISSING = object()
 
 

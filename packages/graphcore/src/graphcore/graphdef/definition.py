@@ -27,9 +27,7 @@ from graphcore.hashable_mapping import HashableMapping
 from graphcore.trails import Trail, path_of
 
 __all__ = [
-    "Attribute",
     "GraphDef",
-    "Kind",
     "LeafAttribute",
     "NodeDef",
     "NodeRef",
@@ -37,8 +35,6 @@ __all__ = [
     "StaticAttribute",
     "SubGraphAttribute",
     "VariableDef",
-    "definition_paths",
-    "interned",
 ]
 
 A = TypeVar("A")

@@ -26,8 +26,6 @@ from graphcore.trails import Path
 from graphcore.variables.impl import VariableImpl
 from graphcore.variables.variable import Variable
 
-__all__ = ["Joint", "joint_of"]
-
 _MAX_COMBINED = 16
 
 

@@ -31,8 +31,6 @@ from graphcore.variables.bare_arrays import BARE
 from graphcore.variables.impl import VariableImpl, variable_impl
 from graphcore.variables.variable import OWN
 
-__all__ = ["Layout", "Node", "layout_of"]
-
 _together: weakref.WeakValueDictionary[tuple[GraphDef[Any], ...], Layout] = (
     weakref.WeakValueDictionary()
 )

@@ -38,8 +38,6 @@ from graphcore.variables.bare_arrays import BARE, BareArray, is_array
 from graphcore.variables.impl import VariableImpl, find_variable_impl
 from graphcore.variables.state import VariableState
 
-__all__ = ["Leaf", "Visit", "walk"]
-
 
 @dataclass(slots=True)
 class Leaf:

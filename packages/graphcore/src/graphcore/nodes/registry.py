@@ -21,7 +21,6 @@ from graphcore.variables.impl import find_variable_impl
 
 __all__ = [
     "GraphNodeImpl",
-    "NodeImpl",
     "PytreeNodeImpl",
     "get_node_impl",
     "get_node_impl_for_type",

@@ -28,7 +28,6 @@ __all__ = [
     "Predicate",
     "WithTag",
     "filters_to_predicates",
-    "looks_at_no_value",
     "to_predicate",
 ]
 

@@ -23,17 +23,6 @@ from graphcore.trails import Path
 from graphcore.variables.impl import is_variable
 from graphcore.variables.state import VariableState
 
-__all__ = [
-    "Leaves",
-    "UnmadeState",
-    "leaf_of",
-    "leaves_for",
-    "merged",
-    "raw",
-    "unmade",
-    "values_for",
-]
-
 Leaves: TypeAlias = dict[int, tuple[Any, HashableMapping[str, Any] | None]]
 """Value and metadata by index; None stands for metadata that did not come along."""
 

@@ -22,17 +22,17 @@ from graphcore.display.printing import text, treescope_repr
 from graphcore.errors import path_text
 from graphcore.state.filters import Filter, PathIn, filters_to_predicates
 from graphcore.state.nesting import (
-    Path,
     key_order,
     nested_from_flat,
     own_key,
     path_order,
     sorted_leaves,
 )
+from graphcore.trails import Path
 from graphcore.variables.impl import is_variable, variable_impl
 from graphcore.variables.state import VariableState
 
-__all__ = ["FlatState", "State", "create_path_filters", "raw_value_of"]
+__all__ = ["FlatState", "State", "create_path_filters"]
 
 K = TypeVar("K")
 L = TypeVar("L")

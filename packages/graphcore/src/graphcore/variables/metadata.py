@@ -9,15 +9,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from graphcore.hashable_mapping import HashableMapping, as_hashable
 
-__all__ = [
-    "CREATION",
-    "HOOKS",
-    "VariableMetadata",
-    "as_stored",
-    "register_creation_hook",
-    "stored_name",
-    "with_metadata",
-]
+__all__ = ["VariableMetadata", "register_creation_hook", "with_metadata"]
 
 A = TypeVar("A")
 Hooks: TypeAlias = Callable[..., Any] | Sequence[Callable[..., Any]]

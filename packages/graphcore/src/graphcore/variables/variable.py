@@ -39,16 +39,7 @@ from graphcore.variables.operators import ValueOperators
 from graphcore.variables.reading import Reading
 from graphcore.variables.state import VariableState
 
-__all__ = [
-    "HOOKS",
-    "BatchStat",
-    "Cache",
-    "Intermediate",
-    "Param",
-    "Perturbation",
-    "Variable",
-    "metadata_epoch",
-]
+__all__ = ["BatchStat", "Cache", "Intermediate", "Param", "Perturbation", "Variable"]
 
 A = TypeVar("A")
 
