@@ -12,7 +12,7 @@ import typing
 from graphcore.adapters.loading import *
 from graphcore.boundary.divided import *
 from graphcore.comparison import *
-from graphcore.content_key import *
+from graphcore.content import *
 from graphcore.context import *
 from graphcore.display.display import *
 from graphcore.duplicates import *

@@ -21,6 +21,8 @@ from typing import Any
 import jax
 import numpy as np
 
+__all__ = ["register_immutable_type"]
+
 
 def static_key(value: Any) -> Any:
     """Returns a stand-in for a static value that compares as strictly as needed.
@@ -65,10 +67,27 @@ _immutable_types: set[type[Any]] = set()
 _declared: set[type[Any]] = set()
 
 
-def declare_immutable(kind: type[Any]) -> type[Any]:
-    """Notes that instances of a type never change; returns the type."""
-    _declared.add(kind)
-    return kind
+def register_immutable_type(type: type[Any], /) -> type[Any]:
+    """Declares that instances of a type never change, as far as a function can tell.
+
+    One that can't be hashed may be static in a graph then; it equals only itself.
+
+    Args:
+        type: The class; its subclasses count as well.
+
+    Returns:
+        The class, so that this can be a decorator.
+
+    Example:
+        >>> import graphcore as gc
+        >>> @gc.register_immutable_type
+        ... class Table:
+        ...     def __eq__(self, other): return NotImplemented
+        >>> len({gc.graphdef(gc.Dict(table=Table()))})
+        1
+    """
+    _declared.add(type)
+    return type
 
 
 def is_declared_immutable(kind: type[Any]) -> bool:

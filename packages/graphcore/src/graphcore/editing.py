@@ -13,11 +13,7 @@ from graphcore.graphdef.definition import VariableDef
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.objects import Dict
 from graphcore.nodes.owned import OwnedNode
-from graphcore.nodes.registry import (
-    GraphNodeImpl,
-    find_node_impl,
-    get_node_impl,
-)
+from graphcore.nodes.registry import GraphNodeImpl, find_node_impl, get_node_impl
 from graphcore.nodes.traversal import edges
 from graphcore.state.filters import Filter, filters_to_predicates
 from graphcore.state.leaves import (

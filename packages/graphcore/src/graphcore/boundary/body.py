@@ -21,11 +21,7 @@ from graphcore.boundary.callees import Callee, on_objects
 from graphcore.boundary.change import Change, Left
 from graphcore.boundary.inside import Inside
 from graphcore.boundary.places import Direct, Joining, Place, Places
-from graphcore.boundary.settings import (
-    UNSET,
-    Settings,
-    check_mappings,
-)
+from graphcore.boundary.settings import UNSET, Settings, check_mappings
 from graphcore.errors import path_text
 from graphcore.graphdef.joint import Joint
 from graphcore.trails import Path

@@ -21,12 +21,7 @@ from graphcore.boundary.places import (
     object_paths,
     take_objects,
 )
-from graphcore.boundary.settings import (
-    UNSET,
-    Settings,
-    setting_of,
-    settings_of_leaves,
-)
+from graphcore.boundary.settings import UNSET, Settings, setting_of, settings_of_leaves
 from graphcore.cache.plans import different_trace
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef
 from graphcore.graphdef.joint import Joint, joint_of

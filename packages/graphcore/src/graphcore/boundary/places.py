@@ -32,7 +32,7 @@ from graphcore.nodes.registry import (
     is_node_type,
 )
 from graphcore.probing import probing
-from graphcore.trails import Path
+from graphcore.trails import Path, key_of
 from graphcore.variables.impl import is_variable, is_variable_type
 
 __all__ = ["Joining", "Places", "has_objects", "is_object", "key_path", "take_objects"]
@@ -159,10 +159,7 @@ def key_path(path: Any) -> Path:
         >>> key_path(jax.tree_util.tree_leaves_with_path({'a': [1]})[0][0])
         ('a', 0)
     """
-    return tuple(
-        getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry)))
-        for entry in path
-    )
+    return tuple(map(key_of, path))
 
 
 @dataclass(frozen=True)

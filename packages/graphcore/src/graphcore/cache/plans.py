@@ -48,11 +48,7 @@ from graphcore.rebuilt import ByValue, belongs, wrong_trace
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
 from graphcore.variables.bare_arrays import BARE, BareArray, are_arrays
-from graphcore.variables.impl import (
-    VariableImpl,
-    find_variable_impl,
-    variable_impl,
-)
+from graphcore.variables.impl import VariableImpl, find_variable_impl, variable_impl
 from graphcore.variables.variable import (
     OWN,
     Variable,
@@ -81,37 +77,6 @@ class Plan:
         trace: The trace that all members belong to, None if none of them tells.
         number: A number that no other plan has.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_array_holders",
-        "_array_keys",
-        "_containers",
-        "_contents",
-        "_epoch",
-        "_foreign",
-        "_identities",
-        "_mutable_statics",
-        "_needs_closer_look",
-        "_nodes",
-        "_registrations",
-        "_root_containers",
-        "_root_type",
-        "_stranger_of_each_type",
-        "_stranger_types",
-        "_strangers",
-        "_until_often",
-        "_unwatched",
-        "all_owned",
-        "can_be_kept",
-        "combined",
-        "definition",
-        "definitions",
-        "impls",
-        "number",
-        "trace",
-        "variables",
-    )
 
     def __init__(
         self,

@@ -115,8 +115,7 @@ class NodeRef(GraphDef[A]):
     type: type[Any]
     index: int
 
-    def __repr__(self) -> str:
-        return text(self)
+    __repr__ = text
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +166,7 @@ class VariableDef(GraphDef[A]):
         """
         return VariableDef(self.type, self.index, self.metadata, index_mapping)
 
-    def __repr__(self) -> str:
-        return text(self)
+    __repr__ = text
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +186,7 @@ class SubGraphAttribute:
     key: Any
     value: NodeDef[Any] | NodeRef[Any]
 
-    def __repr__(self) -> str:
-        return text(self)
+    __repr__ = text
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +244,7 @@ class StaticAttribute:
     def __reduce__(self) -> tuple[Any, ...]:
         return StaticAttribute, (self.key, self.value)
 
-    def __repr__(self) -> str:
-        return text(self)
+    __repr__ = text
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +264,7 @@ class LeafAttribute:
     key: Any
     value: VariableDef[Any] | NodeRef[Any]
 
-    def __repr__(self) -> str:
-        return text(self)
+    __repr__ = text
 
 
 Attribute: TypeAlias = SubGraphAttribute | StaticAttribute | LeafAttribute
@@ -414,8 +409,7 @@ class NodeDef(GraphDef[A]):
     def __deepcopy__(self, memo: dict[int, Any]) -> NodeDef[A]:
         return self
 
-    def __repr__(self) -> str:
-        return text(self)
+    __repr__ = text
 
 
 def _from_entries(entries: list[tuple[Any, ...]]) -> NodeDef[Any]:

@@ -17,6 +17,7 @@ import jax
 
 from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.errors import path_text
+from graphcore.trails import key_of
 from graphcore.variables.impl import find_variable_impl
 
 __all__ = [
@@ -414,18 +415,11 @@ def is_node_type(t: type[Any], /) -> bool:
 # The built-in pytree nodes, and those that JAX knows
 
 
-def _key_of(entry: Any) -> Any:
-    for name in ("key", "idx", "name"):
-        if hasattr(entry, name):
-            return getattr(entry, name)
-    return str(entry)
-
-
 def _flatten_by_jax(node: Any) -> tuple[Pairs, Any]:
     children, structure = jax.tree_util.tree_flatten_with_path(
         node, is_leaf=lambda x: x is not node
     )
-    return [(_key_of(path[0]), child) for path, child in children], structure
+    return [(key_of(path[0]), child) for path, child in children], structure
 
 
 def _unflatten_by_jax(pairs: Pairs, structure: Any) -> Any:
@@ -453,26 +447,15 @@ class UnsortableKeys(TypeError):
         )
 
 
-for _impl in (
-    PytreeNodeImpl(
-        list,
-        flatten=lambda node: (list(enumerate(node)), None),
-        unflatten=lambda pairs, metadata: [child for _, child in pairs],
-    ),
-    PytreeNodeImpl(
-        tuple,
-        flatten=lambda node: (list(enumerate(node)), None),
-        unflatten=lambda pairs, metadata: tuple(child for _, child in pairs),
-    ),
-    PytreeNodeImpl(
-        dict,
-        flatten=_flatten_dict,
-        unflatten=lambda pairs, metadata: dict(pairs),
-    ),
-    PytreeNodeImpl(
-        type(None),
-        flatten=lambda node: ((), None),
-        unflatten=lambda pairs, metadata: None,
-    ),
-):
-    _add(_impl.type, _impl)
+def _register_sequence(kind: type[Any]) -> None:
+    register_pytree_node_type(
+        kind,
+        lambda node: (list(enumerate(node)), None),
+        lambda pairs, _: kind([child for _, child in pairs]),
+    )
+
+
+_register_sequence(list)
+_register_sequence(tuple)
+register_pytree_node_type(dict, _flatten_dict, lambda pairs, _: dict(pairs))
+register_pytree_node_type(type(None), lambda node: ((), None), lambda pairs, _: None)

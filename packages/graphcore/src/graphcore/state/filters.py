@@ -65,6 +65,9 @@ class _ByMeaning:
 
     _meaning: Hashable
 
+    def __init__(self) -> None:
+        self._meaning = ()
+
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
@@ -74,7 +77,7 @@ class _ByMeaning:
         return hash((type(self), self._meaning))
 
     def _written(self) -> str:
-        return repr(self._meaning)
+        return "" if self._meaning == () else repr(self._meaning)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._written()})"
@@ -94,12 +97,6 @@ class Everything(_ByMeaning):
 
     __slots__ = ()
 
-    def __init__(self) -> None:
-        self._meaning = ()
-
-    def _written(self) -> str:
-        return ""
-
     def __call__(self, path: Path, value: AnyType) -> bool:
         return True
 
@@ -113,12 +110,6 @@ class Nothing(_ByMeaning):
     """
 
     __slots__ = ()
-
-    def __init__(self) -> None:
-        self._meaning = ()
-
-    def _written(self) -> str:
-        return ""
 
     def __call__(self, path: Path, value: AnyType) -> bool:
         return False
@@ -232,7 +223,31 @@ class PathIn(_ByMeaning):
         return path in self.paths
 
 
-class Any(_ByMeaning):
+class _Members(_ByMeaning):
+    """What several filters say together; one of the same kind among them adds its own.
+
+    Args:
+        *filters: Filters in any written form.
+    """
+
+    __slots__ = ("predicates",)
+
+    predicates: frozenset[Predicate]
+
+    def __init__(self, *filters: Filter) -> None:
+        members: set[Predicate] = set()
+        for predicate in map(to_predicate, filters):
+            if isinstance(predicate, _Members) and type(predicate) is type(self):
+                members |= predicate.predicates
+            else:
+                members.add(predicate)
+        self._meaning = self.predicates = frozenset(members)
+
+    def _written(self) -> str:
+        return _members_text(self.predicates)
+
+
+class Any(_Members):
     """Selects what at least one of its filters selects.
 
     Args:
@@ -244,27 +259,13 @@ class Any(_ByMeaning):
         True
     """
 
-    __slots__ = ("predicates",)
-
-    predicates: frozenset[Predicate]
-
-    def __init__(self, *filters: Filter) -> None:
-        members: set[Predicate] = set()
-        for predicate in map(to_predicate, filters):
-            if isinstance(predicate, Any):
-                members |= predicate.predicates
-            else:
-                members.add(predicate)
-        self._meaning = self.predicates = frozenset(members)
-
-    def _written(self) -> str:
-        return _members_text(self.predicates)
+    __slots__ = ()
 
     def __call__(self, path: Path, value: AnyType) -> bool:
         return any(predicate(path, value) for predicate in self.predicates)
 
 
-class All(_ByMeaning):
+class All(_Members):
     """Selects what every one of its filters selects.
 
     Args:
@@ -276,21 +277,7 @@ class All(_ByMeaning):
         True
     """
 
-    __slots__ = ("predicates",)
-
-    predicates: frozenset[Predicate]
-
-    def __init__(self, *filters: Filter) -> None:
-        members: set[Predicate] = set()
-        for predicate in map(to_predicate, filters):
-            if isinstance(predicate, All):
-                members |= predicate.predicates
-            else:
-                members.add(predicate)
-        self._meaning = self.predicates = frozenset(members)
-
-    def _written(self) -> str:
-        return _members_text(self.predicates)
+    __slots__ = ()
 
     def __call__(self, path: Path, value: AnyType) -> bool:
         return all(predicate(path, value) for predicate in self.predicates)

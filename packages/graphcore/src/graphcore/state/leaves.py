@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from graphcore.errors import path_text
@@ -30,6 +31,7 @@ _MISSING = object()
 _MAX_SELECTIONS = 16
 
 
+@dataclass(slots=True, eq=False)
 class UnmadeState:
     """The leaves of a state that nobody has looked at: makes the nested dict.
 
@@ -39,17 +41,9 @@ class UnmadeState:
         places: Which of its variables they belong to; None for all.
     """
 
-    __slots__ = ("definition", "places", "values")
-
-    def __init__(
-        self,
-        definition: GraphDef[Any],
-        values: Sequence[Any],
-        places: Sequence[int] | None = None,
-    ) -> None:
-        self.definition = definition
-        self.values = values
-        self.places = places
+    definition: GraphDef[Any]
+    values: Sequence[Any]
+    places: Sequence[int] | None = None
 
     @property
     def layout(self) -> Layout:

@@ -225,8 +225,7 @@ class FlatState(Sequence[tuple[Path, L]]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        return text(self)
+    __repr__ = text
 
 
 def _flattened(states: Any) -> Any:
@@ -350,9 +349,7 @@ class State(MutableMapping[K, Any], Generic[K, L]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        return text(self)
-
+    __repr__ = text
     __treescope_repr__ = treescope_repr
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -25,12 +25,7 @@ from graphcore._jax import OUTSIDE, TraceState, current_trace
 from graphcore.cache.comparing import comparing
 from graphcore.content import values_equal
 from graphcore.display.printing import text, treescope_repr
-from graphcore.hashable_mapping import (
-    EMPTY,
-    HashableMapping,
-    as_hashable,
-    as_kept,
-)
+from graphcore.hashable_mapping import EMPTY, HashableMapping, as_hashable, as_kept
 from graphcore.probing import probing
 from graphcore.rebuilt import Origin, origin, trace_of_rebuilt, wrong_trace
 from graphcore.variables.impl import VariableImpl, add_variable_impl
@@ -451,9 +446,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
         set_raw_value(self, state[0])
         set_facts(self, facts_of(as_hashable(state[1]), current_trace()))
 
-    def __repr__(self) -> str:
-        return text(self)
-
+    __repr__ = text
     __treescope_repr__ = treescope_repr
 
     def __format__(self, spec: str) -> str:
