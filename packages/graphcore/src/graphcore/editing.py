@@ -81,7 +81,7 @@ def _by_plan(plan: Plan, given: Any) -> tuple[Sequence[Any], Sequence[Any]] | No
         if lazy.places is None:
             return plan.variables, lazy.values
         return list(map(plan.variables.__getitem__, lazy.places)), lazy.values
-    definitions, all_variables = plan.definitions, plan.variables
+    definitions, all_variables = plan.layout.definitions, plan.variables
     variables: list[Any] = []
     values: list[Any] = []
     pending: list[tuple[Any, Mapping[Any, Any]]] = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -95,15 +95,10 @@ class Change:
         Returns:
             A new change.
         """
-        return Change(
-            tuple(self.positions[i] for i in order),
-            tuple(self.indices[i] for i in order),
-            self.definitions,
-            self.detached,
-            self.returned,
-            self.mapping,
-            self.places,
-            self.has_divided,
+        return replace(
+            self,
+            positions=tuple([self.positions[i] for i in order]),
+            indices=tuple([self.indices[i] for i in order]),
         )
 
 

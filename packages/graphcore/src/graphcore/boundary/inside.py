@@ -72,7 +72,7 @@ class Inside:
 
     def values(self) -> list[Any]:
         """The raw values of the variables now, as JAX takes them."""
-        pairs = zip(self._joint.impls, self.variables, strict=True)
+        pairs = zip(self._joint.layout.impls, self.variables, strict=True)
         return [divided(impl.get_value(variable)) for impl, variable in pairs]
 
     @classmethod
@@ -209,7 +209,7 @@ class Inside:
             for position, variable in enumerate(variables):
                 if position in keep or not same_value(now[position], old[position]):
                     index = joint.variable_definitions[position].index
-                    impl, path = joint.impls[position], joint.paths[position]
+                    impl, path = joint.layout.impls[position], joint.paths[position]
                     setting = settings[position]
                     before = None if position in keep else old[position]
                     written.append(
@@ -223,7 +223,7 @@ class Inside:
         has_divided = _has_divided(places, written)
         is_usual = places is OF_A_LEAF and not has_divided
         if is_usual:
-            change = joint.notes.get(positions)
+            change = joint.layout.notes.get(positions)
         if change is None:
             change = Change(
                 positions=positions,
@@ -236,7 +236,7 @@ class Inside:
                 has_divided=has_divided,
             )
             if is_usual:
-                joint.notes[positions] = change
+                joint.layout.notes[positions] = change
         return Left(written, tree, change)
 
     def _setting_of_root_of(self, index: int, settings: Sequence[Any]) -> Any:

@@ -73,11 +73,6 @@ class Identities:
         (True, False)
     """
 
-    __slots__ = (
-        *("_addresses", "_chosen", "_containers", "_getters", "_length", "_owners"),
-        *("_read", "_variables", "_watched"),
-    )
-
     def __init__(
         self,
         nodes: Iterable[tuple[Any, Sequence[str]]],

@@ -17,6 +17,7 @@ import jax
 
 from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.errors import path_text
+from graphcore.nodes.owned import OwnedNode
 from graphcore.trails import key_of
 from graphcore.variables.impl import find_variable_impl
 
@@ -301,6 +302,15 @@ def get_node_impl(x: Any, /) -> NodeImpl:
             "`register_pytree_node_type`."
         )
     return impl
+
+
+def trace_of(x: Any) -> Any:
+    """The trace that a node or variable belongs to; None if it does not tell."""
+    if isinstance(x, OwnedNode):
+        return x._trace
+    impl = find_variable_impl(type(x)) or find_node_impl(x)
+    get_trace = getattr(impl, "get_trace", None)
+    return None if get_trace is None else get_trace(x)
 
 
 def get_node_impl_for_type(t: type[Any], /) -> NodeImpl:

@@ -7,9 +7,9 @@ hashable and compare by meaning, so they can key caches and prefixes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any as AnyType
-from typing import TypeAlias, Union
+from typing import TypeAlias, TypeVar, Union
 
 from graphcore.adapters.loading import load_adapters
 from graphcore.trails import Path
@@ -31,6 +31,7 @@ __all__ = [
     "to_predicate",
 ]
 
+T = TypeVar("T")
 Predicate: TypeAlias = Callable[[Path, AnyType], bool]
 """What a filter becomes: tells by path and value whether a value is meant.
 
@@ -378,6 +379,34 @@ def looks_at_no_value(predicate: Predicate, /) -> bool:
     return type(predicate) in (
         *(Everything, Nothing, OfType, WithTag, PathContains, PathIn),
     )
+
+
+def grouped(
+    predicates: Sequence[Predicate], leaves: Iterable[tuple[Path, AnyType, T]]
+) -> tuple[list[list[T]], list[T]]:
+    """Divides leaves; each goes to the first predicate that selects it.
+
+    Args:
+        predicates: The predicates.
+        leaves: The path of each, what predicates look at, and what stands for it here.
+
+    Returns:
+        One list a predicate, and what none of them selects.
+
+    Example:
+        >>> grouped([PathIn(('a',))], [(('a',), 1, 'one'), (('b',), 2, 'two')])
+        ([['one']], ['two'])
+    """
+    groups: list[list[T]] = [[] for _ in predicates]
+    rest: list[T] = []
+    for path, shown, leaf in leaves:
+        for predicate, group in zip(predicates, groups, strict=True):
+            if predicate(path, shown):
+                group.append(leaf)
+                break
+        else:
+            rest.append(leaf)
+    return groups, rest
 
 
 def filters_to_predicates(filters: Sequence[Filter], /) -> tuple[Predicate, ...]:

@@ -17,7 +17,7 @@ from graphcore.graphdef.definition import (
 )
 from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.state.filters import Predicate, looks_at_no_value
+from graphcore.state.filters import Predicate, grouped, looks_at_no_value
 from graphcore.state.nesting import nested_from_flat
 from graphcore.state.state import State
 from graphcore.trails import Path
@@ -75,8 +75,6 @@ class UnmadeState:
             One state a predicate, and the paths of leaves that none selects.
         """
         # Positions among the values here.
-        groups: list[list[int]]
-        rest: list[int]
         known = self.layout.selections
         # Of a bare array, filters see nothing but the value.
         lasting = (
@@ -87,14 +85,9 @@ class UnmadeState:
         if lasting and predicates in known:
             groups, rest = known[predicates]
         else:
-            groups, rest = [[] for _ in predicates], []
-            for i, (path, leaf) in enumerate(self._leaves()):
-                for predicate, group in zip(predicates, groups, strict=True):
-                    if predicate(path, leaf):
-                        group.append(i)
-                        break
-                else:
-                    rest.append(i)
+            groups, rest = grouped(
+                predicates, ((*leaf, i) for i, leaf in enumerate(self._leaves()))
+            )
             if lasting:
                 if len(known) >= _MAX_SELECTIONS:
                     known.clear()

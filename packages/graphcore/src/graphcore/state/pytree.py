@@ -104,12 +104,9 @@ jax.tree_util.register_pytree_with_keys(
 jax.tree_util.register_pytree_with_keys(
     FlatState,
     lambda flat: (
-        tuple(
-            (jax.tree_util.DictKey(path), leaf)
-            for path, leaf in zip(flat.paths, flat.leaves, strict=True)
-        ),
+        tuple((jax.tree_util.DictKey(path), leaf) for path, leaf in flat),
         flat.paths,
     ),
-    FlatState._sorted,
+    lambda paths, leaves: FlatState(zip(paths, leaves, strict=True), sort=False),
     lambda flat: (flat.leaves, flat.paths),
 )
