@@ -256,18 +256,13 @@ class SplitContext:
                 index: inner[x] for x, index in self._refs.items() if x in inner
             }
             definition = definition.with_index_mapping(HashableMapping(mapping, False))
-        states: tuple[Any, ...]
         if isinstance(definition, VariableDef):
-            states = (visit.leaves[0].state(),)
-        else:
-            state: State[Any, Any] = State.from_flat_path(
-                (leaf.path, leaf.state()) for leaf in visit.leaves
-            )
-            if len(filters) > 1:
-                states = state.split(*filters)
-            else:
-                states = (state.split(*filters) if filters else state,)
-        return definition, *states
+            return definition, visit.leaves[0].state()
+        state: State[Any, Any] = State.from_flat_path(
+            (leaf.path, leaf.state()) for leaf in visit.leaves
+        )
+        states = state.split(*filters) if filters else state
+        return (definition, *states) if len(filters) > 1 else (definition, states)
 
     def _finish(self) -> None:
         context = self._context

@@ -11,7 +11,7 @@ import numpy as np
 import graphcore.state.pytree  # noqa: F401  (tells JAX what is inside of states)
 from graphcore.cache.plans import plan_of
 from graphcore.graphdef.build import Builder, shared
-from graphcore.graphdef.definition import GraphDef, NodeDef, set_proxy_maker
+from graphcore.graphdef.definition import GraphDef, NodeDef
 from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.registry import get_node_impl
@@ -380,7 +380,7 @@ class CallProxy:
         return out, flatten(node)
 
 
-set_proxy_maker(CallProxy)
+GraphDef._proxy = CallProxy
 
 
 def call(graphdef_and_state: tuple[GraphDef[Any], Any], /) -> CallProxy:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import jax
 
@@ -42,24 +42,6 @@ Kind: TypeAlias = tuple[type[Any], HashableMapping[str, Any]]
 """What is static of one variable: its type and its metadata."""
 
 
-class _Proxies:
-    """Makes what `GraphDef.apply` returns.
-
-    Calling needs everything that is built on definitions, so the maker is set by the
-    module that defines it.
-    """
-
-    make: Callable[[GraphDef[Any], tuple[Any, ...]], Any]
-
-
-_proxies = _Proxies()
-
-
-def set_proxy_maker(make: Callable[[GraphDef[Any], tuple[Any, ...]], Any]) -> None:
-    """Says what `GraphDef.apply` returns for a definition and its states."""
-    _proxies.make = make
-
-
 class GraphDef(Generic[A]):
     """The static half of a graph of objects.
 
@@ -72,6 +54,10 @@ class GraphDef(Generic[A]):
     """
 
     __slots__ = ()
+
+    # What `apply` returns. Calling needs everything that is built on definitions, so
+    # the module that defines it sets this.
+    _proxy: ClassVar[type[Any]]
 
     def apply(self, state: Any, /, *states: Any) -> Any:
         """Calls a method of the merged node, functionally.
@@ -95,9 +81,10 @@ class GraphDef(Generic[A]):
             >>> out, state.n.value
             (2, 3)
         """
-        return _proxies.make(self, (state, *states))
+        return self._proxy(self, (state, *states))
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True, slots=True)
 class NodeRef(GraphDef[A]):
     """A graph node or variable that stands earlier in the same definition.
@@ -118,6 +105,7 @@ class NodeRef(GraphDef[A]):
     __repr__ = text
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True, slots=True)
 class VariableDef(GraphDef[A]):
     """A variable, without its value.
@@ -164,11 +152,12 @@ class VariableDef(GraphDef[A]):
             >>> d.with_index_mapping(gc.HashableMapping({0: 0})) == d
             False
         """
-        return VariableDef(self.type, self.index, self.metadata, index_mapping)
+        return replace(self, index_mapping=index_mapping)
 
     __repr__ = text
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True, slots=True)
 class SubGraphAttribute:
     """An attribute that holds a node.
@@ -189,6 +178,7 @@ class SubGraphAttribute:
     __repr__ = text
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True, slots=True)
 class StaticAttribute:
     """An attribute that holds a static value.
@@ -247,6 +237,7 @@ class StaticAttribute:
     __repr__ = text
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True, slots=True)
 class LeafAttribute:
     """An attribute that holds a variable.
@@ -270,6 +261,7 @@ class LeafAttribute:
 Attribute: TypeAlias = SubGraphAttribute | StaticAttribute | LeafAttribute
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class NodeDef(GraphDef[A]):
     """A node and, nested, everything below it.
@@ -384,9 +376,7 @@ class NodeDef(GraphDef[A]):
             >>> mapped.with_index_mapping(None) == graphdef
             True
         """
-        return NodeDef(
-            self.type, self.index, self.attributes, self.metadata, index_mapping
-        )
+        return replace(self, index_mapping=index_mapping)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A flat list of nodes, children first: pickle itself recurses.
@@ -532,6 +522,7 @@ def definition_paths(
             ]
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True)
 class Static(Generic[A]):
     """A static value in a pytree: a node without children.
@@ -546,15 +537,3 @@ class Static(Generic[A]):
     """
 
     value: A
-
-
-for _kind in (
-    NodeDef,
-    NodeRef,
-    VariableDef,
-    SubGraphAttribute,
-    StaticAttribute,
-    LeafAttribute,
-    Static,
-):
-    jax.tree_util.register_static(_kind)
