@@ -15,6 +15,7 @@ import fractions
 import pathlib
 import re
 import types
+from collections.abc import Callable
 from operator import is_
 from typing import Any
 
@@ -195,12 +196,15 @@ def _leaves_equal(a: Any, b: Any) -> bool:
     return bool(np.array_equal(np.asarray(a), np.asarray(b)))
 
 
-def values_equal(a: Any, b: Any) -> bool:
+def values_equal(
+    a: Any, b: Any, leaves_equal: Callable[[Any, Any], bool] = _leaves_equal
+) -> bool:
     """Compares two values, arrays in pytrees included, by content.
 
     Args:
         a: An array, or a pytree of arrays and other values.
         b: Likewise.
+        leaves_equal: Compares two leaves; by content if left out.
 
     Returns:
         Whether structure, shapes, dtypes and elements are the same.
@@ -218,4 +222,4 @@ def values_equal(a: Any, b: Any) -> bool:
     b_leaves, b_structure = jax.tree.flatten(b)
     if a_structure != b_structure:
         return False
-    return all(map(_leaves_equal, a_leaves, b_leaves))
+    return all(map(leaves_equal, a_leaves, b_leaves))

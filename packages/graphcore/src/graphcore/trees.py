@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import jax
 
 from graphcore.boundary.places import is_object, key_path
+from graphcore.boundary.settings import UNSET
 from graphcore.cache.plans import check_traces, plan_of
-from graphcore.context import MergeContext, SplitContext, merge_context, split_context
+from graphcore.context import (
+    MergeContext,
+    SplitContext,
+    Stacks,
+    merge_context,
+    split_context,
+)
 from graphcore.display.printing import text
 from graphcore.graphdef.definition import GraphDef
 from graphcore.prefixes import AliasCheck, broadcast_prefix
@@ -153,16 +159,6 @@ jax.tree_util.register_pytree_with_keys(
 )
 
 
-class _NoPrefix:
-    """Marks that no prefix was given; None is one."""
-
-    def __repr__(self) -> str:
-        return "<none>"
-
-
-NO_PREFIX: Any = _NoPrefix()
-
-
 def _split(ctx: SplitContext, path: Any, prefix: Any, leaf: Any) -> Any:
     return NodeStates.from_split(*ctx.split(leaf)) if is_object(leaf) else leaf
 
@@ -183,7 +179,7 @@ def _leaves(
     """The path, the prefix and the leaf of each leaf of a pytree, and its structure."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
     prefixes = [None] * len(leaves)
-    if prefix is not NO_PREFIX:
+    if prefix is not UNSET:
         prefixes = broadcast_prefix(
             prefix,
             tree,
@@ -198,7 +194,7 @@ def to_tree(
     tree: Any,
     /,
     *,
-    prefix: Any = NO_PREFIX,
+    prefix: Any = UNSET,
     split_fn: Callable[[SplitContext, Any, Any, Any], Any] = _split,
     map_non_graph_nodes: bool = False,
     ctxtag: Any = None,
@@ -236,7 +232,7 @@ def to_tree(
     for path, leaf_prefix, leaf in leaves:
         if is_object(leaf):
             check_traces([plan_of(leaf)])
-            if check_aliasing and prefix is not NO_PREFIX:
+            if check_aliasing and prefix is not UNSET:
                 aliases.add(key_path(path), leaf, leaf_prefix)
     with split_context(ctxtag) as ctx:
         out = [
@@ -252,7 +248,7 @@ def from_tree(
     tree: Any,
     /,
     *,
-    prefix: Any = NO_PREFIX,
+    prefix: Any = UNSET,
     merge_fn: Callable[[MergeContext, Any, Any, Any], Any] = _merge,
     is_node_leaf: Callable[[Any], bool] = _is_node_states,
     is_leaf: Callable[[Any], bool] = _is_node_states,
@@ -310,12 +306,7 @@ def clear_non_graph_nodes(tree: Any, /) -> Any:
     return jax.tree.map(lambda x: x if is_object(x) else None, tree, is_leaf=is_object)
 
 
-class _Broadcasts(threading.local):
-    def __init__(self) -> None:
-        self.of_tag: dict[Any, list[Any]] = {}
-
-
-_broadcasts = _Broadcasts()
+_broadcasts = Stacks()
 
 
 @contextlib.contextmanager
@@ -335,14 +326,11 @@ def broadcast_state(tag: Any, value: Any) -> Iterator[None]:
         ...     gc.get_broadcast_state('depth')
         3
     """
-    stack = _broadcasts.of_tag.setdefault(tag, [])
-    stack.append(value)
+    _broadcasts.push(tag, value)
     try:
         yield
     finally:
-        stack.pop()
-        if not stack:
-            _broadcasts.of_tag.pop(tag, None)
+        _broadcasts.pop(tag)
 
 
 def get_broadcast_state(tag: Any) -> Any:

@@ -228,9 +228,6 @@ class Inside:
             change = Change(
                 positions=positions,
                 indices=tuple([w.index for w in written]),
-                definitions=None,
-                detached=(),
-                returned=(),
                 mapping=joint.identity,
                 places=places,
                 has_divided=has_divided,

@@ -10,7 +10,7 @@ its leaves, for which no Python runs per leaf.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,12 +25,7 @@ from graphcore.boundary.divided import (
     is_filtered,
     join_filtered,
 )
-from graphcore.nodes.registry import (
-    GraphNodeImpl,
-    get_node_impl_for_type,
-    is_graph_node,
-    is_node_type,
-)
+from graphcore.nodes.registry import GraphNodeImpl, find_for_type, is_graph_node
 from graphcore.probing import probing
 from graphcore.trails import Path, key_of
 from graphcore.variables.impl import is_variable, is_variable_type
@@ -115,7 +110,7 @@ def contents(tree: Any) -> int:
         probing.active = False
     if probing.found or (
         not _arrays.issuperset(map(type, leaves))
-        and any(map(is_object, _one_of_each_type(leaves)))
+        and any(map(is_object, {type(x): x for x in leaves}.values()))
     ):
         return OBJECTS
     # A type may be a graph node here and a pytree for JAX; it may be registered later.
@@ -139,10 +134,6 @@ def contents(tree: Any) -> int:
 # Pytrees of these structures hold no objects but, maybe, among their leaves.
 _structures: dict[Any, int] = {}
 _MAX_KNOWN = 4096
-
-
-def _one_of_each_type(leaves: Sequence[Any]) -> Iterable[Any]:
-    return dict(zip(map(type, leaves), leaves, strict=True)).values()
 
 
 def key_path(path: Any) -> Path:
@@ -418,7 +409,7 @@ def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> 
     places: list[tuple[Place, Any]] = [*enumerate(args), *sorted(kwargs.items())]
     for place, arg in places:
         kind = type(arg)
-        if _is_object_type(kind):
+        if is_variable_type(kind) or isinstance(find_for_type(kind), GraphNodeImpl):
             objects.append(place)
         elif not issubclass(kind, _ARRAYS):
             containers.append(place)
@@ -435,9 +426,3 @@ def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> 
         _spots.clear()
     _spots[key] = found
     return found
-
-
-def _is_object_type(kind: type[Any]) -> bool:
-    return is_variable_type(kind) or (
-        is_node_type(kind) and isinstance(get_node_impl_for_type(kind), GraphNodeImpl)
-    )

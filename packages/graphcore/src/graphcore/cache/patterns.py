@@ -281,10 +281,7 @@ def learn(definition: NodeDef[Any]) -> None:
         return
     pattern = pattern_of(definition)
     if pattern is not None and pattern.is_watched:
-        known.patterns = [
-            (pattern, definition),
-            *known.patterns[: _MAX_PATTERNS - 1],
-        ]
+        known.patterns = [(pattern, definition), *known.patterns[: _MAX_PATTERNS - 1]]
 
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.dtype)

@@ -43,22 +43,13 @@ from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, intern
 from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.owned import OwnedNode, get_planned
-from graphcore.nodes.registry import (
-    NodeImpl,
-    containers_of,
-    find_node_impl,
-    trace_of,
-)
+from graphcore.nodes.registry import NodeImpl, containers_of, find_node_impl, trace_of
 from graphcore.rebuilt import ByValue, belongs, wrong_trace
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
 from graphcore.variables.bare_arrays import BARE, BareArray, are_arrays
 from graphcore.variables.impl import VariableImpl, find_variable_impl
-from graphcore.variables.variable import (
-    Variable,
-    metadata_epoch,
-    set_variable_plan,
-)
+from graphcore.variables.variable import Variable, metadata_epoch, set_variable_plan
 
 _numbers = itertools.count()
 NOT_ONE_TRACE = (ByValue, list)
@@ -151,10 +142,7 @@ class Plan:
         )
 
     def _watch_containers(
-        self,
-        root: Any,
-        visit: Visit,
-        variables: Sequence[tuple[Any, VariableImpl]],
+        self, root: Any, visit: Visit, variables: Sequence[tuple[Any, VariableImpl]]
     ) -> list[tuple[Any, NodeImpl, Any, Any]]:
         """Records what containers hold.
 
@@ -444,13 +432,9 @@ def check_traces(plans: Sequence[Plan]) -> None:
     Raises:
         TraceContextError: If one belongs to another trace, with a path.
     """
-    here = checked = current_trace()
+    here = current_trace()
     for plan in plans:
-        trace = plan.trace
-        # As a rule it is the running one; if not, the plan knows more.
-        if trace is not checked and not trace == here:  # noqa: SIM201
-            plan.check_trace(here)
-        checked = trace
+        plan.check_trace(here)
 
 
 class _LastTrace:

@@ -28,11 +28,7 @@ from graphcore.nodes.registry import (
 from graphcore.rebuilt import wrong_trace
 from graphcore.undo import restorer, undoing
 from graphcore.variables.bare_arrays import BARE, BareArray
-from graphcore.variables.impl import (
-    VariableImpl,
-    is_variable,
-    variable_impl,
-)
+from graphcore.variables.impl import VariableImpl, is_variable, variable_impl
 from graphcore.variables.variable import OWN, new_variable
 
 _MISSING = object()

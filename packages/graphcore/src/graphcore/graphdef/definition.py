@@ -415,9 +415,7 @@ def _from_entries(entries: list[tuple[Any, ...]]) -> NodeDef[Any]:
     return nodes[-1]
 
 
-def _nodes_children_first(
-    root: NodeDef[Any],
-) -> Iterator[tuple[Trail, NodeDef[Any]]]:
+def _nodes_children_first(root: NodeDef[Any]) -> Iterator[tuple[Trail, NodeDef[Any]]]:
     pending: list[tuple[Trail, NodeDef[Any], bool]] = [(None, root, False)]
     while pending:
         trail, node, visited = pending.pop()

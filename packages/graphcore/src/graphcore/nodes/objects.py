@@ -205,10 +205,6 @@ class Dict(Object, MutableMapping[Any, Any]):
     def __len__(self) -> int:
         return len(self.__dict__)
 
-    # Nodes compare by identity, as any graph node.
-    __eq__ = OwnedNode.__eq__
-    __hash__ = object.__hash__
-
 
 class List(Object, MutableSequence[Any]):
     """A graph node that holds a sequence.
@@ -282,9 +278,6 @@ class List(Object, MutableSequence[Any]):
 
     def __add__(self, other: Iterable[Any]) -> List:
         return List([*self._items, *other])
-
-    __eq__ = OwnedNode.__eq__
-    __hash__ = object.__hash__
 
     def __getstate__(self) -> Any:
         return dict(self.__dict__), list(self._items)

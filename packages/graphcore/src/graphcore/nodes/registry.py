@@ -330,13 +330,14 @@ def get_node_impl_for_type(t: type[Any], /) -> NodeImpl:
         >>> gc.get_node_impl_for_type(list).type
         <class 'list'>
     """
-    impl = _find_for_type(t)
+    impl = find_for_type(t)
     if impl is None:
         raise ValueError(f"{t.__name__} is not registered as a node type.")
     return impl
 
 
-def _find_for_type(t: type[Any]) -> NodeImpl | None:
+def find_for_type(t: type[Any]) -> NodeImpl | None:
+    """How nodes of a type are handled; None if it is no node type."""
     impl = _impls.get(t)
     if impl is not None or t in _NEVER_NODES or find_variable_impl(t) is not None:
         return impl
@@ -419,7 +420,7 @@ def is_node_type(t: type[Any], /) -> bool:
         >>> gc.is_node_type(gc.Dict), gc.is_node_type(int)
         (True, False)
     """
-    return _find_for_type(t) is not None
+    return find_for_type(t) is not None
 
 
 # The built-in pytree nodes, and those that JAX knows
