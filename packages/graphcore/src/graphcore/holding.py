@@ -30,7 +30,10 @@ def held_by(x: Any) -> list[Any] | None:
                 found.append(cell.cell_contents)
             except ValueError:  # not filled yet
                 continue
-        return [*found, *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
+        found += x.__defaults__ or ()
+        if x.__kwdefaults__:
+            found += x.__kwdefaults__.values()
+        return found
     if isinstance(x, types.MethodType):
         return [x.__self__, x.__func__]
     if isinstance(x, functools.partial):

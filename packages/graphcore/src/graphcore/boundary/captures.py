@@ -53,10 +53,15 @@ def captured_objects(f: Any) -> list[Any]:
         if kind in _EXACTLY_PLAIN or id(x) in seen:
             continue
         seen[id(x)] = x
-        if kind is not types.FunctionType and is_object(x):
+        if kind is types.FunctionType:
+            if x.__globals__ is home:
+                names = reversed(_names(x.__code__))
+                pending += [home[name] for name in names if name in home]
+            pending += reversed(held_by(x) or ())
+        elif is_object(x):
             found.append(x)
         elif not isinstance(x, _PLAIN):
-            pending += reversed(_contents(x, home))
+            pending += reversed(_contents(x))
     return found
 
 
@@ -74,7 +79,7 @@ def _globals_of(f: Any) -> Any:
             return getattr(type(f).__call__, "__globals__", None)
 
 
-def _contents(x: Any, home: Any) -> list[Any]:
+def _contents(x: Any) -> list[Any]:
     found = held_by(x)
     if found is None:
         # Compiled and wrapped functions; and plain objects that hold others.
@@ -82,8 +87,6 @@ def _contents(x: Any, home: Any) -> list[Any]:
         attributes = getattr(x, "__dict__", None)
         if isinstance(attributes, dict):
             found += attributes.values()
-    elif type(x) is types.FunctionType and x.__globals__ is home:
-        found += [home[name] for name in _names(x.__code__) if name in home]
     return found
 
 
