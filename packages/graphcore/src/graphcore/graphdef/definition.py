@@ -535,3 +535,9 @@ class Static(Generic[A]):
     """
 
     value: A
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        # As items of tuples: NaN is the same value as itself.
+        return (self.value,) == (other.value,)
