@@ -139,9 +139,9 @@ class PReLU(Layer):
         promote_dtype: Promotion = promote_dtype,
         negative_slope_metadata: Mapping[str, Any] = {},
     ) -> None:
+        super().keep(locals())
         slope = jnp.asarray(negative_slope_init, param_dtype)
         self.negative_slope = Param(slope, **negative_slope_metadata)
-        self.keep(dtype=dtype, param_dtype=param_dtype, promote_dtype=promote_dtype)
 
     def __call__(self, inputs: Array) -> jax.Array:
         """Applies the unit.

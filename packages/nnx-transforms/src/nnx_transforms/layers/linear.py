@@ -130,20 +130,12 @@ class Linear(Layer):
         kernel_metadata: Mapping[str, Any] = NO_METADATA,
         bias_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
+        super().keep(locals())
         kernel = kernel_init(rngs.params(), (in_features, out_features), param_dtype)
         self.kernel = Param(kernel, **kernel_metadata)
         if use_bias:
             bias = bias_init(rngs.params(), (out_features,), param_dtype)
             self.bias = Param(bias, **bias_metadata)
-        self.keep(
-            use_bias=use_bias,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            precision=precision,
-            dot_general=dot_general,
-            promote_dtype=promote_dtype,
-            preferred_element_type=preferred_element_type,
-        )
 
     # What follows from the kernel is no attribute of its own.
 
@@ -259,9 +251,10 @@ class LinearGeneral(Layer):
         kernel_metadata: Mapping[str, Any] = NO_METADATA,
         bias_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
-        self.in_features = _as_tuple(in_features)
-        self.out_features = _as_tuple(out_features)
-        if (axes := _as_tuple(axis)) != self.axis:
+        super().keep(locals(), "axis", "batch_axis")
+        self.in_features = as_tuple(in_features)
+        self.out_features = as_tuple(out_features)
+        if (axes := as_tuple(axis)) != self.axis:
             self.axis = axes
         if len(axes) != len(self.in_features):
             raise ValueError(
@@ -285,16 +278,6 @@ class LinearGeneral(Layer):
             bias = bias_init(rngs.params(), (math.prod(batch) * outputs,), param_dtype)
             bias = _reshaped(bias, (*batch, *self.out_features))
             self.bias = Param(bias, **bias_metadata)
-        self.keep(
-            use_bias=use_bias,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            precision=precision,
-            promote_dtype=promote_dtype,
-            dot_general=dot_general,
-            dot_general_cls=dot_general_cls,
-            preferred_element_type=preferred_element_type,
-        )
 
     def __call__(self, inputs: Array, out_sharding: Any = None) -> jax.Array:
         """Applies the layer.
@@ -340,7 +323,7 @@ class LinearGeneral(Layer):
         return y
 
 
-def _as_tuple(given: int | Sequence[int]) -> tuple[int, ...]:
+def as_tuple(given: int | Sequence[int]) -> tuple[int, ...]:
     return (given,) if isinstance(given, int) else tuple(given)
 
 
@@ -406,22 +389,14 @@ class Einsum(Layer):
         kernel_metadata: Mapping[str, Any] = NO_METADATA,
         bias_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
+        super().keep(locals())
         self.einsum_str = _checked(einsum_str)
-        self.kernel_shape = _as_tuple(kernel_shape)
+        self.kernel_shape = as_tuple(kernel_shape)
         kernel = kernel_init(rngs.params(), self.kernel_shape, param_dtype)
         self.kernel = Param(kernel, **kernel_metadata)
         if bias_shape is not None:
-            bias = bias_init(rngs.params(), _as_tuple(bias_shape), param_dtype)
+            bias = bias_init(rngs.params(), as_tuple(bias_shape), param_dtype)
             self.bias = Param(bias, **bias_metadata)
-        self.keep(
-            bias_shape=bias_shape,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            precision=precision,
-            promote_dtype=promote_dtype,
-            einsum_op=einsum_op,
-            preferred_element_type=preferred_element_type,
-        )
 
     def __call__(
         self, inputs: Array, einsum_str: str | None = None, out_sharding: Any = None
@@ -533,11 +508,12 @@ class Embed(Layer):
         rngs: Rngs,
         embedding_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
+        super().keep(locals())
         shape = (num_embeddings, features)
         table = embedding_init(rngs.params(), shape, param_dtype)
         self.embedding = Param(table, **embedding_metadata)
-        self.dtype = self.embedding.value.dtype if dtype is None else dtype
-        self.keep(param_dtype=param_dtype, promote_dtype=promote_dtype)
+        if dtype is None:
+            self.dtype = self.embedding.value.dtype
 
     @property
     def num_embeddings(self) -> int:
