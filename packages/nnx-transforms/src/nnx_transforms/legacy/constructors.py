@@ -120,7 +120,7 @@ class _Transformed(Module):
         if size is None:
             self.module = make(*init[0], **init[1])
         else:
-            self.module = _stacked(make, *init, size, options)
+            self.module = construct_stacked(make, *init, size, options)
 
     @classmethod
     def constructor(
@@ -485,28 +485,3 @@ class Pmap(_Transformed):
         super().__init__(locals(), size="axis_size")
 
     _transform = staticmethod(pmap)
-
-
-def _stacked(
-    module_constructor: Callable[..., Any],
-    init_args: Sequence[Any],
-    init_kwargs: Mapping[str, Any],
-    size_name: str,
-    options: Mapping[str, Any],
-) -> Any:
-    """Constructs as many modules as the options say, in one."""
-    size: Any = options[size_name]
-    if size is None:
-        raise ValueError(
-            f"How many modules are to be made? Give `{size_name}`: their variables are "
-            "stacked along a new axis of that size."
-        )
-    return construct_stacked(
-        module_constructor,
-        init_args,
-        init_kwargs,
-        axis_size=size,
-        state_axes=options["state_axes"],
-        split_rngs=options["split_rngs"],
-        transform_metadata=options["transform_metadata"],
-    )
