@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+__all__ = ["resolve_kwargs"]
+
 _MISSING: Any = object()
 
 

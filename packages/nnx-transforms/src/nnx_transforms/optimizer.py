@@ -40,6 +40,8 @@ from nnx_transforms.atomic_writes import read_raw, write_raw
 from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.shardings import PLACEMENT, sharding_key
 
+__all__ = ["ModelAndOptimizer", "OptState", "Optimizer"]
+
 A = TypeVar("A")
 M = TypeVar("M")
 Path = tuple[Any, ...]

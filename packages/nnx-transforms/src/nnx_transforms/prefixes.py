@@ -29,6 +29,8 @@ from graphcore import (
 from graphcore.authors import looks_at_no_value, path_text
 from nnx_transforms.graph_mode import accepts_graph_mode
 
+__all__ = ["Carry", "DiffState", "StateAxes", "StateSharding", "prefix"]
+
 
 class _Carry:
     """Marks what is carried from one iteration to the next; there is one `Carry`."""

@@ -21,6 +21,13 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from graphcore import VariableState, is_graph_node, is_variable, state, with_metadata
 from graphcore.authors import variable_impl
 
+__all__ = [
+    "get_named_sharding",
+    "get_partition_spec",
+    "logical_axis_rules",
+    "with_partitioning",
+]
+
 PLACEMENT = ("out_sharding", "sharding", "sharding_rules", "mesh")
 """The metadata that says together where a value is placed."""
 

@@ -8,6 +8,8 @@ from typing import Any, Self, TypeVar
 from graphcore.authors import Entry, Inside
 from nnx_transforms.transforms.jit_body import JitBody
 
+__all__ = ["Compiled", "Lowered", "Traced"]
+
 S = TypeVar("S", bound="_Stage")
 # What JAX reports of outputs, which for JAX are three: the values of variables, the
 # output of the user's function, and what became of objects.

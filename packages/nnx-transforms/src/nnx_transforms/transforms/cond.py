@@ -20,7 +20,7 @@ from nnx_transforms.transforms.agreement import (
     describe_left,
     merged_change,
 )
-from nnx_transforms.transforms.traced import TracedBody, WholeBody
+from nnx_transforms.transforms.traced import HOLDS, TracedBody, WholeBody
 
 _MISSING: Any = object()
 
@@ -220,12 +220,6 @@ def _check_values(
             f"and dtypes. They differ ({names[0]} -> {which}):",
             promotes=False,
         )
-
-
-HOLDS = (
-    "Values of variables are arrays; keep anything else as a static attribute or in "
-    "the variable's metadata."
-)
 
 
 class _WholeBranch(WholeBody):

@@ -17,6 +17,8 @@ from nnx_transforms.decorators import optional_function
 from nnx_transforms.transforms.differentiation import Argnums, Differentiation
 from nnx_transforms.transforms.tangents import to_states
 
+__all__ = ["grad", "value_and_grad"]
+
 _MISSING: Any = object()
 
 

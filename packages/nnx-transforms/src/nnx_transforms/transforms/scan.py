@@ -43,6 +43,8 @@ from nnx_transforms.transforms.mapping_errors import (
     check_sizes,
 )
 
+__all__ = ["scan"]
+
 
 @optional_function
 def scan(

@@ -20,6 +20,8 @@ from nnx_transforms.transforms.mapping import (
 )
 from nnx_transforms.transforms.mapping_errors import check_sizes, explain
 
+__all__ = ["vmap"]
+
 
 @optional_function
 def vmap(
