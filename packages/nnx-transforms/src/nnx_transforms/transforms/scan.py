@@ -37,11 +37,7 @@ from nnx_transforms.transforms.mapping import (
     is_axis,
     metadata_key,
 )
-from nnx_transforms.transforms.mapping_errors import (
-    NOT_MAPPED,
-    check_out_ranks,
-    check_sizes,
-)
+from nnx_transforms.transforms.mapping_errors import check_given, check_out_ranks
 
 __all__ = ["scan"]
 
@@ -359,12 +355,7 @@ def _explain(entry: Entry, options: dict[str, Any], error: BaseException) -> Non
     body: _Body = entry.body
     progress = body.progress
     if progress.notes is None:
-        scanned = [
-            value if is_axis(axis) else None
-            for value, axis in zip(entry.raw, body.axes, strict=True)
-        ]
-        body.blame(scanned, error, NOT_MAPPED)
-        check_sizes("scan", entry, options, error)
+        check_given("scan", entry, options, error)
     elif progress.changed:
         lines = "\n".join(f"  {line}" for line in progress.changed)
         raise TypeError(
