@@ -191,6 +191,26 @@ def _as_tuple(x: Any, kind: type[Any]) -> tuple[Any, ...]:
     return (x,) if isinstance(x, kind) else tuple(x)
 
 
+def with_statics(args: Sequence[Any], statics: Mapping[int | str, Any]) -> list[Any]:
+    """Puts static arguments between the others.
+
+    Args:
+        args: What belongs to the positional arguments that are not static.
+        statics: What belongs to the static ones, by position or name.
+
+    Returns:
+        What belongs to all positional arguments.
+
+    Example:
+        >>> with_statics('ac', {1: 'b', 'name': 'd'})
+        ['a', 'b', 'c']
+    """
+    every = list(args)
+    for place in sorted(place for place in statics if isinstance(place, int)):
+        every.insert(place, statics[place])
+    return every
+
+
 def check_hashable(statics: Mapping[int | str, Any], name: str) -> None:
     """Makes sure that static arguments can be told apart.
 

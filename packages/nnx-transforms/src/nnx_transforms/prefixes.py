@@ -253,19 +253,11 @@ class DiffState:
     """
 
     argnum: int
-    filter: Filter = Param
-    predicate: Predicate = field(init=False, repr=False, compare=False)
+    filter: Filter = field(default=Param, compare=False)
+    predicate: Predicate = field(init=False)  # by which two are compared
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "predicate", to_predicate(self.filter))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, DiffState):
-            return NotImplemented
-        return self.argnum == other.argnum and self.predicate == other.predicate
-
-    def __hash__(self) -> int:
-        return hash((self.argnum, self.predicate))
 
     def __repr__(self) -> str:
         return f"DiffState({self.argnum}, {_filter_text(self.filter)})"

@@ -102,6 +102,13 @@ class RNNCellBase(Layer):
         raise NotImplementedError
 
 
+# The arguments of a cell that go on to its products as they are.
+_FOR_PRODUCTS = (
+    *("bias_init", "bias_metadata"),
+    *("dtype", "param_dtype", "promote_dtype", "rngs"),
+)
+
+
 class _Cell(RNNCellBase):
     """What the cells here have in common: a state of as many arrays as it says."""
 
@@ -126,8 +133,7 @@ class _Cell(RNNCellBase):
         self.keep(arguments)
         if arguments["keep_rngs"]:
             self.rngs = own_stream(arguments["rngs"], "carry")
-        names = "bias_init bias_metadata dtype param_dtype promote_dtype rngs"
-        common = {name: arguments[name] for name in names.split()}
+        common = {name: arguments[name] for name in _FOR_PRODUCTS}
         of_input = functools.partial(
             Linear,
             self.in_features,

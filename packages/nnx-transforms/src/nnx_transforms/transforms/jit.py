@@ -32,7 +32,12 @@ from graphcore.authors import (
     prefix_leaves,
 )
 from nnx_transforms.adapters.settings import own_settings
-from nnx_transforms.arguments import ChosenArguments, check_hashable, positions_of
+from nnx_transforms.arguments import (
+    ChosenArguments,
+    check_hashable,
+    positions_of,
+    with_statics,
+)
 from nnx_transforms.decorators import optional_function
 from nnx_transforms.transforms.ahead_of_time import Lowered, Traced
 from nnx_transforms.transforms.eval_shape import shapes_of
@@ -212,14 +217,11 @@ class Jitted:
             )
         if not isinstance(shardings, tuple):
             return (_or_unset(shardings),) * len(args)
-        given = list(self._in_shardings)
-        for position in range(len(args)):
-            if position in statics:
-                given.insert(position, None)
+        given = with_statics(shardings, dict.fromkeys(statics))
         if len(given) != len(args) and has_objects(args):
             count = len(args) - sum(isinstance(k, int) for k in statics)
             raise ValueError(
-                f"in_shardings has {len(self._in_shardings)} entries, but the call has "
+                f"in_shardings has {len(shardings)} entries, but the call has "
                 f"{count} positional arguments that are not static: give one entry for "
                 "each."
             )

@@ -11,7 +11,7 @@ import jax
 from graphcore.authors import Bodies, Entry, Inside, Left, enter, lifted, plain_settings
 from nnx_transforms.arguments import ChosenArguments, check_hashable
 from nnx_transforms.decorators import optional_function
-from nnx_transforms.transforms.donation import held_twice
+from nnx_transforms.transforms.donation import held_twice, together
 from nnx_transforms.transforms.mapping import (
     NO_METADATA,
     MappedBody,
@@ -123,7 +123,7 @@ def pmap(
         ]
 
         def pure(kept: Any, given: Any, kwargs: Any, /, *args: Any) -> Any:
-            return body([*map(_either, kept, given)], args, kwargs)
+            return body([*map(together, kept, given)], args, kwargs)
 
         pure.__name__ = pure.__qualname__ = body.__name__
         mapped: Callable[..., Any] = jax.pmap(
@@ -204,11 +204,6 @@ class _Body(MappedBody):
         left = super().leave(inside, out)
         self.unchecked |= any(w.setting is None for w in left.written)
         return left
-
-
-def _either(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-    """What was divided, together again."""
-    return [y if x is None else x for x, y in zip(kept, given, strict=True)]
 
 
 def _gone(entry: Entry, donated: Sequence[int]) -> frozenset[int]:
