@@ -183,28 +183,12 @@ def _divided(args: Any, axes: Any) -> tuple[Any, Any]:
 
 
 def _without_constants(values: list[Any], shared: Any) -> tuple[Any, Any, Any]:
-    """Takes what JAX does not accept out of what all iterations share.
-
-    Returns:
-        Both with None in its place, and its places: None if there is nothing.
-    """
-    leaves, structure = jax.tree.flatten((values, shared))
-    held = {i: x for i, x in enumerate(leaves) if not _is_array(x)}
-    if not held:
+    """Takes out of what enters a scan what is no array; None if there is none."""
+    whole = values, shared
+    held = jax.tree.map(lambda x: None if _is_array(x) else x, whole)
+    if not jax.tree.leaves(held):
         return values, shared, None
-    rest = [None if i in held else x for i, x in enumerate(leaves)]
-    return *structure.unflatten(rest), (structure, held)
-
-
-def _with_constants(values: Any, shared: Any, held: Any) -> Any:
-    """Undoes `_without_constants`."""
-    structure, constants = held
-    rest = iter(jax.tree.leaves((values, shared)))
-    leaves = [
-        constants[i] if i in constants else next(rest)
-        for i in range(structure.num_leaves)
-    ]
-    return structure.unflatten(leaves)
+    return *jax.tree.map(lambda x: x if _is_array(x) else None, whole), held
 
 
 def _is_array(x: Any) -> bool:
@@ -282,7 +266,7 @@ class _Body(MappedBody):
         (threaded, plain_carry, shared), (own, own_args) = carry, scanned
         mine, common = threaded, shared
         if held:
-            mine, common = _with_constants(threaded, shared, held)
+            mine, common = _together((threaded, shared), held)
         values: list[Any] = [None] * len(self.axes)
         for positions, given in ((self.threaded, mine), (self.scanned, own)):
             for position, value in zip(positions, given, strict=True):
