@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from graphcore import Param
 from nnx_transforms.layers.dtypes import (
     Array,
     DType,
@@ -18,9 +17,9 @@ from nnx_transforms.layers.dtypes import (
     Promotion,
     promote_dtype,
 )
-from nnx_transforms.layers.layer import Layer
 from nnx_transforms.layers.linear import (
     NO_METADATA,
+    Affine,
     as_tuple,
     default_bias_init,
     default_kernel_init,
@@ -35,7 +34,7 @@ PerAxis: TypeAlias = int | Sequence[int] | None
 _FILLS = {"CIRCULAR": "wrap", "REFLECT": "reflect"}
 
 
-class _Convolution(Layer):
+class _Convolution(Affine):
     """What the two directions have in common.
 
     Options are kept as they are given; what they mean for each axis is found out when
@@ -45,15 +44,11 @@ class _Convolution(Layer):
     in_features: int
     out_features: int
     kernel_size: tuple[int, ...]
-    kernel: Param[jax.Array]
-    bias: Param[jax.Array] | None = None
     mask: jax.Array | None = None
     strides: Any = 1
     padding: Any = "SAME"
     kernel_dilation: Any = 1
     use_bias: bool = True
-    precision: Any = None
-    preferred_element_type: Any = None
 
     def _set_up(
         self, arguments: Mapping[str, Any], in_features: int, out_features: int
@@ -64,14 +59,9 @@ class _Convolution(Layer):
         self.out_features = arguments["out_features"]
         self.kernel_size = as_tuple(arguments["kernel_size"])
         self._settings()  # says what does not fit, before anything is drawn
-        rngs, param_dtype = arguments["rngs"], arguments["param_dtype"]
         shape = (*self.kernel_size, in_features, out_features)
-        kernel = arguments["kernel_init"](rngs.params(), shape, param_dtype)
-        self.kernel = Param(kernel, **arguments["kernel_metadata"])
-        if arguments["use_bias"]:
-            features = (self.out_features,)
-            bias = arguments["bias_init"](rngs.params(), features, param_dtype)
-            self.bias = Param(bias, **arguments["bias_metadata"])
+        size = (self.out_features,) if arguments["use_bias"] else None
+        self._draw(arguments, kernel=shape, bias=size)
         mask = arguments["mask"]
         if mask is not None:
             if jnp.shape(mask) != shape:
@@ -90,16 +80,10 @@ class _Convolution(Layer):
         """The shape of the kernel."""
         return tuple(self.kernel.value.shape[-len(self.kernel_size) - 2 :])
 
-    def _promoted(self, inputs: Array) -> tuple[Any, ...]:
-        """Input, kernel and bias in the dtype to compute in."""
-        kernel = self.kernel.value
+    def _promoted(self, inputs: Array, kernel: Any = None) -> tuple[Any, ...]:
         if self.mask is not None:
-            kernel = kernel * self.mask
-        bias = None if self.bias is None else self.bias.value
-        promoted: tuple[Any, ...] = self.promote_dtype(
-            (inputs, kernel, bias), dtype=self.dtype
-        )
-        return promoted
+            kernel = self.kernel.value * self.mask
+        return super()._promoted(inputs, kernel)
 
     def _one_batch_axis(
         self, x: jax.Array

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from graphcore import Param
 from nnx_transforms.layers.dtypes import promote_dtype
 from nnx_transforms.module import Module
 from nnx_transforms.rngs import Rngs, RngStream
@@ -60,6 +61,22 @@ class Layer(Module):
                 if value == default:
                     continue
             setattr(self, name, frozen(value))
+
+    def _draw(
+        self, arguments: Mapping[str, Any], **shapes: tuple[int, ...] | None
+    ) -> None:
+        """Makes the parameters of these shapes, in this order; none where it is None.
+
+        Args:
+            arguments: What `__init__` was given, by name.
+            **shapes: By the name of the attribute; with an `_init` and a `_metadata`
+                behind it, it names what makes the parameter and says more of it.
+        """
+        for name, shape in shapes.items():
+            if shape is not None:
+                key, dtype = arguments["rngs"].params(), arguments["param_dtype"]
+                made = arguments[f"{name}_init"](key, shape, dtype)
+                setattr(self, name, Param(made, **arguments[f"{name}_metadata"]))
 
 
 def frozen(value: Any) -> Any:

@@ -50,14 +50,14 @@ class Norm(Layer):
     def _set_up(self, arguments: Mapping[str, Any]) -> None:
         """Keeps the options, and makes a scale, a bias, both or neither."""
         self.keep(arguments)
-        rngs, param_dtype = arguments["rngs"], arguments["param_dtype"]
-        shape = (arguments["num_features"],)
-        for name in ("scale", "bias"):
-            if arguments.get(f"use_{name}"):
-                made = arguments[f"{name}_init"](rngs.params(), shape, param_dtype)
-                setattr(self, name, Param(made, **arguments[f"{name}_metadata"]))
+        size = (arguments["num_features"],)
+        self._draw(
+            arguments,
+            scale=size if arguments["use_scale"] else None,
+            bias=size if arguments.get("use_bias") else None,
+        )
         if self.scale is None and self.bias is None:
-            (self._num_features,) = shape
+            (self._num_features,) = size
 
     @property
     def num_features(self) -> int:

@@ -23,6 +23,7 @@ from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.decorators import optional_function
 from nnx_transforms.prefixes import Carry
+from nnx_transforms.transforms.agreement import type_text
 from nnx_transforms.transforms.carry import (
     CarriedGraph,
     check_carried_objects,
@@ -321,7 +322,7 @@ class _Body(MappedBody):
         changed: list[str] = []
         for position, a, b in zip(self.threaded, old, new, strict=True):
             if a is not b:
-                before, after = _abstract(a), _abstract(b)
+                before, after = type_text(a), type_text(b)
                 if before != after:
                     where = path_text(self.variable_path(position))
                     changed.append(f"{where}: {before} -> {after}")
@@ -346,10 +347,3 @@ def _explain(entry: Entry, options: dict[str, Any], error: BaseException) -> Non
             "A carried variable, or one that all iterations share, must keep its shape "
             f"and dtype, but the function changed it:\n{lines}"
         ) from error
-
-
-def _abstract(value: Any) -> str:
-    leaves, structure = jax.tree.flatten(value)
-    # A weak type may become a strong one.
-    texts = [str(jax.typeof(leaf)).removeprefix("~") for leaf in leaves]
-    return texts[0] if jax.tree.structure(0) == structure else f"{structure}{texts}"
