@@ -54,9 +54,14 @@ def resolve_kwargs(
         (1, 2)
     """
     if f is _MISSING:
-        return _with_positions
+        return resolve_kwargs
     if args is _MISSING:
-        return _with_positions(f)
+
+        @functools.wraps(f)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return f(*resolve_kwargs(f, args, kwargs))
+
+        return wrapper
     positions, rest = positions_of(f, args, {} if kwargs is _MISSING else kwargs)
     if rest:
         raise TypeError(
@@ -230,14 +235,6 @@ def check_hashable(statics: Mapping[int | str, Any], name: str) -> None:
                 f"of type {type(value).__name__}. Compiled functions are looked up by "
                 "their static arguments: pass a hashable value, such as a tuple."
             ) from error
-
-
-def _with_positions(f: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(f)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return f(*resolve_kwargs(f, args, kwargs))
-
-    return wrapper
 
 
 def _name(f: Callable[..., Any]) -> str:

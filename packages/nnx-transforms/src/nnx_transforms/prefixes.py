@@ -163,10 +163,7 @@ class StateAxes(_ByFilter):
 
     __slots__ = ()
 
-    @property
-    def axes(self) -> tuple[Any, ...]:
-        """The axis of each filter."""
-        return self._settings
+    axes = _ByFilter.settings
 
 
 @accepts_graph_mode("state")
@@ -232,10 +229,7 @@ class StateSharding(_ByFilter):
 
     __slots__ = ()
 
-    @property
-    def shardings(self) -> tuple[Any, ...]:
-        """The sharding of each filter."""
-        return self._settings
+    shardings = _ByFilter.settings
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,7 @@ class _Stage:
         return self
 
     def _next(self, kind: type[S], stage: Any) -> S:
-        made = kind(stage, self._enter, self._statics, self._body)
-        return made.of(*self._bound)
+        return kind(stage, self._enter, self._statics, self._body, self._bound)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in _Stage.__slots__:
