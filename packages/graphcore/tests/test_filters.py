@@ -182,6 +182,11 @@ def test_what_filters_select_is_looked_up_while_it_depends_on_no_value():
     assert len(selections) <= 16
 
 
+def test_filters_are_written_as_they_are_made():
+    made = gc.to_predicate(...), gc.to_predicate(None), gc.WithTag("slow")
+    assert [*map(repr, made)] == ["Everything()", "Nothing()", "WithTag('slow')"]
+
+
 def test_filters_of_a_library_are_understood_from_the_first_on(tmp_path, monkeypatch):
     (tmp_path / "their_library.py").write_text(
         "class Tagged:\n"
