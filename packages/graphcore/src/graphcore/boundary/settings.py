@@ -185,11 +185,7 @@ def lasts(prefix: Any) -> bool:
 
     A filter that looks at values may give others at each call.
     """
-    return all(
-        leaf.is_static
-        for leaf in prefix_leaves(prefix)
-        if isinstance(leaf, PrefixMapping)
-    )
+    return all(leaf.is_static for leaf in prefix_leaves(prefix) if is_mapping(leaf))
 
 
 def check_mappings(prefix: Any, tree: Any, name: str) -> None:
