@@ -189,9 +189,7 @@ class VariableState(Reading, ReadOperators, Generic[A]):
         kind, self.value, metadata = state
         self._kind = kind, metadata
 
-    def __repr__(self) -> str:
-        return text(self)
-
+    __repr__ = text
     __treescope_repr__ = treescope_repr
 
 
