@@ -117,7 +117,7 @@ def contents(tree: Any) -> int:
     key: Any = (structure, registrations.count)
     try:
         known = _structures.get(key)
-    except TypeError:  # Something static in a foreign node or module is not hashable.
+    except Exception:  # What is static in a foreign node or module can't be compared.
         key = known = None
     if known is None:
         if any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object))):
