@@ -13,7 +13,15 @@ import graphcore as _graphcore
 from graphcore import *  # noqa: F403
 from nnx_transforms import layers as layers
 from nnx_transforms.arguments import resolve_kwargs
-from nnx_transforms.attributes import Data, Pytree, data, dataclass, is_data, static
+from nnx_transforms.attributes import (
+    Data,
+    Pytree,
+    data,
+    dataclass,
+    is_data,
+    register_data_type,
+    static,
+)
 from nnx_transforms.eager_sharding import use_eager_sharding, using_eager_sharding
 from nnx_transforms.graph_mode import *  # noqa: F403
 from nnx_transforms.lazy import lazily
@@ -49,6 +57,7 @@ __all__ = [
     "Data",
     "static",
     "is_data",
+    "register_data_type",
     "dataclass",
     "Rngs",
     "RngStream",
