@@ -1,5 +1,7 @@
 """Functions on states, graphs and variables."""
 
+import copy
+import pickle
 from types import SimpleNamespace
 
 import jax
@@ -58,6 +60,22 @@ def test_a_state_goes_to_pure_values_and_back():
 
 
 # Graphs
+
+
+def test_leaves_of_a_state_answer_for_their_variables():
+    leaf = nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0))).kernel
+    assert isinstance(leaf, nnx.Param)
+    assert isinstance(leaf, nnx.VariableState)
+    assert not isinstance(leaf, nnx.BatchStat)
+    assert not isinstance(leaf, jax.Array)
+    for again in (pickle.loads(pickle.dumps(leaf)), copy.copy(leaf)):
+        assert type(again) is nnx.VariableState
+        assert again == leaf
+    assert leaf.get_raw_value() is leaf.value
+    other = type(leaf)(jnp.ones(2))
+    assert other.type is nnx.Variable
+    assert other.value.shape == (2,)
+    assert repr(leaf) == "VariableState(Param, float32[2,3])"
 
 
 def test_recursive_map_keeps_sharing_and_the_original():

@@ -230,7 +230,11 @@ class _Item:
 
 def _safe_parts(x: Any) -> Parts | None:
     try:
-        return None if isinstance(x, type | jax.Array | np.ndarray) else parts.dispatch(type(x))(x)
+        return (
+            None
+            if isinstance(x, type | jax.Array | np.ndarray)
+            else parts.dispatch(type(x))(x)
+        )
     except Exception:
         return None
 

@@ -57,12 +57,12 @@ class VariableState(Reading, ReadOperators, Generic[A]):
     _kind: Kind
 
     def __init__(self, type: Any, value: A = _MISSING, **metadata: Any) -> None:
+        kind, self.value = type, value
         if value is _MISSING:
             from graphcore.variables.variable import Variable
 
-            type, value = Variable, type
-        self.value = value
-        self._kind = type, as_stored(metadata)
+            kind, self.value = Variable, type
+        self._kind = kind, as_stored(metadata)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
