@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -55,13 +55,12 @@ class VariableState(Reading, ReadOperators, Generic[A]):
 
     value: A
     _kind: Kind
+    usual_type: ClassVar[_Type]  #: `Variable`, which is defined later
 
     def __init__(self, type: Any, value: A = _MISSING, **metadata: Any) -> None:
         kind, self.value = type, value
         if value is _MISSING:
-            from graphcore.variables.variable import Variable
-
-            kind, self.value = Variable, type
+            kind, self.value = VariableState.usual_type, type
         self._kind = kind, as_stored(metadata)
 
     @property  # type: ignore[misc]
