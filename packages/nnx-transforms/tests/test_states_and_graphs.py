@@ -78,6 +78,18 @@ def test_leaves_of_a_state_answer_for_their_variables():
     assert repr(leaf) == "VariableState(Param, float32[2,3])"
 
 
+def test_merge_takes_the_leaves_of_a_state_in_their_order():
+    node = nnx.Dict({str(i): nnx.Param(i) for i in range(12)}, b=[nnx.Param(20)] * 2)
+    node["a"] = jnp.ones(2)
+    graphdef, state = nnx.split(node)
+    leaves = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, nnx.Variable))
+    again = jax.jit(lambda leaves: nnx.state(nnx.merge(graphdef, leaves)))(leaves)
+    assert nnx.to_pure_dict(again)["b"] == {0: 20}
+    assert [again[str(i)].value for i in range(12)] == [*range(12)]
+    with pytest.raises(ValueError, match="list of 3 leaves, expected 14"):
+        nnx.merge(graphdef, leaves[:3])
+
+
 def test_recursive_map_keeps_sharing_and_the_original():
     node = chain()
 
