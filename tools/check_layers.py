@@ -105,12 +105,29 @@ def within(target: str, prefix: str) -> bool:
     return target == prefix or target.startswith(prefix + ".")
 
 
-def listed(module: Path) -> set[str]:
-    """The names in the ``__all__`` of a module, if that is a list of constants."""
-    for node in ast.parse(module.read_text(encoding="utf-8")).body:
+def offered(module: str, source_root: Path) -> set[str]:
+    """The names that a module offers: those it lists, or imports to offer them.
+
+    Args:
+        module: its dotted name.
+        source_root: the folder that holds its package.
+
+    Returns:
+        The constants in its ``__all__``; without one, what ``import a as a`` and
+        ``import *`` name.
+    """
+    path = source_root.joinpath(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    found = set()
+    for node in body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return set(ast.literal_eval(node.value))
-    return set()
+        if isinstance(node, ast.ImportFrom):
+            if node.names[0].name == "*":
+                found |= offered(node.module, source_root)
+            found |= {alias.name for alias in node.names if alias.asname == alias.name}
+    return found
 
 
 def public_names(source_root: Path) -> set[str]:
@@ -123,10 +140,8 @@ def public_names(source_root: Path) -> set[str]:
         Names like ``graphcore.split``, and the modules themselves.
     """
     found = {*PUBLIC, "graphcore.*"}
-    for name in PUBLIC:
-        path = source_root.joinpath(*name.split("."))
-        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        found.update(f"{name}.{member}" for member in listed(file))
+    for module in PUBLIC:
+        found.update(f"{module}.{name}" for name in offered(module, source_root))
     return found
 
 

@@ -202,14 +202,17 @@ def test_another_trace_may_not_write_them():
 
 
 @pytest.mark.parametrize(
-    "reach", [lambda n: n, lambda n: gc.Dict(n=n), lambda n: [n]], ids=["n", "Dict", "[]"]
+    "reach",
+    [lambda n: n, lambda n: gc.Dict(n=n), lambda n: [n]],
+    ids=["itself", "Dict", "list"],
 )
 def test_another_trace_may_not_write_them_through_a_root_of_its_own(reach):
     """The node that an array is part of decides, not the one that `update` got."""
     node = gc.Dict(a=[jnp.zeros(2)])
 
     def inside(x):
-        gc.update(reach(node), jax.tree.map(lambda leaf: leaf + x, gc.state(reach(node))))
+        state = gc.state(reach(node))
+        gc.update(reach(node), jax.tree.map(lambda leaf: leaf + x, state))
 
     with pytest.raises(gc.TraceContextError):
         jax.jit(inside)(jnp.ones(2))

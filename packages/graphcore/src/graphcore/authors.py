@@ -1,77 +1,33 @@
+# ruff: noqa: F403
 """What graphcore offers to those who write transformations."""
 
-from graphcore._jax import OUTSIDE, current_trace
-from graphcore.boundary.body import Body, Structure
-from graphcore.boundary.callees import Callee, lifted, mark_lifted
-from graphcore.boundary.captures import captured_objects
-from graphcore.boundary.change import Change, Left, Written
-from graphcore.boundary.divided import Divided
-from graphcore.boundary.entry import Bodies, Entry, enter
-from graphcore.boundary.inside import Inside
-from graphcore.boundary.places import (
-    Joining,
-    Places,
-    has_objects,
-    is_object,
-    key_path,
-    take_objects,
-)
-from graphcore.boundary.settings import (
-    UNSET,
-    check_mappings,
-    is_mapping,
-    map_settings,
-    plain_settings,
-    prefix_leaves,
-    setting_of,
-    settings_of_leaves,
-)
-from graphcore.errors import path_text
-from graphcore.graphdef.definition import definition_paths
-from graphcore.named_axes import psum_cotangents
-from graphcore.state.filters import looks_at_no_value
-from graphcore.state.foreign_states import given_state, taken_state
-from graphcore.state.state import raw_value_of
-from graphcore.variables.impl import is_variable_type, variable_impl
+import inspect
+import typing
 
-__all__ = [
-    "OUTSIDE",
-    "UNSET",
-    "Bodies",
-    "Body",
-    "Callee",
-    "Change",
-    "Divided",
-    "Entry",
-    "Inside",
-    "Joining",
-    "Left",
-    "Places",
-    "Structure",
-    "Written",
-    "captured_objects",
-    "check_mappings",
-    "current_trace",
-    "definition_paths",
-    "enter",
-    "given_state",
-    "has_objects",
-    "is_mapping",
-    "is_object",
-    "is_variable_type",
-    "key_path",
-    "lifted",
-    "looks_at_no_value",
-    "map_settings",
-    "mark_lifted",
-    "path_text",
-    "plain_settings",
-    "prefix_leaves",
-    "psum_cotangents",
-    "raw_value_of",
-    "setting_of",
-    "settings_of_leaves",
-    "take_objects",
-    "taken_state",
-    "variable_impl",
-]
+from graphcore._jax import OUTSIDE as OUTSIDE
+from graphcore._jax import current_trace as current_trace
+from graphcore.boundary.body import *
+from graphcore.boundary.callees import *
+from graphcore.boundary.captures import *
+from graphcore.boundary.change import *
+from graphcore.boundary.divided import Divided as Divided
+from graphcore.boundary.entry import *
+from graphcore.boundary.inside import *
+from graphcore.boundary.places import *
+from graphcore.boundary.settings import *
+from graphcore.errors import path_text as path_text
+from graphcore.graphdef.definition import definition_paths as definition_paths
+from graphcore.named_axes import *
+from graphcore.state.filters import looks_at_no_value as looks_at_no_value
+from graphcore.state.foreign_states import *
+from graphcore.state.state import raw_value_of as raw_value_of
+from graphcore.variables.impl import is_variable_type as is_variable_type
+from graphcore.variables.impl import variable_impl as variable_impl
+
+# Names are listed where they are defined. Type checkers follow the imports.
+if not typing.TYPE_CHECKING:
+    __all__ = [
+        name
+        for name, value in vars().items()
+        if not (name.startswith("_") or inspect.ismodule(value))
+    ]

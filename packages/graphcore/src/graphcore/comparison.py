@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +28,10 @@ from graphcore.graphdef.definition import (
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.refmap import RefMap
-from graphcore.trails import Path
+from graphcore.trails import Path, Trail, key_of, path_of
 from graphcore.variables.impl import is_variable_type
 
-__all__ = ["Difference", "Differences", "definition_differences", "diff"]
+__all__ = ["diff"]
 
 _MAX_LINES = 1000
 
@@ -206,19 +207,6 @@ def definition_differences(
     return comparison.run()
 
 
-# A path as a linked list, last key first: a tuple for every place of a deep graph would
-# take quadratic space.
-_Place: TypeAlias = Any  # tuple[_Place, key] | None
-
-
-def _path(place: _Place) -> Path:
-    keys = []
-    while place is not None:
-        place, key = place
-        keys.append(key)
-    return tuple(reversed(keys))
-
-
 def _keyed(node: NodeDef[Any]) -> Iterator[tuple[Any, Any]]:
     for attribute in node.attributes:
         is_static = isinstance(attribute, StaticAttribute)
@@ -230,10 +218,10 @@ class _Side:
 
     def __init__(self, root: GraphDef[Any]) -> None:
         self.root = root
-        self.places: dict[int, _Place] = {}
+        self.places: dict[int, Trail] = {}
         self.values: dict[int, Any] = {}
         self.variables: dict[int, VariableDef[Any]] = {}
-        pending: list[tuple[_Place, Any]] = [(None, root)]
+        pending: list[tuple[Trail, Any]] = [(None, root)]
         while pending:
             place, item = pending.pop()
             if isinstance(item, NodeDef):
@@ -257,7 +245,7 @@ class _Side:
             return None
         # The index itself, if the object was flattened before this definition began.
         found = item.index in self.places
-        return _path(self.places[item.index]) if found else item.index
+        return path_of(self.places[item.index]) if found else item.index
 
 
 class _Comparison:
@@ -267,12 +255,12 @@ class _Comparison:
         self.weak_types = weak_types
         self.matches: dict[int, int] = {}  # indices of the same place in both
         self.found: list[tuple[int, Difference]] = []  # with the step of the walk
-        self.renumbered: list[Difference] = []
-        self.references: list[tuple[int, _Place, Any, Any]] = []
+        self.renumbered: list[tuple[int, Difference]] = []
+        self.references: list[tuple[int, Trail, Any, Any]] = []
         self.step = 0
 
     def run(self) -> Differences:
-        pending: list[tuple[_Place, Any, Any]] = [(None, self.a.root, self.b.root)]
+        pending: list[tuple[Trail, Any, Any]] = [(None, self.a.root, self.b.root)]
         while pending:
             self.step += 1
             place, a, b = pending.pop()
@@ -293,15 +281,16 @@ class _Comparison:
             if a_variable is not None and b_variable is not None:
                 self.compare_variables(place, a_variable, b_variable)
         self.found.sort(key=lambda entry: entry[0])
-        differences = [difference for _, difference in self.found] or self.renumbered
+        differences = [difference for _, difference in self.found or self.renumbered]
         if not differences and self.a.root != self.b.root:
             differences = [Difference((), "definition", self.a.root, self.b.root)]
         return Differences(differences)
 
-    def report(self, place: _Place, kind: str, old: Any, new: Any) -> None:
-        self.found.append((self.step, Difference(_path(place), kind, old, new)))
+    def report(self, place: Trail, kind: str, old: Any, new: Any) -> None:
+        found = self.renumbered if kind.startswith("index") else self.found
+        found.append((self.step, Difference(path_of(place), kind, old, new)))
 
-    def compare(self, place: _Place, a: Any, b: Any) -> bool:
+    def compare(self, place: Trail, a: Any, b: Any) -> bool:
         """Compares what stands at one place; tells whether both have children."""
         if isinstance(a, StaticAttribute) and isinstance(b, StaticAttribute):
             if a != b:
@@ -320,20 +309,19 @@ class _Comparison:
         if a.index != -1 and b.index != -1:
             self.matches[a.index] = b.index
         if a.index != b.index:
-            self.renumbered.append(Difference(_path(place), "index", a.index, b.index))
+            self.report(place, "index", a.index, b.index)
         if isinstance(a, VariableDef):
             self.compare_variables(place, a, b)
             return False
         if static_key(a.metadata) != static_key(b.metadata):
             self.report(place, "metadata", a.metadata, b.metadata)
         if a.index_mapping != b.index_mapping:
-            mappings = a.index_mapping, b.index_mapping
-            self.renumbered.append(Difference(_path(place), "index mapping", *mappings))
+            self.report(place, "index mapping", a.index_mapping, b.index_mapping)
         return True
 
     def children(
-        self, place: _Place, a: NodeDef[Any], b: NodeDef[Any]
-    ) -> Iterator[tuple[_Place, Any, Any]]:
+        self, place: Trail, a: NodeDef[Any], b: NodeDef[Any]
+    ) -> Iterator[tuple[Trail, Any, Any]]:
         of_a, of_b = dict(_keyed(a)), dict(_keyed(b))
         orders = [k for k in of_a if k in of_b], [k for k in of_b if k in of_a]
         if orders[0] != orders[1]:
@@ -352,7 +340,7 @@ class _Comparison:
         return a.index == b.index
 
     def compare_variables(
-        self, place: _Place, a: VariableDef[Any], b: VariableDef[Any]
+        self, place: Trail, a: VariableDef[Any], b: VariableDef[Any]
     ) -> None:
         if a.metadata != b.metadata:
             names = [
@@ -367,7 +355,7 @@ class _Comparison:
         if a.index in self.a.values and b.index in self.b.values:
             self.compare_values(place, self.a.values[a.index], self.b.values[b.index])
 
-    def compare_values(self, place: _Place, a: Any, b: Any) -> None:
+    def compare_values(self, place: Trail, a: Any, b: Any) -> None:
         a_structure: Any
         a_leaves, a_structure = jax.tree_util.tree_flatten_with_path(a)
         b_leaves, b_structure = jax.tree_util.tree_flatten_with_path(b)
@@ -377,10 +365,10 @@ class _Comparison:
         for (keys, old), (_, new) in zip(a_leaves, b_leaves, strict=True):
             leaf_place = place
             for key in keys:
-                leaf_place = (leaf_place, _plain_key(key))
+                leaf_place = (leaf_place, key_of(key))
             self.compare_leaves(leaf_place, old, new)
 
-    def compare_leaves(self, place: _Place, a: Any, b: Any) -> None:
+    def compare_leaves(self, place: Trail, a: Any, b: Any) -> None:
         if a is b:
             return
         old, new = _abstract(a), _abstract(b)
@@ -411,24 +399,12 @@ def _summary(item: Any) -> Any:
     return item.value if isinstance(item, StaticAttribute) else item.type
 
 
-def _plain_key(entry: Any) -> Any:
-    for name in ("key", "idx", "name"):
-        if hasattr(entry, name):
-            return getattr(entry, name)
-    return str(entry)
-
-
-@dataclass(frozen=True)
-class _Abstract:
-    shape: tuple[int, ...]
-    dtype: Any
-    weak_type: bool
-
-
-def _abstract(x: Any) -> _Abstract | None:
+def _abstract(x: Any) -> Any:
     """Shape and dtype of what JAX takes for an array; None for anything else."""
     if isinstance(x, bool | int | float | complex):
-        return _Abstract((), jnp.result_type(type(x)), not isinstance(x, bool))
-    if hasattr(x, "shape") and hasattr(x, "dtype"):
-        return _Abstract(tuple(x.shape), x.dtype, bool(getattr(x, "weak_type", False)))
-    return None
+        shape, dtype, is_weak = (), jnp.result_type(type(x)), not isinstance(x, bool)
+    elif hasattr(x, "shape") and hasattr(x, "dtype"):
+        shape, dtype, is_weak = x.shape, x.dtype, getattr(x, "weak_type", False)
+    else:
+        return None
+    return SimpleNamespace(shape=tuple(shape), dtype=dtype, weak_type=bool(is_weak))

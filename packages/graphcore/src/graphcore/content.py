@@ -15,19 +15,14 @@ import fractions
 import pathlib
 import re
 import types
+from collections.abc import Callable
 from operator import is_
 from typing import Any
 
 import jax
 import numpy as np
 
-__all__ = [
-    "is_immutable",
-    "same_static",
-    "snapshot",
-    "static_key",
-    "values_equal",
-]
+__all__ = ["register_immutable_type"]
 
 
 def static_key(value: Any) -> Any:
@@ -73,10 +68,27 @@ _immutable_types: set[type[Any]] = set()
 _declared: set[type[Any]] = set()
 
 
-def declare_immutable(kind: type[Any]) -> type[Any]:
-    """Notes that instances of a type never change; returns the type."""
-    _declared.add(kind)
-    return kind
+def register_immutable_type(type: type[Any], /) -> type[Any]:
+    """Declares that instances of a type never change, as far as a function can tell.
+
+    One that can't be hashed may be static in a graph then; it equals only itself.
+
+    Args:
+        type: The class; its subclasses count as well.
+
+    Returns:
+        The class, so that this can be a decorator.
+
+    Example:
+        >>> import graphcore as gc
+        >>> @gc.register_immutable_type
+        ... class Table:
+        ...     def __eq__(self, other): return NotImplemented
+        >>> len({gc.graphdef(gc.Dict(table=Table()))})
+        1
+    """
+    _declared.add(type)
+    return type
 
 
 def is_declared_immutable(kind: type[Any]) -> bool:
@@ -184,12 +196,15 @@ def _leaves_equal(a: Any, b: Any) -> bool:
     return bool(np.array_equal(np.asarray(a), np.asarray(b)))
 
 
-def values_equal(a: Any, b: Any) -> bool:
+def values_equal(
+    a: Any, b: Any, leaves_equal: Callable[[Any, Any], bool] = _leaves_equal
+) -> bool:
     """Compares two values, arrays in pytrees included, by content.
 
     Args:
         a: An array, or a pytree of arrays and other values.
         b: Likewise.
+        leaves_equal: Compares two leaves; by content if left out.
 
     Returns:
         Whether structure, shapes, dtypes and elements are the same.
@@ -207,4 +222,4 @@ def values_equal(a: Any, b: Any) -> bool:
     b_leaves, b_structure = jax.tree.flatten(b)
     if a_structure != b_structure:
         return False
-    return all(map(_leaves_equal, a_leaves, b_leaves))
+    return all(map(leaves_equal, a_leaves, b_leaves))

@@ -16,21 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from graphcore.content import (
-    declare_immutable,
-    is_declared_immutable,
-    same_static,
-    snapshot,
-    static_key,
-)
+from graphcore.content import is_declared_immutable, same_static, snapshot, static_key
 from graphcore.errors import path_text
-
-__all__ = [
-    "UnhashableContent",
-    "content_key",
-    "register_immutable_type",
-    "same_content",
-]
 
 # Built-in types whose content is compared; one that is not here may hide some.
 _KNOWN = (dict, list, tuple, set, frozenset, deque, bytearray, np.ndarray, jax.Array)
@@ -75,28 +62,6 @@ class _Same:
 
     def __hash__(self) -> int:
         return id(self.value)
-
-
-def register_immutable_type(type: type[Any], /) -> type[Any]:
-    """Declares that instances of a type never change, as far as a function can tell.
-
-    One that can't be hashed may be static in a graph then; it equals only itself.
-
-    Args:
-        type: The class; its subclasses count as well.
-
-    Returns:
-        The class, so that this can be a decorator.
-
-    Example:
-        >>> import graphcore as gc
-        >>> @gc.register_immutable_type
-        ... class Table:
-        ...     def __eq__(self, other): return NotImplemented
-        >>> len({gc.graphdef(gc.Dict(table=Table()))})
-        1
-    """
-    return declare_immutable(type)
 
 
 def content_key(value: Any, *, keep: bool = False) -> Any:

@@ -126,12 +126,25 @@ class UpdateContext:
         return result
 
 
-class _Stacks(threading.local):
+class Stacks(threading.local):
+    """What is open in a thread under each tag, the innermost last."""
+
     def __init__(self) -> None:
-        self.of_tag: dict[Any, list[UpdateContext]] = {}
+        self.of_tag: dict[Any, list[Any]] = {}
+
+    def push(self, tag: Any, x: Any) -> None:
+        """Opens something."""
+        self.of_tag.setdefault(tag, []).append(x)
+
+    def pop(self, tag: Any) -> Any:
+        """Closes what was opened last."""
+        stack = self.of_tag[tag]
+        if len(stack) == 1:
+            del self.of_tag[tag]
+        return stack.pop()
 
 
-_stacks = _Stacks()
+_stacks = Stacks()
 
 
 class update_context(contextlib.ContextDecorator):  # noqa: N801
@@ -155,14 +168,11 @@ class update_context(contextlib.ContextDecorator):  # noqa: N801
 
     def __enter__(self) -> UpdateContext:
         context = UpdateContext(self._tag)
-        _stacks.of_tag.setdefault(self._tag, []).append(context)
+        _stacks.push(self._tag, context)
         return context
 
     def __exit__(self, *exception: object) -> None:
-        stack = _stacks.of_tag[self._tag]
-        stack.pop()._forget()
-        if not stack:
-            del _stacks.of_tag[self._tag]
+        _stacks.pop(self._tag)._forget()
 
 
 def current_update_context(tag: Any) -> UpdateContext:
@@ -183,7 +193,7 @@ def current_update_context(tag: Any) -> UpdateContext:
         ...     gc.current_update_context('demo') is ctx
         True
     """
-    stack = _stacks.of_tag.get(tag)
+    stack: list[UpdateContext] | None = _stacks.of_tag.get(tag)
     if not stack:
         raise ValueError(
             f"No update context with the tag {tag!r} is open in this thread; open one "
@@ -256,18 +266,13 @@ class SplitContext:
                 index: inner[x] for x, index in self._refs.items() if x in inner
             }
             definition = definition.with_index_mapping(HashableMapping(mapping, False))
-        states: tuple[Any, ...]
         if isinstance(definition, VariableDef):
-            states = (visit.leaves[0].state(),)
-        else:
-            state: State[Any, Any] = State.from_flat_path(
-                (leaf.path, leaf.state()) for leaf in visit.leaves
-            )
-            if len(filters) > 1:
-                states = state.split(*filters)
-            else:
-                states = (state.split(*filters) if filters else state,)
-        return definition, *states
+            return definition, visit.leaves[0].state()
+        state: State[Any, Any] = State.from_flat_path(
+            (leaf.path, leaf.state()) for leaf in visit.leaves
+        )
+        states = state.split(*filters) if filters else state
+        return (definition, *states) if len(filters) > 1 else (definition, states)
 
     def _finish(self) -> None:
         context = self._context

@@ -13,11 +13,7 @@ from graphcore.graphdef.definition import VariableDef
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.objects import Dict
 from graphcore.nodes.owned import OwnedNode
-from graphcore.nodes.registry import (
-    GraphNodeImpl,
-    find_node_impl,
-    get_node_impl,
-)
+from graphcore.nodes.registry import GraphNodeImpl, find_node_impl, get_node_impl
 from graphcore.nodes.traversal import edges
 from graphcore.state.filters import Filter, filters_to_predicates
 from graphcore.state.leaves import (
@@ -85,7 +81,7 @@ def _by_plan(plan: Plan, given: Any) -> tuple[Sequence[Any], Sequence[Any]] | No
         if lazy.places is None:
             return plan.variables, lazy.values
         return list(map(plan.variables.__getitem__, lazy.places)), lazy.values
-    definitions, all_variables = plan.definitions, plan.variables
+    definitions, all_variables = plan.layout.definitions, plan.variables
     variables: list[Any] = []
     values: list[Any] = []
     pending: list[tuple[Any, Mapping[Any, Any]]] = [

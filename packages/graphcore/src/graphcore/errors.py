@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["TraceContextError", "path_text"]
+__all__ = ["TraceContextError"]
 
 
 class TraceContextError(ValueError):

@@ -8,24 +8,23 @@ from typing import Any, TypeAlias, TypeVar
 import jax
 import numpy as np
 
+import graphcore.state.pytree  # noqa: F401  (tells JAX what is inside of states)
 from graphcore.cache.plans import plan_of
 from graphcore.graphdef.build import Builder, shared
-from graphcore.graphdef.definition import GraphDef, NodeDef, set_proxy_maker
+from graphcore.graphdef.definition import GraphDef, NodeDef
 from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.nodes.registry import find_node_impl, get_node_impl
+from graphcore.nodes.registry import get_node_impl
 from graphcore.refmap import RefMap
-from graphcore.state.filters import Filter, filters_to_predicates
+from graphcore.state.filters import Filter, filters_to_predicates, grouped
 from graphcore.state.leaves import UnmadeState, leaves_for, merged, values_for
 from graphcore.state.nesting import nested_from_flat
 from graphcore.state.state import State
-from graphcore.trails import Path
-from graphcore.variables.bare_arrays import BARE, BareArray
+from graphcore.variables.bare_arrays import BareArray
 from graphcore.variables.state import VariableState, shown_to_filters
 
 __all__ = [
-    "CallProxy",
     "GraphState",
     "PureState",
     "call",
@@ -60,11 +59,6 @@ Example:
 """
 
 
-def _refuse_non_node(node: Any) -> None:
-    if find_node_impl(node) is None:
-        get_node_impl(node)
-
-
 def flatten(
     node: A, /, ref_index: RefMap[Any, int] | None = None
 ) -> tuple[GraphDef[A], GraphState]:
@@ -90,7 +84,7 @@ def flatten(
         >>> state.a.value
         1
     """
-    _refuse_non_node(node)
+    get_node_impl(node)  # raises for what is none
     if ref_index is None:
         plan = plan_of(node)
         unmade = UnmadeState(plan.definition, plan.values())
@@ -147,7 +141,7 @@ def graphdef(node: A, /) -> GraphDef[A]:
         >>> gc.graphdef(gc.Dict(a=1)) == gc.graphdef(gc.Dict(a=1))
         True
     """
-    _refuse_non_node(node)
+    get_node_impl(node)  # raises for what is none
     return plan_of(node).definition
 
 
@@ -194,20 +188,17 @@ def variables(node: Any, /, *filters: Filter) -> Any:
         >>> gc.variables(node).w is node.w
         True
     """
-    _refuse_non_node(node)
+    get_node_impl(node)  # raises for what is none
     plan = plan_of(node)
     live = [x.get() if type(x) is BareArray else x for x in plan.variables]
-    pairs = list(zip(plan.layout.paths, live, strict=True))
+    paths = plan.layout.paths
     if not filters:
-        return State.lazily(lambda: nested_from_flat(pairs))
-    predicates = filters_to_predicates(filters)
-    groups: list[list[tuple[Path, Any]]] = [[] for _ in predicates]
-    for impl, (path, variable) in zip(plan.impls, pairs, strict=True):
-        shown = variable if impl is BARE else shown_to_filters(impl, variable)
-        for predicate, group in zip(predicates, groups, strict=True):
-            if predicate(path, shown):
-                group.append((path, variable))
-                break
+        return State.lazily(lambda: nested_from_flat(zip(paths, live, strict=True)))
+    shown = map(shown_to_filters, plan.layout.impls, plan.variables)
+    groups, _ = grouped(
+        filters_to_predicates(filters),
+        ((path, x, (path, y)) for path, x, y in zip(paths, shown, live, strict=True)),
+    )
     states: list[Any] = [State.from_flat_path(group) for group in groups]
     return states[0] if len(states) == 1 else tuple(states)
 
@@ -341,7 +332,7 @@ def clone(node: A, /, variables: bool = True, *, arrays: bool = False) -> A:
         >>> gc.clone(node, variables=False).a is node.a
         True
     """
-    _refuse_non_node(node)
+    get_node_impl(node)  # raises for what is none
     plan = plan_of(node)
     if not variables:
         live = zip(plan.layout.paths, plan.variables, strict=True)
@@ -407,7 +398,7 @@ class CallProxy:
         return out, flatten(node)
 
 
-set_proxy_maker(CallProxy)
+GraphDef._proxy = CallProxy
 
 
 def call(graphdef_and_state: tuple[GraphDef[Any], Any], /) -> CallProxy:

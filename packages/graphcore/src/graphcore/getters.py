@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-__all__ = ["Getter", "getter", "run"]
-
 Getter: TypeAlias = Callable[[Any], tuple[Any, ...]]
 
 

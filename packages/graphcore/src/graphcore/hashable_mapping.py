@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from graphcore.content import (
-    is_immutable,
-    snapshot,
-)
+from graphcore.content import is_immutable, snapshot
 from graphcore.content_key import content_key, same_content
 
-__all__ = ["EMPTY", "HashableMapping", "as_hashable", "as_kept"]
+__all__ = ["HashableMapping"]
 
 K = TypeVar("K")
 V = TypeVar("V")

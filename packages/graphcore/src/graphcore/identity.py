@@ -11,8 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-__all__ = ["identity"]
-
 
 def _is_rotated_address(x: object) -> bool:
     """Whether hashes have all bits of the address, so that no two are the same."""

@@ -14,7 +14,7 @@ from graphcore.nodes.traversal import edges
 from graphcore.refmap import RefMap
 from graphcore.variables.impl import is_variable
 
-__all__ = ["AliasCheck", "PrefixMapping", "broadcast_prefix"]
+__all__ = ["PrefixMapping", "broadcast_prefix"]
 
 A = TypeVar("A")
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["probing"]
-
 
 class _Probing(threading.local):
     """What a thread is looking for.

@@ -19,8 +19,6 @@ from typing import Any
 from graphcore._jax import OUTSIDE, TraceState, current_trace, has_ended
 from graphcore.errors import TraceContextError, path_text
 
-__all__ = ["ByValue", "Origin", "belongs", "origin", "trace_of_rebuilt", "wrong_trace"]
-
 
 class Origin:
     """Where a pytree was flattened: part of its treedef that makes no difference.

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from graphcore.identity import identity
 
-__all__ = ["RefMap", "compose_mapping", "compose_mapping_reversed", "forget_after"]
+__all__ = ["RefMap", "compose_mapping", "compose_mapping_reversed"]
 
 K = TypeVar("K")
 V = TypeVar("V")

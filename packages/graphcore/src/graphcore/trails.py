@@ -9,11 +9,29 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-__all__ = ["Path", "Trail", "path_of"]
-
 Path: TypeAlias = tuple[Any, ...]
 Trail: TypeAlias = Any
 """`(trail above, key)`; None for the root."""
+
+
+def key_of(entry: Any) -> Any:
+    """The plain key of an entry in one of JAX's key paths.
+
+    Args:
+        entry: A key that JAX wraps, as of its type.
+
+    Returns:
+        What the entry wraps; its text, if it is of an unknown type.
+
+    Example:
+        >>> import jax
+        >>> key_of(jax.tree_util.DictKey('a')), key_of(jax.tree_util.SequenceKey(0))
+        ('a', 0)
+    """
+    for name in ("key", "idx", "name"):
+        if hasattr(entry, name):
+            return getattr(entry, name)
+    return str(entry)
 
 
 def path_of(trail: Trail) -> Path:

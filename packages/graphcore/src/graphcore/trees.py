@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import jax
 
+from graphcore.boundary.places import is_object, key_path
+from graphcore.boundary.settings import UNSET
 from graphcore.cache.plans import check_traces, plan_of
 from graphcore.context import (
     MergeContext,
     SplitContext,
+    Stacks,
     merge_context,
     split_context,
 )
 from graphcore.display.printing import text
 from graphcore.graphdef.definition import GraphDef
-from graphcore.nodes.registry import is_graph_node
 from graphcore.prefixes import AliasCheck, broadcast_prefix
-from graphcore.variables.impl import is_variable
 
 __all__ = [
     "NodeStates",
@@ -140,8 +140,7 @@ class NodeStates(Generic[S]):
             )
         return self.states[0]
 
-    def __repr__(self) -> str:
-        return text(self)
+    __repr__ = text
 
 
 jax.tree_util.register_pytree_with_keys(
@@ -160,22 +159,8 @@ jax.tree_util.register_pytree_with_keys(
 )
 
 
-class _NoPrefix:
-    """Marks that no prefix was given; None is one."""
-
-    def __repr__(self) -> str:
-        return "<none>"
-
-
-NO_PREFIX: Any = _NoPrefix()
-
-
-def _is_object(x: Any) -> bool:
-    return is_graph_node(x) or is_variable(x)
-
-
 def _split(ctx: SplitContext, path: Any, prefix: Any, leaf: Any) -> Any:
-    return NodeStates.from_split(*ctx.split(leaf)) if _is_object(leaf) else leaf
+    return NodeStates.from_split(*ctx.split(leaf)) if is_object(leaf) else leaf
 
 
 def _merge(ctx: MergeContext, path: Any, prefix: Any, leaf: Any) -> Any:
@@ -188,24 +173,28 @@ def _is_node_states(x: Any) -> bool:
     return isinstance(x, NodeStates)
 
 
-def _prefixes(
-    prefix: Any, tree: Any, count: int, is_leaf: Callable[[Any], bool]
-) -> list[Any]:
-    if prefix is NO_PREFIX:
-        return [None] * count
-    return broadcast_prefix(
-        prefix,
-        tree,
-        prefix_is_leaf=lambda x: x is None or _is_node_states(x),
-        tree_is_leaf=is_leaf,
-    )
+def _leaves(
+    tree: Any, prefix: Any, is_leaf: Callable[[Any], bool]
+) -> tuple[list[tuple[Any, Any, Any]], Any]:
+    """The path, the prefix and the leaf of each leaf of a pytree, and its structure."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
+    prefixes = [None] * len(leaves)
+    if prefix is not UNSET:
+        prefixes = broadcast_prefix(
+            prefix,
+            tree,
+            prefix_is_leaf=lambda x: x is None or _is_node_states(x),
+            tree_is_leaf=is_leaf,
+        )
+    pairs = zip(leaves, prefixes, strict=True)
+    return [(path, of_leaf, leaf) for (path, leaf), of_leaf in pairs], structure
 
 
 def to_tree(
     tree: Any,
     /,
     *,
-    prefix: Any = NO_PREFIX,
+    prefix: Any = UNSET,
     split_fn: Callable[[SplitContext, Any, Any, Any], Any] = _split,
     map_non_graph_nodes: bool = False,
     ctxtag: Any = None,
@@ -238,33 +227,28 @@ def to_tree(
         >>> gc.from_tree((first, second))[1].a.value
         1
     """
-    leaves, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_object)
-    prefixes = _prefixes(prefix, tree, len(leaves), _is_object)
+    leaves, structure = _leaves(tree, prefix, is_object)
     aliases = AliasCheck()
-    for (path, leaf), leaf_prefix in zip(leaves, prefixes, strict=True):
-        if _is_object(leaf):
+    for path, leaf_prefix, leaf in leaves:
+        if is_object(leaf):
             check_traces([plan_of(leaf)])
-            if check_aliasing and prefix is not NO_PREFIX:
-                aliases.add(_keys(path), leaf, leaf_prefix)
+            if check_aliasing and prefix is not UNSET:
+                aliases.add(key_path(path), leaf, leaf_prefix)
     with split_context(ctxtag) as ctx:
         out = [
-            split_fn(ctx, path, leaf_prefix, leaf)
-            if map_non_graph_nodes or _is_object(leaf)
-            else leaf
-            for (path, leaf), leaf_prefix in zip(leaves, prefixes, strict=True)
+            split_fn(ctx, *each)
+            if map_non_graph_nodes or is_object(each[-1])
+            else each[-1]
+            for each in leaves
         ]
     return jax.tree.unflatten(structure, out)
-
-
-def _keys(path: Any) -> tuple[str, ...]:
-    return tuple(jax.tree_util.keystr((entry,)).strip("[]'.") for entry in path)
 
 
 def from_tree(
     tree: Any,
     /,
     *,
-    prefix: Any = NO_PREFIX,
+    prefix: Any = UNSET,
     merge_fn: Callable[[MergeContext, Any, Any, Any], Any] = _merge,
     is_node_leaf: Callable[[Any], bool] = _is_node_states,
     is_leaf: Callable[[Any], bool] = _is_node_states,
@@ -294,14 +278,13 @@ def from_tree(
         >>> gc.from_tree(gc.to_tree([gc.Dict(a=gc.Param(1))]))[0].a.value
         1
     """
-    leaves, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
-    prefixes = _prefixes(prefix, tree, len(leaves), is_leaf)
+    leaves, structure = _leaves(tree, prefix, is_leaf)
     with merge_context(ctxtag) as ctx:
         out = [
-            merge_fn(ctx, path, leaf_prefix, leaf)
-            if map_non_graph_nodes or is_node_leaf(leaf)
-            else leaf
-            for (path, leaf), leaf_prefix in zip(leaves, prefixes, strict=True)
+            merge_fn(ctx, *each)
+            if map_non_graph_nodes or is_node_leaf(each[-1])
+            else each[-1]
+            for each in leaves
         ]
     return jax.tree.unflatten(structure, out)
 
@@ -320,17 +303,10 @@ def clear_non_graph_nodes(tree: Any, /) -> Any:
         >>> gc.clear_non_graph_nodes((1, gc.Dict(), [2]))[2]
         [None]
     """
-    return jax.tree.map(
-        lambda x: x if _is_object(x) else None, tree, is_leaf=_is_object
-    )
+    return jax.tree.map(lambda x: x if is_object(x) else None, tree, is_leaf=is_object)
 
 
-class _Broadcasts(threading.local):
-    def __init__(self) -> None:
-        self.of_tag: dict[Any, list[Any]] = {}
-
-
-_broadcasts = _Broadcasts()
+_broadcasts = Stacks()
 
 
 @contextlib.contextmanager
@@ -350,14 +326,11 @@ def broadcast_state(tag: Any, value: Any) -> Iterator[None]:
         ...     gc.get_broadcast_state('depth')
         3
     """
-    stack = _broadcasts.of_tag.setdefault(tag, [])
-    stack.append(value)
+    _broadcasts.push(tag, value)
     try:
         yield
     finally:
-        stack.pop()
-        if not stack:
-            _broadcasts.of_tag.pop(tag, None)
+        _broadcasts.pop(tag)
 
 
 def get_broadcast_state(tag: Any) -> Any:

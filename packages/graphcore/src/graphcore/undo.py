@@ -9,8 +9,6 @@ from typing import Any
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import GraphNodeImpl, containers_of
 
-__all__ = ["restorer", "undoing"]
-
 
 @contextlib.contextmanager
 def undoing() -> Iterator[list[Callable[[], Any]]]:

@@ -1,107 +1,61 @@
+# ruff: noqa: F403
 """JAX transformations with reference semantics.
 
 Functions take and mutate live objects, and the caller sees the mutation. The names of
 `graphcore` are exported here as well, so that one import is enough.
 """
 
+import inspect
 import sys
-from typing import TYPE_CHECKING, TypeVar
+import typing
 
-from jax.nn.initializers import Initializer
+from jax.nn.initializers import Initializer as Initializer
 
 import graphcore as _graphcore
-from graphcore import *  # noqa: F403
+from graphcore import *
 from nnx_transforms import layers as layers
-from nnx_transforms.arguments import resolve_kwargs
-from nnx_transforms.attributes import (
-    Data,
-    Pytree,
-    data,
-    dataclass,
-    is_data,
-    register_data_type,
-    static,
-)
-from nnx_transforms.eager_sharding import use_eager_sharding, using_eager_sharding
-from nnx_transforms.graph_mode import *  # noqa: F403
-from nnx_transforms.lazy import lazily
-from nnx_transforms.metadata_axes import PARTITION_NAME
-from nnx_transforms.module import Module
-from nnx_transforms.optimizer import ModelAndOptimizer, Optimizer, OptState
-from nnx_transforms.prefixes import Carry, DiffState, StateAxes, StateSharding, prefix
-from nnx_transforms.rngs import RngCount, RngKey, Rngs, RngState, RngStream
-from nnx_transforms.shardings import (
-    get_named_sharding,
-    get_partition_spec,
-    logical_axis_rules,
-    with_partitioning,
-)
-from nnx_transforms.transforms.ahead_of_time import Compiled, Lowered, Traced
-from nnx_transforms.transforms.checkpoint import checkpoint, remat
-from nnx_transforms.transforms.eval_shape import eval_shape
-from nnx_transforms.transforms.grad import grad, value_and_grad
-from nnx_transforms.transforms.jit import Jitted, explain_recompile, jit
-from nnx_transforms.transforms.scan import scan
-from nnx_transforms.transforms.vmap import vmap
+from nnx_transforms import lazy
+from nnx_transforms.arguments import *
+from nnx_transforms.attributes import *
+from nnx_transforms.eager_sharding import *
+from nnx_transforms.graph_mode import *
+from nnx_transforms.metadata_axes import *
+from nnx_transforms.module import *
+from nnx_transforms.optimizer import *
+from nnx_transforms.prefixes import *
+from nnx_transforms.rngs import *
+from nnx_transforms.shardings import *
+from nnx_transforms.transforms.ahead_of_time import *
+from nnx_transforms.transforms.checkpoint import *
+from nnx_transforms.transforms.eval_shape import *
+from nnx_transforms.transforms.grad import *
+from nnx_transforms.transforms.jit import *
+from nnx_transforms.transforms.scan import *
+from nnx_transforms.transforms.vmap import *
 
 _graphcore.register_adapter("flax.nnx", "nnx_transforms.adapters.flax")
 
 __version__ = "1.0.0"
 
-__all__ = [
-    *_graphcore.__all__,
-    # Modules and random streams
-    "Module",
-    "Pytree",
-    "data",
-    "Data",
-    "static",
-    "is_data",
-    "register_data_type",
-    "dataclass",
-    "Rngs",
-    "RngStream",
-    "RngState",
-    "RngKey",
-    "RngCount",
-    # Training
-    "Optimizer",
-    "ModelAndOptimizer",
-    "OptState",
-    # Prefixes and metadata
-    "Carry",
-    "DiffState",
-    "StateAxes",
-    "StateSharding",
-    "prefix",
-    "PARTITION_NAME",
-    "get_named_sharding",
-    "get_partition_spec",
-    "with_partitioning",
-    "logical_axis_rules",
-    "use_eager_sharding",
-    "using_eager_sharding",
-    # Transforms
-    "jit",
-    "Jitted",
-    "explain_recompile",
-    "Traced",
-    "Lowered",
-    "Compiled",
-    "eval_shape",
-    "grad",
-    "value_and_grad",
-    "remat",
-    "checkpoint",
-    "vmap",
-    "scan",
-    "resolve_kwargs",
-    # For annotations
-    "A",
-    "Initializer",
-]
+A = typing.TypeVar("A")
+"""Any type, for annotations of generic modules.
 
-# What is imported when it is first used.
+Example:
+    >>> import nnx_transforms as nnx
+    >>> from typing import Generic
+    >>> class Box(nnx.Module, Generic[nnx.A]):
+    ...     def __init__(self, content: nnx.A):
+    ...         self.content = content
+    >>> Box[int](3).content
+    3
+"""
+
+# Names are listed where they are defined; here, those that wait for their first use.
+__all__ = [
+    name
+    for name, value in vars().items()
+    if not (name.startswith("_") or inspect.ismodule(value))
+]
 _LAZY = {
     layers.__name__: " ".join(layers.__all__),  # type: ignore[attr-defined]
     "nnx_transforms.abstract_models": "as_abstract get_abstract_model",
@@ -109,7 +63,6 @@ _LAZY = {
     "nnx_transforms.ema": "EMA",
     "nnx_transforms.filterlib": "filterlib",
     "nnx_transforms.graph": "graph iter_children recursive_map",
-    "nnx_transforms.graph_mode": "set_graph_mode set_graph_updates",
     "nnx_transforms.legacy.constructors": "Grad Jit Pmap Remat Scan Vmap",
     "nnx_transforms.metrics": "Metric MetricState MultiMetric metrics",
     "nnx_transforms.partials": "cached_partial jit_partial make_jaxpr",
@@ -144,59 +97,46 @@ _LAZY = {
 __all__ += [name for names in _LAZY.values() for name in names.split()]
 # For those who ask by name: one would hide Python's own, the other needs linen-lift.
 _LAZY |= {"nnx_transforms.transforms.map": "map", "nnx_transforms.bridge": "bridge"}
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from nnx_transforms import filterlib as filterlib
     from nnx_transforms import graph as graph
     from nnx_transforms import metrics as metrics
     from nnx_transforms import statelib as statelib
     from nnx_transforms import traversals as traversals
-    from nnx_transforms.abstract_models import *  # noqa: F403
-    from nnx_transforms.capturing import *  # noqa: F403
-    from nnx_transforms.ema import *  # noqa: F403
-    from nnx_transforms.graph import *  # noqa: F403
-    from nnx_transforms.layers import *  # noqa: F403
-    from nnx_transforms.legacy.constructors import *  # noqa: F403
+    from nnx_transforms.abstract_models import *
+    from nnx_transforms.capturing import *
+    from nnx_transforms.ema import *
+    from nnx_transforms.graph import *
+    from nnx_transforms.layers import *
+    from nnx_transforms.legacy.constructors import *
     from nnx_transforms.metrics import Metric as Metric
     from nnx_transforms.metrics import MetricState as MetricState
     from nnx_transforms.metrics import MultiMetric as MultiMetric
-    from nnx_transforms.partials import *  # noqa: F403
-    from nnx_transforms.placement_table import *  # noqa: F403
-    from nnx_transforms.random_splits import *  # noqa: F403
-    from nnx_transforms.sharded import *  # noqa: F403
-    from nnx_transforms.statelib import *  # type: ignore[assignment]  # noqa: F403
-    from nnx_transforms.train_state import *  # noqa: F403
-    from nnx_transforms.transforms.checkify import *  # noqa: F403
-    from nnx_transforms.transforms.closure_convert import *  # noqa: F403
-    from nnx_transforms.transforms.cond import *  # noqa: F403
-    from nnx_transforms.transforms.custom_gradient import *  # noqa: F403
-    from nnx_transforms.transforms.custom_jvp import *  # noqa: F403
-    from nnx_transforms.transforms.custom_vjp import *  # noqa: F403
-    from nnx_transforms.transforms.jacobian import *  # noqa: F403
-    from nnx_transforms.transforms.jvp import *  # noqa: F403
-    from nnx_transforms.transforms.linear_call import *  # noqa: F403
+    from nnx_transforms.partials import *
+    from nnx_transforms.placement_table import *
+    from nnx_transforms.random_splits import *
+    from nnx_transforms.sharded import *
+    from nnx_transforms.statelib import *  # type: ignore[assignment]
+    from nnx_transforms.train_state import *
+    from nnx_transforms.transforms.checkify import *
+    from nnx_transforms.transforms.closure_convert import *
+    from nnx_transforms.transforms.cond import *
+    from nnx_transforms.transforms.custom_gradient import *
+    from nnx_transforms.transforms.custom_jvp import *
+    from nnx_transforms.transforms.custom_vjp import *
+    from nnx_transforms.transforms.jacobian import *
+    from nnx_transforms.transforms.jvp import *
+    from nnx_transforms.transforms.linear_call import *
     from nnx_transforms.transforms.map import map as map  # noqa: A004  JAX's own name
-    from nnx_transforms.transforms.pmap import *  # noqa: F403
-    from nnx_transforms.transforms.shard_map import *  # noqa: F403
-    from nnx_transforms.transforms.split_inputs import *  # noqa: F403
-    from nnx_transforms.transforms.vjp import *  # noqa: F403
-    from nnx_transforms.transforms.while_loop import *  # noqa: F403
-    from nnx_transforms.variable_tools import *  # noqa: F403
-    from nnx_transforms.views import *  # noqa: F403
+    from nnx_transforms.transforms.pmap import *
+    from nnx_transforms.transforms.shard_map import *
+    from nnx_transforms.transforms.split_inputs import *
+    from nnx_transforms.transforms.vjp import *
+    from nnx_transforms.transforms.while_loop import *
+    from nnx_transforms.variable_tools import *
+    from nnx_transforms.views import *
 else:
-    __getattr__, __dir__ = lazily(__name__, _LAZY)
+    __getattr__, __dir__ = lazy.lazily(__name__, _LAZY)
     # Where Flax has its names in modules: they are all here.
     graphlib = rnglib = variablelib = spmd = helpers = compat = sys.modules[__name__]
     nn = layers
-
-A = TypeVar("A")
-"""Any type, for annotations of generic modules.
-
-Example:
-    >>> import nnx_transforms as nnx
-    >>> from typing import Generic
-    >>> class Box(nnx.Module, Generic[nnx.A]):
-    ...     def __init__(self, content: nnx.A):
-    ...         self.content = content
-    >>> Box[int](3).content
-    3
-"""

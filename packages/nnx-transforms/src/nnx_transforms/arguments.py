@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+__all__ = ["resolve_kwargs"]
+
 _MISSING: Any = object()
 
 
@@ -52,9 +54,14 @@ def resolve_kwargs(
         (1, 2)
     """
     if f is _MISSING:
-        return _with_positions
+        return resolve_kwargs
     if args is _MISSING:
-        return _with_positions(f)
+
+        @functools.wraps(f)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return f(*resolve_kwargs(f, args, kwargs))
+
+        return wrapper
     positions, rest = positions_of(f, args, {} if kwargs is _MISSING else kwargs)
     if rest:
         raise TypeError(
@@ -189,6 +196,26 @@ def _as_tuple(x: Any, kind: type[Any]) -> tuple[Any, ...]:
     return (x,) if isinstance(x, kind) else tuple(x)
 
 
+def with_statics(args: Sequence[Any], statics: Mapping[int | str, Any]) -> list[Any]:
+    """Puts static arguments between the others.
+
+    Args:
+        args: What belongs to the positional arguments that are not static.
+        statics: What belongs to the static ones, by position or name.
+
+    Returns:
+        What belongs to all positional arguments.
+
+    Example:
+        >>> with_statics('ac', {1: 'b', 'name': 'd'})
+        ['a', 'b', 'c']
+    """
+    every = list(args)
+    for place in sorted(place for place in statics if isinstance(place, int)):
+        every.insert(place, statics[place])
+    return every
+
+
 def check_hashable(statics: Mapping[int | str, Any], name: str) -> None:
     """Makes sure that static arguments can be told apart.
 
@@ -208,14 +235,6 @@ def check_hashable(statics: Mapping[int | str, Any], name: str) -> None:
                 f"of type {type(value).__name__}. Compiled functions are looked up by "
                 "their static arguments: pass a hashable value, such as a tuple."
             ) from error
-
-
-def _with_positions(f: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(f)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return f(*resolve_kwargs(f, args, kwargs))
-
-    return wrapper
 
 
 def _name(f: Callable[..., Any]) -> str:

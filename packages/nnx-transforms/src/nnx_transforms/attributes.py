@@ -20,6 +20,16 @@ import numpy as np
 from graphcore import Object, is_graph_node, is_node_type, is_variable
 from graphcore.authors import is_object
 
+__all__ = [
+    "Data",
+    "Pytree",
+    "data",
+    "dataclass",
+    "is_data",
+    "register_data_type",
+    "static",
+]
+
 A = TypeVar("A")
 T = TypeVar("T", bound=type[Any])
 _MISSING: Any = object()

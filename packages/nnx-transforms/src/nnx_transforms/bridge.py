@@ -20,6 +20,7 @@ import jax
 import linen_lift
 from graphcore import (
     Dict,
+    State,
     Variable,
     is_variable,
     iter_graph,
@@ -144,14 +145,12 @@ class ToNNX(Module):
         return keys
 
     def _collections(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for path, variable in _variables(self):
-            if path[0] not in _OWN:
-                _put(found, (variable_name_from_type(type(variable)), *path), variable)
-        values: dict[str, Any] = jax.tree.map(
-            lambda v: v.raw_value, found, is_leaf=is_variable
+        values: State[Any, Any] = State.from_flat_path(
+            ((variable_name_from_type(type(variable)), *path), variable.raw_value)
+            for path, variable in _variables(self)
+            if path[0] not in _OWN
         )
-        return values
+        return values.raw_mapping
 
     def _take(self, collections: Mapping[str, Any]) -> None:
         for col, tree in collections.items():

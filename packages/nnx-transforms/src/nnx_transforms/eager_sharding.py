@@ -17,6 +17,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from graphcore import register_creation_hook
 from nnx_transforms.shardings import axis_names, sharding_of
 
+__all__ = ["use_eager_sharding", "using_eager_sharding"]
+
 
 class use_eager_sharding:  # noqa: N801  a function that is a context manager too
     """Sets whether variables with `out_sharding` are placed when they are made.

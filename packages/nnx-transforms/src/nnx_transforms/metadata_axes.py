@@ -16,6 +16,8 @@ from graphcore import HashableMapping, Variable, VariableState
 from graphcore.authors import path_text, variable_impl
 from nnx_transforms.shardings import sharding_key
 
+__all__ = ["PARTITION_NAME"]
+
 V = TypeVar("V")
 
 PARTITION_NAME = "partition_name"

@@ -26,6 +26,8 @@ from graphcore import (
 )
 from nnx_transforms.graph_mode import accepts_graph_mode
 
+__all__ = ["Module"]
+
 _MISSING: Any = object()
 CAPTURED = "__captures__"
 """The attribute that holds what `capture` collects from a module while it runs: one

@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -40,6 +41,8 @@ from graphcore.authors import Divided, path_text, raw_value_of, variable_impl
 from nnx_transforms.atomic_writes import read_raw, write_raw
 from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.shardings import PLACEMENT, sharding_key
+
+__all__ = ["ModelAndOptimizer", "OptState", "Optimizer"]
 
 A = TypeVar("A")
 M = TypeVar("M")
@@ -66,8 +69,9 @@ class _Items(dict[Any, Any]):
         slot.value = jnp.asarray(value, slot.dtype)
 
 
-def _flatten_items(items: _Items) -> tuple[list[Any], list[Any]]:
-    return [items[key] for key in sorted(items)], sorted(items)
+def _flatten_items(items: _Items) -> tuple[list[Any], tuple[Any, ...]]:
+    keys = tuple(sorted(items))
+    return [items[key] for key in keys], keys
 
 
 # Whatever JAX makes of it is a dict.
@@ -76,29 +80,19 @@ jax.tree_util.register_pytree_node(
 )
 
 
+@dataclass(frozen=True, eq=False, slots=True)
 class _Rule:
     """What an optimizer knows beside its state.
 
     Static. Two optimizers made alike with one transformation share what was compiled.
     """
 
-    __slots__ = ("keys", "mirrored", "structure", "tree", "tx", "wrt")
-
-    def __init__(
-        self,
-        tx: Any,
-        wrt: Filter,
-        structure: Any,
-        keys: tuple[str, ...],
-        tree: Any,
-        mirrored: tuple[Path | None, ...],
-    ):
-        self.tx = tx
-        self.wrt = wrt
-        self.structure = structure
-        self.keys = keys
-        self.tree = tree
-        self.mirrored = mirrored
+    tx: Any
+    wrt: Filter
+    structure: Any
+    keys: tuple[str, ...]
+    tree: Any
+    mirrored: tuple[Path | None, ...]
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -315,21 +309,11 @@ class Optimizer(Object, Generic[M]):
             **{name: _pure(value, tree) for name, value in extra.items()},
         )
         updated = jax.tree.map(moved, params, updates)
-        write_raw(
-            [
-                *(
-                    (
-                        variable,
-                        _with(
-                            variable, functools.reduce(operator.getitem, path, updated)
-                        ),
-                    )
-                    for path, variable in selected
-                ),
-                *self._slot_writes(state),
-                (self.step, self.step.raw_value + 1),
-            ]
-        )
+        writes: list[tuple[Any, Any]] = [(self.step, self.step.raw_value + 1)]
+        for path, variable in selected:
+            parameters = functools.reduce(operator.getitem, path, updated)
+            writes.append((variable, _with(variable, parameters)))
+        write_raw([*writes, *self._slot_writes(state)])
         return updates if isinstance(updates, State) else State(updates)
 
 

@@ -29,6 +29,8 @@ from graphcore import (
 from graphcore.authors import looks_at_no_value, path_text
 from nnx_transforms.graph_mode import accepts_graph_mode
 
+__all__ = ["Carry", "DiffState", "StateAxes", "StateSharding", "prefix"]
+
 
 class _Carry:
     """Marks what is carried from one iteration to the next; there is one `Carry`."""
@@ -161,10 +163,7 @@ class StateAxes(_ByFilter):
 
     __slots__ = ()
 
-    @property
-    def axes(self) -> tuple[Any, ...]:
-        """The axis of each filter."""
-        return self._settings
+    axes = _ByFilter.settings
 
 
 @accepts_graph_mode("state")
@@ -230,10 +229,7 @@ class StateSharding(_ByFilter):
 
     __slots__ = ()
 
-    @property
-    def shardings(self) -> tuple[Any, ...]:
-        """The sharding of each filter."""
-        return self._settings
+    shardings = _ByFilter.settings
 
 
 @dataclass(frozen=True)
@@ -251,19 +247,11 @@ class DiffState:
     """
 
     argnum: int
-    filter: Filter = Param
-    predicate: Predicate = field(init=False, repr=False, compare=False)
+    filter: Filter = field(default=Param, compare=False)
+    predicate: Predicate = field(init=False)  # by which two are compared
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "predicate", to_predicate(self.filter))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, DiffState):
-            return NotImplemented
-        return self.argnum == other.argnum and self.predicate == other.predicate
-
-    def __hash__(self) -> int:
-        return hash((self.argnum, self.predicate))
 
     def __repr__(self) -> str:
         return f"DiffState({self.argnum}, {_filter_text(self.filter)})"

@@ -19,6 +19,8 @@ import numpy as np
 from graphcore import Filter, Object, Variable, to_predicate
 from nnx_transforms.random_methods import RandomMethods
 
+__all__ = ["RngCount", "RngKey", "RngState", "RngStream", "Rngs"]
+
 A = TypeVar("A")
 Shape: TypeAlias = int | tuple[int, ...]
 ByFilter: TypeAlias = Shape | None | Mapping[Filter, Shape | None]

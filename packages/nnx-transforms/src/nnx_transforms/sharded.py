@@ -31,7 +31,8 @@ from nnx_transforms.prefixes import StateSharding
 from nnx_transforms.shardings import (
     PLACEMENT,
     axis_names,
-    fits,
+    check_fits,
+    mesh_in_force,
     sharding_key,
     sharding_of,
 )
@@ -94,7 +95,7 @@ def shard(
         for slot, parameter in optimizer.mirrors():
             own = {k: v for k, v in noted[slot].items() if k not in PLACEMENT}
             noted[slot] = own | slot_placement(noted[parameter])
-    mesh = None if _is_inside() else _mesh_in_force()
+    mesh = None if _is_inside() else mesh_in_force()
     write_raw(
         [(x, _placed(x, metadata, mesh, paths[x])) for x, metadata in noted.items()]
     )
@@ -243,19 +244,8 @@ def _check(place: Any, shape: tuple[int, ...], path: str) -> None:
             f"no axes {sorted(map(str, unknown))}: its axes are {list(sizes)}. Say in "
             "`rules` which mesh axis, or None, stands for each name."
         )
-    if not fits(place, shape, sizes):
-        raise ValueError(
-            f"The variable at {path!r} cannot be sharded by {place}: its value has the "
-            f"shape {shape}, the mesh {sizes}. Give it another spec."
-        )
+    check_fits(path, place, shape, sizes)
 
 
 def _is_inside() -> bool:
     return bool(current_trace() != OUTSIDE)
-
-
-def _mesh_in_force() -> Any:
-    if jax.sharding.get_abstract_mesh().empty:
-        return None
-    # In every version of JAX that is supported, an array tells which mesh it is on.
-    return jax.device_put(np.zeros(()), PartitionSpec()).sharding.mesh

@@ -21,6 +21,13 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from graphcore import VariableState, is_graph_node, is_variable, state, with_metadata
 from graphcore.authors import variable_impl
 
+__all__ = [
+    "get_named_sharding",
+    "get_partition_spec",
+    "logical_axis_rules",
+    "with_partitioning",
+]
+
 PLACEMENT = ("out_sharding", "sharding", "sharding_rules", "mesh")
 """The metadata that says together where a value is placed."""
 
@@ -215,28 +222,49 @@ def axis_names(entry: Any) -> tuple[Any, ...]:
     return tuple(entry) if isinstance(entry, tuple | list) else (entry,)
 
 
-def fits(
-    spec: PartitionSpec, shape: Sequence[int], axis_sizes: Mapping[Any, int]
-) -> bool:
-    """Whether a spec can divide an array into shards of one size.
+def check_fits(
+    place: str,
+    spec: PartitionSpec,
+    shape: Sequence[int],
+    axis_sizes: Mapping[Any, int],
+    cause: BaseException | None = None,
+) -> None:
+    """Checks that a spec can divide a variable into shards of one size.
 
     Args:
+        place: The path of the variable.
         spec: The spec.
-        shape: The shape of the array.
+        shape: The shape of its value.
         axis_sizes: The sizes of the mesh axes; others count as one.
+        cause: What JAX said, if anything.
 
-    Returns:
-        Whether the array has the axes, and each can be divided by its mesh axes.
+    Raises:
+        ValueError: If the value lacks axes, or one can't be divided by its mesh axes.
 
     Example:
         >>> spec = PartitionSpec(None, 'model')
-        >>> fits(spec, (3, 4), {'model': 2}), fits(spec, (3, 5), {'model': 2})
-        (True, False)
+        >>> check_fits('w', spec, (3, 4), {'model': 2})
     """
     pieces = [math.prod(axis_sizes.get(n, 1) for n in axis_names(e)) for e in spec]
-    return len(spec) <= len(shape) and not any(
+    if len(spec) > len(shape) or any(
         n % k for n, k in zip(shape, pieces, strict=False)
-    )
+    ):
+        raise ValueError(
+            f"The variable at {place!r} cannot be sharded by {spec}: its value has the "
+            f"shape {shape}, the mesh {axis_sizes}. Give it another spec, as with a "
+            "`StateSharding`."
+        ) from cause
+
+
+def mesh_in_force() -> Any:
+    """The mesh of `jax.set_mesh`; None if there is none."""
+    if jax.sharding.get_abstract_mesh().empty:
+        return None
+    return _on_the_mesh_in_force().sharding.mesh
+
+
+# JAX 0.8 has no public name for the mesh itself, but puts things on it.
+_on_the_mesh_in_force = jax.jit(lambda: 0, out_shardings=PartitionSpec())
 
 
 def _map_values(function: Any, tree: Any) -> Any:

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import graphcore as gc
 from graphcore.adapters.loading import AdapterError
 
-__all__ = ["checked", "require"]
-
 
 @contextlib.contextmanager
 def checked(library: str, version: str, tested: Sequence[str]) -> Iterator[None]:

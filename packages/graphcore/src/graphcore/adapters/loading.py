@@ -14,7 +14,7 @@ import threading
 import weakref
 from typing import Any
 
-__all__ = ["AdapterError", "load_adapters", "register_adapter", "registrations"]
+__all__ = ["AdapterError", "register_adapter"]
 
 
 class AdapterError(RuntimeError):

@@ -10,7 +10,7 @@ a function, finds what it has traced.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -21,14 +21,12 @@ from graphcore.boundary.callees import Callee, on_objects
 from graphcore.boundary.change import Change, Left
 from graphcore.boundary.inside import Inside
 from graphcore.boundary.places import Direct, Joining, Place, Places
-from graphcore.boundary.settings import (
-    UNSET,
-    Settings,
-    check_mappings,
-)
+from graphcore.boundary.settings import UNSET, Settings, check_mappings
 from graphcore.errors import path_text
 from graphcore.graphdef.joint import Joint
 from graphcore.trails import Path
+
+__all__ = ["Body", "Structure"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -316,18 +314,14 @@ class Body:
         Raises:
             TypeError: With the path.
         """
-        for written in left.written:
-            for leaf in jax.tree.leaves(written.value):
-                try:
-                    jax.typeof(leaf)
-                except TypeError as error:
-                    kind = type(written.variable).__name__
-                    raise TypeError(
-                        f"The {kind} at {self.place(written.path)!r} was given a value "
-                        f"of type {type(leaf).__name__} inside {self.__name__!r}, "
-                        f"which JAX does not accept: {leaf!r}. Values of variables are "
-                        "arrays."
-                    ) from error
+        for number, leaf, error in _refused(left.values()):
+            written = left.written[number]
+            raise TypeError(
+                f"The {type(written.variable).__name__} at "
+                f"{self.place(written.path)!r} was given a value of type "
+                f"{type(leaf).__name__} inside {self.__name__!r}, which JAX does not "
+                f"accept: {leaf!r}. Values of variables are arrays."
+            ) from error
 
     def blame(self, values: Sequence[Any], error: BaseException, advice: str) -> None:
         """Says which variable holds what JAX does not accept, if one does.
@@ -340,14 +334,19 @@ class Body:
         Raises:
             TypeError: With the path.
         """
-        for position, value in enumerate(values):
-            for leaf in jax.tree.leaves(value):
-                try:
-                    jax.typeof(leaf)
-                except TypeError:
-                    where = path_text(self.variable_path(position))
-                    raise TypeError(
-                        f"The variable at {where!r} holds a value of type "
-                        f"{type(leaf).__name__}, which JAX does not accept: {leaf!r}. "
-                        f"{advice}"
-                    ) from error
+        for position, leaf, _ in _refused(values):
+            where = path_text(self.variable_path(position))
+            raise TypeError(
+                f"The variable at {where!r} holds a value of type "
+                f"{type(leaf).__name__}, which JAX does not accept: {leaf!r}. {advice}"
+            ) from error
+
+
+def _refused(values: Iterable[Any]) -> Iterator[tuple[int, Any, TypeError]]:
+    """Which values have a leaf that JAX refuses: their number, the leaf, the error."""
+    for number, value in enumerate(values):
+        for leaf in jax.tree.leaves(value):
+            try:
+                jax.typeof(leaf)
+            except TypeError as error:
+                yield number, leaf, error

@@ -11,9 +11,10 @@ from typing import Any
 from graphcore._jax import current_trace
 from graphcore.boundary.places import is_object
 from graphcore.nodes.owned import OwnedNode
-from graphcore.nodes.registry import find_node_impl
+from graphcore.nodes.registry import trace_of
 from graphcore.rebuilt import belongs
-from graphcore.variables.impl import find_variable_impl
+
+__all__ = ["Callee", "lifted", "mark_lifted"]
 
 
 class Callee:
@@ -162,12 +163,8 @@ def _with_object(
 
 def _belongs_here(x: Any) -> bool:
     """Whether an object was made in the running trace, as far as it tells."""
-    if isinstance(x, OwnedNode):
-        return belongs(x._trace, current_trace())
-    impl: Any = find_variable_impl(type(x)) or find_node_impl(x)
-    if impl is None or impl.get_trace is None:
-        return True
-    return belongs(impl.get_trace(x), current_trace())
+    trace = x._trace if isinstance(x, OwnedNode) else trace_of(x)
+    return trace is None or belongs(trace, current_trace())
 
 
 def on_objects(

@@ -9,10 +9,13 @@ from __future__ import annotations
 import dis
 import functools
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from graphcore.boundary.places import is_object
+from graphcore.holding import held_by
+
+__all__ = ["captured_objects"]
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
 _EXACTLY_PLAIN = frozenset(_PLAIN)
@@ -51,7 +54,10 @@ def captured_objects(f: Any) -> list[Any]:
             continue
         seen[id(x)] = x
         if kind is types.FunctionType:
-            pending += reversed(_captured(x, home))
+            if x.__globals__ is home:
+                names = reversed(_names(x.__code__))
+                pending += [home[name] for name in names if name in home]
+            pending += reversed(held_by(x) or ())
         elif is_object(x):
             found.append(x)
         elif not isinstance(x, _PLAIN):
@@ -74,35 +80,13 @@ def _globals_of(f: Any) -> Any:
 
 
 def _contents(x: Any) -> list[Any]:
-    if isinstance(x, types.MethodType):
-        return [x.__self__, x.__func__]
-    if isinstance(x, functools.partial):
-        return [x.func, *x.args, *x.keywords.values()]
-    if isinstance(x, Mapping):
-        return list(x.values())
-    if isinstance(x, list | tuple | set | frozenset):
-        return list(x)
-    # Compiled and wrapped functions; and plain objects that hold others.
-    found = [x.__wrapped__] if hasattr(x, "__wrapped__") else []
-    attributes = getattr(x, "__dict__", None)
-    if isinstance(attributes, dict):
-        found += attributes.values()
-    return found
-
-
-def _captured(f: types.FunctionType, home: Any) -> list[Any]:
-    found: list[Any] = []
-    for cell in f.__closure__ or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:  # not filled yet
-            continue
-    if f.__defaults__:
-        found += f.__defaults__
-    if f.__kwdefaults__:
-        found += f.__kwdefaults__.values()
-    if f.__globals__ is home:
-        found += [home[name] for name in _names(f.__code__) if name in home]
+    found = held_by(x)
+    if found is None:
+        # Compiled and wrapped functions; and plain objects that hold others.
+        found = [x.__wrapped__] if hasattr(x, "__wrapped__") else []
+        attributes = getattr(x, "__dict__", None)
+        if isinstance(attributes, dict):
+            found += attributes.values()
     return found
 
 

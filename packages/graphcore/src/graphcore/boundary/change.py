@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import is_
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ import jax
 from graphcore.boundary.divided import changed, divided, joined
 from graphcore.boundary.places import Joining, Places
 from graphcore.cache.plans import Plan, check_writes
+from graphcore.content import values_equal
 from graphcore.graphdef.build import Builder, set_values
 from graphcore.graphdef.definition import GraphDef, NodeRef
 from graphcore.graphdef.joint import Joint
@@ -24,6 +26,8 @@ from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
 from graphcore.trails import Path
 from graphcore.variables.impl import VariableImpl
+
+__all__ = ["Change", "Left", "Written"]
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,11 @@ class Change:
         positions: The number among the inputs' variables of each written value, None
             for a new variable.
         indices: The index of each written value's variable in the new definitions.
+        mapping: From the index of an old object in these to that among the inputs.
+        places: Where the returned objects are in the output.
         definitions: Those of the roots afterwards; None if nothing changed.
         detached: Those of the objects that no root reaches any more.
         returned: Those of the returned objects that no root reaches, or references.
-        mapping: From the index of an old object in these to that among the inputs.
-        places: Where the returned objects are in the output.
         has_divided: Whether a value, or part of the output, comes as a `Divided`.
 
     Example:
@@ -53,11 +57,11 @@ class Change:
 
     positions: tuple[int | None, ...]
     indices: tuple[int, ...]
-    definitions: tuple[GraphDef[Any], ...] | None
-    detached: tuple[GraphDef[Any], ...]
-    returned: tuple[GraphDef[Any], ...]
     mapping: tuple[tuple[int, int], ...]
     places: Places | Joining
+    definitions: tuple[GraphDef[Any], ...] | None = None
+    detached: tuple[GraphDef[Any], ...] = ()
+    returned: tuple[GraphDef[Any], ...] = ()
     has_divided: bool = False
 
     @functools.cached_property
@@ -93,15 +97,10 @@ class Change:
         Returns:
             A new change.
         """
-        return Change(
-            tuple(self.positions[i] for i in order),
-            tuple(self.indices[i] for i in order),
-            self.definitions,
-            self.detached,
-            self.returned,
-            self.mapping,
-            self.places,
-            self.has_divided,
+        return replace(
+            self,
+            positions=tuple([self.positions[i] for i in order]),
+            indices=tuple([self.indices[i] for i in order]),
         )
 
 
@@ -288,10 +287,4 @@ def _known(
 
 def same_value(a: Any, b: Any) -> bool:
     """Whether two raw values are the very same arrays."""
-    if a is b:
-        return True
-    a_leaves, a_structure = jax.tree.flatten(a)
-    b_leaves, b_structure = jax.tree.flatten(b)
-    return a_structure == b_structure and all(
-        x is y for x, y in zip(a_leaves, b_leaves, strict=True)
-    )
+    return values_equal(a, b, is_)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.content import static_key
 from graphcore.errors import path_text
 from graphcore.variables.bare_arrays import are_arrays, is_array
+
+__all__ = ["register_filtered_type"]
 
 _filtered: set[type[Any]] = set()
 _immutable: set[type[Any]] = set()
@@ -125,6 +128,7 @@ def _edited(tree: Any, edit: _Edit, arrays: Sequence[Any]) -> Any:
     return edit.level.unflatten(children)
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Frame:
     """What a pytree is apart from its arrays; equal for equal structures.
 
@@ -136,28 +140,18 @@ class Frame:
         is_fixed: Whether no part of the pytree can be replaced in place.
     """
 
-    __slots__ = (
-        *("__weakref__", "_edit", "_hash", "_key"),
-        *("given", "is_filtered", "is_fixed", "statics", "structure"),
-    )
+    structure: Any
+    given: tuple[int, ...]
+    statics: dict[int, Any]
+    is_filtered: bool = False
+    is_fixed: bool = False
+    _key: Any = field(init=False)
+    _hash: int | None = field(default=None, init=False)
+    _edit: _Edit | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        structure: Any,
-        given: tuple[int, ...],
-        statics: dict[int, Any],
-        is_filtered: bool = False,
-        is_fixed: bool = False,
-    ) -> None:
-        self.structure = structure
-        self.given = given
-        self.statics = statics
-        self.is_filtered = is_filtered
-        self.is_fixed = is_fixed
-        keys = tuple([(i, static_key(x)) for i, x in statics.items()])
-        self._key = structure, given, keys
-        self._hash: int | None = None
-        self._edit: _Edit | None = None
+    def __post_init__(self) -> None:
+        keys = tuple([(i, static_key(x)) for i, x in self.statics.items()])
+        self._key = self.structure, self.given, keys
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Frame) and self._key == other._key)

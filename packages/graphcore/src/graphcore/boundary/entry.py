@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -52,12 +53,15 @@ from graphcore.prefixes import AliasCheck
 from graphcore.trails import Path
 from graphcore.variables.variable import set_raw_value
 
+__all__ = ["Bodies", "Entry", "enter"]
+
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 NO_KWARGS: dict[str, Any] = {}  # goes to JAX as it is, and is never written
 MAX_STRUCTURES = 64
 """How many structures of its arguments one function keeps bodies for."""
 
 
+@dataclass(init=False, repr=False, eq=False, slots=True)
 class Entry:
     """A call whose objects were taken apart; see `enter`.
 
@@ -81,11 +85,6 @@ class Entry:
         >>> entry.commit(*entry.body(*entry.values)) is n, n.value
         (True, 2)
     """
-
-    __slots__ = (
-        *("_out_settings", "_settings", "all_owned", "args", "bodies", "body", "joint"),
-        *("kwargs", "plans", "raw", "roots", "variables"),
-    )
 
     roots: list[Any]
     joint: Joint
@@ -327,91 +326,78 @@ def enter(
             ):
                 entry.body = last
                 return entry
-    if settings is not UNSET:
-        settings = _per_argument(settings, args)
+    if settings is not UNSET and not isinstance(settings, tuple):
+        settings = (settings,) * len(args)
     entry._settings = settings, kwargs_settings, bound_setting
     entry._out_settings = out_settings
     if type(f) is not tuple:
         callees, bounds = [callee], [bound]
     makers = make if type(make) is tuple else (make,) * len(callees)
-    hidden = [*chain.from_iterable(bounds)]
-    call = _Call(entry, places, (tuple(args), dict(kwargs)), statics, options, hidden)
-    entry.bodies = [
-        call.body_of(*each, cache) for each in zip(callees, bounds, makers, strict=True)
-    ]
+    tree = tuple(args), dict(kwargs)
+    functions = [*zip(callees, bounds, makers, strict=True)]
+    entry.bodies = _find_or_make(
+        functions, entry, places, tree, statics, options, cache
+    )
     entry.body = entry.bodies[0]
     return entry
 
 
-class _Call:
-    """What the bodies of a call are found by, or made of."""
-
-    def __init__(
-        self,
-        entry: Entry,
-        places: Direct | Places | Joining,
-        tree: tuple[tuple[Any, ...], dict[str, Any]],
-        statics: Mapping[Place, Any],
-        options: Any,
-        bound: Sequence[int],
-    ) -> None:
-        self._entry = entry
-        self._bound = bound
-        self._places = places
-        self._tree = tree
-        self._statics = statics
-        self._options = options
-        self._resolved: Settings | None = None
-        self._key: Any = entry.joint.definitions, places, options
-        if statics:
-            self._key += (tuple([(k, static_key(v)) for k, v in statics.items()]),)
-        if entry._settings[0] is not UNSET or entry._out_settings is not UNSET:
-            prefixes = *entry._settings, entry._out_settings
-            self._key += (*map(prefix_key, prefixes),)
-            if not all(map(lasts, prefixes)):
-                settings = self._settings()
-                self._key += settings.roots, settings.variables
-
-    def body_of(
-        self, callee: Callee, bound: Any, make: Callable[..., Any], cache: Bodies | None
-    ) -> Any:
-        """The body of a function, found or made."""
-        key = self._key, bound, make
+def _find_or_make(
+    functions: Sequence[tuple[Callee, tuple[int, ...], Any]],
+    entry: Entry,
+    places: Direct | Places | Joining,
+    tree: tuple[tuple[Any, ...], dict[str, Any]],
+    statics: Mapping[Place, Any],
+    options: Any,
+    cache: Bodies | None,
+) -> list[Any]:
+    """The bodies of a call, found or made: one for each function."""
+    hidden = [number for _, bound, _ in functions for number in bound]
+    settings: Settings | None = None
+    known: Any = entry.joint.definitions, places, options
+    if statics:
+        known += (tuple([(k, static_key(v)) for k, v in statics.items()]),)
+    if entry._settings[0] is not UNSET or entry._out_settings is not UNSET:
+        prefixes = *entry._settings, entry._out_settings
+        known += (*map(prefix_key, prefixes),)
+        if not all(map(lasts, prefixes)):
+            settings = _resolve(entry, tree, hidden)
+            known += settings.roots, settings.variables
+    found: list[Any] = []
+    for callee, bound, make in functions:
+        function = callee.function
+        key = known, bound, make
         bodies = cache
         if cache is None:
-            bodies = _bodies_of(callee.function)
+            bodies = _bodies_of(function)
         else:
-            key += (callee.function,)  # type: ignore[assignment]
+            key += (function,)  # type: ignore[assignment]
+        body = None
         if bodies is not None:
             try:
                 body = bodies.known.get(key)
             except TypeError:  # something static is not hashable
                 if cache is not None:
                     raise
-                bodies = body = None
-            if body is not None:
-                bodies.last = body  # type: ignore[union-attr]
-                return body
-        roots = self._entry.roots
-        structure = Structure(
-            self._entry.joint,
-            self._places,
-            bound,
-            _root_places(roots, self._tree),
-            self._settings(),
-            self._statics,
-        )
-        weakly = cache is None and bodies is not None
-        function = callee.function
-        reference = weakref.ref(function) if weakly else lambda: function
-        body = make(callee, structure, self._options, reference)
-        body.key = key
-        return body if bodies is None else bodies.keep(key, body)
+                bodies = None
+        if bodies is not None and body is not None:
+            bodies.last = body
+        else:
+            settings = settings or _resolve(entry, tree, hidden)
+            about = entry.joint, places, bound, _root_places(entry.roots, tree)
+            structure = Structure(*about, settings, statics)
+            weakly = cache is None and bodies is not None
+            reference = weakref.ref(function) if weakly else _strong(function)
+            body = make(callee, structure, options, reference)
+            body.key = key
+            if bodies is not None:
+                body = bodies.keep(key, body)
+        found.append(body)
+    return found
 
-    def _settings(self) -> Settings:
-        if self._resolved is None:
-            self._resolved = _resolve(self._entry, self._tree, self._bound)
-        return self._resolved
+
+def _strong(x: Any) -> Callable[[], Any]:
+    return lambda: x
 
 
 def _numbers(objects: Sequence[Any], roots: list[Any]) -> tuple[int, ...]:
@@ -425,10 +411,6 @@ def _number(x: Any, roots: list[Any]) -> int:
             return number
     roots.append(x)
     return len(roots) - 1
-
-
-def _per_argument(settings: Any, args: Sequence[Any]) -> Any:
-    return settings if isinstance(settings, tuple) else (settings,) * len(args)
 
 
 def _resolve(entry: Entry, tree: Any, bound: Sequence[int]) -> Settings:

@@ -21,12 +21,7 @@ from graphcore.boundary.places import (
     object_paths,
     take_objects,
 )
-from graphcore.boundary.settings import (
-    UNSET,
-    Settings,
-    setting_of,
-    settings_of_leaves,
-)
+from graphcore.boundary.settings import UNSET, Settings, setting_of, settings_of_leaves
 from graphcore.cache.plans import different_trace
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef
 from graphcore.graphdef.joint import Joint, joint_of
@@ -36,6 +31,8 @@ from graphcore.rebuilt import belongs
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
 from graphcore.variables.bare_arrays import BareArray, is_array
+
+__all__ = ["Inside"]
 
 
 class Inside:
@@ -75,7 +72,7 @@ class Inside:
 
     def values(self) -> list[Any]:
         """The raw values of the variables now, as JAX takes them."""
-        pairs = zip(self._joint.impls, self.variables, strict=True)
+        pairs = zip(self._joint.layout.impls, self.variables, strict=True)
         return [divided(impl.get_value(variable)) for impl, variable in pairs]
 
     @classmethod
@@ -212,7 +209,7 @@ class Inside:
             for position, variable in enumerate(variables):
                 if position in keep or not same_value(now[position], old[position]):
                     index = joint.variable_definitions[position].index
-                    impl, path = joint.impls[position], joint.paths[position]
+                    impl, path = joint.layout.impls[position], joint.paths[position]
                     setting = settings[position]
                     before = None if position in keep else old[position]
                     written.append(
@@ -226,20 +223,17 @@ class Inside:
         has_divided = _has_divided(places, written)
         is_usual = places is OF_A_LEAF and not has_divided
         if is_usual:
-            change = joint.notes.get(positions)
+            change = joint.layout.notes.get(positions)
         if change is None:
             change = Change(
                 positions=positions,
                 indices=tuple([w.index for w in written]),
-                definitions=None,
-                detached=(),
-                returned=(),
                 mapping=joint.identity,
                 places=places,
                 has_divided=has_divided,
             )
             if is_usual:
-                joint.notes[positions] = change
+                joint.layout.notes[positions] = change
         return Left(written, tree, change)
 
     def _setting_of_root_of(self, index: int, settings: Sequence[Any]) -> Any:

@@ -10,7 +10,7 @@ its leaves, for which no Python runs per leaf.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,15 +25,12 @@ from graphcore.boundary.divided import (
     is_filtered,
     join_filtered,
 )
-from graphcore.nodes.registry import (
-    GraphNodeImpl,
-    get_node_impl_for_type,
-    is_graph_node,
-    is_node_type,
-)
+from graphcore.nodes.registry import GraphNodeImpl, find_for_type, is_graph_node
 from graphcore.probing import probing
-from graphcore.trails import Path
+from graphcore.trails import Path, key_of
 from graphcore.variables.impl import is_variable, is_variable_type
+
+__all__ = ["Joining", "Places", "has_objects", "is_object", "key_path", "take_objects"]
 
 Place: TypeAlias = int | str
 """The position of an argument, or its name."""
@@ -113,7 +110,7 @@ def contents(tree: Any) -> int:
         probing.active = False
     if probing.found or (
         not _arrays.issuperset(map(type, leaves))
-        and any(map(is_object, _one_of_each_type(leaves)))
+        and any(map(is_object, {type(x): x for x in leaves}.values()))
     ):
         return OBJECTS
     # A type may be a graph node here and a pytree for JAX; it may be registered later.
@@ -139,10 +136,6 @@ _structures: dict[Any, int] = {}
 _MAX_KNOWN = 4096
 
 
-def _one_of_each_type(leaves: Sequence[Any]) -> Iterable[Any]:
-    return dict(zip(map(type, leaves), leaves, strict=True)).values()
-
-
 def key_path(path: Any) -> Path:
     """The plain keys of a JAX key path.
 
@@ -157,10 +150,7 @@ def key_path(path: Any) -> Path:
         >>> key_path(jax.tree_util.tree_leaves_with_path({'a': [1]})[0][0])
         ('a', 0)
     """
-    return tuple(
-        getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry)))
-        for entry in path
-    )
+    return tuple(map(key_of, path))
 
 
 @dataclass(frozen=True)
@@ -419,7 +409,7 @@ def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> 
     places: list[tuple[Place, Any]] = [*enumerate(args), *sorted(kwargs.items())]
     for place, arg in places:
         kind = type(arg)
-        if _is_object_type(kind):
+        if is_variable_type(kind) or isinstance(find_for_type(kind), GraphNodeImpl):
             objects.append(place)
         elif not issubclass(kind, _ARRAYS):
             containers.append(place)
@@ -436,9 +426,3 @@ def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> 
         _spots.clear()
     _spots[key] = found
     return found
-
-
-def _is_object_type(kind: type[Any]) -> bool:
-    return is_variable_type(kind) or (
-        is_node_type(kind) and isinstance(get_node_impl_for_type(kind), GraphNodeImpl)
-    )

@@ -18,6 +18,17 @@ from graphcore.prefixes import PrefixMapping, broadcast_prefix
 from graphcore.trails import Path
 from graphcore.variables.bare_arrays import BareArray
 
+__all__ = [
+    "UNSET",
+    "check_mappings",
+    "is_mapping",
+    "map_settings",
+    "plain_settings",
+    "prefix_leaves",
+    "setting_of",
+    "settings_of_leaves",
+]
+
 
 class _Unset:
     def __repr__(self) -> str:

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["copies_side_by_side"]
-
 # How often to copy all, at most: 0.5 us a dict each time. After compiling for 6,001
 # variables two to five were enough to fill the gaps.
 _MOST = 32

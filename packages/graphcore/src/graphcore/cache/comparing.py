@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["comparing"]
-
 
 class _Comparing(threading.local):
     by_identity = False

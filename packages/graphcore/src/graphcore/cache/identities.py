@@ -23,9 +23,6 @@ import numpy as np
 
 from graphcore.variables.impl import VariableImpl
 
-__all__ = ["Identities"]
-
-
 # Reads the addresses of the items of a list of a known length.
 _Reader: TypeAlias = Callable[[list[Any]], bytes]
 _WORD = ctypes.sizeof(ctypes.c_void_p)
@@ -75,11 +72,6 @@ class Identities:
         >>> box.a, hold = True, seen.hold(); hold, seen.hold()
         (True, False)
     """
-
-    __slots__ = (
-        *("_addresses", "_chosen", "_containers", "_getters", "_length", "_owners"),
-        *("_read", "_variables", "_watched"),
-    )
 
     def __init__(
         self,

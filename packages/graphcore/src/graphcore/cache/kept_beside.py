@@ -8,14 +8,12 @@ it lives.
 from __future__ import annotations
 
 import functools
-import types
 import weakref
 from collections.abc import Iterable
 from typing import Any
 
+from graphcore.holding import held_by
 from graphcore.nodes.registry import is_graph_node
-
-__all__ = ["keep_beside", "kept_beside"]
 
 # For each root, by its id, the plan of the graph below it.
 _kept: dict[int, tuple[weakref.ref[Any], Any]] = {}
@@ -72,22 +70,7 @@ def _capture_nodes(values: Iterable[Any]) -> bool:
         if id(x) in seen:
             continue
         seen.add(id(x))
-        if isinstance(x, types.FunctionType):
-            for cell in x.__closure__ or ():
-                try:
-                    pending.append(cell.cell_contents)
-                except ValueError:  # not filled yet
-                    continue
-            pending += x.__defaults__ or ()
-            pending += (x.__kwdefaults__ or {}).values()
-        elif isinstance(x, types.MethodType):
-            pending += x.__self__, x.__func__
-        elif isinstance(x, functools.partial):
-            pending += x.func, *x.args, *x.keywords.values()
-        elif isinstance(x, list | tuple | set | frozenset):
-            pending += x
-        elif isinstance(x, dict):
-            pending += x.values()
-        elif is_graph_node(x):
+        if is_graph_node(x):
             return True
+        pending += held_by(x) or ()
     return False

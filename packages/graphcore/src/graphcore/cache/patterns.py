@@ -26,8 +26,6 @@ from graphcore.nodes.owned import OwnedNode, attributes_of
 from graphcore.nodes.registry import find_node_impl, get_node_impl_for_type
 from graphcore.variables.impl import find_variable_impl
 
-__all__ = ["Pattern", "known_patterns", "learn", "pattern_of"]
-
 # What CPython sets in `__flags__` of types that are not built in.
 _HEAP_TYPE = 1 << 9
 # Of these, another object may be the same static value.
@@ -283,10 +281,7 @@ def learn(definition: NodeDef[Any]) -> None:
         return
     pattern = pattern_of(definition)
     if pattern is not None and pattern.is_watched:
-        known.patterns = [
-            (pattern, definition),
-            *known.patterns[: _MAX_PATTERNS - 1],
-        ]
+        known.patterns = [(pattern, definition), *known.patterns[: _MAX_PATTERNS - 1]]
 
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.dtype)

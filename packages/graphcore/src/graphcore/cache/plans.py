@@ -40,27 +40,16 @@ from graphcore.content import is_immutable, static_key
 from graphcore.content_key import content_key
 from graphcore.errors import TraceContextError, path_text
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, interned
-from graphcore.graphdef.layouts import Layout, layout_of
+from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.owned import OwnedNode, get_planned
-from graphcore.nodes.registry import NodeImpl, containers_of, find_node_impl
+from graphcore.nodes.registry import NodeImpl, containers_of, find_node_impl, trace_of
 from graphcore.rebuilt import ByValue, belongs, wrong_trace
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
 from graphcore.variables.bare_arrays import BARE, BareArray, are_arrays
-from graphcore.variables.impl import (
-    VariableImpl,
-    find_variable_impl,
-    variable_impl,
-)
-from graphcore.variables.variable import (
-    OWN,
-    Variable,
-    metadata_epoch,
-    set_variable_plan,
-)
-
-__all__ = ["Plan", "check_traces", "check_writes", "plan_of"]
+from graphcore.variables.impl import VariableImpl, find_variable_impl
+from graphcore.variables.variable import Variable, metadata_epoch, set_variable_plan
 
 _numbers = itertools.count()
 NOT_ONE_TRACE = (ByValue, list)
@@ -76,60 +65,25 @@ class Plan:
 
     Attributes:
         definition: The definition.
-        definitions: Those of the variables, in order of index.
-        variables: The variables.
-        impls: How each variable is handled.
+        layout: The definition as lists; with paths and definitions of the variables.
+        variables: The variables, in order of index.
         all_owned: Whether all of them are `Variable`s.
         trace: The trace that all members belong to, None if none of them tells.
         number: A number that no other plan has.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_array_holders",
-        "_array_keys",
-        "_containers",
-        "_contents",
-        "_epoch",
-        "_foreign",
-        "_identities",
-        "_mutable_statics",
-        "_needs_closer_look",
-        "_nodes",
-        "_registrations",
-        "_root_containers",
-        "_root_type",
-        "_stranger_of_each_type",
-        "_stranger_types",
-        "_strangers",
-        "_until_often",
-        "_unwatched",
-        "all_owned",
-        "can_be_kept",
-        "combined",
-        "definition",
-        "definitions",
-        "impls",
-        "number",
-        "trace",
-        "variables",
-    )
-
     def __init__(
         self,
         root: Any,
         definition: GraphDef[Any],
-        definitions: Sequence[VariableDef[Any]],
-        impls: list[VariableImpl],
         variables: list[Any],
         nodes: list[Any],
         trace: Any,
     ) -> None:
         self.number = next(_numbers)
         self.definition = definition
-        self.definitions = definitions
-        self.impls = impls
-        self.all_owned = all(impl is OWN for impl in impls)
+        self.layout = layout_of((definition,))
+        self.all_owned = self.layout.all_owned
         self.variables = variables
         self.trace = trace
         # What is known of this plan alone or together with those of other roots, in
@@ -140,11 +94,6 @@ class Plan:
         # Until it is told what to watch, it holds for nothing.
         self._root_type: type[Any] | None = None
         self.can_be_kept = False
-
-    @property
-    def layout(self) -> Layout:
-        """The definition as lists; with paths and definitions of the variables."""
-        return layout_of((self.definition,))
 
     def watch(self, root: Any, visit: Visit) -> None:
         """Records what tells whether the plan still holds.
@@ -193,10 +142,7 @@ class Plan:
         )
 
     def _watch_containers(
-        self,
-        root: Any,
-        visit: Visit,
-        variables: Sequence[tuple[Any, VariableImpl]],
+        self, root: Any, visit: Visit, variables: Sequence[tuple[Any, VariableImpl]]
     ) -> list[tuple[Any, NodeImpl, Any, Any]]:
         """Records what containers hold.
 
@@ -223,7 +169,7 @@ class Plan:
         self._array_holders: list[Any] = []
         self._array_keys: list[Any] = []
         replaced: set[int] = set()
-        if BARE in self.impls:
+        if self.layout.bare:
             inside = self._let_arrays_change(replaced)
             unwatched = [each for each in unwatched if id(each[0]) not in inside]
         # Of our own nodes and variables, a comparison sees whether they are the same.
@@ -282,7 +228,6 @@ class Plan:
         """Makes the plan hold no longer, and lets go of all objects."""
         self._root_type = None
         self.variables = []
-        self.impls = []
         self.combined = {}
         self._nodes = []
         self._containers = self._contents = []
@@ -360,7 +305,9 @@ class Plan:
         return True
 
     def _described(self) -> Iterable[tuple[Any, VariableDef[Any], VariableImpl]]:
-        return zip(self.variables, self.definitions, self.impls, strict=True)
+        return zip(
+            self.variables, self.layout.definitions, self.layout.impls, strict=True
+        )
 
     def _strangers_hold(self) -> bool:
         if list(map(type, self._strangers)) != self._stranger_types:
@@ -405,7 +352,7 @@ class Plan:
     def static_values(self) -> list[Any]:
         """All static values in the graph, those of metadata among them."""
         found = [*self.layout.statics]
-        for definition in self.definitions:
+        for definition in self.layout.definitions:
             found += definition.metadata.values()
         return found
 
@@ -466,8 +413,7 @@ def check_writes(plans: Sequence[Plan], variables: Sequence[Any]) -> None:
         if type(plan.trace) in NOT_ONE_TRACE:
             traces = [t for *_, t in plan.trace] if type(plan.trace) is list else []
             for variable in variables:
-                get_trace = variable_impl(type(variable)).get_trace
-                trace = None if get_trace is None else get_trace(variable)
+                trace = trace_of(variable)
                 if type(variable) is BareArray and any(
                     variable is place for place in plan.variables
                 ):  # It knows no trace; that of its node is among these.
@@ -486,13 +432,9 @@ def check_traces(plans: Sequence[Plan]) -> None:
     Raises:
         TraceContextError: If one belongs to another trace, with a path.
     """
-    here = checked = current_trace()
+    here = current_trace()
     for plan in plans:
-        trace = plan.trace
-        # As a rule it is the running one; if not, the plan knows more.
-        if trace is not checked and not trace == here:  # noqa: SIM201
-            plan.check_trace(here)
-        checked = trace
+        plan.check_trace(here)
 
 
 class _LastTrace:
@@ -551,8 +493,6 @@ def make_plan(root: Any) -> Plan:
     plan = Plan(
         root,
         definition,
-        [leaf.definition for leaf in visit.leaves],
-        [leaf.impl for leaf in visit.leaves],
         [leaf.variable for leaf in visit.leaves],
         [n for _, n in visit.nodes],
         _common_trace(visit),
@@ -579,11 +519,7 @@ def _matched_plan(root: Any) -> Plan | None:
         if not all(map(is_, traces, repeat(trace))):
             if any(other != trace for other in traces):
                 return None
-        layout = layout_of((definition,))
-        plan = Plan(
-            *(root, definition, layout.definitions, layout.impls),
-            *(variables, nodes, _shared(trace)),
-        )
+        plan = Plan(root, definition, variables, nodes, _shared(trace))
         if trace == OUTSIDE:
             plan.watch(root, pattern.visit(objects))
         # Otherwise it is not kept: the objects that are made for a trace are gone

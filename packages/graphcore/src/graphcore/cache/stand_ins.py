@@ -13,8 +13,6 @@ from graphcore.content import snapshot, static_key
 from graphcore.nodes.registry import Pairs, PytreeNodeImpl, find_node_impl
 from graphcore.variables.bare_arrays import is_array
 
-__all__ = ["ANY_ARRAY", "STAND_INS", "items_of", "stand_in"]
-
 
 class _AnyArray:
     """Equals everything: whether it is an array, the plan looks at by itself."""

@@ -36,8 +36,6 @@ from graphcore.variables.impl import find_variable_impl
 from graphcore.variables.metadata import VariableMetadata
 from graphcore.variables.state import VariableState
 
-__all__: list[str] = []
-
 
 def _label(key: Any) -> str:
     is_name = isinstance(key, str) and key.isidentifier()

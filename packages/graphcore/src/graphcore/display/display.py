@@ -70,24 +70,12 @@ def _render(node: Any, path: str | None, subtree_renderer: Any) -> Any:
     return NotImplemented
 
 
-class _Node:
-    """The kind of a box for a graph node."""
-
-
-class _Variable:
-    """The kind of a box for a variable."""
-
-
-class _Container:
-    """The kind of a box for a node without identity."""
-
-
 @dataclass(slots=True, eq=False)
 class _Box:
     """A node or variable in a drawing."""
 
     value: Any  # kept alive: its id must stay its own while the graph is walked
-    kind: type[_Node | _Variable | _Container]
+    kind: str  # "node", "variable", or "container" for one without identity
     name: str = ""
     lines: list[str] = field(default_factory=list)
     attributes: list[_Attribute] = field(default_factory=list)
@@ -129,7 +117,7 @@ def _boxes(root: Any) -> list[_Box]:
     def visit(value: Any) -> _Box | None:
         if id(value) in boxes:
             return boxes[id(value)]
-        box = _Box(value, _Variable)
+        box = _Box(value, "variable")
         variable_impl = find_variable_impl(type(value))
         if variable_impl is not None:
             box.lines.append(one_line(variable_impl.get_value(value)))
@@ -139,7 +127,7 @@ def _boxes(root: Any) -> list[_Box]:
             node_impl = find_node_impl(value)
             if node_impl is None:
                 return None
-            box.kind = _Node if is_graph_node(value) else _Container
+            box.kind = "node" if is_graph_node(value) else "container"
             children, _ = node_impl.flatten(value)
             open_ids.add(id(value))
             stack.append((box, iter(children)))
@@ -163,7 +151,7 @@ def _boxes(root: Any) -> list[_Box]:
             for attribute in box.attributes:
                 if attribute.target is not None and attribute.target in plain:
                     attribute.line = one_line(attribute.target.value)
-            if box.kind is _Container and stack and not box.arrows:
+            if box.kind == "container" and stack and not box.arrows:
                 plain.add(box)
     drawn = [box for box in boxes.values() if box not in plain]
     for number, box in enumerate(drawn):
@@ -189,7 +177,7 @@ _MERMAID_SPECIAL = re.compile(
     r"|(?<![^\W_])_|_(?![^\W_])"
     r"|(?<=^\d)[.)](?=\s|$)|(?<=^\d\d)[.)](?=\s|$)"
 )
-_MERMAID_SHAPES = {_Node: '["{}"]', _Container: '[/"{}"/]', _Variable: '(["{}"])'}
+_MERMAID_SHAPES = {"node": '["{}"]', "container": '[/"{}"/]', "variable": '(["{}"])'}
 
 
 def to_mermaid(node: Any, /) -> str:
@@ -239,7 +227,7 @@ def _mermaid_label(content: Any) -> str:
 
 # DOT
 
-_DOT_SHAPES = {_Node: "box", _Container: "parallelogram", _Variable: "ellipse"}
+_DOT_SHAPES = {"node": "box", "container": "parallelogram", "variable": "ellipse"}
 
 
 def to_dot(node: Any, /) -> str:

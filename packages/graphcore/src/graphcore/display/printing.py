@@ -15,12 +15,11 @@ import re
 import threading
 import types
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-
-__all__ = ["Parts", "array_text", "leaf_text", "one_line", "parts", "text"]
 
 WIDTH = 88
 MAX_DEPTH = 24
@@ -193,33 +192,20 @@ def _leaf_text(x: Any) -> str:
 # The layout
 
 
+@dataclass(slots=True, eq=False)
 class _Item:
     """One line of the layout, or the two that hold its children."""
 
-    __slots__ = (
-        "children",
-        "close",
-        "flat",
-        "head",
-        "is_referenced",
-        "label",
-        "name",
-        "number",
-        "target",
-        "value",
-    )
-
-    def __init__(self, label: str, value: Any = None, head: str = "") -> None:
-        self.label = label
-        self.value = value  # kept alive: its id must stay its own during the walk
-        self.name = ""
-        self.head = head  # the whole text of a leaf, or the opening bracket
-        self.close = ""
-        self.children: list[_Item] = []
-        self.is_referenced = False
-        self.number = ""
-        self.target: _Item | None = None
-        self.flat: str | None = None
+    label: str
+    value: Any = None  # kept alive: its id must stay its own during the walk
+    head: str = ""  # the whole text of a leaf, or the opening bracket
+    name: str = ""
+    close: str = ""
+    children: list[_Item] = field(default_factory=list)
+    is_referenced: bool = False
+    number: str = ""
+    target: _Item | None = None
+    flat: str | None = None
 
     @property
     def opening(self) -> str:

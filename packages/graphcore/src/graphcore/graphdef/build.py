@@ -23,19 +23,13 @@ from graphcore.nodes.registry import (
     PytreeNodeImpl,
     find_node_impl,
     get_node_impl_for_type,
+    trace_of,
 )
 from graphcore.rebuilt import wrong_trace
 from graphcore.undo import restorer, undoing
 from graphcore.variables.bare_arrays import BARE, BareArray
-from graphcore.variables.impl import (
-    VariableImpl,
-    find_variable_impl,
-    is_variable,
-    variable_impl,
-)
-from graphcore.variables.variable import OWN, Variable, new_variable
-
-__all__ = ["Builder", "set_values", "shared"]
+from graphcore.variables.impl import VariableImpl, is_variable, variable_impl
+from graphcore.variables.variable import OWN, new_variable
 
 _MISSING = object()
 
@@ -156,7 +150,7 @@ class Builder:
                 f"The existing object for {path_text(layout.path(thing))!r} is a "
                 f"{type(existing).__name__}, but the definition says {kind.__name__}."
             )
-        trace = _trace_of(existing)
+        trace = trace_of(existing)
         if trace is None:
             return
         if trace is not self._trace and trace != self._trace:
@@ -243,16 +237,6 @@ class Builder:
                 before = how.get_value(variable), how.metadata(variable)
                 undo.append(partial(how.overwrite, variable, *before))
                 how.overwrite(variable, value, metadata)
-
-
-def _trace_of(x: Any) -> Any:
-    """The trace that an object belongs to; None if it does not tell."""
-    if isinstance(x, OwnedNode):
-        return x._trace
-    if isinstance(x, Variable):
-        return x._facts.trace
-    impl: Any = find_variable_impl(type(x)) or find_node_impl(x)
-    return None if impl.get_trace is None else impl.get_trace(x)
 
 
 def _keep_container(old: Any, new: Any) -> Any:

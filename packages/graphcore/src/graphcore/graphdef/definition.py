@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import jax
 
@@ -27,9 +27,7 @@ from graphcore.hashable_mapping import HashableMapping
 from graphcore.trails import Trail, path_of
 
 __all__ = [
-    "Attribute",
     "GraphDef",
-    "Kind",
     "LeafAttribute",
     "NodeDef",
     "NodeRef",
@@ -37,31 +35,11 @@ __all__ = [
     "StaticAttribute",
     "SubGraphAttribute",
     "VariableDef",
-    "definition_paths",
-    "interned",
 ]
 
 A = TypeVar("A")
 Kind: TypeAlias = tuple[type[Any], HashableMapping[str, Any]]
 """What is static of one variable: its type and its metadata."""
-
-
-class _Proxies:
-    """Makes what `GraphDef.apply` returns.
-
-    Calling needs everything that is built on definitions, so the maker is set by the
-    module that defines it.
-    """
-
-    make: Callable[[GraphDef[Any], tuple[Any, ...]], Any]
-
-
-_proxies = _Proxies()
-
-
-def set_proxy_maker(make: Callable[[GraphDef[Any], tuple[Any, ...]], Any]) -> None:
-    """Says what `GraphDef.apply` returns for a definition and its states."""
-    _proxies.make = make
 
 
 class GraphDef(Generic[A]):
@@ -76,6 +54,10 @@ class GraphDef(Generic[A]):
     """
 
     __slots__ = ()
+
+    # What `apply` returns. Calling needs everything that is built on definitions, so
+    # the module that defines it sets this.
+    _proxy: ClassVar[type[Any]]
 
     def apply(self, state: Any, /, *states: Any) -> Any:
         """Calls a method of the merged node, functionally.
@@ -99,9 +81,10 @@ class GraphDef(Generic[A]):
             >>> out, state.n.value
             (2, 3)
         """
-        return _proxies.make(self, (state, *states))
+        return self._proxy(self, (state, *states))
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True, slots=True)
 class NodeRef(GraphDef[A]):
     """A graph node or variable that stands earlier in the same definition.
@@ -119,10 +102,10 @@ class NodeRef(GraphDef[A]):
     type: type[Any]
     index: int
 
-    def __repr__(self) -> str:
-        return text(self)
+    __repr__ = text
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True, slots=True)
 class VariableDef(GraphDef[A]):
     """A variable, without its value.
@@ -169,12 +152,12 @@ class VariableDef(GraphDef[A]):
             >>> d.with_index_mapping(gc.HashableMapping({0: 0})) == d
             False
         """
-        return VariableDef(self.type, self.index, self.metadata, index_mapping)
+        return replace(self, index_mapping=index_mapping)
 
-    def __repr__(self) -> str:
-        return text(self)
+    __repr__ = text
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True, slots=True)
 class SubGraphAttribute:
     """An attribute that holds a node.
@@ -192,10 +175,10 @@ class SubGraphAttribute:
     key: Any
     value: NodeDef[Any] | NodeRef[Any]
 
-    def __repr__(self) -> str:
-        return text(self)
+    __repr__ = text
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True, slots=True)
 class StaticAttribute:
     """An attribute that holds a static value.
@@ -251,10 +234,10 @@ class StaticAttribute:
     def __reduce__(self) -> tuple[Any, ...]:
         return StaticAttribute, (self.key, self.value)
 
-    def __repr__(self) -> str:
-        return text(self)
+    __repr__ = text
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True, slots=True)
 class LeafAttribute:
     """An attribute that holds a variable.
@@ -272,13 +255,13 @@ class LeafAttribute:
     key: Any
     value: VariableDef[Any] | NodeRef[Any]
 
-    def __repr__(self) -> str:
-        return text(self)
+    __repr__ = text
 
 
 Attribute: TypeAlias = SubGraphAttribute | StaticAttribute | LeafAttribute
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class NodeDef(GraphDef[A]):
     """A node and, nested, everything below it.
@@ -393,9 +376,7 @@ class NodeDef(GraphDef[A]):
             >>> mapped.with_index_mapping(None) == graphdef
             True
         """
-        return NodeDef(
-            self.type, self.index, self.attributes, self.metadata, index_mapping
-        )
+        return replace(self, index_mapping=index_mapping)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A flat list of nodes, children first: pickle itself recurses.
@@ -418,8 +399,7 @@ class NodeDef(GraphDef[A]):
     def __deepcopy__(self, memo: dict[int, Any]) -> NodeDef[A]:
         return self
 
-    def __repr__(self) -> str:
-        return text(self)
+    __repr__ = text
 
 
 def _from_entries(entries: list[tuple[Any, ...]]) -> NodeDef[Any]:
@@ -435,9 +415,7 @@ def _from_entries(entries: list[tuple[Any, ...]]) -> NodeDef[Any]:
     return nodes[-1]
 
 
-def _nodes_children_first(
-    root: NodeDef[Any],
-) -> Iterator[tuple[Trail, NodeDef[Any]]]:
+def _nodes_children_first(root: NodeDef[Any]) -> Iterator[tuple[Trail, NodeDef[Any]]]:
     pending: list[tuple[Trail, NodeDef[Any], bool]] = [(None, root, False)]
     while pending:
         trail, node, visited = pending.pop()
@@ -542,6 +520,7 @@ def definition_paths(
             ]
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True)
 class Static(Generic[A]):
     """A static value in a pytree: a node without children.
@@ -557,14 +536,8 @@ class Static(Generic[A]):
 
     value: A
 
-
-for _kind in (
-    NodeDef,
-    NodeRef,
-    VariableDef,
-    SubGraphAttribute,
-    StaticAttribute,
-    LeafAttribute,
-    Static,
-):
-    jax.tree_util.register_static(_kind)
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        # As items of tuples: NaN is the same value as itself.
+        return (self.value,) == (other.value,)

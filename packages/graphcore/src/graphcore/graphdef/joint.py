@@ -23,10 +23,7 @@ from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.owned import OwnedNode, get_planned
 from graphcore.refmap import RefMap
 from graphcore.trails import Path
-from graphcore.variables.impl import VariableImpl
 from graphcore.variables.variable import Variable
-
-__all__ = ["Joint", "joint_of"]
 
 _MAX_COMBINED = 16
 
@@ -70,11 +67,6 @@ class Joint:
         self.layout = layout_of(self.definitions)
 
     @property
-    def notes(self) -> dict[Any, Any]:
-        """What others keep with these definitions."""
-        return self.layout.notes
-
-    @property
     def variable_definitions(self) -> tuple[VariableDef[Any], ...]:
         """The definitions of the variables, in order of index."""
         return self.layout.definitions
@@ -83,11 +75,6 @@ class Joint:
     def paths(self) -> tuple[Path, ...]:
         """The path of each variable; the number of its root comes first."""
         return self.layout.root_paths
-
-    @property
-    def impls(self) -> list[VariableImpl]:
-        """How each variable is handled."""
-        return self.layout.impls
 
     @property
     def identity(self) -> tuple[tuple[int, int], ...]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from functools import cached_property
 from operator import getitem, itemgetter, setitem
 from typing import Any, NamedTuple
 
@@ -30,8 +31,6 @@ from graphcore.trails import Path, Trail, path_of
 from graphcore.variables.bare_arrays import BARE
 from graphcore.variables.impl import VariableImpl, variable_impl
 from graphcore.variables.variable import OWN
-
-__all__ = ["Layout", "Node", "layout_of"]
 
 _together: weakref.WeakValueDictionary[tuple[GraphDef[Any], ...], Layout] = (
     weakref.WeakValueDictionary()
@@ -165,9 +164,6 @@ class Layout:
         self.bare = self._bare_arrays() if BARE in self.impls else []
         self.selections: dict[Any, Any] = {}
         self.notes: dict[Any, Any] = {}
-        self._paths: tuple[Path, ...] | None = None
-        self._root_paths: tuple[Path, ...] | None = None
-        self._nesting: _Nesting | None = None
         # Made when they are asked for: see there.
         self.recipe: Any = None
         self.pattern: Any = None
@@ -230,28 +226,21 @@ class Layout:
         """Where a thing stands first, from its root."""
         return path_of(self.trails()[thing])[1:]
 
-    @property
+    @cached_property
     def root_paths(self) -> tuple[Path, ...]:
         """The path of each variable, with the number of its root before it."""
-        if self._root_paths is None:
-            trails = self.trails()
-            variables = range(len(self.definitions))
-            self._root_paths = tuple([path_of(trails[thing]) for thing in variables])
-        return self._root_paths
+        trails = self.trails()
+        return tuple([path_of(trails[thing]) for thing in range(len(self.definitions))])
 
-    @property
+    @cached_property
     def paths(self) -> tuple[Path, ...]:
         """The path of each variable from its root."""
-        if self._paths is None:
-            self._paths = tuple([path[1:] for path in self.root_paths])
-        return self._paths
+        return tuple([path[1:] for path in self.root_paths])
 
-    @property
+    @cached_property
     def nesting(self) -> _Nesting:
         """How a state of a single root nests its leaves."""
-        if self._nesting is None:
-            self._nesting = _Nesting(self)
-        return self._nesting
+        return _Nesting(self)
 
 
 class _Nesting:

@@ -22,8 +22,6 @@ from graphcore.nodes.registry import get_node_impl_for_type
 from graphcore.variables.bare_arrays import BareArray
 from graphcore.variables.variable import facts_of, set_facts, set_raw_value
 
-__all__ = ["Recipe", "recipe_of"]
-
 
 class Recipe:
     """Makes new graphs of definitions in one index space.

@@ -31,14 +31,13 @@ from graphcore.nodes.registry import (
     UnsortableKeys,
     containers_of,
     find_node_impl,
+    trace_of,
 )
 from graphcore.refmap import RefMap, forget_after
 from graphcore.trails import Path, Trail, path_of
 from graphcore.variables.bare_arrays import BARE, BareArray, is_array
 from graphcore.variables.impl import VariableImpl, find_variable_impl
 from graphcore.variables.state import VariableState
-
-__all__ = ["Leaf", "Visit", "walk"]
 
 
 @dataclass(slots=True)
@@ -89,12 +88,9 @@ class Visit:
     def traces(self) -> Iterator[tuple[Trail, Any, Any]]:
         """The trail, the object and the trace of everything that tells its trace."""
         for trail, node in self.nodes:
-            if isinstance(node, OwnedNode):
-                yield trail, node, node._trace
-                continue
-            impl = find_node_impl(node)
-            if isinstance(impl, GraphNodeImpl) and impl.get_trace is not None:
-                yield trail, node, impl.get_trace(node)
+            trace = trace_of(node)
+            if trace is not None:
+                yield trail, node, trace
         for leaf in self.leaves:
             if leaf.impl.get_trace is not None:
                 yield leaf.trail, leaf.variable, leaf.impl.get_trace(leaf.variable)

@@ -16,8 +16,6 @@ from typing import Any
 
 from graphcore.nodes.owned import OwnedNode
 
-__all__ = ["deepcopy_node", "reduce_node"]
-
 # How many levels one run of pickle's recursion may go down.
 _LEVELS = 50
 

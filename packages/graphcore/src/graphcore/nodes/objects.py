@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import (
-    Iterable,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    MutableSequence,
-)
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence
 from typing import Any, ClassVar, TypeVar, overload
 
 from graphcore.display.printing import text, treescope_repr
@@ -73,19 +67,9 @@ class Object(OwnedNode):
             cls._is_copied_plainly = cls.__module__ == __name__
             if not cls._is_copied_plainly and "__deepcopy__" not in cls.__dict__:
                 cls.__deepcopy__ = None  # type: ignore[method-assign, assignment]
-        register_graph_node_type(
-            cls,
-            flatten=cls._flatten_node,
-            set_key=cls._set_key,
-            pop_key=cls._pop_key,
-            create_empty=cls._create_empty,
-            clear=cls._clear_node,
-            init=cls._init_node,
-        )
         if pytree is not None:
             cls._is_pytree = pytree
-        if cls._is_pytree:
-            register_as_pytree(cls)
+        _register(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "__orig_class__":  # `Layer[int]()`: typing's note to itself
@@ -118,9 +102,7 @@ class Object(OwnedNode):
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return deepcopy_node(self, memo)
 
-    def __repr__(self) -> str:
-        return text(self)
-
+    __repr__ = text
     __treescope_repr__ = treescope_repr
 
     # How the registry handles a node. Emptying and filling go past `__setattr__`:
@@ -160,6 +142,23 @@ class Object(OwnedNode):
 
     def _init_node(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         self.__dict__.update(pairs)
+
+
+def _register(kind: type[Object]) -> None:
+    register_graph_node_type(
+        kind,
+        flatten=kind._flatten_node,
+        set_key=kind._set_key,
+        pop_key=kind._pop_key,
+        create_empty=kind._create_empty,
+        clear=kind._clear_node,
+        init=kind._init_node,
+    )
+    if kind._is_pytree:
+        register_as_pytree(kind)
+
+
+_register(Object)
 
 
 class Dict(Object, MutableMapping[Any, Any]):
@@ -205,10 +204,6 @@ class Dict(Object, MutableMapping[Any, Any]):
 
     def __len__(self) -> int:
         return len(self.__dict__)
-
-    # Nodes compare by identity, as any graph node.
-    __eq__ = OwnedNode.__eq__
-    __hash__ = object.__hash__
 
 
 class List(Object, MutableSequence[Any]):
@@ -284,9 +279,6 @@ class List(Object, MutableSequence[Any]):
     def __add__(self, other: Iterable[Any]) -> List:
         return List([*self._items, *other])
 
-    __eq__ = OwnedNode.__eq__
-    __hash__ = object.__hash__
-
     def __getstate__(self) -> Any:
         return dict(self.__dict__), list(self._items)
 
@@ -333,15 +325,3 @@ class List(Object, MutableSequence[Any]):
                 self._items.append(value)
             else:
                 self.__dict__[key] = value
-
-
-register_graph_node_type(
-    Object,
-    flatten=Object._flatten_node,
-    set_key=Object._set_key,
-    pop_key=Object._pop_key,
-    create_empty=Object._create_empty,
-    clear=Object._clear_node,
-    init=Object._init_node,
-)
-register_as_pytree(Object)

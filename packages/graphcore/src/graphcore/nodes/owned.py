@@ -17,8 +17,6 @@ from graphcore._jax import TraceState, current_trace
 from graphcore.cache.comparing import comparing
 from graphcore.rebuilt import wrong_trace
 
-__all__ = ["OwnedNode"]
-
 
 class Planned(NamedTuple):
     """The plans that a node is part of.

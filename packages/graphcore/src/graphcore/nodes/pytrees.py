@@ -42,7 +42,7 @@ from graphcore.variables.variable import (
     set_variable_plan,
 )
 
-__all__ = ["by_value", "register_as_pytree"]
+__all__ = ["by_value"]
 
 
 class _Entered(threading.local):

@@ -17,11 +17,12 @@ import jax
 
 from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.errors import path_text
+from graphcore.nodes.owned import OwnedNode
+from graphcore.trails import key_of
 from graphcore.variables.impl import find_variable_impl
 
 __all__ = [
     "GraphNodeImpl",
-    "NodeImpl",
     "PytreeNodeImpl",
     "get_node_impl",
     "get_node_impl_for_type",
@@ -303,6 +304,15 @@ def get_node_impl(x: Any, /) -> NodeImpl:
     return impl
 
 
+def trace_of(x: Any) -> Any:
+    """The trace that a node or variable belongs to; None if it does not tell."""
+    if isinstance(x, OwnedNode):
+        return x._trace
+    impl = find_variable_impl(type(x)) or find_node_impl(x)
+    get_trace = getattr(impl, "get_trace", None)
+    return None if get_trace is None else get_trace(x)
+
+
 def get_node_impl_for_type(t: type[Any], /) -> NodeImpl:
     """Returns how nodes of a type are handled.
 
@@ -320,13 +330,14 @@ def get_node_impl_for_type(t: type[Any], /) -> NodeImpl:
         >>> gc.get_node_impl_for_type(list).type
         <class 'list'>
     """
-    impl = _find_for_type(t)
+    impl = find_for_type(t)
     if impl is None:
         raise ValueError(f"{t.__name__} is not registered as a node type.")
     return impl
 
 
-def _find_for_type(t: type[Any]) -> NodeImpl | None:
+def find_for_type(t: type[Any]) -> NodeImpl | None:
+    """How nodes of a type are handled; None if it is no node type."""
     impl = _impls.get(t)
     if impl is not None or t in _NEVER_NODES or find_variable_impl(t) is not None:
         return impl
@@ -409,24 +420,17 @@ def is_node_type(t: type[Any], /) -> bool:
         >>> gc.is_node_type(gc.Dict), gc.is_node_type(int)
         (True, False)
     """
-    return _find_for_type(t) is not None
+    return find_for_type(t) is not None
 
 
 # The built-in pytree nodes, and those that JAX knows
-
-
-def _key_of(entry: Any) -> Any:
-    for name in ("key", "idx", "name"):
-        if hasattr(entry, name):
-            return getattr(entry, name)
-    return str(entry)
 
 
 def _flatten_by_jax(node: Any) -> tuple[Pairs, Any]:
     children, structure = jax.tree_util.tree_flatten_with_path(
         node, is_leaf=lambda x: x is not node
     )
-    return [(_key_of(path[0]), child) for path, child in children], structure
+    return [(key_of(path[0]), child) for path, child in children], structure
 
 
 def _unflatten_by_jax(pairs: Pairs, structure: Any) -> Any:
@@ -454,26 +458,15 @@ class UnsortableKeys(TypeError):
         )
 
 
-for _impl in (
-    PytreeNodeImpl(
-        list,
-        flatten=lambda node: (list(enumerate(node)), None),
-        unflatten=lambda pairs, metadata: [child for _, child in pairs],
-    ),
-    PytreeNodeImpl(
-        tuple,
-        flatten=lambda node: (list(enumerate(node)), None),
-        unflatten=lambda pairs, metadata: tuple(child for _, child in pairs),
-    ),
-    PytreeNodeImpl(
-        dict,
-        flatten=_flatten_dict,
-        unflatten=lambda pairs, metadata: dict(pairs),
-    ),
-    PytreeNodeImpl(
-        type(None),
-        flatten=lambda node: ((), None),
-        unflatten=lambda pairs, metadata: None,
-    ),
-):
-    _add(_impl.type, _impl)
+def _register_sequence(kind: type[Any]) -> None:
+    register_pytree_node_type(
+        kind,
+        lambda node: (list(enumerate(node)), None),
+        lambda pairs, _: kind([child for _, child in pairs]),
+    )
+
+
+_register_sequence(list)
+_register_sequence(tuple)
+register_pytree_node_type(dict, _flatten_dict, lambda pairs, _: dict(pairs))
+register_pytree_node_type(type(None), lambda node: ((), None), lambda pairs, _: None)

@@ -16,7 +16,7 @@ from graphcore.nodes.registry import (
 from graphcore.trails import Path
 from graphcore.variables.impl import find_variable_impl, is_variable
 
-__all__ = ["edges", "iter_graph"]
+__all__ = ["iter_graph"]
 
 
 _ATOMS = frozenset((bool, int, float, complex, str, bytes, type(...)))

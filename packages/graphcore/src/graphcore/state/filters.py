@@ -7,9 +7,9 @@ hashable and compare by meaning, so they can key caches and prefixes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any as AnyType
-from typing import TypeAlias, Union
+from typing import TypeAlias, TypeVar, Union
 
 from graphcore.adapters.loading import load_adapters
 from graphcore.trails import Path
@@ -28,10 +28,10 @@ __all__ = [
     "Predicate",
     "WithTag",
     "filters_to_predicates",
-    "looks_at_no_value",
     "to_predicate",
 ]
 
+T = TypeVar("T")
 Predicate: TypeAlias = Callable[[Path, AnyType], bool]
 """What a filter becomes: tells by path and value whether a value is meant.
 
@@ -66,6 +66,9 @@ class _ByMeaning:
 
     _meaning: Hashable
 
+    def __init__(self) -> None:
+        self._meaning = ()
+
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
@@ -75,7 +78,7 @@ class _ByMeaning:
         return hash((type(self), self._meaning))
 
     def _written(self) -> str:
-        return repr(self._meaning)
+        return "" if self._meaning == () else repr(self._meaning)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._written()})"
@@ -95,12 +98,6 @@ class Everything(_ByMeaning):
 
     __slots__ = ()
 
-    def __init__(self) -> None:
-        self._meaning = ()
-
-    def _written(self) -> str:
-        return ""
-
     def __call__(self, path: Path, value: AnyType) -> bool:
         return True
 
@@ -114,12 +111,6 @@ class Nothing(_ByMeaning):
     """
 
     __slots__ = ()
-
-    def __init__(self) -> None:
-        self._meaning = ()
-
-    def _written(self) -> str:
-        return ""
 
     def __call__(self, path: Path, value: AnyType) -> bool:
         return False
@@ -233,7 +224,31 @@ class PathIn(_ByMeaning):
         return path in self.paths
 
 
-class Any(_ByMeaning):
+class _Members(_ByMeaning):
+    """What several filters say together; one of the same kind among them adds its own.
+
+    Args:
+        *filters: Filters in any written form.
+    """
+
+    __slots__ = ("predicates",)
+
+    predicates: frozenset[Predicate]
+
+    def __init__(self, *filters: Filter) -> None:
+        members: set[Predicate] = set()
+        for predicate in map(to_predicate, filters):
+            if isinstance(predicate, _Members) and type(predicate) is type(self):
+                members |= predicate.predicates
+            else:
+                members.add(predicate)
+        self._meaning = self.predicates = frozenset(members)
+
+    def _written(self) -> str:
+        return _members_text(self.predicates)
+
+
+class Any(_Members):
     """Selects what at least one of its filters selects.
 
     Args:
@@ -245,27 +260,13 @@ class Any(_ByMeaning):
         True
     """
 
-    __slots__ = ("predicates",)
-
-    predicates: frozenset[Predicate]
-
-    def __init__(self, *filters: Filter) -> None:
-        members: set[Predicate] = set()
-        for predicate in map(to_predicate, filters):
-            if isinstance(predicate, Any):
-                members |= predicate.predicates
-            else:
-                members.add(predicate)
-        self._meaning = self.predicates = frozenset(members)
-
-    def _written(self) -> str:
-        return _members_text(self.predicates)
+    __slots__ = ()
 
     def __call__(self, path: Path, value: AnyType) -> bool:
         return any(predicate(path, value) for predicate in self.predicates)
 
 
-class All(_ByMeaning):
+class All(_Members):
     """Selects what every one of its filters selects.
 
     Args:
@@ -277,21 +278,7 @@ class All(_ByMeaning):
         True
     """
 
-    __slots__ = ("predicates",)
-
-    predicates: frozenset[Predicate]
-
-    def __init__(self, *filters: Filter) -> None:
-        members: set[Predicate] = set()
-        for predicate in map(to_predicate, filters):
-            if isinstance(predicate, All):
-                members |= predicate.predicates
-            else:
-                members.add(predicate)
-        self._meaning = self.predicates = frozenset(members)
-
-    def _written(self) -> str:
-        return _members_text(self.predicates)
+    __slots__ = ()
 
     def __call__(self, path: Path, value: AnyType) -> bool:
         return all(predicate(path, value) for predicate in self.predicates)
@@ -392,6 +379,34 @@ def looks_at_no_value(predicate: Predicate, /) -> bool:
     return type(predicate) in (
         *(Everything, Nothing, OfType, WithTag, PathContains, PathIn),
     )
+
+
+def grouped(
+    predicates: Sequence[Predicate], leaves: Iterable[tuple[Path, AnyType, T]]
+) -> tuple[list[list[T]], list[T]]:
+    """Divides leaves; each goes to the first predicate that selects it.
+
+    Args:
+        predicates: The predicates.
+        leaves: The path of each, what predicates look at, and what stands for it here.
+
+    Returns:
+        One list a predicate, and what none of them selects.
+
+    Example:
+        >>> grouped([PathIn(('a',))], [(('a',), 1, 'one'), (('b',), 2, 'two')])
+        ([['one']], ['two'])
+    """
+    groups: list[list[T]] = [[] for _ in predicates]
+    rest: list[T] = []
+    for path, shown, leaf in leaves:
+        for predicate, group in zip(predicates, groups, strict=True):
+            if predicate(path, shown):
+                group.append(leaf)
+                break
+        else:
+            rest.append(leaf)
+    return groups, rest
 
 
 def filters_to_predicates(filters: Sequence[Filter], /) -> tuple[Predicate, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from graphcore.errors import path_text
@@ -16,23 +17,12 @@ from graphcore.graphdef.definition import (
 )
 from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.state.filters import Predicate, looks_at_no_value
+from graphcore.state.filters import Predicate, grouped, looks_at_no_value
 from graphcore.state.nesting import nested_from_flat
 from graphcore.state.state import State
 from graphcore.trails import Path
 from graphcore.variables.impl import is_variable
 from graphcore.variables.state import VariableState
-
-__all__ = [
-    "Leaves",
-    "UnmadeState",
-    "leaf_of",
-    "leaves_for",
-    "merged",
-    "raw",
-    "unmade",
-    "values_for",
-]
 
 Leaves: TypeAlias = dict[int, tuple[Any, HashableMapping[str, Any] | None]]
 """Value and metadata by index; None stands for metadata that did not come along."""
@@ -41,6 +31,7 @@ _MISSING = object()
 _MAX_SELECTIONS = 16
 
 
+@dataclass(slots=True, eq=False)
 class UnmadeState:
     """The leaves of a state that nobody has looked at: makes the nested dict.
 
@@ -50,17 +41,9 @@ class UnmadeState:
         places: Which of its variables they belong to; None for all.
     """
 
-    __slots__ = ("definition", "places", "values")
-
-    def __init__(
-        self,
-        definition: GraphDef[Any],
-        values: Sequence[Any],
-        places: Sequence[int] | None = None,
-    ) -> None:
-        self.definition = definition
-        self.values = values
-        self.places = places
+    definition: GraphDef[Any]
+    values: Sequence[Any]
+    places: Sequence[int] | None = None
 
     @property
     def layout(self) -> Layout:
@@ -92,8 +75,6 @@ class UnmadeState:
             One state a predicate, and the paths of leaves that none selects.
         """
         # Positions among the values here.
-        groups: list[list[int]]
-        rest: list[int]
         known = self.layout.selections
         # Of a bare array, filters see nothing but the value.
         lasting = (
@@ -104,14 +85,9 @@ class UnmadeState:
         if lasting and predicates in known:
             groups, rest = known[predicates]
         else:
-            groups, rest = [[] for _ in predicates], []
-            for i, (path, leaf) in enumerate(self._leaves()):
-                for predicate, group in zip(predicates, groups, strict=True):
-                    if predicate(path, leaf):
-                        group.append(i)
-                        break
-                else:
-                    rest.append(i)
+            groups, rest = grouped(
+                predicates, ((*leaf, i) for i, leaf in enumerate(self._leaves()))
+            )
             if lasting:
                 if len(known) >= _MAX_SELECTIONS:
                     known.clear()

@@ -8,16 +8,6 @@ from typing import Any, TypeAlias
 from graphcore.errors import path_text
 from graphcore.trails import Path
 
-__all__ = [
-    "Key",
-    "Path",
-    "key_order",
-    "nested_from_flat",
-    "own_key",
-    "path_order",
-    "sorted_leaves",
-]
-
 Key: TypeAlias = Any
 """A string or an integer (other hashable keys of plain dicts pass through)."""
 

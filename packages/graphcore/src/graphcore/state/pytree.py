@@ -12,10 +12,9 @@ from typing import Any
 
 import jax
 
-from graphcore.state.nesting import Path, key_order, nested_from_flat
+from graphcore.state.nesting import key_order, nested_from_flat
 from graphcore.state.state import MAX_DEPTH, FlatState, State
-
-__all__ = ["register_states"]
+from graphcore.trails import Path
 
 
 class _Paths(tuple[Path, ...]):
@@ -99,20 +98,15 @@ def _state_unflatten(keys: tuple[Any, ...], children: Iterable[Any]) -> State[An
     return State._view(dict(zip(keys, map(_hidden, children), strict=True)))
 
 
-def register_states() -> None:
-    """Registers `State` and `FlatState` with JAX; the package does when imported."""
-    jax.tree_util.register_pytree_with_keys(
-        State, _state_flatten_with_keys, _state_unflatten, _state_flatten
-    )
-    jax.tree_util.register_pytree_with_keys(
-        FlatState,
-        lambda flat: (
-            tuple(
-                (jax.tree_util.DictKey(path), leaf)
-                for path, leaf in zip(flat.paths, flat.leaves, strict=True)
-            ),
-            flat.paths,
-        ),
-        FlatState._sorted,
-        lambda flat: (flat.leaves, flat.paths),
-    )
+jax.tree_util.register_pytree_with_keys(
+    State, _state_flatten_with_keys, _state_unflatten, _state_flatten
+)
+jax.tree_util.register_pytree_with_keys(
+    FlatState,
+    lambda flat: (
+        tuple((jax.tree_util.DictKey(path), leaf) for path, leaf in flat),
+        flat.paths,
+    ),
+    lambda paths, leaves: FlatState(zip(paths, leaves, strict=True), sort=False),
+    lambda flat: (flat.leaves, flat.paths),
+)

@@ -20,19 +20,19 @@ from typing import Any, Generic, Self, TypeVar, overload
 from graphcore.content import values_equal
 from graphcore.display.printing import text, treescope_repr
 from graphcore.errors import path_text
-from graphcore.state.filters import Filter, PathIn, filters_to_predicates
+from graphcore.state.filters import Filter, PathIn, filters_to_predicates, grouped
 from graphcore.state.nesting import (
-    Path,
     key_order,
     nested_from_flat,
     own_key,
     path_order,
     sorted_leaves,
 )
+from graphcore.trails import Path
 from graphcore.variables.impl import is_variable, variable_impl
 from graphcore.variables.state import VariableState
 
-__all__ = ["FlatState", "State", "create_path_filters", "raw_value_of"]
+__all__ = ["FlatState", "State", "create_path_filters"]
 
 K = TypeVar("K")
 L = TypeVar("L")
@@ -67,14 +67,8 @@ class FlatState(Sequence[tuple[Path, L]]):
         ordered = list(pairs)
         if sort:
             ordered.sort(key=lambda pair: path_order(pair[0]))
-        self.paths = tuple(path for path, _ in ordered)
-        self.leaves = tuple(leaf for _, leaf in ordered)
-
-    @classmethod
-    def _sorted(cls, paths: tuple[Path, ...], leaves: Iterable[L]) -> Self:
-        flat = cls.__new__(cls)
-        flat.paths, flat.leaves = paths, tuple(leaves)
-        return flat
+        self.paths = tuple([path for path, _ in ordered])
+        self.leaves = tuple([leaf for _, leaf in ordered])
 
     @overload
     def __getitem__(self, index: int) -> tuple[Path, L]: ...
@@ -225,8 +219,7 @@ class FlatState(Sequence[tuple[Path, L]]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        return text(self)
+    __repr__ = text
 
 
 def _flattened(states: Any) -> Any:
@@ -350,9 +343,7 @@ class State(MutableMapping[K, Any], Generic[K, L]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        return text(self)
-
+    __repr__ = text
     __treescope_repr__ = treescope_repr
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -372,10 +363,7 @@ class State(MutableMapping[K, Any], Generic[K, L]):
             >>> State({'b': {'c': 2}, 'a': 1}).flat_state().paths
             (('a',), ('b', 'c'))
         """
-        pairs = list(sorted_leaves(self.raw_mapping))
-        return FlatState._sorted(
-            tuple(p for p, _ in pairs), (leaf for _, leaf in pairs)
-        )
+        return FlatState(sorted_leaves(self.raw_mapping), sort=False)
 
     @classmethod
     def from_flat_path(
@@ -493,16 +481,10 @@ class State(MutableMapping[K, Any], Generic[K, L]):
         if select is not None:
             found: tuple[list[State[K, L]], list[Path]] = select(predicates)
             return found
-        groups: list[list[tuple[Path, L]]] = [[] for _ in predicates]
-        unmatched: list[Path] = []
-        for path, leaf in self.flat_state():
-            for predicate, group in zip(predicates, groups, strict=True):
-                if predicate(path, leaf):
-                    group.append((path, leaf))
-                    break
-            else:
-                unmatched.append(path)
-        return [State.from_flat_path(group) for group in groups], unmatched
+        groups, rest = grouped(
+            predicates, ((path, leaf, (path, leaf)) for path, leaf in self.flat_state())
+        )
+        return list(map(State.from_flat_path, groups)), [path for path, _ in rest]
 
     def split(self, *filters: Filter) -> Any:
         """Divides the leaves; each goes to the first filter that selects it.

@@ -20,8 +20,6 @@ from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import GraphNodeImpl, containers_of, get_node_impl
 from graphcore.variables.impl import VariableImpl, add_variable_impl
 
-__all__ = ["BARE", "BareArray", "are_arrays", "is_array"]
-
 _PLAIN = (dict, list, tuple)
 _DTYPES = (np.number, np.bool_)
 # Types all instances of which are arrays that JAX takes.

@@ -15,14 +15,7 @@ from graphcore._jax import TraceState
 from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.hashable_mapping import HashableMapping, as_hashable
 
-__all__ = [
-    "VariableImpl",
-    "find_variable_impl",
-    "is_variable",
-    "is_variable_type",
-    "register_variable_type",
-    "variable_impl",
-]
+__all__ = ["is_variable", "register_counterparts", "register_variable_type"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from graphcore.hashable_mapping import HashableMapping, as_hashable
 
-__all__ = [
-    "CREATION",
-    "HOOKS",
-    "VariableMetadata",
-    "as_stored",
-    "register_creation_hook",
-    "stored_name",
-    "with_metadata",
-]
+__all__ = ["VariableMetadata", "register_creation_hook", "with_metadata"]
 
 A = TypeVar("A")
 Hooks: TypeAlias = Callable[..., Any] | Sequence[Callable[..., Any]]
 
 
 HOOKS = (
-    "on_get_value",
     "on_set_value",
+    "on_get_value",
     "on_create_value",
     "on_add_axis",
     "on_remove_axis",
@@ -144,11 +136,7 @@ class VariableMetadata(Generic[A]):
             {'unit': 'm'}
         """
         hooks = {
-            "on_set_value": self.set_value_hooks,
-            "on_get_value": self.get_value_hooks,
-            "on_create_value": self.create_value_hooks,
-            "on_add_axis": self.add_axis_hooks,
-            "on_remove_axis": self.remove_axis_hooks,
+            name: getattr(self, f"{name.removeprefix('on_')}_hooks") for name in HOOKS
         }
         return {
             **{
@@ -190,17 +178,13 @@ def with_metadata(
         >>> gc.Param(init(jax.random.key(0), (2, 3))).sharding
         ('data', None)
     """
+    around = VariableMetadata[Any](
+        *(None, set_value_hooks, get_value_hooks, create_value_hooks),
+        *(add_axis_hooks, remove_axis_hooks, metadata),
+    )
 
     @functools.wraps(initializer)
     def wrapper(*args: Any, **kwargs: Any) -> VariableMetadata[A]:
-        return VariableMetadata(
-            initializer(*args, **kwargs),
-            set_value_hooks=set_value_hooks,
-            get_value_hooks=get_value_hooks,
-            create_value_hooks=create_value_hooks,
-            add_axis_hooks=add_axis_hooks,
-            remove_axis_hooks=remove_axis_hooks,
-            metadata=metadata,
-        )
+        return replace(around, raw_value=initializer(*args, **kwargs))
 
     return wrapper

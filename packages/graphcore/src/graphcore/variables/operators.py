@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ReadOperators", "ValueOperators"]
-
 
 def _forward(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def method(self: Any) -> Any:
@@ -35,10 +33,10 @@ def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
 
 
 def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    compute = _binary(function)
+
     def method(self: Any, other: Any) -> Any:
-        if isinstance(other, ReadOperators):
-            other = other.value
-        self.value = function(self.value, other)
+        self.value = compute(self, other)
         return self
 
     return method
@@ -98,12 +96,6 @@ class ReadOperators:
         value: Any = self.value
         return round(value) if digits is None else round(value, digits)
 
-    def __pow__(self, other: Any) -> Any:
-        return _power(self, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return other**self.value
-
     __neg__ = _forward(operator.neg)
     __pos__ = _forward(operator.pos)
     __abs__ = _forward(operator.abs)
@@ -122,6 +114,7 @@ class ReadOperators:
     __floordiv__ = _binary(operator.floordiv)
     __mod__ = _binary(operator.mod)
     __divmod__ = _binary(divmod)
+    __pow__ = _binary(operator.pow)
     __lshift__ = _binary(operator.lshift)
     __rshift__ = _binary(operator.rshift)
     __and__ = _binary(operator.and_)
@@ -136,6 +129,7 @@ class ReadOperators:
     __rfloordiv__ = _reflected(operator.floordiv)
     __rmod__ = _reflected(operator.mod)
     __rdivmod__ = _reflected(divmod)
+    __rpow__ = _reflected(operator.pow)
     __rlshift__ = _reflected(operator.lshift)
     __rrshift__ = _reflected(operator.rshift)
     __rand__ = _reflected(operator.and_)
@@ -171,6 +165,3 @@ class ValueOperators(ReadOperators):
     __iand__ = _in_place(operator.and_)
     __ior__ = _in_place(operator.or_)
     __ixor__ = _in_place(operator.xor)
-
-
-_power = _binary(operator.pow)

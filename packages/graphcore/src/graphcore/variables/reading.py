@@ -7,8 +7,6 @@ from typing import Any
 
 from graphcore.variables.metadata import stored_name
 
-__all__ = ["MISSING", "Reading"]
-
 MISSING: Any = object()
 
 

@@ -194,9 +194,7 @@ class VariableState(Reading, ReadOperators, Generic[A]):
     def __reduce__(self) -> tuple[Any, ...]:
         return VariableState.of, (self._kind, self.value)
 
-    def __repr__(self) -> str:
-        return text(self)
-
+    __repr__ = text
     __treescope_repr__ = treescope_repr
 
 

@@ -25,12 +25,7 @@ from graphcore._jax import OUTSIDE, TraceState, current_trace
 from graphcore.cache.comparing import comparing
 from graphcore.content import values_equal
 from graphcore.display.printing import text, treescope_repr
-from graphcore.hashable_mapping import (
-    EMPTY,
-    HashableMapping,
-    as_hashable,
-    as_kept,
-)
+from graphcore.hashable_mapping import EMPTY, HashableMapping, as_hashable, as_kept
 from graphcore.probing import probing
 from graphcore.rebuilt import Origin, origin, trace_of_rebuilt, wrong_trace
 from graphcore.variables.impl import VariableImpl, add_variable_impl
@@ -39,16 +34,7 @@ from graphcore.variables.operators import ValueOperators
 from graphcore.variables.reading import Reading
 from graphcore.variables.state import VariableState
 
-__all__ = [
-    "HOOKS",
-    "BatchStat",
-    "Cache",
-    "Intermediate",
-    "Param",
-    "Perturbation",
-    "Variable",
-    "metadata_epoch",
-]
+__all__ = ["BatchStat", "Cache", "Intermediate", "Param", "Perturbation", "Variable"]
 
 A = TypeVar("A")
 
@@ -204,10 +190,8 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
             >>> Param.from_metadata(1.0, {'unit': 'm'}).unit
             'm'
         """
-        variable = cls.__new__(cls)
-        set_facts(variable, facts_of(as_stored(metadata), current_trace()))
-        set_raw_value(variable, value)
-        return variable
+        made: Self = new_variable(cls, value, as_stored(metadata), current_trace())
+        return made
 
     @classmethod
     def state(cls, value: A, **metadata: Any) -> VariableState[A]:
@@ -313,9 +297,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
         if name == "__class__" or hasattr(getattr(type(self), name, None), "__set__"):
             object.__setattr__(self, name, value)
             return
-        self._check_writable()
-        added = _checked_metadata(type(self), {name: value})
-        self._replace_metadata(as_stored({**self._facts.metadata, **added}))
+        Variable.set_metadata(self, name, value)
 
     def __delattr__(self, name: str) -> None:
         if name not in self._facts.metadata:
@@ -460,9 +442,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
         set_raw_value(self, state[0])
         set_facts(self, facts_of(as_hashable(state[1]), current_trace()))
 
-    def __repr__(self) -> str:
-        return text(self)
-
+    __repr__ = text
     __treescope_repr__ = treescope_repr
 
     def __format__(self, spec: str) -> str:
@@ -565,15 +545,8 @@ def new_variable(
     return variable
 
 
-def _create(kind: type[Any], value: Any, metadata: Mapping[str, Any]) -> Variable[Any]:
-    made: Variable[Any] = new_variable(
-        kind, value, as_hashable(metadata), current_trace()
-    )
-    return made
-
-
-def _set_metadata(variable: Any, metadata: HashableMapping[str, Any]) -> None:
-    variable._replace_metadata(metadata)
+def _create(kind: type[Any], value: Any, metadata: Mapping[str, Any]) -> Any:
+    return new_variable(kind, value, as_hashable(metadata), current_trace())
 
 
 _new = object.__new__
@@ -590,7 +563,7 @@ OWN = VariableImpl(
     set_value=set_raw_value,
     get_metadata=attrgetter("_facts.metadata"),
     create=_create,
-    set_metadata=_set_metadata,
+    set_metadata=Variable._replace_metadata,
     get_trace=attrgetter("_facts.trace"),
     set_values=_set_raw_values,
     get_values=lambda variables: [variable._raw_value for variable in variables],

@@ -162,6 +162,7 @@ class MultiHeadAttention(Layer):
         query_ln_scale_metadata: Mapping[str, Any] = NO_METADATA,
         key_ln_scale_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
+        super().keep(locals())
         self.num_heads = num_heads
         self.in_features = in_features
         self.qkv_features = in_features if qkv_features is None else qkv_features
@@ -177,23 +178,6 @@ class MultiHeadAttention(Layer):
         self.head_dim = self.qkv_features // num_heads
         self.deterministic = deterministic
         self.decode = decode
-        self.keep(
-            dtype=dtype,
-            param_dtype=param_dtype,
-            broadcast_dropout=broadcast_dropout,
-            dropout_rate=dropout_rate,
-            precision=precision,
-            use_bias=use_bias,
-            attention_fn=attention_fn,
-            normalize_qk=normalize_qk,
-            qkv_promote_dtype=qkv_promote_dtype,
-            out_promote_dtype=out_promote_dtype,
-            ln_promote_dtype=ln_promote_dtype,
-            qkv_dot_general=qkv_dot_general,
-            out_dot_general=out_dot_general,
-            qkv_dot_general_cls=qkv_dot_general_cls,
-            out_dot_general_cls=out_dot_general_cls,
-        )
         common: dict[str, Any] = {
             "use_bias": use_bias,
             "dtype": dtype,

@@ -102,6 +102,13 @@ class RNNCellBase(Layer):
         raise NotImplementedError
 
 
+# The arguments of a cell that go on to its products as they are.
+_FOR_PRODUCTS = (
+    *("bias_init", "bias_metadata"),
+    *("dtype", "param_dtype", "promote_dtype", "rngs"),
+)
+
+
 class _Cell(RNNCellBase):
     """What the cells here have in common: a state of as many arrays as it says."""
 
@@ -113,9 +120,35 @@ class _Cell(RNNCellBase):
     rngs: RngStream | None = None
     num_feature_axes = 1
 
-    def _keep_stream(self, rngs: Rngs, keep_rngs: bool) -> None:
-        if keep_rngs:
-            self.rngs = own_stream(rngs, "carry")
+    def _set_up(
+        self, arguments: Mapping[str, Any]
+    ) -> tuple[Callable[..., Linear], Callable[..., Linear]]:
+        """Keeps the options.
+
+        Returns:
+            What makes products of the input, and of the last output, of a size.
+        """
+        self.in_features = arguments["in_features"]
+        self.hidden_features = arguments["hidden_features"]
+        self.keep(arguments)
+        if arguments["keep_rngs"]:
+            self.rngs = own_stream(arguments["rngs"], "carry")
+        common = {name: arguments[name] for name in _FOR_PRODUCTS}
+        of_input = functools.partial(
+            Linear,
+            self.in_features,
+            kernel_init=arguments["kernel_init"],
+            kernel_metadata=arguments["kernel_metadata"],
+            **common,
+        )
+        of_last = functools.partial(
+            Linear,
+            self.hidden_features,
+            kernel_init=arguments["recurrent_kernel_init"],
+            kernel_metadata=arguments["recurrent_kernel_metadata"],
+            **common,
+        )
+        return of_input, of_last
 
     def _zeros(
         self,
@@ -189,44 +222,17 @@ class LSTMCell(_Cell):
         recurrent_kernel_metadata: Mapping[str, Any] = NO_METADATA,
         bias_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
-        self.in_features = in_features
-        self.hidden_features = hidden_features
-        common: dict[str, Any] = {
-            "dtype": dtype,
-            "param_dtype": param_dtype,
-            "promote_dtype": promote_dtype,
-        }
-        self.keep(
-            gate_fn=gate_fn,
-            activation_fn=activation_fn,
-            carry_init=carry_init,
-            **common,
-        )
-        self._keep_stream(rngs, keep_rngs)
+        self._make_products(*super()._set_up(locals()))
+
+    def _make_products(
+        self, of_input: Callable[..., Linear], of_last: Callable[..., Linear]
+    ) -> None:
+        size = self.hidden_features
         # The two products are added, so one bias is enough.
-        of_input = functools.partial(
-            Linear,
-            in_features,
-            hidden_features,
-            use_bias=False,
-            kernel_init=kernel_init,
-            kernel_metadata=kernel_metadata,
-            rngs=rngs,
-            **common,
+        self.ii, self.if_, self.ig, self.io = (
+            of_input(size, use_bias=False) for _ in range(4)
         )
-        of_output = functools.partial(
-            Linear,
-            hidden_features,
-            hidden_features,
-            kernel_init=recurrent_kernel_init,
-            bias_init=bias_init,
-            kernel_metadata=recurrent_kernel_metadata,
-            bias_metadata=bias_metadata,
-            rngs=rngs,
-            **common,
-        )
-        self.ii, self.if_, self.ig, self.io = (of_input() for _ in range(4))
-        self.hi, self.hf, self.hg, self.ho = (of_output() for _ in range(4))
+        self.hi, self.hf, self.hg, self.ho = (of_last(size) for _ in range(4))
 
     def __call__(
         self, carry: tuple[Array, Array], inputs: Array
@@ -301,59 +307,11 @@ class OptimizedLSTMCell(LSTMCell):
         ((3, 16), (4, 16))
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        hidden_features: int,
-        *,
-        gate_fn: Callable[..., Any] = jax.nn.sigmoid,
-        activation_fn: Callable[..., Any] = jnp.tanh,
-        kernel_init: Initializer = default_kernel_init,
-        recurrent_kernel_init: Initializer = orthogonal_init,
-        bias_init: Initializer = default_bias_init,
-        dtype: DType | None = None,
-        param_dtype: DType = jnp.float32,
-        carry_init: Initializer | None = None,
-        promote_dtype: Promotion = promote_dtype,
-        keep_rngs: bool = False,
-        rngs: Rngs,
-        kernel_metadata: Mapping[str, Any] = NO_METADATA,
-        recurrent_kernel_metadata: Mapping[str, Any] = NO_METADATA,
-        bias_metadata: Mapping[str, Any] = NO_METADATA,
+    def _make_products(
+        self, of_input: Callable[..., Linear], of_last: Callable[..., Linear]
     ) -> None:
-        self.in_features = in_features
-        self.hidden_features = hidden_features
-        common: dict[str, Any] = {
-            "dtype": dtype,
-            "param_dtype": param_dtype,
-            "promote_dtype": promote_dtype,
-        }
-        self.keep(
-            gate_fn=gate_fn,
-            activation_fn=activation_fn,
-            carry_init=carry_init,
-            **common,
-        )
-        self._keep_stream(rngs, keep_rngs)
-        self.dense_i = Linear(
-            in_features,
-            4 * hidden_features,
-            use_bias=False,
-            kernel_init=kernel_init,
-            kernel_metadata=kernel_metadata,
-            rngs=rngs,
-            **common,
-        )
-        self.dense_h = Linear(
-            hidden_features,
-            4 * hidden_features,
-            kernel_init=recurrent_kernel_init,
-            bias_init=bias_init,
-            kernel_metadata=recurrent_kernel_metadata,
-            bias_metadata=bias_metadata,
-            rngs=rngs,
-            **common,
-        )
+        self.dense_i = of_input(4 * self.hidden_features, use_bias=False)
+        self.dense_h = of_last(4 * self.hidden_features)
 
     def __call__(
         self, carry: tuple[Array, Array], inputs: Array
@@ -415,39 +373,9 @@ class SimpleCell(_Cell):
         recurrent_kernel_metadata: Mapping[str, Any] = NO_METADATA,
         bias_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
-        self.in_features = in_features
-        self.hidden_features = hidden_features
-        common: dict[str, Any] = {
-            "dtype": dtype,
-            "param_dtype": param_dtype,
-            "promote_dtype": promote_dtype,
-        }
-        self.keep(
-            carry_init=carry_init,
-            residual=residual,
-            activation_fn=activation_fn,
-            **common,
-        )
-        self._keep_stream(rngs, keep_rngs)
-        self.dense_h = Linear(
-            hidden_features,
-            hidden_features,
-            use_bias=False,
-            kernel_init=recurrent_kernel_init,
-            kernel_metadata=recurrent_kernel_metadata,
-            rngs=rngs,
-            **common,
-        )
-        self.dense_i = Linear(
-            in_features,
-            hidden_features,
-            kernel_init=kernel_init,
-            bias_init=bias_init,
-            kernel_metadata=kernel_metadata,
-            bias_metadata=bias_metadata,
-            rngs=rngs,
-            **common,
-        )
+        of_input, of_last = super()._set_up(locals())
+        self.dense_h = of_last(hidden_features, use_bias=False)
+        self.dense_i = of_input(hidden_features)
 
     def __call__(self, carry: Array, inputs: Array) -> tuple[jax.Array, jax.Array]:
         """Makes one step.
@@ -531,39 +459,9 @@ class GRUCell(_Cell):
         recurrent_kernel_metadata: Mapping[str, Any] = NO_METADATA,
         bias_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
-        self.in_features = in_features
-        self.hidden_features = hidden_features
-        common: dict[str, Any] = {
-            "dtype": dtype,
-            "param_dtype": param_dtype,
-            "promote_dtype": promote_dtype,
-        }
-        self.keep(
-            gate_fn=gate_fn,
-            activation_fn=activation_fn,
-            carry_init=carry_init,
-            **common,
-        )
-        self._keep_stream(rngs, keep_rngs)
-        self.dense_i = Linear(
-            in_features,
-            3 * hidden_features,
-            kernel_init=kernel_init,
-            bias_init=bias_init,
-            kernel_metadata=kernel_metadata,
-            bias_metadata=bias_metadata,
-            rngs=rngs,
-            **common,
-        )
-        self.dense_h = Linear(
-            hidden_features,
-            3 * hidden_features,
-            use_bias=False,
-            kernel_init=recurrent_kernel_init,
-            kernel_metadata=recurrent_kernel_metadata,
-            rngs=rngs,
-            **common,
-        )
+        of_input, of_last = super()._set_up(locals())
+        self.dense_i = of_input(3 * hidden_features)
+        self.dense_h = of_last(3 * hidden_features, use_bias=False)
 
     def __call__(self, carry: Array, inputs: Array) -> tuple[jax.Array, jax.Array]:
         """Makes one step.

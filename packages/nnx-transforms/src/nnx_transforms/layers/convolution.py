@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from graphcore import Param
 from nnx_transforms.layers.dtypes import (
     Array,
     DType,
@@ -18,9 +17,10 @@ from nnx_transforms.layers.dtypes import (
     Promotion,
     promote_dtype,
 )
-from nnx_transforms.layers.layer import Layer
 from nnx_transforms.layers.linear import (
     NO_METADATA,
+    Affine,
+    as_tuple,
     default_bias_init,
     default_kernel_init,
     given,
@@ -34,7 +34,7 @@ PerAxis: TypeAlias = int | Sequence[int] | None
 _FILLS = {"CIRCULAR": "wrap", "REFLECT": "reflect"}
 
 
-class _Convolution(Layer):
+class _Convolution(Affine):
     """What the two directions have in common.
 
     Options are kept as they are given; what they mean for each axis is found out when
@@ -44,33 +44,25 @@ class _Convolution(Layer):
     in_features: int
     out_features: int
     kernel_size: tuple[int, ...]
-    kernel: Param[jax.Array]
-    bias: Param[jax.Array] | None = None
     mask: jax.Array | None = None
     strides: Any = 1
     padding: Any = "SAME"
     kernel_dilation: Any = 1
     use_bias: bool = True
-    precision: Any = None
-    preferred_element_type: Any = None
 
-    def _make_parameters(
-        self,
-        features: tuple[int, int],
-        kernel_init: Initializer,
-        bias_init: Initializer | None,
-        param_dtype: DType,
-        rngs: Rngs,
-        mask: Array | None,
-        kernel_metadata: Mapping[str, Any],
-        bias_metadata: Mapping[str, Any],
+    def _set_up(
+        self, arguments: Mapping[str, Any], in_features: int, out_features: int
     ) -> None:
-        shape = (*self.kernel_size, *features)
-        kernel = kernel_init(rngs.params(), shape, param_dtype)
-        self.kernel = Param(kernel, **kernel_metadata)
-        if bias_init is not None:
-            bias = bias_init(rngs.params(), (self.out_features,), param_dtype)
-            self.bias = Param(bias, **bias_metadata)
+        """Keeps the options, and makes a kernel of so many features and a bias."""
+        self.keep(arguments, "mask")
+        self.in_features = arguments["in_features"]
+        self.out_features = arguments["out_features"]
+        self.kernel_size = as_tuple(arguments["kernel_size"])
+        self._settings()  # says what does not fit, before anything is drawn
+        shape = (*self.kernel_size, in_features, out_features)
+        size = (self.out_features,) if arguments["use_bias"] else None
+        self._draw(arguments, kernel=shape, bias=size)
+        mask = arguments["mask"]
         if mask is not None:
             if jnp.shape(mask) != shape:
                 raise ValueError(
@@ -79,21 +71,19 @@ class _Convolution(Layer):
                 )
             self.mask = jnp.asarray(mask)
 
+    def _settings(self) -> tuple[Any, ...]:
+        """What the options say, or an error if they don't fit."""
+        raise NotImplementedError
+
     @property
     def kernel_shape(self) -> tuple[int, ...]:
         """The shape of the kernel."""
         return tuple(self.kernel.value.shape[-len(self.kernel_size) - 2 :])
 
-    def _promoted(self, inputs: Array) -> tuple[Any, ...]:
-        """Input, kernel and bias in the dtype to compute in."""
-        kernel = self.kernel.value
+    def _promoted(self, inputs: Array, kernel: Any = None) -> tuple[Any, ...]:
         if self.mask is not None:
-            kernel = kernel * self.mask
-        bias = None if self.bias is None else self.bias.value
-        promoted: tuple[Any, ...] = self.promote_dtype(
-            (inputs, kernel, bias), dtype=self.dtype
-        )
-        return promoted
+            kernel = self.kernel.value * self.mask
+        return super()._promoted(inputs, kernel)
 
     def _one_batch_axis(
         self, x: jax.Array
@@ -140,10 +130,6 @@ class _Convolution(Layer):
                 f"{', '.join(map(repr, known))}, or numbers."
             )
         return mode
-
-
-def _sizes(kernel_size: int | Sequence[int]) -> tuple[int, ...]:
-    return (kernel_size,) if isinstance(kernel_size, int) else tuple(kernel_size)
 
 
 class Conv(_Convolution):
@@ -221,34 +207,7 @@ class Conv(_Convolution):
                 f"Cannot divide {in_features} input and {out_features} output features "
                 f"into feature_group_count={feature_group_count} groups of equal size."
             )
-        self.in_features = in_features
-        self.out_features = out_features
-        self.keep(
-            strides=strides,
-            padding=padding,
-            input_dilation=input_dilation,
-            kernel_dilation=kernel_dilation,
-            feature_group_count=feature_group_count,
-            use_bias=use_bias,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            precision=precision,
-            conv_general_dilated=conv_general_dilated,
-            promote_dtype=promote_dtype,
-            preferred_element_type=preferred_element_type,
-        )
-        self.kernel_size = _sizes(kernel_size)
-        self._settings()  # says what does not fit, before anything is drawn
-        self._make_parameters(
-            (in_features // feature_group_count, out_features),
-            kernel_init,
-            bias_init if use_bias else None,
-            param_dtype,
-            rngs,
-            mask,
-            kernel_metadata,
-            bias_metadata,
-        )
+        super()._set_up(locals(), in_features // feature_group_count, out_features)
 
     def _settings(self) -> tuple[dict[str, Any], Any, str | None]:
         """Options for JAX, how the border is padded, and how it is filled before."""
@@ -383,35 +342,13 @@ class ConvTranspose(_Convolution):
         kernel_metadata: Mapping[str, Any] = NO_METADATA,
         bias_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
-        self.in_features = in_features
-        self.out_features = out_features
-        self.keep(
-            strides=strides,
-            padding=padding,
-            kernel_dilation=kernel_dilation,
-            use_bias=use_bias,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            precision=precision,
-            transpose_kernel=transpose_kernel,
-            promote_dtype=promote_dtype,
-            preferred_element_type=preferred_element_type,
-        )
-        self.kernel_size = _sizes(kernel_size)
-        for name in ("strides", "kernel_dilation"):
-            self._per_axis(name)
-        self._padding("CIRCULAR")
         features = (in_features, out_features)
-        self._make_parameters(
-            features[::-1] if transpose_kernel else features,
-            kernel_init,
-            bias_init if use_bias else None,
-            param_dtype,
-            rngs,
-            mask,
-            kernel_metadata,
-            bias_metadata,
-        )
+        super()._set_up(locals(), *(features[::-1] if transpose_kernel else features))
+
+    def _settings(self) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
+        """Strides, dilation and padding."""
+        strides, dilation = map(self._per_axis, ("strides", "kernel_dilation"))
+        return strides, dilation, self._padding("CIRCULAR")
 
     def __call__(self, inputs: Array) -> jax.Array:
         """Applies the convolution.
@@ -433,13 +370,13 @@ class ConvTranspose(_Convolution):
         """
         inputs, kernel, bias = self._promoted(inputs)
         inputs, restored = self._one_batch_axis(inputs)
-        strides, padding = self._per_axis("strides"), self._padding("CIRCULAR")
+        strides, dilation, padding = self._settings()
         y: jax.Array = lax.conv_transpose(
             inputs,
             kernel,
             strides,
             "VALID" if padding == "CIRCULAR" else padding,
-            rhs_dilation=self._per_axis("kernel_dilation"),
+            rhs_dilation=dilation,
             transpose_kernel=self.transpose_kernel,
             precision=self.precision,
             preferred_element_type=self.preferred_element_type,

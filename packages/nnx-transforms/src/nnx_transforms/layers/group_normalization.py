@@ -103,27 +103,7 @@ class GroupNorm(Norm):
                 f"size with {name}={parts}."
             )
         self.num_groups = num_groups or num_features // parts
-        self._make_parameters(
-            num_features,
-            scale_init if use_scale else None,
-            bias_init if use_bias else None,
-            param_dtype,
-            rngs,
-            scale_metadata,
-            bias_metadata,
-        )
-        self.keep(
-            epsilon=epsilon,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            use_bias=use_bias,
-            use_scale=use_scale,
-            reduction_axes=reduction_axes,
-            axis_name=axis_name,
-            axis_index_groups=axis_index_groups,
-            use_fast_variance=use_fast_variance,
-            promote_dtype=promote_dtype,
-        )
+        super()._set_up(locals())
 
     @property
     def group_size(self) -> int:
@@ -220,27 +200,7 @@ class InstanceNorm(Norm):
         bias_metadata: Mapping[str, Any] = NO_METADATA,
         scale_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
-        self._make_parameters(
-            num_features,
-            scale_init if use_scale else None,
-            bias_init if use_bias else None,
-            param_dtype,
-            rngs,
-            scale_metadata,
-            bias_metadata,
-        )
-        self.keep(
-            epsilon=epsilon,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            use_bias=use_bias,
-            use_scale=use_scale,
-            feature_axes=feature_axes,
-            axis_name=axis_name,
-            axis_index_groups=axis_index_groups,
-            use_fast_variance=use_fast_variance,
-            promote_dtype=promote_dtype,
-        )
+        super()._set_up(locals())
 
     def __call__(self, x: Array, *, mask: Array | None = None) -> jax.Array:
         """Normalizes.

@@ -1,54 +1,9 @@
+# ruff: noqa: F403, F405
 """The initializers of `jax.nn`, and the two that model code calls to get a constant."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from jax.nn.initializers import (
-    Initializer,
-    constant,
-    delta_orthogonal,
-    glorot_normal,
-    glorot_uniform,
-    he_normal,
-    he_uniform,
-    kaiming_normal,
-    kaiming_uniform,
-    lecun_normal,
-    lecun_uniform,
-    normal,
-    ones,
-    orthogonal,
-    truncated_normal,
-    uniform,
-    variance_scaling,
-    xavier_normal,
-    xavier_uniform,
-    zeros,
-)
-
-__all__ = [
-    "Initializer",
-    "constant",
-    "delta_orthogonal",
-    "glorot_normal",
-    "glorot_uniform",
-    "he_normal",
-    "he_uniform",
-    "kaiming_normal",
-    "kaiming_uniform",
-    "lecun_normal",
-    "lecun_uniform",
-    "normal",
-    "ones",
-    "ones_init",
-    "orthogonal",
-    "truncated_normal",
-    "uniform",
-    "variance_scaling",
-    "xavier_normal",
-    "xavier_uniform",
-    "zeros",
-    "zeros_init",
-]
+from jax.nn.initializers import *
 
 
 def zeros_init() -> Initializer:
@@ -77,3 +32,7 @@ def ones_init() -> Initializer:
         [1.0, 1.0]
     """
     return ones
+
+
+if not TYPE_CHECKING:
+    __all__ = [name for name in vars() if not name.startswith(("_", "TYPE"))]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
+from graphcore import Param
 from nnx_transforms.layers.dtypes import promote_dtype
 from nnx_transforms.module import Module
 from nnx_transforms.rngs import Rngs, RngStream
+
+_NO_OPTION = property()
 
 
 class Layer(Module):
@@ -18,23 +22,37 @@ class Layer(Module):
     alone has.
 
     Example:
-        >>> layer = Layer()
-        >>> layer.keep(dtype=None, param_dtype=jnp.bfloat16)
-        >>> list(vars(layer)), layer.dtype
-        (['param_dtype'], None)
+        >>> class Scale(Layer):
+        ...     factor: float = 1.0
+        ...     def __init__(self, factor=1.0, dtype=None):
+        ...         super().keep(locals())
+        >>> scale = Scale(2.0)
+        >>> vars(scale), scale.dtype
+        ({'factor': 2.0}, None)
     """
 
     dtype: Any = None
     param_dtype: Any = jnp.float32
     promote_dtype: Any = staticmethod(promote_dtype)
 
-    def keep(self, **options: Any) -> None:
+    def keep(self, arguments: Mapping[str, Any], *others: str) -> None:
         """Sets the options that are not the defaults of the class.
 
+        An option is an argument for which the class has a default. That is the class
+        with the `__init__`, so that the attributes of a subclass are its own matter.
+
         Args:
-            **options: By name; lists become tuples, which are static.
+            arguments: The `locals()` of an `__init__`, before it has variables that
+                are called like options. They name its class if `super()` stands in
+                it. Lists become tuples, which are static.
+            *others: Arguments that are no options. Random streams never are.
         """
-        for name, value in options.items():
+        owner = arguments["__class__"]
+        for name, value in arguments.items():
+            if name in ("__class__", "rngs", *others):
+                continue
+            if isinstance(getattr(owner, name, _NO_OPTION), property):
+                continue
             default = getattr(type(self), name)
             if value is default:
                 continue
@@ -43,6 +61,22 @@ class Layer(Module):
                 if value == default:
                     continue
             setattr(self, name, frozen(value))
+
+    def _draw(
+        self, arguments: Mapping[str, Any], **shapes: tuple[int, ...] | None
+    ) -> None:
+        """Makes the parameters of these shapes, in this order; none where it is None.
+
+        Args:
+            arguments: What `__init__` was given, by name.
+            **shapes: By the name of the attribute; with an `_init` and a `_metadata`
+                behind it, it names what makes the parameter and says more of it.
+        """
+        for name, shape in shapes.items():
+            if shape is not None:
+                key, dtype = arguments["rngs"].params(), arguments["param_dtype"]
+                made = arguments[f"{name}_init"](key, shape, dtype)
+                setattr(self, name, Param(made, **arguments[f"{name}_metadata"]))
 
 
 def frozen(value: Any) -> Any:

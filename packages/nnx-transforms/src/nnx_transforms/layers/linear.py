@@ -81,7 +81,33 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-class Linear(Layer):
+class Affine(Layer):
+    """A layer with a kernel and, perhaps, a bias."""
+
+    kernel: Param[jax.Array]
+    bias: Param[jax.Array] | None = None
+    precision: Any = None
+    preferred_element_type: Any = None
+
+    def _promoted(self, inputs: Array, kernel: Any = None) -> tuple[Any, ...]:
+        """Inputs, kernel and bias in the dtype to compute in."""
+        kernel = self.kernel.value if kernel is None else kernel
+        bias = None if self.bias is None else self.bias.value
+        promoted: tuple[Any, ...] = self.promote_dtype(
+            (inputs, kernel, bias), dtype=self.dtype
+        )
+        return promoted
+
+    def _options(self, out_sharding: Any) -> dict[str, Any]:
+        """What a product is told beside its operands."""
+        chosen = given(
+            preferred_element_type=self.preferred_element_type,
+            out_sharding=out_sharding,
+        )
+        return {"precision": self.precision, **chosen}
+
+
+class Linear(Affine):
     """A dense layer: `x @ kernel + bias`.
 
     Args:
@@ -107,12 +133,8 @@ class Linear(Layer):
         ((4, 2), (3, 2))
     """
 
-    kernel: Param[jax.Array]
-    bias: Param[jax.Array] | None = None
     use_bias: bool = True
-    precision: Any = None
     dot_general: Any = staticmethod(lax.dot_general)
-    preferred_element_type: Any = None
 
     def __init__(
         self,
@@ -132,20 +154,9 @@ class Linear(Layer):
         kernel_metadata: Mapping[str, Any] = NO_METADATA,
         bias_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
-        kernel = kernel_init(rngs.params(), (in_features, out_features), param_dtype)
-        self.kernel = Param(kernel, **kernel_metadata)
-        if use_bias:
-            bias = bias_init(rngs.params(), (out_features,), param_dtype)
-            self.bias = Param(bias, **bias_metadata)
-        self.keep(
-            use_bias=use_bias,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            precision=precision,
-            dot_general=dot_general,
-            promote_dtype=promote_dtype,
-            preferred_element_type=preferred_element_type,
-        )
+        super().keep(locals())
+        size = (out_features,) if use_bias else None
+        self._draw(locals(), kernel=(in_features, out_features), bias=size)
 
     # What follows from the kernel is no attribute of its own.
 
@@ -174,28 +185,20 @@ class Linear(Layer):
             >>> Linear(3, 2, rngs=Rngs(0))(jnp.ones(3)).shape
             (2,)
         """
-        bias = None if self.bias is None else self.bias.value
-        inputs, kernel, bias = self.promote_dtype(
-            (inputs, self.kernel.value, bias), dtype=self.dtype
-        )
-        options = given(
-            preferred_element_type=self.preferred_element_type,
-            out_sharding=out_sharding,
-        )
+        inputs, kernel, bias = self._promoted(inputs)
+        options = self._options(out_sharding)
         y: jax.Array
         is_default = self.dot_general is lax.dot_general
         if is_default and lax.dot_general.__code__ is _DOT_GENERAL:
             # The same operation, but JAX keeps its derivatives from trace to trace.
-            y = jnp.matmul(inputs, kernel, precision=self.precision, **options)
+            y = jnp.matmul(inputs, kernel, **options)
         else:
             axes = (((inputs.ndim - 1,), (0,)), ((), ()))
-            y = self.dot_general(
-                inputs, kernel, axes, precision=self.precision, **options
-            )
+            y = self.dot_general(inputs, kernel, axes, **options)
         return y if bias is None else y + bias
 
 
-class LinearGeneral(Layer):
+class LinearGeneral(Affine):
     """A dense layer over any axes of the input.
 
     Args:
@@ -231,15 +234,11 @@ class LinearGeneral(Layer):
         ((7, 4, 5), (2, 3, 4, 5))
     """
 
-    kernel: Param[jax.Array]
-    bias: Param[jax.Array] | None = None
     axis: tuple[int, ...] = (-1,)
     batch_axis: Mapping[int, int] = NO_METADATA  # type: ignore[assignment]  # empty
     use_bias: bool = True
-    precision: Any = None
     dot_general: Any = None
     dot_general_cls: Any = None
-    preferred_element_type: Any = None
 
     def __init__(
         self,
@@ -262,9 +261,10 @@ class LinearGeneral(Layer):
         kernel_metadata: Mapping[str, Any] = NO_METADATA,
         bias_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
-        self.in_features = _as_tuple(in_features)
-        self.out_features = _as_tuple(out_features)
-        if (axes := _as_tuple(axis)) != self.axis:
+        super().keep(locals(), "axis", "batch_axis")
+        self.in_features = as_tuple(in_features)
+        self.out_features = as_tuple(out_features)
+        if (axes := as_tuple(axis)) != self.axis:
             self.axis = axes
         if len(axes) != len(self.in_features):
             raise ValueError(
@@ -282,22 +282,10 @@ class LinearGeneral(Layer):
         outputs = math.prod(self.out_features)
         shape = (*batch, *self.in_features, *self.out_features)
         flat = (math.prod(batch) * math.prod(self.in_features), outputs)
-        kernel = kernel_init(rngs.params(), flat, param_dtype)
-        self.kernel = Param(_reshaped(kernel, shape), **kernel_metadata)
-        if use_bias:
-            bias = bias_init(rngs.params(), (math.prod(batch) * outputs,), param_dtype)
-            bias = _reshaped(bias, (*batch, *self.out_features))
-            self.bias = Param(bias, **bias_metadata)
-        self.keep(
-            use_bias=use_bias,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            precision=precision,
-            promote_dtype=promote_dtype,
-            dot_general=dot_general,
-            dot_general_cls=dot_general_cls,
-            preferred_element_type=preferred_element_type,
-        )
+        kernel_init = _reshaped(kernel_init, flat)
+        bias_init = _reshaped(bias_init, (math.prod(batch) * outputs,))
+        of_bias = (*batch, *self.out_features) if use_bias else None
+        self._draw(locals(), kernel=shape, bias=of_bias)
 
     def __call__(self, inputs: Array, out_sharding: Any = None) -> jax.Array:
         """Applies the layer.
@@ -314,10 +302,7 @@ class LinearGeneral(Layer):
             >>> LinearGeneral(3, (2, 4), rngs=Rngs(0))(jnp.ones((5, 3))).shape
             (5, 2, 4)
         """
-        bias = None if self.bias is None else self.bias.value
-        inputs, kernel, bias = self.promote_dtype(
-            (inputs, self.kernel.value, bias), dtype=self.dtype
-        )
+        inputs, kernel, bias = self._promoted(inputs)
         axes = tuple(sorted(axis % inputs.ndim for axis in self.axis))
         batch = tuple(range(len(self.batch_axis)))
         contracted = tuple(range(len(batch), len(batch) + len(axes)))
@@ -329,11 +314,7 @@ class LinearGeneral(Layer):
             inputs,
             kernel,
             ((axes, contracted), (batch, batch)),
-            precision=self.precision,
-            **given(
-                preferred_element_type=self.preferred_element_type,
-                out_sharding=out_sharding,
-            ),
+            **self._options(out_sharding),
         )
         if bias is None:
             return y
@@ -343,18 +324,23 @@ class LinearGeneral(Layer):
         return y
 
 
-def _as_tuple(given: int | Sequence[int]) -> tuple[int, ...]:
+def as_tuple(given: int | Sequence[int]) -> tuple[int, ...]:
     return (given,) if isinstance(given, int) else tuple(given)
 
 
-def _reshaped(made: Any, shape: tuple[int, ...]) -> Any:
-    """What an initializer made, in another shape; it may bring metadata."""
-    if isinstance(made, VariableMetadata):
-        return dataclasses.replace(made, raw_value=made.raw_value.reshape(shape))
-    return made.reshape(shape)
+def _reshaped(init: Initializer, drawn: tuple[int, ...]) -> Initializer:
+    """An initializer that is asked for another shape, which is then reshaped."""
+
+    def reshaped(key: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+        made = init(key, drawn, dtype)
+        if isinstance(made, VariableMetadata):
+            return dataclasses.replace(made, raw_value=made.raw_value.reshape(shape))
+        return made.reshape(shape)
+
+    return reshaped
 
 
-class Einsum(Layer):
+class Einsum(Affine):
     """An Einstein sum of the input and a kernel.
 
     Args:
@@ -384,12 +370,8 @@ class Einsum(Layer):
         (16, 11, 8, 4)
     """
 
-    kernel: Param[jax.Array]
-    bias: Param[jax.Array] | None = None
     bias_shape: tuple[int, ...] | None = None
-    precision: Any = None
     einsum_op: Any = staticmethod(jnp.einsum)
-    preferred_element_type: Any = None
 
     def __init__(
         self,
@@ -409,22 +391,11 @@ class Einsum(Layer):
         kernel_metadata: Mapping[str, Any] = NO_METADATA,
         bias_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
+        super().keep(locals())
         self.einsum_str = _checked(einsum_str)
-        self.kernel_shape = _as_tuple(kernel_shape)
-        kernel = kernel_init(rngs.params(), self.kernel_shape, param_dtype)
-        self.kernel = Param(kernel, **kernel_metadata)
-        if bias_shape is not None:
-            bias = bias_init(rngs.params(), _as_tuple(bias_shape), param_dtype)
-            self.bias = Param(bias, **bias_metadata)
-        self.keep(
-            bias_shape=bias_shape,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            precision=precision,
-            promote_dtype=promote_dtype,
-            einsum_op=einsum_op,
-            preferred_element_type=preferred_element_type,
-        )
+        self.kernel_shape = as_tuple(kernel_shape)
+        of_bias = None if bias_shape is None else as_tuple(bias_shape)
+        self._draw(locals(), kernel=self.kernel_shape, bias=of_bias)
 
     def __call__(
         self, inputs: Array, einsum_str: str | None = None, out_sharding: Any = None
@@ -449,19 +420,12 @@ class Einsum(Layer):
             (4, 2)
         """
         equation = self.einsum_str if einsum_str is None else _checked(einsum_str)
-        bias = None if self.bias is None else self.bias.value
-        inputs, kernel, bias = self.promote_dtype(
-            (inputs, self.kernel.value, bias), dtype=self.dtype
-        )
+        inputs, kernel, bias = self._promoted(inputs)
         y: jax.Array = self.einsum_op(
             equation,
             inputs,
             kernel,
-            precision=self.precision,
-            **given(
-                preferred_element_type=self.preferred_element_type,
-                out_sharding=out_sharding,
-            ),
+            **self._options(out_sharding),
         )
         if bias is None:
             return y
@@ -536,11 +500,10 @@ class Embed(Layer):
         rngs: Rngs,
         embedding_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
-        shape = (num_embeddings, features)
-        table = embedding_init(rngs.params(), shape, param_dtype)
-        self.embedding = Param(table, **embedding_metadata)
-        self.dtype = self.embedding.value.dtype if dtype is None else dtype
-        self.keep(param_dtype=param_dtype, promote_dtype=promote_dtype)
+        super().keep(locals())
+        self._draw(locals(), embedding=(num_embeddings, features))
+        if dtype is None:
+            self.dtype = self.embedding.value.dtype
 
     @property
     def num_embeddings(self) -> int:

@@ -95,19 +95,13 @@ class LoRA(Layer):
         a_metadata: Mapping[str, Any] = NO_METADATA,
         b_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
+        super().keep(locals())
         self.in_features = in_features
         self.out_features = out_features
         a = a_initializer(rngs.params(), (in_features, lora_rank), param_dtype)
         b = b_initializer(rngs.params(), (lora_rank, out_features), param_dtype)
         self.lora_a = lora_param_type(a, **a_metadata)
         self.lora_b = lora_param_type(b, **b_metadata)
-        self.keep(
-            base_module=base_module,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            lora_param_type=lora_param_type,
-            promote_dtype=promote_dtype,
-        )
 
     def __call__(self, x: Array, **kwargs: Any) -> jax.Array:
         """Applies both.

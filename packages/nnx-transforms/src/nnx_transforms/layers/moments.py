@@ -21,14 +21,10 @@ from jax import lax
 from graphcore import Param
 from nnx_transforms.layers.dtypes import (
     Array,
-    DType,
-    Initializer,
     canonicalize_dtype,
     cast,
 )
 from nnx_transforms.layers.layer import Layer
-from nnx_transforms.layers.linear import NO_METADATA
-from nnx_transforms.rngs import Rngs
 
 Axes: TypeAlias = int | Sequence[int]
 
@@ -51,25 +47,17 @@ class Norm(Layer):
     use_fast_variance: bool = True
     _num_features: int
 
-    def _make_parameters(
-        self,
-        num_features: int,
-        scale_init: Initializer | None,
-        bias_init: Initializer | None,
-        param_dtype: DType,
-        rngs: Rngs,
-        scale_metadata: Mapping[str, Any],
-        bias_metadata: Mapping[str, Any] = NO_METADATA,
-    ) -> None:
-        shape = (num_features,)
-        if scale_init is not None:
-            scale = scale_init(rngs.params(), shape, param_dtype)
-            self.scale = Param(scale, **scale_metadata)
-        if bias_init is not None:
-            bias = bias_init(rngs.params(), shape, param_dtype)
-            self.bias = Param(bias, **bias_metadata)
+    def _set_up(self, arguments: Mapping[str, Any]) -> None:
+        """Keeps the options, and makes a scale, a bias, both or neither."""
+        self.keep(arguments)
+        size = (arguments["num_features"],)
+        self._draw(
+            arguments,
+            scale=size if arguments["use_scale"] else None,
+            bias=size if arguments.get("use_bias") else None,
+        )
         if self.scale is None and self.bias is None:
-            self._num_features = num_features
+            (self._num_features,) = size
 
     @property
     def num_features(self) -> int:

@@ -101,29 +101,8 @@ class BatchNorm(Norm):
     ) -> None:
         self.mean = BatchStat(jnp.zeros((num_features,), jnp.float32))
         self.var = BatchStat(jnp.ones((num_features,), jnp.float32))
-        self._make_parameters(
-            num_features,
-            scale_init if use_scale else None,
-            bias_init if use_bias else None,
-            param_dtype,
-            rngs,
-            scale_metadata,
-            bias_metadata,
-        )
         self.use_running_average = use_running_average
-        self.keep(
-            axis=axis,
-            momentum=momentum,
-            epsilon=epsilon,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            use_bias=use_bias,
-            use_scale=use_scale,
-            axis_name=axis_name,
-            axis_index_groups=axis_index_groups,
-            use_fast_variance=use_fast_variance,
-            promote_dtype=promote_dtype,
-        )
+        super()._set_up(locals())
 
     @property
     def num_features(self) -> int:
@@ -245,28 +224,7 @@ class LayerNorm(Norm):
         bias_metadata: Mapping[str, Any] = NO_METADATA,
         scale_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
-        self._make_parameters(
-            num_features,
-            scale_init if use_scale else None,
-            bias_init if use_bias else None,
-            param_dtype,
-            rngs,
-            scale_metadata,
-            bias_metadata,
-        )
-        self.keep(
-            epsilon=epsilon,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            use_bias=use_bias,
-            use_scale=use_scale,
-            reduction_axes=reduction_axes,
-            feature_axes=feature_axes,
-            axis_name=axis_name,
-            axis_index_groups=axis_index_groups,
-            use_fast_variance=use_fast_variance,
-            promote_dtype=promote_dtype,
-        )
+        super()._set_up(locals())
 
     def __call__(self, x: Array, *, mask: Array | None = None) -> jax.Array:
         """Normalizes.
@@ -344,26 +302,7 @@ class RMSNorm(Norm):
         rngs: Rngs,
         scale_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
-        self._make_parameters(
-            num_features,
-            scale_init if use_scale else None,
-            None,
-            param_dtype,
-            rngs,
-            scale_metadata,
-        )
-        self.keep(
-            epsilon=epsilon,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            use_scale=use_scale,
-            reduction_axes=reduction_axes,
-            feature_axes=feature_axes,
-            axis_name=axis_name,
-            axis_index_groups=axis_index_groups,
-            use_fast_variance=use_fast_variance,
-            promote_dtype=promote_dtype,
-        )
+        super()._set_up(locals())
 
     def __call__(self, x: Array, mask: Array | None = None) -> jax.Array:
         """Normalizes.

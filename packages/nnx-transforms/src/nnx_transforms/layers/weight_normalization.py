@@ -92,17 +92,9 @@ class WeightNorm(Layer):
         promote_dtype: Promotion = promote_dtype,
         rngs: Rngs,
     ) -> None:
+        super().keep(locals())
         self.layer_instance = layer_instance
         self.feature_axes = () if feature_axes is None else feature_axes
-        self.keep(
-            use_scale=use_scale,
-            scale_init=scale_init,
-            epsilon=epsilon,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            variable_filter=variable_filter,
-            promote_dtype=promote_dtype,
-        )
         if not use_scale:
             return
         self.scales = {}
@@ -202,16 +194,10 @@ class SpectralNorm(Layer):
         update_stats: bool = True,
         rngs: Rngs,
     ) -> None:
+        super().keep(locals())
         self.layer_instance = layer_instance
         # Under this name `train()` and `eval()` find it.
         self.use_running_average = not update_stats
-        self.keep(
-            n_steps=n_steps,
-            epsilon=epsilon,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            error_on_non_matrix=error_on_non_matrix,
-        )
         self.batch_stats: dict[Path, BatchStat[jax.Array]] = {}
         for path, _, matrix in self._matrices():
             shape = (1, matrix.shape[-1])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -36,30 +37,29 @@ Steps: TypeAlias = tuple[tuple[bool, Any], ...]
 """How a method is reached: for each step, whether it is an item, and its key."""
 
 
+@dataclass
 class _Settings:
     """What a class was told. Static: it is compared by value.
 
     Args:
         module_constructor: The constructor.
         values: The arguments of the transformation by name.
+
+    Attributes:
+        functions: Kept by method, so that what JAX compiled for one is found.
     """
 
-    def __init__(self, module_constructor: Any, values: dict[str, Any]) -> None:
-        self.module_constructor = module_constructor
-        self.values: dict[str, Any] = {
-            name: dict(value) if isinstance(value, MappingProxyType) else value
-            for name, value in values.items()
-        }
-        # Functions are kept by method, so that what JAX compiled for one is found.
-        self.functions: dict[Any, Callable[..., Any]] = {}
+    module_constructor: Any
+    values: dict[str, Any]
+    functions: dict[Any, Callable[..., Any]] = field(
+        init=False, compare=False, default_factory=dict
+    )
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Settings):
-            return NotImplemented
-        return (
-            self.module_constructor == other.module_constructor
-            and self.values == other.values
-        )
+    def __post_init__(self) -> None:
+        self.values = {
+            name: dict(value) if isinstance(value, MappingProxyType) else value
+            for name, value in self.values.items()
+        }
 
     def __hash__(self) -> int:
         # Some values can be compared, but not hashed.
@@ -120,7 +120,7 @@ class _Transformed(Module):
         if size is None:
             self.module = make(*init[0], **init[1])
         else:
-            self.module = _stacked(make, *init, size, options)
+            self.module = construct_stacked(make, *init, size, options)
 
     @classmethod
     def constructor(
@@ -485,28 +485,3 @@ class Pmap(_Transformed):
         super().__init__(locals(), size="axis_size")
 
     _transform = staticmethod(pmap)
-
-
-def _stacked(
-    module_constructor: Callable[..., Any],
-    init_args: Sequence[Any],
-    init_kwargs: Mapping[str, Any],
-    size_name: str,
-    options: Mapping[str, Any],
-) -> Any:
-    """Constructs as many modules as the options say, in one."""
-    size: Any = options[size_name]
-    if size is None:
-        raise ValueError(
-            f"How many modules are to be made? Give `{size_name}`: their variables are "
-            "stacked along a new axis of that size."
-        )
-    return construct_stacked(
-        module_constructor,
-        init_args,
-        init_kwargs,
-        axis_size=size,
-        state_axes=options["state_axes"],
-        split_rngs=options["split_rngs"],
-        transform_metadata=options["transform_metadata"],
-    )

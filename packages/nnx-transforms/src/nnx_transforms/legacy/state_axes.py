@@ -35,6 +35,7 @@ from graphcore.authors import (
 )
 from nnx_transforms.arguments import positions_of
 from nnx_transforms.atomic_writes import read_raw
+from nnx_transforms.decorators import optional_function
 from nnx_transforms.prefixes import Carry, StateAxes
 from nnx_transforms.random_splits import split_rngs as with_split_rngs
 from nnx_transforms.rngs import RngState
@@ -48,6 +49,7 @@ ALL_STACKED: Mapping[Any, Any] = MappingProxyType({...: 0})
 _MAX_STRUCTURES = 64
 
 
+@optional_function
 def vmap(
     f: Callable[..., Any] = _MISSING,
     *,
@@ -93,40 +95,11 @@ def vmap(
         >>> make(nnx.Rngs(0)).kernel.value.shape
         (3, 2, 4)
     """
-    if f is _MISSING:
-        return functools.partial(
-            vmap,
-            in_axes=in_axes,
-            out_axes=out_axes,
-            axis_name=axis_name,
-            axis_size=axis_size,
-            spmd_axis_name=spmd_axis_name,
-            in_axes_kwargs=in_axes_kwargs,
-            state_axes=state_axes,
-            split_rngs=split_rngs,
-            transform_metadata=transform_metadata,
-        )
-    transform = functools.partial(
-        vmap_by_axes,
-        axis_name=axis_name,
-        axis_size=axis_size,
-        spmd_axis_name=spmd_axis_name,
-        transform_metadata=transform_metadata,
-    )
-    return _mapped(
-        "vmap",
-        f,
-        transform,
-        in_axes=in_axes,
-        out_axes=out_axes,
-        axis_size=axis_size,
-        in_axes_kwargs=in_axes_kwargs,
-        state_axes=state_axes,
-        split_rngs=split_rngs,
-    )
+    return _mapped(vmap_by_axes, **locals())
 
 
-def pmap(
+def _mapped(
+    transform: Callable[..., Any],
     f: Callable[..., Any],
     *,
     in_axes: Any,
@@ -137,48 +110,9 @@ def pmap(
     split_rngs: Filter,
     **options: Any,
 ) -> Callable[..., Any]:
-    """Maps a function over devices; all objects have the same axes.
-
-    Args:
-        f: The function.
-        in_axes: As for `vmap`.
-        out_axes: As for `vmap`.
-        axis_size: As for `vmap`.
-        in_axes_kwargs: As for `vmap`.
-        state_axes: As for `vmap`.
-        split_rngs: As for `vmap`.
-        **options: Others of `nnx_transforms.pmap`.
-
-    Returns:
-        The mapped function.
-    """
-    return _mapped(
-        "pmap",
-        f,
-        functools.partial(pmap_by_axes, axis_size=axis_size, **options),
-        in_axes=in_axes,
-        out_axes=out_axes,
-        axis_size=axis_size,
-        in_axes_kwargs=in_axes_kwargs,
-        state_axes=state_axes,
-        split_rngs=split_rngs,
-    )
-
-
-def _mapped(
-    name: str,
-    f: Callable[..., Any],
-    transform: Callable[..., Any],
-    *,
-    in_axes: Any,
-    out_axes: Any,
-    axis_size: int | None,
-    in_axes_kwargs: Any,
-    state_axes: Mapping[Any, Any],
-    split_rngs: Filter,
-) -> Callable[..., Any]:
+    name = transform.__name__
     callee = Callee(f)
-    object_axes = _object_axes(state_axes, split_rngs)
+    object_axes = _object_axes(_pairs(state_axes), split_rngs)
 
     def body(bound: Any, kwargs: dict[str, Any], *args: Any) -> Any:
         # Objects in the output leave on their own, with their own axes.
@@ -192,6 +126,8 @@ def _mapped(
             body,
             in_axes=(None, *structure.unflatten(axes)),
             out_axes=(plain_settings(out_axes), object_axes, None),
+            axis_size=axis_size,
+            **options,
         )
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -209,15 +145,16 @@ def _mapped(
     )
 
 
+pmap = functools.partial(_mapped, pmap_by_axes)
+"""As `vmap`, over devices, with other options of `nnx_transforms.pmap`."""
+
+
 def construct_stacked(
     module_constructor: Callable[..., Any],
     init_args: Sequence[Any],
     init_kwargs: Mapping[str, Any],
-    *,
-    axis_size: int,
-    state_axes: Mapping[Any, Any],
-    split_rngs: Filter,
-    transform_metadata: Mapping[str, Any],
+    size_name: str,
+    options: Mapping[str, Any],
 ) -> Any:
     """Makes several modules in one, their variables stacked.
 
@@ -225,14 +162,21 @@ def construct_stacked(
         module_constructor: Makes one.
         init_args: Its arguments. Objects pass the boundary; all else is shared.
         init_kwargs: Its keyword arguments.
-        axis_size: How many modules.
-        state_axes: From filters to axes; variables without one must be the same in all.
-        split_rngs: Selects the random streams of which each module has its own.
-        transform_metadata: As for `nnx_transforms.vmap`.
+        size_name: The option that says how many modules.
+        options: Those of `vmap` or `scan`. Variables without an axis must be the same
+            in all modules.
 
     Returns:
         The module.
+
+    Raises:
+        ValueError: If it is not said how many.
     """
+    if options[size_name] is None:
+        raise ValueError(
+            f"How many modules are to be made? Give `{size_name}`: their variables are "
+            "stacked along a new axis of that size."
+        )
     given = tuple(init_args), dict(init_kwargs)
     plain, places, objects = take_objects(given)
 
@@ -242,19 +186,20 @@ def construct_stacked(
 
     stacked = {
         selected: axis if is_axis(axis) else None
-        for selected, axis in _pairs(state_axes, None)
+        for selected, axis in _pairs(options["state_axes"], None)
     }
     return vmap(
         make,
         in_axes=None,
         out_axes=None,
-        axis_size=axis_size,
+        axis_size=options[size_name],
         state_axes=stacked,
-        split_rngs=split_rngs,
-        transform_metadata=transform_metadata,
+        split_rngs=options["split_rngs"],
+        transform_metadata=options["transform_metadata"],
     )(*objects)
 
 
+@optional_function
 def scan(
     f: Callable[..., Any] = _MISSING,
     *,
@@ -312,24 +257,7 @@ def scan(
         >>> float(last), before.tolist()
         (60.0, [10.0, 10.0, 20.0])
     """
-    if f is _MISSING:
-        return functools.partial(
-            scan,
-            length=length,
-            reverse=reverse,
-            unroll=unroll,
-            _split_transpose=_split_transpose,
-            in_axes=in_axes,
-            in_axes_kwargs=in_axes_kwargs,
-            out_axes=out_axes,
-            carry_argnum=carry_argnum,
-            state_axes=state_axes,
-            split_rngs=split_rngs,
-            transform_metadata=transform_metadata,
-            scan_output=scan_output,
-        )
-    object_axes = _object_axes(state_axes, split_rngs, others=Carry)
-
+    object_axes = _object_axes(_pairs(state_axes, Carry), split_rngs, Carry)
     callee = Callee(f)
 
     def body(
@@ -392,25 +320,22 @@ def _as_tuple(in_axes: Any) -> Any:
     return tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
 
-def _pairs(state_axes: Mapping[Any, Any], others: Any) -> list[tuple[Any, Any]]:
-    """Filters and axes, with one for what no filter selects."""
+def _pairs(
+    state_axes: Mapping[Any, Any], others: Any = _MISSING
+) -> list[tuple[Filter, Any]]:
+    """Filters and axes, and an axis for what no filter selects if it is given."""
     axes = StateAxes(state_axes)
     pairs = list(zip(axes.filters, axes.axes, strict=True))
     everything = to_predicate(...)
-    if all(to_predicate(selected) != everything for selected, _ in pairs):
+    if others is not _MISSING and all(to_predicate(f) != everything for f, _ in pairs):
         pairs.append((..., others))
     return pairs
 
 
 def _object_axes(
-    state_axes: Mapping[Any, Any], split_rngs: Filter, others: Any = _MISSING
+    pairs: list[tuple[Filter, Any]], split_rngs: Filter, unsplit: Any = None
 ) -> StateAxes:
-    """The axes of all objects: those of random streams are known from the splits."""
-    axes = StateAxes(state_axes)
-    pairs = list(zip(axes.filters, axes.axes, strict=True))
-    if others is not _MISSING:
-        pairs = _pairs(state_axes, others)
-    unsplit = None if others is _MISSING else others
+    """The axes of an object: split random streams are mapped over their keys."""
     return StateAxes([(All(RngState, split_rngs), 0), (RngState, unsplit), *pairs])
 
 

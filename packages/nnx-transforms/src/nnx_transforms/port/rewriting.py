@@ -314,12 +314,9 @@ class _Rewriting:
         out = []
         for home in dict.fromkeys(home for home, _, _ in moved):
             own = [(alias, new) for h, alias, new in moved if h == home]
-            if home:
+            if home or home is None:
                 names = ", ".join(new for _, new in own)
-                out.append(f"from {home} import {names}")
-            elif home is None:
-                names = ", ".join(new for _, new in own)
-                out.append(f"from {node.module} import {names}")
+                out.append(f"from {home or node.module} import {names}")
             else:
                 out += [f"import {new}" for _, new in own]
         return out
@@ -378,7 +375,7 @@ class _Rewriting:
 
     def look_at_strings(self) -> None:
         """Reports strings that are names of Flax: annotations, modules to import."""
-        for node in self._strings():
+        for node in _strings(self.tree):
             if re.fullmatch(r"flax(\.\w+)+", node.value):
                 if isinstance(find(unit(node.value)), Place):
                     self.problem(node, node.value, "a string names it")
@@ -390,16 +387,13 @@ class _Rewriting:
             for field in ("annotation", "returns"):
                 annotation = getattr(node, field, None)
                 if isinstance(annotation, ast.AST):
-                    found += (
-                        n
-                        for n in ast.walk(annotation)
-                        if isinstance(n, ast.Constant) and isinstance(n.value, str)
-                    )
+                    found += _strings(annotation)
         return found
 
-    def _strings(self) -> list[Any]:
-        return [
-            node
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        ]
+
+def _strings(tree: ast.AST) -> list[Any]:
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec, Sharding
 
 from nnx_transforms.saving.contents import Leaf, is_key, key_impl
+from nnx_transforms.shardings import mesh_in_force
 
 Placement: TypeAlias = Sharding | None
 """Where an array is to lie; None for JAX's default device, as after `jnp.asarray`."""
@@ -89,13 +90,8 @@ def on_devices(sharding: Sharding | PartitionSpec | None) -> Placement:
         sharding = sharding.spec
     if not isinstance(sharding, PartitionSpec):
         return sharding
-    if jax.sharding.get_abstract_mesh().empty:
-        return None
-    return NamedSharding(_on_the_mesh_in_force().sharding.mesh, sharding)
-
-
-# JAX 0.8 has no public name for the mesh itself, but puts things on it.
-_on_the_mesh_in_force = jax.jit(lambda: 0, out_shardings=PartitionSpec())
+    mesh = mesh_in_force()
+    return None if mesh is None else NamedSharding(mesh, sharding)
 
 
 def restore_args(request: Request) -> Any:

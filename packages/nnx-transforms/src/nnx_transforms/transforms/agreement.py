@@ -237,6 +237,25 @@ def fail(kind: type[Exception], message: str, lines: Sequence[str]) -> NoReturn:
     raise kind("\n".join([message, *shown]))
 
 
+def type_text(value: Any) -> str:
+    """The structure, shapes and dtypes of a pytree; a weak dtype is like a strong one.
+
+    Args:
+        value: A pytree of arrays.
+
+    Returns:
+        Its types as JAX writes them.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> type_text(1.0), type_text({'w': jnp.ones((2, 3))})
+        ('float32[]', "PyTreeDef({'w': *})['float32[2,3]']")
+    """
+    leaves, structure = jax.tree.flatten(value)
+    texts = [str(jax.typeof(leaf)).removeprefix("~") for leaf in leaves]
+    return texts[0] if jax.tree.structure(0) == structure else f"{structure}{texts}"
+
+
 def _origin(place: str | None) -> str:
     return "a new object" if place is None else f"what stood at {place}"
 

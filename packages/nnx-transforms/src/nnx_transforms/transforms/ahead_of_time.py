@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from graphcore.authors import Entry, Inside
+from nnx_transforms.arguments import with_statics
 from nnx_transforms.transforms.jit_body import JitBody
+
+__all__ = ["Compiled", "Lowered", "Traced"]
 
 S = TypeVar("S", bound="_Stage")
 # What JAX reports of outputs, which for JAX are three: the values of variables, the
@@ -14,31 +18,24 @@ S = TypeVar("S", bound="_Stage")
 _OF_OUTPUTS = ("out_info", "output_formats", "output_layouts", "output_shardings")
 
 
+@dataclass(repr=False, eq=False, slots=True)
 class _Stage:
     """A stage of JAX's, with everything that it offers.
 
     Args:
-        stage: JAX's own stage.
-        enter: Takes a call with all arguments apart; None if there are no objects.
-        statics: The static arguments by position or name. As in JAX, the compiled
+        _stage: JAX's own stage.
+        _enter: Takes a call with all arguments apart; None if there are no objects.
+        _statics: The static arguments by position or name. As in JAX, the compiled
             function is called without them.
-        body: The function for the structure of the objects; None if there are none.
+        _body: The function for the structure of the objects; None if there are none.
+        _bound: The instance of a bound method, which is called without it.
     """
 
-    __slots__ = ("_body", "_bound", "_enter", "_stage", "_statics")
-
-    def __init__(
-        self,
-        stage: Any,
-        enter: Callable[[tuple[Any, ...], dict[str, Any]], Entry | None],
-        statics: dict[Any, Any],
-        body: JitBody | None = None,
-    ) -> None:
-        self._stage = stage
-        self._enter = enter
-        self._statics = statics
-        self._body = body
-        self._bound: tuple[Any, ...] = ()
+    _stage: Any
+    _enter: Callable[[tuple[Any, ...], dict[str, Any]], Entry | None]
+    _statics: dict[Any, Any]
+    _body: JitBody | None = None
+    _bound: tuple[Any, ...] = ()
 
     def of(self, *bound: Any) -> Self:
         """The same stage of a bound method, which is called without the instance."""
@@ -46,8 +43,7 @@ class _Stage:
         return self
 
     def _next(self, kind: type[S], stage: Any) -> S:
-        made = kind(stage, self._enter, self._statics, self._body)
-        return made.of(*self._bound)
+        return kind(stage, self._enter, self._statics, self._body, self._bound)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in _Stage.__slots__:
@@ -130,11 +126,9 @@ class Compiled(_Stage):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         args = (*self._bound, *args)
-        full, named = list(args), dict(kwargs)
-        for place in sorted(p for p in self._statics if isinstance(p, int)):
-            full.insert(place, self._statics[place])
-        named.update((p, x) for p, x in self._statics.items() if isinstance(p, str))
-        entry = self._enter(tuple(full), named)
+        full = tuple(with_statics(args, self._statics))
+        named = {p: x for p, x in self._statics.items() if isinstance(p, str)}
+        entry = self._enter(full, {**kwargs, **named})
         if entry is not None:
             entry.divide()
         body = self._body

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ from jax.experimental import checkify as jax_checkify
 
 from graphcore.authors import Body, Change, Entry, enter, lifted, path_text
 from nnx_transforms.decorators import optional_function
-from nnx_transforms.transforms.agreement import check_unchanged
+from nnx_transforms.transforms.agreement import check_unchanged, type_text
 
 
 @optional_function
@@ -103,29 +103,14 @@ def _select(
         if position is None:  # in a new object, which nobody has unless it is returned
             selected.append(value)
             continue
-        pairs = jax.tree.leaves(old[position]), jax.tree.leaves(value)
-        types = [[_type_of(x) for x in leaves] for leaves in pairs]
-        structures = [jax.tree.structure(x) for x in (old[position], value)]
-        if types[0] != types[1] or structures[0] != structures[1]:
+        before, after = map(type_text, (old[position], value))
+        if before != after:
             raise TypeError(
-                f"The variable at {path_text(path(position))!r} holds "
-                f"{_text(types[1])} after the checked call, expected {_text(types[0])}"
-                " as before: it is not known yet whether a check fails, so one of "
-                "the two values is selected when the program runs."
+                f"The variable at {path_text(path(position))!r} holds {after} after "
+                f"the checked call, expected {before} as before: it is not known yet "
+                "whether a check fails, so one of the two values is selected when the "
+                "program runs."
             )
-        leaves = [jax.lax.select(failed, *pair) for pair in map(_arrays, *pairs)]
-        selected.append(jax.tree.unflatten(structures[1], leaves))
+        pair = (jax.tree.map(jnp.asarray, x) for x in (old[position], value))
+        selected.append(jax.tree.map(functools.partial(jax.lax.select, failed), *pair))
     return selected
-
-
-def _arrays(old: Any, new: Any) -> tuple[Any, Any]:
-    return jnp.asarray(old), jnp.asarray(new)
-
-
-def _type_of(x: Any) -> tuple[Any, Any]:
-    aval: Any = jax.typeof(x)
-    return aval.dtype, aval.shape
-
-
-def _text(types: Iterable[tuple[Any, Any]]) -> str:
-    return ", ".join(f"{dtype}{list(shape)}" for dtype, shape in types)

@@ -12,6 +12,8 @@ from graphcore.authors import Entry, enter, lifted
 from nnx_transforms.arguments import ChosenArguments, positions_of
 from nnx_transforms.decorators import optional_function
 
+__all__ = ["checkpoint", "remat"]
+
 _JAX_TAKES_NAMES = "static_argnames" in inspect.signature(jax.checkpoint).parameters
 
 

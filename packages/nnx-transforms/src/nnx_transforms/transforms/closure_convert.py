@@ -47,49 +47,6 @@ def _values_for(variables: Sequence[Any], values: Sequence[Any]) -> Iterator[Non
             impl.set_value(variable, value)
 
 
-class _Converted:
-    """A function whose captured values are arguments.
-
-    Args:
-        pure: The function of values: of the arguments with parts, the other values of
-            their variables if there are any objects, then the hoisted values.
-        call: The call with example arguments.
-        examples: Their structure.
-    """
-
-    def __init__(self, pure: Callable[..., Any], call: RuleCall, examples: Any) -> None:
-        self.__name__ = call.name
-        self._pure = pure
-        self._call = call
-        self._examples = examples
-
-    def __call__(self, *args_and_hoisted: Any) -> Any:
-        """Calls the function.
-
-        Args:
-            *args_and_hoisted: Arguments like the examples, then the hoisted values.
-
-        Returns:
-            What the function returns.
-
-        Raises:
-            TypeError: If the arguments have another structure than the examples.
-        """
-        call, count = self._call, len(self._call.names)
-        args, hoisted = args_and_hoisted[:count], args_and_hoisted[count:]
-        entry = enter(_converted, args)
-        found, due = entry.joint.definitions, call.joint.definitions
-        if found != due or take_objects(args)[1] != self._examples:
-            raise TypeError(
-                f"The converted {self.__name__!r} was called with arguments of another "
-                "structure than the example arguments that it was converted for."
-                + _differences(due, found)
-            )
-        values, out = self._pure(*call.pure_args(entry, args), *hoisted)
-        assert call.change is not None
-        return entry.commit([values], out, call.change)
-
-
 def _converted(*args: Any) -> None:
     """What the arguments of converted functions enter."""
 
@@ -168,7 +125,41 @@ def closure_convert(
             converted, hoisted = _hoist(named_like(fun, pure), values, examples)
     finally:
         parts.clear()
-    return _Converted(converted, call, structure), hoisted
+    return _of_objects(converted, call, structure), hoisted
+
+
+def _of_objects(
+    pure: Callable[..., Any], call: RuleCall, examples: Any
+) -> Callable[..., Any]:
+    """Makes a converted function one of objects.
+
+    Args:
+        pure: The function of values: of the arguments with parts, the other values of
+            their variables if there are any objects, then the hoisted values.
+        call: The call with example arguments.
+        examples: Their structure.
+
+    Returns:
+        The function.
+    """
+
+    def converted(*args_and_hoisted: Any) -> Any:
+        count = len(call.names)
+        args, hoisted = args_and_hoisted[:count], args_and_hoisted[count:]
+        entry = enter(_converted, args)
+        found, due = entry.joint.definitions, call.joint.definitions
+        if found != due or take_objects(args)[1] != examples:
+            raise TypeError(
+                f"The converted {call.name!r} was called with arguments of another "
+                "structure than the example arguments that it was converted for."
+                + _differences(due, found)
+            )
+        values, out = pure(*call.pure_args(entry, args), *hoisted)
+        assert call.change is not None
+        return entry.commit([values], out, call.change)
+
+    converted.__name__ = call.name
+    return converted
 
 
 def _hoist(

@@ -20,7 +20,7 @@ from nnx_transforms.transforms.agreement import (
     describe_left,
     merged_change,
 )
-from nnx_transforms.transforms.traced import TracedBody, WholeBody
+from nnx_transforms.transforms.traced import HOLDS, TracedBody, WholeBody
 
 _MISSING: Any = object()
 
@@ -179,53 +179,48 @@ def _choose(
         raise
     if refused is not None and not any(change.returned for *_, change in results):
         raise refused
-    _check_structure(name, names, entry, results)
+    _check(name, names, entry, results, values=False)
     try:
         values, new, out = choose(entry.bodies, *entry.values)
     except TypeError:
-        _check_values(name, names, entry, results)
+        _check(name, names, entry, results, values=True)
         raise
     change = merged_change(entry.body, [change for *_, change in results])
     written = [values[p] for p in change.positions if p is not None]
     return entry.commit([[*written, *new]], out, change)
 
 
-def _describe(entry: Entry, result: Any) -> Description:
-    values, new, out, change = result
-    return describe_left(entry.body, change, values, new, out)
-
-
-def _check_structure(
-    name: str, names: Sequence[str], entry: Entry, results: Sequence[Any]
+def _check(
+    name: str, names: Sequence[str], entry: Entry, results: Sequence[Any], values: bool
 ) -> None:
-    first = results[0]
-    for which, result in zip(names[1:], results[1:], strict=True):
-        if first[3].structure != result[3].structure:
-            _describe(entry, first).check_graph(
-                _describe(entry, result),
+    """Checks that the branches leave the same structure, or the same types of values.
+
+    Raises:
+        ValueError: If a structure differs, with the paths.
+        TypeError: If a shape or dtype does.
+    """
+
+    def described(result: Any) -> Description:
+        values, new, out, change = result
+        return describe_left(entry.body, change, values, new, out)
+
+    first, *others = results
+    for which, other in zip(names[1:], others, strict=True):
+        differ = f"They differ ({names[0]} -> {which}):"
+        if values:
+            described(first).check_values(
+                described(other),
+                f"All branches of `{name}` must leave and return values of the same "
+                f"shapes and dtypes. {differ}",
+                promotes=False,
+            )
+        elif first[3].structure != other[3].structure:
+            described(first).check_graph(
+                described(other),
                 f"All branches of `{name}` must leave the same structure and return "
                 "the same objects, because only at run time it is known which of them "
-                f"runs. They differ ({names[0]} -> {which}):",
+                f"runs. {differ}",
             )
-
-
-def _check_values(
-    name: str, names: Sequence[str], entry: Entry, results: Sequence[Any]
-) -> None:
-    first = _describe(entry, results[0])
-    for which, result in zip(names[1:], results[1:], strict=True):
-        first.check_values(
-            _describe(entry, result),
-            f"All branches of `{name}` must leave and return values of the same shapes "
-            f"and dtypes. They differ ({names[0]} -> {which}):",
-            promotes=False,
-        )
-
-
-HOLDS = (
-    "Values of variables are arrays; keep anything else as a static attribute or in "
-    "the variable's metadata."
-)
 
 
 class _WholeBranch(WholeBody):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -124,21 +124,14 @@ class _Choice:
     Two choices are equal if they agree about that, whatever says so.
     """
 
-    why: DiffState | None
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Choice):
-            return NotImplemented
-        return (self.why is None) is (other.why is None)
-
-    def __hash__(self) -> int:
-        return hash(self.why is None)
+    is_yes: bool
+    why: DiffState | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         return repr(self.why) if self.why else "not differentiated"
 
 
-_NOT = _Choice(None)
+_NOT = _Choice(False)
 
 
 class _Choices(StateAxes):
@@ -159,7 +152,7 @@ def _choices(tree: Any, argnum: int, filter: Filter | None) -> Any:
         if chosen is None:
             # A variable that is an argument itself was chosen by that.
             chosen = ... if is_variable(x) else Param
-        yes = _Choice(DiffState(argnum, chosen))
+        yes = _Choice(True, DiffState(argnum, chosen))
         # In this order, since behind a filter that takes everything there is no other.
         return _Choices([(Not(chosen), _NOT), (..., yes)])
 
@@ -344,7 +337,7 @@ def _whole(value: Any, given: Any) -> Any:
 
 
 def _is_chosen(setting: Any) -> bool:
-    return isinstance(setting, _Choice) and setting != _NOT
+    return isinstance(setting, _Choice) and setting.is_yes
 
 
 def _returned(out: Any) -> None:

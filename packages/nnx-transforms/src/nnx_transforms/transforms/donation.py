@@ -31,8 +31,8 @@ def held_twice(values: Sequence[Any], others: Any) -> set[int]:
     Returns:
         The numbers of the values that must not be donated.
     """
-    together = jax.tree.leaves((values, others))
-    if len(set(map(id, together))) == len(together):
+    every = jax.tree.leaves((values, others))
+    if len(set(map(id, every))) == len(every):
         return set()
     plain = jax.tree.leaves(others)
     leaves = [jax.tree.leaves(value) for value in values]
@@ -42,6 +42,11 @@ def held_twice(values: Sequence[Any], others: Any) -> set[int]:
         for number, group in enumerate(leaves)
         if any(count[id(x)] > 1 for x in group)
     }
+
+
+def together(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    """Puts lists together that have None where the other has an entry."""
+    return [y if x is None else x for x, y in zip(kept, given, strict=True)]
 
 
 def abstract_key(values: Any) -> Any:

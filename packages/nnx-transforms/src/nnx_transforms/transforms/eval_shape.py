@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from graphcore.authors import Body, Inside, Left, enter
 from nnx_transforms.graph_mode import accepts_graph_mode
+
+__all__ = ["eval_shape"]
 
 
 class _Body(Body):
@@ -43,6 +45,26 @@ def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         >>> model.kernel.value
         ShapeDtypeStruct(shape=(2, 3), dtype=float32)
     """
-    entry = enter(f, args, kwargs, make=_Body)
+    return shapes_of(f, args, kwargs, {})
+
+
+def shapes_of(
+    f: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    statics: Mapping[int | str, Any],
+) -> Any:
+    """As `eval_shape`, with static arguments.
+
+    Args:
+        f: The function.
+        args: Its positional arguments, None in the place of static ones.
+        kwargs: Its keyword arguments but the static ones.
+        statics: The static arguments by position or name.
+
+    Returns:
+        The output.
+    """
+    entry = enter(f, args, kwargs, statics=statics, make=_Body)
     (values,), out, change = jax.eval_shape(entry.body, *entry.values)
     return entry.discard([values], out, change)

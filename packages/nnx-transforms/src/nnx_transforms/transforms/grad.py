@@ -17,6 +17,8 @@ from nnx_transforms.decorators import optional_function
 from nnx_transforms.transforms.differentiation import Argnums, Differentiation
 from nnx_transforms.transforms.tangents import to_states
 
+__all__ = ["grad", "value_and_grad"]
+
 _MISSING: Any = object()
 
 
@@ -72,15 +74,12 @@ def value_and_grad(
         >>> float(value), float(grads.w.value), int(model.n.value)
         (18.0, 12.0, 1)
     """
-    options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    gradient = _gradient(argnums, wrt, has_aux, reduce_axes, **options)
 
-    @lifted(f)
-    def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        value, derived, *aux = gradient(f, *args, **kwargs)
+    def finished(value: Any, derived: Any, *aux: Any) -> Any:
         return ((value, *aux) if has_aux else value), derived
 
-    return call
+    options = {"holomorphic": holomorphic, "allow_int": allow_int}
+    return _gradient(f, finished, argnums, wrt, has_aux, reduce_axes, **options)
 
 
 @optional_function
@@ -125,28 +124,28 @@ def grad(
         >>> grads.to_pure_dict()
         {'w': Array(2., dtype=float32, weak_type=True)}
     """
-    options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    gradient = _gradient(argnums, wrt, has_aux, reduce_axes, **options)
 
-    @lifted(f)
-    def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        _, derived, *aux = gradient(f, *args, **kwargs)
+    def finished(value: Any, derived: Any, *aux: Any) -> Any:
         return (derived, *aux) if has_aux else derived
 
-    return call
+    options = {"holomorphic": holomorphic, "allow_int": allow_int}
+    return _gradient(f, finished, argnums, wrt, has_aux, reduce_axes, **options)
 
 
 def _gradient(
+    f: Callable[..., Any],
+    finished: Callable[..., Any],
     argnums: Any,
     wrt: Filter | None,
     has_aux: bool,
     reduce_axes: Hashable,
     **options: Any,
 ) -> Callable[..., Any]:
-    """Returns what computes value, gradient and further output of any function."""
+    """Makes the function; `finished` arranges value, gradient and further output."""
     chosen = Argnums(argnums, wrt)
     how: Any = {"has_aux": has_aux, "reduce_axes": reduce_axes, "scalar": True}
 
+    @lifted(f)
     def compute(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         call = Differentiation(f, args, kwargs, chosen.filters, **how)
         call.check(jax.grad, **options)
@@ -155,6 +154,6 @@ def _gradient(
             function, chosen.numbers, has_aux=True, **options
         )
         (value, rest), gradient = derivative(*call.args, **call.kwargs)
-        return call.result(rest, to_states(gradient), value)
+        return finished(*call.result(rest, to_states(gradient), value))
 
     return compute

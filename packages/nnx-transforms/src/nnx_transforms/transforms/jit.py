@@ -32,12 +32,20 @@ from graphcore.authors import (
     prefix_leaves,
 )
 from nnx_transforms.adapters.settings import own_settings
-from nnx_transforms.arguments import ChosenArguments, check_hashable, positions_of
+from nnx_transforms.arguments import (
+    ChosenArguments,
+    check_hashable,
+    positions_of,
+    with_statics,
+)
 from nnx_transforms.decorators import optional_function
 from nnx_transforms.transforms.ahead_of_time import Lowered, Traced
-from nnx_transforms.transforms.eval_shape import eval_shape
+from nnx_transforms.transforms.eval_shape import shapes_of
 from nnx_transforms.transforms.explain_recompile import Explanation, Notes, Signature
 from nnx_transforms.transforms.jit_body import JitBody, Options
+from nnx_transforms.transforms.traced import HOLDS
+
+__all__ = ["Jitted", "explain_recompile", "jit"]
 
 MAX_STRUCTURES = 1024
 """How many structures one jitted function keeps compiled functions for."""
@@ -209,14 +217,11 @@ class Jitted:
             )
         if not isinstance(shardings, tuple):
             return (_or_unset(shardings),) * len(args)
-        given = list(self._in_shardings)
-        for position in range(len(args)):
-            if position in statics:
-                given.insert(position, None)
+        given = with_statics(shardings, dict.fromkeys(statics))
         if len(given) != len(args) and has_objects(args):
             count = len(args) - sum(isinstance(k, int) for k in statics)
             raise ValueError(
-                f"in_shardings has {len(self._in_shardings)} entries, but the call has "
+                f"in_shardings has {len(shardings)} entries, but the call has "
                 f"{count} positional arguments that are not static: give one entry for "
                 "each."
             )
@@ -238,10 +243,9 @@ class Jitted:
             return [left.values()], left.out, left.change
 
         passed_on = dict(passed_on)
-        for name in ("static_argnums", "static_argnames"):
-            passed_on[name] = arguments[name]
-        for name in ("donate_argnums", "donate_argnames"):
-            passed_on[name] = arguments[name]
+        for place in ("argnums", "argnames"):
+            passed_on[f"static_{place}"] = arguments[f"static_{place}"]
+            passed_on[f"donate_{place}"] = arguments[f"donate_{place}"]
         if arguments["in_shardings"] is not None:
             passed_on["in_shardings"] = plain_settings(arguments["in_shardings"])
         if arguments["out_shardings"] is not None:
@@ -313,22 +317,8 @@ class Jitted:
             >>> nnx.jit(lambda x: x * 2).eval_shape(1.0).shape
             ()
         """
-        _, _, statics = self._statics.take(args, kwargs)
-        f = self.__wrapped__
-        if not statics:
-            return eval_shape(f, *args, **kwargs)
-        free = [x for i, x in enumerate(args) if i not in statics]
-        free_kwargs = {k: v for k, v in kwargs.items() if k not in statics}
-
-        def with_statics(*dynamic: Any, **named: Any) -> Any:
-            rest = iter(dynamic)
-            every = [
-                statics[i] if i in statics else next(rest) for i in range(len(args))
-            ]
-            fixed = {k: v for k, v in statics.items() if isinstance(k, str)}
-            return f(*every, **named, **fixed)
-
-        return eval_shape(with_statics, *free, **free_kwargs)
+        taken = self._statics.take(args, kwargs)
+        return shapes_of(self.__wrapped__, *taken)
 
     @property
     def jitted_fn(self) -> Jitted:
@@ -356,12 +346,6 @@ class Jitted:
         self._notes.signature = None
         self._notes.count = 0
         self._plain.clear_cache()  # type: ignore[attr-defined]
-
-
-HOLDS = (
-    "Values of variables are arrays; keep anything else as a static attribute or in "
-    "the variable's metadata."
-)
 
 
 def _or_unset(sharding: Any) -> Any:
@@ -438,22 +422,8 @@ def jit(
         >>> float(step(count, jnp.array(3.0))), int(count.value)
         (6.0, 1)
     """
-    arguments = {
-        "in_shardings": in_shardings,
-        "out_shardings": out_shardings,
-        "static_argnums": static_argnums,
-        "static_argnames": static_argnames,
-        "donate_argnums": donate_argnums,
-        "donate_argnames": donate_argnames,
-        "keep_unused": keep_unused,
-        "device": device,
-        "backend": backend,
-        "inline": inline,
-        "donate_state": donate_state,
-        "constrain_state": constrain_state,
-        "more": more,
-    }
-    return Jitted(fun, arguments)
+    arguments = {**locals()}
+    return Jitted(arguments.pop("fun"), arguments)
 
 
 class _BoundJitted(functools.partial[Any]):

@@ -23,10 +23,15 @@ from graphcore.authors import (
     setting_of,
     settings_of_leaves,
 )
-from nnx_transforms.arguments import ChosenArguments
+from nnx_transforms.arguments import ChosenArguments, with_statics
 from nnx_transforms.atomic_writes import write_raw
 from nnx_transforms.transforms.constrain_state import constrain
-from nnx_transforms.transforms.donation import OtherWrites, abstract_key, held_twice
+from nnx_transforms.transforms.donation import (
+    OtherWrites,
+    abstract_key,
+    held_twice,
+    together,
+)
 from nnx_transforms.transforms.explain_recompile import Notes, Signature
 
 Path: TypeAlias = tuple[Any, ...]
@@ -188,11 +193,7 @@ class JitBody(Body):
         given = plain_settings(self.options.in_shardings)
         if not isinstance(given, tuple):
             return given
-        places = sorted(p for p in self.structure.statics if isinstance(p, int))
-        shardings = list(given)
-        for place in places:
-            shardings.insert(place, None)
-        return tuple(shardings)
+        return tuple(with_statics(given, dict.fromkeys(self.structure.statics)))
 
     def _donating(
         self, writes: frozenset[int] | None, donated: frozenset[int]
@@ -201,8 +202,8 @@ class JitBody(Body):
             kept: Any, given: Any, args: Any, args_given: Any, kwargs: Any, away: Any
         ) -> Any:
             pairs = zip(kept, given, strict=True)
-            values = self.ungrouped([_either(*pair) for pair in pairs])
-            args = tuple(_either(args, args_given))
+            values = self.ungrouped([together(*pair) for pair in pairs])
+            args = tuple(together(args, args_given))
             # A donated variable is returned even if the function left it alone: its
             # old buffer is gone, and handing it through costs nothing.
             left = self._run(values, args, {**kwargs, **away}, donated)
@@ -285,8 +286,3 @@ class JitBody(Body):
             (path, VariableState.from_variable(v)) for path, v in by_path.items()
         )
         write_raw((by_path[path], leaf.value) for path, leaf in how(given).flat_state())
-
-
-def _either(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-    """What was divided, together again."""
-    return [y if x is None else x for x, y in zip(kept, given, strict=True)]

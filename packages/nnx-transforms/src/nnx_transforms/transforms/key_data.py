@@ -7,6 +7,8 @@ streams included.
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,19 +17,15 @@ import jax.numpy as jnp
 _CAN_SAVE_KEYS = jax.__version_info__ >= (0, 10)
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=("data",), meta_fields=("impl",)
+)
+@dataclass
 class _KeyData:
     """The data of an array of keys; a pytree whose only child it is."""
 
-    def __init__(self, data: Any, impl: Any) -> None:
-        self.data = data
-        self.impl = impl
-
-
-jax.tree_util.register_pytree_node(
-    _KeyData,
-    lambda key: ((key.data,), key.impl),
-    lambda impl, children: _KeyData(children[0], impl),
-)
+    data: Any
+    impl: Any
 
 
 def keys_to_data(tree: Any, needed: bool = not _CAN_SAVE_KEYS) -> Any:

@@ -10,7 +10,7 @@ import jax
 from graphcore.authors import enter
 from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.mapping import MappedBody, is_axis
-from nnx_transforms.transforms.mapping_errors import NOT_MAPPED, check_sizes
+from nnx_transforms.transforms.mapping_errors import check_given
 
 
 @accepts_graph_mode()
@@ -59,8 +59,7 @@ def map(  # noqa: A001  JAX's own name
         )
     except (IndexError, TypeError, ValueError) as error:
         if entry.roots and not body.progress.entered:
-            body.blame(entry.raw, error, NOT_MAPPED)
-            check_sizes("map", entry, {}, error)
+            check_given("map", entry, {}, error)
         raise
     return entry.commit(*out)
 

@@ -25,6 +25,7 @@ from graphcore.authors import (
     is_mapping,
     prefix_leaves,
 )
+from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import positions_of
 from nnx_transforms.metadata_axes import PARTITION_NAME, add_axis, remove_axis
 from nnx_transforms.prefixes import StateAxes
@@ -150,27 +151,53 @@ def _varying(value: Any) -> frozenset[Any]:
 # Arguments and their axes
 
 
-def check_axes(name: str, in_axes: Any, out_axes: Any) -> None:
-    """Makes sure that what is given for objects are axes.
+def check_settings(
+    name: str, takes: str, is_known: Callable[[Any, Any], bool], **prefixes: Any
+) -> None:
+    """Makes sure that a transformation knows what is set by filter.
+
+    Args:
+        name: The name of the transformation.
+        takes: What it takes, in words.
+        is_known: Tells it of a mapping and one of its settings.
+        **prefixes: Arguments of the transformation.
+
+    Raises:
+        TypeError: If a setting is another.
+    """
+    for which, prefix in prefixes.items():
+        for leaf in filter(is_mapping, prefix_leaves(prefix)):
+            for setting in leaf.settings:
+                if not is_known(leaf, setting):
+                    raise TypeError(
+                        f"{name}'s {which} takes {takes} of these, but got {setting!r} "
+                        f"in {leaf!r}."
+                    )
+
+
+def axes_given(name: str, in_axes: Any, out_axes: Any) -> tuple[Any, Any]:
+    """The axes that a transformation was given, after a check.
 
     Args:
         name: The name of the transformation.
         in_axes: As given.
         out_axes: As given.
 
+    Returns:
+        Both, with settings of our own, and a list for all arguments as a tuple.
+
     Raises:
         TypeError: If a setting of a `StateAxes` is no axis.
     """
-    for which, axes in (("in_axes", in_axes), ("out_axes", out_axes)):
-        for leaf in filter(is_mapping, prefix_leaves(axes)):
-            for setting in leaf.settings:
-                if not isinstance(leaf, StateAxes) or not (
-                    setting is None or is_axis(setting)
-                ):
-                    raise TypeError(
-                        f"{name}'s {which} takes integers, None, or a StateAxes of "
-                        f"these, but got {setting!r} in {leaf!r}."
-                    )
+    in_axes, out_axes = own_settings(in_axes), own_settings(out_axes)
+    check_settings(
+        name,
+        "integers, None, or a StateAxes",
+        lambda leaf, s: isinstance(leaf, StateAxes) and (s is None or is_axis(s)),
+        in_axes=in_axes,
+        out_axes=out_axes,
+    )
+    return tuple(in_axes) if isinstance(in_axes, list) else in_axes, out_axes
 
 
 def with_positions(
@@ -202,7 +229,11 @@ def with_positions(
 
 
 def axes_of_arguments(
-    name: str, in_axes: Any, args: Sequence[Any], by_jax: bool = False
+    name: str,
+    in_axes: Any,
+    args: Sequence[Any],
+    by_jax: bool = False,
+    what: str = "in_axes",
 ) -> tuple[Any, ...]:
     """The axes of each positional argument.
 
@@ -211,6 +242,7 @@ def axes_of_arguments(
         in_axes: As given.
         args: The positional arguments.
         by_jax: Whether JAX itself says what is wrong with a call without objects.
+        what: What the transformation calls them.
 
     Returns:
         As many tree prefixes as arguments.
@@ -222,7 +254,7 @@ def axes_of_arguments(
         return (in_axes,) * len(args)
     if len(in_axes) != len(args) and not (by_jax and not has_objects(args)):
         raise ValueError(
-            f"{name}'s in_axes has {len(in_axes)} entries, {in_axes}, but the function "
+            f"{name}'s {what} has {len(in_axes)} entries, {in_axes}, but the function "
             f"got {len(args)} arguments: give one entry for each, or one setting "
             "for all."
         )

@@ -23,48 +23,85 @@ NOT_MAPPED = "Keep it as a static attribute, or give the variable the axis None.
 
 
 def explain(
+    entry: Entry,
+    again: Callable[[], Any],
+    before: Callable[[], None],
+    after: Callable[[], None],
+) -> None:
+    """Says what JAX refused, in the user's terms, if that is better than JAX's own.
+
+    Args:
+        entry: The call.
+        again: Makes the same call with the user's own function, for calls without
+            objects: what JAX says then is about what the user wrote.
+        before: Looks for the reason in what the function was to be given.
+        after: Looks for it in what the function left.
+    """
+    progress = entry.body.progress
+    has_run = progress.notes is not None
+    if progress.entered and not has_run:
+        return  # It comes from the function.
+    if not (entry.roots or (has_run and progress.returns_objects)):
+        again()
+    elif has_run:
+        after()
+    else:
+        before()
+
+
+def explain_axes(
     name: str,
     entry: Entry,
     options: Mapping[str, Any],
     error: BaseException,
     again: Callable[[], Any],
 ) -> None:
-    """Says what JAX refused, in the user's terms, if that is better than JAX's own.
+    """Explains what JAX refused where variables have axes.
 
     Args:
         name: The name of the transformation.
         entry: The call.
         options: What the transformation was told.
         error: What JAX said.
-        again: Makes the same call with the user's own function, for calls without
-            objects: what JAX says then is about what the user wrote.
+        again: As for `explain`.
 
     Raises:
         ValueError: If there is a variable that is the reason, with its path.
         TypeError: Likewise.
     """
     body: MappedBody = entry.body
-    progress = body.progress
-    if progress.notes is None:
-        if progress.entered:
-            return  # It comes from the function.
-        if not entry.roots:
-            again()
-            return
-        mapped = [
-            None if axis is None else value
-            for axis, value in zip(
-                body.structure.settings.variables, entry.raw, strict=True
-            )
-        ]
-        body.blame(mapped, error, NOT_MAPPED)
-        check_sizes(name, entry, options, error)
-    elif entry.roots or progress.returns_objects:
+
+    def after() -> None:
         check_out_ranks(body, error)
-        if any(note.setting is None for note in progress.notes):
+        if any(note.setting is None for note in body.progress.notes or ()):
             check_broadcast(entry, options, error)
-    else:
-        again()
+
+    explain(entry, again, lambda: check_given(name, entry, options, error), after)
+
+
+def check_given(
+    name: str, entry: Entry, options: Mapping[str, Any], error: BaseException
+) -> None:
+    """Says which variable cannot be mapped.
+
+    Args:
+        name: The name of the transformation.
+        entry: The call.
+        options: What the transformation was told.
+        error: What JAX said.
+
+    Raises:
+        ValueError: If there is one, with its path.
+        TypeError: Likewise.
+    """
+    body: MappedBody = entry.body
+    axes = body.structure.settings.variables
+    mapped = [
+        value if is_axis(axis) else None
+        for axis, value in zip(axes, entry.raw, strict=True)
+    ]
+    body.blame(mapped, error, NOT_MAPPED)
+    check_sizes(name, entry, options, error)
 
 
 def _mapped_leaves(entry: Entry) -> Iterator[tuple[str, tuple[int, ...], Any, bool]]:

@@ -9,19 +9,18 @@ from typing import Any
 import jax
 
 from graphcore.authors import Bodies, Entry, Inside, Left, enter, lifted, plain_settings
-from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import ChosenArguments, check_hashable
 from nnx_transforms.decorators import optional_function
-from nnx_transforms.transforms.donation import held_twice
+from nnx_transforms.transforms.donation import held_twice, together
 from nnx_transforms.transforms.mapping import (
     NO_METADATA,
     MappedBody,
+    axes_given,
     axes_of_arguments,
-    check_axes,
     metadata_key,
     with_positions,
 )
-from nnx_transforms.transforms.mapping_errors import check_broadcast, explain
+from nnx_transforms.transforms.mapping_errors import check_broadcast, explain_axes
 
 # How many structures one mapped function keeps compiled functions for.
 _MAX_STRUCTURES = 64
@@ -83,9 +82,7 @@ def pmap(
         >>> bool((total.value == 1).all())
         True
     """
-    in_axes, out_axes = own_settings(in_axes), own_settings(out_axes)
-    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
-    check_axes("pmap", in_axes, out_axes)
+    in_axes, out_axes = axes_given("pmap", in_axes, out_axes)
     statics = ChosenArguments(f, static_broadcasted_argnums, ())
     donated = ChosenArguments(f, donate_argnums, ())
     plain_in, plain_out = plain_settings(in_axes), plain_settings(out_axes)
@@ -126,7 +123,7 @@ def pmap(
         ]
 
         def pure(kept: Any, given: Any, kwargs: Any, /, *args: Any) -> Any:
-            return body([*map(_either, kept, given)], args, kwargs)
+            return body([*map(together, kept, given)], args, kwargs)
 
         pure.__name__ = pure.__qualname__ = body.__name__
         mapped: Callable[..., Any] = jax.pmap(
@@ -174,7 +171,7 @@ def pmap(
         try:
             out = body.attempt(lambda: body.mapped(*groups, entry.kwargs, *entry.args))
         except (TypeError, ValueError) as error:
-            explain(
+            explain_axes(
                 "pmap", entry, named, error, lambda: by_jax()(*given, **given_kwargs)
             )
             raise
@@ -207,11 +204,6 @@ class _Body(MappedBody):
         left = super().leave(inside, out)
         self.unchecked |= any(w.setting is None for w in left.written)
         return left
-
-
-def _either(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-    """What was divided, together again."""
-    return [y if x is None else x for x, y in zip(kept, given, strict=True)]
 
 
 def _gone(entry: Entry, donated: Sequence[int]) -> frozenset[int]:

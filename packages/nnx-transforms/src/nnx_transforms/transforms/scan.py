@@ -23,6 +23,7 @@ from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.decorators import optional_function
 from nnx_transforms.prefixes import Carry
+from nnx_transforms.transforms.agreement import type_text
 from nnx_transforms.transforms.carry import (
     CarriedGraph,
     check_carried_objects,
@@ -37,11 +38,9 @@ from nnx_transforms.transforms.mapping import (
     is_axis,
     metadata_key,
 )
-from nnx_transforms.transforms.mapping_errors import (
-    NOT_MAPPED,
-    check_out_ranks,
-    check_sizes,
-)
+from nnx_transforms.transforms.mapping_errors import check_given, check_out_ranks
+
+__all__ = ["scan"]
 
 
 @optional_function
@@ -185,28 +184,12 @@ def _divided(args: Any, axes: Any) -> tuple[Any, Any]:
 
 
 def _without_constants(values: list[Any], shared: Any) -> tuple[Any, Any, Any]:
-    """Takes what JAX does not accept out of what all iterations share.
-
-    Returns:
-        Both with None in its place, and its places: None if there is nothing.
-    """
-    leaves, structure = jax.tree.flatten((values, shared))
-    held = {i: x for i, x in enumerate(leaves) if not _is_array(x)}
-    if not held:
+    """Takes out of what enters a scan what is no array; None if there is none."""
+    whole = values, shared
+    held = jax.tree.map(lambda x: None if _is_array(x) else x, whole)
+    if not jax.tree.leaves(held):
         return values, shared, None
-    rest = [None if i in held else x for i, x in enumerate(leaves)]
-    return *structure.unflatten(rest), (structure, held)
-
-
-def _with_constants(values: Any, shared: Any, held: Any) -> Any:
-    """Undoes `_without_constants`."""
-    structure, constants = held
-    rest = iter(jax.tree.leaves((values, shared)))
-    leaves = [
-        constants[i] if i in constants else next(rest)
-        for i in range(structure.num_leaves)
-    ]
-    return structure.unflatten(leaves)
+    return *jax.tree.map(lambda x: x if _is_array(x) else None, whole), held
 
 
 def _is_array(x: Any) -> bool:
@@ -284,7 +267,7 @@ class _Body(MappedBody):
         (threaded, plain_carry, shared), (own, own_args) = carry, scanned
         mine, common = threaded, shared
         if held:
-            mine, common = _with_constants(threaded, shared, held)
+            mine, common = _together((threaded, shared), held)
         values: list[Any] = [None] * len(self.axes)
         for positions, given in ((self.threaded, mine), (self.scanned, own)):
             for position, value in zip(positions, given, strict=True):
@@ -339,7 +322,7 @@ class _Body(MappedBody):
         changed: list[str] = []
         for position, a, b in zip(self.threaded, old, new, strict=True):
             if a is not b:
-                before, after = _abstract(a), _abstract(b)
+                before, after = type_text(a), type_text(b)
                 if before != after:
                     where = path_text(self.variable_path(position))
                     changed.append(f"{where}: {before} -> {after}")
@@ -357,22 +340,10 @@ def _explain(entry: Entry, options: dict[str, Any], error: BaseException) -> Non
     body: _Body = entry.body
     progress = body.progress
     if progress.notes is None:
-        scanned = [
-            value if is_axis(axis) else None
-            for value, axis in zip(entry.raw, body.axes, strict=True)
-        ]
-        body.blame(scanned, error, NOT_MAPPED)
-        check_sizes("scan", entry, options, error)
+        check_given("scan", entry, options, error)
     elif progress.changed:
         lines = "\n".join(f"  {line}" for line in progress.changed)
         raise TypeError(
             "A carried variable, or one that all iterations share, must keep its shape "
             f"and dtype, but the function changed it:\n{lines}"
         ) from error
-
-
-def _abstract(value: Any) -> str:
-    leaves, structure = jax.tree.flatten(value)
-    # A weak type may become a strong one.
-    texts = [str(jax.typeof(leaf)).removeprefix("~") for leaf in leaves]
-    return texts[0] if jax.tree.structure(0) == structure else f"{structure}{texts}"

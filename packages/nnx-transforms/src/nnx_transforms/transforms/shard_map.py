@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,18 +13,21 @@ from jax.sharding import NamedSharding, PartitionSpec
 from graphcore.authors import (
     Entry,
     enter,
-    has_objects,
     is_mapping,
     lifted,
     map_settings,
     path_text,
-    prefix_leaves,
 )
 from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.decorators import optional_function
-from nnx_transforms.shardings import axis_names, fits
-from nnx_transforms.transforms.mapping import MappedBody
+from nnx_transforms.shardings import axis_names, check_fits
+from nnx_transforms.transforms.mapping import (
+    MappedBody,
+    axes_of_arguments,
+    check_settings,
+)
+from nnx_transforms.transforms.mapping_errors import explain
 
 _ONE_FOR_ALL = PartitionSpec()
 _INFER: Any = object()
@@ -77,8 +81,13 @@ def shard_map(
     """
     options = {"mesh": mesh, **more}
     in_specs, out_specs = own_settings(in_specs), own_settings(out_specs)
-    _check_specs(in_specs, "in_specs")
-    _check_specs(out_specs, "out_specs")
+    check_settings(
+        "shard_map",
+        "PartitionSpecs, or a StateSharding",
+        lambda _, setting: isinstance(setting, PartitionSpec | NamedSharding | None),
+        in_specs=in_specs,
+        out_specs=out_specs,
+    )
     in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
 
     @lifted(f)
@@ -86,7 +95,7 @@ def shard_map(
         args = resolve_kwargs(f, args, kwargs)
         specs = in_specs
         if in_specs is not _INFER:
-            specs = _specs_of_arguments(in_specs, args)
+            specs = axes_of_arguments("shard_map", in_specs, args, True, "in_specs")
         entry = enter(
             f,
             args,
@@ -120,22 +129,16 @@ def shard_map(
         except (TypeError, ValueError) as error:
             told = {**options, **given, "out_specs": plain_out}
             again: Any = jax.shard_map(f, **told)
-            _explain(entry, options["mesh"], error, lambda: again(*args))
+            explain(
+                entry,
+                lambda: again(*args),
+                functools.partial(_check_given, entry, mesh, error),
+                functools.partial(_check_left, entry.body, error),
+            )
             raise
         return entry.commit(*out)
 
     return call
-
-
-def _specs_of_arguments(in_specs: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    specs = in_specs if isinstance(in_specs, tuple) else (in_specs,) * len(args)
-    if len(specs) != len(args) and has_objects(args):
-        raise ValueError(
-            f"shard_map's in_specs has {len(specs)} entries, {in_specs}, but the "
-            f"function got {len(args)} arguments: give one entry for each, or one "
-            "for all."
-        )
-    return specs
 
 
 def _spec(setting: Any) -> Any:
@@ -152,57 +155,22 @@ def _plain_specs(specs: Any, none: Any) -> Any:
     )
 
 
-def _check_specs(specs: Any, name: str) -> None:
-    for leaf in filter(is_mapping, prefix_leaves(specs)):
-        for setting in leaf.settings:
-            if not isinstance(setting, PartitionSpec | NamedSharding | None):
-                raise TypeError(
-                    f"shard_map's {name} takes PartitionSpecs, or a StateSharding of "
-                    f"these, but got {setting!r} in {leaf!r}."
-                )
-
-
-def _explain(
-    entry: Entry, mesh: Any, error: BaseException, again: Callable[[], Any]
-) -> None:
-    """Says what JAX refused in the user's terms; see `mapping_errors.explain`."""
-    body: MappedBody = entry.body
-    progress = body.progress
-    if progress.notes is not None:
-        if entry.roots or progress.returns_objects:
-            _check_left(body, error)
-        else:
-            again()
-    elif not progress.entered:
-        if not entry.roots:
-            again()
-        body.blame(entry.raw, error, _HOLDS)
-        _check_shapes(entry, mesh, error)
-
-
-def _check_shapes(entry: Entry, mesh: Any, error: BaseException) -> None:
-    """Says which variable can't be sharded as its spec says.
+def _check_given(entry: Entry, mesh: Any, error: BaseException) -> None:
+    """Says which variable can't be sharded, or not as its spec says.
 
     Raises:
         ValueError: If there is one, with its path.
+        TypeError: Likewise.
     """
     body = entry.body
-    structure = body.structure
-    mesh = jax.sharding.get_abstract_mesh() if mesh is None else mesh
-    sizes = dict(mesh.shape)
+    body.blame(entry.raw, error, _HOLDS)
+    sizes = dict((jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape)
     for position, (setting, value) in enumerate(
-        zip(structure.settings.variables, entry.raw, strict=True)
+        zip(body.structure.settings.variables, entry.raw, strict=True)
     ):
-        spec = _spec(setting)
+        place = path_text(body.variable_path(position))
         for leaf in jax.tree.leaves(value):
-            shape = np.shape(leaf)
-            if not fits(spec, shape, sizes):
-                place = path_text(body.variable_path(position))
-                raise ValueError(
-                    f"The variable at {place!r} cannot be sharded by {spec}: its value "
-                    f"has the shape {shape}, the mesh {sizes}. Give it another spec "
-                    "with a `StateSharding`."
-                ) from error
+            check_fits(place, _spec(setting), np.shape(leaf), sizes, error)
 
 
 def _check_left(body: MappedBody, error: BaseException) -> None:

@@ -17,6 +17,12 @@ import jax
 
 from graphcore.authors import Body, Change, Inside
 
+HOLDS = (
+    "Values of variables are arrays; keep anything else as a static attribute or in "
+    "the variable's metadata."
+)
+"""What to do where a variable holds anything but arrays."""
+
 # Where the program is put together, not where it is compiled: newer JAX has both.
 _AT_ONCE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 

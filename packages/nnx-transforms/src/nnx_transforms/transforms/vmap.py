@@ -8,17 +8,18 @@ from typing import Any
 import jax
 
 from graphcore.authors import enter, lifted, plain_settings
-from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.decorators import optional_function
 from nnx_transforms.transforms.mapping import (
     NO_METADATA,
     MappedBody,
+    axes_given,
     axes_of_arguments,
-    check_axes,
     metadata_key,
     with_positions,
 )
-from nnx_transforms.transforms.mapping_errors import check_sizes, explain
+from nnx_transforms.transforms.mapping_errors import check_sizes, explain_axes
+
+__all__ = ["vmap"]
 
 
 @optional_function
@@ -77,9 +78,7 @@ def vmap(
         >>> each(stack, jnp.ones(2)).shape
         (5, 3)
     """
-    in_axes, out_axes = own_settings(in_axes), own_settings(out_axes)
-    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
-    check_axes("vmap", in_axes, out_axes)
+    in_axes, out_axes = axes_given("vmap", in_axes, out_axes)
     plain = plain_settings(in_axes), plain_settings(out_axes)
     options: dict[str, Any] = {
         "axis_name": axis_name,
@@ -110,7 +109,7 @@ def vmap(
             out = entry.body.attempt(lambda: mapped(*entry.values))
         except (TypeError, ValueError) as error:
             again = jax.vmap(f, *plain, **options)
-            explain("vmap", entry, options, error, lambda: again(*args, **kwargs))
+            explain_axes("vmap", entry, options, error, lambda: again(*args, **kwargs))
             raise
         return entry.commit(*out)
 

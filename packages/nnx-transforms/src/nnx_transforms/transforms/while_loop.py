@@ -20,8 +20,7 @@ from nnx_transforms.transforms.agreement import (
     fail,
     merged_change,
 )
-from nnx_transforms.transforms.cond import HOLDS
-from nnx_transforms.transforms.traced import TracedBody, WholeBody
+from nnx_transforms.transforms.traced import HOLDS, TracedBody, WholeBody
 
 
 @accepts_graph_mode()

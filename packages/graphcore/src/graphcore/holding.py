@@ -1,0 +1,43 @@
+"""What functions and containers hold."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Mapping
+from typing import Any
+
+
+def held_by(x: Any) -> list[Any] | None:
+    """Lists what a function captures by itself, or a container has in it.
+
+    Args:
+        x: Anything.
+
+    Returns:
+        What is in the cells and defaults of a function, beside one that is bound or
+        partial, or in a container of Python's; None for anything else.
+
+    Example:
+        >>> def add(x, y=1): return x + y
+        >>> held_by(add), held_by({'a': 2}), held_by(3)
+        ([1], [2], None)
+    """
+    if isinstance(x, types.FunctionType):
+        found: list[Any] = []
+        for cell in x.__closure__ or ():
+            try:
+                found.append(cell.cell_contents)
+            except ValueError:  # not filled yet
+                continue
+        found += x.__defaults__ or ()
+        if x.__kwdefaults__:
+            found += x.__kwdefaults__.values()
+        return found
+    if isinstance(x, types.MethodType):
+        return [x.__self__, x.__func__]
+    if isinstance(x, functools.partial):
+        return [x.func, *x.args, *x.keywords.values()]
+    if isinstance(x, Mapping):
+        return list(x.values())
+    return list(x) if isinstance(x, list | tuple | set | frozenset) else None
