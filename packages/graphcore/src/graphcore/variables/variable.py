@@ -470,6 +470,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
     __hash__ = None  # type: ignore[assignment]
 
 
+VariableState.usual_type = Variable
 # The slots' own setters: past `__setattr__`, in C, without a check. For code that has
 # made sure that the write is allowed.
 set_raw_value = Variable.__dict__["_raw_value"].__set__
