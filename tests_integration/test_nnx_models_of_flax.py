@@ -197,6 +197,86 @@ def test_training(make):
         )
 
 
+def accumulator(nnx):
+    """Gradients added up in variables that a state holds, as trainers write it."""
+
+    def is_variable(x):
+        return isinstance(x, nnx.Variable)
+
+    class Accumulator(nnx.Module):
+        def __init__(self, model, wrt):
+            state = nnx.state(model, wrt)
+            self.dtypes = nnx.data(
+                jax.tree.map(lambda v: v[...].dtype, state, is_leaf=is_variable)
+            )
+            self.grads = nnx.data(jax.tree.map(jnp.zeros_like, state))
+            self.count = nnx.Variable(jnp.zeros(()))
+
+        def add(self, grads):
+            def add(total, grad):
+                total.set_value(total[...] + grad[...])
+
+            jax.tree.map(add, self.grads, grads, is_leaf=is_variable)
+            self.count.set_value(self.count[...] + 1)
+
+        def take(self):
+            def mean(total, dtype):
+                grad = type(total)((total[...] / self.count[...]).astype(dtype))
+                total.set_value(jnp.zeros_like(total[...]))
+                return grad
+
+            out = jax.tree.map(mean, self.grads, self.dtypes, is_leaf=is_variable)
+            self.count.set_value(jnp.zeros(()))
+            return out
+
+    return Accumulator
+
+
+def trained_in_parts(lib):
+    model = lib.Sequential(
+        lib.Linear(3, 4, rngs=lib.Rngs(0)), lib.tanh, lib.Linear(4, 2, rngs=lib.Rngs(1))
+    )
+    tx = optax.inject_hyperparams(optax.adamw)(learning_rate=0.1)
+    optimizer = lib.Optimizer(model, tx, wrt=lib.Param)
+    total = accumulator(lib)(model, lib.Param)
+
+    def apply(model, optimizer, total):
+        optimizer.update(model, total.take())
+
+    @lib.jit
+    def step(model, optimizer, total, x, is_last):
+        loss, grads = lib.value_and_grad(lambda m: jnp.mean((m(x) - 1) ** 2))(model)
+        total.add(grads)
+        lib.cond(
+            is_last,
+            apply,
+            lambda model, optimizer, total: None,
+            *(model, optimizer, total),
+        )
+        return loss
+
+    losses = []
+    for i in range(6):
+        hyperparameters = optimizer.opt_state.hyperparams
+        if i == 2:
+            hyperparameters["learning_rate"].value = jnp.float32(0.05)
+        if i == 4:
+            hyperparameters["learning_rate"] = jnp.float32(0.01)
+        x = normal(4, 3, seed=i)
+        losses.append(step(model, optimizer, total, x, jnp.array(i % 2 == 1)))
+        losses.append(jnp.add(optimizer.opt_state.hyperparams["learning_rate"], 0))
+    return losses, variables(lib, model), step.jitted_fn._cache_size()
+
+
+def test_training_in_parts():
+    losses, values, size = trained_in_parts(nnx)
+    other_losses, other_values, _ = trained_in_parts(flax_nnx)
+    np.testing.assert_allclose(losses, other_losses, rtol=1e-5)
+    for path, value in values.items():
+        np.testing.assert_allclose(value, other_values[path], rtol=1e-4, atol=1e-5)
+    assert size == 1
+
+
 def decoder(nnx):
     class Model(nnx.Module):
         def __init__(self, rngs):

@@ -52,6 +52,20 @@ def test_linear_is_a_product_and_a_sum(shape, use_bias):
     np.testing.assert_allclose(layer(x), expected, rtol=2e-5, atol=1e-6)
 
 
+def test_linear_takes_code_that_was_put_into_the_product(monkeypatch):
+    layer = Linear(3, 5, use_bias=False, rngs=Rngs(0))
+    x = jnp.ones((2, 3))
+    expected = layer(x)
+
+    def changed(lhs, rhs, *args, **kwargs):
+        return lhs + 7
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jax.lax.dot_general, "__code__", changed.__code__)
+        assert layer(x).tolist() == (x + 7).tolist()
+    assert layer(x).tolist() == expected.tolist()
+
+
 def test_linear_traces_what_one_writes_by_hand():
     layer = Linear(3, 5, rngs=Rngs(0))
     graphdef = gc.graphdef(layer)
@@ -485,3 +499,10 @@ def test_train_and_eval_reach_the_layers_of_a_model():
     model.train()
     assert (np.asarray(model(x)) != np.asarray(model(x))).any()
     assert model.layers[0].mean.value.any()
+
+
+def test_attributes_of_a_subclass_are_no_options():
+    class Own(nnx.Linear):
+        kernel_init = staticmethod(jax.nn.initializers.zeros)
+
+    assert set(vars(Own(2, 3, rngs=nnx.Rngs(0)))) == {"kernel", "bias"}

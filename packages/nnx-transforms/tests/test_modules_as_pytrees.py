@@ -487,6 +487,20 @@ def test_a_state_as_an_attribute_accumulates_gradients():
 # data and static
 
 
+def test_a_type_that_is_to_be_data_must_be_a_pytree():
+    @nnx.register_data_type
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Pair:
+        a: jax.Array
+
+    module = nnx.Module()
+    module.pair = Pair(jnp.ones(2))
+    assert list(nnx.state(module).flat_state().paths) == [("pair", "a")]
+    with pytest.raises(TypeError, match=r"Plain can't be data.*register_dataclass"):
+        nnx.register_data_type(type("Plain", (), {}))
+
+
 def test_data_and_static_say_what_an_attribute_is():
     @nnx.dataclass
     class Schedule(nnx.Pytree):
@@ -497,8 +511,7 @@ def test_data_and_static_say_what_an_attribute_is():
     assert [x.dtype.kind for x in jax.tree.leaves(schedule)] == ["f", "i"]
     assert schedule == schedule
     assert schedule != Schedule()
-    with pytest.raises(ValueError, match=r"str at \['a'\].*can't be"):
-        nnx.data({"a": "text"})
+    assert nnx.data({"a": "text", "b": 2}) == {"a": "text", "b": 2}
     with pytest.raises(ValueError, match=r"Array.* at \[0\].*static"):
         Schedule(name=[jnp.ones(1)])
     assert nnx.is_data(nnx.Rngs(0))

@@ -1,5 +1,7 @@
 """Functions on states, graphs and variables."""
 
+import copy
+import pickle
 from types import SimpleNamespace
 
 import jax
@@ -58,6 +60,34 @@ def test_a_state_goes_to_pure_values_and_back():
 
 
 # Graphs
+
+
+def test_leaves_of_a_state_answer_for_their_variables():
+    leaf = nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0))).kernel
+    assert isinstance(leaf, nnx.Param)
+    assert isinstance(leaf, nnx.VariableState)
+    assert not isinstance(leaf, nnx.BatchStat)
+    assert not isinstance(leaf, jax.Array)
+    for again in (pickle.loads(pickle.dumps(leaf)), copy.copy(leaf)):
+        assert type(again) is nnx.VariableState
+        assert again == leaf
+    assert leaf.get_raw_value() is leaf.value
+    other = type(leaf)(jnp.ones(2))
+    assert other.type is nnx.Variable
+    assert other.value.shape == (2,)
+    assert repr(leaf) == "VariableState(Param, float32[2,3])"
+
+
+def test_merge_takes_the_leaves_of_a_state_in_their_order():
+    node = nnx.Dict({str(i): nnx.Param(i) for i in range(12)}, b=[nnx.Param(20)] * 2)
+    node["a"] = jnp.ones(2)
+    graphdef, state = nnx.split(node)
+    leaves = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, nnx.Variable))
+    again = jax.jit(lambda leaves: nnx.state(nnx.merge(graphdef, leaves)))(leaves)
+    assert nnx.to_pure_dict(again)["b"] == {0: 20}
+    assert [again[str(i)].value for i in range(12)] == [*range(12)]
+    with pytest.raises(ValueError, match="list of 3 leaves, expected 14"):
+        nnx.merge(graphdef, leaves[:3])
 
 
 def test_recursive_map_keeps_sharing_and_the_original():

@@ -12,6 +12,7 @@ import graphcore.state.pytree  # noqa: F401  (tells JAX what is inside of states
 from graphcore.cache.plans import plan_of
 from graphcore.graphdef.build import Builder, shared
 from graphcore.graphdef.definition import GraphDef, NodeDef
+from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.registry import get_node_impl
@@ -253,7 +254,7 @@ def unflatten(
 
 def merge(
     graphdef: GraphDef[A],
-    state: Mapping[Any, Any],
+    state: Mapping[Any, Any] | list[Any],
     /,
     *states: Mapping[Any, Any],
     copy: bool = True,
@@ -262,7 +263,8 @@ def merge(
 
     Args:
         graphdef: The definition.
-        state: The state, or the first of several.
+        state: The state, or the first of several; or a list of its leaves in the order
+            of `jax.tree.leaves`.
         *states: The others.
         copy: Whether live variables among the leaves, as `variables` returns them, are
             copied; else they become part of the new graph themselves.
@@ -283,12 +285,28 @@ def merge(
         >>> view is node, view.a is node.a
         (False, True)
     """
+    if isinstance(state, list):
+        state = _in_order(graphdef, state)
     given = merged((state, *states))
     if copy:
         return unflatten(graphdef, given)
     whole = given if isinstance(given, State) else State(given)
     leaves = leaves_for(graphdef, whole.map(lambda _, leaf: shared(leaf)))
     return Builder(leaves, {}, {}).build(graphdef)  # type: ignore[no-any-return]
+
+
+def _in_order(graphdef: GraphDef[Any], leaves: list[Any]) -> GraphState:
+    paths = layout_of([graphdef]).paths
+    if len(leaves) != len(paths):
+        raise ValueError(
+            f"Got a list of {len(leaves)} leaves, expected {len(paths)}: one for each "
+            "variable, as in `jax.tree.leaves(state, is_leaf=is_variable)`."
+        )
+    order = jax.tree.leaves(
+        State.from_flat_path(zip(paths, paths, strict=True)),
+        is_leaf=lambda x: type(x) is tuple,
+    )
+    return State.from_flat_path(zip(order, leaves, strict=True))
 
 
 def clone(node: A, /, variables: bool = True, *, arrays: bool = False) -> A:

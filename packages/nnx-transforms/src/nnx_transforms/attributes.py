@@ -17,10 +17,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphcore import Object, is_graph_node, is_variable
+from graphcore import Object, is_graph_node, is_node_type, is_variable
 from graphcore.authors import is_object
 
-__all__ = ["Data", "Pytree", "data", "dataclass", "is_data", "static"]
+__all__ = [
+    "Data",
+    "Pytree",
+    "data",
+    "dataclass",
+    "is_data",
+    "register_data_type",
+    "static",
+]
 
 A = TypeVar("A")
 T = TypeVar("T", bound=type[Any])
@@ -72,6 +80,35 @@ def is_data(x: Any, /) -> bool:
     return is_array or is_variable(x) or is_graph_node(x)
 
 
+def register_data_type(type: T, /) -> T:
+    """Says that attributes of a type are data; a decorator.
+
+    A pytree's arrays are data without it, so this only checks that it is one.
+
+    Args:
+        type: The class.
+
+    Returns:
+        The class.
+
+    Raises:
+        TypeError: If it is no pytree, so that no transform could take it.
+
+    Example:
+        >>> import jax, nnx_transforms as nnx
+        >>> from typing import NamedTuple
+        >>> @nnx.register_data_type
+        ... class Scaled(NamedTuple):
+        ...     values: jax.Array
+    """
+    if not is_node_type(type):
+        raise TypeError(
+            f"{type.__qualname__} can't be data: expected a pytree, whose arrays a "
+            "transform can take. Use `jax.tree_util.register_dataclass` on it before."
+        )
+    return type
+
+
 def data(value: Any = _MISSING, /, **field: Any) -> Any:
     """Says that an attribute is data: numbers in it become arrays.
 
@@ -81,10 +118,7 @@ def data(value: Any = _MISSING, /, **field: Any) -> Any:
         **field: The arguments of `dataclasses.field`.
 
     Returns:
-        The value; or the field.
-
-    Raises:
-        ValueError: If there is something in it that can't be data, with its path.
+        The value; or the field. What can't be an array, such as text, stays static.
 
     Example:
         >>> import jax, nnx_transforms as nnx
@@ -97,18 +131,10 @@ def data(value: Any = _MISSING, /, **field: Any) -> Any:
     if value is _MISSING:
         return _field(True, field)
 
-    def as_data(path: Any, x: Any) -> Any:
-        if is_data(x):
-            return x
-        if isinstance(x, _NUMBERS):
-            return jnp.asarray(x)
-        raise ValueError(
-            f"The {type(x).__name__} at {jax.tree_util.keystr(path) or '<root>'} of "
-            "what is to be data can't be: expected arrays, numbers, variables and "
-            "objects. Keep other things in an attribute of their own."
-        )
+    def as_data(x: Any) -> Any:
+        return jnp.asarray(x) if isinstance(x, _NUMBERS) else x
 
-    return jax.tree_util.tree_map_with_path(as_data, value, is_leaf=is_object)
+    return jax.tree.map(as_data, value, is_leaf=is_object)
 
 
 def static(value: Any = _MISSING, /, **field: Any) -> Any:

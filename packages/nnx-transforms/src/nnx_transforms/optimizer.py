@@ -33,10 +33,11 @@ from graphcore import (
     State,
     Variable,
     VariableState,
+    is_variable,
     to_predicate,
     variables,
 )
-from graphcore.authors import Divided, path_text, raw_value_of, variable_impl
+from graphcore.authors import Divided, key_path, path_text, raw_value_of, variable_impl
 from nnx_transforms.atomic_writes import read_raw, write_raw
 from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.shardings import PLACEMENT, sharding_key
@@ -58,6 +59,25 @@ class OptState(Variable[A]):
     """
 
     __slots__ = ()
+
+
+class _Items(dict[Any, Any]):
+    """A dict in the state of a transformation: an item that is set goes to its slot."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        slot = self[key]
+        slot.value = jnp.asarray(value, slot.dtype)
+
+
+def _flatten_items(items: _Items) -> tuple[list[Any], tuple[Any, ...]]:
+    keys = tuple(sorted(items))
+    return [items[key] for key in keys], keys
+
+
+# Whatever JAX makes of it is a dict.
+jax.tree_util.register_pytree_node(
+    _Items, _flatten_items, lambda keys, leaves: dict(zip(keys, leaves, strict=True))
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -207,14 +227,25 @@ class Optimizer(Object, Generic[M]):
     def opt_state(self) -> Any:
         """The state of the gradient transformation, as the pytree that it made.
 
-        Setting it writes the leaves into `slots`; the structure must be the same.
+        Its leaves are the variables in `slots`, so one that is written, or an item
+        that is set, as in `opt_state.hyperparams['learning_rate'] = 0.1`, is what the
+        next step takes. Setting it as a whole writes all of them; the structure must be
+        the same.
         """
-        values = [self.slots[key].raw_value for key in self._rule.keys]
-        return jax.tree.unflatten(self._rule.structure, values)
+        made = self._unflatten([self.slots[key] for key in self._rule.keys])
+        return jax.tree.map(
+            lambda x: _Items(x) if type(x) is dict else x,
+            made,
+            is_leaf=lambda x: type(x) in (dict, State) or is_variable(x),
+        )
 
     @opt_state.setter
     def opt_state(self, state: Any) -> None:
-        write_raw(self._slot_writes(state))
+        plain = jax.tree.map(raw_value_of, state, is_leaf=is_variable)
+        write_raw(self._slot_writes(plain))
+
+    def _unflatten(self, leaves: list[Any]) -> Any:
+        return jax.tree.unflatten(self._rule.structure, leaves)
 
     def _slot_writes(self, state: Any) -> list[tuple[Any, Any]]:
         leaves, structure = jax.tree.flatten(state)
@@ -273,7 +304,7 @@ class Optimizer(Object, Generic[M]):
         params = tree(selected.paths, values)
         updates, state = self.tx.update(
             tree(selected.paths, _aligned(grads, selected.paths, values, self.wrt)),
-            self.opt_state,
+            self._unflatten([self.slots[key].raw_value for key in self._rule.keys]),
             params,
             **{name: _pure(value, tree) for name, value in extra.items()},
         )
@@ -398,7 +429,7 @@ def _mirrored(path: Any, leaf: Any, shapes: Mapping[Path, Any]) -> Path | None:
     The state mirrors the parameters, so the path of such a leaf ends in the path of its
     parameter, and the shapes agree.
     """
-    keys = tuple(map(_key, path))
+    keys = key_path(path)
     tails = (keys[start:] for start in range(len(keys)))
     return next((tail for tail in tails if shapes.get(tail) == _shape(leaf)), None)
 
@@ -422,10 +453,3 @@ def slot_placement(metadata: Mapping[str, Any]) -> dict[str, Any]:
         name = name if name in metadata else "out_sharding"
         kept[name] = metadata["optimizer_sharding"]
     return kept
-
-
-def _key(entry: Any) -> Any:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(entry, attribute):
-            return getattr(entry, attribute)
-    return entry

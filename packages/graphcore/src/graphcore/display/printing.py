@@ -216,7 +216,11 @@ class _Item:
 
 def _safe_parts(x: Any) -> Parts | None:
     try:
-        return None if isinstance(x, type | jax.Array | np.ndarray) else parts(x)
+        return (
+            None
+            if isinstance(x, type | jax.Array | np.ndarray)
+            else parts.dispatch(type(x))(x)
+        )
     except Exception:
         return None
 
@@ -380,7 +384,7 @@ def treescope_repr(x: Any, path: str | None, subtree_renderer: Any) -> Any:
     """
     from treescope import rendering_parts
 
-    inside = parts(x)
+    inside = parts.dispatch(type(x))(x)
     if inside is None:
         return NotImplemented
     children = []

@@ -13,12 +13,13 @@ MISSING: Any = object()
 class Reading:
     """Metadata and the value's own attributes as attributes; the value's items.
 
-    A subclass has `value`, `_metadata()` and `_SLOTS`.
+    A subclass has `value`, `raw_value`, `_metadata()` and `_SLOTS`.
     """
 
     __slots__ = ()
 
     value: Any
+    raw_value: Any
 
     def _metadata(self) -> Mapping[str, Any]:
         raise NotImplementedError
@@ -56,6 +57,24 @@ class Reading:
             self.value = value
         else:
             self[index] = value
+
+    def get_raw_value(self) -> Any:
+        """Returns the value past the hooks, as `raw_value` is."""
+        return self.raw_value
+
+    def set_raw_value(self, value: Any) -> None:
+        """Sets the value past the hooks, as assignment to `raw_value` does.
+
+        Args:
+            value: The value.
+
+        Example:
+            >>> import graphcore as gc
+            >>> v = gc.Variable(1, on_get_value=lambda v, value: -value)
+            >>> v.set_raw_value(2); v.get_raw_value(), v.value
+            (2, -2)
+        """
+        self.raw_value = value
 
     def get_metadata(self, name: Any = MISSING, default: Any = MISSING) -> Any:
         """Returns an entry of the metadata, or a copy of all of it.

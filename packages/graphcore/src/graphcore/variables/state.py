@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 _Type: TypeAlias = type[Any]
 _first = itemgetter(0)
+_MISSING: Any = object()
 
 
 class VariableState(Reading, ReadOperators, Generic[A]):
@@ -36,7 +37,8 @@ class VariableState(Reading, ReadOperators, Generic[A]):
     function; type and metadata are static.
 
     Args:
-        type: The variable type this is the state of.
+        type: The variable type this is the state of. It may be left out for `Variable`:
+            `type(v)(value)` then holds for what `isinstance` takes for a variable.
         value: An array of any shape and dtype, or a pytree.
         **metadata: The variable's metadata; readable as attributes.
 
@@ -53,10 +55,18 @@ class VariableState(Reading, ReadOperators, Generic[A]):
 
     value: A
     _kind: Kind
+    usual_type: ClassVar[_Type]  #: `Variable`, which is defined later
 
-    def __init__(self, type: _Type, value: A, **metadata: Any) -> None:
-        self.value = value
-        self._kind = type, as_stored(metadata)
+    def __init__(self, type: Any, value: A = _MISSING, **metadata: Any) -> None:
+        kind, self.value = type, value
+        if value is _MISSING:
+            kind, self.value = VariableState.usual_type, type
+        self._kind = kind, as_stored(metadata)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        # So `isinstance(leaf, Param)` holds for the states of parameters as well.
+        return self._kind[0]
 
     @property
     def type(self) -> _Type:
@@ -181,18 +191,14 @@ class VariableState(Reading, ReadOperators, Generic[A]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        kind, metadata = self._kind
-        return kind, self.value, metadata
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        kind, self.value, metadata = state
-        self._kind = kind, metadata
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VariableState.of, (self._kind, self.value)
 
     __repr__ = text
     __treescope_repr__ = treescope_repr
 
 
+VariableState.raw_value = VariableState.__dict__["value"]  # it has no hooks
 _set_value = VariableState.__dict__["value"].__set__
 _set_kind = VariableState.__dict__["_kind"].__set__
 

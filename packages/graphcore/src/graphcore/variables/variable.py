@@ -80,9 +80,6 @@ class _Plain:
     facts = Facts(EMPTY, OUTSIDE)
 
 
-_plain = _Plain()
-
-
 def facts_of(metadata: HashableMapping[str, Any], trace: TraceState) -> Facts:
     """The facts of a new variable.
 
@@ -95,9 +92,9 @@ def facts_of(metadata: HashableMapping[str, Any], trace: TraceState) -> Facts:
     """
     if metadata is not EMPTY:
         return Facts(metadata, trace)
-    known = _plain.facts
+    known = _Plain.facts
     if known.trace != trace:
-        _plain.facts = known = Facts(EMPTY, trace)
+        _Plain.facts = known = Facts(EMPTY, trace)
     return known
 
 
@@ -473,6 +470,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
     __hash__ = None  # type: ignore[assignment]
 
 
+VariableState.usual_type = Variable
 # The slots' own setters: past `__setattr__`, in C, without a check. For code that has
 # made sure that the write is allowed.
 set_raw_value = Variable.__dict__["_raw_value"].__set__

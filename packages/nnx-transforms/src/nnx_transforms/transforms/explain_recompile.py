@@ -135,11 +135,13 @@ class Notes:
     Attributes:
         signature: That of the last one.
         explanation: Why the last call was compiled; None if it was not.
+        count: How many calls were compiled since the cache was cleared.
     """
 
     def __init__(self) -> None:
         self.signature: Signature | None = None
         self.explanation: Explanation | None = None
+        self.count = 0
         self._before: Signature | None = None
 
     def take(self, signature: Signature) -> None:
@@ -151,5 +153,6 @@ class Notes:
         # One call may trace more than once, and must not be compared with itself.
         if self.explanation is None:
             self._before = self.signature
+            self.count += 1
         self.explanation = signature.differences(self._before)
         self.signature = signature

@@ -320,6 +320,21 @@ class Jitted:
         taken = self._statics.take(args, kwargs)
         return shapes_of(self.__wrapped__, *taken)
 
+    @property
+    def jitted_fn(self) -> Jitted:
+        """The function, for code that asks it for its `_cache_size`, as JAX's have it.
+
+        Example:
+            >>> import nnx_transforms as nnx
+            >>> f = nnx.jit(lambda x: x + 1)
+            >>> float(f(1.0) + f(2.0)), f.jitted_fn._cache_size()
+            (5.0, 1)
+        """
+        return self
+
+    def _cache_size(self) -> int:
+        return self._notes.count
+
     def clear_cache(self) -> None:
         """Forgets everything that was compiled.
 
@@ -329,6 +344,7 @@ class Jitted:
         """
         self._bodies.clear()
         self._notes.signature = None
+        self._notes.count = 0
         self._plain.clear_cache()  # type: ignore[attr-defined]
 
 
