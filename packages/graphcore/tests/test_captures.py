@@ -1,3 +1,5 @@
+import types
+
 import graph_zoo as zoo
 import jax.numpy as jnp
 
@@ -30,6 +32,11 @@ def test_a_global_is_captured_where_it_is_read_and_not_where_an_attribute_is():
     assert captured_objects(reads_an_attribute_of_that_name) == []
     for f in (reads_the_global, reads_it_in_a_class, reads_it_in_a_function_inside):
         assert captured_objects(f) == [model]
+
+
+def test_what_a_plain_object_holds_is_captured_with_it():
+    holder = types.SimpleNamespace(parts=[model])
+    assert captured_objects(lambda: holder.parts) == [model]
 
 
 def test_a_function_of_an_attribute_named_like_a_global_keeps_its_body():

@@ -143,6 +143,14 @@ def test_axes_of_the_wrong_type_like_jax(name):
         vmap(3)
 
 
+def test_as_many_axes_as_arguments_like_jax():
+    with pytest.raises(ValueError) as theirs:
+        jax.vmap(lambda x, y: x, in_axes=(0,))(jnp.ones(2), jnp.ones(2))
+    with pytest.raises(ValueError) as ours:
+        vmap(lambda x, y: x, in_axes=(0,))(jnp.ones(2), jnp.ones(2))
+    assert str(ours.value) == str(theirs.value)
+
+
 def test_keyword_arguments_like_jax():
     def f(x, y=0, *, z=0):
         return x + y + z
