@@ -49,6 +49,16 @@ def test_a_flat_state_reads_as_a_mapping_and_as_a_sequence():
     assert nnx.FlatState([(("b",), 2), (("a",), 1)], sort=False).paths[0] == ("b",)
 
 
+def test_a_state_equals_a_mapping_of_the_same_leaves():
+    state = nnx.State({"a": {"b": 1}})
+    assert state == {"a": {"b": 1}}
+    assert state == {"a": {"b": 1}}
+    assert state != {"a": {"b": 2}}
+    assert state != {}
+    assert nnx.State({}) == {}
+    assert state != 3
+
+
 def test_a_state_goes_to_pure_values_and_back():
     node = chain()
     state = nnx.state(node)
