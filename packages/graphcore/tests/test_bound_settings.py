@@ -3,7 +3,7 @@
 import pytest
 
 import graphcore as gc
-from graphcore.authors import enter
+from graphcore.authors import Bodies, enter
 
 
 class First(gc.PrefixMapping):
@@ -54,3 +54,20 @@ def test_the_first_path_of_a_shared_variable_counts_where_that_is_said():
     assert found.variables == ("a", "c")
     with pytest.raises(ValueError, match=r"(?s)Inconsistent.*0/a: 'a'.*0/b: 'b'"):
         settings(lambda node: None, (node,), settings=Every())
+
+
+def test_a_body_is_kept_for_the_setting_of_its_output():
+    def f(m):
+        return m
+
+    m = Model()
+    one, two, again = (enter(f, (m,), out_settings=k).body for k in (0, 1, 0))
+    assert one is again is not two
+
+
+def test_the_body_that_was_asked_for_last_comes_first():
+    kept, nodes = Bodies(8), (Model(), gc.Dict(w=gc.Param(1.0)))
+    bodies = [enter(len, (node,), cache=kept).body for node in nodes]
+    for number in (0, 1):
+        assert enter(len, (nodes[number],), cache=kept).body is bodies[number]
+        assert kept.last is bodies[number]

@@ -150,6 +150,9 @@ def test_a_type_can_be_declared_immutable():
     assert hash(gc.graphdef(one)) == hash(gc.graphdef(one))
     assert gc.graphdef(one) == gc.graphdef(one)
     assert gc.graphdef(one) != gc.graphdef(two)
+    table = Table("i", [1])
+    same, too, other = (gc.Dict(table=t) for t in (table, table, Table("i", [1])))
+    assert gc.graphdef(same) == gc.graphdef(too) != gc.graphdef(other)
 
 
 def test_definitions_compare_metadata_by_content():

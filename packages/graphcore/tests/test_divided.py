@@ -5,10 +5,11 @@ import weakref
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import graphcore as gc
-from graphcore.authors import Divided, enter
+from graphcore.authors import Divided, enter, has_objects
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -146,6 +147,23 @@ def test_parts_without_a_new_array_are_the_same_objects_from_the_first_call_on()
     assert variable.value.w.w.tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("place", range(5))
+def test_one_new_array_of_many_takes_its_place(place):
+    def arrays(tree):
+        return [float(x[0]) for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)]
+
+    def step(v):
+        leaves, structure = jax.tree.flatten(v.value)
+        chosen = [i for i, x in enumerate(leaves) if x is not jnp.sin][place]
+        leaves[chosen] = leaves[chosen] + 10
+        v.value = structure.unflatten(leaves)
+
+    a, b, c, d, e = (jnp.array([float(n)]) for n in range(5))
+    variable = gc.Variable(Fixed((a, (b, c)), jnp.sin, b=(d, e)))
+    call(step, variable)
+    assert arrays(variable.value) == [n + 10 * (n == place) for n in range(5)]
+
+
 def test_static_leaves_that_cannot_be_hashed_are_named():
     with pytest.raises(TypeError, match=r"act.*set.*can't be hashed"):
         call(lambda v: 1, gc.Variable(Layer(jnp.ones(1), {1})))
@@ -188,3 +206,64 @@ class Late:
     @classmethod
     def tree_unflatten(cls, _, children):
         return cls(*children)
+
+
+@jax.tree_util.register_pytree_node_class
+class Named:
+    """One with something beside its parts that JAX compares."""
+
+    def __init__(self, part, name):
+        self.part, self.name = part, name
+
+    def tree_flatten(self):
+        return (self.part,), self.name
+
+    @classmethod
+    def tree_unflatten(cls, name, children):
+        return cls(*children, name)
+
+
+@jax.tree_util.register_pytree_node_class
+class Both(Named):
+    """A graph node here, a pytree for JAX."""
+
+
+gc.register_graph_node_type(
+    Both,
+    flatten=lambda both: ([("part", both.part)], None),
+    set_key=setattr,
+    pop_key=lambda both, key: vars(both).pop(key),
+    create_empty=lambda metadata: Both.__new__(Both),
+    clear=lambda both: vars(both).clear(),
+    init=lambda both, pairs: vars(both).update(pairs),
+)
+
+
+class Refusing:
+    def __eq__(self, other):
+        raise TypeError("not to be compared")
+
+    __hash__ = object.__hash__
+
+
+def test_objects_are_found_beside_what_cannot_be_compared():
+    names = lambda: "name", lambda: ["not hashable"], lambda: np.ones(2), Refusing
+    for name in names:
+        for _ in range(2):
+            assert not has_objects([Named(jnp.ones(1), name())])
+            assert has_objects([Named(gc.Variable(1), name())])
+            assert has_objects([Named(Both(jnp.ones(1), name()), name())])
+            assert has_objects([Both(jnp.ones(1), name())])
+
+
+def test_what_is_known_of_structures_does_not_grow_for_ever():
+    class Name:
+        pass
+
+    name = Name()
+    assert not has_objects([Named(jnp.ones(1), name)])
+    alive = weakref.ref(name)
+    del name
+    for number in range(5000):
+        has_objects([Named(1, number)])
+    assert alive() is None

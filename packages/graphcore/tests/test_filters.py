@@ -1,3 +1,5 @@
+import importlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -178,3 +180,26 @@ def test_what_filters_select_is_looked_up_while_it_depends_on_no_value():
     for number in range(50):
         gc.state(node).split(gc.PathContains(number), ...)
     assert len(selections) <= 16
+
+
+def test_filters_are_written_as_they_are_made():
+    made = gc.to_predicate(...), gc.to_predicate(None), gc.WithTag("slow")
+    assert [*map(repr, made)] == ["Everything()", "Nothing()", "WithTag('slow')"]
+
+
+def test_filters_of_a_library_are_understood_from_the_first_on(tmp_path, monkeypatch):
+    (tmp_path / "their_library.py").write_text(
+        "class Tagged:\n"
+        "    def __init__(self, tag): self.tag = tag\n"
+        "    def __call__(self, path, value): raise NotImplementedError\n"
+    )
+    (tmp_path / "their_adapter.py").write_text(
+        "import graphcore as gc, their_library\n"
+        "from graphcore.state.filters import add_filter_type\n"
+        "add_filter_type(their_library.Tagged, lambda x: gc.WithTag(x.tag))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    gc.register_adapter("their_library", "their_adapter")
+    theirs = importlib.import_module("their_library").Tagged("slow")
+    state = gc.State({"a": gc.Param.state(1, tag="slow"), "b": gc.Param.state(2)})
+    assert list(state.filter(theirs)) == ["a"]

@@ -475,6 +475,51 @@ def test_pop_with_several_filters():
     assert list(node.d) == [5]
 
 
+def test_what_a_pytree_node_holds_cannot_be_popped():
+    node = gc.Dict(a=gc.Cache(1), pair=(gc.Cache(2), 3))
+    with pytest.raises(ValueError, match=r"Cannot remove 'pair/0'.*pytree node.*tuple"):
+        gc.pop(node, gc.Cache)
+    assert node.a.value == 1 and node.pair[0].value == 2
+
+
+class Shelf:
+    """A graph node type of somebody else, which may refuse to be changed."""
+
+    def __init__(self, locked=False, **items):
+        self.locked, self.items = locked, items
+
+    def change(self):
+        if self.locked:
+            raise PermissionError("locked")
+        return self.items
+
+
+gc.register_graph_node_type(
+    Shelf,
+    flatten=lambda shelf: (sorted(shelf.items.items()), shelf.locked),
+    set_key=lambda shelf, key, child: shelf.change().__setitem__(key, child),
+    pop_key=lambda shelf, key: shelf.change().pop(key),
+    create_empty=Shelf,
+    clear=lambda shelf: shelf.change().clear(),
+    init=lambda shelf, pairs: shelf.change().update(pairs),
+    containers=["items"],
+)
+
+
+def test_a_refused_pop_gives_back_what_was_removed():
+    # What is popped last stands first.
+    shelf = Shelf(v=gc.Cache(2), w=gc.Param(3), u=gc.Cache(4))
+    node = gc.Dict(a=Shelf(locked=True, w=gc.Cache(1)), b=shelf, c=gc.Cache(5))
+    before = dict(shelf.items), list(node)
+    with pytest.raises(PermissionError) as error:
+        gc.pop(node, gc.Cache)
+    assert not hasattr(error.value, "__notes__")
+    assert (shelf.items, list(node)) == before
+    assert list(shelf.items) == ["v", "w", "u"]
+    paths = gc.variables(node).flat_state().paths
+    assert paths == (("a", "w"), ("b", "u"), ("b", "v"), ("b", "w"), ("c",))
+
+
 def test_pop_needs_a_filter():
     with pytest.raises(ValueError, match="filter"):
         gc.pop(Tied())
@@ -629,6 +674,10 @@ def test_a_reference_to_nowhere_is_refused():
     second, state = gc.flatten(gc.Dict(b=shared), refs)
     with pytest.raises(ValueError, match=r"'b'.*index 1"):
         gc.merge(second, state)
+    node, refs = gc.Dict(a=shared), gc.RefMap()
+    gc.flatten(node, refs)
+    with pytest.raises(ValueError, match="refers to the object with index 0"):
+        gc.merge(*gc.flatten(node, refs))
     with pytest.raises(ValueError, match="GraphDef"):
         gc.merge(3, {})
 

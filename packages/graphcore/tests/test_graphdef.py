@@ -99,6 +99,18 @@ def test_a_definition_keeps_comparing_as_it_did():
     assert known[gc.graphdef(node)] == "compiled"
 
 
+def test_graphs_of_one_structure_share_their_definition():
+    one, two = (gc.Dict(a=gc.Param(1), b=[2, gc.Dict(c="x")]) for _ in range(2))
+    assert gc.graphdef(one) is gc.graphdef(two)
+
+
+def test_definitions_that_cannot_be_hashed_are_told_apart_by_their_keys():
+    hidden = array.array("i", [1])
+    one, same = (gc.Dict(hidden=hidden, x=gc.Dict()) for _ in range(2))
+    other = gc.Dict(hidden=hidden, y=gc.Dict())
+    assert gc.graphdef(one) == gc.graphdef(same) != gc.graphdef(other)
+
+
 def test_definitions_are_static_pytrees():
     graphdef = gc.graphdef(gc.Dict(a=gc.Param(1), b=2))
     for x in (

@@ -149,6 +149,8 @@ def test_objects_made_in_a_trace_are_recognized_and_belong_to_it():
     jax.jit(lambda x: kept.append(Layer()) or x)(1.0)
     with pytest.raises(gc.TraceContextError):
         gc.update(kept[0], {"w": jnp.zeros(3)})
+    with pytest.raises(gc.TraceContextError):
+        enter(lambda layer: None, (kept[0],))
 
 
 def test_a_recognized_structure_keeps_nothing_alive():
@@ -156,16 +158,17 @@ def test_a_recognized_structure_keeps_nothing_alive():
         pass
 
     class Local(gc.Object):
-        def __init__(self, tokenizer):
-            self.w = gc.Param(jnp.ones(1))
-            self.tokenizer = tokenizer
+        def __init__(self, tokenizer, metadata):
+            self.w = gc.Param(jnp.ones(1), **metadata)
+            vars(self).update(tokenizer)
 
     tokenizer = Tokenizer()
-    for _ in range(4):
-        gc.graphdef(Local(tokenizer))
-        gc.graphdef(gc.Dict(a=Local(tokenizer)))
+    for parts in ({"tokenizer": tokenizer}, {}), ({}, {"tokenizer": tokenizer}):
+        for _ in range(4):
+            gc.graphdef(Local(*parts))
+            gc.graphdef(gc.Dict(a=Local(*parts)))
     reference = weakref.ref(tokenizer)
-    del tokenizer
+    del tokenizer, parts
     garbage.collect()
     assert reference() is None
 

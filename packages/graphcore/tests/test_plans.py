@@ -461,7 +461,7 @@ def test_what_changes_in_a_foreign_root_is_seen():
 
 
 def test_a_static_value_that_refuses_to_be_compared_is_no_error():
-    class Moody:
+    class Refusing:
         def __init__(self):
             self.error = None
 
@@ -470,10 +470,50 @@ def test_a_static_value_that_refuses_to_be_compared_is_no_error():
                 raise self.error
             return 1
 
-    node = gc.Dict(w=gc.Param(1), s=[Moody()])
+    node = gc.Dict(w=gc.Param(1), s=[Refusing()])
     plan = plan_of(node)
     node.s[0].error = TypeError("not now")
     assert plan_of(node) is not plan
+
+
+class Moody:
+    """Equals all of its kind until it refuses to be compared."""
+
+    refuses = False
+
+    def __eq__(self, other):
+        if self.refuses:
+            raise TypeError("not now")
+        return type(other) is Moody
+
+    def __hash__(self):
+        return hash(self.refuses)
+
+
+class MoodyBag(zoo.Bag):
+    pass
+
+
+gc.register_graph_node_type(
+    MoodyBag,
+    flatten=lambda bag: (sorted(bag.items.items()), Moody()),
+    set_key=lambda bag, key, child: bag.items.__setitem__(key, child),
+    pop_key=lambda bag, key: bag.items.pop(key),
+    create_empty=lambda metadata: MoodyBag(),
+    clear=lambda bag: bag.items.clear(),
+    init=lambda bag, pairs: bag.items.update(pairs),
+)
+
+
+def test_what_refuses_to_be_compared_hides_no_change(monkeypatch):
+    inner = MoodyBag()
+    inner.items["w"] = gc.Param(1)
+    node = gc.Dict(a=inner)
+    for _ in range(3):
+        assert gc.variables(node).flat_state().paths == (("a", "w"),)
+    monkeypatch.setattr(Moody, "refuses", True)
+    inner.items["v"] = inner.items.pop("w")
+    assert gc.variables(node).flat_state().paths == (("a", "v"),)
 
 
 @pytest.mark.parametrize(
@@ -512,11 +552,15 @@ def test_a_plan_that_is_used_often_is_arranged_for_it_once():
 
 
 def test_static_values_whose_hashes_are_equal_are_told_apart():
-    node = gc.Dict(w=gc.Param(1), s=[-1])
+    node = gc.Dict(w=gc.Param(1), s=[-1], t={-1})
     before = gc.graphdef(node)
     node.s[0] = -2
     assert hash(-1) == hash(-2)
-    assert gc.graphdef(node) != before
+    between = gc.graphdef(node)
+    assert between != before
+    node.t.remove(-1)
+    node.t.add(-2)
+    assert gc.graphdef(node) != between
 
 
 def test_the_plan_of_a_root_inside_another_one_is_not_looked_at():
@@ -539,6 +583,14 @@ def test_a_foreign_root_of_a_trace_is_not_kept():
         return x
 
     jax.jit(f)(1.0)
+
+
+def test_a_child_that_a_foreign_node_has_anew_is_seen():
+    inner = bag(w=gc.Param(1))
+    node = gc.Dict(a=inner)
+    for _ in range(3):
+        assert gc.variables(node).a.w is inner.items["w"]
+        inner.items["w"] = gc.Param(1)
 
 
 def test_metadata_that_is_what_it_was_leaves_the_plan():

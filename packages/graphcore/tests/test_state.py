@@ -1,3 +1,4 @@
+import collections
 import copy
 import json
 import pickle
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphcore as gc
+from graphcore.authors import taken_state
 
 keys = st.one_of(st.integers(-3, 12), st.sampled_from(["a", "b", "c", "10", "x_1"]))
 leaves = st.one_of(
@@ -153,6 +155,11 @@ def test_split_filter_and_merge(tree):
             state.split(gc.Param, gc.BatchStat)
         for path in rest.flat_state().paths:
             assert "/".join(map(str, path)) in str(error.value)
+
+
+def test_merge_takes_no_state_but_its_arguments():
+    one, two = gc.State({"a": gc.Param.state(1)}), gc.State({"b": gc.Param.state(2)})
+    assert one.merge(two) == gc.State.merge(two) == two
 
 
 @given(trees, trees)
@@ -335,14 +342,34 @@ def test_equality_is_by_content():
 
 
 def test_create_path_filters():
-    filters = gc.create_path_filters(
-        gc.State({"a": 0, "b": {"c": 0, "d": None}, "e": gc.Param.state(1)})
-    )
+    nested = {"a": 0, "b": {"c": 0, "d": None}, "e": gc.Param.state(1)}
+    filters = gc.create_path_filters(gc.State(nested))
+    assert filters == gc.create_path_filters(nested)
     assert filters == {
         gc.PathIn(("a",), ("b", "c")): 0,
         gc.PathIn(("b", "d")): None,
         gc.PathIn(("e",)): 1,
     }
+
+
+class Theirs(collections.UserDict):
+    """The state of another library: a registered mapping, nested in itself."""
+
+
+gc.register_pytree_node_type(
+    Theirs,
+    flatten=lambda theirs: (sorted(theirs.data.items()), None),
+    unflatten=lambda pairs, metadata: Theirs(pairs),
+    containers=["data"],
+)
+
+
+def test_a_registered_mapping_is_taken_for_a_state():
+    leaves = gc.Param(1), gc.Cache.state(2)
+    taken = taken_state(Theirs(a=Theirs(b=leaves[0]), c={"d": leaves[1]}))
+    assert type(taken) is gc.State
+    assert taken == gc.State({"a": {"b": gc.Param.state(1)}, "c": {"d": leaves[1]}})
+    assert taken_state({"a": 1}) == {"a": 1}
 
 
 def test_keys_are_no_special_methods():

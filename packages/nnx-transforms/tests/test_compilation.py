@@ -602,6 +602,9 @@ def test_messages_of_jax_say_where_the_function_stands():
         jax.errors.TracerBoolConversionError, match=r"function f at .*test_compilation"
     ):
         nnx.jit(f)(Model(), 1.0)
+    # Without objects, arguments are called what the function calls them.
+    with pytest.raises(jax.errors.TracerBoolConversionError, match=r"argument x\b"):
+        nnx.jit(f)(None, 1.0)
 
 
 def test_copies_and_pickles(monkeypatch):

@@ -181,10 +181,11 @@ def test_constrain_state():
 
 def test_shardings_are_constrained_only_where_that_is_asked_for():
     node = nnx.Dict(a=nnx.Param(jnp.arange(8.0), sharding=("data",), mesh=mesh()))
-    for asked in (False, True):
-        step = nnx.jit(lambda n: n.a.value + 1, constrain_state=asked)
+    for asked in (None, False, True):
+        chosen = {} if asked is None else {"constrain_state": asked}
+        step = nnx.jit(lambda n: n.a.value + 1, **chosen)
         primitives = [str(e.primitive) for e in step.trace(node).jaxpr.eqns]
-        assert ("sharding_constraint" in primitives) is asked
+        assert ("sharding_constraint" in primitives) is bool(asked)
 
 
 def test_constrain_state_on_the_mesh_in_force():
@@ -255,6 +256,18 @@ def test_keyword_arguments_have_the_shardings_of_their_positions():
     # Without objects, as in JAX.
     with pytest.raises(ValueError, match="kwargs"):
         nnx.jit(lambda x: x, in_shardings=split)(x=jnp.ones(8))
+
+
+def test_shardings_that_do_not_fit_are_refused():
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    split = NamedSharding(mesh, PartitionSpec("x"))
+    node = nnx.Dict(w=nnx.Param(jnp.ones(8)))
+    f = nnx.jit(lambda n, x, k: x, in_shardings=(split,), static_argnums=2)
+    with pytest.raises(ValueError, match="1 entries, but the call has 2 positional"):
+        f(node, jnp.ones(8), 3)
+    for name in ("in_shardings", "out_shardings"):
+        with pytest.raises(ValueError, match="Graph nodes are not allowed as prefixes"):
+            nnx.jit(lambda n: n, **{name: (node,)})
 
 
 DONATED = {

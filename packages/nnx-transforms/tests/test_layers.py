@@ -499,3 +499,10 @@ def test_train_and_eval_reach_the_layers_of_a_model():
     model.train()
     assert (np.asarray(model(x)) != np.asarray(model(x))).any()
     assert model.layers[0].mean.value.any()
+
+
+def test_attributes_of_a_subclass_are_no_options():
+    class Own(nnx.Linear):
+        kernel_init = staticmethod(jax.nn.initializers.zeros)
+
+    assert set(vars(Own(2, 3, rngs=nnx.Rngs(0)))) == {"kernel", "bias"}

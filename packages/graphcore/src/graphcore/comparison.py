@@ -207,12 +207,6 @@ def definition_differences(
     return comparison.run()
 
 
-def _keyed(node: NodeDef[Any]) -> Iterator[tuple[Any, Any]]:
-    for attribute in node.attributes:
-        is_static = isinstance(attribute, StaticAttribute)
-        yield attribute.key, attribute if is_static else attribute.value
-
-
 class _Side:
     """One of the two definitions, with an index of what it defines."""
 
@@ -225,7 +219,7 @@ class _Side:
         while pending:
             place, item = pending.pop()
             if isinstance(item, NodeDef):
-                pending += [((place, key), child) for key, child in _keyed(item)]
+                pending += [((place, key), child) for key, child in item.children()]
             if isinstance(item, NodeDef | VariableDef) and item.index != -1:
                 self.places[item.index] = place
             if isinstance(item, VariableDef):
@@ -322,7 +316,7 @@ class _Comparison:
     def children(
         self, place: Trail, a: NodeDef[Any], b: NodeDef[Any]
     ) -> Iterator[tuple[Trail, Any, Any]]:
-        of_a, of_b = dict(_keyed(a)), dict(_keyed(b))
+        of_a, of_b = dict(a.children()), dict(b.children())
         orders = [k for k in of_a if k in of_b], [k for k in of_b if k in of_a]
         if orders[0] != orders[1]:
             self.report(place, "order", *map(tuple, orders))
@@ -389,10 +383,8 @@ def _entry(definition: VariableDef[Any], name: str) -> HashableMapping[str, Any]
     return HashableMapping({name: metadata[name]} if name in metadata else {})
 
 
-def _type_of(item: Any) -> type[Any]:
-    kind: type[Any]
-    kind = type(item.value) if isinstance(item, StaticAttribute) else item.type
-    return kind
+def _type_of(item: Any) -> Any:
+    return type(item.value) if isinstance(item, StaticAttribute) else item.type
 
 
 def _summary(item: Any) -> Any:

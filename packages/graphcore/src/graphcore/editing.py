@@ -16,6 +16,7 @@ from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import GraphNodeImpl, find_node_impl, get_node_impl
 from graphcore.nodes.traversal import edges
 from graphcore.state.filters import Filter, filters_to_predicates
+from graphcore.state.foreign_states import taken_state
 from graphcore.state.leaves import (
     leaf_instead_of_nested,
     leaf_of,
@@ -208,10 +209,6 @@ def _new_child(item: Any, path: Path) -> Any:
     )
 
 
-def _leaf(x: Any) -> Any:
-    return VariableState.from_variable(x) if is_variable(x) else x
-
-
 def pop(node: Any, /, *filters: Filter) -> Any:
     """Removes variables from a graph and returns their state.
 
@@ -252,7 +249,7 @@ def pop(node: Any, /, *filters: Filter) -> Any:
             for predicate, group in zip(predicates, groups, strict=True):
                 if predicate(path, shown):
                     chosen = True
-                    group.append((path, _leaf(child)))
+                    group.append((path, taken_state(child)))
                     break
             selected[id(child)] = chosen
         if not chosen:

@@ -53,12 +53,10 @@ class HashableMapping(Mapping[K, V]):
     def __contains__(self, key: object) -> bool:
         return key in self._mapping
 
-    def _entries(self) -> frozenset[Any]:
-        return frozenset((k, content_key(v)) for k, v in self._mapping.items())
-
     def __hash__(self) -> int:
         if self._hash is None:
-            self._hash = hash(self._entries())
+            entries = frozenset((k, content_key(v)) for k, v in self._mapping.items())
+            self._hash = hash(entries)
         return self._hash
 
     def __eq__(self, other: object) -> bool:

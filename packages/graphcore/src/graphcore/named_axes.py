@@ -48,7 +48,7 @@ that case is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -109,7 +109,11 @@ def psum_cotangents(tree: T, axis_names: Hashable) -> T:
       >>> grad(2.0, xs).tolist()
       [10.0, 10.0, 10.0, 10.0]
     """
-    names = tuple(dict.fromkeys(_flat_names(axis_names)))
+    # Single names: JAX reads a tuple of names as their product.
+    found = jax.tree.leaves(
+        axis_names, is_leaf=lambda x: not isinstance(x, tuple | list)
+    )
+    names = tuple(dict.fromkeys(found))
     # Indices first: an unbound name is an error whatever the tree holds.
     indices = {name: lax.axis_index(name) for name in names}
     _refuse_positions(names)
@@ -141,15 +145,6 @@ def psum_cotangents(tree: T, axis_names: Hashable) -> T:
             leaves[i] = _identity(leaves[i], operands, name, summed)
     result: T = jax.tree.unflatten(treedef, leaves)
     return result
-
-
-def _flat_names(axis_names: Any) -> Iterator[Hashable]:
-    """Yield single names: JAX reads a tuple of names as their product."""
-    if isinstance(axis_names, (tuple, list)):
-        for name in axis_names:
-            yield from _flat_names(name)
-    else:
-        yield axis_names
 
 
 def _refuse_positions(names: tuple[Hashable, ...]) -> None:

@@ -50,12 +50,7 @@ Example:
     3
 """
 
-# Names are listed where they are defined; here, those that wait for their first use.
-__all__ = [
-    name
-    for name, value in vars().items()
-    if not (name.startswith("_") or inspect.ismodule(value))
-]
+# What is imported when it is first used.
 _LAZY = {
     layers.__name__: " ".join(layers.__all__),  # type: ignore[attr-defined]
     "nnx_transforms.abstract_models": "as_abstract get_abstract_model",
@@ -95,9 +90,6 @@ _LAZY = {
     "nnx_transforms.views": "iter_module_children iter_modules view view_info "
     "with_attributes",
 }
-__all__ += [name for names in _LAZY.values() for name in names.split()]
-# For those who ask by name: one would hide Python's own, the other needs linen-lift.
-_LAZY |= {"nnx_transforms.transforms.map": "map", "nnx_transforms.bridge": "bridge"}
 if typing.TYPE_CHECKING:
     from nnx_transforms import filterlib as filterlib
     from nnx_transforms import graph as graph
@@ -138,6 +130,15 @@ if typing.TYPE_CHECKING:
     from nnx_transforms.variable_tools import *
     from nnx_transforms.views import *
 else:
+    # Other names are listed where they are defined. Type checkers follow the imports.
+    __all__ = [
+        name
+        for name, value in vars().items()
+        if not (name.startswith("_") or inspect.ismodule(value))
+    ]
+    __all__ += [name for names in _LAZY.values() for name in names.split()]
+    # For those who ask: one would hide Python's own, the other needs linen-lift.
+    _LAZY |= {"nnx_transforms.transforms.map": "map", "nnx_transforms.bridge": "bridge"}
     __getattr__, __dir__ = lazy.lazily(__name__, _LAZY)
     # Where Flax has its names in modules: they are all here.
     graphlib = rnglib = variablelib = spmd = helpers = compat = sys.modules[__name__]

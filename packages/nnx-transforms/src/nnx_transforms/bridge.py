@@ -28,7 +28,7 @@ from graphcore import (
     variable_name_from_type,
     variable_type_from_name,
 )
-from graphcore.authors import path_text
+from graphcore.authors import key_path, path_text
 from nnx_transforms.module import Module
 from nnx_transforms.rngs import RngCount, RngKey, Rngs, RngState
 from nnx_transforms.transforms.eval_shape import eval_shape
@@ -159,7 +159,7 @@ class ToNNX(Module):
                 linen_lift.unfreeze(tree), is_leaf=lambda x: not isinstance(x, dict)
             )
             for keys, value in leaves:
-                self._write(tuple(key.key for key in keys), kind, value)
+                self._write(key_path(keys), kind, value)
 
     def _write(self, path: tuple[str, ...], kind: type[Any], value: Any) -> None:
         holder: Any = self

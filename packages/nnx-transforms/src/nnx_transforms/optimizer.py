@@ -37,7 +37,7 @@ from graphcore import (
     to_predicate,
     variables,
 )
-from graphcore.authors import Divided, path_text, raw_value_of, variable_impl
+from graphcore.authors import Divided, key_path, path_text, raw_value_of, variable_impl
 from nnx_transforms.atomic_writes import read_raw, write_raw
 from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.shardings import PLACEMENT, sharding_key
@@ -429,7 +429,7 @@ def _mirrored(path: Any, leaf: Any, shapes: Mapping[Path, Any]) -> Path | None:
     The state mirrors the parameters, so the path of such a leaf ends in the path of its
     parameter, and the shapes agree.
     """
-    keys = tuple(map(_key, path))
+    keys = key_path(path)
     tails = (keys[start:] for start in range(len(keys)))
     return next((tail for tail in tails if shapes.get(tail) == _shape(leaf)), None)
 
@@ -453,10 +453,3 @@ def slot_placement(metadata: Mapping[str, Any]) -> dict[str, Any]:
         name = name if name in metadata else "out_sharding"
         kept[name] = metadata["optimizer_sharding"]
     return kept
-
-
-def _key(entry: Any) -> Any:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(entry, attribute):
-            return getattr(entry, attribute)
-    return entry

@@ -26,7 +26,7 @@ from graphcore import (
     to_predicate,
     variables,
 )
-from graphcore.authors import looks_at_no_value, path_text
+from graphcore.authors import key_path, looks_at_no_value, path_text
 from nnx_transforms.graph_mode import accepts_graph_mode
 
 __all__ = ["Carry", "DiffState", "StateAxes", "StateSharding", "prefix"]
@@ -195,7 +195,7 @@ def prefix(
     choose = settings if callable(settings) else StateAxes(settings).map_prefix
 
     def of_leaf(keys: Any, leaf: Any) -> Any:
-        path = tuple(getattr(k, "key", getattr(k, "idx", None)) for k in keys)
+        path = key_path(keys)
         if is_variable(leaf) or not is_graph_node(leaf):
             return choose(path, leaf)
         return StateAxes(variables(leaf).map(lambda p, v: choose((*path, *p), v)))

@@ -19,7 +19,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from graphcore import VariableState, is_graph_node, is_variable, state, with_metadata
-from graphcore.authors import variable_impl
+from graphcore.authors import key_path, path_text, variable_impl
 
 __all__ = [
     "get_named_sharding",
@@ -272,7 +272,7 @@ def _map_values(function: Any, tree: Any) -> Any:
         tree = state(tree)
 
     def leaf(path: tuple[Any, ...], found: Any) -> Any:
-        where = jax.tree_util.keystr(path, simple=True, separator="/") or "<root>"
+        where = path_text(key_path(path))
         if isinstance(found, VariableState):
             return found.replace(function(where, found.get_metadata()))
         if is_variable(found):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import FrozenInstanceError
 from typing import Any
 
@@ -38,11 +39,9 @@ def check() -> None:
     joined = divided.join()
     doubled = jax.tree.map(lambda x: 2 * x, divided).join()
     other = divide(_Sample(ones, jnp.sin, 2, "b"))
-    try:
+    is_frozen = True
+    with suppress(FrozenInstanceError):
         sample.weight = 2 * ones
-    except FrozenInstanceError:
-        is_frozen = True
-    else:
         is_frozen = False
     require(
         {

@@ -214,10 +214,6 @@ def _flatten_state(state: Any) -> tuple[list[tuple[Any, Any]], Any]:
     return sorted(pairs, key=lambda pair: key_order(pair[0])), None
 
 
-def _unflatten_state(pairs: Pairs, metadata: Any) -> Any:
-    return nnx.State(dict(pairs))
-
-
 def check(modules: _Modules, variables: _Variables) -> None:
     """Makes sure that Flax's objects are built as this adapter takes them to be.
 
@@ -325,7 +321,10 @@ def install() -> None:
     )
     _add_filters()
     gc.register_pytree_node_type(
-        nnx.State, _flatten_state, _unflatten_state, containers=["_mapping"]
+        nnx.State,
+        _flatten_state,
+        lambda pairs, metadata: nnx.State(dict(pairs)),
+        containers=["_mapping"],
     )
 
 

@@ -58,11 +58,6 @@ class Structure:
     settings: Settings
     statics: Mapping[Place, Any]
 
-    @property
-    def first_places(self) -> tuple[Path, ...]:
-        """For each root the path from the arguments to where it stands first."""
-        return tuple([paths[0] for paths in self.root_places])
-
 
 class Body:
     """A function of live objects as a pure one, for calls of one structure.
@@ -112,7 +107,7 @@ class Body:
         self.options = options
         self.keep: Collection[int] = ()
         self._reference = reference
-        self.first_places = [*map(self.shown, structure.first_places)]
+        self.first_places = [self.shown(paths[0]) for paths in structure.root_places]
         self.groups = structure.settings.groups()
         of_group: dict[Any, list[int]] = {setting: [] for setting in self.groups}
         for position, setting in enumerate(structure.settings.variables):

@@ -76,11 +76,6 @@ def is_filtered(x: Any) -> bool:
     return known
 
 
-def is_inexact(x: Any) -> bool:
-    """Tells whether an array has derivatives."""
-    return bool(jax.dtypes.issubdtype(x.dtype, np.inexact))
-
-
 def _is_taken(x: Any) -> bool:
     """Whether JAX takes a leaf for an argument."""
     if is_array(x) or isinstance(x, (bool, int, float, complex)):
@@ -354,7 +349,14 @@ def divide(tree: Any) -> Divided:
         frame = kept()
         if frame is not None:
             return Divided(arrays, frame, tree)
-    return _divide(tree, *jax.tree.flatten(tree))
+    leaves, structure = jax.tree.flatten(tree)
+    frame = _frames.get(structure)
+    if frame is None or not frame.fits(leaves):
+        frame = _frames[structure] = _frame_of(tree, leaves, structure)
+    arrays = [*map(leaves.__getitem__, frame.given)]
+    found = Divided(arrays, frame, tree if frame.is_fixed else None)
+    keep(tree, found)
+    return found
 
 
 # What pytrees of immutable types were divided into, as long as these live, by their
@@ -371,16 +373,6 @@ def keep(tree: Any, whole: Divided) -> None:
         _kept[number] = alive, whole.arrays, weakref.ref(whole.frame)
 
 
-def _divide(tree: Any, leaves: Sequence[Any], structure: Any) -> Divided:
-    frame = _frames.get(structure)
-    if frame is None or not frame.fits(leaves):
-        frame = _frames[structure] = _frame_of(tree, leaves, structure)
-    arrays = [*map(leaves.__getitem__, frame.given)]
-    found = Divided(arrays, frame, tree if frame.is_fixed else None)
-    keep(tree, found)
-    return found
-
-
 def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
     outer = jax.tree.leaves(tree, is_leaf=is_filtered)
     chosen: list[bool] = []
@@ -388,7 +380,8 @@ def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
     for x in outer:
         if is_filtered(x):
             has_filtered = True
-            chosen += map(_is_array_or_scalar, jax.tree.leaves(x))
+            inner = jax.tree.leaves(x)
+            chosen += [is_array(y) or isinstance(y, np.generic) for y in inner]
         else:
             chosen.append(_is_taken(x))
     given = tuple(i for i, yes in enumerate(chosen) if yes)
@@ -396,10 +389,6 @@ def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
     frame = Frame(structure, given, statics, has_filtered, _is_fixed(tree))
     hash(frame)  # What can change in place must not pass for what it was.
     return frame
-
-
-def _is_array_or_scalar(x: Any) -> bool:
-    return is_array(x) or isinstance(x, np.generic)
 
 
 def _is_fixed(tree: Any) -> bool:
@@ -435,18 +424,12 @@ def divided(value: Any) -> Any:
     Returns:
         A `Divided` where there is something static in the value; else the value.
     """
-    if is_array(value) or type(value) is Divided:
-        return value
-    if id(value) in _kept:
-        return divide(value)
-    leaves, structure = jax.tree.flatten(value)
-    if structure == _LEAF:
+    if is_array(value) or type(value) is Divided or not may_be_divided(value):
         return value  # If JAX does not take it, the user is told.
-    found = _divide(value, leaves, structure)
+    found = divide(value)
     return found if found.frame.statics or found.frame.is_filtered else value
 
 
-_LEAF = jax.tree.structure(...)
 # Of how many arrays at most one may be new for all others to stay where they are.
 _FEW = 4
 

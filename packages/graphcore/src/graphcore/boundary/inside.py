@@ -118,8 +118,11 @@ class Inside:
             unset = (UNSET,) * len(self.roots), (UNSET,) * len(self.variables)
             settings = Settings(*unset)
         tree, places, returned = take_objects(out)
-        if not returned and self._is_unchanged():
-            return self._only_written(tree, places, settings.variables, keep)
+        pattern = self._joint.pattern
+        if not returned and pattern is not None:
+            # Whether the objects surely are as they were built.
+            if pattern.is_made_of(self.roots, self._objects):
+                return self._only_written(tree, places, settings.variables, keep)
         paths = object_paths(out, places)
         of_returned = self._settings_of_returned(out, settings, places, returned, paths)
         refs: RefMap[Any, int] = RefMap()
@@ -149,8 +152,10 @@ class Inside:
             for index, x in enumerate(self._objects)
             if x not in refs and type(x) is not BareArray
         )
-        self._check_traces(visit)
-
+        here = current_trace()
+        for trail, x, trace in visit.traces():
+            if trace is not here and not belongs(trace, here):
+                raise different_trace(path_of(trail), type(x))
         old_index = RefMap((x, index) for index, x in enumerate(self._objects))
         old_position = RefMap((v, i) for i, v in enumerate(self.variables))
         written: list[Written] = []
@@ -172,11 +177,13 @@ class Inside:
                     *(position, index, leaf.variable, leaf.impl, path, setting, before)
                 )
             )
-        unchanged = not detached and definitions == self._joint.definitions
+        # The same objects stand where they stood before.
+        in_place = all(refs.get(x) == index for index, x in enumerate(self._objects))
+        unchanged = in_place and definitions == self._joint.definitions
         change = Change(
             positions=tuple(w.position for w in written),
             indices=tuple(w.index for w in written),
-            definitions=None if unchanged and self._in_place(refs) else definitions,
+            definitions=None if unchanged else definitions,
             detached=detached,
             returned=out_definitions,
             mapping=tuple(
@@ -186,13 +193,6 @@ class Inside:
             has_divided=_has_divided(places, written),
         )
         return Left(written, tree, change)
-
-    def _is_unchanged(self) -> bool:
-        """Whether the objects surely are as they were built."""
-        pattern = self._joint.pattern
-        if pattern is None:
-            return False
-        return pattern.is_made_of(self.roots, self._objects)
 
     def _only_written(
         self,
@@ -246,10 +246,6 @@ class Inside:
                     found = setting
         return found
 
-    def _in_place(self, refs: RefMap[Any, int]) -> bool:
-        """Whether the same objects stand where they stood before."""
-        return all(refs.get(x) == index for index, x in enumerate(self._objects))
-
     def _settings_of_returned(
         self,
         out: Any,
@@ -273,13 +269,6 @@ class Inside:
                 aliases.add(("output", *path), returned[number], per_leaf[position])
             of_returned[number] = per_leaf[position]
         return of_returned
-
-    @staticmethod
-    def _check_traces(visit: Visit) -> None:
-        here = current_trace()
-        for trail, x, trace in visit.traces():
-            if trace is not here and not belongs(trace, here):
-                raise different_trace(path_of(trail), type(x))
 
 
 def _copied(value: Any) -> Any:

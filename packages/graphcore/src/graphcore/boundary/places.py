@@ -114,20 +114,19 @@ def contents(tree: Any) -> int:
     ):
         return OBJECTS
     # A type may be a graph node here and a pytree for JAX; it may be registered later.
-    key = structure, registrations.count
+    key: Any = (structure, registrations.count)
     try:
         known = _structures.get(key)
-    except TypeError:  # Something static in a foreign node or module is not hashable.
-        known = None
-        if not any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object))):
-            return FILTERED * has_filtered(tree)
+    except Exception:  # What is static in a foreign node or module can't be compared.
+        key = known = None
     if known is None:
         if any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object))):
             return OBJECTS  # and what is static in them must not be kept
         known = FILTERED * has_filtered(tree)
         if len(_structures) >= _MAX_KNOWN:
             _structures.clear()
-        _structures[key] = known
+        if key is not None:
+            _structures[key] = known
     return known
 
 
@@ -274,17 +273,14 @@ def take_objects(tree: Any) -> tuple[Any, Places | Joining, list[Any]]:
         return tree, OF_A_LEAF, []
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_object)
     found = [place for place, leaf in enumerate(leaves) if is_object(leaf)]
-    if not found:
-        places = Places(structure, ())
-        plain, has_divided = Divided.within(tree)
-        return plain, Joining(places) if has_divided else places, []
-    objects = [leaves[place] for place in found]
-    distinct, numbers = _numbered(objects)
-    for place in found:
-        leaves[place] = None
-    plain, has_divided = Divided.within(jax.tree.unflatten(structure, leaves))
+    objects, numbers = _numbered([leaves[place] for place in found])
+    if found:
+        for place in found:
+            leaves[place] = None
+        tree = jax.tree.unflatten(structure, leaves)
+    plain, has_divided = Divided.within(tree)
     places = Places(structure, tuple(zip(found, numbers, strict=True)))
-    return plain, Joining(places) if has_divided else places, distinct
+    return plain, Joining(places) if has_divided else places, objects
 
 
 def _numbered(objects: list[Any]) -> tuple[list[Any], Sequence[int]]:

@@ -185,11 +185,8 @@ def lasts(prefix: Any) -> bool:
 
     A filter that looks at values may give others at each call.
     """
-    return all(
-        leaf.is_static
-        for leaf in prefix_leaves(prefix)
-        if isinstance(leaf, PrefixMapping)
-    )
+    leaves = prefix_leaves(prefix)
+    return all(x.is_static for x in leaves if isinstance(x, PrefixMapping))
 
 
 def check_mappings(prefix: Any, tree: Any, name: str) -> None:

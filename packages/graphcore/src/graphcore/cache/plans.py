@@ -22,8 +22,8 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterable, Sequence
-from itertools import chain, repeat
-from operator import attrgetter, getitem, is_
+from itertools import chain
+from operator import attrgetter, getitem
 from typing import Any
 
 from jax.tree_util import all_leaves
@@ -349,13 +349,6 @@ class Plan:
                     return False
         return True
 
-    def static_values(self) -> list[Any]:
-        """All static values in the graph, those of metadata among them."""
-        found = [*self.layout.statics]
-        for definition in self.layout.definitions:
-            found += definition.metadata.values()
-        return found
-
     def contains(self, node: Any) -> bool:
         """Tells whether a node is one of the inner nodes of the graph."""
         return any(node is inner for inner in self._nodes)
@@ -447,9 +440,6 @@ class _LastTrace:
     token: Any = None
 
 
-_last_trace = _LastTrace()
-
-
 def different_trace(path: Path, kind: type[Any]) -> TraceContextError:
     """The error for an object that belongs to another trace."""
     return TraceContextError(
@@ -472,10 +462,10 @@ def _common_trace(visit: Visit) -> Any:
 
 def _shared(token: TraceState) -> TraceState:
     """The same token, or the one before if that is equal; see `_LastTrace`."""
-    known = _last_trace.token
+    known = _LastTrace.token
     if known == token:
         return known
-    _last_trace.token = token
+    _LastTrace.token = token
     return token
 
 
@@ -516,9 +506,8 @@ def _matched_plan(root: Any) -> Plan | None:
         trace = root._trace
         traces = [node._trace for node in nodes]
         traces += [variable._facts.trace for variable in variables]
-        if not all(map(is_, traces, repeat(trace))):
-            if any(other != trace for other in traces):
-                return None
+        if any(other is not trace and other != trace for other in traces):
+            return None
         plan = Plan(root, definition, variables, nodes, _shared(trace))
         if trace == OUTSIDE:
             plan.watch(root, pattern.visit(objects))
@@ -579,7 +568,10 @@ def renewed_plan(root: Any) -> Plan:
     if isinstance(root, OwnedNode):
         root._keep_plan(plan)
     elif _may_be_kept_beside(root, plan):
-        keep_beside(root, plan, plan.static_values())
+        statics = [*plan.layout.statics]
+        for definition in plan.layout.definitions:
+            statics += definition.metadata.values()
+        keep_beside(root, plan, statics)
     reference = weakref.ref(plan)
     for node in plan._nodes:
         if isinstance(node, OwnedNode):

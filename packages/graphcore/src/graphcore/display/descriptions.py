@@ -92,8 +92,7 @@ class _Nested:
     def __init__(self, mapping: Mapping[Any, Any]) -> None:
         self.mapping = mapping
 
-    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        return treescope_repr(self, path, subtree_renderer)
+    __treescope_repr__ = treescope_repr
 
 
 def _nested_items(mapping: Mapping[Any, Any]) -> list[tuple[Any, Any]]:

@@ -151,9 +151,7 @@ class Builder:
                 f"{type(existing).__name__}, but the definition says {kind.__name__}."
             )
         trace = trace_of(existing)
-        if trace is None:
-            return
-        if trace is not self._trace and trace != self._trace:
+        if trace is not None and trace != self._trace:
             raise wrong_trace(trace, kind, layout.path(thing))
 
     def _variable(

@@ -291,6 +291,11 @@ class NodeDef(GraphDef[A]):
     # Its linear form; see `layouts`.
     _layout: Any = field(default=None, init=False)
 
+    def children(self) -> Iterator[tuple[Any, Any]]:
+        """The keys with what stands there: a definition or a static attribute."""
+        for each in self.attributes:
+            yield each.key, each if type(each) is StaticAttribute else each.value
+
     def __hash__(self) -> int:
         if self._hash is None:
             for trail, node in _nodes_children_first(self):
@@ -424,10 +429,9 @@ def _nodes_children_first(root: NodeDef[Any]) -> Iterator[tuple[Trail, NodeDef[A
             continue
         pending.append((trail, node, True))
         pending += [
-            ((trail, attribute.key), attribute.value, False)
-            for attribute in reversed(node.attributes)
-            if isinstance(attribute, SubGraphAttribute)
-            and isinstance(attribute.value, NodeDef)
+            ((trail, key), child, False)
+            for key, child in reversed([*node.children()])
+            if type(child) is NodeDef
         ]
 
 
@@ -510,13 +514,7 @@ def definition_paths(
         yield path, item
         if isinstance(item, NodeDef):
             pending += [
-                (
-                    (*path, attribute.key),
-                    attribute
-                    if isinstance(attribute, StaticAttribute)
-                    else attribute.value,
-                )
-                for attribute in reversed(item.attributes)
+                ((*path, key), child) for key, child in reversed([*item.children()])
             ]
 
 

@@ -115,10 +115,7 @@ class Layout:
                 else:
                     others.append(place)
                 opened.append((place, len(items)))
-                items += [
-                    attribute if type(attribute) is StaticAttribute else attribute.value
-                    for attribute in item.attributes
-                ]
+                items += [child for _, child in item.children()]
         variables.sort(key=lambda place: items[place].index)
         self.places = [*variables, *plain, *others, *statics, *reversed(trees)]
         at = [-1] * len(items)

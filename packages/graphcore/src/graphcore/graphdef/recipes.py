@@ -46,14 +46,12 @@ class Recipe:
         self._keys = [key for node in plain for key in node.keys]
         self._children = getter([child for node in plain for child in node.children])
         self._others: list[tuple[Any, ...]] = []
-        self._kinds: dict[int, type[Any]] = {}
         self._trees: list[tuple[Any, ...]] = []
         for thing in sorted(nodes.keys() - set(layout.plain)):
             _, kind, metadata, keys, children, _ = nodes[thing]
             steps = self._trees if thing >= layout.first_static else self._others
             impl = get_node_impl_for_type(kind)
-            self._kinds[thing] = kind
-            steps.append((impl, metadata, thing, keys, getter(children)))
+            steps.append((impl, kind, metadata, thing, keys, getter(children)))
         self._indices = getter([*layout.indices.values()])
         self._roots = getter(layout.roots)
 
@@ -113,10 +111,9 @@ class Recipe:
             ]
         nodes = make_owned(self._plain_types, trace)
         things += nodes
-        for impl, data, thing, *_ in self._others:
-            things.append(impl.make(self._kinds[thing], data))
+        things += [impl.make(kind, data) for impl, kind, data, *_ in self._others]
         things += layout.statics_as_made()
-        for impl, data, _, keys, children in self._trees:
+        for impl, _, data, _, keys, children in self._trees:
             pairs = list(zip(keys, children(things), strict=True))
             things.append(impl.unflatten(pairs, data))
         # Filled one by one: the dict that Python makes for an instance shares its keys
@@ -124,7 +121,7 @@ class Recipe:
         attributes = list(map(attributes_of, nodes))
         children = self._children(things)
         run(map(setitem, self._holders(attributes), self._keys, children))
-        for impl, _, thing, keys, children_of in self._others:
+        for impl, _, _, thing, keys, children_of in self._others:
             impl.init(things[thing], list(zip(keys, children_of(things), strict=True)))
         return things
 

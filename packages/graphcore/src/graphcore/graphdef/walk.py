@@ -118,11 +118,6 @@ class _Frame:
     below: Path = ()
     attributes: list[Attribute] = field(default_factory=list)
 
-    def definition(self) -> NodeDef[Any]:
-        return NodeDef(
-            type(self.node), self.index, tuple(self.attributes), self.metadata
-        )
-
 
 # What CPython sets in `__flags__` of types that are not built in.
 _HEAP_TYPE = 1 << 9
@@ -208,7 +203,8 @@ def _walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
             stack.pop()
             if frame.index == -1:
                 open_pytrees[id(frame.node)] = frame.reopened
-            definition = frame.definition()
+            kind, found = type(frame.node), tuple(frame.attributes)
+            definition: NodeDef[Any] = NodeDef(kind, frame.index, found, frame.metadata)
             if not stack:
                 return definition
             stack[-1].attributes.append(SubGraphAttribute(frame.key, definition))

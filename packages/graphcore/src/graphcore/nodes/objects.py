@@ -195,8 +195,6 @@ class Dict(Object, MutableMapping[Any, Any]):
         self._set_key(key, value)
 
     def __delitem__(self, key: Any) -> None:
-        if key not in self.__dict__:
-            raise KeyError(key)
         self._pop_key(key)
 
     def __iter__(self) -> Iterator[Any]:

@@ -43,7 +43,7 @@ def register_dataclass(cls: type[T], /) -> type[T]:
         ((('weight',),), 'scale')
     """
     slots = [name for base in cls.__mro__ for name in _slots(base)]
-    has_dict = hasattr(_empty(cls), "__dict__")
+    has_dict = hasattr(object.__new__(cls), "__dict__")
 
     def flatten(node: Any) -> tuple[list[tuple[str, Any]], None]:
         found = {name: getattr(node, name) for name in slots if hasattr(node, name)}
@@ -69,16 +69,12 @@ def register_dataclass(cls: type[T], /) -> type[T]:
         flatten,
         set_key=object.__setattr__,
         pop_key=pop_key,
-        create_empty=lambda metadata: _empty(cls),
+        create_empty=lambda metadata: object.__new__(cls),
         clear=clear,
         init=init,
         containers=("__dict__",) if has_dict and not slots else (),
     )
     return cls
-
-
-def _empty(cls: type[Any]) -> Any:
-    return object.__new__(cls)
 
 
 def _slots(cls: type[Any]) -> tuple[str, ...]:

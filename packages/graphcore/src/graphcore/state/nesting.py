@@ -21,11 +21,6 @@ def key_order(key: Key) -> tuple[int, Any, Any]:
     return 2, type(key).__qualname__, key
 
 
-def path_order(path: Path) -> tuple[tuple[int, Any, Any], ...]:
-    """The sort key of a path."""
-    return tuple(map(key_order, path))
-
-
 def own_key(own: Mapping[Any, Any], key: Any) -> Any:
     """The key of a dict that one that went through JSON means."""
     if key not in own and isinstance(key, str):

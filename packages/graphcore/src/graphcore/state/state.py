@@ -21,13 +21,7 @@ from graphcore.content import values_equal
 from graphcore.display.printing import text, treescope_repr
 from graphcore.errors import path_text
 from graphcore.state.filters import Filter, PathIn, filters_to_predicates, grouped
-from graphcore.state.nesting import (
-    key_order,
-    nested_from_flat,
-    own_key,
-    path_order,
-    sorted_leaves,
-)
+from graphcore.state.nesting import key_order, nested_from_flat, own_key, sorted_leaves
 from graphcore.trails import Path
 from graphcore.variables.impl import is_variable, variable_impl
 from graphcore.variables.state import VariableState
@@ -66,7 +60,7 @@ class FlatState(Sequence[tuple[Path, L]]):
     ) -> None:
         ordered = list(pairs)
         if sort:
-            ordered.sort(key=lambda pair: path_order(pair[0]))
+            ordered.sort(key=lambda pair: tuple(map(key_order, pair[0])))
         self.paths = tuple([path for path, _ in ordered])
         self.leaves = tuple([leaf for _, leaf in ordered])
 
@@ -474,18 +468,17 @@ class State(MutableMapping[K, Any], Generic[K, L]):
 
     # Selections
 
-    def _groups(
-        self, filters: Sequence[Filter]
-    ) -> tuple[list[State[K, L]], list[Path]]:
+    def _groups(self, filters: Sequence[Filter]) -> tuple[Any, list[Path]]:
         predicates = filters_to_predicates(filters)
         select = getattr(self._unmade, "select", None)
         if select is not None:
-            found: tuple[list[State[K, L]], list[Path]] = select(predicates)
-            return found
-        groups, rest = grouped(
-            predicates, ((path, leaf, (path, leaf)) for path, leaf in self.flat_state())
-        )
-        return list(map(State.from_flat_path, groups)), [path for path, _ in rest]
+            groups, unmatched = select(predicates)
+        else:
+            leaves = ((path, leaf, (path, leaf)) for path, leaf in self.flat_state())
+            found, rest = grouped(predicates, leaves)
+            groups = list(map(State.from_flat_path, found))
+            unmatched = [path for path, _ in rest]
+        return groups[0] if len(groups) == 1 else tuple(groups), unmatched
 
     def split(self, *filters: Filter) -> Any:
         """Divides the leaves; each goes to the first filter that selects it.
@@ -513,7 +506,7 @@ class State(MutableMapping[K, Any], Generic[K, L]):
                 f"{', '.join(map(path_text, unmatched))} (filters: {filters}). Add "
                 "`...` as the last filter to take what is left."
             )
-        return groups[0] if len(groups) == 1 else tuple(groups)
+        return groups
 
     def filter(self, *filters: Filter) -> Any:
         """Selects leaves; those that no filter selects are dropped.
@@ -530,8 +523,7 @@ class State(MutableMapping[K, Any], Generic[K, L]):
             >>> list(s.filter(gc.Param))
             ['a']
         """
-        groups, _ = self._groups(filters)
-        return groups[0] if len(groups) == 1 else tuple(groups)
+        return self._groups(filters)[0]
 
     @staticmethod
     def merge(

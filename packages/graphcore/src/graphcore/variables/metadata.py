@@ -135,17 +135,12 @@ class VariableMetadata(Generic[A]):
             >>> VariableMetadata(1.0, metadata={'unit': 'm'}).as_metadata()
             {'unit': 'm'}
         """
-        hooks = {
-            name: getattr(self, f"{name.removeprefix('on_')}_hooks") for name in HOOKS
-        }
-        return {
-            **{
-                name: (hook,) if callable(hook) else tuple(hook)
-                for name, hook in hooks.items()
-                if hook
-            },
-            **self.metadata,
-        }
+        found: dict[str, Any] = {}
+        for name in HOOKS:
+            hooks = getattr(self, f"{name.removeprefix('on_')}_hooks")
+            if hooks:
+                found[name] = (hooks,) if callable(hooks) else tuple(hooks)
+        return {**found, **self.metadata}
 
 
 def with_metadata(

@@ -80,9 +80,6 @@ class _Plain:
     facts = Facts(EMPTY, OUTSIDE)
 
 
-_plain = _Plain()
-
-
 def facts_of(metadata: HashableMapping[str, Any], trace: TraceState) -> Facts:
     """The facts of a new variable.
 
@@ -95,9 +92,9 @@ def facts_of(metadata: HashableMapping[str, Any], trace: TraceState) -> Facts:
     """
     if metadata is not EMPTY:
         return Facts(metadata, trace)
-    known = _plain.facts
+    known = _Plain.facts
     if known.trace != trace:
-        _plain.facts = known = Facts(EMPTY, trace)
+        _Plain.facts = known = Facts(EMPTY, trace)
     return known
 
 

@@ -32,6 +32,7 @@ _NAMES = {
 
 if TYPE_CHECKING:
     # For what reads the source only: type checkers, the reference.
+    from nnx_transforms.layers import initializers as initializers
     from nnx_transforms.layers.activations import *
     from nnx_transforms.layers.attention import *
     from nnx_transforms.layers.attention_functions import *
