@@ -60,7 +60,7 @@ Example:
 """
 NO_METADATA: Mapping[str, Any] = {}
 # Tools that quantize models or add adapters to them put code of their own in its place.
-_DOT_GENERAL = lax.dot_general.__code__
+_DOT_GENERAL = getattr(lax.dot_general, "__code__", None)
 
 
 def given(**options: Any) -> dict[str, Any]:
@@ -189,7 +189,8 @@ class Linear(Affine):
         options = self._options(out_sharding)
         y: jax.Array
         is_default = self.dot_general is lax.dot_general
-        if is_default and lax.dot_general.__code__ is _DOT_GENERAL:
+        code = getattr(lax.dot_general, "__code__", None)
+        if is_default and code is _DOT_GENERAL:
             # The same operation, but JAX keeps its derivatives from trace to trace.
             y = jnp.matmul(inputs, kernel, **options)
         else:
