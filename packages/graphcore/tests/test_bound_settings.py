@@ -1,5 +1,8 @@
 """Settings of what a function is bound to, and of what is reached twice."""
 
+import gc as garbage
+import weakref
+
 import pytest
 
 import graphcore as gc
@@ -71,3 +74,17 @@ def test_the_body_that_was_asked_for_last_comes_first():
     for number in (0, 1):
         assert enter(len, (nodes[number],), cache=kept).body is bodies[number]
         assert kept.last is bodies[number]
+
+
+def test_a_kept_body_keeps_its_function_only_where_a_cache_was_given():
+    m, kept = Model(), Bodies(8)
+    garbage.disable()
+    try:
+        body = enter(lambda m: m.w.value + 1, (m,), cache=kept).body
+        assert body.run([1.0], (None,), {}).out == 2.0
+        functions = [lambda m: m.w.value]
+        enter(functions[0], (m,))
+        alive = weakref.ref(functions.pop())
+        assert alive() is None
+    finally:
+        garbage.enable()
