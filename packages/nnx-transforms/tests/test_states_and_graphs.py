@@ -49,6 +49,16 @@ def test_a_flat_state_reads_as_a_mapping_and_as_a_sequence():
     assert nnx.FlatState([(("b",), 2), (("a",), 1)], sort=False).paths[0] == ("b",)
 
 
+def test_a_state_equals_a_mapping_of_the_same_leaves():
+    state = nnx.State({"a": {"b": 1}})
+    assert state == {"a": {"b": 1}}
+    assert state == {"a": {"b": 1}}
+    assert state != {"a": {"b": 2}}
+    assert state != {}
+    assert nnx.State({}) == {}
+    assert state != 3
+
+
 def test_a_state_goes_to_pure_values_and_back():
     node = chain()
     state = nnx.state(node)
@@ -194,6 +204,44 @@ def test_capture_inside_a_compiled_gradient():
     gradient, seen = by_shift(Noisy(), shifts, jnp.array(3.0))
     assert float(gradient["shift"].value) == 14.0  # 2 * (2 * 3 + 1)
     assert float(seen["xs"].value[0]) == 3.0
+
+
+def test_a_table_lists_modules_with_outputs_and_sizes():
+    class Block(nnx.Module):
+        def __init__(self, rngs):
+            self.norm = nnx.BatchNorm(4, rngs=rngs)
+            self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x, scale):
+            return self.drop(self.norm(x)) * scale, "text"
+
+        def encode(self, x):
+            return self.norm(x)
+
+    block = Block(nnx.Rngs(0))
+    before = nnx.clone(block)
+    lines = nnx.tabulate(block, jnp.ones((2, 4)), scale=2, console_kwargs={}).split(
+        "\n"
+    )
+    assert lines[0].split() == [
+        "path",
+        "type",
+        "outputs",
+        "BatchStat",
+        "Param",
+        "RngState",
+    ]
+    root = "<root> Block float32[2,4], 'text' 8 (32 B) 8 (32 B) 2 (12 B)"
+    assert " ".join(lines[2].split()) == root
+    assert [row.split()[0] for row in lines[4::2]][:1] == ["drop"]
+    assert "mean: float32[4]" in "\n".join(lines)
+    assert nnx.graphdef(block) == nnx.graphdef(before)
+    assert block.norm.mean.value.tolist() == [0] * 4
+    assert int(block.drop.rngs.count.value) == 0
+    short = nnx.tabulate(block, jnp.ones((2, 4)), depth=0, method="encode").split("\n")
+    assert len(short) == 3
+    assert "float32[2,4]" in short[2]
+    assert "float32" not in nnx.tabulate(block, depth=0)
 
 
 def test_capture_collects_only_what_was_asked_for():

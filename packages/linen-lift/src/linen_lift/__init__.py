@@ -12,11 +12,17 @@ The same for plain functions of a scope, without modules, is in `linen_lift.scop
 """
 
 import inspect
+import typing
 
 from jax.nn.initializers import ones as ones
 from jax.nn.initializers import zeros as zeros
 
-from . import errors, layers, lift, metadata, partitioning, scope, spmd
+from . import errors as errors
+from . import layers, metadata
+from . import lift as lift
+from . import partitioning as partitioning
+from . import scope as scope
+from . import spmd as spmd
 from .adapters.flax import FlaxModule as FlaxModule
 from .errors import LinenLiftError as LinenLiftError
 from .filters import DenyList as DenyList
@@ -44,18 +50,13 @@ initializers, normalization = layers.initializers, layers.normalization
 pooling, recurrent = layers.pooling, layers.recurrent
 meta = metadata
 
-# Names are listed where they are defined; those of modules are listed here.
-__all__ = [
-    "errors",
-    "initializers",
-    "lift",
-    "metadata",
-    "partitioning",
-    "scope",
-    "spmd",
-]
-__all__ += [
-    name
-    for name, value in vars().items()
-    if not (name.startswith("_") or inspect.ismodule(value))
-]
+# Names are listed where they are defined; those of modules are listed here. Type
+# checkers follow the imports.
+if not typing.TYPE_CHECKING:
+    _modules = "errors initializers lift metadata partitioning scope spmd"
+    __all__ = [
+        name
+        for name, value in vars().items()
+        if not (name.startswith("_") or inspect.ismodule(value))
+    ]
+    __all__ += _modules.split()

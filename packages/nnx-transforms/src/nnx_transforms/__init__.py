@@ -68,6 +68,7 @@ _LAZY = {
     "nnx_transforms.statelib": "filter_state from_flat_state map_state merge_state "
     "replace_by_pure_dict restore_int_paths split_state statelib "
     "to_flat_state to_pure_dict",
+    "nnx_transforms.summary": "tabulate",
     "nnx_transforms.train_state": "TrainState",
     "nnx_transforms.transforms.checkify": "checkify",
     "nnx_transforms.transforms.closure_convert": "closure_convert",
@@ -109,6 +110,7 @@ if typing.TYPE_CHECKING:
     from nnx_transforms.random_splits import *
     from nnx_transforms.sharded import *
     from nnx_transforms.statelib import *  # type: ignore[assignment]
+    from nnx_transforms.summary import *
     from nnx_transforms.train_state import *
     from nnx_transforms.transforms.checkify import *
     from nnx_transforms.transforms.closure_convert import *

@@ -11,12 +11,16 @@ from nnx_transforms.graph_mode import drop_graph_mode
 
 T = TypeVar("T", bound=Callable[..., Any])
 
+LATER: Any = inspect.Parameter.empty
+"""The default of a function that a decorator with options gets afterwards."""
+
 
 def optional_function(transform: T) -> T:
     """Lets a transformation be used as `t(f, ...)`, as `@t` and as `@t(...)`.
 
     Args:
-        transform: Takes the function that is transformed first, then options.
+        transform: Takes the function that is transformed first, then options. Type
+            checkers want a default for it: `LATER`.
 
     Returns:
         The same, with the function optional: without it, a decorator.

@@ -106,12 +106,12 @@ class Placement(tuple[Placed, ...]):
         return Group(table, *map(Text, self._totals()))
 
     def _totals(self) -> Iterator[str]:
-        yield f"{_amount(sum(row.nbytes for row in self))} in all"
+        yield f"{amount(sum(row.nbytes for row in self))} in all"
         held = self.bytes_on.items()
         for nbytes, group in itertools.groupby(held, key=lambda item: item[1]):
             devices = [f"{device.platform}:{device.id}" for device, _ in group]
             last = f" to {devices[-1]}, each" if len(devices) > 1 else ""
-            yield f"{_amount(nbytes)} on {devices[0]}{last}"
+            yield f"{amount(nbytes)} on {devices[0]}{last}"
 
 
 def placement(node: Any, /) -> Placement:
@@ -155,15 +155,15 @@ def _cells(row: Placed) -> tuple[str, ...]:
     return (
         row.path,
         row.type.__name__,
-        f"{row.dtype}{_shape_text(row.shape, row.sharding)}",
-        "whole" if row.shard_shape == row.shape else _shape_text(row.shard_shape),
+        f"{row.dtype}{shape_text(row.shape, row.sharding)}",
+        "whole" if row.shard_shape == row.shape else shape_text(row.shard_shape),
         "none" if row.sharding is None else str(len(row.sharding.device_set)),
-        _amount(row.nbytes),
-        _amount(row.shard_nbytes),
+        amount(row.nbytes),
+        amount(row.shard_nbytes),
     )
 
 
-def _shape_text(shape: tuple[int, ...], sharding: Any = None) -> str:
+def shape_text(shape: tuple[int, ...], sharding: Any = None) -> str:
     """A shape as JAX writes it, `[2,8@model]` if the last axis is divided."""
     spec = sharding.spec if isinstance(sharding, NamedSharding) else ()
     names = (",".join(map(str, axis_names(entry))) for entry in spec)
@@ -171,7 +171,19 @@ def _shape_text(shape: tuple[int, ...], sharding: Any = None) -> str:
     return "[" + ",".join(f"{n}@{at}" if at else str(n) for n, at in pairs) + "]"
 
 
-def _amount(nbytes: float) -> str:
+def amount(nbytes: float) -> str:
+    """Writes a number of bytes in a unit that makes it short.
+
+    Args:
+        nbytes: The number.
+
+    Returns:
+        The text.
+
+    Example:
+        >>> amount(36), amount(3072)
+        ('36 B', '3.0 KiB')
+    """
     for unit in ("B", "KiB", "MiB"):
         if nbytes < 1024:
             return f"{nbytes:.{0 if unit == 'B' else 1}f} {unit}"

@@ -24,7 +24,7 @@ from graphcore.authors import (
     variable_impl,
 )
 from nnx_transforms.atomic_writes import read_raw, write_raw
-from nnx_transforms.decorators import optional_function
+from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.eager_sharding import constrained
 from nnx_transforms.optimizer import Optimizer, slot_placement
 from nnx_transforms.prefixes import StateSharding
@@ -107,7 +107,7 @@ def shard(
 
 @optional_function
 def create_sharded(
-    f: Callable[..., Any],
+    f: Callable[..., Any] = LATER,
     *,
     shardings: Shardings | None = None,
     rules: Rules | None = None,

@@ -331,9 +331,10 @@ class State(MutableMapping[K, Any], Generic[K, L]):
             raise AttributeError(f"State has no key {name!r}.") from None
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, State):
+        if not isinstance(other, Mapping):
             return NotImplemented
-        return self is other or self.flat_state() == other.flat_state()
+        state: State[Any, Any] = other if isinstance(other, State) else State(other)
+        return self is state or self.flat_state() == state.flat_state()
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -7,6 +7,7 @@ transform. All are built on `pack`.
 """
 
 import inspect
+import typing
 
 from .autodiff import *
 from .axes import *
@@ -17,8 +18,10 @@ from .pack import *
 from .scanning import *
 from .variables import *
 
-__all__ = [
-    name
-    for name, value in vars().items()
-    if not (name.startswith("_") or inspect.ismodule(value))
-]
+# Names are listed where they are defined. Type checkers follow the imports.
+if not typing.TYPE_CHECKING:
+    __all__ = [
+        name
+        for name, value in vars().items()
+        if not (name.startswith("_") or inspect.ismodule(value))
+    ]

@@ -35,7 +35,7 @@ from graphcore.authors import (
 )
 from nnx_transforms.arguments import positions_of
 from nnx_transforms.atomic_writes import read_raw
-from nnx_transforms.decorators import optional_function
+from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.prefixes import Carry, StateAxes
 from nnx_transforms.random_splits import split_rngs as with_split_rngs
 from nnx_transforms.rngs import RngState
@@ -51,7 +51,7 @@ _MAX_STRUCTURES = 64
 
 @optional_function
 def vmap(
-    f: Callable[..., Any] = _MISSING,
+    f: Callable[..., Any] = LATER,
     *,
     in_axes: Any = 0,
     out_axes: Any = 0,
@@ -201,7 +201,7 @@ def construct_stacked(
 
 @optional_function
 def scan(
-    f: Callable[..., Any] = _MISSING,
+    f: Callable[..., Any] = LATER,
     *,
     length: int | None = None,
     reverse: bool = False,

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 from jax.experimental import checkify as jax_checkify
 
 from graphcore.authors import Body, Change, Entry, enter, lifted, path_text
-from nnx_transforms.decorators import optional_function
+from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.agreement import check_unchanged, type_text
 
 
 @optional_function
 def checkify(
-    f: Callable[..., Any],
+    f: Callable[..., Any] = LATER,
     errors: frozenset[Any] = jax_checkify.user_checks,
 ) -> Any:
     """Turns the checks in a function of live objects into an error that it returns.

@@ -10,7 +10,7 @@ import jax
 
 from graphcore.authors import Entry, enter, lifted
 from nnx_transforms.arguments import ChosenArguments, positions_of
-from nnx_transforms.decorators import optional_function
+from nnx_transforms.decorators import LATER, optional_function
 
 __all__ = ["checkpoint", "remat"]
 
@@ -19,7 +19,7 @@ _JAX_TAKES_NAMES = "static_argnames" in inspect.signature(jax.checkpoint).parame
 
 @optional_function
 def remat(
-    f: Callable[..., Any],
+    f: Callable[..., Any] = LATER,
     *,
     prevent_cse: bool | Sequence[bool] = True,
     static_argnums: int | tuple[int, ...] = (),

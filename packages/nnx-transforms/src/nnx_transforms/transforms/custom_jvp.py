@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from graphcore.authors import Callee, is_object
-from nnx_transforms.decorators import optional_function
+from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.rules import (
     RuleCall,
     RuleFunction,
@@ -18,8 +18,6 @@ from nnx_transforms.transforms.rules import (
     pair_of,
 )
 from nnx_transforms.transforms.tangents import instantiate, to_states, zero_of
-
-_MISSING: Any = object()
 
 
 class CustomJVP(RuleFunction):
@@ -185,7 +183,7 @@ def _add(a: Any, b: Any) -> Any:
 
 @optional_function
 def custom_jvp(
-    fun: Callable[..., Any] = _MISSING,
+    fun: Callable[..., Any] = LATER,
     nondiff_argnums: int | Sequence[int] = (),
     nondiff_argnames: Sequence[str] = (),
 ) -> Any:

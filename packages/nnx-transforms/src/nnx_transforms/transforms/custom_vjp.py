@@ -9,7 +9,7 @@ import jax
 
 from graphcore import Static, from_tree, to_tree
 from graphcore.authors import Divided
-from nnx_transforms.decorators import optional_function
+from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.prefixes import DiffState
 from nnx_transforms.transforms.key_data import keys_from_data, keys_to_data
 from nnx_transforms.transforms.rules import (
@@ -20,8 +20,6 @@ from nnx_transforms.transforms.rules import (
     unwrap,
 )
 from nnx_transforms.transforms.tangents import instantiate, zero_of
-
-_MISSING: Any = object()
 
 
 class CustomVJP(RuleFunction):
@@ -152,7 +150,7 @@ class CustomVJP(RuleFunction):
 
 @optional_function
 def custom_vjp(
-    fun: Callable[..., Any] = _MISSING,
+    fun: Callable[..., Any] = LATER,
     nondiff_argnums: int | DiffState | Sequence[int | DiffState] = (),
     nondiff_argnames: Sequence[str] = (),
     *,

@@ -13,18 +13,16 @@ import jax
 
 from graphcore import Filter
 from graphcore.authors import lifted
-from nnx_transforms.decorators import optional_function
+from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.differentiation import Argnums, Differentiation
 from nnx_transforms.transforms.tangents import to_states
 
 __all__ = ["grad", "value_and_grad"]
 
-_MISSING: Any = object()
-
 
 @optional_function
 def value_and_grad(
-    f: Callable[..., Any] = _MISSING,
+    f: Callable[..., Any] = LATER,
     argnums: Any = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
@@ -84,7 +82,7 @@ def value_and_grad(
 
 @optional_function
 def grad(
-    f: Callable[..., Any] = _MISSING,
+    f: Callable[..., Any] = LATER,
     argnums: Any = 0,
     has_aux: bool = False,
     holomorphic: bool = False,

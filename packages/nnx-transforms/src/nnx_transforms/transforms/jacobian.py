@@ -9,16 +9,14 @@ import jax
 
 from graphcore import Filter
 from graphcore.authors import lifted
-from nnx_transforms.decorators import optional_function
+from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.differentiation import Argnums, Differentiation
 from nnx_transforms.transforms.tangents import to_states
-
-_MISSING: Any = object()
 
 
 @optional_function
 def jacfwd(
-    f: Callable[..., Any] = _MISSING,
+    f: Callable[..., Any] = LATER,
     argnums: Any = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
@@ -59,7 +57,7 @@ def jacfwd(
 
 @optional_function
 def jacrev(
-    f: Callable[..., Any] = _MISSING,
+    f: Callable[..., Any] = LATER,
     argnums: Any = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
@@ -125,7 +123,7 @@ def _jacobian(
 
 @optional_function
 def hessian(
-    f: Callable[..., Any] = _MISSING,
+    f: Callable[..., Any] = LATER,
     argnums: Any = 0,
     has_aux: bool = False,
     holomorphic: bool = False,

@@ -38,7 +38,7 @@ from nnx_transforms.arguments import (
     positions_of,
     with_statics,
 )
-from nnx_transforms.decorators import optional_function
+from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.ahead_of_time import Lowered, Traced
 from nnx_transforms.transforms.eval_shape import shapes_of
 from nnx_transforms.transforms.explain_recompile import Explanation, Notes, Signature
@@ -355,7 +355,7 @@ def _or_unset(sharding: Any) -> Any:
 
 @optional_function
 def jit(
-    fun: Callable[..., Any],
+    fun: Callable[..., Any] = LATER,
     *,
     in_shardings: Any = None,
     out_shardings: Any = None,

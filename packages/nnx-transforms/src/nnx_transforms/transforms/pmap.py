@@ -10,7 +10,7 @@ import jax
 
 from graphcore.authors import Bodies, Entry, Inside, Left, enter, lifted, plain_settings
 from nnx_transforms.arguments import ChosenArguments, check_hashable
-from nnx_transforms.decorators import optional_function
+from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.donation import held_twice, together
 from nnx_transforms.transforms.mapping import (
     NO_METADATA,
@@ -28,7 +28,7 @@ _MAX_STRUCTURES = 64
 
 @optional_function
 def pmap(
-    f: Callable[..., Any],
+    f: Callable[..., Any] = LATER,
     axis_name: Any = None,
     *,
     in_axes: Any = 0,

@@ -21,7 +21,7 @@ from graphcore.authors import (
 )
 from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
-from nnx_transforms.decorators import optional_function
+from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.prefixes import Carry
 from nnx_transforms.transforms.agreement import type_text
 from nnx_transforms.transforms.carry import (
@@ -45,7 +45,7 @@ __all__ = ["scan"]
 
 @optional_function
 def scan(
-    f: Callable[..., Any],
+    f: Callable[..., Any] = LATER,
     *,
     length: int | None = None,
     reverse: bool = False,

@@ -20,7 +20,7 @@ from graphcore.authors import (
 )
 from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
-from nnx_transforms.decorators import optional_function
+from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.shardings import axis_names, check_fits
 from nnx_transforms.transforms.mapping import (
     MappedBody,
@@ -36,7 +36,7 @@ _HOLDS = "Keep it as a static attribute of the object."
 
 @optional_function
 def shard_map(
-    f: Callable[..., Any],
+    f: Callable[..., Any] = LATER,
     *,
     out_specs: Any,
     in_specs: Any = _INFER,

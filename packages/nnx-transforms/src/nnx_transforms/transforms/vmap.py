@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from graphcore.authors import enter, lifted, plain_settings
-from nnx_transforms.decorators import optional_function
+from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.mapping import (
     NO_METADATA,
     MappedBody,
@@ -24,7 +24,7 @@ __all__ = ["vmap"]
 
 @optional_function
 def vmap(
-    f: Callable[..., Any],
+    f: Callable[..., Any] = LATER,
     in_axes: Any = 0,
     out_axes: Any = 0,
     axis_name: Any = None,
