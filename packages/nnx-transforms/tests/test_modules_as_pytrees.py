@@ -1,5 +1,6 @@
 """JAX takes variables and modules as pytrees, by value."""
 
+import copy
 import dataclasses
 
 import jax
@@ -451,10 +452,11 @@ def test_a_configuration_is_compared_by_what_it_holds(jit):
     assert len(traces) == before + 2
 
 
-def test_a_trace_sees_the_configuration_that_it_is_kept_for():
+@pytest.mark.parametrize("table", [None, np.arange(3)], ids=["plain", "array"])
+def test_a_trace_sees_the_configuration_that_it_is_kept_for(table):
     seen = []
     f = nnx.jit(lambda m, x: seen.append([*m.config.names]) or x)
-    changed, same = Configured(Config()), Configured(Config())
+    changed, same = (Configured(Config(table=copy.copy(table))) for _ in range(2))
     f(changed, jnp.ones(1))
     changed.config.names.append("b")
     f(same, jnp.ones(1)), f(same, jnp.ones(2)), f(changed, jnp.ones(2))

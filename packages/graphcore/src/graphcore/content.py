@@ -7,7 +7,6 @@ first apart, and a variable that is compared needs an answer for the second.
 
 from __future__ import annotations
 
-import copy
 import datetime as dt
 import decimal
 import enum
@@ -134,29 +133,6 @@ def is_immutable(value: Any) -> bool:
 def _compares_like(kind: type[Any], base: type[Any]) -> bool:
     methods: Any = kind.__eq__, kind.__hash__
     return all(map(is_, methods, (base.__eq__, base.__hash__)))
-
-
-def snapshot(value: Any) -> Any:
-    """Returns a static value in a form that later changes in place don't reach.
-
-    Args:
-        value: Any value.
-
-    Returns:
-        The value itself if it is immutable; else a deep copy, if one can be made that
-        equals it.
-
-    Example:
-        >>> words = ['a']; kept = snapshot(words); words.append('b'); kept
-        ['a']
-    """
-    if is_immutable(value):
-        return value
-    try:
-        duplicate = copy.deepcopy(value)
-        return duplicate if static_key(duplicate) == static_key(value) else value
-    except Exception:  # `__deepcopy__` and `__eq__` of a stranger may raise anything.
-        return value
 
 
 def same_static(a: Any, b: Any) -> bool:

@@ -7,6 +7,7 @@ by everything that it holds, at any depth, also after a change in place.
 
 from __future__ import annotations
 
+import copy
 import struct
 import types
 from collections import OrderedDict, defaultdict, deque
@@ -16,7 +17,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from graphcore.content import is_declared_immutable, same_static, snapshot, static_key
+from graphcore.content import (
+    is_declared_immutable,
+    is_immutable,
+    same_static,
+    static_key,
+)
 from graphcore.errors import path_text
 
 # Built-in types whose content is compared; one that is not here may hide some.
@@ -107,6 +113,29 @@ def same_content(a: Any, b: Any) -> bool:
         return bool(content_key(a) == content_key(b))
     except UnhashableContent:
         return same_static(a, b)
+
+
+def snapshot(value: Any) -> Any:
+    """Returns a static value in a form that later changes in place don't reach.
+
+    Args:
+        value: Any value.
+
+    Returns:
+        The value itself if it is immutable; else a deep copy, if one can be made with
+        the same content.
+
+    Example:
+        >>> words = ['a']; kept = snapshot(words); words.append('b'); kept
+        ['a']
+    """
+    if is_immutable(value):
+        return value
+    try:
+        duplicate = copy.deepcopy(value)
+        return duplicate if same_content(duplicate, value) else value
+    except Exception:  # `__deepcopy__` and `__eq__` of a stranger may raise anything.
+        return value
 
 
 def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from graphcore.content import is_immutable, snapshot
-from graphcore.content_key import content_key, same_content
+from graphcore.content import is_immutable
+from graphcore.content_key import content_key, same_content, snapshot
 
 __all__ = ["HashableMapping"]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from graphcore.content import snapshot, static_key
+from graphcore.content import static_key
+from graphcore.content_key import snapshot
 from graphcore.nodes.registry import Pairs, PytreeNodeImpl, find_node_impl
 from graphcore.variables.bare_arrays import is_array
 

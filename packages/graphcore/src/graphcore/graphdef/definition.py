@@ -19,8 +19,13 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import jax
 
-from graphcore.content import is_immutable, snapshot, static_key
-from graphcore.content_key import UnhashableContent, content_key, same_content
+from graphcore.content import is_immutable, static_key
+from graphcore.content_key import (
+    UnhashableContent,
+    content_key,
+    same_content,
+    snapshot,
+)
 from graphcore.display.printing import text
 from graphcore.errors import path_text
 from graphcore.hashable_mapping import HashableMapping

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphcore.content import is_immutable, snapshot
+from graphcore.content import is_immutable
+from graphcore.content_key import snapshot
 from graphcore.errors import path_text
 from graphcore.graphdef.definition import (
     Attribute,

@@ -119,7 +119,7 @@ def _per_list(entry: Entry, per_argument: Sequence[bool]) -> Any:
     """
     if entry.kwargs:  # There is no setting for arguments by keyword.
         return any(per_argument)
-    first = [path[0] for path in entry.body.structure.first_places]
+    first = [path[0] for path in entry.body.first_places]
     of_values = [
         per_argument[first[number]] if isinstance(first[number], int) else True
         for number, *_ in entry.joint.paths
