@@ -183,6 +183,8 @@ def typecheck(session: nox.Session) -> None:
     """Check the types of the three packages with mypy in strict mode."""
     install(session, "typecheck")
     session.run("mypy", *session.posargs)
+    # What users' type checkers see of the public names.
+    session.run("mypy", "tests_integration/typed_program.py")
 
 
 @nox.session
