@@ -450,6 +450,22 @@ def test_a_plan_is_kept_as_long_as_nothing_changes(make):
         assert plan_of(node) is plan
 
 
+def test_plans_of_living_roots_outlast_many_others():
+    first = shelf(w=gc.Param(1))
+    plan, others = plan_of(first), [shelf(w=gc.Param(1)) for _ in range(200)]
+    assert len({id(plan_of(other)) for other in others}) == 200
+    assert plan_of(first) is plan
+
+
+def test_metadata_of_a_foreign_variable_that_changes_in_place_is_seen():
+    cell = zoo.Cell(1, {"tags": ["a"]})
+    node = gc.Dict(cell=cell)
+    before = gc.graphdef(node)
+    assert gc.graphdef(node) == before
+    cell.notes["tags"].append("b")
+    assert gc.graphdef(node) != before
+
+
 def test_what_changes_in_a_foreign_root_is_seen():
     node = shelf(w=gc.Param(1), s="m")
     assert gc.state(node).flat_state().paths == (("w",),)
