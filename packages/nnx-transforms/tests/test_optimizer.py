@@ -203,6 +203,9 @@ def test_the_optax_state_can_be_read_and_set():
     optimizer.opt_state = state
     optimizer.update({"w": 1.0})
     assert float(model.w.value) == 1.0
+    optimizer.opt_state.hyperparams.update(learning_rate=0.25)
+    optimizer.update({"w": 1.0})
+    assert float(model.w.value) == 0.75
     with pytest.raises(ValueError, match="changed its structure"):
         optimizer.opt_state = (1, 2)
     assert optimizer.tx is tx

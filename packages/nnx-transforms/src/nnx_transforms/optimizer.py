@@ -68,6 +68,10 @@ class _Items(dict[Any, Any]):
         slot = self[key]
         slot.value = jnp.asarray(value, slot.dtype)
 
+    def update(self, *given: Any, **named: Any) -> None:
+        for key, value in dict(*given, **named).items():
+            self[key] = value
+
 
 def _flatten_items(items: _Items) -> tuple[list[Any], tuple[Any, ...]]:
     keys = tuple(sorted(items))
