@@ -116,6 +116,8 @@ class Scope:
         # setup and fields of a module took for good.
         self._reserved: dict[str, tuple[str | None, ...]] = {}
         self._fixed: dict[str, tuple[str | None, ...]] = {}
+        # How many submodules of each class were named in this call.
+        self._numbers: dict[str, int] = {}
         # Names of the same place outside of a lifted transform. Inside, they may be
         # declared again, for what they stand for, but are not given to anything new.
         self._outside: frozenset[str] = frozenset()
@@ -142,7 +144,7 @@ class Scope:
         new.path = self.path
         *above, here = self.debug_path or ("",)
         new.debug_path = (*above, f"{label}({here})")
-        new._outside = self._names()
+        new._outside, new._numbers = self._names(), dict(self._numbers)
         return new
 
     def _hollow(self, label: str) -> Scope:
@@ -376,7 +378,7 @@ class Scope:
         self._check_valid()
         new = Scope.__new__(Scope)
         new.__dict__.update(self.__dict__)
-        new._reserved, new._fixed = {}, {}
+        new._reserved, new._fixed, new._numbers = {}, {}, {}
         new._outside = new._passed = frozenset()
         if rewind_rngs:
             new._counts = DrawCounts()

@@ -59,18 +59,13 @@ class Boundary:
         label: str,
     ) -> None:
         in_filters, out_filters, stream_filters = map(tuple, filters)
-        if isinstance(scope_tree, Scope):
-            self._scopes, self._treedef = [scope_tree], None
-        else:
-            leaves, self._treedef = jax.tree.flatten(scope_tree)
-            for leaf in leaves:
-                if not isinstance(leaf, Scope):
-                    raise TypeError(
-                        f"The first argument of a lifted function must be a scope or "
-                        f"a pytree of scopes; found a {type(leaf).__name__} in it."
-                    )
-            self._scopes = leaves
+        self._scopes, self._treedef = jax.tree.flatten(scope_tree)
         for scope in self._scopes:
+            if not isinstance(scope, Scope):
+                raise TypeError(
+                    f"The first argument of a lifted function must be a scope or a "
+                    f"pytree of scopes; found a {type(scope).__name__} in it."
+                )
             scope._check_valid()
         self.roots, self._places = _topmost(self._scopes)
         self._out_filters = out_filters
@@ -83,7 +78,7 @@ class Boundary:
         # Inner scopes hold tracers, so nothing here may keep them alive: the trees are
         # known weakly, and of all scopes only the counts and names.
         self._opened: list[weakref.ref[Any]] = []
-        self._effects: list[list[tuple[DrawCounts, dict[str, Any]]]] = []
+        self._effects: list[list[tuple[DrawCounts, dict[str, Any], Any]]] = []
 
     def writable(self, group: Sequence[Any]) -> tuple[dict[str, Any], ...]:
         """The collections of a group that may change inside, by packed scope."""
@@ -150,11 +145,9 @@ class Boundary:
                     known[place] = inner._child_scope(name)
                 inner = known[place]
             if relative:
-                inner._outside = outer._names()
+                inner._outside, inner._numbers = outer._names(), dict(outer._numbers)
             scopes.append(inner)
-        self._effects.append([(s._counts, s._reserved) for s in scopes])
-        if self._treedef is None:
-            return scopes[0]
+        self._effects.append([(s._counts, s._reserved, s._numbers) for s in scopes])
         return jax.tree.unflatten(self._treedef, scopes)
 
     def collect(self, inner_tree: Any, changed_only: bool = False) -> Groups:
@@ -168,8 +161,7 @@ class Boundary:
         Returns:
             The groups.
         """
-        scopes = [inner_tree] if self._treedef is None else jax.tree.leaves(inner_tree)
-        places = zip(self._places, scopes, strict=True)
+        places = zip(self._places, jax.tree.leaves(inner_tree), strict=True)
         trees = {index: scope._tree for (index, _), scope in places}
         per_root = []
         for index in range(len(self.roots)):
@@ -218,15 +210,18 @@ class Boundary:
         """
         counts: dict[Any, int] = {}
         names: dict[Any, None] = {}
+        numbers: dict[Any, int] = {}
         for opened in self._effects:
-            for i, (drawn, reserved) in enumerate(opened):
+            for i, (drawn, reserved, numbered) in enumerate(opened):
                 index, _ = self._places[i]
                 skip = len(self.roots[index].path)
                 for (path, stream), count in drawn.counts.items():
                     place = (index, path[skip:], stream)
                     counts[place] = max(counts.get(place, 0), count)
                 names.update(dict.fromkeys((i, name) for name in reserved))
-        return tuple(counts.items()), tuple(names)
+                for prefix, number in numbered.items():
+                    numbers[i, prefix] = max(numbers.get((i, prefix), 0), number)
+        return tuple(counts.items()), tuple(names), tuple(numbers.items())
 
     def replay(self, effects: Any) -> None:
         """Notes draws and names in the outer scopes.
@@ -237,12 +232,15 @@ class Boundary:
         Args:
             effects: from `effects`.
         """
-        counts, names = effects
+        counts, names, numbers = effects
         for (index, path, stream), count in counts:
             root = self.roots[index]
             root._counts.publish({((*root.path, *path), stream): count})
         for i, name in names:
             self._scopes[i]._outside |= {name}
+        for (i, prefix), number in numbers:
+            known = self._scopes[i]._numbers
+            known[prefix] = max(known.get(prefix, 0), number)
 
     def history(self) -> Any:
         """The draws before this call and the names taken, relative to the paths.
@@ -261,7 +259,9 @@ class Boundary:
                     if place[:skip] == path:
                         found.setdefault((index, place[skip:], stream), count)
                 counts = counts.outer
-        names = tuple(tuple(sorted(s._reserved)) for s in self._scopes)
+        names = tuple(
+            (*sorted(s._reserved), *sorted(s._numbers.items())) for s in self._scopes
+        )
         return tuple(sorted(found.items())), names
 
     def layout(self) -> Any:

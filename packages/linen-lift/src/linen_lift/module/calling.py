@@ -75,8 +75,8 @@ def call_method(
     enters = compact and not state.in_compact
     if enters and scope is not None:
         state.in_compact = True
-        state.cursor = {}
-        before, scope._reserved = scope._reserved, {}
+        before, numbers = scope._reserved, scope._numbers
+        scope._reserved, scope._numbers = {}, {}
     try:
         run = call_intercepted if is_method else _call_named
         out = run(module, fn, name, args, kwargs)
@@ -91,6 +91,7 @@ def call_method(
             state.in_compact = False
             if state.shares_scope:
                 scope._reserved = {**before, **scope._reserved}
+                scope._numbers = numbers
 
 
 def _call_named(

@@ -191,6 +191,8 @@ def share_scope(module: Module, other: Module) -> None:
 
 def _move(module: Module, scope: scopes.Scope) -> None:
     before, module.__dict__["scope"] = module.scope, scope
+    if before is not None and module._state.in_compact:
+        scope._numbers = before._numbers  # it goes on naming
     for name, child in module._state.children.items():
         if child.scope is not None and child.scope.parent is before:
             _move(child, scope.push(name))

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 
 from .. import lift
-from ..lift.compilation import Compiled
 from ..module.context import context, named_calls
 from .frame import Frame
 from .targets import Core, Runner, as_body, call_inside, lift_target, on_modules
@@ -90,7 +89,7 @@ def remat_scan(*_: Any, **__: Any) -> Any:
 
 def _compile(fn: Callable[..., Any], **options: Any) -> Runner:
     """A runner whose compiled function serves all modules of one configuration."""
-    compiled = Compiled(fn, **options)
+    run = lift.jit(fn, **options).run  # type: ignore[attr-defined]
     body = as_body(fn)
 
     def runner(_: Core, frame: Frame) -> Any:
@@ -98,16 +97,12 @@ def _compile(fn: Callable[..., Any], **options: Any) -> Runner:
         config = (description, named_calls(), context.interceptors)
         places = list(arrays)
 
-        def call(extra: Any, scopes: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-            inside = frame.rebuild(scopes, dict(zip(places, extra, strict=True)))
-            return call_inside(body, inside, args, kwargs), frame.naming()
+        def call(extra: Any, scopes: Any, *args: Any, **kwargs: Any) -> Any:
+            held = dict(zip(places, extra, strict=True))
+            return call_inside(body, *frame.rebuild(scopes, args, kwargs, held))
 
         extra = tuple(arrays.values())
-        out, naming = compiled(
-            call, config, frame.scopes, extra, frame.args, frame.kwargs
-        )
-        frame.publish(naming)
-        return out
+        return run(frame.scopes, call, config, extra, frame.args, frame.kwargs)
 
     return runner
 

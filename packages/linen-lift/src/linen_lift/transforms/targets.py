@@ -26,7 +26,7 @@ from ..module.calling import call_method, wrap_method
 from ..module.containers import find
 from ..module.definition import is_lifted, mark_lifted
 from ..scope import Variable
-from .frame import Clones, Frame
+from .frame import Frame
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -161,9 +161,7 @@ def with_module(
             given["mdl"] = frame.scopes
             if operands in given:
                 (given[operands],) = frame.args
-            out = lifted(*bound.args, **bound.kwargs)
-            frame.publish(frame.naming())
-            return out
+            return lifted(*bound.args, **bound.kwargs)
 
         with_mdl.__signature__ = signature  # type: ignore[attr-defined]
         return with_mdl
@@ -245,19 +243,17 @@ def make_core(fn: Callable[..., Any], frame: Frame) -> Core:
 
     @functools.wraps(fn)
     def core(scopes: Any, *args: Any, **kwargs: Any) -> Any:
-        return call_inside(fn, frame.rebuild(scopes), args, kwargs)
+        return call_inside(fn, *frame.rebuild(scopes, args, kwargs))
 
     return core
 
 
-def call_inside(fn: Callable[..., Any], inside: Clones, args: Any, kwargs: Any) -> Any:
+def call_inside(fn: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
     """Calls a function of a module with the clones in inner scopes.
 
     Raises:
         TransformedMethodReturnValueError: if it returns a module or a variable.
     """
-    module = inside.module()
-    args, kwargs = inside.arguments(args, kwargs)
     out = fn(module, *args, **kwargs)
     if find(out, (Module, Variable)):
         name = getattr(fn, "__name__", type(fn).__name__)
@@ -323,9 +319,7 @@ def _lift_function(
         if cls.__dict__.get(name) is lifted:
             cls = cls.__dict__.get("_original", cls)
         frame = Frame(module, args, kwargs, transform, cls)
-        out = runner(make_core(body, frame), frame)
-        frame.publish(frame.naming())
-        return out
+        return runner(make_core(body, frame), frame)
 
     return mark_lifted(lifted)
 
