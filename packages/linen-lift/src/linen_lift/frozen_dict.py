@@ -6,7 +6,7 @@ with `freeze`; a `FrozenDict` is accepted wherever variables are.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Hashable, Iterator, KeysView, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -58,20 +58,9 @@ class FrozenDict(Mapping[K, V]):
     def __len__(self) -> int:
         return len(self._dict)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._dict
-
     def keys(self) -> KeysView[K]:
         """The keys."""
         return self._dict.keys()
-
-    def items(self) -> ItemsView[K, Any]:
-        """The pairs; nested dicts come out frozen."""
-        return ItemsView(self)
-
-    def values(self) -> ValuesView[Any]:
-        """The values; nested dicts come out frozen."""
-        return ValuesView(self)
 
     def __repr__(self) -> str:
         return f"FrozenDict({self._dict!r})"

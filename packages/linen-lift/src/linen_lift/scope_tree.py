@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -25,21 +26,8 @@ import jax
 
 from graphcore.authors import current_trace
 
-from .errors import (
-    InvalidRngError,
-    InvalidScopeError,
-    JaxTransformError,
-    ModifyScopeVariableError,
-    NameInUseError,
-    ScopeCollectionNotFound,
-    ScopeParamNotFoundError,
-    ScopeParamShapeError,
-    ScopeVariableNotFoundError,
-)
-from .filters import (
-    CollectionFilter,
-    in_filter,
-)
+from . import errors
+from .filters import CollectionFilter, in_filter
 from .frozen_dict import unfreeze
 from .rng import DrawCounts, Path, checked_rngs, draw_key
 from .scope_variable import Variable, unboxed
@@ -91,7 +79,7 @@ class Scope:
             return
         writable = _writable(variables, mutable)
         tree = Tree(writable, checked_rngs(rngs), mutable, dict(flags or {}))
-        self._open(tree, DrawCounts(), name)
+        self._open(tree, ChainMap(), name)
         self.path: Path = tuple(path)
         self.debug_path: Path = tuple(debug_path) or self.path
 
@@ -140,7 +128,7 @@ class Scope:
         writable = _writable(variables, mutable)
         tree = Tree(writable, dict(rngs), mutable, outer.flags, variables, *place)
         new = Scope.__new__(Scope)
-        new._open(tree, DrawCounts(self._counts), self.name)
+        new._open(tree, self._counts.new_child(), self.name)
         new.path = self.path
         *above, here = self.debug_path or ("",)
         new.debug_path = (*above, f"{label}({here})")
@@ -152,7 +140,7 @@ class Scope:
         new = self._reopen({}, {}, self.mutable, label)
         new._tree.offset, new._tree.offset_path = None, ()
         # What happens outside afterwards must not change what a later trace draws.
-        new._counts = self._counts.snapshot()
+        new._counts = ChainMap(dict(self._counts))
         return new
 
     # --- where it is ------------------------------------------------------------
@@ -239,7 +227,7 @@ class Scope:
 
     def _check_valid(self) -> None:
         if not (self._valid and self._tree.valid):
-            raise InvalidScopeError(self.path_text)
+            raise errors.InvalidScopeError(self.path_text)
 
     # --- names ------------------------------------------------------------------
 
@@ -280,7 +268,7 @@ class Scope:
             return
         if self.name_reserved(name, col):
             kind = "submodule" if col is None else "variable"
-            raise NameInUseError(kind, name, self.path_text, col)
+            raise errors.NameInUseError(kind, name, self.path_text, col)
         reserved[name] = (*(taken or ()), col)
 
     def default_name(self, prefix: str) -> str:
@@ -381,7 +369,7 @@ class Scope:
         new._reserved, new._fixed, new._numbers = {}, {}, {}
         new._outside = new._passed = frozenset()
         if rewind_rngs:
-            new._counts = DrawCounts()
+            new._counts = ChainMap()
         return new
 
     # --- random streams ---------------------------------------------------------
@@ -417,9 +405,11 @@ class Scope:
         rngs, tree = self.rngs, self._tree
         if name not in rngs:
             if "params" not in rngs:
-                raise InvalidRngError.missing(name, self.path_text, rngs)
+                raise errors.InvalidRngError.missing(name, self.path_text, rngs)
             name = "params"
-        count = self._counts.next((self.path, name))
+        place = (self.path, name)
+        count = self._counts.get(place, 0)
+        self._counts[place] = count + 1
         return functools.partial(
             draw_key, rngs[name], self.path, count, tree.offset, tree.offset_path
         )
@@ -522,10 +512,10 @@ class Scope:
         """
         self._check_valid()
         if not self.is_mutable_collection(col):
-            raise ModifyScopeVariableError(col, name, self.path_text)
+            raise errors.ModifyScopeVariableError(col, name, self.path_text)
         tree = self._tree
         if current_trace() != tree.trace and has_tracer(value):
-            raise JaxTransformError(col, name, self.path_text)
+            raise errors.JaxTransformError(col, name, self.path_text)
         tree.pending.pop((col, self._relative, name), None)
         tree.put(col, self._relative, name, value)
 
@@ -562,8 +552,8 @@ class Scope:
         if self._lookup(col, name) is _MISSING:
             if init_fn is None or not self.is_mutable_collection(col):
                 if self.is_collection_empty(col):
-                    raise ScopeCollectionNotFound(col, name, self.path_text)
-                raise ScopeVariableNotFoundError(col, name, self.path_text)
+                    raise errors.ScopeCollectionNotFound(col, name, self.path_text)
+                raise errors.ScopeVariableNotFoundError(col, name, self.path_text)
             self._create(
                 col, name, functools.partial(init_fn, *init_args, **init_kwargs)
             )
@@ -603,8 +593,8 @@ class Scope:
         if value is _MISSING:
             if not self.is_mutable_collection("params"):
                 if self.is_collection_empty("params"):
-                    raise ScopeCollectionNotFound("params", name, self.path_text)
-                raise ScopeParamNotFoundError("params", name, self.path_text)
+                    raise errors.ScopeCollectionNotFound("params", name, self.path_text)
+                raise errors.ScopeParamNotFoundError("params", name, self.path_text)
             draw = self._draw("params")
             value = self._create(
                 "params", name, lambda: init_fn(draw(), *init_args, **init_kwargs)
@@ -618,7 +608,7 @@ class Scope:
         expected = initial_shapes(init_fn, key, init_args, init_kwargs, found)
         if found != expected:
             facts = {"found": _one(found), "expected": _one(expected)}
-            raise ScopeParamShapeError("params", name, self.path_text, **facts)
+            raise errors.ScopeParamShapeError("params", name, self.path_text, **facts)
         return out
 
     def variables(self) -> dict[str, Any]:
@@ -637,12 +627,12 @@ class Scope:
         """The mutable collections, as seen from here."""
         self._check_valid()
         self._tree.settle()
-        found = {}
-        for col in self._tree.variables:
-            node = self._collection(col)
-            if node is not None and self.is_mutable_collection(col):
-                found[col] = unfreeze(node)
-        return found
+        return {
+            col: unfreeze(node)
+            for col in self._tree.variables
+            if self.is_mutable_collection(col)
+            and (node := self._collection(col)) is not None
+        }
 
 
 def _writable(variables: Mapping[str, Any], mutable: CollectionFilter) -> Any:

@@ -17,6 +17,7 @@ from .linear import (
     Initializer,
     Promotion,
     as_tuple,
+    chosen,
     default_kernel_init,
     kernel_and_bias,
 )
@@ -167,10 +168,8 @@ class Conv(Module):
 
     @nowrap
     def _convolve(self) -> Callable[..., jax.Array]:
-        if self.conv_general_dilated_cls is not None:
-            chosen: Callable[..., jax.Array] = self.conv_general_dilated_cls()
-            return chosen
-        return self.conv_general_dilated or lax.conv_general_dilated
+        given = (self.conv_general_dilated_cls, self.conv_general_dilated)
+        return chosen(*given, lax.conv_general_dilated)
 
     @nowrap
     def _convolved(

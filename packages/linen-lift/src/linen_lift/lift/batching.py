@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -64,24 +65,12 @@ def vmap(
         var_axes = tuple(var_in_axes)
         size = axis_size
         if size is None and any(splits):
-            per_argument = arg_axes
-            if not isinstance(arg_axes, tuple):
-                per_argument = (arg_axes,) * len(args)
-            size = mapped_size(
-                (var_axes, per_argument, 0), (variable_groups, args, kwargs)
-            )
+            size = mapped_size((var_axes, arg_axes, 0), (variable_groups, args, kwargs))
         variable_groups = cut_axis(variable_groups, var_axes, metadata_params)
         rng_groups = split_keys(rng_groups, splits, size, "vmap")
 
-        def mapped(
-            variable_groups: Any, rng_groups: Any, args: Any, kwargs: Any
-        ) -> Any:
-            scope = call(variable_groups, rng_groups)
-            out = fn(scope, *args, **kwargs)
-            return out, call.collect(scope, changed_only=True)
-
         out, variables = jax.vmap(
-            mapped,
+            functools.partial(call.run, fn),
             in_axes=(var_axes, rng_axes, arg_axes, 0),
             out_axes=(out_axes, tuple(var_out_axes)),
             axis_size=axis_size,

@@ -70,10 +70,8 @@ def checkpoint(
 
         @functools.partial(jax.checkpoint, prevent_cse=prevent_cse, policy=policy)
         def rematted(variable_groups: Any, rng_groups: Any, leaves: Any) -> Any:
-            scope = call(variable_groups, rng_groups)
             args, kwargs = unmarked(*treedef.unflatten(leaves))
-            out = fn(scope, *args, **kwargs)
-            return out, call.collect(scope, changed_only=True)
+            return call.run(fn, variable_groups, rng_groups, args, kwargs)
 
         return rematted(call.variables, call.streams, leaves)
 
@@ -135,20 +133,18 @@ def remat_scan(
         if depth:
             # Inside of a scan nothing can be merged across iterations anyway.
             run = checkpoint(run, policy=policy, prevent_cse=False)
-        run = _repeated(
-            run,
-            variable_broadcast=variable_broadcast,
-            variable_carry=variable_carry,
-            variable_axes=variable_axes,
-            split_rngs=split_rngs,
-            length=length,
-        )
+        filters = (variable_axes, variable_broadcast, variable_carry, split_rngs)
+        run = _repeated(run, *filters, length=length)
     return run
 
 
-def _repeated(step: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def _repeated(step: Callable[..., Any], *filters: Any, length: int) -> Any:
     """A scan over `step(scope, carry) -> carry` that stacks nothing."""
-    loop = scan(lambda scope, carry: (step(scope, carry), None), **options)
+
+    def pair(scope: Any, carry: Any) -> tuple[Any, None]:
+        return step(scope, carry), None
+
+    loop = functools.partial(scan, pair, length=length)(*filters)
     return lambda scope, carry: loop(scope, carry)[0]
 
 
@@ -227,11 +223,10 @@ def jit(
         key: Any,
     ) -> Any:
         call, body = _calls.stack[-1]
-        scope = call(groups, streams, True, offsets)
-        all_args, all_kwargs = unmarked(args, kwargs)
-        out = body(extra, scope, *all_args, **all_kwargs)
+        all_args, all_kwargs = unmarked((extra, *args), kwargs)
+        out, left = call.run(body, groups, streams, all_args, all_kwargs, offsets)
         # JAX hands the effects out again where it does not trace again.
-        return out, call.collect(scope, changed_only=True), Static(call.effects())
+        return out, left, Static(call.effects())
 
     traced.__name__ = traced.__qualname__ = getattr(fn, "__name__", "fn")
     jitted = jax.jit(
@@ -262,7 +257,7 @@ def jit(
 
     run = packed(inner, (variables,), (variables,), (rngs,), name="jit")
 
-    def plain(_: Any, scope: Any, *args: Any, **kwargs: Any) -> Any:
+    def plain(scope: Any, _: Any, *args: Any, **kwargs: Any) -> Any:
         return fn(scope, *args, **kwargs)
 
     @functools.wraps(fn)
@@ -270,7 +265,7 @@ def jit(
         return run(scope, plain, (), (), args, kwargs)
 
     # One compiled function can serve many: `run(scope, body, config, extra, args,
-    # kwargs)` calls `body(extra, scope, *args, **kwargs)`. Bodies of equal, hashable
+    # kwargs)` calls `body(scope, extra, *args, **kwargs)`. Bodies of equal, hashable
     # configurations do the same; `extra` is a pytree of further arrays.
     wrapper.run = run  # type: ignore[attr-defined]
     return wrapper

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -114,7 +115,6 @@ def _branch(
     rngs: StreamFilter,
 ) -> Any:
     def inner(call: Boundary, *args: Any) -> Any:
-        variable_groups, rng_groups = call.variables, call.streams
         first: list[Any] = []
 
         def lifted(number: int, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,7 +132,7 @@ def _branch(
             return branch
 
         branches = [lifted(i, fn) for i, fn in enumerate(fns)]
-        return conditional(branches, variable_groups, rng_groups, *args)
+        return conditional(branches, call.variables, call.streams, *args)
 
     return packed(inner, (variables,), (variables,), (rngs,), name=name)(
         scope, *operands
@@ -236,8 +236,5 @@ def switch(
         >>> float(nn.scope.apply(run)({'params': {'a': 2.0, 'b': 3.0}}, 1, 4.0))
         12.0
     """
-
-    def conditional(lifted: Any, *args: Any) -> Any:
-        return jax.lax.switch(index, lifted, *args)
-
+    conditional = functools.partial(jax.lax.switch, index)
     return _branch(branches, conditional, "switch", scope, operands, variables, rngs)

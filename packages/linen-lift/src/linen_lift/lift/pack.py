@@ -15,6 +15,7 @@ names were taken inside is noted outside as well, as if the transform were not t
 from __future__ import annotations
 
 import copy
+import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -30,7 +31,6 @@ from ..filters import (
     union_filters,
 )
 from ..frozen_dict import unfreeze
-from ..rng import DrawCounts
 from ..scope import Scope
 
 __all__ = ["pack"]
@@ -69,16 +69,15 @@ class Boundary:
             scope._check_valid()
         self.roots, self._places = _topmost(self._scopes)
         self._out_filters = out_filters
-        self._out_union: CollectionFilter = False
-        for names in out_filters:
-            self._out_union = union_filters(self._out_union, names)
+        none: CollectionFilter = False
+        self._out_union = functools.reduce(union_filters, out_filters, none)
         self._label = label
         self.variables = _grouped([root.variables() for root in self.roots], in_filters)
         self.streams = _grouped([root.rngs for root in self.roots], stream_filters)
         # Inner scopes hold tracers, so nothing here may keep them alive: the trees are
         # known weakly, and of all scopes only the counts and names.
         self._opened: list[weakref.ref[Any]] = []
-        self._effects: list[list[tuple[DrawCounts, dict[str, Any], Any]]] = []
+        self._effects: list[list[tuple[Any, Any, Any]]] = []
 
     def writable(self, group: Sequence[Any]) -> tuple[dict[str, Any], ...]:
         """The collections of a group that may change inside, by packed scope."""
@@ -95,12 +94,8 @@ class Boundary:
         """Which collections are mutable inside."""
         if outer.mutable is False or mutable_filter is False:
             return False
-        mutable: CollectionFilter = self._out_union
-        if outer.mutable is not True:
-            mutable = intersect_filters(outer.mutable, mutable)
-        if mutable_filter is not True:
-            mutable = intersect_filters(mutable, mutable_filter)
-        return mutable
+        mutable = intersect_filters(outer.mutable, self._out_union)
+        return intersect_filters(mutable, mutable_filter)
 
     def __call__(
         self,
@@ -147,7 +142,9 @@ class Boundary:
             if relative:
                 inner._outside, inner._numbers = outer._names(), dict(outer._numbers)
             scopes.append(inner)
-        self._effects.append([(s._counts, s._reserved, s._numbers) for s in scopes])
+        self._effects.append(
+            [(s._counts.maps[0], s._reserved, s._numbers) for s in scopes]
+        )
         return jax.tree.unflatten(self._treedef, scopes)
 
     def collect(self, inner_tree: Any, changed_only: bool = False) -> Groups:
@@ -179,6 +176,29 @@ class Boundary:
                         found[col] = changes
             per_root.append(found)
         return _grouped(per_root, self._out_filters)
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        variable_groups: Any,
+        rng_groups: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] = {},
+        rng_offsets: Sequence[Any] | None = None,
+    ) -> tuple[Any, Groups]:
+        """Calls a scope function with inner scopes: its result, and what it changed.
+
+        Args:
+            fn: the function.
+            variable_groups: as for `__call__`.
+            rng_groups: likewise.
+            args: arguments after the scopes.
+            kwargs: keyword arguments.
+            rng_offsets: as for `__call__`.
+        """
+        scopes = self(variable_groups, rng_groups, True, rng_offsets)
+        out = fn(scopes, *args, **kwargs)
+        return out, self.collect(scopes, changed_only=True)
 
     def detached(self) -> Boundary:
         """A boundary with the same scopes, but without their variables and streams.
@@ -215,7 +235,7 @@ class Boundary:
             for i, (drawn, reserved, numbered) in enumerate(opened):
                 index, _ = self._places[i]
                 skip = len(self.roots[index].path)
-                for (path, stream), count in drawn.counts.items():
+                for (path, stream), count in drawn.items():
                     place = (index, path[skip:], stream)
                     counts[place] = max(counts.get(place, 0), count)
                 names.update(dict.fromkeys((i, name) for name in reserved))
@@ -235,7 +255,9 @@ class Boundary:
         counts, names, numbers = effects
         for (index, path, stream), count in counts:
             root = self.roots[index]
-            root._counts.publish({((*root.path, *path), stream): count})
+            place = ((*root.path, *path), stream)
+            if count > root._counts.get(place, 0):
+                root._counts[place] = count
         for i, name in names:
             self._scopes[i]._outside |= {name}
         for (i, prefix), number in numbers:
@@ -253,12 +275,9 @@ class Boundary:
         found: dict[Any, int] = {}
         for index, root in enumerate(self.roots):
             path, skip = root.path, len(root.path)
-            counts: Any = root._counts
-            while counts is not None:
-                for (place, stream), count in counts.counts.items():
-                    if place[:skip] == path:
-                        found.setdefault((index, place[skip:], stream), count)
-                counts = counts.outer
+            for (place, stream), count in root._counts.items():
+                if place[:skip] == path:
+                    found[index, place[skip:], stream] = count
         names = tuple(
             (*sorted(s._reserved), *sorted(s._numbers.items())) for s in self._scopes
         )

@@ -11,16 +11,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
+from .. import errors
 from .. import scope as scopes
-from ..errors import (
-    CallCompactUnboundModuleError,
-    CallSetupUnboundModuleError,
-    CallUnbindOnUnboundModuleError,
-    IncorrectPostInitOverrideError,
-    NameInUseError,
-    SetAttributeFrozenModuleError,
-    SetAttributeInModuleSetupError,
-)
 from ..filters import CollectionFilter
 from ..scope import Scope
 from .adoption import adopt, bind_to, register
@@ -133,24 +125,25 @@ class Module(Declarations, Summaries):
     # --- attributes -----------------------------------------------------------------
 
     def __setattr__(self, name: str, value: Any) -> None:
-        state = self.__dict__.get("_state")
-        if state is None:
-            object.__setattr__(self, name, value)
-            return
+        state: Any = self.__dict__.get("_state")
         # Typing notes the parameters of a generic class in each instance.
-        if name == "__orig_class__" or (self.scope is None and not state.in_setup):
+        free = state is None or name == "__orig_class__"
+        if free or (self.scope is None and not state.in_setup):
             object.__setattr__(self, name, value)
             return
+        about = type(self).__name__, name, _path(self)
         if not state.in_setup:
-            raise SetAttributeFrozenModuleError(type(self).__name__, name, _path(self))
+            raise errors.SetAttributeFrozenModuleError(*about)
         if name in self._init_names or name in RESERVED:
-            raise SetAttributeInModuleSetupError(type(self).__name__, name, _path(self))
+            raise errors.SetAttributeInModuleSetupError(*about)
         object.__setattr__(self, name, adopt(self, name, value))
 
     def __delattr__(self, name: str) -> None:
         state = self.__dict__.get("_state")
         if state is not None and self.scope is not None and not state.in_setup:
-            raise SetAttributeFrozenModuleError(type(self).__name__, name, _path(self))
+            raise errors.SetAttributeFrozenModuleError(
+                type(self).__name__, name, _path(self)
+            )
         object.__delattr__(self, name)
 
     def __getattr__(self, name: str) -> Any:
@@ -168,7 +161,7 @@ class Module(Declarations, Summaries):
             if name in base.__dict__:
                 return descriptor_value(self, name, base.__dict__[name])
         if attributes["scope"] is None and self._has_setup:
-            raise CallSetupUnboundModuleError(cls.__name__, name)
+            raise errors.CallSetupUnboundModuleError(cls.__name__, name)
         raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
 
     def __dir__(self) -> list[str]:
@@ -213,16 +206,16 @@ class Module(Declarations, Summaries):
         """What calls the method `name` so that its submodules live under its name."""
         state, scope = self._state, self.scope
         if state is None:
-            raise IncorrectPostInitOverrideError(type(self).__name__)
+            raise errors.IncorrectPostInitOverrideError(type(self).__name__)
         if scope is None:
-            raise CallCompactUnboundModuleError(type(self).__name__, name)
+            raise errors.CallCompactUnboundModuleError(type(self).__name__, name)
         if not state.setup_done:
             self._run_setup()
         found = state.children.get(name)
         if isinstance(found, NameScope):
             return found
         if name in scope._reserved:
-            raise NameInUseError("name scope", name, scope.path_text)
+            raise errors.NameInUseError("name scope", name, scope.path_text)
         scope._fixed.setdefault(name, (None,))
         made = state.children[name] = NameScope(parent=None, name=name)
         made.parent = self
@@ -258,7 +251,7 @@ class Module(Declarations, Summaries):
         """
         attributes = self.__dict__
         if self._state is None:
-            raise IncorrectPostInitOverrideError(type(self).__name__)
+            raise errors.IncorrectPostInitOverrideError(type(self).__name__)
         values = {name: attributes[name] for name in self._init_names}
         values.update(updates)
         if _deep_clone or _reset_names:
@@ -326,7 +319,7 @@ class Module(Declarations, Summaries):
             CallUnbindOnUnboundModuleError: if the module is not bound.
         """
         if self.scope is None:
-            raise CallUnbindOnUnboundModuleError(type(self).__name__)
+            raise errors.CallUnbindOnUnboundModuleError(type(self).__name__)
         if not self._state.setup_done:
             self._run_setup()
         return self.clone(), self.variables

@@ -6,11 +6,7 @@ from collections.abc import Callable
 from inspect import CO_VARARGS
 from typing import Any
 
-from ..errors import (
-    ApplyModuleInvalidMethodError,
-    DescriptorAttributeError,
-    InvalidInstanceModuleError,
-)
+from .. import errors
 from ..filters import CollectionFilter, DenyList, union_filters
 from ..scope_tree import Scope
 from .context import context
@@ -41,24 +37,24 @@ def method_of(module: ModuleBase, method: Any) -> Callable[..., Any]:
         if not callable(found):
             attribute = method
             if method == "__call__":
-                raise ApplyModuleInvalidMethodError(cls.__name__, method)
+                raise errors.ApplyModuleInvalidMethodError(cls.__name__, method)
 
             # Perhaps setup makes it: a submodule, for example.
             def call(module: Any, *args: Any, **kwargs: Any) -> Any:
                 target = getattr(module, attribute, None)
                 if not callable(target):
-                    raise ApplyModuleInvalidMethodError(cls.__name__, attribute)
+                    raise errors.ApplyModuleInvalidMethodError(cls.__name__, attribute)
                 return target(*args, **kwargs)
 
             return call
         named: Callable[..., Any] = found
         return named
     if isinstance(method, (ModuleBase, type)) or not callable(method):
-        raise ApplyModuleInvalidMethodError(cls.__name__, method)
+        raise errors.ApplyModuleInvalidMethodError(cls.__name__, method)
     unbound: Callable[..., Any] = getattr(method, "__func__", method)
     code = getattr(unbound, "__code__", None)
     if code is not None and not (code.co_argcount or code.co_flags & CO_VARARGS):
-        raise ApplyModuleInvalidMethodError(cls.__name__, method)
+        raise errors.ApplyModuleInvalidMethodError(cls.__name__, method)
     return unbound
 
 
@@ -69,7 +65,7 @@ def descriptor_value(module: Any, name: str, descriptor: Any) -> Any:
     try:
         return descriptor.__get__(module, type(module))
     except AttributeError as error:
-        raise DescriptorAttributeError(type(module).__name__, name) from error
+        raise errors.DescriptorAttributeError(type(module).__name__, name) from error
 
 
 def check_instance(module: Any, method: str) -> None:
@@ -79,7 +75,7 @@ def check_instance(module: Any, method: str) -> None:
         InvalidInstanceModuleError: if it is none.
     """
     if not isinstance(module, ModuleBase):
-        raise InvalidInstanceModuleError(module, method)
+        raise errors.InvalidInstanceModuleError(module, method)
 
 
 def _call_only(_: Any, method_name: str) -> bool:

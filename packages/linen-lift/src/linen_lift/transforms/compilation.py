@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from .. import lift
+from ..module.calling import named_scope
 from ..module.context import context, named_calls
 from .frame import Frame
 from .targets import Core, Runner, as_body, call_inside, lift_target, on_modules
@@ -97,7 +98,7 @@ def _compile(fn: Callable[..., Any], **options: Any) -> Runner:
         config = (description, named_calls(), context.interceptors)
         places = list(arrays)
 
-        def call(extra: Any, scopes: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(scopes: Any, extra: Any, *args: Any, **kwargs: Any) -> Any:
             held = dict(zip(places, extra, strict=True))
             return call_inside(body, *frame.rebuild(scopes, args, kwargs, held))
 
@@ -192,10 +193,7 @@ def _named(fn: Callable[..., Any], force: bool) -> Callable[..., Any]:
     def named(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not (force or named_calls()):
             return fn(self, *args, **kwargs)
-        label = getattr(self, "name", None) or type(self).__name__
-        if method != "__call__":
-            label = f"{label}.{method}"
-        with jax.named_scope(label):
+        with named_scope(self, method):
             return fn(self, *args, **kwargs)
 
     return named

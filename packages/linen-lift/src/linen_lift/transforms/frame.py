@@ -64,13 +64,9 @@ class Frame:
         self._index: dict[Scope, int] = {}
         self._modules: dict[int, Module] = {}
         self._in_args: list[Any] = []
-        self.args = tuple([self._slotted(arg) for arg in args])
-        self.kwargs = {name: self._slotted(arg) for name, arg in kwargs.items()}
+        self.args, self.kwargs = replace((args, kwargs), _LIVE, self._slot)
         self._enter(module)
         self.scopes = list(self._index)
-
-    def _slotted(self, value: Any) -> Any:
-        return replace(value, _LIVE, self._slot)
 
     def _slot(self, live: Any, _: str) -> _Slot:
         self._enter(live)
