@@ -32,9 +32,7 @@ from .frozen_dict import unfreeze
 from .rng import DrawCounts, Path, checked_rngs, draw_key
 from .scope_variable import Variable, unboxed
 from .shapes import initial_shapes
-from .tree import Tree, has_tracer
-
-_MISSING: Any = object()
+from .tree import MISSING, Tree, has_tracer
 
 
 class Scope:
@@ -193,7 +191,7 @@ class Scope:
         """
         return key in self.flags
 
-    def get_flag(self, key: Any, default: Any = _MISSING) -> Any:
+    def get_flag(self, key: Any, default: Any = MISSING) -> Any:
         """The value of a flag.
 
         Args:
@@ -205,7 +203,7 @@ class Scope:
         """
         if key in self.flags:
             return self.flags[key]
-        if default is _MISSING:
+        if default is MISSING:
             raise KeyError(f"Flag {key!r} is not set in the scope {self.path_text}.")
         return default
 
@@ -417,29 +415,19 @@ class Scope:
     # --- variables --------------------------------------------------------------
 
     def _collection(self, col: str) -> Any:
-        """The mapping with this scope's part of a collection, or None."""
-        node = self._tree.variables.get(col)
-        try:
-            for name in self._relative:
-                if node is None:
-                    return None
-                node = node.get(name)
-        except AttributeError:  # a variable where a child scope was expected
-            return None
+        """The mapping of a collection at this path, or None."""
+        node = self._tree.find(col, self._relative)
         return node if isinstance(node, (dict, Mapping)) else None
 
     def _lookup(self, col: str, name: str) -> Any:
         tree = self._tree
         if tree.pending:
             tree.settle()
-        node = tree.variables.get(col)
-        try:
-            for part in self._relative:
-                node = node[part]  # type: ignore[index]
-            return node[name]  # type: ignore[index]
-        except (KeyError, TypeError, IndexError):
+        found = tree.find(col, self._relative, name)
+        if found is MISSING and tree.pending:
             make = tree.pending.get((col, self._relative, name))
-            return _MISSING if make is None else make()
+            return MISSING if make is None else make()
+        return found
 
     def _create(self, col: str, name: str, make: Callable[[], Any]) -> Any:
         """Stores the first value of a variable, once that is possible."""
@@ -456,8 +444,7 @@ class Scope:
         Args:
             col: its name.
         """
-        mutable = self.mutable
-        return mutable is True or (mutable is not False and in_filter(mutable, col))
+        return in_filter(self._tree.mutable, col)
 
     def is_collection_empty(self, col: str) -> bool:
         """Whether a collection has nothing, here or elsewhere in the tree.
@@ -483,7 +470,7 @@ class Scope:
             name: its name.
         """
         self._check_valid()
-        return self._lookup(col, name) is not _MISSING
+        return self._lookup(col, name) is not MISSING
 
     def get_variable(self, col: str, name: str, default: Any = None) -> Any:
         """The value of a variable, in its box if it has one.
@@ -495,7 +482,7 @@ class Scope:
         """
         self._check_valid()
         value = self._lookup(col, name)
-        return default if value is _MISSING else value
+        return default if value is MISSING else value
 
     def put_variable(self, col: str, name: str, value: Any) -> None:
         """Stores a value.
@@ -549,14 +536,13 @@ class Scope:
         """
         self._check_valid()
         self.reserve(name, col)
-        if self._lookup(col, name) is _MISSING:
+        if self._lookup(col, name) is MISSING:
             if init_fn is None or not self.is_mutable_collection(col):
                 if self.is_collection_empty(col):
                     raise errors.ScopeCollectionNotFound(col, name, self.path_text)
                 raise errors.ScopeVariableNotFoundError(col, name, self.path_text)
-            self._create(
-                col, name, functools.partial(init_fn, *init_args, **init_kwargs)
-            )
+            make = functools.partial(init_fn, *init_args, **init_kwargs)
+            self._create(col, name, make)
         return Variable(self, col, name, unbox)
 
     def param(
@@ -590,7 +576,7 @@ class Scope:
         self._check_valid()
         self.reserve(name, "params")
         value = self._lookup("params", name)
-        if value is _MISSING:
+        if value is MISSING:
             if not self.is_mutable_collection("params"):
                 if self.is_collection_empty("params"):
                     raise errors.ScopeCollectionNotFound("params", name, self.path_text)

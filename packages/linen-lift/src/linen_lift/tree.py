@@ -17,6 +17,8 @@ from .filters import CollectionFilter
 from .frozen_dict import unfreeze
 from .rng import Path
 
+MISSING: Any = object()
+
 
 @dataclasses.dataclass(slots=True, weakref_slot=True, eq=False)
 class Tree:
@@ -54,6 +56,22 @@ class Tree:
     pending: dict[tuple[str, Path, str], Callable[[], Any]] = dataclasses.field(
         default_factory=dict
     )
+
+    def find(self, col: str, path: Path, *name: str) -> Any:
+        """What is at a path of a collection, or `MISSING`.
+
+        Args:
+            col: the collection.
+            path: the path.
+            name: further names.
+        """
+        node: Any = self.variables.get(col)
+        try:
+            for part in path + name:
+                node = node[part]
+        except (KeyError, TypeError, IndexError):
+            return MISSING  # also where a variable is in the place of a scope
+        return node
 
     def put(self, col: str, path: Path, name: str, value: Any) -> None:
         """Stores a value under a path from the root of the tree."""

@@ -300,7 +300,7 @@ def jvp(
         (found,) = call.variables
         roots = call.roots
         given = _per_scope(variable_tangents, roots, "variable_tangents")
-        moving, constant = [], []
+        moving = []
         for cols, directions, root in zip(found, given, roots, strict=True):
             for col in directions:
                 if col not in cols and jax.tree.leaves(directions[col]):
@@ -309,7 +309,6 @@ def jvp(
                         f'path "{root.path_text}" has no such variables.'
                     )
             moving.append({c: t for c, t in cols.items() if c in directions})
-            constant.append({c: t for c, t in cols.items() if c not in directions})
         directions = [
             {c: t[c] for c in cols} for cols, t in zip(moving, given, strict=True)
         ]
@@ -325,7 +324,7 @@ def jvp(
         )
 
         def pure(moving: Any, args: Any) -> Any:
-            return call.run(fn, (moving, constant), call.streams, args)
+            return call.run(fn, (found, moving), call.streams, args)
 
         out, out_tangent, left = jax.jvp(
             pure, (moving, args), (directions, along), has_aux=True

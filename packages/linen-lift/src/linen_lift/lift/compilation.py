@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from graphcore import Static
+from graphcore import Static, broadcast_state, get_broadcast_state
 
 from ..filters import CollectionFilter, StreamFilter
 from .axes import AxisSpec
@@ -148,19 +147,9 @@ def _repeated(step: Callable[..., Any], *filters: Any, length: int) -> Any:
     return lambda scope, carry: loop(scope, carry)[0]
 
 
-class _Call(threading.local):
-    """The calls of compiled functions that are being made in this thread.
-
-    The function to trace comes from here and not from a closure, so that the cache of
-    the compiled function holds on to no module and no scope.
-    """
-
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-
-
-_calls = _Call()
-
+# The function to trace is known under this tag and not by a closure, so that the cache
+# of the compiled function holds on to no module and no scope.
+_CALL = "linen_lift.jit"
 
 # How many arguments `traced` has before those of the function, whose first is 1.
 _OFFSET = 4
@@ -222,7 +211,7 @@ def jit(
         *args: Any,
         key: Any,
     ) -> Any:
-        call, body = _calls.stack[-1]
+        call, body = get_broadcast_state(_CALL)
         all_args, all_kwargs = unmarked((extra, *args), kwargs)
         out, left = call.run(body, groups, streams, all_args, all_kwargs, offsets)
         # JAX hands the effects out again where it does not trace again.
@@ -245,13 +234,10 @@ def jit(
         key = (config, fixed, call.layout(), call.history(), mutable)
         draws = any(map(any, call.streams))
         offsets = path_offsets(call.roots) if draws else None
-        _calls.stack.append((call, body))
-        try:
+        with broadcast_state(_CALL, (call, body)):
             out, left, effects = jitted(
                 call.variables, call.streams, offsets, extra, kwargs, *args, key=key
             )
-        finally:
-            _calls.stack.pop()
         call.replay(effects.value)
         return out, left
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -58,8 +57,8 @@ def while_loop(
     rng_filters, splits = list(split_rngs), list(split_rngs.values())
 
     def inner(call: Boundary, init: Any) -> Any:
-        variable_groups, rng_groups = call.variables, call.streams
-        carried, shared = variable_groups
+        carried, shared = call.variables
+        rng_groups = call.streams
         moving = call.writable(carried)
         counts = any(
             split and any(group)
@@ -74,20 +73,17 @@ def while_loop(
                 for group, split in zip(rng_groups, splits, strict=True)
             )
 
-        def joined(moving: Any) -> Any:
-            return tuple(map(operator.or_, carried, moving))
-
         def condition(state: Any) -> Any:
             index, moving, carry = state
             # The complement, so that no key is the body's in some iteration.
             keys = streams(~index) if counts else rng_groups
-            inner_scope = call((joined(moving), shared), keys, False)
+            inner_scope = call((carried, shared, moving), keys, False)
             return cond_fn(inner_scope, carry)
 
         def body(state: Any) -> Any:
             index, moving, carry = state
             keys = streams(index) if counts else rng_groups
-            inner_scope = call((joined(moving), shared), keys)
+            inner_scope = call((carried, shared, moving), keys)
             carry = body_fn(inner_scope, carry)
             (moving,) = call.collect(inner_scope)
             return (index + np.uint32(1) if counts else (), moving, carry)

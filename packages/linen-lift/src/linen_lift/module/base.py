@@ -27,7 +27,7 @@ from .preparation import (
     CaptureFilter,
     check_instance,
     descriptor_value,
-    prepare,
+    pure,
 )
 from .printing import printed
 from .state import State
@@ -364,10 +364,8 @@ class Module(Declarations, Summaries):
             >>> nn.Dense(1, use_bias=False).apply(variables, jnp.ones(3)).tolist()
             [3.0]
         """
-        run, mutable, flags = prepare(
-            self, "apply", method, mutable, capture_intermediates
-        )
-        applied = scopes.apply(run, mutable, flags)
+        capture = capture_intermediates
+        applied = pure(scopes.apply, "apply", method, self, mutable, capture)
         return applied(variables, *args, rngs=rngs, **kwargs)
 
     def init_with_output(
@@ -398,10 +396,9 @@ class Module(Declarations, Summaries):
             >>> out.shape
             (2,)
         """
-        run, mutable, flags = prepare(
-            self, "init_with_output", method, mutable, capture_intermediates
-        )
-        return scopes.init(run, mutable, flags)(rngs, *args, **kwargs)
+        capture, name = capture_intermediates, "init_with_output"
+        make = pure(scopes.init, name, method, self, mutable, capture)
+        return make(rngs, *args, **kwargs)
 
     def init(
         self,
@@ -471,8 +468,8 @@ class Module(Declarations, Summaries):
             >>> nn.Dense(2).lazy_init(jax.random.key(0), x)['params']['kernel'].shape
             (3, 2)
         """
-        run, mutable, flags = prepare(self, "lazy_init", method, mutable, False)
-        return scopes.lazy_init(run, mutable, flags)(rngs, *args, **kwargs)
+        make = pure(scopes.lazy_init, "lazy_init", method, self, mutable)
+        return make(rngs, *args, **kwargs)
 
 
 # `Module` itself has no annotations to add; only subclasses are completed by

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import CO_VARARGS
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import errors
-from ..filters import CollectionFilter, DenyList, union_filters
+from ..filters import DenyList, union_filters
 from ..scope_tree import Scope
 from .context import context
 from .module_base import ModuleBase
+
+F = TypeVar("F")
 
 INIT_MUTABLE = DenyList("intermediates")
 CaptureFilter = bool | Callable[[Any, str], bool]
@@ -82,10 +84,24 @@ def _call_only(_: Any, method_name: str) -> bool:
     return method_name == "__call__"
 
 
-def prepare(
-    module: Any, action: str, method: Any, mutable: Any, capture: CaptureFilter
-) -> tuple[Callable[..., Any], CollectionFilter, dict[str, Any]]:
-    """A scope function that calls a method of a module, and how to run it."""
+def pure(
+    make: Callable[..., F],
+    action: str,
+    method: Any,
+    module: Any,
+    mutable: Any,
+    capture: CaptureFilter = False,
+) -> F:
+    """Makes a pure function of a method of a module.
+
+    Args:
+        make: `init`, `apply` or `lazy_init` of scope functions.
+        action: what the caller is called, for errors.
+        method: see `method_of`.
+        module: the module.
+        mutable: as for `make`.
+        capture: see `Module.apply`.
+    """
     check_instance(module, action)
     fn = method_of(module, method)
     flags: dict[str, Any] = {}
@@ -101,4 +117,4 @@ def prepare(
         finally:
             context.modules = outer
 
-    return run, mutable, flags
+    return make(run, mutable, flags)
