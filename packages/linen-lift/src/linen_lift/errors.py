@@ -186,13 +186,10 @@ class LazyInitError(_VariableError):
 class PartitioningUnspecifiedError(LinenLiftError):
     """An axis was added to or removed from a box without saying which."""
 
-    def __init__(self, target: Any, path: str = "") -> None:
-        place = f" at {path}" if path else ""
-        super().__init__(
-            f"Cannot add or remove the mapped axis of {target!r}{place}: "
-            "metadata_params does not name it. Pass "
-            "metadata_params={PARTITION_NAME: 'layers'} to the lifted transform."
-        )
+    text = (
+        "Cannot add or remove the mapped axis of {0!r}: metadata_params does not name "
+        "it. Pass metadata_params={{PARTITION_NAME: 'layers'}} to the lifted transform."
+    )
 
 
 class BranchVariablesError(_VariableError):

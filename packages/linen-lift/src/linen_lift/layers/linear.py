@@ -15,10 +15,7 @@ from ..metadata import AxisMetadata
 from ..module import Module, compact, merge_param
 from .dtypes import promote_dtype
 
-__all__ = [
-    *("Dense", "DenseGeneral", "Einsum", "Embed"),
-    *("default_embed_init", "default_kernel_init"),
-]
+__all__ = ["Dense", "DenseGeneral", "Einsum", "Embed"]
 
 Initializer = Callable[..., Any]
 Promotion = Callable[..., Any]

@@ -449,4 +449,4 @@ def custom_vjp(
         return result
 
     filters: tuple[CollectionFilter, ...] = (grad_vars, True)
-    return packed(inner, filters, filters, (True,), name="custom_vjp")
+    return packed(inner, filters, filters, (True,), "custom_vjp", False)

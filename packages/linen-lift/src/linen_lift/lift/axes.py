@@ -9,8 +9,6 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from graphcore import broadcast_prefix
-
 from .. import metadata
 from ..filters import CollectionFilter
 
@@ -124,11 +122,12 @@ def mapped_size(axes: Any, tree: Any) -> int | None:
         axes: a prefix of `tree` with axes; None and `broadcast` map nothing.
         tree: a pytree of arrays.
     """
-    per_leaf = broadcast_prefix(axes, tree, lambda x: x is None)
-    for axis, leaf in zip(per_leaf, jax.tree.leaves(tree), strict=True):
+    flat, treedef = jax.tree.flatten(axes, is_leaf=lambda x: x is None)
+    for axis, part in zip(flat, treedef.flatten_up_to(tree), strict=True):
         if not (axis is None or axis is broadcast):
-            size: int = jnp.shape(leaf)[axis]
-            return size
+            for leaf in jax.tree.leaves(part):
+                size: int = jnp.shape(leaf)[axis]
+                return size
     return None
 
 

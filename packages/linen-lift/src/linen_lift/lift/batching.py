@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -70,7 +69,7 @@ def vmap(
         rng_groups = split_keys(rng_groups, splits, size, "vmap")
 
         out, variables = jax.vmap(
-            functools.partial(call.run, fn),
+            lambda *inner: call.run(fn, *inner),
             in_axes=(var_axes, rng_axes, arg_axes, 0),
             out_axes=(out_axes, tuple(var_out_axes)),
             axis_size=axis_size,
@@ -79,6 +78,4 @@ def vmap(
         )(variable_groups, rng_groups, args, kwargs)
         return out, note_axis(variables, var_out_axes, metadata_params)
 
-    return packed(
-        inner, in_filters, out_filters, rng_filters, name="vmap", enable_kwargs=True
-    )
+    return packed(inner, in_filters, out_filters, rng_filters, name="vmap")

@@ -74,14 +74,7 @@ def checkpoint(
 
         return rematted(call.variables, call.streams, leaves)
 
-    return packed(
-        inner,
-        (variables,),
-        (variables,),
-        (rngs,),
-        name="remat",
-        enable_kwargs=True,
-    )
+    return packed(inner, (variables,), (variables,), (rngs,), name="remat")
 
 
 remat = checkpoint

@@ -429,7 +429,7 @@ def packed(
     out_filters: Sequence[CollectionFilter],
     rng_filters: Sequence[StreamFilter],
     name: str,
-    enable_kwargs: bool = False,
+    enable_kwargs: bool = True,
 ) -> Callable[..., Any]:
     """`pack` for a function `(call, *args)` that gets all of it as one `Boundary`."""
 

@@ -332,8 +332,6 @@ def _one_iteration(carried: Any, init: Any, xs: Any) -> tuple[Any, Any, Any]:
 
 def _created(shared: Any, before: Any) -> Any:
     """What was added to the broadcast variables: nothing if none was created."""
-    if shared is before:
-        return tuple({} for _ in shared)
     return tuple(
         {c: t for c, t in new.items() if t is not old.get(c)}
         for new, old in zip(shared, before, strict=True)

@@ -99,7 +99,6 @@ def map_variables(
         else (False, subtract_filters(variables, mapped_collections)),
         (rngs,),
         name="map_variables",
-        enable_kwargs=True,
     )
 
 
@@ -124,14 +123,10 @@ def swap_collection(
         ...     {'params': {'w': 1}, 'ema': {'w': 2}})
         2
     """
+    other = {col_a: col_b, col_b: col_a}
 
     def swap(collections: Mapping[str, Any]) -> dict[str, Any]:
-        swapped = {k: v for k, v in collections.items() if k not in (col_a, col_b)}
-        if collections.get(col_a):
-            swapped[col_b] = collections[col_a]
-        if collections.get(col_b):
-            swapped[col_a] = collections[col_b]
-        return swapped
+        return {other.get(k, k): v for k, v in collections.items() if v}
 
     return map_variables(fn, (col_a, col_b), swap, swap, mutable=True)
 
@@ -169,9 +164,7 @@ def fold_rngs(
         offsets = path_offsets(call.roots)
         return call.run(fn, call.variables, call.streams, args, kwargs, offsets)
 
-    return packed(
-        inner, (variables,), (variables,), (rngs,), name="fold_rngs", enable_kwargs=True
-    )
+    return packed(inner, (variables,), (variables,), (rngs,), name="fold_rngs")
 
 
 def path_offsets(roots: Any) -> tuple[Any, ...]:
@@ -229,5 +222,4 @@ def add_metadata_axis(
         (*out_filters, True),
         (True,),
         name="add_metadata_axis",
-        enable_kwargs=True,
     )

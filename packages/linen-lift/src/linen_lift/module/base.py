@@ -174,12 +174,13 @@ class Module(Declarations, Summaries):
         return printed(self)
 
     def _run_setup(self) -> None:
-        state = self._state
+        state, scope = self._state, self.scope
+        if state.setup_done or scope is None:
+            return
         state.setup_done = True
         if not self._has_setup:
             return
-        scope, modules = self.scope, context.modules
-        assert scope is not None
+        modules = context.modules
         before, scope._reserved = scope._reserved, {}
         # Setup makes again what came into a lifted transform with the module.
         passed, scope._passed = scope._passed, frozenset()
@@ -209,8 +210,7 @@ class Module(Declarations, Summaries):
             raise errors.IncorrectPostInitOverrideError(type(self).__name__)
         if scope is None:
             raise errors.CallCompactUnboundModuleError(type(self).__name__, name)
-        if not state.setup_done:
-            self._run_setup()
+        self._run_setup()
         found = state.children.get(name)
         if isinstance(found, NameScope):
             return found
@@ -320,8 +320,7 @@ class Module(Declarations, Summaries):
         """
         if self.scope is None:
             raise errors.CallUnbindOnUnboundModuleError(type(self).__name__)
-        if not self._state.setup_done:
-            self._run_setup()
+        self._run_setup()
         return self.clone(), self.variables
 
     # --- pure functions -------------------------------------------------------------
