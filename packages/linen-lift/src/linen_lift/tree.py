@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -50,12 +49,8 @@ class Tree:
     offset_path: Path = ()
     trace: Any = dataclasses.field(default_factory=current_trace)
     valid: bool = True
-    adopted: dict[int, tuple[Any, weakref.ref[Any]]] = dataclasses.field(
-        default_factory=dict
-    )
-    pending: dict[tuple[str, Path, str], Callable[[], Any]] = dataclasses.field(
-        default_factory=dict
-    )
+    adopted: dict[int, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
+    pending: dict[Any, Callable[[], Any]] = dataclasses.field(default_factory=dict)
 
     def find(self, col: str, path: Path, *name: str) -> Any:
         """What is at a path of a collection, or `MISSING`.

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
+from graphcore.authors import UNSET
+
 from .. import errors
 from .. import scope as scopes
 from ..filters import CollectionFilter
@@ -36,19 +38,6 @@ from .summary import Summaries
 M = TypeVar("M", bound="Module")
 
 
-class _Unspecified:
-    """The parent of a module for which none was named."""
-
-    def __repr__(self) -> str:
-        return "<unspecified>"
-
-    def __reduce__(self) -> str:
-        return "_UNSPECIFIED"  # there is one, also after copying and pickling
-
-
-_UNSPECIFIED: Any = _Unspecified()
-
-
 class Module(Declarations, Summaries):
     """The base of all modules.
 
@@ -72,7 +61,7 @@ class Module(Declarations, Summaries):
     """
 
     parent: Any = dataclasses.field(
-        default=_UNSPECIFIED, repr=False, compare=False, hash=False, kw_only=True
+        default=UNSET, repr=False, compare=False, hash=False, kw_only=True
     )
     name: str | None = dataclasses.field(default=None, kw_only=True)
 
@@ -97,7 +86,7 @@ class Module(Declarations, Summaries):
         attributes["_state"] = State(base)
         attributes["scope"] = None
         parent = self.parent
-        if parent is _UNSPECIFIED:
+        if parent is UNSET:
             modules = context.modules
             parent = self.parent = modules[-1] if modules else None
         if parent is None:
@@ -273,7 +262,7 @@ class Module(Declarations, Summaries):
         return child.clone() if child.parent is self else child
 
     def copy(
-        self: M, *, parent: Any = _UNSPECIFIED, name: str | None = None, **updates: Any
+        self: M, *, parent: Any = UNSET, name: str | None = None, **updates: Any
     ) -> M:
         """A copy with variables of its own, made where it is called.
 

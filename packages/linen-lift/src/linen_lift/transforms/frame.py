@@ -116,7 +116,7 @@ class Frame:
             The clone of the module, and the arguments with clones in their slots.
         """
         # No closure, which would hold itself and the tracers in the scopes.
-        clone = functools.partial(self._clone, {}, scopes, arrays, parted)
+        clone = functools.partial(self._clone, ({}, scopes, arrays, parted))
         module = clone(self.module)
         if self._in_args:
             fill = functools.partial(self._filled, clone)
@@ -126,15 +126,8 @@ class Frame:
     def _filled(self, clone: Callable[..., Any], slot: Any, _: str) -> Any:
         return clone(self._in_args[slot.value])
 
-    def _clone(
-        self,
-        memo: dict[int, Any],
-        scopes: Sequence[Scope],
-        arrays: Mapping[int, Any],
-        parted: bool,
-        value: Any,
-        _: str = "",
-    ) -> Any:
+    def _clone(self, inside: tuple[Any, ...], value: Any, _: str = "") -> Any:
+        memo, scopes, arrays, parted = inside
         found = memo.get(id(value))
         if found is not None:
             return found
@@ -152,7 +145,7 @@ class Frame:
         outer, attributes = value.__dict__, clone.__dict__
         state = outer["_state"]
         wanted = (*_LIVE, *_ARRAYS) if arrays else _LIVE
-        inner = functools.partial(self._clone, memo, scopes, arrays, parted)
+        inner = functools.partial(self._clone, inside)
         for name in state.base:
             if name != "parent":
                 attributes[name] = replace(outer[name], wanted, inner)
