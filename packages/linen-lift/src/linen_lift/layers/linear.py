@@ -15,7 +15,10 @@ from ..metadata import AxisMetadata
 from ..module import Module, compact, merge_param
 from .dtypes import promote_dtype
 
-__all__ = ["Dense", "DenseGeneral", "Einsum", "Embed"]
+__all__ = [
+    *("Dense", "DenseGeneral", "Einsum", "Embed"),
+    *("default_embed_init", "default_kernel_init"),
+]
 
 Initializer = Callable[..., Any]
 Promotion = Callable[..., Any]
