@@ -24,6 +24,7 @@ from graphcore.graphdef.definition import (
     NodeRef,
     StaticAttribute,
     VariableDef,
+    definition_trails,
 )
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.hashable_mapping import HashableMapping
@@ -215,11 +216,7 @@ class _Side:
         self.places: dict[int, Trail] = {}
         self.values: dict[int, Any] = {}
         self.variables: dict[int, VariableDef[Any]] = {}
-        pending: list[tuple[Trail, Any]] = [(None, root)]
-        while pending:
-            place, item = pending.pop()
-            if isinstance(item, NodeDef):
-                pending += [((place, key), child) for key, child in item.children()]
+        for place, item in definition_trails(root):
             if isinstance(item, NodeDef | VariableDef) and item.index != -1:
                 self.places[item.index] = place
             if isinstance(item, VariableDef):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import graphcore.display.descriptions  # noqa: F401  (tells what is inside our objects)
-from graphcore.display.printing import leaf_text, one_line, parts, text, treescope_repr
+from graphcore.display.printing import leaf_text, one_line, text, treescope_repr
 from graphcore.nodes.registry import find_node_impl, is_graph_node
 from graphcore.variables.impl import find_variable_impl, is_variable
 
@@ -63,9 +63,8 @@ def _import_treescope() -> Any:
 
 def _render(node: Any, path: str | None, subtree_renderer: Any) -> Any:
     """A handler for treescope, which knows Python's containers well enough itself."""
-    has_entry = parts.dispatch(type(node)) is not parts.dispatch(object)
-    is_container = isinstance(node, list | tuple | dict | set | frozenset)
-    if is_variable(node) or is_graph_node(node) or (has_entry and not is_container):
+    is_ours = hasattr(type(node), "__parts__")
+    if is_ours or is_variable(node) or is_graph_node(node):
         return treescope_repr(node, path, subtree_renderer)
     return NotImplemented
 

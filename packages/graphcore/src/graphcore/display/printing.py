@@ -1,8 +1,8 @@
 """Readable text for any object: nested, indented, bounded, and safe from cycles.
 
 `parts` says what stands inside an object; `text` lays it out. This module knows arrays
-and Python's own containers only. The types that stand higher up tell what is inside
-them by `parts.register`, see `descriptions`.
+and Python's own containers only. Types of this package tell what is inside them by a
+method `__parts__`; for nodes and variables of any type, `descriptions` does.
 
 The layout never recurses, and never shows more than `MAX_DEPTH` levels and `MAX_ITEMS`
 entries, so that a look at a large graph stays cheap and readable.
@@ -14,7 +14,7 @@ import functools
 import re
 import threading
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -108,6 +108,18 @@ def mapping_parts(
 ) -> Parts:
     """The parts of something that is shown like a dict."""
     return Parts(name, [(f"{leaf_text(key)}: ", v) for key, v in items], brackets)
+
+
+def label(key: Any) -> str:
+    """What stands before a child: `name=`, or the text of another key."""
+    is_name = isinstance(key, str) and key.isidentifier()
+    return f"{key}=" if is_name else f"{leaf_text(key)}: "
+
+
+def call_parts(x: Any, values: Sequence[Any], named: Mapping[Any, Any]) -> Parts:
+    """The parts of something that is shown like a call of its type."""
+    fields = [(label(key), value) for key, value in named.items()]
+    return Parts(type(x).__name__, [*(("", value) for value in values), *fields])
 
 
 # Leaves

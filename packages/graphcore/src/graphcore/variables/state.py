@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from graphcore.content import values_equal
-from graphcore.display.printing import text, treescope_repr
+from graphcore.display.printing import Parts, call_parts, text, treescope_repr
 from graphcore.graphdef.definition import Kind
 from graphcore.hashable_mapping import as_kept
 from graphcore.variables.bare_arrays import BARE, BareArray
@@ -196,6 +196,10 @@ class VariableState(Reading, ReadOperators, Generic[A]):
 
     __repr__ = text
     __treescope_repr__ = treescope_repr
+
+    def __parts__(self) -> Parts:
+        kind, metadata = self._kind
+        return call_parts(self, [kind, self.value], metadata)
 
 
 VariableState.raw_value = VariableState.__dict__["value"]  # it has no hooks
