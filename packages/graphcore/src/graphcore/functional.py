@@ -367,34 +367,33 @@ class CallProxy:
         1
     """
 
-    __slots__ = ("_definition", "_states", "_steps")
+    __slots__ = ("_definition", "_select", "_states")
 
     def __init__(
         self,
         definition: GraphDef[Any],
         states: tuple[Any, ...],
-        steps: tuple[tuple[Callable[[Any, Any], Any], Any], ...] = (),
+        select: Callable[[Any], Any] = lambda node: node,
     ) -> None:
         self._definition = definition
         self._states = states
-        self._steps = steps
+        self._select = select
 
     def __getattr__(self, name: str) -> CallProxy:
         if name.startswith("__"):
             raise AttributeError(name)
-        steps = (*self._steps, (getattr, name))
-        return CallProxy(self._definition, self._states, steps)
+        select = self._select
+        return CallProxy(
+            self._definition, self._states, lambda node: getattr(select(node), name)
+        )
 
     def __getitem__(self, key: Any) -> CallProxy:
-        steps = (*self._steps, (lambda node, k: node[k], key))
-        return CallProxy(self._definition, self._states, steps)
+        select = self._select
+        return CallProxy(self._definition, self._states, lambda node: select(node)[key])
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, PureState[Any]]:
         node = merge(self._definition, *self._states)
-        method = node
-        for access, key in self._steps:
-            method = access(method, key)
-        out = method(*args, **kwargs)
+        out = self._select(node)(*args, **kwargs)
         return out, flatten(node)
 
 

@@ -399,22 +399,17 @@ def treescope_repr(x: Any, path: str | None, subtree_renderer: Any) -> Any:
     inside = parts.dispatch(type(x))(x)
     if inside is None:
         return NotImplemented
-    children = []
-    for number, (label, value) in enumerate(inside.children, 1):
-        line = rendering_parts.siblings_with_annotations(
-            label, subtree_renderer(value, path=_child_path(path, label))
+    children = [
+        rendering_parts.siblings_with_annotations(
+            before, subtree_renderer(value, path=_child_path(path, before))
         )
-        comma = rendering_parts.fold_condition(
-            collapsed=rendering_parts.text(
-                ", " if number < len(inside.children) else ""
-            ),
-            expanded=rendering_parts.text(","),
-        )
-        children.append(rendering_parts.build_full_line_with_annotations(line, comma))
+        for before, value in inside.children
+    ]
     return rendering_parts.build_foldable_tree_node_from_children(
-        prefix=rendering_parts.text(f"{inside.name}{inside.brackets[0]}"),
-        children=children,
-        suffix=rendering_parts.text(inside.brackets[1].removeprefix(",")),
+        f"{inside.name}{inside.brackets[0]}",
+        children,
+        inside.brackets[1].removeprefix(","),
+        comma_separated=True,
         path=path,
     )
 

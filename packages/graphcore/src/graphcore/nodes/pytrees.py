@@ -205,11 +205,12 @@ def _unflatten(kind: type[Any], rest: _Rest, children: Any) -> Any:
     still_open = []
     for key, child in zip(rest.children, children, strict=True):
         if not _is_child(child) and child is not None:
-            leaves = jax.tree.leaves(
+            leaves, structure = jax.tree.flatten(
                 child, is_leaf=lambda x: _is_static(x) or _is_object(x)
             )
             if all(_is_static(x) or _is_child(x) for x in leaves):
-                child = _without_statics(child)
+                values = [x.value if _is_static(x) else x for x in leaves]
+                child = jax.tree.unflatten(structure, values)
             else:
                 still_open.append(key)
         pairs.append((key, child))
@@ -219,14 +220,6 @@ def _unflatten(kind: type[Any], rest: _Rest, children: Any) -> Any:
     order = sorted(pairs, key=lambda pair: (not isinstance(pair[0], int), pair[0]))
     node._init_node(order)
     return node
-
-
-def _without_statics(container: Any) -> Any:
-    return jax.tree.map(
-        lambda x: x.value if _is_static(x) else x,
-        container,
-        is_leaf=lambda x: _is_static(x) or _is_object(x),
-    )
 
 
 def _refuse_sharing(node: Any) -> Plan:

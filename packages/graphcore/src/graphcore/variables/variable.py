@@ -366,15 +366,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
             >>> a = Param(1.0); a.copy_from(Param(2.0)); a.value
             2.0
         """
-        if type(self) is not type(other):
-            raise ValueError(
-                f"Cannot copy into a {type(self).__name__} from a "
-                f"{type(other).__name__}: expected the same variable type."
-            )
-        self._check_writable()
-        set_raw_value(self, other._raw_value)
-        if self._facts.metadata != other._facts.metadata:
-            self._replace_metadata(other._facts.metadata)
+        self._take_over(type(other), other._raw_value, other._facts.metadata)
 
     def update_from_state(self, state: VariableState[A]) -> None:
         """Takes over the raw value and metadata of a state.
@@ -389,14 +381,19 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
             >>> a = Param(1.0); a.update_from_state(Param.state(2.0)); a.value
             2.0
         """
-        if state.type is not type(self):
+        kind, metadata = state._kind
+        self._take_over(kind, state.value, metadata)
+
+    def _take_over(
+        self, kind: type[Any], value: A, metadata: HashableMapping[str, Any]
+    ) -> None:
+        if kind is not type(self):
             raise ValueError(
-                f"Cannot update a {type(self).__name__} from the state of a "
-                f"{state.type.__name__}: expected the same variable type."
+                f"Cannot copy into a {type(self).__name__} from a {kind.__name__}: "
+                "expected the same variable type."
             )
         self._check_writable()
-        set_raw_value(self, state.value)
-        _, metadata = state._kind
+        set_raw_value(self, value)
         if self._facts.metadata != metadata:
             self._replace_metadata(metadata)
 
