@@ -138,8 +138,8 @@ def psum_cotangents(tree: T, axis_names: Hashable) -> T:
             if no_collectives:
                 summed: _Sum = _sum_by_rule
                 operands: tuple[Any, ...] = (row, index)
-            elif answered:
-                summed, operands = _sum_now, ()
+            elif answered:  # and not mapped
+                summed, operands = lax.psum, ()
             else:
                 summed, operands = _sum_later, (flag, row)
             leaves[i] = _identity(leaves[i], operands, name, summed)
@@ -254,11 +254,6 @@ def _identity_bwd(
 
 
 _identity.defvjp(_identity_fwd, _identity_bwd)
-
-
-def _sum_now(cotangent: Any, name: Hashable) -> Any:
-    """The sum for an array known not to be mapped."""
-    return lax.psum(cotangent, name)
 
 
 def _sum_later(cotangent: Any, name: Hashable, flag: Any, row: Any) -> Any:

@@ -35,7 +35,7 @@ def display(*nodes: Any) -> None:
         >>> display(gc.Dict(kernel=gc.Param(jnp.ones((2, 3)))))
         Dict({'kernel': Param(float32[2,3])})
     """
-    treescope = _import_treescope() if _is_in_notebook() else None
+    treescope = _treescope()
     if treescope is None:
         for node in nodes:
             print(text(node))
@@ -46,14 +46,13 @@ def display(*nodes: Any) -> None:
             treescope.display(node, ignore_exceptions=True)
 
 
-def _is_in_notebook() -> bool:
+def _treescope() -> Any:
+    """Treescope, if it is there and this is a notebook."""
     # Whoever is in a notebook has imported IPython already.
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    return hasattr(shell, "kernel")  # the shell of a terminal has none
-
-
-def _import_treescope() -> Any:
+    if not hasattr(shell, "kernel"):  # the shell of a terminal has none
+        return None
     try:
         import treescope
     except ImportError:

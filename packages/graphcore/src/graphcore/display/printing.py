@@ -228,11 +228,8 @@ class _Item:
 
 def _safe_parts(x: Any) -> Parts | None:
     try:
-        return (
-            None
-            if isinstance(x, type | jax.Array | np.ndarray)
-            else parts.dispatch(type(x))(x)
-        )
+        is_leaf = isinstance(x, type | jax.Array | np.ndarray)
+        return None if is_leaf else parts.dispatch(type(x))(x)
     except Exception:
         return None
 
@@ -254,10 +251,9 @@ class _Walk:
                 self.open.discard(id(parent.value))
                 self.stack.pop()
             elif len(self.items) >= max_items:
-                parent.children.append(
-                    _Item("", head=f"... {len(children) - shown} more")
-                )
-                self.items.append(parent.children[-1])
+                rest = _Item("", head=f"... {len(children) - shown} more")
+                parent.children.append(rest)
+                self.items.append(rest)
                 self.stack.pop()
             else:
                 parent.children.append(self.visit(*children[shown]))

@@ -36,7 +36,7 @@ from graphcore.display.printing import (
 )
 from graphcore.errors import path_text
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.trails import Trail, path_of
+from graphcore.trails import Path, Trail, path_of
 
 __all__ = [
     "GraphDef",
@@ -161,14 +161,11 @@ class VariableDef(GraphDef[A]):
     index: int
     metadata: HashableMapping[str, Any]
     index_mapping: HashableMapping[int, int] | None = None
-    _kind: Kind | None = field(default=None, init=False, compare=False)
+    # Type and metadata: what is static of a state, always the same object.
+    kind: Kind = field(init=False, compare=False)
 
-    @property
-    def kind(self) -> Kind:
-        """Type and metadata: what is static of a state, always the same object."""
-        if self._kind is None:
-            object.__setattr__(self, "_kind", (self.type, self.metadata))
-        return self._kind  # type: ignore[return-value]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", (self.type, self.metadata))
 
     def __parts__(self) -> Parts:
         return call_parts(self, [self.type], {"index": self.index, **self.metadata})
@@ -328,24 +325,21 @@ class NodeDef(GraphDef[A]):
         return self._hash  # type: ignore[return-value]
 
     def _own_hash(self, trail: Trail) -> int:
-        mapping = self.index_mapping
-        parts: list[Any] = [self.type, self.index, mapping]
+        parts: list[Any] = [self.type, self.index, self.index_mapping]
         try:
             parts.append(hash(content_key(self.metadata)))
-        except TypeError as error:
-            where = path_text(path_of(trail))
-            raise TypeError(
-                f"The metadata of the {self.type.__name__} at {where!r} is "
-                f"not hashable: {self.metadata!r}; {error}. Definitions key compiled "
-                "functions, so everything static in a graph must be comparable."
-            ) from None
+        except TypeError:
+            what = f"metadata of the {self.type.__name__}"
+            raise _not_hashable(what, path_of(trail), self.metadata) from None
         for attribute in self.attributes:
             try:
                 parts.append(hash(attribute))
             except (TypeError, ValueError):
-                raise TypeError(
-                    _unhashable_message((*path_of(trail), attribute.key), attribute)
-                ) from None
+                what, value = "static attribute", attribute.value
+                if isinstance(value, VariableDef):
+                    what, value = "metadata of the variable", dict(value.metadata)
+                path = (*path_of(trail), attribute.key)
+                raise _not_hashable(what, path, value) from None
         return hash(tuple(parts))
 
     def __eq__(self, other: object) -> bool:
@@ -431,25 +425,17 @@ def _nodes(root: NodeDef[Any]) -> Iterator[tuple[Trail, NodeDef[Any]]]:
     return ((trail, x) for trail, x in definition_trails(root) if type(x) is NodeDef)
 
 
-def _unhashable_message(path: tuple[Any, ...], attribute: Attribute) -> str:
-    if isinstance(attribute, StaticAttribute):
-        try:
-            content_key(attribute.value)
-            why = "what it held when it was compared was not"
-        except UnhashableContent as error:
-            why = str(error)
-        return (
-            f"The static attribute at {path_text(path)!r} is not hashable: "
-            f"{attribute.value!r} of type {type(attribute.value).__name__}; {why}. "
-            "Definitions key compiled functions. Give that type a `__hash__`, hold it "
-            "in a dataclass, list, dict or array, or declare that its instances never "
-            "change: `register_immutable_type`."
-        )
-    metadata = getattr(attribute.value, "metadata", None)
-    return (
-        f"The metadata of the variable at {path_text(path)!r} is not hashable: "
-        f"{metadata!r}. Definitions key compiled functions, so metadata must be "
-        "hashable."
+def _not_hashable(what: str, path: Path, value: Any) -> TypeError:
+    try:
+        content_key(value)
+        why = "what it held when it was compared was not"
+    except UnhashableContent as error:
+        why = str(error)
+    return TypeError(
+        f"The {what} at {path_text(path)!r} is not hashable: {value!r} of type "
+        f"{type(value).__name__}; {why}. Definitions key compiled functions. Give that "
+        "type a `__hash__`, hold it in a dataclass, list, dict or array, or declare "
+        "that its instances never change: `register_immutable_type`."
     )
 
 

@@ -121,10 +121,7 @@ class Object(OwnedNode):
         try:
             return sorted(items, key=lambda item: key_order(item[0])), None
         except TypeError:
-            raise UnsortableKeys(
-                f"a {type(self).__name__} with the keys {list(self.__dict__)!r}, which "
-                "can't be sorted"
-            ) from None
+            raise UnsortableKeys(type(self).__name__, self.__dict__) from None
 
     def _set_key(self, key: Any, value: Any) -> None:
         self._check_writable()

@@ -25,7 +25,7 @@ from graphcore.content import is_immutable
 from graphcore.content_key import UnhashableContent, content_key
 from graphcore.errors import path_text
 from graphcore.graphdef.definition import NodeRef, StaticAttribute, definition_paths
-from graphcore.graphdef.walk import Visit, walk
+from graphcore.graphdef.walk import ATOMS, Visit, walk
 from graphcore.nodes.owned import OwnedNode, get_open_children, set_open_children
 from graphcore.nodes.owned import set_trace as _set_trace
 from graphcore.nodes.registry import PytreeNodeImpl, find_node_impl, is_graph_node
@@ -56,7 +56,6 @@ class _Entered(threading.local):
 
 
 _entered = _Entered()
-_ATOMS = frozenset((bool, int, float, complex, str, bytes, type(...)))
 
 
 class _Rest:
@@ -144,7 +143,7 @@ def _taken_apart(node: Any) -> tuple[list[Any], _Rest]:
     for key, value in node._flatten_node()[0]:
         kind = type(value)
         if key not in still_open:
-            if kind in _ATOMS:
+            if kind in ATOMS:
                 keys.append(key)
                 values.append(value)
                 continue

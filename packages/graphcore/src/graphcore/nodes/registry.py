@@ -338,10 +338,7 @@ def get_node_impl_for_type(t: type[Any], /) -> NodeImpl:
 
 def find_for_type(t: type[Any]) -> NodeImpl | None:
     """How nodes of a type are handled; None if it is no node type."""
-    impl = _impls.get(t)
-    if impl is not None or t in _NEVER_NODES or find_variable_impl(t) is not None:
-        return impl
-    impl = _find_by_base(t)
+    impl = _impls.get(t) or _find_by_base(t)
     if impl is not None:
         return impl
     # JAX answers for instances only, and looks at nothing but the type of one. So an
@@ -439,16 +436,16 @@ def _unflatten_by_jax(pairs: Pairs, structure: Any) -> Any:
 
 def _flatten_dict(node: dict[Any, Any]) -> tuple[Pairs, Any]:
     try:
-        keys = sorted(node)
+        return sorted(node.items()), None
     except TypeError:
-        raise UnsortableKeys(
-            f"a plain dict with the keys {list(node)!r}, which can't be sorted"
-        ) from None
-    return [(key, node[key]) for key in keys], None
+        raise UnsortableKeys("plain dict", node) from None
 
 
 class UnsortableKeys(TypeError):
     """A node whose keys can't be sorted; caught where the path is known."""
+
+    def __init__(self, kind: str, keys: Iterable[Any]) -> None:
+        super().__init__(f"a {kind} with the keys {[*keys]!r}, which can't be sorted")
 
     def at(self, path: tuple[Any, ...]) -> ValueError:
         """The error for users."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from graphcore.holding import reached
 from graphcore.variables.impl import registered_variable_types, variable_impl
 from graphcore.variables.variable import (
     BatchStat,
@@ -35,17 +36,6 @@ def _snake_case(name: str) -> str:
     return re.sub(r"([a-z\d])([A-Z])", r"\1_\2", spaced).lower()
 
 
-def _all_variable_types() -> set[type[Any]]:
-    pending = list(registered_variable_types())
-    found: set[type[Any]] = set()
-    while pending:
-        kind = pending.pop()
-        if kind not in found:
-            found.add(kind)
-            pending += kind.__subclasses__()
-    return found
-
-
 def variable_type_from_name(name: str, /) -> type[Any]:
     """Returns the variable type that a collection name stands for.
 
@@ -64,9 +54,8 @@ def variable_type_from_name(name: str, /) -> type[Any]:
     """
     if name in _type_of_name:
         return _type_of_name[name]
-    found = {
-        kind for kind in _all_variable_types() if _snake_case(kind.__name__) == name
-    }
+    kinds = reached(registered_variable_types(), type.__subclasses__)
+    found = [kind for kind in kinds if _snake_case(kind.__name__) == name]
     if len(found) == 1:
         return found.pop()
     problem = "is the name of several variable types" if found else "is not known"

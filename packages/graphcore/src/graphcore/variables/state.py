@@ -207,23 +207,11 @@ _set_value = VariableState.__dict__["value"].__set__
 _set_kind = VariableState.__dict__["_kind"].__set__
 
 
-def _flatten(state: VariableState[Any]) -> tuple[tuple[Any], Kind]:
-    return (state.value,), state._kind
-
-
-def _flatten_with_keys(
-    state: VariableState[Any],
-) -> tuple[tuple[tuple[Any, Any]], Kind]:
-    return ((jax.tree_util.GetAttrKey("value"), state.value),), state._kind
-
-
-def _unflatten(kind: Kind, children: Any) -> VariableState[Any]:
-    (value,) = children
-    return VariableState.of(kind, value)
-
-
 jax.tree_util.register_pytree_with_keys(
-    VariableState, _flatten_with_keys, _unflatten, _flatten
+    VariableState,
+    lambda state: (((jax.tree_util.GetAttrKey("value"), state.value),), state._kind),
+    lambda kind, children: VariableState.of(kind, *children),
+    lambda state: ((state.value,), state._kind),
 )
 
 

@@ -539,10 +539,6 @@ def new_variable(
     return variable
 
 
-def _create(kind: type[Any], value: Any, metadata: Mapping[str, Any]) -> Any:
-    return new_variable(kind, value, as_hashable(metadata), current_trace())
-
-
 _new = object.__new__
 
 
@@ -556,7 +552,7 @@ OWN = VariableImpl(
     get_value=Variable.__dict__["_raw_value"].__get__,
     set_value=set_raw_value,
     get_metadata=attrgetter("_facts.metadata"),
-    create=_create,
+    create=lambda kind, value, metadata: kind.from_metadata(value, metadata),
     set_metadata=Variable._replace_metadata,
     get_trace=attrgetter("_facts.trace"),
     set_values=_set_raw_values,
