@@ -209,10 +209,7 @@ class _Comparison:
         for each in places:
             self.compare(*each)
         changed = [x for x in self.found if not x.kind.startswith("index")]
-        differences = changed or self.found
-        if not differences and self.a.root != self.b.root:
-            differences = [Difference((), "definition", self.a.root, self.b.root)]
-        return Differences(differences)
+        return Differences(changed or self.found)
 
     def report(self, place: Trail, kind: str, old: Any, new: Any) -> None:
         self.found.append(Difference(path_of(place), kind, old, new))
@@ -242,13 +239,13 @@ class _Comparison:
         elif type(a) is type(b):
             if a.index != b.index:
                 self.report(place, "index", a.index, b.index)
+            if a.index_mapping != b.index_mapping:
+                self.report(place, "index mapping", a.index_mapping, b.index_mapping)
             if isinstance(a, VariableDef):
                 self.compare_variables(place, a, b)
                 return
-            if static_key(a.metadata) != static_key(b.metadata):
+            if not same_content(a.metadata, b.metadata):
                 self.report(place, "metadata", a.metadata, b.metadata)
-            if a.index_mapping != b.index_mapping:
-                self.report(place, "index mapping", a.index_mapping, b.index_mapping)
             of_a, of_b = dict(a.children()), dict(b.children())
             orders = [k for k in of_a if k in of_b], [k for k in of_b if k in of_a]
             if orders[0] != orders[1]:

@@ -83,8 +83,6 @@ class Builder:
             ValueError: If an existing object is of another type than the definition
                 says, belongs to another trace, or a reference leads nowhere.
         """
-        if not isinstance(root, GraphDef):
-            raise ValueError(f"Expected a GraphDef, got {type(root).__name__}.")
         layout = layout_of((root,))
         things: list[Any] = [None] * len(layout.places)
         for thing, definition in enumerate(layout.definitions):
@@ -168,9 +166,6 @@ class Builder:
                 value = impl.get_value(existing)
             self._variable_writes.append((existing, value, metadata))
             return existing
-        if value is _MISSING:
-            where = path_text(layout.path(thing))
-            raise ValueError(f"There is no value for the variable {where!r}.")
         if type(value) is Shared:
             return value.variable
         if impl is OWN:

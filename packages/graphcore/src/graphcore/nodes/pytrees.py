@@ -176,10 +176,7 @@ def _with_statics(container: Any) -> Any:
     return jax.tree.unflatten(structure, shown)
 
 
-def _flatten_with_keys(node: Any) -> tuple[Any, _Rest | None]:
-    if probing.active:
-        probing.found = True
-        return (), None
+def _flatten_with_keys(node: Any) -> tuple[Any, _Rest]:
     known = _entered.pending.pop(id(node), None)
     if known is None or known() is not node:
         inner = _refuse_sharing(node)._nodes
