@@ -116,7 +116,15 @@ def psum_cotangents(tree: T, axis_names: Hashable) -> T:
     names = tuple(dict.fromkeys(found))
     # Indices first: an unbound name is an error whatever the tree holds.
     indices = {name: lax.axis_index(name) for name in names}
-    _refuse_positions(names)
+    for (
+        name
+    ) in names:  # A map may have an integer for a name; collectives can't use it.
+        if isinstance(name, int):
+            raise ValueError(
+                f"cannot sum gradients over an axis named {name!r}: jax.lax.psum reads"
+                " an integer as the position of an array axis. Give the map another"
+                " axis_name, such as a string."
+            )
     mapped = [name for name in names if not _sums_itself(name)]
     leaves, treedef = jax.tree.flatten(tree)
     places = [i for i, leaf in enumerate(leaves) if _is_inexact(leaf)]
@@ -145,17 +153,6 @@ def psum_cotangents(tree: T, axis_names: Hashable) -> T:
             leaves[i] = _identity(leaves[i], operands, name, summed)
     result: T = jax.tree.unflatten(treedef, leaves)
     return result
-
-
-def _refuse_positions(names: tuple[Hashable, ...]) -> None:
-    """Refuse integers: a map may have such a name, but collectives cannot use it."""
-    for name in names:
-        if isinstance(name, int):
-            raise ValueError(
-                f"cannot sum gradients over an axis named {name!r}: jax.lax.psum reads"
-                " an integer as the position of an array axis. Give the map another"
-                " axis_name, such as a string."
-            )
 
 
 def _is_inexact(leaf: Any) -> bool:

@@ -19,11 +19,11 @@ from graphcore.content import is_immutable, static_key
 from graphcore.getters import getter
 from graphcore.graphdef.definition import GraphDef, NodeDef
 from graphcore.graphdef.layouts import layout_of
-from graphcore.graphdef.walk import ATOMS, HEAP_TYPE, Visit
+from graphcore.graphdef.walk import HEAP_TYPE, Visit
 from graphcore.hashable_mapping import as_kept
 from graphcore.identity import identity
 from graphcore.nodes.owned import OwnedNode, attributes_of
-from graphcore.nodes.registry import find_node_impl, get_node_impl_for_type
+from graphcore.nodes.registry import ATOMS, find_node_impl, get_node_impl_for_type
 from graphcore.variables.impl import find_variable_impl
 
 

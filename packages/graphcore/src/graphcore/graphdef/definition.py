@@ -367,10 +367,12 @@ class NodeDef(GraphDef[A]):
     ) -> tuple[Any, ...]:
         """The attributes, with a pair of key and mark for each that holds a node."""
         return tuple(
-            (each.key, mark(each.value))
-            if type(each) is SubGraphAttribute and type(each.value) is NodeDef
-            else each
-            for each in self.attributes
+            [
+                (each.key, mark(each.value))
+                if type(each) is SubGraphAttribute and type(each.value) is NodeDef
+                else each
+                for each in self.attributes
+            ]
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -422,7 +424,15 @@ def definition_trails(root: GraphDef[Any]) -> Iterator[tuple[Trail, Any]]:
 
 
 def _nodes(root: NodeDef[Any]) -> Iterator[tuple[Trail, NodeDef[Any]]]:
-    return ((trail, x) for trail, x in definition_trails(root) if type(x) is NodeDef)
+    pending: list[tuple[Trail, NodeDef[Any]]] = [(None, root)]
+    while pending:
+        trail, node = pending.pop()
+        yield trail, node
+        pending += [
+            ((trail, each.key), each.value)
+            for each in reversed(node.attributes)
+            if type(each) is SubGraphAttribute and type(each.value) is NodeDef
+        ]
 
 
 def _not_hashable(what: str, path: Path, value: Any) -> TypeError:

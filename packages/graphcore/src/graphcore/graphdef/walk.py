@@ -27,6 +27,7 @@ from graphcore.graphdef.definition import (
 from graphcore.hashable_mapping import as_kept
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import (
+    ATOMS,
     GraphNodeImpl,
     NodeImpl,
     UnsortableKeys,
@@ -122,7 +123,6 @@ class _Frame:
 
 # What CPython sets in `__flags__` of types that are not built in.
 HEAP_TYPE = 1 << 9
-ATOMS = frozenset((bool, int, float, complex, str, bytes, type(...)))
 
 
 def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:

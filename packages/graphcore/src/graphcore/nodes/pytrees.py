@@ -20,21 +20,21 @@ from typing import Any
 
 import jax
 
+from graphcore.boundary.places import is_object
 from graphcore.cache.plans import Plan, plan_of
 from graphcore.content import is_immutable
 from graphcore.content_key import UnhashableContent, content_key
 from graphcore.errors import path_text
 from graphcore.graphdef.definition import NodeRef, StaticAttribute, definition_paths
-from graphcore.graphdef.walk import ATOMS, Visit, walk
+from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.owned import OwnedNode, get_open_children, set_open_children
 from graphcore.nodes.owned import set_trace as _set_trace
-from graphcore.nodes.registry import PytreeNodeImpl, find_node_impl, is_graph_node
+from graphcore.nodes.registry import ATOMS, PytreeNodeImpl, find_node_impl
 from graphcore.probing import probing
 from graphcore.rebuilt import ByValue, Origin, origin, trace_of_rebuilt
 from graphcore.refmap import RefMap
 from graphcore.trails import Path
 from graphcore.variables.bare_arrays import is_array
-from graphcore.variables.impl import is_variable
 from graphcore.variables.variable import (
     Variable,
     facts_of,
@@ -111,12 +111,8 @@ def _content(key: Any, value: Any) -> Any:
         ) from None
 
 
-def _is_object(x: Any) -> bool:
-    return is_variable(x) or is_graph_node(x)
-
-
 def _is_child(x: Any) -> bool:
-    return is_array(x) or _is_object(x)
+    return is_array(x) or is_object(x)
 
 
 def _is_static(x: Any) -> bool:
@@ -169,7 +165,7 @@ def _below(children: list[Any]) -> Iterator[Any]:
 
 def _with_statics(container: Any) -> Any:
     """A container whose leaves that are no children stand there as static nodes."""
-    leaves, structure = jax.tree.flatten(container, is_leaf=_is_object)
+    leaves, structure = jax.tree.flatten(container, is_leaf=is_object)
     if all(map(_is_child, leaves)):
         return container
     shown = [x if _is_child(x) else StaticAttribute("", x) for x in leaves]
@@ -202,7 +198,7 @@ def _unflatten(kind: type[Any], rest: _Rest, children: Any) -> Any:
     for key, child in zip(rest.children, children, strict=True):
         if not _is_child(child) and child is not None:
             leaves, structure = jax.tree.flatten(
-                child, is_leaf=lambda x: _is_static(x) or _is_object(x)
+                child, is_leaf=lambda x: _is_static(x) or is_object(x)
             )
             if all(_is_static(x) or _is_child(x) for x in leaves):
                 values = [x.value if _is_static(x) else x for x in leaves]
@@ -287,8 +283,8 @@ def by_value(x: Any, /) -> Any:
         (2, 1)
     """
     visit, refs = Visit(), RefMap[Any, int]()
-    for found in jax.tree.leaves(x, is_leaf=_is_object):
-        if _is_object(found):
+    for found in jax.tree.leaves(x, is_leaf=is_object):
+        if is_object(found):
             walk(found, refs, visit)
     for _, node in visit.nodes:
         if isinstance(node, OwnedNode) and type(node._trace) is ByValue:

@@ -106,6 +106,8 @@ class PytreeNodeImpl:
 
 
 NodeImpl: TypeAlias = GraphNodeImpl | PytreeNodeImpl
+# Types whose instances are static values, whatever is registered.
+ATOMS = frozenset((bool, int, float, complex, str, bytes, type, type(...)))
 _impls: dict[type[Any], NodeImpl] = {}
 # Those of base classes, which hold for subclasses as well.
 _of_bases: dict[type[Any], NodeImpl] = {}
@@ -265,16 +267,13 @@ def find_node_impl(x: Any) -> NodeImpl | None:
     """How a node is handled; None if the object is not a node."""
     kind = type(x)
     impl = _impls.get(kind)
-    if impl is not None or kind in _NEVER_NODES or find_variable_impl(kind) is not None:
+    if impl is not None or kind in ATOMS or find_variable_impl(kind) is not None:
         return impl
     impl = _find_by_base(kind)
     if impl is None and not jax.tree_util.all_leaves((x,)):
         # JAX has no way to unregister a pytree type, so this holds from now on.
         impl = _impls[kind] = PytreeNodeImpl(kind, _flatten_by_jax, _unflatten_by_jax)
     return impl
-
-
-_NEVER_NODES = frozenset((bool, int, float, complex, str, bytes, type, type(...)))
 
 
 def get_node_impl(x: Any, /) -> NodeImpl:

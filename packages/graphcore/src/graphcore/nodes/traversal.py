@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from graphcore.errors import path_text
+from graphcore.identity import identity
 from graphcore.nodes.registry import (
+    ATOMS,
     GraphNodeImpl,
     NodeImpl,
     find_node_impl,
@@ -41,16 +43,14 @@ def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
     if is_variable(node) or find_node_impl(node) is None:
         yield (), node
         return
-    seen: RefMap[Any, None] = RefMap()
-    for path, _, _, child, is_left in _visit(node):
-        if is_left:
-            yield path, child
-        elif is_variable(child):
-            if child not in seen:
-                seen[child] = None
-                yield path, child
-        elif find_node_impl(child) is None:
-            yield path, child
+    seen: dict[int, tuple[Path, Any]] = {}
+    for path, _, _, child, impl, is_left in _visit(node):
+        if impl is None:
+            found = path, child
+            if not is_left and type(child) not in ATOMS and is_variable(child):
+                if seen.setdefault(identity(child), found) is not found:
+                    continue
+            yield found
 
 
 def edges(root: Any) -> Iterator[tuple[Path, Any, Any, Any]]:
@@ -72,10 +72,12 @@ def edges(root: Any) -> Iterator[tuple[Path, Any, Any, Any]]:
         >>> [path for path, *_ in edges(gc.Dict(a=inner, b=inner))]
         [('a',), ('a', 'c'), ('b',)]
     """
-    return (step for *step, is_left in _visit(root) if not is_left)  # type: ignore[misc]
+    for path, node, key, child, _, is_left in _visit(root):
+        if not is_left:
+            yield path, node, key, child
 
 
-def _visit(root: Any) -> Iterator[tuple[Path, Any, Any, Any, bool]]:
+def _visit(root: Any) -> Iterator[tuple[Path, Any, Any, Any, NodeImpl | None, bool]]:
     """As `edges`; and each node once more, when all of its children were visited."""
     seen: RefMap[Any, None] = RefMap()
     # As in `walk`: the number of graph nodes seen when each was opened.
@@ -102,12 +104,12 @@ def _visit(root: Any) -> Iterator[tuple[Path, Any, Any, Any, bool]]:
         path, node, pending = stack[-1]
         for key, child in pending:
             here = (*path, key)
-            yield here, node, key, child, False
             impl = find_node_impl(child)
+            yield here, node, key, child, impl, False
             if impl is not None and enter(here, child, impl):
                 break
         else:
             stack.pop()
             if above := open_pytrees.get(node):
                 above.pop()
-            yield path, None, None, node, True
+            yield path, None, None, node, None, True
