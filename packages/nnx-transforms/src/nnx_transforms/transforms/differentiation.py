@@ -26,6 +26,7 @@ from graphcore.authors import (
     enter,
     has_objects,
     is_object,
+    lifted,
     psum_cotangents,
     take_objects,
 )
@@ -38,6 +39,7 @@ from nnx_transforms.transforms.tangents import (
     map_parts,
     take_parts,
     to_parts,
+    to_states,
 )
 
 _MISSING: Any = object()
@@ -244,7 +246,7 @@ class Differentiation:
                     continue
                 # JAX says best what is wrong, if anything is.
                 try:
-                    derivative(lambda _: 0.0, **options)(leaf)
+                    derivative(lambda _: (0.0, ()), has_aux=True, **options)(leaf)
                 except TypeError as error:
                     where = self._entry.body.place(self._entry.joint.paths[number])
                     raise TypeError(
@@ -329,6 +331,49 @@ class Differentiation:
         whole = self._entry.commit([values], tree, change)
         outs = tuple(whole) if self._has_aux else (whole,)
         return (*outs[: out is not _MISSING], derived, *outs[1:])
+
+
+def derivative_function(
+    derivative: Callable[..., Any],
+    f: Callable[..., Any],
+    argnums: Any,
+    wrt: Filter | None,
+    has_aux: bool,
+    *,
+    arranged: Callable[[Any, Any], Any] = lambda derived, aux: (derived, aux),
+    reduce_axes: Hashable = (),
+    scalar: bool = False,
+    **options: bool,
+) -> Callable[..., Any]:
+    """Makes the function that computes a derivative of a function of live objects.
+
+    Args:
+        derivative: Makes it for a pure function that has further output.
+        f: The function.
+        argnums: Which arguments are differentiated; see `Argnums`.
+        wrt: The filter of those for which there is no other.
+        has_aux: Whether the function has further output.
+        arranged: Makes the result of the derivative and the further output.
+        reduce_axes: As for `Differentiation`.
+        scalar: Likewise.
+        **options: Further ones for `derivative`.
+
+    Returns:
+        A function of the same arguments.
+    """
+    chosen = Argnums(argnums, wrt)
+    how: Any = {"has_aux": has_aux, "reduce_axes": reduce_axes, "scalar": scalar}
+
+    @lifted(f)
+    def compute(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        call = Differentiation(f, args, kwargs, chosen.filters, **how)
+        call.check(derivative, **options)
+        derive = derivative(call.function, chosen.numbers, has_aux=True, **options)
+        derived, rest = derive(*call.args, **call.kwargs)
+        found = call.result(rest, to_states(derived))
+        return arranged(*found) if has_aux else found[0]
+
+    return compute
 
 
 def _whole(value: Any, given: Any) -> Any:

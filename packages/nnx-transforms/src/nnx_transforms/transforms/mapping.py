@@ -98,24 +98,24 @@ class MappedBody(Body):
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if PARTITION_NAME in self._metadata:
-            structure = self.structure
-            for variable, setting, path in zip(
-                inside.variables,
-                structure.settings.variables,
-                structure.joint.paths,
-                strict=True,
-            ):
+            name, structure = self._metadata[PARTITION_NAME], self.structure
+            settings, paths = structure.settings.variables, structure.joint.paths
+            for each in zip(inside.variables, settings, paths, strict=True):
+                variable, setting, path = each
                 if is_axis(setting):
-                    remove_axis(variable, setting, self._metadata, path[1:])
+                    remove_axis(variable, setting, name, path[1:])
         return super().call(inside, args, kwargs)
 
     def leave(self, inside: Inside, out: Any) -> Left:
         if PARTITION_NAME in self._metadata:
             # Variables that were left alone get back the axis that was removed.
-            everything = range(len(inside.variables))
+            name, everything = (
+                self._metadata[PARTITION_NAME],
+                range(len(inside.variables)),
+            )
             for w in inside.leave(out, self.structure.settings, everything).written:
                 if is_axis(w.setting):
-                    add_axis(w.variable, w.setting, self._metadata, w.path[1:])
+                    add_axis(w.variable, w.setting, name, w.path[1:])
         return super().leave(inside, out)
 
     def attempt(self, function: Callable[[], Any]) -> Any:
