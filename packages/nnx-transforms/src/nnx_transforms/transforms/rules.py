@@ -120,7 +120,7 @@ class RuleFunction:
             if is_object(outer) and getattr(rule, "__self__", None) is outer:
                 rule = types.MethodType(rule.__func__, fun.__self__)
             functions.append(rule)
-        args, names = bind_positions(fun, name, args, kwargs)
+        args, names = bind_positions(fun, args, kwargs)
         chosen = {n: n for n in self._nondiff} | self._filters
         for position, entry in chosen.items():
             if position >= len(args):
