@@ -15,10 +15,11 @@ import jax
 from graphcore.authors import Body, Entry, Inside, enter, path_text, take_objects
 from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.agreement import (
-    describe_given,
+    check_unchanged,
     describe_left,
     fail,
     merged_change,
+    no_change,
 )
 from nnx_transforms.transforms.traced import HOLDS, TracedBody, WholeBody
 
@@ -157,8 +158,8 @@ class _WholeIteration(_Carried, WholeBody):
         values, carry = self.ungrouped(groups), args[-1]
         inside = Inside(self.structure.joint, values)
         args, _ = self.fill(inside, args, {})
-        places = take_objects(args[-1])[1]
-        before = describe_given(self, values, carry, places)
+        given = no_change(self, take_objects(args[-1])[1])
+        before = describe_left(self, given, values, (), carry)
         left = self.leave(inside, self.bind(inside)(*args))
         self.check_written(left)
         now = inside.values()
@@ -200,20 +201,13 @@ class _Condition(_Carried, Body):
         values, plain = carry
         inside = Inside(self.structure.joint, values)
         (given,), _ = self.fill(inside, (plain,), {})
-        places = take_objects(given)[1]
-        before = describe_given(self, values, plain, places)
         holds = self.bind(inside)(given)
-        left = inside.leave(given)
+        left = inside.leave(None)
         message = (
             f"The condition of `{loop}` may only read, since what it writes would be "
             "lost: write in the body. It changes"
         )
-        now = inside.values()
-        new = [w.value for w in left.written if w.position is None]
-        before.check_graph(
-            describe_left(self, left.change, now, new, left.out),
-            f"{message} (before -> after):",
-        )
+        check_unchanged(self, left.change, f"{message} (before -> after):")
         if left.written:
             paths = [
                 path_text(self.variable_path(w.position))
