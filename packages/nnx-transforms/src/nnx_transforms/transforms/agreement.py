@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 
@@ -67,9 +67,9 @@ class Description:
         """
         if self.graph != other.graph:
             found = diff(self.graph, other.graph)
-            fail(ValueError, message, [str(d) for d in found])
+            raise failure(ValueError, message, [str(d) for d in found])
         if self.origins != other.origins:
-            fail(ValueError, message, list(self._rewired(other)))
+            raise failure(ValueError, message, list(self._rewired(other)))
 
     def _rewired(self, other: Description) -> Iterator[str]:
         # The graphs look alike, but not the same objects stand in the same places.
@@ -97,7 +97,7 @@ class Description:
                 found += _aval_differences(path, old, new, promotes)
         found += _aval_differences((), self.tree, other.tree, promotes)
         if found:
-            fail(TypeError, message, found)
+            raise failure(TypeError, message, found)
 
 
 def no_change(body: Body, places: Places | Joining) -> Change:
@@ -197,7 +197,7 @@ def merged_change(body: Body, changes: Sequence[Change]) -> Change:
     )
 
 
-def fail(kind: type[Exception], message: str, lines: Sequence[str]) -> NoReturn:
+def failure(kind: type[Exception], message: str, lines: Sequence[str]) -> Exception:
     """Raises an error with a list of differences, or the first of them.
 
     Args:
@@ -211,7 +211,7 @@ def fail(kind: type[Exception], message: str, lines: Sequence[str]) -> NoReturn:
     shown = [f"  {line}" for line in lines[:_MAX_LINES]]
     if len(lines) > len(shown):
         shown.append(f"  ... {len(lines) - len(shown)} more")
-    raise kind("\n".join([message, *shown]))
+    return kind("\n".join([message, *shown]))
 
 
 def type_text(value: Any) -> str:

@@ -23,7 +23,7 @@ from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.prefixes import Carry
-from nnx_transforms.transforms.agreement import type_text
+from nnx_transforms.transforms.agreement import failure, type_text
 from nnx_transforms.transforms.carry import (
     CarriedGraph,
     check_carried_objects,
@@ -143,7 +143,7 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
     step: Callable[..., Any] = body
     try:
         shared, scanned = _divided(others, axes)
-        own = [_from_axis(entry.raw[p], body.axes[p]) for p in body.scanned]
+        own = [_moved(entry.raw[p], body.axes[p], 0) for p in body.scanned]
         values, shared, held = _without_constants(
             [entry.raw[p] for p in body.threaded], shared
         )
@@ -164,7 +164,7 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
     for group, setting in zip(groups, body.groups, strict=True):
         for number, (value, position) in enumerate(zip(group, positions, strict=False)):
             threaded = position in final
-            group[number] = final[position] if threaded else _to_axis(value, setting)
+            group[number] = final[position] if threaded else _moved(value, 0, setting)
     rest_axes = take_carry(plain_settings(body.out_axes), body.place_out)[1]
     out = put_carry(_stacked_output(rest, rest_axes), last[1], body.place_out)
     return entry.commit(groups, out, change)
@@ -179,7 +179,7 @@ def _divided(args: Any, axes: Any) -> tuple[Any, Any]:
     leaf_axes = broadcast_prefix(axes, args, lambda p: p is None)
     pairs = [*zip(leaves, leaf_axes, strict=True)]
     shared = [leaf if axis is None else None for leaf, axis in pairs]
-    scanned = [None if axis is None else _from_axis(leaf, axis) for leaf, axis in pairs]
+    scanned = [None if axis is None else _moved(leaf, axis, 0) for leaf, axis in pairs]
     return structure.unflatten(shared), structure.unflatten(scanned)
 
 
@@ -210,16 +210,10 @@ def _together(shared: Any, scanned: Any) -> Any:
     )
 
 
-def _from_axis(value: Any, axis: int) -> Any:
-    if axis == 0:
+def _moved(value: Any, source: int, destination: int) -> Any:
+    if source == destination:
         return value
-    return jax.tree.map(lambda x: jnp.moveaxis(x, axis, 0), value)
-
-
-def _to_axis(value: Any, axis: int) -> Any:
-    if axis == 0:
-        return value
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, axis), value)
+    return jax.tree.map(lambda x: jnp.moveaxis(x, source, destination), value)
 
 
 def _stacked_output(rest: Any, axes: Any) -> Any:
@@ -232,7 +226,7 @@ def _stacked_output(rest: Any, axes: Any) -> Any:
                 f"What the function returned at {path_text(key_path(path))!r} is "
                 f"stacked along axis {axis}, but it has {leaf.ndim - 1} axes."
             )
-        moved.append(_to_axis(leaf, axis))
+        moved.append(_moved(leaf, 0, axis))
     return structure.unflatten(moved)
 
 
@@ -342,8 +336,9 @@ def _explain(entry: Entry, options: dict[str, Any], error: BaseException) -> Non
     if progress.notes is None:
         check_given("scan", entry, options, error)
     elif progress.changed:
-        lines = "\n".join(f"  {line}" for line in progress.changed)
-        raise TypeError(
+        raise failure(
+            TypeError,
             "A carried variable, or one that all iterations share, must keep its shape "
-            f"and dtype, but the function changed it:\n{lines}"
+            "and dtype, but the function changed it:",
+            progress.changed,
         ) from error

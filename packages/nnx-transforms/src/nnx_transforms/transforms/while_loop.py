@@ -17,7 +17,7 @@ from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.agreement import (
     check_unchanged,
     describe_left,
-    fail,
+    failure,
     merged_change,
     no_change,
 )
@@ -214,5 +214,5 @@ class _Condition(_Carried, Body):
                 for w in left.written
                 if w.position is not None
             ]
-            fail(ValueError, f"{message}:", paths)
+            raise failure(ValueError, f"{message}:", paths)
         return holds
