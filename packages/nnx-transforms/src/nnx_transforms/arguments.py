@@ -12,6 +12,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from graphcore.authors import Callee
+
 __all__ = ["resolve_kwargs"]
 
 _MISSING: Any = object()
@@ -67,9 +69,9 @@ def resolve_kwargs(
     if rest:
         raise TypeError(
             f"The keyword arguments {', '.join(map(repr, rest))} of "
-            f"{_name(f)!r} have no position in its signature{_signature_text(f)}. "
-            "Let the function take them by position too, or bind them beforehand, "
-            "with `functools.partial` or a closure."
+            f"{Callee(f).name!r} have no position in its signature"
+            f"{_signature_text(f)}. Let the function take them by position too, or "
+            "bind them beforehand, with `functools.partial` or a closure."
         )
     return positions
 
@@ -104,8 +106,8 @@ def positions_of(
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(
-            f"The arguments do not fit {_name(f)!r}, whose signature is {signature}: "
-            f"{error}."
+            f"The arguments do not fit {Callee(f).name!r}, whose signature is "
+            f"{signature}: {error}."
         ) from None
     names = _positional(signature)
     count = max(
@@ -226,10 +228,6 @@ def check_hashable(statics: Mapping[int | str, Any], name: str) -> None:
                 f"of type {type(value).__name__}. Compiled functions are looked up by "
                 "their static arguments: pass a hashable value, such as a tuple."
             ) from error
-
-
-def _name(f: Callable[..., Any]) -> str:
-    return getattr(f, "__name__", type(f).__name__)
 
 
 def _signature_text(f: Callable[..., Any]) -> str:
