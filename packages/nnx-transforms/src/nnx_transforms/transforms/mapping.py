@@ -144,52 +144,44 @@ def _varying(value: Any) -> frozenset[Any]:
 # Arguments and their axes
 
 
-def check_settings(
-    name: str, takes: str, is_known: Callable[[Any, Any], bool], **prefixes: Any
-) -> None:
-    """Makes sure that a transformation knows what is set by filter.
+def _is_axis_or_none(leaf: Any, setting: Any) -> bool:
+    return isinstance(leaf, StateAxes) and (setting is None or is_axis(setting))
+
+
+def axes_given(
+    name: str,
+    in_axes: Any,
+    out_axes: Any,
+    called: str = "axes",
+    takes: str = "integers, None, or a StateAxes",
+    is_known: Callable[[Any, Any], bool] = _is_axis_or_none,
+) -> tuple[Any, Any]:
+    """The axes that a transformation was given, after a check.
 
     Args:
-        name: The name of the transformation.
-        takes: What it takes, in words.
-        is_known: Tells it of a mapping and one of its settings.
-        **prefixes: Arguments of the transformation.
+        name: What it is called.
+        in_axes: Those of the arguments.
+        out_axes: Those of the output.
+        called: What they are called, behind `in_` and `out_`.
+        takes: What the transformation takes, for messages.
+        is_known: Whether it knows a setting, of a mapping by filter.
+
+    Returns:
+        Both with settings of our own.
 
     Raises:
-        TypeError: If a setting is another.
+        TypeError: If a mapping by filter has settings that it does not know.
+        ValueError: If an object stands where an axis is due.
     """
-    for which, prefix in prefixes.items():
+    in_axes, out_axes = own_settings(in_axes), own_settings(out_axes)
+    for which, prefix in (("in", in_axes), ("out", out_axes)):
         for leaf in filter(is_mapping, prefix_leaves(prefix)):
             for setting in leaf.settings:
                 if not is_known(leaf, setting):
                     raise TypeError(
-                        f"{name}'s {which} takes {takes} of these, but got {setting!r} "
-                        f"in {leaf!r}."
+                        f"{name}'s {which}_{called} takes {takes} of these, but got "
+                        f"{setting!r} in {leaf!r}."
                     )
-
-
-def axes_given(name: str, in_axes: Any, out_axes: Any) -> tuple[Any, Any]:
-    """The axes that a transformation was given, after a check.
-
-    Args:
-        name: The name of the transformation.
-        in_axes: As given.
-        out_axes: As given.
-
-    Returns:
-        Both, with settings of our own, and a list for all arguments as a tuple.
-
-    Raises:
-        TypeError: If a setting of a `StateAxes` is no axis.
-    """
-    in_axes, out_axes = own_settings(in_axes), own_settings(out_axes)
-    check_settings(
-        name,
-        "integers, None, or a StateAxes",
-        lambda leaf, s: isinstance(leaf, StateAxes) and (s is None or is_axis(s)),
-        in_axes=in_axes,
-        out_axes=out_axes,
-    )
     return tuple(in_axes) if isinstance(in_axes, list) else in_axes, out_axes
 
 
