@@ -113,7 +113,7 @@ def _edit_sharding(
     impl = variable_impl(type(variable))
     metadata = dict(impl.get_metadata(variable))
     key = sharding_key(metadata)
-    sharding = metadata.get(key)
+    sharding: Any = metadata.get(key)
     spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
     if not isinstance(spec, PartitionSpec | tuple | list):
         return

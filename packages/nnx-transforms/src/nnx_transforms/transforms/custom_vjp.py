@@ -26,22 +26,15 @@ class CustomVJP(RuleFunction):
     """A function with a custom derivative for reverse mode; see `custom_vjp`.
 
     Args:
-        fun: The function.
-        nondiff_argnums: As for `custom_vjp`.
-        nondiff_argnames: Likewise.
-        input_updates: Likewise.
+        *args: Those of `RuleFunction`.
+        input_updates: As for `custom_vjp`.
     """
 
-    def __init__(
-        self,
-        fun: Callable[..., Any],
-        nondiff_argnums: int | DiffState | Sequence[int | DiffState],
-        nondiff_argnames: Sequence[str],
-        input_updates: bool,
-    ) -> None:
-        super().__init__(fun, nondiff_argnums, nondiff_argnames)
+    _rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+
+    def __init__(self, *args: Any, input_updates: bool) -> None:
+        super().__init__(*args)
         self._input_updates = input_updates
-        self._rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
         self._options: dict[str, Any] = {}
 
     def defvjp(
@@ -201,4 +194,6 @@ def custom_vjp(
         >>> float(g['w'].value)
         1.0
     """
-    return CustomVJP(fun, nondiff_argnums, nondiff_argnames, input_updates)
+    return CustomVJP(
+        fun, nondiff_argnums, nondiff_argnames, input_updates=input_updates
+    )

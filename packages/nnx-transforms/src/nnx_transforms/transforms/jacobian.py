@@ -93,7 +93,7 @@ def jacrev(
         >>> jacobian['sum'].w.value.tolist()
         [1.0, 1.0]
     """
-    options = {"holomorphic": holomorphic, "allow_int": allow_int}
+    options: Any = {"holomorphic": holomorphic, "allow_int": allow_int}
     return derivative_function(jax.jacrev, f, argnums, wrt, has_aux, **options)
 
 

@@ -36,22 +36,22 @@ def bind_positions(
     Raises:
         TypeError: If the arguments do not fit, or one has no position.
     """
-    args = resolve_kwargs(f, args, kwargs)
+    positions: tuple[Any, ...] = resolve_kwargs(f, args, kwargs)
     parameters: list[inspect.Parameter] = []
     with contextlib.suppress(ValueError):  # Some functions of C have no signature.
         signature = inspect.signature(f)
         parameters = list(signature.parameters.values())
         # The defaults of a partial function are no arguments of the rules, as in JAX.
         if not isinstance(f, functools.partial):
-            bound = signature.bind(*args)
+            bound = signature.bind(*positions)
             bound.apply_defaults()
-            args = bound.args
-    names = [f"argument {i}" for i in range(len(args))]
-    for i, parameter in enumerate(parameters[: len(args)]):
+            positions = bound.args
+    names = [f"argument {i}" for i in range(len(positions))]
+    for i, parameter in enumerate(parameters[: len(positions)]):
         if parameter.kind is parameter.VAR_POSITIONAL:
             break
         names[i] += f" ({parameter.name!r})"
-    return args, names
+    return positions, names
 
 
 def positions_of_names(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -140,18 +141,14 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
     body: _Body = entry.body
     carry, others = take_carry(entry.args, body.place_in)
     axes = take_carry(entry.settings[1], body.place_in)[1]
-    step: Callable[..., Any] = body
     try:
         shared, scanned = _divided(others, axes)
         own = [_moved(entry.raw[p], body.axes[p], 0) for p in body.scanned]
         values, shared, held = _without_constants(
             [entry.raw[p] for p in body.threaded], shared
         )
-        if held:
-            # What JAX does not take is the same in all iterations: a closure has it.
-            def step(carry: Any, scanned: Any) -> Any:
-                return body(carry, scanned, held)
-
+        # What JAX does not take is the same in all iterations: a closure has it.
+        step = functools.partial(body, held=held) if held else body
         init = values, carry, shared
         last, (groups, rest, change) = body.attempt(
             lambda: jax.lax.scan(step, init, (own, scanned), **options)
