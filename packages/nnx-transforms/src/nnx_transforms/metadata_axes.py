@@ -117,8 +117,15 @@ def _edit_sharding(
     spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
     if not isinstance(spec, PartitionSpec | tuple | list):
         return
+    at = index if index >= 0 else len(spec) + index + (edit is _with_entry)
+    if at < 0:
+        raise ValueError(
+            f"The mapped axis {name!r} stands at {index}, which the sharding {spec} of "
+            f"the variable at {path_text(path)!r} does not reach: name all axes of the "
+            "value in the sharding, or count the axis from the front."
+        )
     before = metadata.pop(_PADDING, ())
-    entries, padding = edit(tuple(spec), before, index, name, path)
+    entries, padding = edit(tuple(spec), before, at, name, path)
     is_spec = isinstance(spec, PartitionSpec)
     spec = PartitionSpec(*entries) if is_spec else type(spec)(entries)
     named = isinstance(sharding, NamedSharding)
@@ -130,11 +137,8 @@ def _edit_sharding(
 
 
 def _with_entry(
-    entries: Entries, padding: Padding, index: int, name: Any, path: tuple[Any, ...]
+    entries: Entries, padding: Padding, at: int, name: Any, path: tuple[Any, ...]
 ) -> tuple[Entries, Padding]:
-    at = index if index >= 0 else len(entries) + 1 + index
-    if at < 0:
-        raise ValueError(_out_of_reach(entries, index, name, path))
     if padding and padding[-1] == (at, name, _ABSENT):
         return entries, padding[:-1]
     fill = max(at - len(entries), 0)
@@ -145,17 +149,14 @@ def _with_entry(
 
 
 def _without_entry(
-    entries: Entries, padding: Padding, index: int, name: Any, path: tuple[Any, ...]
+    entries: Entries, padding: Padding, at: int, name: Any, path: tuple[Any, ...]
 ) -> tuple[Entries, Padding]:
-    at = index if index >= 0 else len(entries) + index
-    if at < 0:
-        raise ValueError(_out_of_reach(entries, index, name, path))
     found = entries[at] if at < len(entries) else None
     # An empty sharding says nothing about any axis, so not about this one.
     if found != name and entries:
         raise ValueError(
             f"The sharding {entries} of the variable at {path_text(path)!r} has "
-            f"{found!r} at axis {index}, expected the mapped axis {name!r}. Shard the "
+            f"{found!r} at axis {at}, expected the mapped axis {name!r}. Shard the "
             "variable with it there, or map it over the axis that has this name."
         )
     if at >= len(entries):
@@ -164,13 +165,3 @@ def _without_entry(
     if padding and padding[-1][:2] == (at, name):
         return rest[: len(rest) - padding[-1][2]], padding[:-1]
     return rest, padding
-
-
-def _out_of_reach(
-    entries: Entries, index: int, name: Any, path: tuple[Any, ...]
-) -> str:
-    return (
-        f"The mapped axis {name!r} stands at {index}, which the sharding {entries} of "
-        f"the variable at {path_text(path)!r} does not reach: name all axes of the "
-        "value in the sharding, or count the axis from the front."
-    )
