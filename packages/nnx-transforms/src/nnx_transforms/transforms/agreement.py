@@ -214,6 +214,25 @@ def failure(kind: type[Exception], message: str, lines: Sequence[str]) -> Except
     return kind("\n".join([message, *shown]))
 
 
+def has_type(x: Any) -> bool:
+    """Tells whether JAX takes a leaf of a pytree as an array.
+
+    Args:
+        x: Anything.
+
+    Returns:
+        Whether `jax.typeof` knows its type.
+
+    Example:
+        >>> has_type(1.0), has_type('relu')
+        (True, False)
+    """
+    try:
+        return jax.typeof(x) is not None
+    except TypeError:
+        return False
+
+
 def type_text(value: Any) -> str:
     """The structure, shapes and dtypes of a pytree; a weak dtype is like a strong one.
 
@@ -292,14 +311,8 @@ def _reference(definition: Any) -> NodeRef[Any]:
 
 
 def _abstract(value: Any) -> Any:
-    return jax.tree.map(_abstract_leaf, value)
-
-
-def _abstract_leaf(x: Any) -> Any:
-    try:
-        return jax.typeof(x)
-    except TypeError:
-        return type(x)  # JAX will say so where it meets the value.
+    # Of what JAX does not take, it will say so where it meets the value.
+    return jax.tree.map(lambda x: jax.typeof(x) if has_type(x) else type(x), value)
 
 
 def _aval_differences(path: Path, old: Any, new: Any, promotes: bool) -> Iterator[str]:

@@ -62,21 +62,18 @@ class Argnums:
 
     def __init__(self, argnums: Any, wrt: Filter | None) -> None:
         argnums = own_settings(argnums)
-        entries: tuple[Any, ...] = (argnums,)
-        single = True
-        if not isinstance(argnums, DiffState):
-            try:
-                operator.index(argnums)
-            except TypeError:
-                entries, single = tuple(argnums), False
-        numbers = tuple(
-            e.argnum if isinstance(e, DiffState) else operator.index(e) for e in entries
-        )
+
+        def setting(entry: Any) -> tuple[int, Filter | None]:
+            if isinstance(entry, DiffState):
+                return entry.argnum, entry.filter
+            return operator.index(entry), wrt
+
+        try:
+            self._settings, single = [setting(argnums)], True
+        except TypeError:
+            self._settings, single = [*map(setting, argnums)], False
+        numbers = tuple(number for number, _ in self._settings)
         self.numbers: Any = numbers[0] if single else numbers
-        self._settings = [
-            (number, entry.filter if isinstance(entry, DiffState) else wrt)
-            for number, entry in zip(numbers, entries, strict=True)
-        ]
         _refuse_repeats(numbers)
 
     def filters(self, count: int) -> dict[int, Filter | None]:
@@ -270,12 +267,10 @@ class Differentiation:
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._reduce_axes != ():
-            every = [*args]
-            chosen = [args[n] for n in self._differentiated]
-            summed = psum_cotangents(chosen, self._reduce_axes)
-            for number, x in zip(self._differentiated, summed, strict=True):
-                every[number] = x
-            args = tuple(every)
+            numbers = self._differentiated
+            summed = psum_cotangents([args[n] for n in numbers], self._reduce_axes)
+            found = {**dict(enumerate(args)), **dict(zip(numbers, summed, strict=True))}
+            args = tuple(found.values())
         body = self._entry.body
         (args, kwargs), values = take_parts((args, kwargs))
         if self.has_objects:

@@ -22,6 +22,7 @@ from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import positions_of
 from nnx_transforms.metadata_axes import PARTITION_NAME, add_axis, remove_axis
 from nnx_transforms.prefixes import StateAxes
+from nnx_transforms.transforms.agreement import has_type
 
 Path: TypeAlias = tuple[Any, ...]
 
@@ -131,10 +132,7 @@ def _least_rank(value: Any) -> int:
 def _varying(value: Any) -> frozenset[Any]:
     found: set[Any] = set()
     for leaf in jax.tree.leaves(value):
-        try:
-            kind = jax.typeof(leaf)
-        except TypeError:
-            continue
+        kind = jax.typeof(leaf) if has_type(leaf) else None
         manual = getattr(kind, "manual_axis_type", None)
         # The attribute of older versions of JAX is deprecated in newer ones.
         found |= getattr(kind, "vma", frozenset()) if manual is None else manual.varying

@@ -24,7 +24,7 @@ from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.prefixes import Carry
-from nnx_transforms.transforms.agreement import failure, type_text
+from nnx_transforms.transforms.agreement import failure, has_type, type_text
 from nnx_transforms.transforms.carry import (
     CarriedGraph,
     check_carried_objects,
@@ -183,18 +183,10 @@ def _divided(args: Any, axes: Any) -> tuple[Any, Any]:
 def _without_constants(values: list[Any], shared: Any) -> tuple[Any, Any, Any]:
     """Takes out of what enters a scan what is no array; None if there is none."""
     whole = values, shared
-    held = jax.tree.map(lambda x: None if _is_array(x) else x, whole)
+    held = jax.tree.map(lambda x: None if has_type(x) else x, whole)
     if not jax.tree.leaves(held):
         return values, shared, None
-    return *jax.tree.map(lambda x: x if _is_array(x) else None, whole), held
-
-
-def _is_array(x: Any) -> bool:
-    try:
-        jax.typeof(x)
-    except TypeError:
-        return False
-    return True
+    return *jax.tree.map(lambda x: x if has_type(x) else None, whole), held
 
 
 def _together(shared: Any, scanned: Any) -> Any:
