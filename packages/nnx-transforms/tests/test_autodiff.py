@@ -38,8 +38,10 @@ from nnx_transforms import (
     jit,
 )
 from nnx_transforms.transforms.checkpoint import remat
-from nnx_transforms.transforms.grad import grad, hessian, jacfwd, jacrev, value_and_grad
-from nnx_transforms.transforms.linear_maps import jvp, linearize, vjp
+from nnx_transforms.transforms.grad import grad, value_and_grad
+from nnx_transforms.transforms.jacobian import hessian, jacfwd, jacrev
+from nnx_transforms.transforms.jvp import jvp, linearize
+from nnx_transforms.transforms.vjp import vjp
 
 X = jnp.array(3.0)
 GRADIENTS = [grad, value_and_grad, jacfwd, jacrev, hessian]

@@ -32,7 +32,7 @@ from nnx_transforms import (
     VariableState,
     jit,
 )
-from nnx_transforms.transforms.custom_vjp import custom_gradient
+from nnx_transforms.transforms.custom_gradient import custom_gradient
 from nnx_transforms.transforms.grad import grad, value_and_grad
 
 

@@ -36,7 +36,7 @@ from nnx_transforms import (
 )
 from nnx_transforms.transforms.custom_jvp import custom_jvp
 from nnx_transforms.transforms.grad import grad, value_and_grad
-from nnx_transforms.transforms.linear_maps import jvp
+from nnx_transforms.transforms.jvp import jvp
 
 
 class Model(Module):

@@ -54,9 +54,9 @@ def test_what_few_programs_use_is_imported_when_it_is_used():
 import sys, nnx_transforms as nnx
 nnx.jit, nnx.grad, nnx.scan, nnx.vmap, nnx.Optimizer
 few = {f"nnx_transforms.{m}" for m in ("legacy.constructors", "sharded", "metrics")}
-few |= {f"nnx_transforms.transforms.{m}" for m in ("shard_map", "control_flow")}
+few |= {f"nnx_transforms.transforms.{m}" for m in ("custom_vjp", "shard_map", "cond")}
 assert not few & {*sys.modules} and "jax.experimental.checkify" not in sys.modules
-assert nnx.cond and "nnx_transforms.transforms.control_flow" in sys.modules
+assert nnx.cond and "nnx_transforms.transforms.cond" in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
 

@@ -14,7 +14,7 @@ import graphcore as gc
 from nnx_transforms import BatchStat, Dict, List, Param, PathContains, jit
 from nnx_transforms.transforms.checkpoint import remat
 from nnx_transforms.transforms.grad import grad, value_and_grad
-from nnx_transforms.transforms.linear_maps import vjp
+from nnx_transforms.transforms.vjp import vjp
 
 SIZES = {"i": 2, "j": 3}
 XS = jnp.arange(1.0, 5.0)

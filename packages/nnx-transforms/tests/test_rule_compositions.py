@@ -22,9 +22,11 @@ from nnx_transforms import (
     jit,
 )
 from nnx_transforms.transforms.checkpoint import remat
+from nnx_transforms.transforms.custom_gradient import custom_gradient
 from nnx_transforms.transforms.custom_jvp import custom_jvp
-from nnx_transforms.transforms.custom_vjp import custom_gradient, custom_vjp
-from nnx_transforms.transforms.grad import grad, hessian
+from nnx_transforms.transforms.custom_vjp import custom_vjp
+from nnx_transforms.transforms.grad import grad
+from nnx_transforms.transforms.jacobian import hessian
 from nnx_transforms.transforms.scan import scan
 from nnx_transforms.transforms.vmap import vmap
 

@@ -72,14 +72,18 @@ _LAZY = {
     "nnx_transforms.train_state": "TrainState",
     "nnx_transforms.transforms.checkify": "checkify",
     "nnx_transforms.transforms.closure_convert": "closure_convert",
-    "nnx_transforms.transforms.control_flow": "cond fori_loop switch while_loop",
+    "nnx_transforms.transforms.cond": "cond switch",
+    "nnx_transforms.transforms.custom_gradient": "custom_gradient",
     "nnx_transforms.transforms.custom_jvp": "custom_jvp",
-    "nnx_transforms.transforms.custom_vjp": "custom_gradient custom_vjp",
+    "nnx_transforms.transforms.custom_vjp": "custom_vjp",
+    "nnx_transforms.transforms.jacobian": "hessian jacfwd jacrev",
+    "nnx_transforms.transforms.jvp": "jvp linearize",
     "nnx_transforms.transforms.linear_call": "linear_call",
-    "nnx_transforms.transforms.linear_maps": "jvp linearize vjp",
     "nnx_transforms.transforms.pmap": "pmap",
     "nnx_transforms.transforms.shard_map": "shard_map",
     "nnx_transforms.transforms.split_inputs": "merge_inputs split_inputs",
+    "nnx_transforms.transforms.vjp": "vjp",
+    "nnx_transforms.transforms.while_loop": "fori_loop while_loop",
     "nnx_transforms.traversals": "traversals",
     "nnx_transforms.variable_tools": "as_pure register_variable_name set_metadata "
     "var_defaults vars_as with_vars",
@@ -110,15 +114,19 @@ if typing.TYPE_CHECKING:
     from nnx_transforms.train_state import *
     from nnx_transforms.transforms.checkify import *
     from nnx_transforms.transforms.closure_convert import *
-    from nnx_transforms.transforms.control_flow import *
+    from nnx_transforms.transforms.cond import *
+    from nnx_transforms.transforms.custom_gradient import *
     from nnx_transforms.transforms.custom_jvp import *
     from nnx_transforms.transforms.custom_vjp import *
+    from nnx_transforms.transforms.jacobian import *
+    from nnx_transforms.transforms.jvp import *
     from nnx_transforms.transforms.linear_call import *
-    from nnx_transforms.transforms.linear_maps import *
     from nnx_transforms.transforms.map import map as map  # noqa: A004  JAX's own name
     from nnx_transforms.transforms.pmap import *
     from nnx_transforms.transforms.shard_map import *
     from nnx_transforms.transforms.split_inputs import *
+    from nnx_transforms.transforms.vjp import *
+    from nnx_transforms.transforms.while_loop import *
     from nnx_transforms.variable_tools import *
     from nnx_transforms.views import *
 else:

@@ -1,4 +1,4 @@
-"""`custom_vjp`, `custom_gradient`: functions with a rule for reverse mode."""
+"""`custom_vjp`: functions of live objects with a derivative rule of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import jax
 from graphcore import Static, from_tree, to_tree
 from graphcore.authors import Callee, Divided
 from nnx_transforms.decorators import LATER, optional_function
-from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.prefixes import DiffState
 from nnx_transforms.transforms.key_data import keys_from_data, keys_to_data
 from nnx_transforms.transforms.rules import (
@@ -198,66 +197,3 @@ def custom_vjp(
     return CustomVJP(
         fun, nondiff_argnums, nondiff_argnames, input_updates=input_updates
     )
-
-
-class CustomGradient(RuleFunction):
-    """A function that returns its own gradient; see `custom_gradient`."""
-
-    def _define(self, call: RuleCall, fun: Callable[..., Any]) -> Callable[..., Any]:
-        def pure(*args: Any) -> Any:
-            inside, function, inner = call.enter(0, args)
-            out, vjp_fun = pair_of(
-                function(*inner),
-                f"The custom_gradient function {call.name!r}",
-                "(out, vjp_fun)",
-            )
-            left = call.leave(inside, out, "the function")
-
-            def pure_vjp(g: Any) -> Any:
-                values_g, tree_g = g
-                value = call.values(values_g, lambda n: zeros_like(call.avals[n]))
-                tangents = vjp_fun(call.out_states(tree_g, value, with_old=True))
-                if len(call.names) == 1 and not isinstance(tangents, tuple | list):
-                    tangents = (tangents,)
-                rule = f"The gradient function of {call.name!r}"
-                return call.take_tangents(tangents, rule)
-
-            return left, pure_vjp
-
-        return jax.custom_gradient(named_like(fun, pure))  # type: ignore[no-any-return]
-
-
-@accepts_graph_mode()
-def custom_gradient(fun: Callable[..., Any]) -> Any:
-    """Lets a function of live objects return its own gradient.
-
-    Args:
-        fun: `fun(*args) -> (out, vjp_fun)`. `vjp_fun(out_g)` is called with the
-            cotangent of `out`, in which a graph node has a `State`, and returns a
-            tuple with one tangent for each argument: a `State` for a graph node, a
-            pytree or None otherwise. It may use whatever `fun` computed. What `fun`
-            does to its arguments is published and has no cotangent.
-
-    Returns:
-        A function of the same arguments that returns `out`.
-
-    Raises:
-        TypeError: At a call, if the function does not return a pair; in a derivative,
-            if a tangent is of the wrong kind, with the argument.
-        ValueError: In a derivative, if a tangent has another structure or shape than
-            is due, with the argument.
-
-    Example:
-        >>> import nnx_transforms as nnx, jax, jax.numpy as jnp
-        >>> @nnx.custom_gradient
-        ... def scale(model, x):
-        ...     def vjp_fun(g):
-        ...         tangent = nnx.State({'w': model.w.to_state().replace(g * 7.0)})
-        ...         return tangent, g * model.w.value
-        ...     return model.w.value * x, vjp_fun
-        >>> graphdef, state = nnx.split(nnx.Dict(w=nnx.Param(jnp.array(2.0))))
-        >>> g = jax.grad(lambda s: scale(nnx.merge(graphdef, s), 5.0))(state)
-        >>> float(g['w'].value)
-        7.0
-    """
-    return CustomGradient(fun)

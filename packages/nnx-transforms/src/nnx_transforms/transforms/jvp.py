@@ -1,8 +1,8 @@
-"""`jvp`, `linearize` and `vjp`: what maps tangents forward, and cotangents back."""
+"""`jvp` and `linearize`: derivatives of functions of live objects in forward mode."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -116,62 +116,3 @@ def linearize(
 def _pushed(args: Any, push: Callable[..., Any], *tangents: Any) -> Any:
     """Maps tangents forward, of arguments with these abstract values."""
     return to_states(push(*from_states(tangents, args, _HOLD)))
-
-
-@accepts_graph_mode()
-def vjp(
-    f: Callable[..., Any],
-    *primals: Any,
-    has_aux: bool = False,
-    reduce_axes: Hashable = (),
-    wrt: Filter | None = None,
-    **more: Any,
-) -> Any:
-    """Runs a function, and makes the function that maps cotangents back.
-
-    What `f` does to its objects is published, now and once. The cotangent of an object
-    that `f` returns is a `State` over its inexact variables; of an argument, over the
-    selected variables. A variable that stands in several places has it in the first.
-
-    Args:
-        f: A function of `primals`.
-        *primals: Its arguments; all of them are differentiated.
-        has_aux: Whether `f` returns a pair of which only the first is differentiated.
-        reduce_axes: Names of axes of surrounding maps. Over each of them, the
-            cotangent of what is not mapped over it is summed.
-        wrt: Selects the differentiated variables of objects; `Param` by default.
-        **more: Further arguments that the installed `jax.vjp` takes.
-
-    Returns:
-        `(out, vjp_fun)` or `(out, vjp_fun, aux)`. `vjp_fun` takes a cotangent of `out`
-        and returns a tuple with one for each argument; it may be called any number of
-        times.
-
-    Raises:
-        TypeError: As `jax.vjp` does. From `vjp_fun`: if there is no `State` where one
-            is due, or a cotangent has the wrong structure or dtype.
-        ValueError: If a variable can't be taken, as in `grad`. From `vjp_fun`: if a
-            `State` has not exactly the variables that are due, or a wrong shape; with
-            the paths.
-
-    Example:
-        >>> import nnx_transforms as nnx, jax.numpy as jnp
-        >>> model = nnx.Dict(w=nnx.Param(jnp.array(3.0)))
-        >>> out, vjp_fun = nnx.vjp(lambda m, x: m.w.value * x, model, 2.0)
-        >>> m_bar, x_bar = vjp_fun(jnp.array(1.0))
-        >>> float(out), float(m_bar.w.value), float(x_bar)
-        (6.0, 2.0, 3.0)
-    """
-    call = Differentiation(
-        f, primals, {}, all_arguments(wrt), has_aux=has_aux, reduce_axes=reduce_axes
-    )
-    out, pull, rest = jax.vjp(call.function, *call.args, has_aux=True, **more)
-    if call.has_objects or has_parts(out):
-        # As JAX's own function, this is a pytree that may pass through `jit`.
-        pull = jax.tree_util.Partial(partial(_pulled, abstract(out)), pull)
-    return call.result(rest, pull, out)
-
-
-def _pulled(out: Any, pull: Callable[..., Any], cotangent: Any) -> Any:
-    """Maps a cotangent back, for an output with these abstract values."""
-    return to_states(pull(from_states(cotangent, out, "The cotangent holds")))

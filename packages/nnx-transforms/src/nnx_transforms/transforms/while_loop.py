@@ -1,0 +1,213 @@
+"""Loops over live objects.
+
+What is carried holds the values of all variables; JAX passes by those that no iteration
+changes. An iteration must leave the structure of the objects alone, which is checked
+while it is traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+
+from graphcore.authors import Body, Entry, Inside, enter, path_text, take_objects
+from nnx_transforms.graph_mode import accepts_graph_mode
+from nnx_transforms.transforms.agreement import (
+    check_unchanged,
+    describe_left,
+    failure,
+    merged_change,
+    no_change,
+)
+from nnx_transforms.transforms.traced import HOLDS, TracedBody, WholeBody
+
+
+@accepts_graph_mode()
+def while_loop(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
+    """Repeats a function of live objects while a condition holds.
+
+    Args:
+        cond_fun: Called with the carry, returns a boolean scalar. It may only read.
+        body_fun: Called with the carry, returns the next one: objects must come back
+            in their places. What it writes to them goes on to the next iteration.
+        init_val: The first carry, any pytree with objects in it.
+
+    Returns:
+        The last carry; objects in it are the caller's own.
+
+    Raises:
+        ValueError: If an iteration changes the structure of the objects or rewires
+            their references, or `cond_fun` writes; with the paths.
+        TypeError: If a shape or dtype changes, with the path; or as
+            `jax.lax.while_loop` says.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> x = nnx.Variable(jnp.array(1))
+        >>> def double(x):
+        ...     x.value *= 2
+        ...     return x
+        >>> nnx.while_loop(lambda x: x.value < 100, double, x) is x, int(x.value)
+        (True, 128)
+    """
+    if callable(cond_fun) and callable(body_fun):
+        how: Any = {"make": (_Iteration, _Condition), "options": "while_loop"}
+        entry = enter((body_fun, cond_fun), (init_val,), **how)
+        if entry.has_objects:
+            step, holds = entry.bodies
+            return _repeated(entry, lambda c: jax.lax.while_loop(holds, step, c))
+    return jax.lax.while_loop(cond_fun, body_fun, init_val)
+
+
+@accepts_graph_mode()
+def fori_loop(
+    lower: Any,
+    upper: Any,
+    body_fun: Any,
+    init_val: Any,
+    *,
+    unroll: int | bool | None = None,
+) -> Any:
+    """Repeats a function of live objects for each integer of a range.
+
+    Args:
+        lower: The first integer.
+        upper: One beyond the last.
+        body_fun: Called with the integer and the carry, returns the next carry:
+            objects must come back in their places.
+        init_val: The first carry, any pytree with objects in it.
+        unroll: As for `jax.lax.fori_loop`.
+
+    Returns:
+        The last carry; objects in it are the caller's own.
+
+    Raises:
+        ValueError: If an iteration changes the structure of the objects or rewires
+            their references, with the paths.
+        TypeError: If a shape or dtype changes, with the path; or as
+            `jax.lax.fori_loop` says.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax.numpy as jnp
+        >>> total = nnx.Variable(jnp.array(0))
+        >>> def add(i, total):
+        ...     total.value += i
+        ...     return total
+        >>> int(nnx.fori_loop(0, 5, add, total).value), int(total.value)
+        (10, 10)
+    """
+    if callable(body_fun):
+        # Any integer stands for the first one; JAX gives each.
+        entry = enter(body_fun, (0, init_val), make=_Iteration, options="fori_loop")
+        if entry.has_objects:
+            return _repeated(
+                entry,
+                lambda c: jax.lax.fori_loop(lower, upper, entry.body, c, unroll=unroll),
+            )
+    return jax.lax.fori_loop(lower, upper, body_fun, init_val, unroll=unroll)
+
+
+Path: TypeAlias = tuple[Any, ...]
+
+
+def _repeated(entry: Entry, repeat: Callable[[Any], Any]) -> Any:
+    """Runs a pure loop, and publishes its last carry.
+
+    Args:
+        entry: The first iteration.
+        repeat: Returns the last carry for the first one.
+
+    Returns:
+        The last carry, with objects.
+    """
+    body: _Iteration = entry.body
+    (*leading, carry) = entry.args
+    try:
+        last = repeat((entry.raw, carry))
+    except TypeError as error:
+        body.blame(entry.raw, error, HOLDS)
+        raise
+    values, carry = last
+    # By the types that were carried in the end: JAX promotes weak ones.
+    change = body.change([values], (*leading, carry))
+    change = merged_change(body, [change])
+    return entry.commit([[values[p] for p in change.positions]], carry, change)
+
+
+class _Carried:
+    """Names the carry, which is the last argument, in messages."""
+
+    out_called = "carry"
+
+    def shown(self, path: Path) -> Path:
+        return path if path == ("self",) else ("carry", *path[1:])
+
+
+class _WholeIteration(_Carried, WholeBody):
+    """One iteration; returns the values of all variables, the next carry and change."""
+
+    def __call__(
+        self, groups: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        values, carry = self.ungrouped(groups), args[-1]
+        inside = Inside(self.structure.joint, values)
+        args, _ = self.fill(inside, args, {})
+        given = no_change(self, take_objects(args[-1])[1])
+        before = describe_left(self, given, values, (), carry)
+        left = self.leave(inside, self.bind(inside)(*args))
+        self.check_written(left)
+        now = inside.values()
+        new = [w.value for w in left.written if w.position is None]
+        after = describe_left(self, left.change, now, new, left.out)
+        before.check_graph(
+            after,
+            "Carry references must be the same between iterations, and so must the "
+            f"structure of what is carried. An iteration of `{self.options}` changes "
+            "(before -> after):",
+        )
+        # JAX itself promotes weak types in the first carry, and then traces again.
+        before.check_values(
+            after,
+            f"An iteration of `{self.options}` must keep shapes and dtypes. It changes "
+            "(before -> after):",
+            promotes=True,
+        )
+        return now, left.out, left.change
+
+
+class _Iteration(_Carried, TracedBody):
+    """One iteration, as JAX calls it: with the carry, and in front of it an integer."""
+
+    whole = _WholeIteration
+
+    def __call__(self, *args: Any) -> Any:
+        """Runs one iteration; returns the next carry."""
+        *leading, (values, carry) = args
+        return self.traced([values], (*leading, carry))[:2]
+
+
+class _Condition(_Carried, Body):
+    """The condition, as JAX calls it."""
+
+    def __call__(self, carry: Any) -> Any:  # type: ignore[override]
+        """Asks the condition; refuses what it writes."""
+        values, plain = carry
+        inside = Inside(self.structure.joint, values)
+        (given,), _ = self.fill(inside, (plain,), {})
+        holds = self.bind(inside)(given)
+        left = inside.leave(None)
+        message = (
+            f"The condition of `{self.options}` may only read, since what it writes "
+            "would be lost: write in the body. It changes"
+        )
+        check_unchanged(self, left.change, f"{message} (before -> after):")
+        if left.written:
+            paths = [
+                path_text(self.variable_path(w.position))
+                for w in left.written
+                if w.position is not None
+            ]
+            raise failure(ValueError, f"{message}:", paths)
+        return holds
