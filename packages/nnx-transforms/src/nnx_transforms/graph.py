@@ -6,7 +6,13 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from graphcore import GraphNodeImpl, get_node_impl, is_graph_node, is_node, is_variable
+from graphcore import (
+    GraphNodeImpl,
+    get_node_impl,
+    is_graph_node,
+    is_node,
+    is_variable,
+)
 from graphcore.authors import path_text
 from nnx_transforms.graph_mode import accepts_graph_mode, clone, iter_graph
 

@@ -17,7 +17,11 @@ from nnx_transforms.layers.dtypes import (
     promote_dtype,
 )
 from nnx_transforms.layers.linear import NO_METADATA
-from nnx_transforms.layers.moments import Axes, Norm, canonical_axes
+from nnx_transforms.layers.moments import (
+    Axes,
+    Norm,
+    canonical_axes,
+)
 from nnx_transforms.rngs import Rngs
 
 __all__ = ["GroupNorm", "InstanceNorm"]

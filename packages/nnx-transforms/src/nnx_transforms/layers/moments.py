@@ -19,7 +19,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from graphcore import Param
-from nnx_transforms.layers.dtypes import Array, canonicalize_dtype, cast
+from nnx_transforms.layers.dtypes import (
+    Array,
+    canonicalize_dtype,
+    cast,
+)
 from nnx_transforms.layers.layer import Layer
 
 Axes: TypeAlias = int | Sequence[int]

@@ -8,7 +8,12 @@ from typing import Any
 import jax
 
 from nnx_transforms.graph_mode import accepts_graph_mode
-from nnx_transforms.transforms.rules import RuleCall, RuleFunction, named_like, pair_of
+from nnx_transforms.transforms.rules import (
+    RuleCall,
+    RuleFunction,
+    named_like,
+    pair_of,
+)
 from nnx_transforms.transforms.tangents import zeros_like
 
 

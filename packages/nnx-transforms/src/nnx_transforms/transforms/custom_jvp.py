@@ -11,7 +11,12 @@ import jax.numpy as jnp
 
 from graphcore.authors import Callee, is_object
 from nnx_transforms.decorators import LATER, optional_function
-from nnx_transforms.transforms.rules import RuleCall, RuleFunction, named_like, pair_of
+from nnx_transforms.transforms.rules import (
+    RuleCall,
+    RuleFunction,
+    named_like,
+    pair_of,
+)
 from nnx_transforms.transforms.tangents import instantiate, to_states, zero_of
 
 

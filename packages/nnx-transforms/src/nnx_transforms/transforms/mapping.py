@@ -17,7 +17,14 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from graphcore.authors import Body, Inside, Left, has_objects, is_mapping, prefix_leaves
+from graphcore.authors import (
+    Body,
+    Inside,
+    Left,
+    has_objects,
+    is_mapping,
+    prefix_leaves,
+)
 from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import positions_of
 from nnx_transforms.metadata_axes import PARTITION_NAME, add_axis, remove_axis

@@ -10,7 +10,14 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from graphcore.authors import Entry, enter, is_mapping, lifted, map_settings, path_text
+from graphcore.authors import (
+    Entry,
+    enter,
+    is_mapping,
+    lifted,
+    map_settings,
+    path_text,
+)
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.shardings import axis_names, check_fits
