@@ -178,11 +178,13 @@ class _Rewriting(ast.NodeVisitor):
                 self.problem(node, alias.name, place.reason)
             elif isinstance(place, Place) and alias.asname:
                 self.text.replace(alias, _as(place.module, alias.asname))
-            else:
+            if alias.name == "flax" or not alias.asname:
                 more += self._rewrite_whole(alias, place)
         self._append(node, [f"import {package}" for package in more])
 
-    def _rewrite_whole(self, alias: ast.alias, place: Place | Missing) -> list[str]:
+    def _rewrite_whole(
+        self, alias: ast.alias, place: Place | Kept | Missing
+    ) -> list[str]:
         """Rewrites an import that binds `flax`; returns further packages to import."""
         bound = alias.asname or "flax"
         if bound in self.unclear:
@@ -192,13 +194,14 @@ class _Rewriting(ast.NodeVisitor):
             needed.add(_package(place.module))
         packages = sorted(needed - self.present)
         self.present |= needed
-        stays = [f"{use}." for use in self.stays[bound]]
-        new = "flax"
-        if needed and not stays:
+        replaced = isinstance(place, Place) or alias.name == "flax"
+        if replaced and needed and not self.stays[bound]:
             new, *packages = packages or sorted(needed)
-        elif alias.name == "flax" or any(u.startswith(f"{alias.name}.") for u in stays):
-            return packages
-        self.text.replace(alias, new)
+            self.text.replace(alias, new)
+        elif isinstance(place, Place):
+            below = re.compile(rf"{alias.name}(\.|$)").match
+            if not any(map(below, self.stays[bound])):
+                self.text.replace(alias, bound)
         return packages
 
     def _rewrite_from(self, node: ast.ImportFrom) -> None:
