@@ -186,10 +186,8 @@ def _replace_streams(
     backups: list[StreamBackup] = []
     writes: list[tuple[Any, Any]] = []
     for path, stream in _streams(node):
-        at_key, at_count = (
-            ((*path, "key"), stream.key),
-            ((*path, "count"), stream.count),
-        )
+        at_key = (*path, "key"), stream.key
+        at_count = (*path, "count"), stream.count
         if not (takes(*at_key) and takes(*at_count)):
             continue
         shape = choose(*at_key)

@@ -379,9 +379,10 @@ class Plan:
 
 
 def _has_plain_metadata(impl: VariableImpl, variable: Any) -> bool:
-    """Whether the metadata of a variable is a dict of what stays what it is."""
+    """Whether metadata is a dict, the same each time, of what stays what it is."""
     found = impl.get_metadata(variable)
-    return type(found) is dict and all(map(is_immutable, found.values()))
+    is_kept = type(found) is dict and found is impl.get_metadata(variable)
+    return is_kept and all(map(is_immutable, found.values()))
 
 
 def _is_as_defined(described: tuple[Any, VariableDef[Any], VariableImpl]) -> bool:

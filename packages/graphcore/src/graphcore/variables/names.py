@@ -13,6 +13,7 @@ from graphcore.variables.variable import (
     Intermediate,
     Param,
     Perturbation,
+    Variable,
 )
 
 __all__ = [
@@ -39,17 +40,22 @@ def _registered_name(kind: type[Any]) -> str | None:
     return next((name for name, t in _type_of_name.items() if t is kind), None)
 
 
-def variable_type_from_name(name: str, /) -> type[Any]:
+def variable_type_from_name(
+    name: str, /, *, base: type[Any] = Variable, allow_register: bool = False
+) -> type[Any]:
     """Returns the variable type that a collection name stands for.
 
     Args:
         name: A registered name, or the class name of a variable type in snake case.
+        base: What a new type is a subclass of.
+        allow_register: Whether a name that does not tell a type gets a new one.
 
     Returns:
         The type.
 
     Raises:
-        ValueError: If no type, or more than one, has that name.
+        ValueError: If no type, or more than one, has that name and `allow_register`
+            is not set.
 
     Example:
         >>> variable_type_from_name('batch_stats').__name__
@@ -61,6 +67,10 @@ def variable_type_from_name(name: str, /) -> type[Any]:
     found = [kind for kind in kinds if _snake_case(kind.__name__) == name]
     if len(found) == 1:
         return found.pop()
+    if allow_register:
+        kind = type(name, (base,), {"__slots__": ()})
+        register_variable_name_type_pair(name, kind)
+        return kind
     problem = "is the name of several variable types" if found else "is not known"
     raise ValueError(
         f"The collection name {name!r} {problem}; registered are "
@@ -68,11 +78,12 @@ def variable_type_from_name(name: str, /) -> type[Any]:
     )
 
 
-def variable_name_from_type(type: type[Any], /) -> str:
+def variable_name_from_type(type: type[Any], /, *, allow_register: bool = True) -> str:
     """Returns the collection name of a variable type.
 
     Args:
         type: A variable type.
+        allow_register: Not used: every type has a name.
 
     Returns:
         The registered name, or else the class name in snake case.

@@ -151,11 +151,11 @@ class VariableState(Reading, ReadOperators, Generic[A]):
     def _metadata(self) -> Mapping[str, Any]:
         return self._kind[1]
 
-    def replace(self, value: B, **metadata: Any) -> VariableState[B]:
-        """Returns the same state with another value.
+    def replace(self, value: Any = ..., **metadata: Any) -> VariableState[Any]:
+        """Returns the same state with another value or other metadata.
 
         Args:
-            value: The value.
+            value: The value; this one's if left out.
             **metadata: Metadata that changes.
 
         Returns:
@@ -166,6 +166,7 @@ class VariableState(Reading, ReadOperators, Generic[A]):
             >>> gc.Param.state(1.0).replace(2.0).value
             2.0
         """
+        value = self.value if value is ... else value
         if metadata:
             return VariableState(self.type, value, **{**self._kind[1], **metadata})
         return VariableState.of(self._kind, value)

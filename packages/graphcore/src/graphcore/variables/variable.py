@@ -323,8 +323,12 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
         kind = type(self), as_kept(self._facts.metadata)
         return VariableState.of(kind, self._raw_value)
 
-    def copy(self) -> Self:
-        """Returns a new variable with the same raw value and metadata.
+    def copy(self, value: Any = ..., **metadata: Any) -> Self:
+        """Returns a copy, as `replace` does.
+
+        Args:
+            value: The raw value of the copy; this one's if left out.
+            **metadata: What changes.
 
         Returns:
             A variable of the same class.
@@ -334,7 +338,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
             >>> a.value
             1.0
         """
-        return self.from_metadata(self._raw_value, self._facts.metadata)
+        return self.replace(value, **metadata)
 
     def replace(self, value: Any = ..., **metadata: Any) -> Self:
         """Returns a copy with another raw value or other metadata.
