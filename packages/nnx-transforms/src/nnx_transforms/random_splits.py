@@ -338,12 +338,9 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
         >>> int(rngs.default.count.value), rngs().shape
         (1, ())
     """
-    writes: list[tuple[Any, Any]] = []
-    for backup in backups:
-        writes.append((backup.stream.key, backup.key))
-        if backup.draws is not None:
-            writes.append((backup.stream.count, backup.draws))
-    write_raw(writes)
+    every = list(backups)
+    counts = [(b.stream.count, b.draws) for b in every if b.draws is not None]
+    write_raw([*((b.stream.key, b.key) for b in every), *counts])
 
 
 @accepts_graph_mode("with_rngs")

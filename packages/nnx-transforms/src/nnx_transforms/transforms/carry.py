@@ -86,13 +86,12 @@ def check_scan_axes(in_axes: Any, out_axes: Any) -> tuple[CarryPlace, CarryPlace
         )
     for name, axes in (("in_axes", in_axes), ("out_axes", out_axes)):
         for leaf in prefix_leaves(axes):
-            for setting in _settings(leaf):
-                known = setting is None or setting is Carry or is_axis(setting)
-                if not known or (is_mapping(leaf) and not isinstance(leaf, StateAxes)):
-                    raise TypeError(
-                        f"scan's {name} takes integers, None, Carry, or a StateAxes of "
-                        f"these, but got {leaf!r}."
-                    )
+            known = [s is None or s is Carry or is_axis(s) for s in _settings(leaf)]
+            if not all(known) or (is_mapping(leaf) and not isinstance(leaf, StateAxes)):
+                raise TypeError(
+                    f"scan's {name} takes integers, None, Carry, or a StateAxes of "
+                    f"these, but got {leaf!r}."
+                )
     for leaf in prefix_leaves(out_axes):
         settings = _settings(leaf)
         if None in settings:

@@ -147,7 +147,6 @@ def _of_objects(
                 + _differences(due, found)
             )
         values, out = pure(*call.pure_args(entry, args), *hoisted)
-        assert call.change is not None
         return entry.commit([values], out, call.change)
 
     converted.__name__ = call.name

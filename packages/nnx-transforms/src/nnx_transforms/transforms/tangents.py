@@ -13,6 +13,8 @@ its variables, and becomes a `State` without anything else being known of the ob
 from __future__ import annotations
 
 import enum
+import itertools
+import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -67,18 +69,13 @@ class Layout:
         Returns:
             The layout of these.
         """
-        places = [i for i, number in enumerate(self.numbers) if number in chosen]
-        if len(places) == len(self.numbers):
+        kept = [number in chosen for number in self.numbers]
+        if all(kept):
             return self
-        pairs = zip(self.paths, self.numbers, strict=True)
-        others = [path for path, number in pairs if number not in chosen]
-        return Layout(
-            self.type,
-            tuple(self.paths[i] for i in places),
-            tuple(self.kinds[i] for i in places),
-            tuple(self.numbers[i] for i in places),
-            (*self.others, *others),
-        )
+        columns: Any = self.paths, self.kinds, self.numbers
+        paths, kinds, numbers = (tuple(itertools.compress(c, kept)) for c in columns)
+        others = itertools.compress(self.paths, map(operator.not_, kept))
+        return Layout(self.type, paths, kinds, numbers, (*self.others, *others))
 
     def state(self, values: Sequence[Any]) -> Any:
         """Writes values of the variables as users see them.
