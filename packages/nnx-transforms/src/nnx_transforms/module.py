@@ -185,9 +185,7 @@ class Module(Object):
             >>> [path for path, _ in m.iter_modules()]
             [('last',), ('layers', 0), ()]
         """
-        for path, value in iter_graph(self):
-            if isinstance(value, Module):
-                yield path, value
+        return ((path, x) for path, x in iter_graph(self) if isinstance(x, Module))
 
     def iter_children(self) -> Iterator[tuple[Any, Module]]:
         """Lists the modules that are attributes of this one.
@@ -200,9 +198,8 @@ class Module(Object):
             >>> [name for name, _ in m.iter_children()]
             ['a', 'b']
         """
-        for key, value in get_node_impl(self).flatten(self)[0]:
-            if isinstance(value, Module):
-                yield key, value
+        pairs = get_node_impl(self).flatten(self)[0]
+        return ((key, x) for key, x in pairs if isinstance(x, Module))
 
     @accepts_graph_mode("view")
     def set_attributes(
