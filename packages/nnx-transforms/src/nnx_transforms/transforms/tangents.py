@@ -323,9 +323,7 @@ def to_states(tree: Any) -> Any:
     )
 
 
-def from_states(
-    tree: Any, like: Any, where: str, at: Path = (), checks: Checks = Checks.EXACT
-) -> Any:
+def from_states(tree: Any, like: Any, where: str, checks: Checks = Checks.EXACT) -> Any:
     """Replaces the states that a user gave by parts, and checks them.
 
     Args:
@@ -333,7 +331,6 @@ def from_states(
         like: The abstract values of what they are tangents of: the same pytree with
             parts in it.
         where: What they were given for, for messages: a sentence without an end.
-        at: The path of the pytree, for messages.
         checks: How strict to be.
 
     Returns:
@@ -356,25 +353,20 @@ def from_states(
             f"but {structure} is due, with a State in the place of each object: {error}"
         ) from None
 
-    def part_of(path: Path, part: Part, state: Any) -> Part:
-        layout = part.layout
-        values = layout.take(state, where, path, checks)
-        values = [
-            _like(due, value) for value, due in zip(values, part.values, strict=True)
-        ]
-        for inner, value, due in zip(layout.paths, values, part.values, strict=True):
+    def found(path: Path, due: Any, value: Any) -> Any:
+        if not is_part(due):
+            return _like(due, value)
+        layout = due.layout
+        values = layout.take(value, where, path, checks)
+        values = [_like(aval, x) for aval, x in zip(due.values, values, strict=True)]
+        for inner, x, aval in zip(layout.paths, values, due.values, strict=True):
             if checks is not Checks.OF_AN_OUTPUT:  # JAX checks it
                 place = f"{where} at {path_text((*path, *inner))!r}"
-                check_tangent(value, due, place, checks)
+                check_tangent(x, aval, place, checks)
         return Part(layout, values)
 
-    def found(path: Any, due: Any, value: Any) -> Any:
-        if is_part(due):
-            return part_of((*at, *key_path(path)), due, value)
-        return _like(due, value)
-
-    pairs_given = zip(pairs, given, strict=True)
-    return structure.unflatten([found(path, x, y) for (path, x), y in pairs_given])
+    triples = zip(pairs, given, strict=True)
+    return structure.unflatten([found(key_path(p), x, y) for (p, x), y in triples])
 
 
 def _like(due: Any, given: Any) -> Any:
