@@ -29,13 +29,11 @@ from graphcore.authors import (
     mark_lifted,
     take_objects,
 )
-from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.prefixes import DiffState
 from nnx_transforms.transforms.guards import without_tangents
 from nnx_transforms.transforms.rule_arguments import (
     bind_positions,
-    divide_argnums,
-    positions_of_names,
+    nondiff_arguments,
 )
 from nnx_transforms.transforms.tangents import (
     Checks,
@@ -73,12 +71,10 @@ class RuleFunction:
         is_function = isinstance(fun, types.FunctionType)
         updated = functools.WRAPPER_UPDATES if is_function else ()
         functools.update_wrapper(self, fun, updated=updated)
-        nondiff_argnums = own_settings(nondiff_argnums)
-        alone = isinstance(nondiff_argnums, int | DiffState)
-        argnums: Any = [nondiff_argnums] if alone else nondiff_argnums
-        self._name = name = Callee(fun).name
-        names = positions_of_names(fun, name, nondiff_argnames)
-        self._nondiff, self._filters = divide_argnums([*argnums, *names], name)
+        self._name = Callee(fun).name
+        self._nondiff, self._filters = nondiff_arguments(
+            fun, self._name, nondiff_argnums, nondiff_argnames
+        )
         me = weakref.ref(self)
         mark_lifted(self, lambda f, /, *args, **kwargs: me()._on(f, args, kwargs))  # type: ignore[union-attr]
 
@@ -274,12 +270,9 @@ class RuleCall:
             The arguments with parts; if there are objects, the values of all other
             variables come last.
         """
-        parts = [
-            x if i in self._differentiable else args[i]
-            for i, x in enumerate(
-                to_parts(tuple(args), entry, self._layouts, self.selected)
-            )
-        ]
+        shown = to_parts(tuple(args), entry, self._layouts, self.selected)
+        pairs = enumerate(zip(shown, args, strict=True))
+        parts = [x if i in self._differentiable else given for i, (x, given) in pairs]
         return [*parts, self._guarded(entry.raw)] if self.has_objects else [*args]
 
     def _guarded(self, values: Sequence[Any]) -> list[Any]:
