@@ -274,6 +274,26 @@ def test_flax_stays_where_a_part_of_it_does():
     )
 
 
+def test_an_import_below_flax_binds_it_as_well():
+    expect(
+        """\
+        import flax.struct
+
+        @flax.struct.dataclass
+        class State:
+            params: flax.core.FrozenDict
+        """,
+        """\
+        import flax.struct
+        import linen_lift
+
+        @flax.struct.dataclass
+        class State:
+            params: linen_lift.FrozenDict
+        """,
+    )
+
+
 def test_modules_below():
     expect(
         """\

@@ -25,6 +25,8 @@ QUIET_LIMIT_WRITE_ALL = 1.12
 PLAIN_LEAVES = (1, 30, 600)
 LIMIT_PLAIN, EXTRA_PLAIN = 1.3, 5e-6
 """Of a call without objects: so many times JAX's, and so many seconds."""
+LIMIT_CALLS = 2.0
+"""Of every other kind of call: none of them may fall off the way of warm calls."""
 LIMIT_FLAX = 100.0
 PLAIN, LIST, NESTED = "plain list", "List", "nested Dict"
 CONTAINERS: dict[str, Callable[[Any], Any]] = {
@@ -46,7 +48,7 @@ def run(effort: Effort, sizes: tuple[int, ...] = SIZES) -> Section:
     """
     section = Section("dispatch", "Dispatch of a compiled step")
     steps = _steps(effort, sizes)
-    calls = _calls(effort)
+    calls = _calls(section, effort)
     # The last pass some minutes after the first.
     _measure_again(steps, effort.passes - 2)
     _add_steps(section, steps, effort)
@@ -335,7 +337,7 @@ def _first_of(values: list[jax.Array], scale: Any) -> jax.Array:
     return values[0] * scale
 
 
-def _calls(effort: Effort) -> Table:
+def _calls(section: Section, effort: Effort) -> Table:
     table = Table(
         "calls",
         "Other calls of a compiled step",
@@ -350,7 +352,11 @@ def _calls(effort: Effort) -> Table:
 
     def add(case: str, raw: Measured, ours: Measured, **others: Measured) -> None:
         calls = {peers.RAW: raw, peers.NNX: ours, **others}
-        table.rows.append(Row(case, None, compare(calls, effort.of(0.5))))
+        cells = compare(calls, effort.of(0.5))
+        table.rows.append(Row(case, None, cells))
+        found = cells[peers.NNX].ratio
+        assert found is not None
+        section.bars.append(Bar(f"dispatch over raw: {case}", found, LIMIT_CALLS))
 
     values = models.arrays(size)
 

@@ -286,6 +286,7 @@ def test_copies_and_replacements():
     assert v.replace(3).value == 3
     assert v.replace(unit="x").unit == "x"
     assert v.replace(unit="x").value is v.value
+    assert (v.copy(3, unit="x").value, v.copy(3, unit="x").unit) == (3, "x")
     assert gc.Param.from_metadata(4, {"unit": "k"}) == gc.Param(4, unit="k")
 
 
@@ -310,6 +311,7 @@ def test_variable_states():
     assert s == gc.VariableState(gc.Param, jnp.ones(2), unit="m")
     assert s.to_variable() == v
     assert s.replace(jnp.zeros(2)).unit == "m"
+    assert s.replace(unit="s").unit == "s" and s.replace(unit="s").value is s.value
     assert s.get_metadata() == {"unit": "m"}
     doubled = jax.tree.map(lambda x: 2 * x, s)
     assert (doubled.type, doubled.unit) == (gc.Param, "m")
@@ -473,6 +475,10 @@ def test_names_of_variable_types():
     assert gc.variable_type_from_name(name) is LearnedRate2D
     with pytest.raises(ValueError, match="nobody"):
         gc.variable_type_from_name("nobody")
+    made = gc.variable_type_from_name("somebody", base=gc.Param, allow_register=True)
+    assert issubclass(made, gc.Param) and made(1).value == 1
+    assert gc.variable_type_from_name("somebody") is made
+    assert gc.variable_name_from_type(made, allow_register=True) == "somebody"
     with pytest.raises(ValueError, match="int"):
         gc.variable_name_from_type(int)
 

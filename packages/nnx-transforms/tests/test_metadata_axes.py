@@ -160,3 +160,21 @@ def test_a_hook_that_raises_leaves_the_variable_as_it_was():
     with pytest.raises(RuntimeError):
         nnx.vmap(lambda v: None, transform_metadata={nnx.PARTITION_NAME: "L"})(v)
     assert v.get_metadata() == before
+
+
+def test_other_metadata_gets_entries_as_well():
+    transform = {nnx.PARTITION_NAME: "layers", "nickname": "nick"}
+
+    def make(x):
+        return nnx.Param(x, sharding=("in",), nickname=("first",), unit="m")
+
+    stack = nnx.vmap(make, transform_metadata=transform)(jnp.ones((2, 3)))
+    assert (stack.sharding, stack.nickname) == (("layers", "in"), ("nick", "first"))
+
+    def look(v):
+        assert (v.sharding, v.nickname, v.unit) == (("in",), ("first",), "m")
+
+    nnx.vmap(look, transform_metadata=transform)(stack)
+    assert (stack.sharding, stack.nickname) == (("layers", "in"), ("nick", "first"))
+    nnx.vmap(lambda v: None, transform_metadata={"nickname": "nick"})(stack)
+    assert stack.nickname == ("nick", "first")

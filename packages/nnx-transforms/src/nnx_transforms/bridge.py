@@ -24,7 +24,6 @@ from graphcore import (
     Variable,
     is_variable,
     iter_graph,
-    register_variable_name_type_pair,
     variable_name_from_type,
     variable_type_from_name,
 )
@@ -154,7 +153,7 @@ class ToNNX(Module):
 
     def _take(self, collections: Mapping[str, Any]) -> None:
         for col, tree in collections.items():
-            kind = _type_named(col)
+            kind = variable_type_from_name(col, allow_register=True)
             leaves = jax.tree_util.tree_leaves_with_path(
                 linen_lift.unfreeze(tree), is_leaf=lambda x: not isinstance(x, dict)
             )
@@ -207,16 +206,6 @@ def lazy_init(model: M, *args: Any, **kwargs: Any) -> M:
 
 
 _initializing: ContextVar[bool] = ContextVar("_initializing", default=False)
-
-
-def _type_named(collection: str) -> type[Any]:
-    """The type of the variables of a collection; a new one, where none has its name."""
-    try:
-        return variable_type_from_name(collection)
-    except ValueError:
-        kind = type(collection, (Variable,), {"__slots__": ()})
-        register_variable_name_type_pair(collection, kind)
-        return kind
 
 
 class ToLinen(linen_lift.Module):

@@ -33,11 +33,18 @@ Example:
 _PADDING = "sharding_padding"
 """Metadata that records, as `(index, name, count)`, that so many entries were filled in
 before a new one at the index; or, with a count of `_ABSENT`, that there was no entry to
-remove because the sharding is shorter. The inverse then leaves what was there."""
+remove because the sharding is shorter. The inverse then leaves what was there. Beside
+other metadata that gets entries, there is one of its own."""
 _ABSENT = -1
 
 
-def add_axis(variable: Any, index: int, name: Any, path: tuple[Any, ...] = ()) -> None:
+def add_axis(
+    variable: Any,
+    index: int,
+    name: Any,
+    path: tuple[Any, ...] = (),
+    key: str = PARTITION_NAME,
+) -> None:
     """Enters a mapped axis in the metadata of a variable.
 
     The `sharding` metadata, if it is a `PartitionSpec`, a sequence of axis names, or a
@@ -50,6 +57,7 @@ def add_axis(variable: Any, index: int, name: Any, path: tuple[Any, ...] = ()) -
             from the end of the sharding, which then must name all axes.
         name: What the axis is called; None for an axis that is not sharded.
         path: Where the variable stands, for messages.
+        key: Which metadata gets the entry, if not the sharding; without hooks.
 
     Raises:
         ValueError: If a negative index reaches beyond the sharding.
@@ -63,12 +71,17 @@ def add_axis(variable: Any, index: int, name: Any, path: tuple[Any, ...] = ()) -
         ('in', 'out')
     """
     if _takes_axes(variable):
-        _edit_sharding(variable, _with_entry, index, name, path)
-        variable.add_axis(index, name)
+        _edit(variable, _with_entry, index, name, path, key)
+        if key == PARTITION_NAME:
+            variable.add_axis(index, name)
 
 
 def remove_axis(
-    variable: Any, index: int, name: Any, path: tuple[Any, ...] = ()
+    variable: Any,
+    index: int,
+    name: Any,
+    path: tuple[Any, ...] = (),
+    key: str = PARTITION_NAME,
 ) -> None:
     """Undoes `add_axis` with the same arguments.
 
@@ -79,6 +92,7 @@ def remove_axis(
         index: Where the axis stands in the value that has it; as for `add_axis`.
         name: What the axis is called.
         path: Where the variable stands, for messages.
+        key: As for `add_axis`.
 
     Raises:
         ValueError: If the sharding has another entry at the index.
@@ -90,8 +104,9 @@ def remove_axis(
         ('in',)
     """
     if _takes_axes(variable):
-        variable.remove_axis(index, name)
-        _edit_sharding(variable, _without_entry, index, name, path)
+        if key == PARTITION_NAME:
+            variable.remove_axis(index, name)
+        _edit(variable, _without_entry, index, name, path, key)
 
 
 def _takes_axes(variable: Any) -> bool:
@@ -103,16 +118,19 @@ Entries: TypeAlias = tuple[Any, ...]
 Padding: TypeAlias = tuple[tuple[int, Any, int], ...]
 
 
-def _edit_sharding(
+def _edit(
     variable: Any,
     edit: Callable[..., tuple[Entries, Padding]],
     index: int,
     name: Any,
     path: tuple[Any, ...],
+    key: str,
 ) -> None:
     impl = variable_impl(type(variable))
     metadata = dict(impl.get_metadata(variable))
-    key = sharding_key(metadata)
+    note = f"{key}_padding"
+    if key == PARTITION_NAME:
+        key, note = sharding_key(metadata), _PADDING
     sharding: Any = metadata.get(key)
     spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
     if not isinstance(spec, PartitionSpec | tuple | list):
@@ -124,14 +142,14 @@ def _edit_sharding(
             f"the variable at {path_text(path)!r} does not reach: name all axes of the "
             "value in the sharding, or count the axis from the front."
         )
-    before = metadata.pop(_PADDING, ())
+    before = metadata.pop(note, ())
     entries, padding = edit(tuple(spec), before, at, name, path)
     is_spec = isinstance(spec, PartitionSpec)
     spec = PartitionSpec(*entries) if is_spec else type(spec)(entries)
     named = isinstance(sharding, NamedSharding)
     metadata[key] = sharding.update(spec=spec) if named else spec
     if padding:
-        metadata[_PADDING] = padding
+        metadata[note] = padding
     assert impl.set_metadata is not None  # or its metadata would be fixed
     impl.set_metadata(variable, HashableMapping(metadata))
 

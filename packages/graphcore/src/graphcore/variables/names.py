@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from graphcore.holding import reached
 from graphcore.variables.impl import registered_variable_types, variable_impl
 from graphcore.variables.variable import (
     BatchStat,
@@ -12,6 +13,7 @@ from graphcore.variables.variable import (
     Intermediate,
     Param,
     Perturbation,
+    Variable,
 )
 
 __all__ = [
@@ -27,7 +29,6 @@ _type_of_name: dict[str, type[Any]] = {
     "intermediates": Intermediate,
     "perturbations": Perturbation,
 }
-_name_of_type: dict[type[Any], str] = {t: n for n, t in _type_of_name.items()}
 
 
 def _snake_case(name: str) -> str:
@@ -35,28 +36,26 @@ def _snake_case(name: str) -> str:
     return re.sub(r"([a-z\d])([A-Z])", r"\1_\2", spaced).lower()
 
 
-def _all_variable_types() -> set[type[Any]]:
-    pending = list(registered_variable_types())
-    found: set[type[Any]] = set()
-    while pending:
-        kind = pending.pop()
-        if kind not in found:
-            found.add(kind)
-            pending += kind.__subclasses__()
-    return found
+def _registered_name(kind: type[Any]) -> str | None:
+    return next((name for name, t in _type_of_name.items() if t is kind), None)
 
 
-def variable_type_from_name(name: str, /) -> type[Any]:
+def variable_type_from_name(
+    name: str, /, *, base: type[Any] = Variable, allow_register: bool = False
+) -> type[Any]:
     """Returns the variable type that a collection name stands for.
 
     Args:
         name: A registered name, or the class name of a variable type in snake case.
+        base: What a new type is a subclass of.
+        allow_register: Whether a name that does not tell a type gets a new one.
 
     Returns:
         The type.
 
     Raises:
-        ValueError: If no type, or more than one, has that name.
+        ValueError: If no type, or more than one, has that name and `allow_register`
+            is not set.
 
     Example:
         >>> variable_type_from_name('batch_stats').__name__
@@ -64,11 +63,14 @@ def variable_type_from_name(name: str, /) -> type[Any]:
     """
     if name in _type_of_name:
         return _type_of_name[name]
-    found = {
-        kind for kind in _all_variable_types() if _snake_case(kind.__name__) == name
-    }
+    kinds = reached(registered_variable_types(), type.__subclasses__)
+    found = [kind for kind in kinds if _snake_case(kind.__name__) == name]
     if len(found) == 1:
         return found.pop()
+    if allow_register:
+        kind = type(name, (base,), {"__slots__": ()})
+        register_variable_name_type_pair(name, kind)
+        return kind
     problem = "is the name of several variable types" if found else "is not known"
     raise ValueError(
         f"The collection name {name!r} {problem}; registered are "
@@ -76,11 +78,12 @@ def variable_type_from_name(name: str, /) -> type[Any]:
     )
 
 
-def variable_name_from_type(type: type[Any], /) -> str:
+def variable_name_from_type(type: type[Any], /, *, allow_register: bool = True) -> str:
     """Returns the collection name of a variable type.
 
     Args:
         type: A variable type.
+        allow_register: Not used: every type has a name.
 
     Returns:
         The registered name, or else the class name in snake case.
@@ -95,7 +98,7 @@ def variable_name_from_type(type: type[Any], /) -> str:
         ('params', 'running_max')
     """
     variable_impl(type)
-    return _name_of_type.get(type) or _snake_case(type.__name__)
+    return _registered_name(type) or _snake_case(type.__name__)
 
 
 def register_variable_name_type_pair(
@@ -119,7 +122,7 @@ def register_variable_name_type_pair(
         'moving_averages'
     """
     variable_impl(type)
-    old_type, old_name = _type_of_name.get(name), _name_of_type.get(type)
+    old_type, old_name = _type_of_name.get(name), _registered_name(type)
     if not overwrite:
         if old_type is not None and old_type is not type:
             raise ValueError(
@@ -131,9 +134,6 @@ def register_variable_name_type_pair(
                 f"{type.__name__} is called {old_name!r} already; pass overwrite=True "
                 f"to call it {name!r}."
             )
-    if old_type is not None:
-        _name_of_type.pop(old_type, None)
     if old_name is not None:
-        _type_of_name.pop(old_name, None)
+        del _type_of_name[old_name]
     _type_of_name[name] = type
-    _name_of_type[type] = name

@@ -3,134 +3,68 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import symtable
 from typing import NamedTuple
 
-__all__ = ["Chain", "bound_elsewhere", "chains", "flax_names", "imports", "is_flax"]
+__all__ = ["Bindings", "Import", "bindings"]
 
 Import = ast.Import | ast.ImportFrom
 
 
-def is_flax(name: str | None) -> bool:
-    """Whether a dotted name is Flax's."""
-    return name is not None and (name == "flax" or name.startswith("flax."))
-
-
-def imports(tree: ast.AST) -> Iterator[Import]:
-    """The import statements that have to do with Flax, at any depth.
+class Bindings(NamedTuple):
+    """What a file binds by its imports.
 
     Args:
-        tree: the parsed file.
-
-    Yields:
-        Each statement.
+        imports: the import statements that have to do with Flax, at any depth.
+        names: for each name that they bind the paths in Flax that it stands for:
+            `{'nn': {'flax.linen'}}`.
+        unclear: those of these names that something else binds as well, anywhere, or
+            that stand for more than one path.
+        packages: what the file imports under its whole name.
     """
+
+    imports: list[Import]
+    names: dict[str, set[str]]
+    unclear: set[str]
+    packages: set[str]
+
+
+def bindings(source: str, tree: ast.Module) -> Bindings:
+    """Finds what the imports of a file bind.
+
+    Args:
+        source: the text.
+        tree: the text, parsed.
+
+    Returns:
+        The bindings.
+    """
+    found = Bindings([], {}, _assigned(symtable.symtable(source, "", "exec")), set())
     for node in ast.walk(tree):
+        if not isinstance(node, Import):
+            continue
+        before = ""
         if isinstance(node, ast.ImportFrom):
-            if node.level == 0 and is_flax(node.module):
-                yield node
-        elif isinstance(node, ast.Import):
-            if any(is_flax(alias.name) for alias in node.names):
-                yield node
-
-
-def flax_names(tree: ast.AST) -> dict[str, set[str]]:
-    """What imports of Flax bind.
-
-    Args:
-        tree: the parsed file.
-
-    Returns:
-        For each name the paths in Flax that it stands for: `{'nn': {'flax.linen'}}`.
-    """
-    found: dict[str, set[str]] = {}
-    for node in imports(tree):
+            before = f"{'.' * node.level}{node.module or ''}."
         for alias in node.names:
-            if isinstance(node, ast.ImportFrom):
-                if alias.name == "*":
-                    continue
-                name = alias.asname or alias.name
-                path = f"{node.module}.{alias.name}"
-            elif not is_flax(alias.name):
+            path = f"{before}{alias.name}"
+            bound = alias.asname or (alias.name if before else path.split(".")[0])
+            if before == "" and alias.asname is None:
+                found.packages.add(path)
+                path = bound
+            if not f"{path}.".startswith("flax."):
+                found.unclear.add(bound)
                 continue
-            else:
-                name = alias.asname or "flax"
-                path = alias.name if alias.asname else "flax"
-            found.setdefault(name, set()).add(path)
+            if node not in found.imports[-1:]:
+                found.imports.append(node)
+            if alias.name != "*":
+                found.names.setdefault(bound, set()).add(path)
+    found.unclear.update(name for name, paths in found.names.items() if len(paths) > 1)
     return found
 
 
-def bound_elsewhere(tree: ast.AST) -> set[str]:
-    """The names that something other than an import of Flax binds, anywhere.
-
-    Args:
-        tree: the parsed file.
-
-    Returns:
-        The names.
-    """
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
-                found.add(name)
-            case ast.arg(arg=name):
-                found.add(name)
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                found.add(node.name)
-            case ast.ExceptHandler(name=str(name)):
-                found.add(name)
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-                found.add(name)
-            case ast.MatchMapping(rest=str(name)):
-                found.add(name)
-            case ast.Import(names=names):
-                for alias in names:
-                    if not is_flax(alias.name):
-                        found.add(alias.asname or alias.name.split(".")[0])
-            case ast.ImportFrom(module=module, names=names, level=level):
-                if level or not is_flax(module):
-                    found |= {alias.asname or alias.name for alias in names}
-    return found
-
-
-class Chain(NamedTuple):
-    """A name and attributes of it: `flax.linen.Dense`.
-
-    Args:
-        root: the node of the name.
-        nodes: the node of the name and of each attribute.
-        names: the name and the names of the attributes.
-    """
-
-    root: ast.Name
-    nodes: tuple[ast.expr, ...]
-    names: tuple[str, ...]
-
-
-def chains(tree: ast.AST, roots: set[str]) -> Iterator[Chain]:
-    """The uses of some names, each with as many attributes as follow it.
-
-    Args:
-        tree: the parsed file.
-        roots: the names.
-
-    Yields:
-        Each use.
-    """
-
-    def visit(node: ast.AST) -> Iterator[Chain]:
-        nodes: list[ast.expr] = []
-        inner: ast.AST = node
-        while isinstance(inner, ast.Attribute):
-            nodes.insert(0, inner)
-            inner = inner.value
-        if isinstance(inner, ast.Name):
-            if inner.id in roots and isinstance(inner.ctx, ast.Load):
-                attributes = [n.attr for n in nodes if isinstance(n, ast.Attribute)]
-                yield Chain(inner, (inner, *nodes), (inner.id, *attributes))
-            return
-        for child in ast.iter_child_nodes(inner):
-            yield from visit(child)
-
-    yield from visit(tree)
+def _assigned(table: symtable.SymbolTable) -> set[str]:
+    """What is bound by something other than an import, in a scope and those in it."""
+    symbols = table.get_symbols()
+    own = {s.get_name() for s in symbols if s.is_assigned() or s.is_parameter()}
+    return own.union(*map(_assigned, table.get_children()))

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
+import pkgutil
 from types import ModuleType
 from typing import Any, NamedTuple
 
 __all__ = ["HOMES", "KEPT", "Kept", "Missing", "Place", "attribute", "find", "unit"]
 
 
-def _homes(flax: str, ours: str, submodules: str) -> dict[str, tuple[str, ...]]:
-    """A module and its submodules, whose names may be at the top in ours."""
-    homes = {f"{flax}.{sub}": (ours, f"{ours}.{sub}") for sub in submodules.split()}
-    return {flax: (ours,), **homes}
+def _homes(flax: str, ours: str, both: str, only: str = "") -> dict[str, list[str]]:
+    """A module of Flax and its submodules.
+
+    Those in `both` have their names at the top of ours or in a submodule that is called
+    the same; those in `only` at the top.
+    """
+    homes = {f"{flax}.{sub}": [ours] for sub in f"{both} {only}".split()}
+    for sub in both.split():
+        homes[f"{flax}.{sub}"].append(f"{ours}.{sub.rpartition('.')[2]}")
+    return {flax: [ours], **homes}
 
 
-HOMES: dict[str, tuple[str, ...]] = {
+HOMES: dict[str, list[str]] = {
     **_homes(
         "flax.linen",
         "linen_lift",
@@ -25,55 +30,25 @@ HOMES: dict[str, tuple[str, ...]] = {
         "stochastic summary transforms",
     ),
     **_homes("flax.core", "linen_lift", "frozen_dict lift meta scope spmd"),
-    "flax.errors": ("linen_lift.errors", "nnx_transforms"),
-    # All names of nnx_transforms are at its top; its modules are for itself.
-    **dict.fromkeys(
-        _homes(
-            "flax.nnx",
-            "nnx_transforms",
-            "compat errors experimental extract filterlib graph graphlib "
-            "helpers ids module nn nn.activations nn.attention nn.dtypes "
-            "nn.initializers nn.linear nn.lora nn.normalization nn.recurrent "
-            "nn.stochastic object pytreelib rnglib spmd statelib summary traversals "
-            "training training.metrics training.optimizer transforms "
-            "transforms.autodiff transforms.compilation transforms.deprecated "
-            "transforms.general transforms.iteration transforms.transforms "
-            "variablelib",
-        ),
-        ("nnx_transforms",),
+    "flax.errors": ["linen_lift.errors", "nnx_transforms"],
+    **_homes(
+        "flax.nnx",
+        "nnx_transforms",
+        "filterlib graph statelib training.metrics traversals",
+        "compat errors experimental extract graphlib helpers ids module nn "
+        "nn.activations nn.attention nn.dtypes nn.initializers nn.linear nn.lora "
+        "nn.normalization nn.recurrent nn.stochastic object pytreelib rnglib spmd "
+        "summary training training.optimizer transforms transforms.autodiff "
+        "transforms.compilation transforms.deprecated transforms.general "
+        "transforms.iteration transforms.transforms variablelib",
     ),
-    # But for those that these have, which need not be at the top.
-    **{
-        f"flax.nnx.{module}": ("nnx_transforms", f"nnx_transforms.{leaf}")
-        for module in (
-            "filterlib",
-            "graph",
-            "statelib",
-            "training.metrics",
-            "traversals",
-        )
-        for leaf in (module.rpartition(".")[2],)
-    },
-    "flax.nnx.bridge": ("nnx_transforms.bridge",),
+    "flax.nnx.bridge": ["nnx_transforms.bridge"],
 }
 """For each module of Flax the places in these packages that may have its names."""
 
-KEPT = frozenset(
-    {
-        "flax.__version__",
-        "flax.config",
-        "flax.cursor",
-        "flax.io",
-        "flax.jax_utils",
-        "flax.metrics",
-        "flax.serialization",
-        "flax.struct",
-        "flax.testing",
-        "flax.training",
-        "flax.traverse_util",
-        "flax.typing",
-        "flax.version",
-    }
+KEPT = (
+    "__version__ config cursor io jax_utils metrics serialization struct testing "
+    "training traverse_util typing version"
 )
 """What stays Flax's: it works with these packages, which have nothing in its place."""
 
@@ -84,19 +59,15 @@ class Place(NamedTuple):
     """Where a name is in these packages.
 
     Args:
-        path: the public path of the module that has it, `linen_lift.errors`.
-        module: the module's own name, to import from.
+        dotted: the expression that gives it, once the package is imported:
+            `linen_lift.errors.ScopeNotFoundError`.
+        module: the own name of the module that has it, to import from.
         name: the name there; None for the module itself.
     """
 
-    path: str
+    dotted: str
     module: str
     name: str | None
-
-    @property
-    def dotted(self) -> str:
-        """The expression that gives it, once the package is imported."""
-        return self.path if self.name is None else f"{self.path}.{self.name}"
 
 
 class Kept(NamedTuple):
@@ -119,16 +90,6 @@ class Missing(NamedTuple):
     reason: str
 
 
-@functools.cache
-def _package(name: str) -> ModuleType | None:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        return None
-
-
 _ABSENT = object()
 
 
@@ -141,14 +102,10 @@ def attribute(path: str) -> Any:
     Returns:
         The object; None if there is none.
     """
-    package, *rest = path.split(".")
-    found: Any = _package(package)
-    for name in rest:
-        try:
-            found = getattr(found, name)
-        except (AttributeError, ModuleNotFoundError):  # or it needs what is not here
-            return None
-    return found
+    try:
+        return pkgutil.resolve_name(path.replace(".", ":", 1))
+    except (AttributeError, ModuleNotFoundError):  # or it needs what is not here
+        return None
 
 
 def unit(dotted: str) -> str:
@@ -188,10 +145,8 @@ def find(dotted: str) -> Place | Kept | Missing:
         >>> find('flax.struct.dataclass')
         Kept(module='flax.struct')
     """
-    parts = dotted.split(".")
-    for end in range(len(parts), 0, -1):
-        if (prefix := ".".join(parts[:end])) in KEPT:
-            return Kept(prefix)
+    if dotted.startswith("flax.") and (kept := dotted.split(".")[1]) in KEPT.split():
+        return Kept(f"flax.{kept}")
     if dotted in HOMES:
         # One of the same name, if there is one, or else what has its names.
         leaf = dotted[dotted.rindex(".") :]
@@ -207,29 +162,23 @@ def find(dotted: str) -> Place | Kept | Missing:
     for path in reversed(HOMES[module]):
         found = attribute(path)
         if isinstance(found, ModuleType) and _is_public(found, name):
-            for shorter in HOMES[module]:
-                other = attribute(shorter)
-                if getattr(other, name, _ABSENT) is getattr(found, name):
-                    return Place(shorter, other.__name__, name)
+            value = getattr(found, name, _ABSENT)
+            homes = [(home, attribute(home)) for home in HOMES[module]]
+            own = [h for h in homes if getattr(h[1], name, _ABSENT) is value]
+            return Place(f"{own[0][0]}.{name}", own[0][1].__name__, name)
     return _absent(HOMES[module])
 
 
 def _is_public(module: ModuleType, name: str) -> bool:
     """Whether a module offers a name, rather than having it for its own use."""
-    public = getattr(module, "__all__", None)
-    if public is not None and name in public:
-        return True
-    value = getattr(module, name, _ABSENT)
-    if value is _ABSENT or name.startswith("_"):
-        return False
-    return public is None or isinstance(value, ModuleType)
+    public = getattr(module, "__all__", [n for n in dir(module) if n[0] != "_"])
+    return name in public or isinstance(getattr(module, name, None), ModuleType)
 
 
-def _absent(homes: tuple[str, ...]) -> Missing:
+def _absent(homes: list[str]) -> Missing:
     package = homes[0].split(".")[0]
-    if _package(package) is None:
+    if attribute(package) is None:
         distribution = package.replace("_", "-")
-        return Missing(
-            f"{distribution} is not installed here, so its names are unknown"
-        )
+        reason = f"{distribution} is not installed here, so its names are unknown"
+        return Missing(reason)
     return Missing(f"{package} has no such name")

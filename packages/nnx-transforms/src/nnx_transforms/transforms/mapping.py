@@ -27,7 +27,7 @@ from graphcore.authors import (
 )
 from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import positions_of
-from nnx_transforms.metadata_axes import PARTITION_NAME, add_axis, remove_axis
+from nnx_transforms.metadata_axes import add_axis, remove_axis
 from nnx_transforms.prefixes import StateAxes
 from nnx_transforms.transforms.agreement import has_type
 
@@ -98,25 +98,23 @@ class MappedBody(Body):
         return left
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if PARTITION_NAME in self._metadata:
-            name, structure = self._metadata[PARTITION_NAME], self.structure
-            settings, paths = structure.settings.variables, structure.joint.paths
+        settings, paths = self.structure.settings.variables, self.structure.joint.paths
+        for key, name in self._metadata.items():
             for each in zip(inside.variables, settings, paths, strict=True):
                 variable, setting, path = each
                 if is_axis(setting):
-                    remove_axis(variable, setting, name, path[1:])
+                    remove_axis(variable, setting, name, path[1:], key)
         return super().call(inside, args, kwargs)
 
     def leave(self, inside: Inside, out: Any) -> Left:
-        if PARTITION_NAME in self._metadata:
+        if self._metadata:
             # Variables that were left alone get back the axis that was removed.
-            name, everything = (
-                self._metadata[PARTITION_NAME],
-                range(len(inside.variables)),
-            )
-            for w in inside.leave(out, self.structure.settings, everything).written:
-                if is_axis(w.setting):
-                    add_axis(w.variable, w.setting, name, w.path[1:])
+            everything = range(len(inside.variables))
+            left = inside.leave(out, self.structure.settings, everything)
+            for key, name in self._metadata.items():
+                for w in left.written:
+                    if is_axis(w.setting):
+                        add_axis(w.variable, w.setting, name, w.path[1:], key)
         return super().leave(inside, out)
 
     def attempt(self, function: Callable[[], Any]) -> Any:

@@ -80,7 +80,8 @@ def scan(
             and `Carry` for the carry.
         transform_metadata: With a `PARTITION_NAME`, the name of the scanned axis in
             the sharding metadata of scanned variables: it is removed on their way in
-            and added on their way out.
+            and added on their way out. Likewise with any other key, in the metadata
+            of that name, where it is a sequence.
 
     Returns:
         A function that takes the arguments of `f`, keyword arguments as well, and
