@@ -67,10 +67,10 @@ def capture(
             start.setdefault(path[:-1], {}).setdefault(kind, {})[path[-1]] = leaf[...]
         try:
             for path, inner in modules:
-                values = {
-                    **{kind: {} for kind in variable_types},
-                    **start.get(path, {}),
+                empty: dict[Kind, dict[str, Any]] = {
+                    kind: {} for kind in variable_types
                 }
+                values = empty | start.get(path, {})
                 setattr(inner, CAPTURED, tuple(k(v) for k, v in values.items()))
             with _outputs_sown([type(m) for _, m in modules], method_outputs):
                 result = fn(*args, **kwargs)

@@ -7,7 +7,7 @@ is here beyond `graphcore.Object` lets a forward pass leave values behind (`sow`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -185,9 +185,7 @@ class Module(Object):
             >>> [path for path, _ in m.iter_modules()]
             [('last',), ('layers', 0), ()]
         """
-        for path, value in iter_graph(self):
-            if isinstance(value, Module):
-                yield path, value
+        return ((path, x) for path, x in iter_graph(self) if isinstance(x, Module))
 
     def iter_children(self) -> Iterator[tuple[Any, Module]]:
         """Lists the modules that are attributes of this one.
@@ -200,9 +198,8 @@ class Module(Object):
             >>> [name for name, _ in m.iter_children()]
             ['a', 'b']
         """
-        for key, value in get_node_impl(self).flatten(self)[0]:
-            if isinstance(value, Module):
-                yield key, value
+        pairs = get_node_impl(self).flatten(self)[0]
+        return ((key, x) for key, x in pairs if isinstance(x, Module))
 
     @accepts_graph_mode("view")
     def set_attributes(
@@ -228,31 +225,7 @@ class Module(Object):
             >>> m.inner.rate, hasattr(m, 'rate')
             (0.1, False)
         """
-        predicate = to_predicate(filters or ...)
-        selected = [m for path, m in self.iter_modules() if predicate(path, m)]
-        changes = [
-            (module, name, value)
-            for name, value in attributes.items()
-            for module in selected
-            if hasattr(module, name)
-        ]
-        missing = sorted(attributes.keys() - {name for _, name, _ in changes})
-        if missing and raise_if_not_found:
-            raise ValueError(
-                f"None of the {len(selected)} selected modules of "
-                f"{type(self).__name__} has the attributes {missing}. Check the names "
-                "and filters, or pass `raise_if_not_found=False`."
-            )
-        done: list[tuple[Module, str, Any]] = []
-        try:
-            for module, name, value in changes:
-                before = getattr(module, name)
-                setattr(module, name, value)
-                done.append((module, name, before))
-        except BaseException:
-            for module, name, before in reversed(done):
-                setattr(module, name, before)
-            raise
+        set_on_modules(self, filters or ..., raise_if_not_found, attributes)
 
     def train(self, **attributes: Any) -> None:
         """Switches this module and those below it to training.
@@ -283,6 +256,58 @@ class Module(Object):
         """
         mode = {"deterministic": True, "use_running_average": True, **attributes}
         self.set_attributes(raise_if_not_found=False, **mode)
+
+
+def set_on_modules(
+    node: Any, only: Filter, must_be_found: bool, attributes: dict[str, Any]
+) -> None:
+    """Sets attributes of the modules of a graph that have them: all or none.
+
+    Args:
+        node: The graph.
+        only: Selects modules.
+        must_be_found: Whether an attribute that no selected module has is an error.
+        attributes: The attributes.
+
+    Raises:
+        ValueError: If no selected module has one of them.
+    """
+    takes = to_predicate(only)
+    modules = (
+        m for path, m in iter_graph(node) if isinstance(m, Module) and takes(path, m)
+    )
+    changes = [(m, name) for m in modules for name in attributes if hasattr(m, name)]
+    missing = attributes.keys() - {name for _, name in changes}
+    if missing and must_be_found:
+        raise unused("attribute", missing, node)
+    done: list[tuple[Module, str, Any]] = []
+    try:
+        for module, name in changes:
+            before = getattr(module, name)
+            setattr(module, name, attributes[name])
+            done.append((module, name, before))
+    except BaseException:
+        for module, name, before in reversed(done):
+            setattr(module, name, before)
+        raise
+
+
+def unused(what: str, missing: Iterable[str], node: Any) -> ValueError:
+    """The error where no selected module takes what is to be set.
+
+    Args:
+        what: What is to be set, in words.
+        missing: The names that none has.
+        node: The model.
+
+    Returns:
+        The error.
+    """
+    return ValueError(
+        f"No selected module of the {type(node).__name__} has the {what} "
+        f"{sorted(missing)}. Check the names and filters, or pass "
+        "`raise_if_not_found=False`."
+    )
 
 
 def _variable_type(variable_type: type[Variable[Any]] | str) -> type[Variable[Any]]:

@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from graphcore import Filter, iter_graph, to_predicate
-from nnx_transforms.graph import Path, iter_children, recursive_map
+from graphcore import Filter, clone, iter_graph, to_predicate
+from nnx_transforms.graph import Path, iter_children
 from nnx_transforms.graph_mode import accepts_graph_mode
-from nnx_transforms.module import Module
+from nnx_transforms.module import Module, set_on_modules, unused
 
 _A = TypeVar("_A")
 
@@ -79,20 +79,8 @@ def with_attributes(
         >>> with_attributes(m, rate=0.1).rate, m.rate
         (0.1, 0.5)
     """
-    takes = to_predicate(only)
-    missing = set(attributes)
-
-    def changed(path: Path, value: Any) -> Any:
-        if isinstance(value, Module) and takes(path, value):
-            for name in attributes:
-                if hasattr(value, name):
-                    setattr(value, name, attributes[name])
-                    missing.discard(name)
-        return value
-
-    twin = recursive_map(changed, node)
-    if missing and raise_if_not_found:
-        raise _unused("attribute", missing, node)
+    twin = clone(node, variables=False)
+    set_on_modules(twin, only, raise_if_not_found, attributes)
     return twin
 
 
@@ -126,19 +114,16 @@ def view(
     """
     takes = to_predicate(only)
     missing = set(settings)
-
-    def changed(path: Path, value: Any) -> Any:
+    twin = clone(node, variables=False)
+    for path, value in list(iter_graph(twin)):
         if hasattr(value, "set_view") and takes(path, value):
             parameters = inspect.signature(value.set_view).parameters
             takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
             taken = {k: v for k, v in settings.items() if takes_all or k in parameters}
             value.set_view(**taken)
             missing.difference_update(taken)
-        return value
-
-    twin = recursive_map(changed, node)
     if missing and raise_if_not_found:
-        raise _unused("setting of `set_view`", missing, node)
+        raise unused("setting of `set_view`", missing, node)
     return twin
 
 
@@ -176,11 +161,3 @@ def view_info(node: Any, /, *, only: Filter = ...) -> str:
         documented = (inspect.getdoc(kind.set_view) or "").partition("Example:")[0]
         lines += [f"    {line}".rstrip() for line in documented.rstrip().splitlines()]
     return "\n".join(lines)
-
-
-def _unused(what: str, missing: set[str], node: Any) -> ValueError:
-    return ValueError(
-        f"No selected module of the {type(node).__name__} has the {what} "
-        f"{sorted(missing)}. Check the names and `only`, or pass "
-        "`raise_if_not_found=False`."
-    )

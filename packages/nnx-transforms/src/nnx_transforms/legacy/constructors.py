@@ -144,13 +144,8 @@ class _Transformed(Module):
         @functools.wraps(module_constructor, updated=())
         def construct(*init_args: Any, **init_kwargs: Any) -> Any:
             make: Any = cls  # a subclass, with arguments of its own
-            return make(
-                module_constructor,
-                *args,
-                **kwargs,
-                module_init_args=init_args,
-                module_init_kwargs=init_kwargs,
-            )
+            init = {"module_init_args": init_args, "module_init_kwargs": init_kwargs}
+            return make(module_constructor, *args, **kwargs, **init)
 
         return construct
 

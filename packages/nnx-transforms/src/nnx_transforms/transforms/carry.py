@@ -86,13 +86,12 @@ def check_scan_axes(in_axes: Any, out_axes: Any) -> tuple[CarryPlace, CarryPlace
         )
     for name, axes in (("in_axes", in_axes), ("out_axes", out_axes)):
         for leaf in prefix_leaves(axes):
-            for setting in _settings(leaf):
-                known = setting is None or setting is Carry or is_axis(setting)
-                if not known or (is_mapping(leaf) and not isinstance(leaf, StateAxes)):
-                    raise TypeError(
-                        f"scan's {name} takes integers, None, Carry, or a StateAxes of "
-                        f"these, but got {leaf!r}."
-                    )
+            known = [s is None or s is Carry or is_axis(s) for s in _settings(leaf)]
+            if not all(known) or (is_mapping(leaf) and not isinstance(leaf, StateAxes)):
+                raise TypeError(
+                    f"scan's {name} takes integers, None, Carry, or a StateAxes of "
+                    f"these, but got {leaf!r}."
+                )
     for leaf in prefix_leaves(out_axes):
         settings = _settings(leaf)
         if None in settings:
@@ -196,8 +195,10 @@ class CarriedGraph:
         scanned = {n for n, settings in enumerate(every) if any(map(is_axis, settings))}
         # Where something is scanned, or may be made with an axis, each iteration has
         # nodes of its own, and only the carried variables must stay where they are.
-        self._whole = _Part(roots, [n for n in carried if n not in scanned])
-        self._mixed = _Part(roots, [n for n in carried if n in scanned])
+        whole = {n: roots[n] for n in carried if n not in scanned}
+        mixed = {n: roots[n] for n in carried if n in scanned}
+        self._whole = whole, graphdef(whole), _paths(whole)
+        self._mixed = mixed, _paths(mixed)
 
     def check(self, variables: Sequence[Any]) -> None:
         """Makes sure that what is carried is where it was.
@@ -208,48 +209,37 @@ class CarriedGraph:
         Raises:
             ValueError: If the structure changed, with the path.
         """
-        part, definition = self._whole, graphdef(self._whole.roots)
-        if part.definition != definition:
-            (change, *_) = diff(part.definition, definition)
-            raise self._changed(part, change.path, str(change).partition(": ")[2])
-        paths = _paths(part.roots)
-        for old, new in zip(part.paths, paths, strict=True):
+        roots, before, objects = self._whole
+        after = graphdef(roots)
+        if before != after:
+            (change, *_) = diff(before, after)
+            raise self._changed(change.path, str(change).partition(": ")[2])
+        now = _paths(roots)
+        for old, new in zip(objects, now, strict=True):
             if old is not new:
                 how = f"another {type(new).__name__} stands there"
-                raise self._changed(part, paths[new], how)
-        part, paths = self._mixed, _paths(self._mixed.roots)
+                raise self._changed(now[new], how)
+        roots, objects = self._mixed
+        now = _paths(roots)
         for variable, setting in zip(variables, self._settings, strict=True):
-            path = part.paths.get(variable)
+            path = objects.get(variable)
             if setting is Carry and path is not None:
-                found = paths.get(variable)
+                found = now.get(variable)
                 if found is None:
-                    raise self._changed(part, path, "the variable is gone")
+                    raise self._changed(path, "the variable is gone")
                 if found != path:
-                    how = f"the variable is at {self._place(part, found)!r}"
-                    raise self._changed(part, path, how)
+                    how = f"the variable is at {self._body.place(found)!r}"
+                    raise self._changed(path, how)
 
-    def _place(self, part: _Part, path: tuple[Any, ...]) -> str:
-        return self._body.place((part.numbers[path[0]], *path[1:]))
-
-    def _changed(self, part: _Part, path: tuple[Any, ...], how: str) -> ValueError:
+    def _changed(self, path: tuple[Any, ...], how: str) -> ValueError:
         return ValueError(
             "Carry references must be the same between iterations: "
-            f"{self._place(part, path)!r} is carried, but the function changed the "
+            f"{self._body.place(path)!r} is carried, but the function changed the "
             f"structure there: {how}. Make the change before the scan, or give the "
             "object an axis."
         )
 
 
-class _Part:
-    """Some of the roots, as they were."""
-
-    def __init__(self, roots: Sequence[Any], numbers: list[int]) -> None:
-        self.numbers = numbers
-        self.roots = tuple(roots[n] for n in numbers)
-        self.definition = graphdef(self.roots)
-        self.paths = _paths(self.roots)
-
-
-def _paths(roots: tuple[Any, ...]) -> RefMap[Any, tuple[Any, ...]]:
+def _paths(roots: dict[int, Any]) -> RefMap[Any, tuple[Any, ...]]:
     """The first path of each graph node and variable, in the order of a visit."""
     return RefMap((x, path) for path, x in iter_graph(roots) if is_object(x))

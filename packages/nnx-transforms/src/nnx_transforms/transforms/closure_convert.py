@@ -16,6 +16,7 @@ from graphcore.authors import (
     take_objects,
     variable_impl,
 )
+from nnx_transforms.transforms.agreement import failure
 from nnx_transforms.transforms.rules import RuleCall, named_like
 from nnx_transforms.tree_variables import tree_variables
 
@@ -41,20 +42,6 @@ def _values_for(variables: Sequence[Any], values: Sequence[Any]) -> Iterator[Non
 
 def _converted(*args: Any) -> None:
     """What the arguments of converted functions enter."""
-
-
-def _differences(due: Sequence[Any], found: Sequence[Any]) -> str:
-    if len(due) != len(found):
-        return (
-            f" There were {len(due)} objects in them, and now there are {len(found)}."
-        )
-    lines = [
-        f"\n  {difference}"
-        for a, b in zip(due, found, strict=True)
-        if a != b
-        for difference in diff(a, b)
-    ]
-    return "".join(lines)
 
 
 def closure_convert(
@@ -141,13 +128,17 @@ def _of_objects(
         entry = enter(_converted, args)
         found, due = entry.joint.definitions, call.joint.definitions
         if found != due or take_objects(args)[1] != examples:
-            raise TypeError(
+            pairs = zip(due, found, strict=False)
+            lines = [str(d) for a, b in pairs if a != b for d in diff(a, b)]
+            if len(due) != len(found):
+                lines = [f"objects: {len(due)} -> {len(found)}"]
+            raise failure(
+                TypeError,
                 f"The converted {call.name!r} was called with arguments of another "
-                "structure than the example arguments that it was converted for."
-                + _differences(due, found)
+                "structure than the example arguments that it was converted for.",
+                lines,
             )
         values, out = pure(*call.pure_args(entry, args), *hoisted)
-        assert call.change is not None
         return entry.commit([values], out, call.change)
 
     converted.__name__ = call.name

@@ -218,7 +218,9 @@ class Differentiation:
         self._differentiated = [n for n in of_args if 0 <= n < len(args)]
         self.has_objects = entry.has_objects
         of_variables = entry.body.structure.settings.variables
-        chosen = {i for i, setting in enumerate(of_variables) if _is_chosen(setting)}
+        chosen = {
+            i for i, setting in enumerate(of_variables) if setting == _Choice(True)
+        }
         parts = to_parts((args, dict(kwargs)), entry, layouts_of(entry), chosen)
         if self.has_objects:
             # What is static has no derivative, and neither have integers beside it.
@@ -374,10 +376,6 @@ def derivative_function(
 def _whole(value: Any, given: Any) -> Any:
     """What JAX gives of a value, with the rest of it."""
     return given.over(value) if Divided.matches(given) else given
-
-
-def _is_chosen(setting: Any) -> bool:
-    return isinstance(setting, _Choice) and setting.is_yes
 
 
 def _returned(out: Any) -> None:

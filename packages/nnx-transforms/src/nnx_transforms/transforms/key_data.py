@@ -25,6 +25,9 @@ class _KeyData:
     data: Any
     impl: Any
 
+    def keys(self) -> Any:
+        return jax.random.wrap_key_data(self.data, impl=self.impl)
+
 
 def keys_to_data(tree: Any) -> Any:
     """Replaces keys by their data.
@@ -60,14 +63,8 @@ def keys_from_data(tree: Any) -> Any:
     Returns:
         The pytree with keys.
     """
-
-    def to_key(x: Any) -> Any:
-        if _is_data(x):
-            return jax.random.wrap_key_data(x.data, impl=x.impl)
-        return x
-
-    return jax.tree.map(to_key, tree, is_leaf=_is_data)
-
-
-def _is_data(x: Any) -> bool:
-    return type(x) is _KeyData
+    return jax.tree.map(
+        lambda x: x.keys() if type(x) is _KeyData else x,
+        tree,
+        is_leaf=lambda x: type(x) is _KeyData,
+    )

@@ -150,7 +150,7 @@ def linear_call(
             on_tracers(_together, linear),
         )
     except AssertionError as error:
-        if call.change is None:
+        if call.settled is None:
             raise  # from the user's function
         # JAX asserts that no value that the function closes over has a tangent.
         raise _not_differentiable(name, "what the function closes over") from error
@@ -163,5 +163,4 @@ def linear_call(
             value if is_update else next(given)
             for value, is_update in zip(again, call.updated(), strict=True)
         ]
-    assert call.change is not None
     return entry.commit([values], out, call.change)

@@ -6,6 +6,7 @@ run when it has refused, and look for a variable that is the reason.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -233,10 +234,9 @@ def check_broadcast(
     Raises:
         ValueError: If there is one, with its path.
     """
-    try:
+    place = None
+    with contextlib.suppress(Exception):  # The first error is the one to report.
         place = find_varying(entry, options)
-    except Exception:  # The first error is the one to report.
-        return
     if place is not None:
         raise ValueError(
             f"The variable at {place!r} has axis None, which means one value for all "

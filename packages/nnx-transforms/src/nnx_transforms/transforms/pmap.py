@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 import jax
@@ -143,28 +143,24 @@ def pmap(
         args, kwargs, fixed = statics.take(args, kwargs)
         check_hashable(fixed, getattr(f, "__name__", "f"))
 
-        def located(gone: frozenset[int]) -> Entry:
-            found: Entry = enter(
-                f,
-                args,
-                kwargs,
-                settings=axes,
-                kwargs_settings=0,
-                out_settings=out_axes,
-                statics=fixed,
-                make=_Body,
-                options=(metadata, gone),
-                cache=bodies,
-            )
-            return found
-
-        entry = located(frozenset())
-        gone = _gone(entry, donated.numbers)
-        if gone:
-            entry = located(gone)
+        entry = enter(
+            f,
+            args,
+            kwargs,
+            settings=axes,
+            kwargs_settings=0,
+            out_settings=out_axes,
+            statics=fixed,
+            make=_Body,
+            options=(metadata, donated.numbers),
+            cache=bodies,
+        )
         body = entry.body
         if body.mapped is None:
             body.mapped = compiled(entry)
+        gone: Set[int] = body.keep
+        if gone:
+            gone = gone - held_twice(entry.raw, (entry.args, entry.kwargs))
         kept = [None if i in gone else value for i, value in enumerate(entry.raw)]
         away = [value if i in gone else None for i, value in enumerate(entry.raw)]
         groups = body.grouped(kept), body.grouped(away)
@@ -193,10 +189,14 @@ class _Body(MappedBody):
     """
 
     def __init__(self, callee: Any, structure: Any, options: Any, reference: Any):
-        metadata, gone = options
+        metadata, donated = options
         super().__init__(callee, structure, metadata, reference)
         # A donated variable is returned even if it was left alone: its buffer is gone.
-        self.keep = gone
+        self.keep: Set[int] = {
+            position
+            for position, (number, *_) in enumerate(structure.joint.paths)
+            if any(place in donated for place, *_ in structure.root_places[number])
+        }
         self.unchecked = False
         self.mapped: Callable[..., Any] | None = None
 
@@ -204,16 +204,3 @@ class _Body(MappedBody):
         left = super().leave(inside, out)
         self.unchecked |= any(w.setting is None for w in left.written)
         return left
-
-
-def _gone(entry: Entry, donated: Sequence[int]) -> frozenset[int]:
-    """The variables whose buffers are given away."""
-    if not donated:
-        return frozenset()
-    roots = {
-        number
-        for number, paths in enumerate(entry.body.structure.root_places)
-        if any(path[0] in donated for path in paths)
-    }
-    found = {i for i, path in enumerate(entry.joint.paths) if path[0] in roots}
-    return frozenset(found - held_twice(entry.raw, (entry.args, entry.kwargs)))

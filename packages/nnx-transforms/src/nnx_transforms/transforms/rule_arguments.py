@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.prefixes import DiffState
 
@@ -54,51 +55,35 @@ def bind_positions(
     return positions, names
 
 
-def positions_of_names(
-    fun: Callable[..., Any], name: str, argnames: Sequence[str]
-) -> list[int]:
-    """Finds the positions of arguments by name.
+def nondiff_arguments(
+    fun: Callable[..., Any], name: str, argnums: Any, argnames: str | Sequence[str]
+) -> tuple[list[int], dict[int, DiffState]]:
+    """The arguments that are not differentiated, or only in part.
 
     Args:
         fun: The function.
         name: What it is called.
-        argnames: Names of its parameters.
+        argnums: `nondiff_argnums`.
+        argnames: `nondiff_argnames`.
 
     Returns:
-        Their positions.
+        The positions of those that are not, in order, and the filters of the others.
 
     Raises:
-        ValueError: If it has no such parameter.
+        ValueError: If an argument is named twice, counted from the end, or unknown.
+        TypeError: If there is anything else among the positions.
     """
-    if not argnames:
-        return []
-    known = list(inspect.signature(fun).parameters)
-    argnames = [argnames] if isinstance(argnames, str) else list(argnames)
+    known = list(inspect.signature(fun).parameters) if argnames else []
+    argnames = [argnames] if isinstance(argnames, str) else argnames
     for argname in argnames:
         if argname not in known:
             raise ValueError(
                 f"nondiff_argnames of {name!r} has {argname!r}, but its arguments are "
                 f"{', '.join(map(repr, known))}."
             )
-    return [known.index(argname) for argname in argnames]
-
-
-def divide_argnums(
-    positions: Sequence[int | DiffState], name: str
-) -> tuple[list[int], dict[int, DiffState]]:
-    """Divides `nondiff_argnums` into integers and filters.
-
-    Args:
-        positions: What the user gave.
-        name: What the function is called.
-
-    Returns:
-        The integers, sorted; and the filters by position.
-
-    Raises:
-        ValueError: If a position is negative or there twice.
-        TypeError: If there is anything else.
-    """
+    argnums = own_settings(argnums)
+    alone = isinstance(argnums, int | DiffState)
+    positions = [*([argnums] if alone else argnums), *map(known.index, argnames)]
     filters = {e.argnum: e for e in positions if isinstance(e, DiffState)}
     numbers = [e.argnum if isinstance(e, DiffState) else e for e in positions]
     for entry, number in zip(positions, numbers, strict=True):
@@ -114,6 +99,6 @@ def divide_argnums(
         if numbers.count(number) > 1:
             raise ValueError(
                 f"nondiff_argnums of {name!r} names argument {number} twice: "
-                f"{list(positions)!r}."
+                f"{positions!r}."
             )
     return sorted(set(numbers) - filters.keys()), filters

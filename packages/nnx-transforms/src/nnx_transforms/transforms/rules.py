@@ -29,13 +29,11 @@ from graphcore.authors import (
     mark_lifted,
     take_objects,
 )
-from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.prefixes import DiffState
 from nnx_transforms.transforms.guards import without_tangents
 from nnx_transforms.transforms.rule_arguments import (
     bind_positions,
-    divide_argnums,
-    positions_of_names,
+    nondiff_arguments,
 )
 from nnx_transforms.transforms.tangents import (
     Checks,
@@ -73,12 +71,10 @@ class RuleFunction:
         is_function = isinstance(fun, types.FunctionType)
         updated = functools.WRAPPER_UPDATES if is_function else ()
         functools.update_wrapper(self, fun, updated=updated)
-        nondiff_argnums = own_settings(nondiff_argnums)
-        alone = isinstance(nondiff_argnums, int | DiffState)
-        argnums: Any = [nondiff_argnums] if alone else nondiff_argnums
-        self._name = name = Callee(fun).name
-        names = positions_of_names(fun, name, nondiff_argnames)
-        self._nondiff, self._filters = divide_argnums([*argnums, *names], name)
+        self._name = Callee(fun).name
+        self._nondiff, self._filters = nondiff_arguments(
+            fun, self._name, nondiff_argnums, nondiff_argnames
+        )
         me = weakref.ref(self)
         mark_lifted(self, lambda f, /, *args, **kwargs: me()._on(f, args, kwargs))  # type: ignore[union-attr]
 
@@ -139,7 +135,6 @@ class RuleFunction:
         entered = enter(callees, args)
         call = RuleCall(name, callees, entered, args, names, selects, self._nondiff)
         values, out = self._define(call, fun)(*call.pure_args(entered, args))
-        assert call.change is not None
         return entered.commit([values], out, call.change)
 
 
@@ -216,7 +211,7 @@ class RuleCall:
         has_objects: Whether there is any object, be it a hidden one.
         selected: The numbers of the variables that can be differentiated.
         avals: For each variable the abstract values of its value.
-        change: What the first run did to the structure; None before it.
+        settled: What the first run did to the structure; None before it.
     """
 
     def __init__(
@@ -231,7 +226,7 @@ class RuleCall:
     ) -> None:
         self.name = name
         self.has_objects = entry.has_objects
-        self.change: Change | None = None
+        self.settled: Change | None = None
         # The bodies hold them weakly.
         self._functions = [callee.function for callee in callees]
         self._bodies = entry.bodies
@@ -275,12 +270,9 @@ class RuleCall:
             The arguments with parts; if there are objects, the values of all other
             variables come last.
         """
-        parts = [
-            x if i in self._differentiable else args[i]
-            for i, x in enumerate(
-                to_parts(tuple(args), entry, self._layouts, self.selected)
-            )
-        ]
+        shown = to_parts(tuple(args), entry, self._layouts, self.selected)
+        pairs = enumerate(zip(shown, args, strict=True))
+        parts = [x if i in self._differentiable else given for i, (x, given) in pairs]
         return [*parts, self._guarded(entry.raw)] if self.has_objects else [*args]
 
     def _guarded(self, values: Sequence[Any]) -> list[Any]:
@@ -306,6 +298,12 @@ class RuleCall:
         owner = self._owners.get(position)
         name = "the bound object" if owner is None else self.names[owner]
         return f"{where!r} of {name}"
+
+    @property
+    def change(self) -> Change:
+        """What the first run did to the structure."""
+        assert self.settled is not None
+        return self.settled
 
     # Runs
 
@@ -350,7 +348,7 @@ class RuleCall:
         Raises:
             ValueError: If it wrote more, or left another structure, than the first.
         """
-        first = self.change
+        first = self.settled
         keep: set[Any] = set(first.positions) if first else set()
         left = inside.leave(out, keep=keep)
         if first is None:
@@ -382,7 +380,7 @@ class RuleCall:
         if left.change.places.spots:
             self._returned = layouts(out)
         # Last: whoever sees a change may rely on the rest.
-        self.change = left.change
+        self.settled = left.change
 
     def _new_in(self, layout: Layout) -> Layout:
         """The variables that are new in an object, by its layout in the outline."""
@@ -413,7 +411,6 @@ class RuleCall:
 
     def updated(self) -> list[bool]:
         """Whether each written variable belongs to an argument, not to the output."""
-        assert self.change is not None
         new = {number for layout in self._new.values() for number in layout.numbers}
         count = len(self.avals)
         return [n < count or n in new for n in self._numbers(self.change)]
@@ -430,7 +427,6 @@ class RuleCall:
         Returns:
             A function of the number.
         """
-        assert self.change is not None
         found = dict(zip(self._numbers(self.change), given, strict=True))
         return lambda number: found[number] if number in found else default(number)
 
@@ -476,11 +472,9 @@ class RuleCall:
         """
         layouts = self._returned if with_old else self._new_in_output()
         states = [x.state([value(number) for number in x.numbers]) for x in layouts]
-        assert self.change is not None
         return self.change.places.fill(tree, states)
 
     def _new_in_output(self) -> list[Layout]:
-        assert self.change is not None
         numbers = zip(self._numbers(self.change), self.updated(), strict=True)
         new = {number for number, is_update in numbers if not is_update}
         return [layout.only(new) for layout in self._returned]
@@ -500,7 +494,6 @@ class RuleCall:
         Raises:
             TypeError: If it has another structure, or no state stands where one is due.
         """
-        assert self.change is not None
         places = self.change.places
         if not places.spots:
             like = abstract(out) if self.change.has_divided else None

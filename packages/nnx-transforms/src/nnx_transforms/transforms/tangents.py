@@ -13,6 +13,8 @@ its variables, and becomes a `State` without anything else being known of the ob
 from __future__ import annotations
 
 import enum
+import itertools
+import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -67,18 +69,13 @@ class Layout:
         Returns:
             The layout of these.
         """
-        places = [i for i, number in enumerate(self.numbers) if number in chosen]
-        if len(places) == len(self.numbers):
+        kept = [number in chosen for number in self.numbers]
+        if all(kept):
             return self
-        pairs = zip(self.paths, self.numbers, strict=True)
-        others = [path for path, number in pairs if number not in chosen]
-        return Layout(
-            self.type,
-            tuple(self.paths[i] for i in places),
-            tuple(self.kinds[i] for i in places),
-            tuple(self.numbers[i] for i in places),
-            (*self.others, *others),
-        )
+        columns: Any = self.paths, self.kinds, self.numbers
+        paths, kinds, numbers = (tuple(itertools.compress(c, kept)) for c in columns)
+        others = itertools.compress(self.paths, map(operator.not_, kept))
+        return Layout(self.type, paths, kinds, numbers, (*self.others, *others))
 
     def state(self, values: Sequence[Any]) -> Any:
         """Writes values of the variables as users see them.
@@ -326,9 +323,7 @@ def to_states(tree: Any) -> Any:
     )
 
 
-def from_states(
-    tree: Any, like: Any, where: str, at: Path = (), checks: Checks = Checks.EXACT
-) -> Any:
+def from_states(tree: Any, like: Any, where: str, checks: Checks = Checks.EXACT) -> Any:
     """Replaces the states that a user gave by parts, and checks them.
 
     Args:
@@ -336,7 +331,6 @@ def from_states(
         like: The abstract values of what they are tangents of: the same pytree with
             parts in it.
         where: What they were given for, for messages: a sentence without an end.
-        at: The path of the pytree, for messages.
         checks: How strict to be.
 
     Returns:
@@ -359,25 +353,20 @@ def from_states(
             f"but {structure} is due, with a State in the place of each object: {error}"
         ) from None
 
-    def part_of(path: Path, part: Part, state: Any) -> Part:
-        layout = part.layout
-        values = layout.take(state, where, path, checks)
-        values = [
-            _like(due, value) for value, due in zip(values, part.values, strict=True)
-        ]
-        for inner, value, due in zip(layout.paths, values, part.values, strict=True):
+    def found(path: Path, due: Any, value: Any) -> Any:
+        if not is_part(due):
+            return _like(due, value)
+        layout = due.layout
+        values = layout.take(value, where, path, checks)
+        values = [_like(aval, x) for aval, x in zip(due.values, values, strict=True)]
+        for inner, x, aval in zip(layout.paths, values, due.values, strict=True):
             if checks is not Checks.OF_AN_OUTPUT:  # JAX checks it
                 place = f"{where} at {path_text((*path, *inner))!r}"
-                check_tangent(value, due, place, checks)
+                check_tangent(x, aval, place, checks)
         return Part(layout, values)
 
-    def found(path: Any, due: Any, value: Any) -> Any:
-        if is_part(due):
-            return part_of((*at, *key_path(path)), due, value)
-        return _like(due, value)
-
-    pairs_given = zip(pairs, given, strict=True)
-    return structure.unflatten([found(path, x, y) for (path, x), y in pairs_given])
+    triples = zip(pairs, given, strict=True)
+    return structure.unflatten([found(key_path(p), x, y) for (p, x), y in triples])
 
 
 def _like(due: Any, given: Any) -> Any:
