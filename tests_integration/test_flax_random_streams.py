@@ -188,3 +188,14 @@ def test_flax_has_no_further_methods():
     known = {*_FUNCTIONS.split(), *_INITIALIZERS.split(), "fork", "split", "broadcast"}
     public = {name for name in vars(theirs.RngStream) if not name.startswith("_")}
     assert public <= known | {"set_metadata"}
+
+
+@pytest.mark.parametrize("split, restore", [(ours, theirs), (theirs, ours)])
+def test_what_one_library_split_the_other_restores(split, restore):
+    if not hasattr(theirs, "restore_rngs"):
+        pytest.skip("this release of Flax restores streams with states")
+    rngs = theirs.Rngs(0)
+    before = rngs.default.key[...]
+    restore.restore_rngs(split.split_rngs(rngs, splits=3))
+    assert rngs.default.key[...] == before
+    assert rngs.default.count[...] == 1

@@ -6,7 +6,9 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -15,6 +17,8 @@ from tools.bench.measuring import FULL, QUICK
 from tools.bench.processes import in_fresh_process, run_section
 from tools.bench.results import Section, missed
 
+QUIET = 0.5
+"""Below which load, before anything is measured, a machine counts as quiet."""
 SECTIONS = (
     *("dispatch", "flax_objects", "modules", "graph", "tracing", "eager"),
     *("memory", "sharded", "startup", "growth"),
@@ -74,11 +78,18 @@ def main(argv: list[str] | None = None) -> int:
         The exit code: 1 if a bar was to hold and does not.
     """
     arguments = read_arguments(argv)
-    effort = QUICK if arguments.quick else FULL
     width = None if sys.stdout.isatty() else 200
     console = Console(width=width, highlight=False)
     found: list[Section] = []
     about = in_fresh_process(peers.environment)
+    load: Any = about["load"]
+    is_quiet = load is not None and load < QUIET
+    effort = replace(QUICK if arguments.quick else FULL, is_quiet=is_quiet)
+    if not is_quiet:
+        console.print(
+            f"The load of the machine is {load}, not below {QUIET}: it is not quiet, "
+            "and the limits are those for a machine with neighbours.\n"
+        )
     for name in arguments.only:
         start = time.perf_counter()
         section = in_fresh_process(run_section, name, effort)

@@ -44,7 +44,7 @@ def run(effort: Effort) -> Section:
     for kind, limits in LIMITS.items():
         for size, limit in limits.items():
             what = f"{kind}, {size} variables"
-            cells = compare(_step_calls(kind, size), effort)
+            cells = compare(_step_calls(kind, size, effort), effort)
             table.rows.append(Row(what, size, cells))
             _add_bar(section, f"Flax objects over raw: {what}", cells[OURS], limit)
             if peers.FLAX_PARTIAL in cells:
@@ -79,7 +79,7 @@ def _over(theirs: Cell, ours: Cell) -> Spread:
     return Spread(a.median / b.median, a.low / b.high, a.high / b.low, a.count)
 
 
-def _step_calls(kind: str, size: int) -> dict[str, Measured]:
+def _step_calls(kind: str, size: int, effort: Effort) -> dict[str, Measured]:
     flax, values = peers.flax_nnx, models.arrays(size)
     step = models.STEPS[kind]
     mine, compiled = models.flax_model(values), nnx.jit(step)
@@ -88,6 +88,8 @@ def _step_calls(kind: str, size: int) -> dict[str, Measured]:
         OURS: lambda: compiled(mine),
     }
     for name, mode in peers.flax_modes(flax.jit).items():
+        if effort.is_quick and (kind, name) != ("write one", peers.FLAX_UPDATES):
+            continue
         theirs, model = flax.jit(step, **mode), models.flax_model(values)
         calls[name] = lambda f=theirs, m=model: f(m)
     if hasattr(flax, "jit_partial"):

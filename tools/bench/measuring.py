@@ -35,6 +35,8 @@ class Effort:
             and not all of one.
         waits: Whether to wait for the arrays that a call returns.
         is_quick: Whether to leave out what takes long.
+        is_quiet: Whether nothing else runs on the machine, so that limits count that
+            leave no room for a neighbour.
         collects: Whether Python's garbage collector is on while a call is measured.
         generation: Up to which generation garbage is collected before.
     """
@@ -45,6 +47,7 @@ class Effort:
     passes: int = 3
     waits: bool = True
     is_quick: bool = False
+    is_quiet: bool = False
     collects: bool = True
     generation: int = 1
 
@@ -54,7 +57,7 @@ class Effort:
 
 
 FEW = 5
-LONG = 0.05
+LONG, LONG_IF_QUICK = 0.05, 0.005
 """From how many seconds on a call is measured alone."""
 VERY_LONG = 0.1
 """From how many seconds on a call is measured without another one before it."""
@@ -93,7 +96,8 @@ class _Contestant:
         self.begins = estimate < VERY_LONG
         if not isinstance(measured, Prepared):
             # Several in a row, so that a call pays for the garbage of those before it.
-            least = FEW if effort.collects and estimate < LONG else 1
+            long = LONG_IF_QUICK if effort.is_quick else LONG
+            least = FEW if effort.collects and estimate < long else 1
             repeats = round(effort.slice / max(estimate, 1e-9))
             self.repeats = max(least, min(1000, repeats))
 

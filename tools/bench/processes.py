@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import multiprocessing
 from collections.abc import Callable
@@ -16,7 +17,12 @@ R = TypeVar("R")
 
 def run_section(name: str, effort: Effort) -> Section:
     """Measures one section in this process."""
-    section: Section = importlib.import_module(f"tools.bench.{name}").run(effort)
+    module = importlib.import_module(f"tools.bench.{name}")
+    # What was imported stays: to search it for garbage takes a tenth of a second, for
+    # each comparison anew.
+    gc.collect()
+    gc.freeze()
+    section: Section = module.run(effort)
     return section
 
 

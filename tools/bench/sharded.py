@@ -57,7 +57,7 @@ def run(effort: Effort) -> Section:
         ["Planned are results and temporary arrays: here the random bits of a layer."],
     )
     section.tables += [dispatch, making]
-    for processes in (1, 2):
+    for processes in (1,) if effort.is_quick else (1, 2):
         where = "one process" if processes == 1 else f"{processes} processes"
         steps, made = _in_processes(processes, effort)
         for kind, cells in steps.items():

@@ -65,6 +65,9 @@ def test_a_graph_is_put_together_with_other_arrays():
     assert type(twin.point) is Point and twin.point.y[0].tolist() == [2.0]
     assert graphdef == gc.graphdef(twin) and hash(graphdef) == hash(gc.graphdef(twin))
     assert gc.clone(model).scale is model.scale
+    model.weight = gc.Param(1)
+    sharing = gc.clone(model, variables=False)
+    assert sharing.weight is model.weight and sharing.scale is model.scale
 
 
 def test_the_shapes_of_arrays_stand_for_them():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphcore as gc
-from graphcore.comparison import Difference, Differences, definition_differences
+from graphcore.comparison import Difference, Differences
 
 
 class Linear(gc.Object):
@@ -267,26 +267,19 @@ def test_not_a_node():
         gc.diff(gc.Dict(), 3)
 
 
-def test_values_for_definitions():
-    graphdef = gc.graphdef(gc.Dict(a=gc.Param(1), b=gc.Param(2)))
-    strong = jnp.ones(())
-    weak = jax.ShapeDtypeStruct((), jnp.float32, weak_type=True)
-    other = jnp.ones(3)
-    found = definition_differences(graphdef, graphdef, [strong, strong], [weak, other])
-    assert found == [Difference(("b",), "shape", (), (3,))]
-    found = definition_differences(
-        graphdef, graphdef, [strong, strong], [weak, strong], weak_types=True
-    )
-    assert found == [Difference(("a",), "weak type", False, True)]
-    with pytest.raises(ValueError, match="2 variables"):
-        definition_differences(graphdef, graphdef, [strong], [strong])
+def test_values_are_compared_unless_one_side_has_none():
+    a, b = gc.Dict(a=gc.Param(1), b=gc.Param(jnp.ones(()))), gc.Dict(a=gc.Param(1))
+    b.b = gc.Param(jnp.ones(3))
+    assert gc.diff(a, b) == [Difference(("b",), "shape", (), (3,))]
+    assert gc.diff(gc.graphdef(a), b) == gc.diff(a, gc.graphdef(b)) == []
 
 
 def test_values_go_by_index():
-    a = gc.graphdef(gc.Dict(a=gc.Param(1), b=gc.Dict(c=gc.Param(2)), d=gc.Param(3)))
-    old = [np.zeros(n) for n in (1, 2, 3)]
-    new = [np.zeros(n) for n in (1, 4, 3)]
-    assert definition_differences(a, a, old, new) == [
+    def node(*sizes):
+        a, c, d = (gc.Param(np.zeros(n)) for n in sizes)
+        return gc.Dict(a=a, b=gc.Dict(c=c), d=d)
+
+    assert gc.diff(node(1, 2, 3), node(1, 4, 3)) == [
         Difference(("b", "c"), "shape", (2,), (4,))
     ]
 

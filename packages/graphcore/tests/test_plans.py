@@ -164,6 +164,24 @@ def test_a_type_that_becomes_a_variable_type_is_seen():
     assert gc.state(node).flat_state().paths == (("later",),)
 
 
+def test_metadata_that_is_computed_each_time_keeps_the_plan_and_is_compared():
+    class Measured:
+        unit = "m"
+
+    gc.register_variable_type(
+        Measured,
+        get_value=lambda x: 1,
+        set_value=lambda x, value: None,
+        get_metadata=lambda x: {"unit": x.unit},
+        create=lambda kind, value, metadata: kind(),
+    )
+    node = gc.Dict(length=Measured())
+    plan = plan_of(node)
+    assert plan_of(node) is plan
+    node.length.unit = "km"
+    assert plan_of(node).definition == fresh(node)[0] != plan.definition
+
+
 def test_a_static_value_that_changes_its_class_is_seen():
     class Before:
         pass

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import graphcore as gc
-from nnx_transforms.metadata_axes import PARTITION_NAME, add_axis, remove_axis
+import nnx_transforms as nnx
+from nnx_transforms.metadata_axes import add_axis, remove_axis
 
 MESH = Mesh(np.array(jax.devices()[:1]).reshape(1, 1, 1, 1), ("a", "b", "L", "M"))
-LAYERS = {PARTITION_NAME: "L"}
 
 forms = st.sampled_from(
     [tuple, list, lambda e: PartitionSpec(*e), lambda e: NamedSharding(MESH, _spec(e))]
@@ -35,45 +35,41 @@ entries = st.permutations([None, "a", "b", None]).flatmap(
         max_size=2,
         unique_by=lambda edit: edit[1],
     ),
-    as_state=st.booleans(),
 )
-def test_remove_undoes_add(entries, form, edits, as_state):
+def test_remove_undoes_add(entries, form, edits):
     variable = gc.Param(1.0, sharding=form(entries), unit="m")
     before = variable.get_metadata()
-    subject = variable.to_state() if as_state else variable
     for index, name in edits:
-        subject = add_axis(subject, index, {PARTITION_NAME: name})
-        entry = _entries(subject.sharding)[index : index + 1]
+        add_axis(variable, index, name)
+        entry = _entries(variable.sharding)[index : index + 1]
         assert entry == (name,)
     for index, name in reversed(edits):
-        subject = remove_axis(subject, index, {PARTITION_NAME: name})
-    assert subject.get_metadata() == before
-    assert type(subject.sharding) is type(before["sharding"])
-    assert (subject is variable) != as_state
+        remove_axis(variable, index, name)
+    assert variable.get_metadata() == before
+    assert type(variable.sharding) is type(before["sharding"])
 
 
 @settings(max_examples=200)
-@given(entries=entries, form=forms, index=st.integers(0, 5), as_state=st.booleans())
-def test_add_undoes_remove(entries, form, index, as_state):
+@given(entries=entries, form=forms, index=st.integers(0, 5))
+def test_add_undoes_remove(entries, form, index):
     entries = (*entries[:index], "L", *entries[index:])
     index = entries.index("L")
-    subject = gc.Param(1.0, sharding=form(entries))
-    before = subject.get_metadata()
-    subject = subject.to_state() if as_state else subject
-    subject = remove_axis(subject, index, LAYERS)
-    assert "L" not in _entries(subject.sharding)
-    assert add_axis(subject, index, LAYERS).get_metadata() == before
+    variable = gc.Param(1.0, sharding=form(entries))
+    before = variable.get_metadata()
+    remove_axis(variable, index, "L")
+    assert "L" not in _entries(variable.sharding)
+    add_axis(variable, index, "L")
+    assert variable.get_metadata() == before
 
 
 @given(entries=entries, index=st.integers(0, 5))
 def test_add_undoes_remove_of_an_axis_that_is_not_sharded(entries, index):
-    metadata = {PARTITION_NAME: None}
     if index < len(entries) and entries[index] is not None:
         return
     variable = gc.Param(1.0, sharding=tuple(entries))
     before = variable.get_metadata()
-    remove_axis(variable, index, metadata)
-    add_axis(variable, index, metadata)
+    remove_axis(variable, index, None)
+    add_axis(variable, index, None)
     assert variable.get_metadata() == before
 
 
@@ -83,42 +79,44 @@ def _entries(sharding):
 
 
 def test_the_new_entry_stands_at_its_index():
-    v = gc.Param(1.0, sharding=("a", "b"))
-    assert add_axis(v, 1, LAYERS).sharding == ("a", "L", "b")
-    assert add_axis(gc.Param(1.0, sharding=("a",)), 2, LAYERS).sharding == (
-        "a",
-        None,
-        "L",
-    )
+    for names, index, due in ((("a", "b"), 1, ("a", "L", "b")), (("a",), 2, None)):
+        v = gc.Param(1.0, sharding=names)
+        add_axis(v, index, "L")
+        assert v.sharding == (due or ("a", None, "L"))
 
 
 def test_negative_indices_count_from_the_end():
     v = gc.Param(1.0, sharding=("a", "b"))
-    assert add_axis(v, -1, LAYERS).sharding == ("a", "b", "L")
-    assert remove_axis(v, -1, LAYERS).sharding == ("a", "b")
+    add_axis(v, -1, "L")
+    assert v.sharding == ("a", "b", "L")
+    remove_axis(v, -1, "L")
+    assert v.sharding == ("a", "b")
     with pytest.raises(ValueError, match="'x/kernel'"):
-        add_axis(v, -4, LAYERS, ("x", "kernel"))
+        add_axis(v, -4, "L", ("x", "kernel"))
 
 
-def test_nothing_is_done_without_a_name_or_a_sharding():
-    for metadata, transform in (({"sharding": ("a",)}, {}), ({"unit": "m"}, LAYERS)):
-        v = gc.Param(1.0, **metadata)
-        assert add_axis(v, 0, transform) is v
-        assert remove_axis(v, 0, transform).get_metadata() == metadata
+def test_nothing_is_done_without_a_sharding():
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    assert add_axis(gc.Param(1.0, sharding=device), 0, LAYERS).sharding is device
+    for metadata in ({"unit": "m"}, {"sharding": device}):
+        v = gc.Param(1.0, **metadata)
+        add_axis(v, 0, "L")
+        assert v.get_metadata() == metadata
+        remove_axis(v, 0, "L")
+        assert v.get_metadata() == metadata
 
 
 def test_a_sharding_that_names_no_axis_has_any_axis_and_keeps_none():
     v = gc.Param(1.0, sharding=PartitionSpec())
-    assert remove_axis(v, 0, LAYERS).sharding == PartitionSpec()
-    assert add_axis(v, 0, LAYERS).get_metadata() == {"sharding": PartitionSpec()}
+    remove_axis(v, 0, "L")
+    assert v.sharding == PartitionSpec()
+    add_axis(v, 0, "L")
+    assert v.get_metadata() == {"sharding": PartitionSpec()}
 
 
 def test_an_axis_that_is_not_there_is_an_error_and_changes_nothing():
     v = gc.Param(1.0, sharding=("a", "b"))
     with pytest.raises(ValueError, match=r"'m/k' has 'b' at axis 1.*'L'"):
-        remove_axis(v, 1, LAYERS, ("m", "k"))
+        remove_axis(v, 1, "L", ("m", "k"))
     assert v.get_metadata() == {"sharding": ("a", "b")}
 
 
@@ -130,10 +128,9 @@ def test_hooks_are_called_with_index_and_name():
         on_add_axis=lambda v, i, n: calls.append(("add", i, n, v.sharding)),
         on_remove_axis=lambda v, i, n: calls.append(("remove", i, n, v.sharding)),
     )
-    remove_axis(add_axis(v, 0, LAYERS), 0, LAYERS)
+    add_axis(v, 0, "L")
+    remove_axis(v, 0, "L")
     assert calls == [("add", 0, "L", ("L", "a")), ("remove", 0, "L", ("L", "a"))]
-    remove_axis(add_axis(v.to_state(), 0, LAYERS), 0, LAYERS)
-    assert len(calls) == 4
 
 
 def test_hooks_may_keep_metadata_of_their_own():
@@ -147,8 +144,10 @@ def test_hooks_may_keep_metadata_of_their_own():
             self.names = self.names[:index] + self.names[index + 1 :]
 
     v = Named(1.0, names=("x",))
-    assert add_axis(v, 1, LAYERS).names == ("x", "L")
-    assert remove_axis(v.to_state(), 1, LAYERS).names == ("x",)
+    add_axis(v, 1, "L")
+    assert v.names == ("x", "L")
+    remove_axis(v, 1, "L")
+    assert v.names == ("x",)
 
 
 def test_a_hook_that_raises_leaves_the_variable_as_it_was():
@@ -156,15 +155,26 @@ def test_a_hook_that_raises_leaves_the_variable_as_it_was():
         v.unit = "other"
         raise RuntimeError
 
-    v = gc.Param(1.0, sharding=("a",), unit="m", on_add_axis=fail)
+    v = gc.Param(jnp.ones(2), sharding=("a",), unit="m", on_remove_axis=fail)
     before = v.get_metadata()
     with pytest.raises(RuntimeError):
-        add_axis(v, 0, LAYERS)
+        nnx.vmap(lambda v: None, transform_metadata={nnx.PARTITION_NAME: "L"})(v)
     assert v.get_metadata() == before
 
 
-def test_another_trace_is_refused():
-    v = gc.Param(jnp.ones(2), sharding=("a",))
-    with pytest.raises(gc.TraceContextError):
-        jax.jit(lambda: add_axis(v, 0, LAYERS) and None)()
-    assert v.sharding == ("a",)
+def test_other_metadata_gets_entries_as_well():
+    transform = {nnx.PARTITION_NAME: "layers", "nickname": "nick"}
+
+    def make(x):
+        return nnx.Param(x, sharding=("in",), nickname=("first",), unit="m")
+
+    stack = nnx.vmap(make, transform_metadata=transform)(jnp.ones((2, 3)))
+    assert (stack.sharding, stack.nickname) == (("layers", "in"), ("nick", "first"))
+
+    def look(v):
+        assert (v.sharding, v.nickname, v.unit) == (("in",), ("first",), "m")
+
+    nnx.vmap(look, transform_metadata=transform)(stack)
+    assert (stack.sharding, stack.nickname) == (("layers", "in"), ("nick", "first"))
+    nnx.vmap(lambda v: None, transform_metadata={"nickname": "nick"})(stack)
+    assert stack.nickname == ("nick", "first")

@@ -7,15 +7,14 @@ references are the same if what they refer to stands at the same place in both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from graphcore.content import static_key
+from graphcore.content_key import same_content
 from graphcore.display.printing import one_line
 from graphcore.errors import path_text
 from graphcore.graphdef.definition import (
@@ -24,9 +23,9 @@ from graphcore.graphdef.definition import (
     NodeRef,
     StaticAttribute,
     VariableDef,
+    definition_trails,
 )
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.hashable_mapping import HashableMapping
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, Trail, key_of, path_of
 from graphcore.variables.impl import is_variable_type
@@ -51,8 +50,8 @@ class Difference:
             - `static`: the value of a static attribute;
             - `sharing`: the path of the earlier place that holds the same object, None
               if this is the first place;
-            - `structure`, `shape`, `dtype`, `weak type`: of a variable's value; `value`
-              for what is no array in it;
+            - `structure`, `shape`, `dtype`: of a variable's value; `value` for what is
+              no array in it;
             - `order`: of a node's keys;
             - `index`, `index mapping`: how objects are numbered, only told where
               nothing else differs.
@@ -153,195 +152,125 @@ def diff(a: Any, b: Any, /) -> Differences:
         encode  shape    (2, 3) -> (2, 4)
         rate    static   0.1 -> 0.5
     """
-    if isinstance(a, GraphDef) or isinstance(b, GraphDef):
-        return definition_differences(_taken_apart(a)[0], _taken_apart(b)[0])
-    a_def, a_values = _taken_apart(a)
-    b_def, b_values = _taken_apart(b)
-    return definition_differences(a_def, b_def, a_values, b_values)
-
-
-def _taken_apart(x: Any) -> tuple[GraphDef[Any], list[Any]]:
-    if isinstance(x, GraphDef):
-        return x, []
-    visit = Visit()
-    definition = walk(x, RefMap(), visit)
-    return definition, [leaf.impl.get_value(leaf.variable) for leaf in visit.leaves]
-
-
-def definition_differences(
-    a_def: GraphDef[Any],
-    b_def: GraphDef[Any],
-    a_values: Sequence[Any] | None = None,
-    b_values: Sequence[Any] | None = None,
-    *,
-    weak_types: bool = False,
-) -> Differences:
-    """Lists how two definitions differ, and the shapes and dtypes of their values.
-
-    Args:
-        a_def: The first definition.
-        b_def: The second.
-        a_values: One value for each variable that the first definition contains, in
-            order of index: arrays or pytrees of them, or abstract ones. Left out,
-            values are not compared.
-        b_values: Likewise.
-        weak_types: Whether to compare the weak types of the values as well.
-
-    Returns:
-        The differences.
-
-    Raises:
-        ValueError: If there are more or fewer values than variables.
-
-    Example:
-        >>> import graphcore as gc, jax, jax.numpy as jnp
-        >>> graphdef = gc.graphdef(gc.Dict(a=gc.Param(0)))
-        >>> old, new = (jax.ShapeDtypeStruct((n,), jnp.float32) for n in (2, 3))
-        >>> definition_differences(graphdef, graphdef, [old], [new])
-        a  shape  (2,) -> (3,)
-    """
-    comparison = _Comparison(a_def, b_def, weak_types)
-    if a_values is not None and b_values is not None:
-        comparison.a.set_values(a_values)
-        comparison.b.set_values(b_values)
-    return comparison.run()
+    return _Comparison(_Side(a), _Side(b)).run()
 
 
 class _Side:
-    """One of the two definitions, with an index of what it defines."""
+    """A graph or a definition, with an index of what it defines."""
 
-    def __init__(self, root: GraphDef[Any]) -> None:
-        self.root = root
-        self.places: dict[int, Trail] = {}
-        self.values: dict[int, Any] = {}
-        self.variables: dict[int, VariableDef[Any]] = {}
-        pending: list[tuple[Trail, Any]] = [(None, root)]
-        while pending:
-            place, item = pending.pop()
-            if isinstance(item, NodeDef):
-                pending += [((place, key), child) for key, child in item.children()]
-            if isinstance(item, NodeDef | VariableDef) and item.index != -1:
-                self.places[item.index] = place
-            if isinstance(item, VariableDef):
-                self.variables[item.index] = item
-
-    def set_values(self, values: Sequence[Any]) -> None:
-        if len(values) != len(self.variables):
-            raise ValueError(
-                f"Expected one value for each of the {len(self.variables)} variables "
-                f"of the definition, got {len(values)}."
-            )
-        self.values = dict(zip(sorted(self.variables), values, strict=True))
+    def __init__(self, x: Any) -> None:
+        visit = Visit()
+        self.root = x if isinstance(x, GraphDef) else walk(x, RefMap(), visit)
+        self.values = {
+            leaf.definition.index: leaf.impl.get_value(leaf.variable)
+            for leaf in visit.leaves
+        }
+        self.defined: dict[int, tuple[Trail, Any]] = {
+            item.index: (place, item)
+            for place, item in definition_trails(self.root)
+            if isinstance(item, NodeDef | VariableDef) and item.index != -1
+        }
 
     def first(self, item: Any) -> Path | int | None:
         """Where the object that a reference means stands; None for no reference."""
         if not isinstance(item, NodeRef):
             return None
         # The index itself, if the object was flattened before this definition began.
-        found = item.index in self.places
-        return path_of(self.places[item.index]) if found else item.index
+        found = self.defined.get(item.index)
+        return item.index if found is None else path_of(found[0])
+
+    def variable(self, item: Any) -> VariableDef[Any] | None:
+        """The variable that a definition or reference means, if it is one."""
+        _, found = self.defined.get(item.index, (None, None))
+        return found if isinstance(found, VariableDef) else None
 
 
 class _Comparison:
-    def __init__(self, a: GraphDef[Any], b: GraphDef[Any], weak_types: bool) -> None:
-        self.a = _Side(a)
-        self.b = _Side(b)
-        self.weak_types = weak_types
+    def __init__(self, a: _Side, b: _Side) -> None:
+        self.a, self.b = a, b
         self.matches: dict[int, int] = {}  # indices of the same place in both
-        self.found: list[tuple[int, Difference]] = []  # with the step of the walk
-        self.renumbered: list[tuple[int, Difference]] = []
-        self.references: list[tuple[int, Trail, Any, Any]] = []
-        self.step = 0
+        self.found: list[Difference] = []
 
     def run(self) -> Differences:
+        places: list[tuple[Trail, Any, Any]] = []
         pending: list[tuple[Trail, Any, Any]] = [(None, self.a.root, self.b.root)]
         while pending:
-            self.step += 1
             place, a, b = pending.pop()
-            if a is None:
-                self.report(place, "extra", None, _summary(b))
-            elif b is None:
-                self.report(place, "missing", _summary(a), None)
-            elif self.compare(place, a, b):
-                pending += reversed(list(self.children(place, a, b)))
+            places.append((place, a, b))
+            if type(a) is type(b) and isinstance(a, NodeDef | VariableDef):
+                self.matches[a.index] = b.index
+            if isinstance(a, NodeDef) and isinstance(b, NodeDef):
+                of_a, of_b = dict(a.children()), dict(b.children())
+                pending += [
+                    ((place, key), of_a.get(key), of_b.get(key))
+                    for key in reversed({**of_a, **of_b})
+                ]
         # Now that it is known which objects match.
-        for step, place, a, b in self.references:
-            if self.same_reference(a, b):
-                continue
-            self.step = step
-            self.report(place, "sharing", self.a.first(a), self.b.first(b))
-            a_variable = self.a.variables.get(a.index)
-            b_variable = self.b.variables.get(b.index)
-            if a_variable is not None and b_variable is not None:
-                self.compare_variables(place, a_variable, b_variable)
-        self.found.sort(key=lambda entry: entry[0])
-        differences = [difference for _, difference in self.found or self.renumbered]
-        if not differences and self.a.root != self.b.root:
-            differences = [Difference((), "definition", self.a.root, self.b.root)]
-        return Differences(differences)
+        for each in places:
+            self.compare(*each)
+        changed = [x for x in self.found if not x.kind.startswith("index")]
+        return Differences(changed or self.found)
 
     def report(self, place: Trail, kind: str, old: Any, new: Any) -> None:
-        found = self.renumbered if kind.startswith("index") else self.found
-        found.append((self.step, Difference(path_of(place), kind, old, new)))
+        self.found.append(Difference(path_of(place), kind, old, new))
 
-    def compare(self, place: Trail, a: Any, b: Any) -> bool:
-        """Compares what stands at one place; tells whether both have children."""
-        if isinstance(a, StaticAttribute) and isinstance(b, StaticAttribute):
+    def compare(self, place: Trail, a: Any, b: Any) -> None:
+        """Compares what stands at one place."""
+        if a is None:
+            self.report(place, "extra", None, _summary(b))
+        elif b is None:
+            self.report(place, "missing", _summary(a), None)
+        elif isinstance(a, StaticAttribute) and isinstance(b, StaticAttribute):
             if a != b:
                 self.report(place, "static", a.value, b.value)
-            return False
-        if isinstance(a, StaticAttribute) or isinstance(b, StaticAttribute):
+        elif isinstance(a, StaticAttribute) or isinstance(b, StaticAttribute):
             self.report(place, "type", _type_of(a), _type_of(b))
-            return False
-        if isinstance(a, NodeRef) or isinstance(b, NodeRef):
-            self.references.append((self.step, place, a, b))
+        else:
+            self.compare_objects(place, a, b)
+
+    def compare_objects(self, place: Trail, a: Any, b: Any) -> None:
         if a.type is not b.type:
             both = is_variable_type(a.type) and is_variable_type(b.type)
             self.report(place, "variable type" if both else "type", a.type, b.type)
-        if type(a) is not type(b) or isinstance(a, NodeRef):
-            return False
-        if a.index != -1 and b.index != -1:
-            self.matches[a.index] = b.index
-        if a.index != b.index:
-            self.report(place, "index", a.index, b.index)
-        if isinstance(a, VariableDef):
-            self.compare_variables(place, a, b)
-            return False
-        if static_key(a.metadata) != static_key(b.metadata):
-            self.report(place, "metadata", a.metadata, b.metadata)
-        if a.index_mapping != b.index_mapping:
-            self.report(place, "index mapping", a.index_mapping, b.index_mapping)
-        return True
-
-    def children(
-        self, place: Trail, a: NodeDef[Any], b: NodeDef[Any]
-    ) -> Iterator[tuple[Trail, Any, Any]]:
-        of_a, of_b = dict(a.children()), dict(b.children())
-        orders = [k for k in of_a if k in of_b], [k for k in of_b if k in of_a]
-        if orders[0] != orders[1]:
-            self.report(place, "order", *map(tuple, orders))
-        for key, child in of_a.items():
-            yield (place, key), child, of_b.get(key)
-        for key, child in of_b.items():
-            if key not in of_a:
-                yield (place, key), None, child
+        if isinstance(a, NodeRef) or isinstance(b, NodeRef):
+            if not self.same_reference(a, b):
+                self.report(place, "sharing", self.a.first(a), self.b.first(b))
+                self.compare_variables(place, self.a.variable(a), self.b.variable(b))
+        elif type(a) is type(b):
+            if a.index != b.index:
+                self.report(place, "index", a.index, b.index)
+            if a.index_mapping != b.index_mapping:
+                self.report(place, "index mapping", a.index_mapping, b.index_mapping)
+            if isinstance(a, VariableDef):
+                self.compare_variables(place, a, b)
+                return
+            if not same_content(a.metadata, b.metadata):
+                self.report(place, "metadata", a.metadata, b.metadata)
+            of_a, of_b = dict(a.children()), dict(b.children())
+            orders = [k for k in of_a if k in of_b], [k for k in of_b if k in of_a]
+            if orders[0] != orders[1]:
+                self.report(place, "order", *map(tuple, orders))
 
     def same_reference(self, a: Any, b: Any) -> bool:
         if not (isinstance(a, NodeRef) and isinstance(b, NodeRef)):
             return False
-        if a.index in self.a.places or b.index in self.b.places:
+        if a.index in self.a.defined or b.index in self.b.defined:
             return self.matches.get(a.index) == b.index
         return a.index == b.index
 
     def compare_variables(
-        self, place: Trail, a: VariableDef[Any], b: VariableDef[Any]
+        self, place: Trail, a: VariableDef[Any] | None, b: VariableDef[Any] | None
     ) -> None:
-        if a.metadata != b.metadata:
-            names = [
-                *a.metadata,
-                *(name for name in b.metadata if name not in a.metadata),
-            ]
-            changed = [n for n in names if _entry(a, n) != _entry(b, n)]
+        if a is None or b is None:
+            return
+        changed = [
+            name
+            for name in {**a.metadata, **b.metadata}
+            if name not in a.metadata
+            or name not in b.metadata
+            or not same_content(a.metadata[name], b.metadata[name])
+        ]
+        if changed:
             old, new = (
                 {n: x.metadata[n] for n in changed if n in x.metadata} for x in (a, b)
             )
@@ -369,18 +298,10 @@ class _Comparison:
         if old is None or new is None:
             if static_key(a) != static_key(b):
                 self.report(place, "value", a, b)
-        else:
-            if old.shape != new.shape:
-                self.report(place, "shape", old.shape, new.shape)
-            if old.dtype != new.dtype:
-                self.report(place, "dtype", old.dtype, new.dtype)
-            if self.weak_types and old.weak_type != new.weak_type:
-                self.report(place, "weak type", old.weak_type, new.weak_type)
-
-
-def _entry(definition: VariableDef[Any], name: str) -> HashableMapping[str, Any]:
-    metadata = definition.metadata
-    return HashableMapping({name: metadata[name]} if name in metadata else {})
+            return
+        for kind, one, two in zip(("shape", "dtype"), old, new, strict=True):
+            if one != two:
+                self.report(place, kind, one, two)
 
 
 def _type_of(item: Any) -> Any:
@@ -391,12 +312,10 @@ def _summary(item: Any) -> Any:
     return item.value if isinstance(item, StaticAttribute) else item.type
 
 
-def _abstract(x: Any) -> Any:
+def _abstract(x: Any) -> tuple[Any, Any] | None:
     """Shape and dtype of what JAX takes for an array; None for anything else."""
     if isinstance(x, bool | int | float | complex):
-        shape, dtype, is_weak = (), jnp.result_type(type(x)), not isinstance(x, bool)
-    elif hasattr(x, "shape") and hasattr(x, "dtype"):
-        shape, dtype, is_weak = x.shape, x.dtype, getattr(x, "weak_type", False)
-    else:
-        return None
-    return SimpleNamespace(shape=tuple(shape), dtype=dtype, weak_type=bool(is_weak))
+        return (), jnp.result_type(type(x))
+    if hasattr(x, "shape") and hasattr(x, "dtype"):
+        return tuple(x.shape), x.dtype
+    return None

@@ -135,35 +135,10 @@ def _compares_like(kind: type[Any], base: type[Any]) -> bool:
     return all(map(is_, methods, (base.__eq__, base.__hash__)))
 
 
-def same_static(a: Any, b: Any) -> bool:
-    """Compares two static values strictly, arrays by content.
-
-    Args:
-        a: Any value.
-        b: Likewise.
-
-    Returns:
-        Whether `static_key` tells them apart.
-
-    Example:
-        >>> same_static(1, True), same_static('a', 'a')
-        (False, True)
-    """
-    if a is b:
-        return True
-    try:
-        return bool(static_key(a) == static_key(b))
-    except ValueError:  # There is an array, which has no truth value.
-        return values_equal(a, b)
-
-
 def _leaves_equal(a: Any, b: Any) -> bool:
     if a is b:
         return True
-    is_array = isinstance(a, jax.Array | np.ndarray)
-    if is_array != isinstance(b, jax.Array | np.ndarray):
-        return False
-    if not is_array:
+    if not all(isinstance(x, jax.Array | np.ndarray) for x in (a, b)):
         return bool(static_key(a) == static_key(b))
     if a.shape != b.shape or a.dtype != b.dtype:
         return False

@@ -338,8 +338,7 @@ class MergeContext:
         node = builder.build(graphdef)
         builder.commit()
         self._objects = objects
-        result: A = node
-        return result
+        return node
 
     def _finish(self) -> None:
         context = self._context

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphcore.nodes.registry import is_graph_node
+from graphcore.boundary.places import is_object
 from graphcore.nodes.traversal import edges
 from graphcore.state.filters import Filter, to_predicate
 from graphcore.trails import Path
-from graphcore.variables.impl import is_variable
 
 __all__ = ["find_duplicates"]
 
@@ -32,7 +31,7 @@ def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
     predicate = to_predicate(only)
     paths: dict[int, list[Path]] = {id(node): [()]}
     for path, _, _, child in edges(node):
-        if is_graph_node(child) or is_variable(child):
+        if is_object(child):
             found = paths.setdefault(id(child), [])
             if not found or predicate(path, child):
                 found.append(path)

@@ -9,7 +9,6 @@ from typing import Any
 from graphcore.cache.plans import Plan, check_traces, check_writes, kept_plan, plan_of
 from graphcore.errors import path_text
 from graphcore.graphdef.build import set_values
-from graphcore.graphdef.definition import VariableDef
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.objects import Dict
 from graphcore.nodes.owned import OwnedNode
@@ -181,8 +180,7 @@ class _Update:
             self._is_state or not isinstance(impl.get_value(variable), Mapping)
         ):
             raise nested_instead_of_leaf(item, path, type(variable))
-        definition: VariableDef[Any] = VariableDef(type(variable), -1, found)
-        value, metadata = leaf_of(definition, item, path)
+        value, metadata = leaf_of(type(variable), item, path)
         self._values.append((variable, value, found if metadata is None else metadata))
 
     def _write(self) -> None:
@@ -253,14 +251,12 @@ def pop(node: Any, /, *filters: Filter) -> Any:
         # One array at two places is two leaves.
         chosen = selected.get(id(child)) if variable_type else None
         if chosen is None:
-            chosen = False
             shown = shown_to_filters(variable_type, child) if variable_type else child
-            for predicate, group in zip(predicates, groups, strict=True):
-                if predicate(path, shown):
-                    chosen = True
-                    group.append((path, taken_state(child)))
-                    break
-            selected[id(child)] = chosen
+            pairs = zip(predicates, groups, strict=True)
+            group = next((g for selects, g in pairs if selects(path, shown)), None)
+            if group is not None:
+                group.append((path, taken_state(child)))
+            chosen = selected[id(child)] = group is not None
         if not chosen:
             continue
         impl = get_node_impl(holder)

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 import graphcore.state.pytree  # noqa: F401  (tells JAX what is inside of states)
-from graphcore.cache.plans import plan_of
-from graphcore.graphdef.build import Builder, shared
+from graphcore.cache.plans import Plan, plan_of
+from graphcore.graphdef.build import Builder
 from graphcore.graphdef.definition import GraphDef, NodeDef
 from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.recipes import recipe_of
@@ -190,7 +190,7 @@ def variables(node: Any, /, *filters: Filter) -> Any:
     """
     get_node_impl(node)  # raises for what is none
     plan = plan_of(node)
-    live = [x.get() if type(x) is BareArray else x for x in plan.variables]
+    live = _live(plan)
     paths = plan.layout.paths
     if not filters:
         return State.lazily(lambda: nested_from_flat(zip(paths, live, strict=True)))
@@ -201,6 +201,10 @@ def variables(node: Any, /, *filters: Filter) -> Any:
     )
     states: list[Any] = [State.from_flat_path(group) for group in groups]
     return states[0] if len(states) == 1 else tuple(states)
+
+
+def _live(plan: Plan) -> list[Any]:
+    return [x.get() if type(x) is BareArray else x for x in plan.variables]
 
 
 # Building
@@ -249,7 +253,7 @@ def unflatten(
     node = builder.build(graphdef)
     builder.commit()
     index_ref.update(built)
-    return node  # type: ignore[no-any-return]
+    return node
 
 
 def merge(
@@ -290,9 +294,8 @@ def merge(
     given = merged((state, *states))
     if copy:
         return unflatten(graphdef, given)
-    whole = given if isinstance(given, State) else State(given)
-    leaves = leaves_for(graphdef, whole.map(lambda _, leaf: shared(leaf)))
-    return Builder(leaves, {}, {}).build(graphdef)  # type: ignore[no-any-return]
+    leaves = leaves_for(graphdef, given, share=True)
+    return Builder(leaves, {}, {}).build(graphdef)
 
 
 def _in_order(graphdef: GraphDef[Any], leaves: list[Any]) -> GraphState:
@@ -335,7 +338,7 @@ def clone(node: A, /, variables: bool = True, *, arrays: bool = False) -> A:
     get_node_impl(node)  # raises for what is none
     plan = plan_of(node)
     if not variables:
-        live = zip(plan.layout.paths, plan.variables, strict=True)
+        live = zip(plan.layout.paths, _live(plan), strict=True)
         twin: A = merge(plan.definition, State.from_flat_path(live), copy=False)
         return twin
     recipe = recipe_of(plan.definition)
@@ -367,34 +370,33 @@ class CallProxy:
         1
     """
 
-    __slots__ = ("_definition", "_states", "_steps")
+    __slots__ = ("_definition", "_select", "_states")
 
     def __init__(
         self,
         definition: GraphDef[Any],
         states: tuple[Any, ...],
-        steps: tuple[tuple[Callable[[Any, Any], Any], Any], ...] = (),
+        select: Callable[[Any], Any] = lambda node: node,
     ) -> None:
         self._definition = definition
         self._states = states
-        self._steps = steps
+        self._select = select
 
     def __getattr__(self, name: str) -> CallProxy:
         if name.startswith("__"):
             raise AttributeError(name)
-        steps = (*self._steps, (getattr, name))
-        return CallProxy(self._definition, self._states, steps)
+        select = self._select
+        return CallProxy(
+            self._definition, self._states, lambda node: getattr(select(node), name)
+        )
 
     def __getitem__(self, key: Any) -> CallProxy:
-        steps = (*self._steps, (lambda node, k: node[k], key))
-        return CallProxy(self._definition, self._states, steps)
+        select = self._select
+        return CallProxy(self._definition, self._states, lambda node: select(node)[key])
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, PureState[Any]]:
         node = merge(self._definition, *self._states)
-        method = node
-        for access, key in self._steps:
-            method = access(method, key)
-        out = method(*args, **kwargs)
+        out = self._select(node)(*args, **kwargs)
         return out, flatten(node)
 
 

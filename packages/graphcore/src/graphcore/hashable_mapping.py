@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from graphcore.content import is_immutable
 from graphcore.content_key import content_key, same_content, snapshot
+from graphcore.display.printing import Parts, mapping_parts
 
 __all__ = ["HashableMapping"]
 
@@ -76,6 +77,9 @@ class HashableMapping(Mapping[K, V]):
 
     def __repr__(self) -> str:
         return f"HashableMapping({self._mapping!r})"
+
+    def __parts__(self) -> Parts:
+        return mapping_parts("HashableMapping", self.items(), ("({", "})"))
 
 
 EMPTY: HashableMapping[str, Any] = HashableMapping()

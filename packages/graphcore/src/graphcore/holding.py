@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def held_by(x: Any) -> list[Any] | None:
@@ -41,3 +43,29 @@ def held_by(x: Any) -> list[Any] | None:
     if isinstance(x, Mapping):
         return list(x.values())
     return list(x) if isinstance(x, list | tuple | set | frozenset) else None
+
+
+def reached(
+    start: Iterable[T], inside: Callable[[T], Iterable[T] | None]
+) -> Iterator[T]:
+    """Lists what can be reached, each object once.
+
+    Args:
+        start: Where to begin.
+        inside: Says what is reached from an object next; None for nothing.
+
+    Yields:
+        The objects, those to begin with among them.
+
+    Example:
+        >>> list(reached([bool], lambda kind: kind.__bases__))
+        [<class 'bool'>, <class 'int'>, <class 'object'>]
+    """
+    pending = [*start]
+    seen: dict[int, Any] = {}  # with the objects, whose ids are theirs as long
+    while pending:
+        x = pending.pop()
+        if id(x) not in seen:
+            seen[id(x)] = x
+            yield x
+            pending += inside(x) or ()

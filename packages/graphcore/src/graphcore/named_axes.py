@@ -116,7 +116,15 @@ def psum_cotangents(tree: T, axis_names: Hashable) -> T:
     names = tuple(dict.fromkeys(found))
     # Indices first: an unbound name is an error whatever the tree holds.
     indices = {name: lax.axis_index(name) for name in names}
-    _refuse_positions(names)
+    for (
+        name
+    ) in names:  # A map may have an integer for a name; collectives can't use it.
+        if isinstance(name, int):
+            raise ValueError(
+                f"cannot sum gradients over an axis named {name!r}: jax.lax.psum reads"
+                " an integer as the position of an array axis. Give the map another"
+                " axis_name, such as a string."
+            )
     mapped = [name for name in names if not _sums_itself(name)]
     leaves, treedef = jax.tree.flatten(tree)
     places = [i for i, leaf in enumerate(leaves) if _is_inexact(leaf)]
@@ -138,24 +146,13 @@ def psum_cotangents(tree: T, axis_names: Hashable) -> T:
             if no_collectives:
                 summed: _Sum = _sum_by_rule
                 operands: tuple[Any, ...] = (row, index)
-            elif answered:
-                summed, operands = _sum_now, ()
+            elif answered:  # and not mapped
+                summed, operands = lax.psum, ()
             else:
                 summed, operands = _sum_later, (flag, row)
             leaves[i] = _identity(leaves[i], operands, name, summed)
     result: T = jax.tree.unflatten(treedef, leaves)
     return result
-
-
-def _refuse_positions(names: tuple[Hashable, ...]) -> None:
-    """Refuse integers: a map may have such a name, but collectives cannot use it."""
-    for name in names:
-        if isinstance(name, int):
-            raise ValueError(
-                f"cannot sum gradients over an axis named {name!r}: jax.lax.psum reads"
-                " an integer as the position of an array axis. Give the map another"
-                " axis_name, such as a string."
-            )
 
 
 def _is_inexact(leaf: Any) -> bool:
@@ -254,11 +251,6 @@ def _identity_bwd(
 
 
 _identity.defvjp(_identity_fwd, _identity_bwd)
-
-
-def _sum_now(cotangent: Any, name: Hashable) -> Any:
-    """The sum for an array known not to be mapped."""
-    return lax.psum(cotangent, name)
 
 
 def _sum_later(cotangent: Any, name: Hashable, flag: Any, row: Any) -> Any:

@@ -143,10 +143,7 @@ class AliasCheck:
         return prefix
 
     def _note(self, x: Any, path: tuple[Any, ...], prefix: Any) -> None:
-        known = self._found.get(x)
-        if known is None:
-            self._found[x] = [(path, prefix)]
-            return
+        known = self._found.setdefault(x, [])
         known.append((path, prefix))
         first = known[0][1]
         if isinstance(first, PrefixMapping) or isinstance(prefix, PrefixMapping):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar
 
+from graphcore.display.printing import Parts
 from graphcore.identity import identity
 
 __all__ = ["RefMap", "compose_mapping", "compose_mapping_reversed"]
@@ -98,6 +99,10 @@ class RefMap(MutableMapping[K, V]):
     def __repr__(self) -> str:
         pairs = ", ".join(f"{k!r}: {v!r}" for k, v in self._entries.values())
         return f"RefMap({{{pairs}}})"
+
+    def __parts__(self) -> Parts:
+        # As pairs, because a key may have as much inside as a value.
+        return Parts("RefMap", [("", pair) for pair in self.items()], ("([", "])"))
 
 
 def forget_after(refs: RefMap[Any, Any], length: int) -> None:

@@ -18,7 +18,7 @@ from graphcore.context import (
     merge_context,
     split_context,
 )
-from graphcore.display.printing import text
+from graphcore.display.printing import Parts, call_parts, text
 from graphcore.graphdef.definition import GraphDef
 from graphcore.prefixes import AliasCheck, broadcast_prefix
 
@@ -141,6 +141,16 @@ class NodeStates(Generic[S]):
         return self.states[0]
 
     __repr__ = text
+
+    def __parts__(self) -> Parts:
+        states: Any = self.states  # JAX may put anything there on its way
+        is_one = isinstance(states, tuple) and len(states) == 1
+        shown = {"state": states[0]} if is_one else {"states": states}
+        if self._graphdef is not None:
+            shown = {"graphdef": self._graphdef, **shown}
+        if self.metadata is not None:
+            shown["metadata"] = self.metadata
+        return call_parts(self, (), shown)
 
 
 jax.tree_util.register_pytree_with_keys(

@@ -20,15 +20,21 @@ class LinenLiftError(Exception):
         True
     """
 
+    # What a subclass says, with places for the facts.
+    text = ""
+
+    def __init__(self, *facts: Any, **named: Any) -> None:
+        if self.text:
+            facts = (self.text.format(*facts, **named),)
+        super().__init__(*facts)
+
 
 class _VariableError(LinenLiftError):
     """An error about one variable: `text` says what is wrong with it."""
 
-    text = ""
-
     def __init__(self, collection: str, name: str, path: str, **facts: Any) -> None:
         at = f'at path "{path}" ({_joined(path, name)})'
-        super().__init__(self.text.format(col=collection, name=name, at=at, **facts))
+        super().__init__(col=collection, name=name, at=at, **facts)
 
 
 def _joined(path: str, name: str) -> str:
@@ -118,12 +124,11 @@ class NameInUseError(LinenLiftError, ValueError):
 class InvalidScopeError(LinenLiftError):
     """A scope was used after the function that it belonged to returned."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(
-            f'The scope at path "{path}" is no longer valid: the init, apply or lifted '
-            "transform that made it has returned. Return values from the function "
-            "instead of keeping its scope or module."
-        )
+    text = (
+        'The scope at path "{0}" is no longer valid: the init, apply or lifted '
+        "transform that made it has returned. Return values from the function "
+        "instead of keeping its scope or module."
+    )
 
 
 class JaxTransformError(_VariableError):
@@ -140,21 +145,19 @@ class JaxTransformError(_VariableError):
 class InvalidFilterError(LinenLiftError):
     """Something that is no collection filter was given as one."""
 
-    def __init__(self, found: Any) -> None:
-        super().__init__(
-            f"{found!r} is not a collection filter. Expected True, False, a name, a "
-            "set, list or tuple of names, or DenyList(filter)."
-        )
+    text = (
+        "{0!r} is not a collection filter. Expected True, False, a name, a "
+        "set, list or tuple of names, or DenyList(filter)."
+    )
 
 
 class ApplyScopeInvalidVariablesTypeError(LinenLiftError, TypeError):
     """The variables are not a mapping of collections."""
 
-    def __init__(self, found: str) -> None:
-        super().__init__(
-            "Variables must map the names of collections to nested dicts with string "
-            f"keys, for example {{'params': {{'kernel': ...}}}}; found {found}."
-        )
+    text = (
+        "Variables must map the names of collections to nested dicts with string "
+        "keys, for example {{'params': {{'kernel': ...}}}}; found {0}."
+    )
 
 
 class ApplyScopeInvalidVariablesStructureError(LinenLiftError):
@@ -183,13 +186,10 @@ class LazyInitError(_VariableError):
 class PartitioningUnspecifiedError(LinenLiftError):
     """An axis was added to or removed from a box without saying which."""
 
-    def __init__(self, target: Any, path: str = "") -> None:
-        place = f" at {path}" if path else ""
-        super().__init__(
-            f"Cannot add or remove the mapped axis of {target!r}{place}: "
-            "metadata_params does not name it. Pass "
-            "metadata_params={PARTITION_NAME: 'layers'} to the lifted transform."
-        )
+    text = (
+        "Cannot add or remove the mapped axis of {0!r}: metadata_params does not name "
+        "it. Pass metadata_params={{PARTITION_NAME: 'layers'}} to the lifted transform."
+    )
 
 
 class BranchVariablesError(_VariableError):
@@ -230,11 +230,10 @@ class MultipleScopesError(LinenLiftError):
 class AssignSubModuleError(LinenLiftError):
     """A submodule was made where none may be made."""
 
-    def __init__(self, child: str, module: str, path: str) -> None:
-        super().__init__(
-            f'Submodule {child} cannot be created here, in {module} at path "{path}". '
-            "Create it in setup(), or in a method marked @compact."
-        )
+    text = (
+        'Submodule {0} cannot be created here, in {1} at path "{2}". '
+        "Create it in setup(), or in a method marked @compact."
+    )
 
 
 class DeclareVariableError(LinenLiftError, ValueError):
@@ -251,11 +250,10 @@ class DeclareVariableError(LinenLiftError, ValueError):
 class UnboundModuleError(LinenLiftError, ValueError):
     """Something that only a bound module has was asked of another one."""
 
-    def __init__(self, module: str, what: str) -> None:
-        super().__init__(
-            f"{module} has no {what} as long as it is an unbound module. Use init, "
-            "apply or bind, or create the module inside another one."
-        )
+    text = (
+        "{0} has no {1} as long as it is an unbound module. Use init, "
+        "apply or bind, or create the module inside another one."
+    )
 
 
 class PerturbationNotFoundError(_VariableError, ValueError):
@@ -270,23 +268,21 @@ class PerturbationNotFoundError(_VariableError, ValueError):
 class SetAttributeInModuleSetupError(LinenLiftError):
     """A dataclass field was assigned in `setup`."""
 
-    def __init__(self, module: str, name: str, path: str) -> None:
-        super().__init__(
-            f'Field "{name}" of {module} at path "{path}" cannot be assigned in '
-            "setup(): fields are fixed when the module is made. Use another "
-            "attribute name, or clone(**updates)."
-        )
+    text = (
+        'Field "{1}" of {0} at path "{2}" cannot be assigned in '
+        "setup(): fields are fixed when the module is made. Use another "
+        "attribute name, or clone(**updates)."
+    )
 
 
 class SetAttributeFrozenModuleError(LinenLiftError):
     """An attribute was set or deleted outside `setup`."""
 
-    def __init__(self, module: str, name: str, path: str) -> None:
-        super().__init__(
-            f'Attribute "{name}" of {module} at path "{path}" cannot be set or '
-            "deleted: a module is frozen outside setup(). Keep state in variables, "
-            "or change fields with clone(**updates)."
-        )
+    text = (
+        'Attribute "{1}" of {0} at path "{2}" cannot be set or '
+        "deleted: a module is frozen outside setup(). Keep state in variables, "
+        "or change fields with clone(**updates)."
+    )
 
 
 class MultipleMethodsCompactError(LinenLiftError):
@@ -299,31 +295,28 @@ class MultipleMethodsCompactError(LinenLiftError):
 class ReservedModuleAttributeError(LinenLiftError):
     """A class declares `name` or `parent` itself."""
 
-    def __init__(self, module: str, name: str) -> None:
-        super().__init__(
-            f'{module} declares a field "{name}", which every module has already. '
-            'Choose another name; "name" and "parent" are added for you.'
-        )
+    text = (
+        '{0} declares a field "{1}", which every module has already. '
+        'Choose another name; "name" and "parent" are added for you.'
+    )
 
 
 class ApplyModuleInvalidMethodError(LinenLiftError, AttributeError, TypeError):
     """`method` is not a function of a module."""
 
-    def __init__(self, module: str, found: Any) -> None:
-        super().__init__(
-            f"Cannot call method={found!r} on {module}: expected the name of a method "
-            "or a function that takes the module as its first argument."
-        )
+    text = (
+        "Cannot call method={1!r} on {0}: expected the name of a method "
+        "or a function that takes the module as its first argument."
+    )
 
 
 class CallCompactUnboundModuleError(LinenLiftError):
     """A compact method was called on a module without variables."""
 
-    def __init__(self, module: str, method: str) -> None:
-        super().__init__(
-            f"Cannot call compact method {module}.{method} of an unbound module. "
-            "Use init, apply or bind, or create the module inside another one."
-        )
+    text = (
+        "Cannot call compact method {0}.{1} of an unbound module. "
+        "Use init, apply or bind, or create the module inside another one."
+    )
 
 
 class CallSetupUnboundModuleError(LinenLiftError, AttributeError):
@@ -332,31 +325,28 @@ class CallSetupUnboundModuleError(LinenLiftError, AttributeError):
     It is an `AttributeError` too, so that `hasattr` answers.
     """
 
-    def __init__(self, module: str, name: str) -> None:
-        super().__init__(
-            f"Cannot use {module}.{name}: the module is unbound, so its setup() has "
-            "not run. Use init, apply or bind, or create the module inside another."
-        )
+    text = (
+        "Cannot use {0}.{1}: the module is unbound, so its setup() has "
+        "not run. Use init, apply or bind, or create the module inside another."
+    )
 
 
 class CallUnbindOnUnboundModuleError(LinenLiftError):
     """`unbind` was called on a module that is not bound."""
 
-    def __init__(self, module: str) -> None:
-        super().__init__(
-            f"Cannot unbind {module}: it has no scope. Only the result of bind, or a "
-            "submodule of one, can be unbound."
-        )
+    text = (
+        "Cannot unbind {0}: it has no scope. Only the result of bind, or a "
+        "submodule of one, can be unbound."
+    )
 
 
 class CallShareScopeOnUnboundModuleError(LinenLiftError):
     """`share_scope` was called with an unbound module."""
 
-    def __init__(self, module: str) -> None:
-        super().__init__(
-            f"Cannot share the scope of {module}: it is unbound. Call share_scope in "
-            "setup(), after assigning the submodule, or in a compact method."
-        )
+    text = (
+        "Cannot share the scope of {0}: it is unbound. Call share_scope in "
+        "setup(), after assigning the submodule, or in a compact method."
+    )
 
 
 class InvalidInstanceModuleError(LinenLiftError):
@@ -374,22 +364,20 @@ class InvalidInstanceModuleError(LinenLiftError):
 class IncorrectPostInitOverrideError(LinenLiftError):
     """`__post_init__` was overridden without calling the base's."""
 
-    def __init__(self, module: str) -> None:
-        super().__init__(
-            f"{module} overrides __post_init__ without calling "
-            "super().__post_init__(), which binds the module to its parent."
-        )
+    text = (
+        "{0} overrides __post_init__ without calling "
+        "super().__post_init__(), which binds the module to its parent."
+    )
 
 
 class DescriptorAttributeError(LinenLiftError):
     """A property of a module raised `AttributeError`."""
 
-    def __init__(self, module: str, name: str) -> None:
-        super().__init__(
-            f'Property "{name}" of {module} raised AttributeError. It is reported as '
-            "another error because Python would otherwise say that the property "
-            "itself is missing; the cause is shown above."
-        )
+    text = (
+        'Property "{1}" of {0} raised AttributeError. It is reported as '
+        "another error because Python would otherwise say that the property "
+        "itself is missing; the cause is shown above."
+    )
 
 
 # --- lifted transforms ----------------------------------------------------------
@@ -398,12 +386,11 @@ class DescriptorAttributeError(LinenLiftError):
 class TransformedMethodReturnValueError(LinenLiftError):
     """A transformed method returned a module or a variable."""
 
-    def __init__(self, method: str, path: str) -> None:
-        super().__init__(
-            f'The transformed function "{method}" at path "{path}" returned a module '
-            "or a variable. Neither can leave a transform; return arrays, or call "
-            "the method that makes modules outside of it."
-        )
+    text = (
+        'The transformed function "{0}" at path "{1}" returned a module '
+        "or a variable. Neither can leave a transform; return arrays, or call "
+        "the method that makes modules outside of it."
+    )
 
 
 _OF_FLAX = (

@@ -6,7 +6,7 @@ with `freeze`; a `FrozenDict` is accepted wherever variables are.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Hashable, Iterator, KeysView, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -38,7 +38,7 @@ class FrozenDict(Mapping[K, V]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._dict: dict[Any, Any] = {
-            key: _to_plain(value) for key, value in dict(*args, **kwargs).items()
+            key: unfreeze(value) for key, value in dict(*args, **kwargs).items()
         }
         self._hash: int | None = None
 
@@ -58,20 +58,9 @@ class FrozenDict(Mapping[K, V]):
     def __len__(self) -> int:
         return len(self._dict)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._dict
-
     def keys(self) -> KeysView[K]:
         """The keys."""
         return self._dict.keys()
-
-    def items(self) -> ItemsView[K, Any]:
-        """The pairs; nested dicts come out frozen."""
-        return ItemsView(self)
-
-    def values(self) -> ValuesView[Any]:
-        """The values; nested dicts come out frozen."""
-        return ValuesView(self)
 
     def __repr__(self) -> str:
         return f"FrozenDict({self._dict!r})"
@@ -80,7 +69,7 @@ class FrozenDict(Mapping[K, V]):
         if isinstance(other, FrozenDict):
             return self._dict == other._dict
         if isinstance(other, Mapping):
-            return self._dict == {k: _to_plain(v) for k, v in other.items()}
+            return self._dict == {k: unfreeze(v) for k, v in other.items()}
         return NotImplemented
 
     def __hash__(self) -> int:
@@ -170,15 +159,6 @@ def pretty_repr(x: Any, num_spaces: int = 4) -> str:
         return "{\n" + "".join(rows) + " " * (num_spaces * depth) + "}"
 
     return lines(x, 0)
-
-
-def _to_plain(value: Any) -> Any:
-    # A private copy of nested dicts: nobody outside may hold a mutable reference.
-    if isinstance(value, FrozenDict):
-        return value._dict
-    if isinstance(value, dict):
-        return {k: _to_plain(v) for k, v in value.items()}
-    return value
 
 
 def _flatten_with_keys(frozen: FrozenDict[Any, Any]) -> Any:

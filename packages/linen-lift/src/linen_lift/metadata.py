@@ -17,15 +17,6 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
-from jax.sharding import (
-    AbstractMesh,
-    AxisType,
-    Mesh,
-    NamedSharding,
-    PartitionSpec,
-    get_abstract_mesh,
-    reshard,
-)
 
 from .errors import PartitioningUnspecifiedError
 
@@ -98,7 +89,9 @@ class AxisMetadata(abc.ABC):
 
 
 def constrained(
-    value: Any, spec: PartitionSpec, mesh: Mesh | AbstractMesh | None = None
+    value: Any,
+    spec: jax.sharding.PartitionSpec,
+    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None = None,
 ) -> Any:
     """A value, laid out over a mesh.
 
@@ -112,14 +105,14 @@ def constrained(
     """
     where: Any = mesh
     if where is None:
-        where = get_abstract_mesh()
+        where = jax.sharding.get_abstract_mesh()
         if where.empty:
             return value
     if not isinstance(value, jax.Array | np.ndarray):
         return value
-    sharding = spec if mesh is None else NamedSharding(where, spec)
-    if all(kind == AxisType.Explicit for kind in where.axis_types):
-        return reshard(value, sharding)
+    sharding = spec if mesh is None else jax.sharding.NamedSharding(where, spec)
+    if all(kind == jax.sharding.AxisType.Explicit for kind in where.axis_types):
+        return jax.sharding.reshard(value, sharding)
     if mesh is None and not isinstance(value, jax.core.Tracer):
         # The devices of `jax.set_mesh` are known to compiled code only.
         return _constrained_by_jit(value, sharding)
@@ -164,7 +157,7 @@ class Partitioned(AxisMetadata):
 
     value: Any
     names: tuple[Any, ...] = dataclasses.field(metadata=_STATIC)
-    mesh: Mesh | None = dataclasses.field(default=None, metadata=_STATIC)
+    mesh: jax.sharding.Mesh | None = dataclasses.field(default=None, metadata=_STATIC)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -186,7 +179,10 @@ class Partitioned(AxisMetadata):
         """
         if not apply_constraint:
             return self.value
-        return constrained(self.value, self.get_partition_spec(), self.mesh)
+        return constrained(self.value, self._mesh_spec(), self.mesh)
+
+    def _mesh_spec(self) -> jax.sharding.PartitionSpec:
+        return self.get_partition_spec()
 
     def replace(self: P, **updates: Any) -> P:
         """A box with other values for some fields.
@@ -248,21 +244,23 @@ class Partitioned(AxisMetadata):
             del names[index]
         return dataclasses.replace(self, names=tuple(names))
 
-    def get_partition_spec(self) -> PartitionSpec:
+    def get_partition_spec(self) -> jax.sharding.PartitionSpec:
         """The names as a `jax.sharding.PartitionSpec`."""
-        return PartitionSpec(*self.names)
+        return jax.sharding.PartitionSpec(*self.names)
 
-    def get_sharding(self, mesh: Mesh) -> NamedSharding:
+    def get_sharding(self, mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
         """The names as a sharding over `mesh`.
 
         Args:
             mesh: a mesh that has the named axes.
         """
-        return NamedSharding(mesh, self.get_partition_spec())
+        return jax.sharding.NamedSharding(mesh, self._mesh_spec())
 
 
 def with_partitioning(
-    fn: Callable[..., Any], names: tuple[Any, ...], mesh: Mesh | None = None
+    fn: Callable[..., Any],
+    names: tuple[Any, ...],
+    mesh: jax.sharding.Mesh | None = None,
 ) -> Callable[..., Partitioned]:
     """Makes an initializer put its result into a `Partitioned` box.
 
@@ -373,13 +371,7 @@ def add_axis(tree: Any, index: int, params: Mapping[Any, Any]) -> Any:
     Raises:
         PartitioningUnspecifiedError: if a box needs a name that `params` lacks.
     """
-
-    def add(box: AxisMetadata) -> AxisMetadata:
-        inner = add_axis(box.unbox(), index, params) if _nested(box) else None
-        box = box.add_axis(index, params)
-        return box if inner is None else box.replace_boxed(inner)
-
-    return map_axis_meta(add, tree) if has_boxes(tree) else tree
+    return _with_change("add_axis", tree, index, params)
 
 
 def remove_axis(tree: Any, index: int, params: Mapping[Any, Any]) -> Any:
@@ -396,13 +388,16 @@ def remove_axis(tree: Any, index: int, params: Mapping[Any, Any]) -> Any:
     Raises:
         PartitioningUnspecifiedError: if a box needs a name that `params` lacks.
     """
+    return _with_change("remove_axis", tree, index, params)
 
-    def remove(box: AxisMetadata) -> AxisMetadata:
-        inner = remove_axis(box.unbox(), index, params) if _nested(box) else None
-        box = box.remove_axis(index, params)
+
+def _with_change(method: str, tree: Any, *how: Any) -> Any:
+    def change(box: AxisMetadata) -> Any:
+        inner = _with_change(method, box.unbox(), *how) if _nested(box) else None
+        box = getattr(box, method)(*how)
         return box if inner is None else box.replace_boxed(inner)
 
-    return map_axis_meta(remove, tree) if has_boxes(tree) else tree
+    return map_axis_meta(change, tree) if has_boxes(tree) else tree
 
 
 def _nested(box: AxisMetadata) -> bool:
@@ -430,13 +425,13 @@ def get_partition_spec(tree: Any) -> Any:
     def spec(x: Any) -> Any:
         if isinstance(x, AxisMetadata):
             get = getattr(x, "get_partition_spec", None)
-            return PartitionSpec() if get is None else get()
-        return PartitionSpec() if hasattr(x, "shape") else None
+            return jax.sharding.PartitionSpec() if get is None else get()
+        return jax.sharding.PartitionSpec() if hasattr(x, "shape") else None
 
     return jax.tree.map(spec, tree, is_leaf=_is_box)
 
 
-def get_sharding(tree: Any, mesh: Mesh) -> Any:
+def get_sharding(tree: Any, mesh: jax.sharding.Mesh) -> Any:
     """The sharding over a mesh of every array in a tree.
 
     Args:
@@ -457,6 +452,6 @@ def get_sharding(tree: Any, mesh: Mesh) -> Any:
         if hasattr(x, "get_sharding"):
             return x.get_sharding(mesh)
         spec = get_partition_spec(x)
-        return None if spec is None else NamedSharding(mesh, spec)
+        return None if spec is None else jax.sharding.NamedSharding(mesh, spec)
 
     return jax.tree.map(sharding, tree, is_leaf=_is_box)

@@ -8,7 +8,8 @@ other): `param_with_axes` stores the names of a parameter's axes in the collecti
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -437,16 +438,10 @@ def vmap_with_axes(
     return _with_axes(lifted, variable_axes, partitioning_axis_names)
 
 
-def remat(
-    target: Any,
-    variables: CollectionFilter = True,
-    rngs: StreamFilter = True,
-    concrete: bool = False,
-    prevent_cse: bool = True,
-    static_argnums: Sequence[int] = (),
-    policy: Callable[..., bool] | None = None,
-    methods: Any = None,
-) -> Any:
+_REMAT = inspect.signature(lifted_remat)
+
+
+def remat(*_args: Any, **_options: Any) -> Any:
     """`remat`, which counts static arguments without the module.
 
     Args:
@@ -473,13 +468,10 @@ def remat(
         >>> model.init_with_output(jax.random.key(0), jnp.ones(2), True)[0].shape
         (3,)
     """
-    return lifted_remat(
-        target,
-        variables=variables,
-        rngs=rngs,
-        concrete=concrete,
-        prevent_cse=prevent_cse,
-        static_argnums=tuple(position + 1 for position in static_argnums),
-        policy=policy,
-        methods=methods,
-    )
+    given = _REMAT.bind(*_args, **_options)
+    positions = given.arguments.get("static_argnums", ())
+    given.arguments["static_argnums"] = tuple(i + 1 for i in positions)
+    return lifted_remat(*given.args, **given.kwargs)
+
+
+remat.__signature__ = _REMAT  # type: ignore[attr-defined]

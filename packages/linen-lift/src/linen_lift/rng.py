@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -75,51 +76,8 @@ def draw_key(key: Any, path: Path, count: int, offset: Any, offset_path: Path) -
     return jax.random.fold_in(key, number)
 
 
-class DrawCounts:
-    """How many keys were drawn, by path and stream.
-
-    Args:
-        outer: the counts that these continue; they are read and never written until
-            `publish`. A lifted function may be traced several times, and each trace
-            must start from the same counts.
-    """
-
-    __slots__ = ("counts", "outer")
-
-    def __init__(self, outer: DrawCounts | None = None) -> None:
-        self.counts: dict[tuple[Path, str], int] = {}
-        self.outer = outer
-
-    def get(self, place: tuple[Path, str]) -> int:
-        """The count at a path, of a stream."""
-        counts: DrawCounts | None = self
-        while counts is not None:
-            found = counts.counts.get(place)
-            if found is not None:
-                return found
-            counts = counts.outer
-        return 0
-
-    def snapshot(self) -> DrawCounts:
-        """The counts of now, which later draws do not change."""
-        new = DrawCounts()
-        counts: DrawCounts | None = self
-        while counts is not None:
-            new.counts = {**counts.counts, **new.counts}
-            counts = counts.outer
-        return new
-
-    def next(self, place: tuple[Path, str]) -> int:
-        """The count before one more key is drawn."""
-        count = self.get(place)
-        self.counts[place] = count + 1
-        return count
-
-    def publish(self, counts: dict[tuple[Path, str], int]) -> None:
-        """Takes over counts that an inner scope reached."""
-        for place, count in counts.items():
-            if count > self.get(place):
-                self.counts[place] = count
+DrawCounts: TypeAlias = "ChainMap[tuple[Path, str], int]"
+"""How many keys were drawn by path and stream: here, then in the trees around."""
 
 
 def is_key(x: Any) -> bool:

@@ -13,13 +13,8 @@ from typing import Any
 
 import jax
 
-from . import filters
+from . import errors, filters
 from .dataflow import evaluate_independent
-from .errors import (
-    ApplyScopeInvalidVariablesStructureError,
-    ApplyScopeInvalidVariablesTypeError,
-    LazyInitError,
-)
 from .filters import *
 from .leaves import separate
 from .scope_tree import Scope
@@ -31,22 +26,28 @@ __all__ += filters.__all__
 
 def _check_variables(variables: Any) -> None:
     if not isinstance(variables, Mapping):
-        raise ApplyScopeInvalidVariablesTypeError(f"a {type(variables).__name__}")
+        raise errors.ApplyScopeInvalidVariablesTypeError(
+            f"a {type(variables).__name__}"
+        )
     for col, tree in variables.items():
         if not isinstance(col, str):
-            raise ApplyScopeInvalidVariablesTypeError(f"the collection name {col!r}")
+            raise errors.ApplyScopeInvalidVariablesTypeError(
+                f"the collection name {col!r}"
+            )
         if not isinstance(tree, Mapping):
             kind = type(tree).__name__
-            raise ApplyScopeInvalidVariablesTypeError(f'a {kind} as collection "{col}"')
+            raise errors.ApplyScopeInvalidVariablesTypeError(
+                f'a {kind} as collection "{col}"'
+            )
         for name in tree:
             if not isinstance(name, str):
-                raise ApplyScopeInvalidVariablesTypeError(
+                raise errors.ApplyScopeInvalidVariablesTypeError(
                     f'the name {name!r} in collection "{col}"'
                 )
     params = variables.get("params")
     inner = params.get("params") if params else None
     if isinstance(inner, Mapping):
-        raise ApplyScopeInvalidVariablesStructureError("params", map(str, inner))
+        raise errors.ApplyScopeInvalidVariablesStructureError("params", map(str, inner))
 
 
 def bind(
@@ -199,7 +200,7 @@ def lazy_init(
 
         variables, dependent = evaluate_independent(run, (), unknown)
         if dependent is not None:
-            raise LazyInitError(*describe_place(dependent))
+            raise errors.LazyInitError(*describe_place(dependent))
         return variables
 
     return wrapper

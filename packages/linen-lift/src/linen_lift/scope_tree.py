@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -25,28 +26,13 @@ import jax
 
 from graphcore.authors import current_trace
 
-from .errors import (
-    InvalidRngError,
-    InvalidScopeError,
-    JaxTransformError,
-    ModifyScopeVariableError,
-    NameInUseError,
-    ScopeCollectionNotFound,
-    ScopeParamNotFoundError,
-    ScopeParamShapeError,
-    ScopeVariableNotFoundError,
-)
-from .filters import (
-    CollectionFilter,
-    in_filter,
-)
+from . import errors
+from .filters import CollectionFilter, in_filter
 from .frozen_dict import unfreeze
 from .rng import DrawCounts, Path, checked_rngs, draw_key
 from .scope_variable import Variable, unboxed
 from .shapes import initial_shapes
-from .tree import Tree, has_tracer
-
-_MISSING: Any = object()
+from .tree import MISSING, Tree, has_tracer
 
 
 class Scope:
@@ -91,7 +77,7 @@ class Scope:
             return
         writable = _writable(variables, mutable)
         tree = Tree(writable, checked_rngs(rngs), mutable, dict(flags or {}))
-        self._open(tree, DrawCounts(), name)
+        self._open(tree, ChainMap(), name)
         self.path: Path = tuple(path)
         self.debug_path: Path = tuple(debug_path) or self.path
 
@@ -116,6 +102,8 @@ class Scope:
         # setup and fields of a module took for good.
         self._reserved: dict[str, tuple[str | None, ...]] = {}
         self._fixed: dict[str, tuple[str | None, ...]] = {}
+        # How many submodules of each class were named in this call.
+        self._numbers: dict[str, int] = {}
         # Names of the same place outside of a lifted transform. Inside, they may be
         # declared again, for what they stand for, but are not given to anything new.
         self._outside: frozenset[str] = frozenset()
@@ -138,11 +126,11 @@ class Scope:
         writable = _writable(variables, mutable)
         tree = Tree(writable, dict(rngs), mutable, outer.flags, variables, *place)
         new = Scope.__new__(Scope)
-        new._open(tree, DrawCounts(self._counts), self.name)
+        new._open(tree, self._counts.new_child(), self.name)
         new.path = self.path
         *above, here = self.debug_path or ("",)
         new.debug_path = (*above, f"{label}({here})")
-        new._outside = self._names()
+        new._outside, new._numbers = self._names(), dict(self._numbers)
         return new
 
     def _hollow(self, label: str) -> Scope:
@@ -150,7 +138,7 @@ class Scope:
         new = self._reopen({}, {}, self.mutable, label)
         new._tree.offset, new._tree.offset_path = None, ()
         # What happens outside afterwards must not change what a later trace draws.
-        new._counts = self._counts.snapshot()
+        new._counts = ChainMap(dict(self._counts))
         return new
 
     # --- where it is ------------------------------------------------------------
@@ -203,7 +191,7 @@ class Scope:
         """
         return key in self.flags
 
-    def get_flag(self, key: Any, default: Any = _MISSING) -> Any:
+    def get_flag(self, key: Any, default: Any = MISSING) -> Any:
         """The value of a flag.
 
         Args:
@@ -215,7 +203,7 @@ class Scope:
         """
         if key in self.flags:
             return self.flags[key]
-        if default is _MISSING:
+        if default is MISSING:
             raise KeyError(f"Flag {key!r} is not set in the scope {self.path_text}.")
         return default
 
@@ -237,7 +225,7 @@ class Scope:
 
     def _check_valid(self) -> None:
         if not (self._valid and self._tree.valid):
-            raise InvalidScopeError(self.path_text)
+            raise errors.InvalidScopeError(self.path_text)
 
     # --- names ------------------------------------------------------------------
 
@@ -278,7 +266,7 @@ class Scope:
             return
         if self.name_reserved(name, col):
             kind = "submodule" if col is None else "variable"
-            raise NameInUseError(kind, name, self.path_text, col)
+            raise errors.NameInUseError(kind, name, self.path_text, col)
         reserved[name] = (*(taken or ()), col)
 
     def default_name(self, prefix: str) -> str:
@@ -376,10 +364,10 @@ class Scope:
         self._check_valid()
         new = Scope.__new__(Scope)
         new.__dict__.update(self.__dict__)
-        new._reserved, new._fixed = {}, {}
+        new._reserved, new._fixed, new._numbers = {}, {}, {}
         new._outside = new._passed = frozenset()
         if rewind_rngs:
-            new._counts = DrawCounts()
+            new._counts = ChainMap()
         return new
 
     # --- random streams ---------------------------------------------------------
@@ -415,9 +403,11 @@ class Scope:
         rngs, tree = self.rngs, self._tree
         if name not in rngs:
             if "params" not in rngs:
-                raise InvalidRngError.missing(name, self.path_text, rngs)
+                raise errors.InvalidRngError.missing(name, self.path_text, rngs)
             name = "params"
-        count = self._counts.next((self.path, name))
+        place = (self.path, name)
+        count = self._counts.get(place, 0)
+        self._counts[place] = count + 1
         return functools.partial(
             draw_key, rngs[name], self.path, count, tree.offset, tree.offset_path
         )
@@ -425,29 +415,19 @@ class Scope:
     # --- variables --------------------------------------------------------------
 
     def _collection(self, col: str) -> Any:
-        """The mapping with this scope's part of a collection, or None."""
-        node = self._tree.variables.get(col)
-        try:
-            for name in self._relative:
-                if node is None:
-                    return None
-                node = node.get(name)
-        except AttributeError:  # a variable where a child scope was expected
-            return None
+        """The mapping of a collection at this path, or None."""
+        node = self._tree.find(col, self._relative)
         return node if isinstance(node, (dict, Mapping)) else None
 
     def _lookup(self, col: str, name: str) -> Any:
         tree = self._tree
         if tree.pending:
             tree.settle()
-        node = tree.variables.get(col)
-        try:
-            for part in self._relative:
-                node = node[part]  # type: ignore[index]
-            return node[name]  # type: ignore[index]
-        except (KeyError, TypeError, IndexError):
+        found = tree.find(col, self._relative, name)
+        if found is MISSING and tree.pending:
             make = tree.pending.get((col, self._relative, name))
-            return _MISSING if make is None else make()
+            return MISSING if make is None else make()
+        return found
 
     def _create(self, col: str, name: str, make: Callable[[], Any]) -> Any:
         """Stores the first value of a variable, once that is possible."""
@@ -464,8 +444,7 @@ class Scope:
         Args:
             col: its name.
         """
-        mutable = self.mutable
-        return mutable is True or (mutable is not False and in_filter(mutable, col))
+        return in_filter(self._tree.mutable, col)
 
     def is_collection_empty(self, col: str) -> bool:
         """Whether a collection has nothing, here or elsewhere in the tree.
@@ -491,7 +470,7 @@ class Scope:
             name: its name.
         """
         self._check_valid()
-        return self._lookup(col, name) is not _MISSING
+        return self._lookup(col, name) is not MISSING
 
     def get_variable(self, col: str, name: str, default: Any = None) -> Any:
         """The value of a variable, in its box if it has one.
@@ -503,7 +482,7 @@ class Scope:
         """
         self._check_valid()
         value = self._lookup(col, name)
-        return default if value is _MISSING else value
+        return default if value is MISSING else value
 
     def put_variable(self, col: str, name: str, value: Any) -> None:
         """Stores a value.
@@ -520,10 +499,10 @@ class Scope:
         """
         self._check_valid()
         if not self.is_mutable_collection(col):
-            raise ModifyScopeVariableError(col, name, self.path_text)
+            raise errors.ModifyScopeVariableError(col, name, self.path_text)
         tree = self._tree
         if current_trace() != tree.trace and has_tracer(value):
-            raise JaxTransformError(col, name, self.path_text)
+            raise errors.JaxTransformError(col, name, self.path_text)
         tree.pending.pop((col, self._relative, name), None)
         tree.put(col, self._relative, name, value)
 
@@ -557,14 +536,13 @@ class Scope:
         """
         self._check_valid()
         self.reserve(name, col)
-        if self._lookup(col, name) is _MISSING:
+        if self._lookup(col, name) is MISSING:
             if init_fn is None or not self.is_mutable_collection(col):
                 if self.is_collection_empty(col):
-                    raise ScopeCollectionNotFound(col, name, self.path_text)
-                raise ScopeVariableNotFoundError(col, name, self.path_text)
-            self._create(
-                col, name, functools.partial(init_fn, *init_args, **init_kwargs)
-            )
+                    raise errors.ScopeCollectionNotFound(col, name, self.path_text)
+                raise errors.ScopeVariableNotFoundError(col, name, self.path_text)
+            make = functools.partial(init_fn, *init_args, **init_kwargs)
+            self._create(col, name, make)
         return Variable(self, col, name, unbox)
 
     def param(
@@ -598,11 +576,11 @@ class Scope:
         self._check_valid()
         self.reserve(name, "params")
         value = self._lookup("params", name)
-        if value is _MISSING:
+        if value is MISSING:
             if not self.is_mutable_collection("params"):
                 if self.is_collection_empty("params"):
-                    raise ScopeCollectionNotFound("params", name, self.path_text)
-                raise ScopeParamNotFoundError("params", name, self.path_text)
+                    raise errors.ScopeCollectionNotFound("params", name, self.path_text)
+                raise errors.ScopeParamNotFoundError("params", name, self.path_text)
             draw = self._draw("params")
             value = self._create(
                 "params", name, lambda: init_fn(draw(), *init_args, **init_kwargs)
@@ -616,7 +594,7 @@ class Scope:
         expected = initial_shapes(init_fn, key, init_args, init_kwargs, found)
         if found != expected:
             facts = {"found": _one(found), "expected": _one(expected)}
-            raise ScopeParamShapeError("params", name, self.path_text, **facts)
+            raise errors.ScopeParamShapeError("params", name, self.path_text, **facts)
         return out
 
     def variables(self) -> dict[str, Any]:
@@ -635,12 +613,12 @@ class Scope:
         """The mutable collections, as seen from here."""
         self._check_valid()
         self._tree.settle()
-        found = {}
-        for col in self._tree.variables:
-            node = self._collection(col)
-            if node is not None and self.is_mutable_collection(col):
-                found[col] = unfreeze(node)
-        return found
+        return {
+            col: unfreeze(node)
+            for col in self._tree.variables
+            if self.is_mutable_collection(col)
+            and (node := self._collection(col)) is not None
+        }
 
 
 def _writable(variables: Mapping[str, Any], mutable: CollectionFilter) -> Any:

@@ -31,26 +31,16 @@ class _NotConstant(Exception):
 def _constant_key(value: Any) -> Any:
     """A hashable stand-in for a value that can never change, or `_NotConstant`."""
     if isinstance(value, types.FunctionType):
-        cells = value.__closure__ or ()
-        return (
-            value.__code__,
-            tuple([_constant_key(cell.cell_contents) for cell in cells]),
-            _constant_key(value.__defaults__),
-            tuple(
-                (k, _constant_key(v)) for k, v in (value.__kwdefaults__ or {}).items()
-            ),
-        )
+        cells = tuple([cell.cell_contents for cell in value.__closure__ or ()])
+        named = tuple((value.__kwdefaults__ or {}).items())
+        return value.__code__, _constant_key((cells, value.__defaults__, named))
     if isinstance(value, tuple):
         return (type(value), *[_constant_key(v) for v in value])
     if isinstance(value, _CONSTANTS):
         return (type(value), value)
     if isinstance(value, functools.partial):
-        return (
-            functools.partial,
-            _constant_key(value.func),
-            _constant_key(value.args),
-            tuple((k, _constant_key(v)) for k, v in value.keywords.items()),
-        )
+        named = tuple(value.keywords.items())
+        return functools.partial, _constant_key((value.func, value.args, named))
     if isinstance(value, types.BuiltinFunctionType):
         return value
     # `jnp.float32` and the like are instances of a class of JAX's own.
@@ -97,8 +87,7 @@ def initial_shapes(
         One shape per leaf, in order.
     """
     try:
-        named = tuple(kwargs.items())
-        place = (_constant_key(fn), _constant_key(args), _constant_key(named))
+        place = _constant_key((fn, args, tuple(kwargs.items())))
         known = _cache.get(place)
     except (_NotConstant, TypeError, ValueError):  # ValueError: an empty closure cell
         return _trace(fn, key, args, kwargs)

@@ -347,22 +347,12 @@ class LogicallyPartitioned(Partitioned):
         Args:
             apply_constraint: whether to lay it out.
         """
-        if not apply_constraint:
-            return self.value
         rules = get_logical_axis_rules() if self.rules is None else self.rules
-        if not rules:
-            return self.value
-        spec = logical_to_mesh_axes(self.names, rules)
-        return self.value if spec is None else constrained(self.value, spec, self.mesh)
+        named = self.names is not None
+        return super().unbox(apply_constraint and named and bool(rules))
 
-    def get_sharding(self, mesh: Mesh) -> NamedSharding:
-        """The sharding over `mesh` that the rules give.
-
-        Args:
-            mesh: a mesh that the rules name axes of.
-        """
-        spec = logical_to_mesh_axes(self.names, self.rules)
-        return NamedSharding(mesh, spec or PartitionSpec())
+    def _mesh_spec(self) -> PartitionSpec:
+        return logical_to_mesh_axes(self.names, self.rules) or PartitionSpec()
 
 
 def with_logical_partitioning(

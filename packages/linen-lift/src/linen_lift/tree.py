@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +15,8 @@ from .errors import JaxTransformError, NameInUseError
 from .filters import CollectionFilter
 from .frozen_dict import unfreeze
 from .rng import Path
+
+MISSING: Any = object()
 
 
 @dataclasses.dataclass(slots=True, weakref_slot=True, eq=False)
@@ -48,12 +49,24 @@ class Tree:
     offset_path: Path = ()
     trace: Any = dataclasses.field(default_factory=current_trace)
     valid: bool = True
-    adopted: dict[int, tuple[Any, weakref.ref[Any]]] = dataclasses.field(
-        default_factory=dict
-    )
-    pending: dict[tuple[str, Path, str], Callable[[], Any]] = dataclasses.field(
-        default_factory=dict
-    )
+    adopted: dict[int, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
+    pending: dict[Any, Callable[[], Any]] = dataclasses.field(default_factory=dict)
+
+    def find(self, col: str, path: Path, *name: str) -> Any:
+        """What is at a path of a collection, or `MISSING`.
+
+        Args:
+            col: the collection.
+            path: the path.
+            name: further names.
+        """
+        node: Any = self.variables.get(col)
+        try:
+            for part in path + name:
+                node = node[part]
+        except (KeyError, TypeError, IndexError):
+            return MISSING  # also where a variable is in the place of a scope
+        return node
 
     def put(self, col: str, path: Path, name: str, value: Any) -> None:
         """Stores a value under a path from the root of the tree."""

@@ -6,10 +6,13 @@ first finds the position of each keyword argument in the signature of its functi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from graphcore.authors import Callee
 
 __all__ = ["resolve_kwargs"]
 
@@ -66,9 +69,9 @@ def resolve_kwargs(
     if rest:
         raise TypeError(
             f"The keyword arguments {', '.join(map(repr, rest))} of "
-            f"{_name(f)!r} have no position in its signature{_signature_text(f)}. "
-            "Let the function take them by position too, or bind them beforehand, "
-            "with `functools.partial` or a closure."
+            f"{Callee(f).name!r} have no position in its signature"
+            f"{_signature_text(f)}. Let the function take them by position too, or "
+            "bind them beforehand, with `functools.partial` or a closure."
         )
     return positions
 
@@ -100,27 +103,19 @@ def positions_of(
     except ValueError:  # Some functions of C have none.
         return tuple(args), dict(kwargs)
     try:
-        given = signature.bind(*args, **kwargs).arguments
+        bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(
-            f"The arguments do not fit {_name(f)!r}, whose signature is {signature}: "
-            f"{error}."
+            f"The arguments do not fit {Callee(f).name!r}, whose signature is "
+            f"{signature}: {error}."
         ) from None
-    parameters = signature.parameters.values()
-    positional = [
-        p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    count = max((i + 1 for i, p in enumerate(positional) if p.name in given), default=0)
-    positions = [given.get(p.name, p.default) for p in positional[:count]]
-    positions += args[len(positions) :]  # for `*args`
-    rest: dict[str, Any] = {}
-    for parameter in parameters:
-        if parameter.name in given:
-            if parameter.kind is parameter.KEYWORD_ONLY:
-                rest[parameter.name] = given[parameter.name]
-            elif parameter.kind is parameter.VAR_KEYWORD:
-                rest.update(given[parameter.name])
-    return tuple(positions), rest
+    names = _positional(signature)
+    count = max(
+        (i + 1 for i, name in enumerate(names) if name in bound.arguments), default=0
+    )
+    bound.apply_defaults()
+    rest = {name: x for name, x in bound.kwargs.items() if name in kwargs}
+    return bound.args[: max(count, len(args))], rest
 
 
 class ChosenArguments:
@@ -142,7 +137,9 @@ class ChosenArguments:
         numbers = _as_tuple(argnums, int)
         names = _as_tuple(argnames, str)
         if (argnums is None) != (argnames is None):
-            positional = _positional(f)
+            positional: list[str] = []  # if one can't tell
+            with contextlib.suppress(TypeError, ValueError):
+                positional = _positional(inspect.signature(f))
             if argnums is None:
                 numbers = tuple(positional.index(n) for n in names if n in positional)
             else:
@@ -180,14 +177,10 @@ class ChosenArguments:
         return tuple(rest), kwargs, found
 
 
-def _positional(f: Callable[..., Any]) -> list[str]:
-    """The names of the parameters that have a position; none if one can't tell."""
-    try:
-        parameters = inspect.signature(f).parameters.values()
-    except (TypeError, ValueError):
-        return []
+def _positional(signature: inspect.Signature) -> list[str]:
+    """The names of the parameters that have a position."""
     kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return [p.name for p in parameters if p.kind in kinds]
+    return [p.name for p in signature.parameters.values() if p.kind in kinds]
 
 
 def _as_tuple(x: Any, kind: type[Any]) -> tuple[Any, ...]:
@@ -235,10 +228,6 @@ def check_hashable(statics: Mapping[int | str, Any], name: str) -> None:
                 f"of type {type(value).__name__}. Compiled functions are looked up by "
                 "their static arguments: pass a hashable value, such as a tuple."
             ) from error
-
-
-def _name(f: Callable[..., Any]) -> str:
-    return getattr(f, "__name__", type(f).__name__)
 
 
 def _signature_text(f: Callable[..., Any]) -> str:

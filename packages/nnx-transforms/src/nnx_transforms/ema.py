@@ -72,15 +72,8 @@ class EMA(Object):
         def moved(average: Any, value: Any) -> Any:
             return self.decay * average + (1.0 - self.decay) * value
 
-        write_raw(
-            [
-                (
-                    average,
-                    jax.tree.map(moved, read_raw(average), raw_value_of(new[path])),
-                )
-                for path, average in averages.items()
-            ]
-        )
+        given = ((v, read_raw(v), raw_value_of(new[p])) for p, v in averages.items())
+        write_raw([(v, jax.tree.map(moved, old, value)) for v, old, value in given])
 
     def apply_to(self, model: _A) -> _A:
         """Copies a model, with the averages in the place of its variables.

@@ -75,19 +75,15 @@ def _with_children(
     new = []
     for key, child in pairs:
         where = (*path, key)
-        if where in by_path:
-            new.append((key, by_path[where]))
-        elif id(child) in by_identity:
-            new.append((key, by_identity[id(child)]))
-        else:
+        if where not in by_path and id(child) not in by_identity:
             raise ValueError(
                 f"The {type(child).__name__} at {path_text(where)!r} is below itself: "
                 "a graph with a cycle has no order in which each node comes after its "
                 "children. Change it in place, as `iter_graph` visits it."
             )
-    changed = [
-        pair for old, pair in zip(pairs, new, strict=True) if old[1] is not pair[1]
-    ]
+        new.append((key, by_path.get(where, by_identity.get(id(child)))))
+    both = zip(pairs, new, strict=True)
+    changed = [pair for old, pair in both if old[1] is not pair[1]]
     if not isinstance(impl, GraphNodeImpl):
         return impl.unflatten(new, metadata) if changed else node
     for key, child in changed:

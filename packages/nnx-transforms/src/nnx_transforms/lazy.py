@@ -33,11 +33,9 @@ def lazily(
         >>> package.gcd(4, 6), 'gcd' in dir(package)
         (2, True)
     """
-    home = {
-        name: module
-        for module, names in homes.items()
-        for name in (*names.split(), *_below(package, module))
-    }
+    home = {name: module for module, names in homes.items() for name in names.split()}
+    parents = {module: module.rpartition(".") for module in homes}
+    home |= {name: m for m, (parent, _, name) in parents.items() if parent == package}
 
     def find(name: str) -> Any:
         if name not in home:
@@ -53,9 +51,3 @@ def lazily(
         return sorted({*vars(sys.modules[package]), *home})
 
     return find, names
-
-
-def _below(package: str, module: str) -> list[str]:
-    """The name of a module in a package, if it is right below it."""
-    parent, _, name = module.rpartition(".")
-    return [name] if parent == package else []

@@ -34,10 +34,6 @@ CAPTURED = "__captures__"
 variable for each type, whose value is a dict."""
 
 
-def _append(collected: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    return (*collected, value)
-
-
 class Module(Object):
     """Base class of layers and models.
 
@@ -59,7 +55,7 @@ class Module(Object):
         variable_type: type[Variable[Any]] | str,
         name: str,
         value: Any,
-        reduce_fn: Callable[[Any, Any], Any] = _append,
+        reduce_fn: Callable[[Any, Any], Any] = lambda found, x: (*found, x),
         init_fn: Callable[[], Any] = tuple,
         capture_noop: bool | None = None,
     ) -> bool:

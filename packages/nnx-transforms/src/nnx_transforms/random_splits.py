@@ -43,24 +43,26 @@ class StreamBackup(NamedTuple):
     Args:
         stream: The stream.
         key: Its root key.
-        draws: Its count, with the key that the split drew; None where the count is not
-            to be restored.
-        draws_before: Its count, without.
+        draws: Its count, with the key that the split drew.
 
     Example:
         >>> from nnx_transforms.rngs import Rngs
         >>> (backup,) = split_rngs(Rngs(0), splits=2)
-        >>> int(backup.draws_before), int(backup.draws)
-        (0, 1)
+        >>> backup.stream.tag, int(backup.draws)
+        ('default', 1)
     """
 
     stream: RngStream
     key: jax.Array
-    draws: jax.Array | None = None
-    draws_before: jax.Array | None = None
+    draws: jax.Array
 
 
-class SplitBackups(tuple[StreamBackup, ...]):
+Backup: TypeAlias = StreamBackup | tuple[RngStream, jax.Array]
+"""Of a stream whose count is not to be restored, there is none. So it is in Flax, whose
+`restore_rngs` takes these."""
+
+
+class SplitBackups(tuple[Backup, ...]):
     """What a split replaced; leaving it as a context manager restores it.
 
     After an exception, the counts too are what they were before the split.
@@ -84,7 +86,7 @@ class SplitBackups(tuple[StreamBackup, ...]):
         if kind is None:
             restore_rngs(self)
         else:
-            restore_rngs(b._replace(draws=b.draws_before) for b in self)
+            restore_rngs((s, key, *[d - 1 for d in draws]) for s, key, *draws in self)
 
 
 @accepts_graph_mode("with_rngs")
@@ -186,10 +188,8 @@ def _replace_streams(
     backups: list[StreamBackup] = []
     writes: list[tuple[Any, Any]] = []
     for path, stream in _streams(node):
-        at_key, at_count = (
-            ((*path, "key"), stream.key),
-            ((*path, "count"), stream.count),
-        )
+        at_key = (*path, "key"), stream.key
+        at_count = (*path, "count"), stream.count
         if not (takes(*at_key) and takes(*at_count)):
             continue
         shape = choose(*at_key)
@@ -200,7 +200,7 @@ def _replace_streams(
             forked = jax.random.split(forked, shape)
         if squeeze:
             forked = forked[0]
-        backups.append(StreamBackup(stream, key, count + 1, count))
+        backups.append(StreamBackup(stream, key, count + 1))
         writes.append((stream.key, forked))
         writes.append((stream.count, jnp.zeros(forked.shape, jnp.uint32)))
     write_raw(writes)
@@ -318,17 +318,17 @@ def backup_keys(node: Any, /) -> SplitBackups:
         >>> bool(rngs.default.key.value == Rngs(0).default.key.value)
         True
     """
-    return SplitBackups(StreamBackup(s, s.key.value) for _, s in _streams(node))
+    return SplitBackups((stream, stream.key.value) for _, stream in _streams(node))
 
 
-def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
+def restore_rngs(backups: Iterable[tuple[Any, ...]], /) -> None:
     """Gives random streams the keys back that a split replaced.
 
     The split drew one key of each stream, so their counts are one higher than before:
     another split gives other keys.
 
     Args:
-        backups: As `split_rngs` returned them.
+        backups: As `split_rngs` returned them, or that of Flax.
 
     Raises:
         TraceContextError: If a stream belongs to another JAX trace.
@@ -341,10 +341,9 @@ def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
         (1, ())
     """
     writes: list[tuple[Any, Any]] = []
-    for backup in backups:
-        writes.append((backup.stream.key, backup.key))
-        if backup.draws is not None:
-            writes.append((backup.stream.count, backup.draws))
+    for stream, key, *draws in backups:
+        writes.append((stream.key, key))
+        writes += [(stream.count, count) for count in draws]
     write_raw(writes)
 
 

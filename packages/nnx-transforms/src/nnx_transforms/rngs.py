@@ -375,15 +375,12 @@ def as_key(seed: Any, name: str) -> jax.Array:
     """
     if isinstance(seed, Variable):
         seed = seed.value
-    dtype = getattr(seed, "dtype", None)
-    if dtype is not None:
-        if jnp.issubdtype(dtype, jax.dtypes.prng_key):
-            return seed  # type: ignore[no-any-return]
-        if np.ndim(seed) and dtype == jnp.uint32:
-            return jax.random.wrap_key_data(jnp.asarray(seed))
-        if not np.ndim(seed) and jnp.issubdtype(dtype, jnp.integer):
-            return jax.random.key(seed)
-    elif isinstance(seed, int):
+    dtype = int if isinstance(seed, int) else getattr(seed, "dtype", object)
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return seed  # type: ignore[no-any-return]
+    if np.ndim(seed) and dtype == jnp.uint32:
+        return jax.random.wrap_key_data(jnp.asarray(seed))
+    if not np.ndim(seed) and jnp.issubdtype(dtype, jnp.integer):
         return jax.random.key(seed)
     raise TypeError(
         f"The seed of the random stream {name!r} must be an integer, a key of "

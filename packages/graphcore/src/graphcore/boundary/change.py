@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import Any
 
@@ -45,6 +45,10 @@ class Change:
         returned: Those of the returned objects that no root reaches, or references.
         has_divided: Whether a value, or part of the output, comes as a `Divided`.
 
+    Attributes:
+        is_in_place: Whether it did nothing but write arrays, and returned no object.
+        is_in_order: Whether it wrote the first so many variables, in order.
+
     Example:
         >>> import graphcore as gc
         >>> from graphcore.authors import enter
@@ -63,16 +67,15 @@ class Change:
     detached: tuple[GraphDef[Any], ...] = ()
     returned: tuple[GraphDef[Any], ...] = ()
     has_divided: bool = False
+    # Asked at each call, so not computed then.
+    is_in_place: bool = field(init=False, compare=False)
+    is_in_order: bool = field(init=False, compare=False)
 
-    @functools.cached_property
-    def is_in_place(self) -> bool:
-        """Whether it did nothing but write arrays, and returned no object."""
-        return not (self.definitions or self.returned or self.has_divided)
-
-    @functools.cached_property
-    def is_in_order(self) -> bool:
-        """Whether it wrote the first so many variables, in order."""
-        return self.positions == tuple(range(len(self.positions)))
+    def __post_init__(self) -> None:
+        is_in_place = not (self.definitions or self.returned or self.has_divided)
+        object.__setattr__(self, "is_in_place", is_in_place)
+        in_order = tuple(range(len(self.positions)))
+        object.__setattr__(self, "is_in_order", self.positions == in_order)
 
     @functools.cached_property
     def structure(self) -> Any:

@@ -479,13 +479,3 @@ def changed(value: Any, old: Any) -> Any:
         return divided(value)
     frame = Frame(now.frame.structure, (*new,), now.frame.statics)
     return Divided([*new.values()], frame)
-
-
-def has_filtered(tree: Any) -> bool:
-    """Tells whether a pytree of a filtered type is in a pytree."""
-    return any(map(is_filtered, jax.tree.leaves(tree, is_leaf=is_filtered)))
-
-
-def join_filtered(tree: Any) -> Any:
-    """Undoes `Divided.within`."""
-    return Divided.map(Divided.join, tree)

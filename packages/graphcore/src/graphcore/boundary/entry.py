@@ -45,7 +45,7 @@ from graphcore.boundary.settings import (
     setting_of,
     settings_of_leaves,
 )
-from graphcore.cache.plans import NOT_ONE_TRACE, Plan, check_writes
+from graphcore.cache.plans import Plan, check_writes
 from graphcore.content import static_key
 from graphcore.graphdef.build import set_values
 from graphcore.graphdef.joint import Joint, joint_of
@@ -92,6 +92,7 @@ class Entry:
     variables: list[Any]
     raw: list[Any]
     all_owned: bool
+    is_of_one_trace: bool
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     bodies: Sequence[Any]
@@ -152,9 +153,8 @@ class Entry:
             variables = self.variables
             if not change.is_in_order:
                 variables = [variables[p] for p in change.positions]  # type: ignore[index]
-            for plan in self.plans:
-                if type(plan.trace) in NOT_ONE_TRACE:
-                    check_writes((plan,), variables[: len(values)])
+            if not self.is_of_one_trace:
+                check_writes(self.plans, variables[: len(values)])
             if self.all_owned:
                 # One call into C, as no setter returns anything: a signal can't be
                 # handled halfway through.
@@ -300,11 +300,13 @@ def enter(
         return None
     joint, plans = joint_of(roots)
     here = current_trace()
-    for plan in plans:
-        if plan.trace is not None and not plan.trace == here:  # noqa: SIM201
-            plan.check_trace(here)
     # Without a function around it: a compiled step makes one at each call.
     entry: Entry = _new_entry(Entry)
+    entry.is_of_one_trace = True
+    for plan in plans:
+        if not plan.trace == here:  # noqa: SIM201
+            plan.check_trace(here)
+            entry.is_of_one_trace = False
     entry.roots, entry.joint, entry.plans = roots, joint, plans
     entry.args, entry.kwargs = tuple(plain), named
     if len(plans) == 1 and plans[0].all_owned:

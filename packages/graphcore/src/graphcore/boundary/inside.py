@@ -171,12 +171,8 @@ class Inside:
                 if position not in keep:
                     before = self._values[position]
             path = (*place, *leaf.path)
-            index = leaf.definition.index
-            written.append(
-                Written(
-                    *(position, index, leaf.variable, leaf.impl, path, setting, before)
-                )
-            )
+            found = position, leaf.definition.index, leaf.variable, leaf.impl
+            written.append(Written(*found, path, setting, before))
         # The same objects stand where they stood before.
         in_place = all(refs.get(x) == index for index, x in enumerate(self._objects))
         unchanged = in_place and definitions == self._joint.definitions
@@ -209,14 +205,10 @@ class Inside:
             for position, variable in enumerate(variables):
                 if position in keep or not same_value(now[position], old[position]):
                     index = joint.variable_definitions[position].index
-                    impl, path = joint.layout.impls[position], joint.paths[position]
-                    setting = settings[position]
+                    found = position, index, variable, joint.layout.impls[position]
+                    path, setting = joint.paths[position], settings[position]
                     before = None if position in keep else old[position]
-                    written.append(
-                        Written(
-                            *(position, index, variable, impl, path, setting, before)
-                        )
-                    )
+                    written.append(Written(*found, path, setting, before))
         positions = tuple([w.position for w in written])
         # The same structure with every array that is returned: it is made once.
         change: Change | None = None

@@ -18,13 +18,7 @@ import jax
 import numpy as np
 
 from graphcore.adapters.loading import registrations
-from graphcore.boundary.divided import (
-    Divided,
-    divide,
-    has_filtered,
-    is_filtered,
-    join_filtered,
-)
+from graphcore.boundary.divided import Divided, divide, is_filtered
 from graphcore.nodes.registry import GraphNodeImpl, find_for_type, is_graph_node
 from graphcore.probing import probing
 from graphcore.trails import Path, key_of
@@ -122,7 +116,8 @@ def contents(tree: Any) -> int:
     if known is None:
         if any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object))):
             return OBJECTS  # and what is static in them must not be kept
-        known = FILTERED * has_filtered(tree)
+        leaves = jax.tree.leaves(tree, is_leaf=is_filtered)
+        known = FILTERED * any(map(is_filtered, leaves))
         if len(_structures) >= _MAX_KNOWN:
             _structures.clear()
         if key is not None:
@@ -249,7 +244,7 @@ class Joining(NamedTuple):
 
     def fill(self, plain: Any, objects: Sequence[Any]) -> Any:
         """Joins what is divided, and puts objects into the pytree."""
-        return self.places.fill(join_filtered(plain), objects)
+        return self.places.fill(Divided.map(Divided.join, plain), objects)
 
 
 def take_objects(tree: Any) -> tuple[Any, Places | Joining, list[Any]]:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from graphcore.holding import held_by
+from graphcore.holding import held_by, reached
 from graphcore.nodes.registry import is_graph_node
 
 # For each root, by its id, the plan of the graph below it.
@@ -44,7 +44,8 @@ def keep_beside(root: Any, plan: Any, statics: Iterable[Any]) -> None:
         plan: The plan.
         statics: The static values in the graph.
     """
-    if _capture_nodes(statics):
+    # Functions among them may hold graph nodes, as far as can be seen.
+    if any(map(is_graph_node, reached(statics, held_by))):
         return
     number = id(root)
     try:
@@ -59,18 +60,3 @@ def keep_beside(root: Any, plan: Any, statics: Iterable[Any]) -> None:
                 _kept.pop(key, None)
         _Limit.at = max(_Limit.least, 2 * len(_kept))
     _kept[number] = alive, plan
-
-
-def _capture_nodes(values: Iterable[Any]) -> bool:
-    """Whether functions among some values can be seen to hold graph nodes."""
-    pending = [*values]
-    seen: set[int] = set()
-    while pending:
-        x = pending.pop()
-        if id(x) in seen:
-            continue
-        seen.add(id(x))
-        if is_graph_node(x):
-            return True
-        pending += held_by(x) or ()
-    return False

@@ -19,17 +19,12 @@ from graphcore.content import is_immutable, static_key
 from graphcore.getters import getter
 from graphcore.graphdef.definition import GraphDef, NodeDef
 from graphcore.graphdef.layouts import layout_of
-from graphcore.graphdef.walk import Visit
+from graphcore.graphdef.walk import HEAP_TYPE, Visit
 from graphcore.hashable_mapping import as_kept
 from graphcore.identity import identity
 from graphcore.nodes.owned import OwnedNode, attributes_of
-from graphcore.nodes.registry import find_node_impl, get_node_impl_for_type
+from graphcore.nodes.registry import ATOMS, find_node_impl, get_node_impl_for_type
 from graphcore.variables.impl import find_variable_impl
-
-# What CPython sets in `__flags__` of types that are not built in.
-_HEAP_TYPE = 1 << 9
-# Of these, another object may be the same static value.
-_VALUES = frozenset((bool, int, float, complex, str, bytes))
 
 
 class Pattern:
@@ -68,7 +63,7 @@ class Pattern:
         self._strangers = [
             (value, type(value))
             for value in layout.statics
-            if type(value).__flags__ & _HEAP_TYPE
+            if type(value).__flags__ & HEAP_TYPE
         ]
         # What gets the children of a node, which come next in the order of places; one
         # that keeps them all in its `__dict__` needs no implementation for that.
@@ -229,9 +224,8 @@ def pattern_of(*definitions: GraphDef[Any]) -> Pattern | None:
 
 
 def _same(a: Any, b: Any) -> bool:
-    if a is b:
-        return True
-    return type(a) in _VALUES and bool(static_key(a) == static_key(b))
+    # Of these, another object may be the same static value.
+    return a is b or (type(a) in ATOMS and bool(static_key(a) == static_key(b)))
 
 
 _MAX_PATTERNS = 4

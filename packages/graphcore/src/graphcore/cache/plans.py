@@ -52,8 +52,8 @@ from graphcore.variables.impl import VariableImpl, find_variable_impl
 from graphcore.variables.variable import Variable, metadata_epoch, set_variable_plan
 
 _numbers = itertools.count()
-NOT_ONE_TRACE = (ByValue, list)
-"""The types of a plan's `trace` with which variables may have to be left alone."""
+# The types of a plan's `trace` with which variables may have to be left alone.
+_NOT_ONE_TRACE = ByValue, list
 # A plan that held so often is likely to be asked again and again, by a step in a loop.
 _OFTEN = 8
 # What `==` is for objects that a plan's comparison tells apart, or need not.
@@ -379,9 +379,10 @@ class Plan:
 
 
 def _has_plain_metadata(impl: VariableImpl, variable: Any) -> bool:
-    """Whether the metadata of a variable is a dict of what stays what it is."""
+    """Whether metadata is a dict, the same each time, of what stays what it is."""
     found = impl.get_metadata(variable)
-    return type(found) is dict and all(map(is_immutable, found.values()))
+    is_kept = type(found) is dict and found is impl.get_metadata(variable)
+    return is_kept and all(map(is_immutable, found.values()))
 
 
 def _is_as_defined(described: tuple[Any, VariableDef[Any], VariableImpl]) -> bool:
@@ -403,7 +404,7 @@ def check_writes(plans: Sequence[Plan], variables: Sequence[Any]) -> None:
         TraceContextError: If JAX put one together for the function it is tracing.
     """
     for plan in plans:
-        if type(plan.trace) in NOT_ONE_TRACE:
+        if type(plan.trace) in _NOT_ONE_TRACE:
             traces = [t for *_, t in plan.trace] if type(plan.trace) is list else []
             for variable in variables:
                 trace = trace_of(variable)

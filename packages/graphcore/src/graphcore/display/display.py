@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import graphcore.display.descriptions  # noqa: F401  (tells what is inside our objects)
-from graphcore.display.printing import leaf_text, one_line, parts, text, treescope_repr
+from graphcore.display.printing import leaf_text, one_line, text, treescope_repr
 from graphcore.nodes.registry import find_node_impl, is_graph_node
 from graphcore.variables.impl import find_variable_impl, is_variable
 
@@ -35,7 +35,7 @@ def display(*nodes: Any) -> None:
         >>> display(gc.Dict(kernel=gc.Param(jnp.ones((2, 3)))))
         Dict({'kernel': Param(float32[2,3])})
     """
-    treescope = _import_treescope() if _is_in_notebook() else None
+    treescope = _treescope()
     if treescope is None:
         for node in nodes:
             print(text(node))
@@ -46,14 +46,13 @@ def display(*nodes: Any) -> None:
             treescope.display(node, ignore_exceptions=True)
 
 
-def _is_in_notebook() -> bool:
+def _treescope() -> Any:
+    """Treescope, if it is there and this is a notebook."""
     # Whoever is in a notebook has imported IPython already.
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    return hasattr(shell, "kernel")  # the shell of a terminal has none
-
-
-def _import_treescope() -> Any:
+    if not hasattr(shell, "kernel"):  # the shell of a terminal has none
+        return None
     try:
         import treescope
     except ImportError:
@@ -63,9 +62,8 @@ def _import_treescope() -> Any:
 
 def _render(node: Any, path: str | None, subtree_renderer: Any) -> Any:
     """A handler for treescope, which knows Python's containers well enough itself."""
-    has_entry = parts.dispatch(type(node)) is not parts.dispatch(object)
-    is_container = isinstance(node, list | tuple | dict | set | frozenset)
-    if is_variable(node) or is_graph_node(node) or (has_entry and not is_container):
+    is_ours = hasattr(type(node), "__parts__")
+    if is_ours or is_variable(node) or is_graph_node(node):
         return treescope_repr(node, path, subtree_renderer)
     return NotImplemented
 

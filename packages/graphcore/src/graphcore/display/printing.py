@@ -1,8 +1,8 @@
 """Readable text for any object: nested, indented, bounded, and safe from cycles.
 
 `parts` says what stands inside an object; `text` lays it out. This module knows arrays
-and Python's own containers only. The types that stand higher up tell what is inside
-them by `parts.register`, see `descriptions`.
+and Python's own containers only. Types of this package tell what is inside them by a
+method `__parts__`; for nodes and variables of any type, `descriptions` does.
 
 The layout never recurses, and never shows more than `MAX_DEPTH` levels and `MAX_ITEMS`
 entries, so that a look at a large graph stays cheap and readable.
@@ -14,7 +14,7 @@ import functools
 import re
 import threading
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -108,6 +108,18 @@ def mapping_parts(
 ) -> Parts:
     """The parts of something that is shown like a dict."""
     return Parts(name, [(f"{leaf_text(key)}: ", v) for key, v in items], brackets)
+
+
+def label(key: Any) -> str:
+    """What stands before a child: `name=`, or the text of another key."""
+    is_name = isinstance(key, str) and key.isidentifier()
+    return f"{key}=" if is_name else f"{leaf_text(key)}: "
+
+
+def call_parts(x: Any, values: Sequence[Any], named: Mapping[Any, Any]) -> Parts:
+    """The parts of something that is shown like a call of its type."""
+    fields = [(label(key), value) for key, value in named.items()]
+    return Parts(type(x).__name__, [*(("", value) for value in values), *fields])
 
 
 # Leaves
@@ -216,11 +228,8 @@ class _Item:
 
 def _safe_parts(x: Any) -> Parts | None:
     try:
-        return (
-            None
-            if isinstance(x, type | jax.Array | np.ndarray)
-            else parts.dispatch(type(x))(x)
-        )
+        is_leaf = isinstance(x, type | jax.Array | np.ndarray)
+        return None if is_leaf else parts.dispatch(type(x))(x)
     except Exception:
         return None
 
@@ -242,10 +251,9 @@ class _Walk:
                 self.open.discard(id(parent.value))
                 self.stack.pop()
             elif len(self.items) >= max_items:
-                parent.children.append(
-                    _Item("", head=f"... {len(children) - shown} more")
-                )
-                self.items.append(parent.children[-1])
+                rest = _Item("", head=f"... {len(children) - shown} more")
+                parent.children.append(rest)
+                self.items.append(rest)
                 self.stack.pop()
             else:
                 parent.children.append(self.visit(*children[shown]))
@@ -387,22 +395,17 @@ def treescope_repr(x: Any, path: str | None, subtree_renderer: Any) -> Any:
     inside = parts.dispatch(type(x))(x)
     if inside is None:
         return NotImplemented
-    children = []
-    for number, (label, value) in enumerate(inside.children, 1):
-        line = rendering_parts.siblings_with_annotations(
-            label, subtree_renderer(value, path=_child_path(path, label))
+    children = [
+        rendering_parts.siblings_with_annotations(
+            before, subtree_renderer(value, path=_child_path(path, before))
         )
-        comma = rendering_parts.fold_condition(
-            collapsed=rendering_parts.text(
-                ", " if number < len(inside.children) else ""
-            ),
-            expanded=rendering_parts.text(","),
-        )
-        children.append(rendering_parts.build_full_line_with_annotations(line, comma))
+        for before, value in inside.children
+    ]
     return rendering_parts.build_foldable_tree_node_from_children(
-        prefix=rendering_parts.text(f"{inside.name}{inside.brackets[0]}"),
-        children=children,
-        suffix=rendering_parts.text(inside.brackets[1].removeprefix(",")),
+        f"{inside.name}{inside.brackets[0]}",
+        children,
+        inside.brackets[1].removeprefix(","),
+        comma_separated=True,
         path=path,
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from graphcore._jax import current_trace
 from graphcore.content import static_key
@@ -31,21 +31,17 @@ from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.impl import VariableImpl, is_variable, variable_impl
 from graphcore.variables.variable import OWN, new_variable
 
+A = TypeVar("A")
 _MISSING = object()
 
 
-class _Shared:
-    """Stands in a state for a variable that becomes part of the graph itself."""
+class Shared:
+    """Stands for the value of a variable that becomes part of the graph itself."""
 
     __slots__ = ("variable",)
 
     def __init__(self, variable: Any) -> None:
         self.variable = variable
-
-
-def shared(leaf: Any) -> Any:
-    """Marks a leaf of a state, if it is a live variable, to be used as it is."""
-    return _Shared(leaf) if is_variable(leaf) else leaf
 
 
 class Builder:
@@ -74,7 +70,7 @@ class Builder:
         self._node_writes: list[tuple[Any, GraphNodeImpl, list[tuple[Any, Any]]]] = []
         self._variable_writes: list[tuple[Any, Any, HashableMapping[str, Any]]] = []
 
-    def build(self, root: GraphDef[Any]) -> Any:
+    def build(self, root: GraphDef[A]) -> A:
         """Makes the object of a definition; existing ones are not written yet.
 
         Args:
@@ -87,8 +83,6 @@ class Builder:
             ValueError: If an existing object is of another type than the definition
                 says, belongs to another trace, or a reference leads nowhere.
         """
-        if not isinstance(root, GraphDef):
-            raise ValueError(f"Expected a GraphDef, got {type(root).__name__}.")
         layout = layout_of((root,))
         things: list[Any] = [None] * len(layout.places)
         for thing, definition in enumerate(layout.definitions):
@@ -119,11 +113,11 @@ class Builder:
                 self._node_writes.append((things[node.thing], impl, pairs(node)))
             else:
                 impl.init(things[node.thing], pairs(node))
-        root = things[layout.roots[0]]
+        built: A = things[layout.roots[0]]
         for thing, owner, path in layout.bare:
             things[thing] = BareArray.at(things[owner], path)
         self._objects.update((index, things[t]) for index, t in layout.indices.items())
-        return root
+        return built
 
     def _node(self, node: Node, index: int, impl: GraphNodeImpl, layout: Layout) -> Any:
         existing = self._existing.get(index, _MISSING)
@@ -172,18 +166,8 @@ class Builder:
                 value = impl.get_value(existing)
             self._variable_writes.append((existing, value, metadata))
             return existing
-        if value is _MISSING:
-            where = path_text(layout.path(thing))
-            raise ValueError(f"There is no value for the variable {where!r}.")
-        if type(value) is _Shared:
-            found = value.variable
-            if type(found) is definition.type:
-                return found
-            where = path_text(layout.path(thing))
-            raise ValueError(
-                f"The state at {where!r} is a {type(found).__name__}, but there is a "
-                f"{definition.type.__name__}: expected the same variable type."
-            )
+        if type(value) is Shared:
+            return value.variable
         if impl is OWN:
             return new_variable(definition.type, value, metadata, self._trace)
         return impl.create(definition.type, value, metadata)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 import jax
 
@@ -26,10 +26,17 @@ from graphcore.content_key import (
     same_content,
     snapshot,
 )
-from graphcore.display.printing import text
+from graphcore.display.printing import (
+    Parts,
+    call_parts,
+    leaf_text,
+    mapping_parts,
+    one_line,
+    text,
+)
 from graphcore.errors import path_text
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.trails import Trail, path_of
+from graphcore.trails import Path, Trail, path_of
 
 __all__ = [
     "GraphDef",
@@ -88,9 +95,31 @@ class GraphDef(Generic[A]):
         """
         return self._proxy(self, (state, *states))
 
+    def with_index_mapping(
+        self, index_mapping: HashableMapping[int, int] | None
+    ) -> Self:
+        """Returns the same definition, of a node or variable, with another mapping.
+
+        Args:
+            index_mapping: The mapping, or None to remove it.
+
+        Returns:
+            A new definition; its hash is not known yet.
+
+        Example:
+            >>> import graphcore as gc
+            >>> graphdef = gc.graphdef(gc.Dict(a=1))
+            >>> mapped = graphdef.with_index_mapping(gc.HashableMapping({0: 0}))
+            >>> mapped.with_index_mapping(None) == graphdef
+            True
+        """
+        return replace(self, index_mapping=index_mapping)  # type: ignore[type-var]
+
+    __repr__ = text
+
 
 @jax.tree_util.register_static
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class NodeRef(GraphDef[A]):
     """A graph node or variable that stands earlier in the same definition.
 
@@ -107,11 +136,12 @@ class NodeRef(GraphDef[A]):
     type: type[Any]
     index: int
 
-    __repr__ = text
+    def __parts__(self) -> Parts:
+        return call_parts(self, [self.type], {"index": self.index})
 
 
 @jax.tree_util.register_static
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class VariableDef(GraphDef[A]):
     """A variable, without its value.
 
@@ -131,40 +161,32 @@ class VariableDef(GraphDef[A]):
     index: int
     metadata: HashableMapping[str, Any]
     index_mapping: HashableMapping[int, int] | None = None
-    _kind: Kind | None = field(default=None, init=False, compare=False)
+    # Type and metadata: what is static of a state, always the same object.
+    kind: Kind = field(init=False, compare=False)
 
-    @property
-    def kind(self) -> Kind:
-        """Type and metadata: what is static of a state, always the same object."""
-        if self._kind is None:
-            object.__setattr__(self, "_kind", (self.type, self.metadata))
-        return self._kind  # type: ignore[return-value]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", (self.type, self.metadata))
 
-    def with_index_mapping(
-        self, index_mapping: HashableMapping[int, int] | None
-    ) -> VariableDef[A]:
-        """Returns the same definition with another index mapping.
+    def __parts__(self) -> Parts:
+        return call_parts(self, [self.type], {"index": self.index, **self.metadata})
 
-        Args:
-            index_mapping: The mapping, or None to remove it.
 
-        Returns:
-            A new definition.
+class _Attribute:
+    """The key and the value of a child."""
 
-        Example:
-            >>> import graphcore as gc
-            >>> d = VariableDef(gc.Param, 0, gc.HashableMapping())
-            >>> d.with_index_mapping(gc.HashableMapping({0: 0})) == d
-            False
-        """
-        return replace(self, index_mapping=index_mapping)
+    __slots__ = ()
+    key: Any
+    value: Any
 
     __repr__ = text
 
+    def __parts__(self) -> Parts:
+        return call_parts(self, [self.key, self.value], {})
+
 
 @jax.tree_util.register_static
-@dataclass(frozen=True, slots=True)
-class SubGraphAttribute:
+@dataclass(frozen=True, slots=True, repr=False)
+class SubGraphAttribute(_Attribute):
     """An attribute that holds a node.
 
     Args:
@@ -180,12 +202,10 @@ class SubGraphAttribute:
     key: Any
     value: NodeDef[Any] | NodeRef[Any]
 
-    __repr__ = text
-
 
 @jax.tree_util.register_static
-@dataclass(frozen=True, slots=True)
-class StaticAttribute:
+@dataclass(frozen=True, slots=True, repr=False)
+class StaticAttribute(_Attribute):
     """An attribute that holds a static value.
 
     Args:
@@ -239,12 +259,10 @@ class StaticAttribute:
     def __reduce__(self) -> tuple[Any, ...]:
         return StaticAttribute, (self.key, self.value)
 
-    __repr__ = text
-
 
 @jax.tree_util.register_static
-@dataclass(frozen=True, slots=True)
-class LeafAttribute:
+@dataclass(frozen=True, slots=True, repr=False)
+class LeafAttribute(_Attribute):
     """An attribute that holds a variable.
 
     Args:
@@ -260,14 +278,12 @@ class LeafAttribute:
     key: Any
     value: VariableDef[Any] | NodeRef[Any]
 
-    __repr__ = text
-
 
 Attribute: TypeAlias = SubGraphAttribute | StaticAttribute | LeafAttribute
 
 
 @jax.tree_util.register_static
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, repr=False)
 class NodeDef(GraphDef[A]):
     """A node and, nested, everything below it.
 
@@ -303,30 +319,27 @@ class NodeDef(GraphDef[A]):
 
     def __hash__(self) -> int:
         if self._hash is None:
-            for trail, node in _nodes_children_first(self):
+            for trail, node in reversed([*_nodes(self)]):
                 if node._hash is None:
                     object.__setattr__(node, "_hash", node._own_hash(trail))
         return self._hash  # type: ignore[return-value]
 
     def _own_hash(self, trail: Trail) -> int:
-        mapping = self.index_mapping
-        parts: list[Any] = [self.type, self.index, mapping]
+        parts: list[Any] = [self.type, self.index, self.index_mapping]
         try:
             parts.append(hash(content_key(self.metadata)))
-        except TypeError as error:
-            where = path_text(path_of(trail))
-            raise TypeError(
-                f"The metadata of the {self.type.__name__} at {where!r} is "
-                f"not hashable: {self.metadata!r}; {error}. Definitions key compiled "
-                "functions, so everything static in a graph must be comparable."
-            ) from None
+        except TypeError:
+            what = f"metadata of the {self.type.__name__}"
+            raise _not_hashable(what, path_of(trail), self.metadata) from None
         for attribute in self.attributes:
             try:
                 parts.append(hash(attribute))
             except (TypeError, ValueError):
-                raise TypeError(
-                    _unhashable_message((*path_of(trail), attribute.key), attribute)
-                ) from None
+                what, value = "static attribute", attribute.value
+                if isinstance(value, VariableDef):
+                    what, value = "metadata of the variable", dict(value.metadata)
+                path = (*path_of(trail), attribute.key)
+                raise _not_hashable(what, path, value) from None
         return hash(tuple(parts))
 
     def __eq__(self, other: object) -> bool:
@@ -336,70 +349,38 @@ class NodeDef(GraphDef[A]):
             return NotImplemented
         if None not in (self._hash, other._hash) and self._hash != other._hash:
             return False
-        pending: list[tuple[NodeDef[Any], Any]] = [(self, other)]
-        while pending:
-            a, b = pending.pop()
-            if a is b:
-                continue
-            if not a._equal_except_subgraphs(b):
-                return False
-            for one, two in zip(a.attributes, b.attributes, strict=True):
-                if isinstance(one, SubGraphAttribute):
-                    if isinstance(one.value, NodeDef):
-                        pending.append((one.value, two.value))
-        return True
+        # As long as they are equal, the next nodes stand at the same place.
+        return all(
+            a is b
+            or (
+                a.type is b.type
+                and a.index == b.index
+                and a._marked() == b._marked()
+                and a.index_mapping == b.index_mapping
+                and same_content(a.metadata, b.metadata)
+            )
+            for (_, a), (_, b) in zip(_nodes(self), _nodes(other), strict=False)
+        )
 
-    def _equal_except_subgraphs(self, other: NodeDef[Any]) -> bool:
-        if (
-            self.type is not other.type
-            or self.index != other.index
-            or len(self.attributes) != len(other.attributes)
-            or self.index_mapping != other.index_mapping
-            or not same_content(self.metadata, other.metadata)
-        ):
-            return False
-        for a, b in zip(self.attributes, other.attributes, strict=True):
-            if type(a) is not type(b) or a.key != b.key:
-                return False
-            if isinstance(a, SubGraphAttribute) and isinstance(a.value, NodeDef):
-                if not isinstance(b.value, NodeDef):
-                    return False
-            elif a != b:
-                return False
-        return True
-
-    def with_index_mapping(
-        self, index_mapping: HashableMapping[int, int] | None
-    ) -> NodeDef[A]:
-        """Returns the same definition with another index mapping.
-
-        Args:
-            index_mapping: The mapping, or None to remove it.
-
-        Returns:
-            A new definition; its hash is not known yet.
-
-        Example:
-            >>> import graphcore as gc
-            >>> graphdef = gc.graphdef(gc.Dict(a=1))
-            >>> mapped = graphdef.with_index_mapping(gc.HashableMapping({0: 0}))
-            >>> mapped.with_index_mapping(None) == graphdef
-            True
-        """
-        return replace(self, index_mapping=index_mapping)
+    def _marked(
+        self, mark: Callable[[NodeDef[Any]], Any] = lambda node: None
+    ) -> tuple[Any, ...]:
+        """The attributes, with a pair of key and mark for each that holds a node."""
+        return tuple(
+            [
+                (each.key, mark(each.value))
+                if type(each) is SubGraphAttribute and type(each.value) is NodeDef
+                else each
+                for each in self.attributes
+            ]
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A flat list of nodes, children first: pickle itself recurses.
         position: dict[int, int] = {}
         entries: list[tuple[Any, ...]] = []
-        for _, node in _nodes_children_first(self):
-            attributes = tuple(
-                (attribute.key, position[id(attribute.value)])
-                if isinstance(attribute, SubGraphAttribute)
-                and isinstance(attribute.value, NodeDef)
-                else attribute
-                for attribute in node.attributes
-            )
+        for _, node in reversed([*_nodes(self)]):
+            attributes = node._marked(lambda below: position[id(below)])
             position[id(node)] = len(entries)
             entries.append(
                 (node.type, node.index, attributes, node.metadata, node.index_mapping)
@@ -409,7 +390,14 @@ class NodeDef(GraphDef[A]):
     def __deepcopy__(self, memo: dict[int, Any]) -> NodeDef[A]:
         return self
 
-    __repr__ = text
+    def __parts__(self) -> Parts:
+        head = f"({leaf_text(self.type)}, index={self.index}"
+        for name in ("metadata", "index_mapping"):
+            value = getattr(self, name)
+            if value is not None:
+                head += f", {name}={one_line(value)}"
+        pairs = [(each.key, each.value) for each in self.attributes]
+        return mapping_parts("NodeDef", pairs, (f"{head}, {{", "})"))
 
 
 def _from_entries(entries: list[tuple[Any, ...]]) -> NodeDef[Any]:
@@ -425,40 +413,39 @@ def _from_entries(entries: list[tuple[Any, ...]]) -> NodeDef[Any]:
     return nodes[-1]
 
 
-def _nodes_children_first(root: NodeDef[Any]) -> Iterator[tuple[Trail, NodeDef[Any]]]:
-    pending: list[tuple[Trail, NodeDef[Any], bool]] = [(None, root, False)]
+def definition_trails(root: GraphDef[Any]) -> Iterator[tuple[Trail, Any]]:
+    """Lists everything in a definition as `definition_paths` does, with trails."""
+    pending: list[tuple[Trail, Any]] = [(None, root)]
     while pending:
-        trail, node, visited = pending.pop()
-        if visited:
-            yield trail, node
-            continue
-        pending.append((trail, node, True))
+        trail, item = pending.pop()
+        yield trail, item
+        if isinstance(item, NodeDef):
+            pending += [((trail, key), x) for key, x in reversed([*item.children()])]
+
+
+def _nodes(root: NodeDef[Any]) -> Iterator[tuple[Trail, NodeDef[Any]]]:
+    pending: list[tuple[Trail, NodeDef[Any]]] = [(None, root)]
+    while pending:
+        trail, node = pending.pop()
+        yield trail, node
         pending += [
-            ((trail, key), child, False)
-            for key, child in reversed([*node.children()])
-            if type(child) is NodeDef
+            ((trail, each.key), each.value)
+            for each in reversed(node.attributes)
+            if type(each) is SubGraphAttribute and type(each.value) is NodeDef
         ]
 
 
-def _unhashable_message(path: tuple[Any, ...], attribute: Attribute) -> str:
-    if isinstance(attribute, StaticAttribute):
-        try:
-            content_key(attribute.value)
-            why = "what it held when it was compared was not"
-        except UnhashableContent as error:
-            why = str(error)
-        return (
-            f"The static attribute at {path_text(path)!r} is not hashable: "
-            f"{attribute.value!r} of type {type(attribute.value).__name__}; {why}. "
-            "Definitions key compiled functions. Give that type a `__hash__`, hold it "
-            "in a dataclass, list, dict or array, or declare that its instances never "
-            "change: `register_immutable_type`."
-        )
-    metadata = getattr(attribute.value, "metadata", None)
-    return (
-        f"The metadata of the variable at {path_text(path)!r} is not hashable: "
-        f"{metadata!r}. Definitions key compiled functions, so metadata must be "
-        "hashable."
+def _not_hashable(what: str, path: Path, value: Any) -> TypeError:
+    try:
+        content_key(value)
+        why = "what it held when it was compared was not"
+    except UnhashableContent as error:
+        why = str(error)
+    return TypeError(
+        f"The {what} at {path_text(path)!r} is not hashable: {value!r} of type "
+        f"{type(value).__name__}; {why}. Definitions key compiled functions. Give that "
+        "type a `__hash__`, hold it in a dataclass, list, dict or array, or declare "
+        "that its instances never change: `register_immutable_type`."
     )
 
 
@@ -504,8 +491,8 @@ def definition_paths(
     Args:
         root: The definition.
 
-    Yields:
-        A path with a `NodeDef`, `NodeRef`, `VariableDef` or `StaticAttribute`.
+    Returns:
+        Pairs of a path and a `NodeDef`, `NodeRef`, `VariableDef` or `StaticAttribute`.
 
     Example:
         >>> import graphcore as gc
@@ -513,14 +500,7 @@ def definition_paths(
         >>> [path for path, _ in definition_paths(graphdef)]
         [(), ('a',), ('b',)]
     """
-    pending: list[tuple[tuple[Any, ...], Any]] = [((), root)]
-    while pending:
-        path, item = pending.pop()
-        yield path, item
-        if isinstance(item, NodeDef):
-            pending += [
-                ((*path, key), child) for key, child in reversed([*item.children()])
-            ]
+    return ((path_of(trail), item) for trail, item in definition_trails(root))
 
 
 @jax.tree_util.register_static
@@ -544,3 +524,6 @@ class Static(Generic[A]):
             return NotImplemented
         # As items of tuples: NaN is the same value as itself.
         return (self.value,) == (other.value,)
+
+    def __parts__(self) -> Parts:
+        return call_parts(self, [self.value], {})

@@ -27,6 +27,7 @@ from graphcore.graphdef.definition import (
 from graphcore.hashable_mapping import as_kept
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import (
+    ATOMS,
     GraphNodeImpl,
     NodeImpl,
     UnsortableKeys,
@@ -121,8 +122,7 @@ class _Frame:
 
 
 # What CPython sets in `__flags__` of types that are not built in.
-_HEAP_TYPE = 1 << 9
-_ATOMS = frozenset((bool, int, float, complex, str, bytes, type(...)))
+HEAP_TYPE = 1 << 9
 
 
 def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
@@ -170,23 +170,20 @@ def _walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
         frame = stack[-1]
         for key, value in frame.pending:
             kind = type(value)
-            if kind in _ATOMS:
+            if kind in ATOMS:
                 frame.attributes.append(StaticAttribute(key, value))
                 continue
+            trail = frame.trail, key
             impl = find_variable_impl(kind)
+            node_impl = None if impl is not None else find_node_impl(value)
+            if impl is None and node_impl is None and is_array(value):
+                value, impl = BareArray.at(frame.owner, (*frame.below, key)), BARE
             if impl is not None:
-                leaf = _visit_variable(value, impl, (frame.trail, key), refs, visit)
+                leaf = _visit_variable(value, impl, trail, refs, visit)
                 frame.attributes.append(LeafAttribute(key, leaf))
                 continue
-            node_impl = find_node_impl(value)
             if node_impl is None:
-                if is_array(value):
-                    place = BareArray.at(frame.owner, (*frame.below, key))
-                    trail = frame.trail, key
-                    leaf = _visit_variable(place, BARE, trail, refs, visit)
-                    frame.attributes.append(LeafAttribute(key, leaf))
-                else:
-                    frame.attributes.append(_static(key, value, visit))
+                frame.attributes.append(_static(key, value, visit))
                 continue
             if isinstance(node_impl, GraphNodeImpl):
                 index = refs.get(value)
@@ -194,7 +191,6 @@ def _walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
                     reference: NodeRef[Any] = NodeRef(kind, index)
                     frame.attributes.append(SubGraphAttribute(key, reference))
                     continue
-            trail = frame.trail, key
             opened = _open(value, node_impl, key, trail, refs, visit, open_pytrees)
             if opened.index == -1:
                 opened.owner, opened.below = frame.owner, (*frame.below, key)
@@ -281,7 +277,7 @@ def _visit_variable(
 
 
 def _static(key: Any, value: Any, visit: Visit) -> StaticAttribute:
-    if type(value).__flags__ & _HEAP_TYPE:
+    if type(value).__flags__ & HEAP_TYPE:
         visit.strangers.append(value)
     if not is_immutable(value):
         visit.mutable_statics.append((value, snapshot(value)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence
 from typing import Any, ClassVar, TypeVar, overload
 
-from graphcore.display.printing import text, treescope_repr
+from graphcore.display.printing import Parts, label, mapping_parts, text, treescope_repr
 from graphcore.nodes.copying import deepcopy_node, reduce_node
 from graphcore.nodes.owned import OwnedNode, planned_of
 from graphcore.nodes.pytrees import register_as_pytree
@@ -121,10 +121,7 @@ class Object(OwnedNode):
         try:
             return sorted(items, key=lambda item: key_order(item[0])), None
         except TypeError:
-            raise UnsortableKeys(
-                f"a {type(self).__name__} with the keys {list(self.__dict__)!r}, which "
-                "can't be sorted"
-            ) from None
+            raise UnsortableKeys(type(self).__name__, self.__dict__) from None
 
     def _set_key(self, key: Any, value: Any) -> None:
         self._check_writable()
@@ -203,6 +200,12 @@ class Dict(Object, MutableMapping[Any, Any]):
     def __len__(self) -> int:
         return len(self.__dict__)
 
+    def __parts__(self) -> Parts:
+        inside = mapping_parts(
+            type(self).__name__, self._flatten_node()[0], ("({", "})")
+        )
+        return inside._replace(has_identity=True)
+
 
 class List(Object, MutableSequence[Any]):
     """A graph node that holds a sequence.
@@ -276,6 +279,14 @@ class List(Object, MutableSequence[Any]):
 
     def __add__(self, other: Iterable[Any]) -> List:
         return List([*self._items, *other])
+
+    def __parts__(self) -> Parts:
+        # The positions go without saying; attributes beside them don't.
+        children = [
+            ("" if isinstance(key, int) else label(key), child)
+            for key, child in self._flatten_node()[0]
+        ]
+        return Parts(type(self).__name__, children, ("([", "])"), has_identity=True)
 
     def __getstate__(self) -> Any:
         return dict(self.__dict__), list(self._items)

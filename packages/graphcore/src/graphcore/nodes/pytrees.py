@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 
+from graphcore.boundary.places import is_object
 from graphcore.cache.plans import Plan, plan_of
 from graphcore.content import is_immutable
 from graphcore.content_key import UnhashableContent, content_key
@@ -28,13 +29,12 @@ from graphcore.graphdef.definition import NodeRef, StaticAttribute, definition_p
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.owned import OwnedNode, get_open_children, set_open_children
 from graphcore.nodes.owned import set_trace as _set_trace
-from graphcore.nodes.registry import PytreeNodeImpl, find_node_impl, is_graph_node
+from graphcore.nodes.registry import ATOMS, PytreeNodeImpl, find_node_impl
 from graphcore.probing import probing
 from graphcore.rebuilt import ByValue, Origin, origin, trace_of_rebuilt
 from graphcore.refmap import RefMap
 from graphcore.trails import Path
 from graphcore.variables.bare_arrays import is_array
-from graphcore.variables.impl import is_variable
 from graphcore.variables.variable import (
     Variable,
     facts_of,
@@ -56,7 +56,6 @@ class _Entered(threading.local):
 
 
 _entered = _Entered()
-_ATOMS = frozenset((bool, int, float, complex, str, bytes, type(...)))
 
 
 class _Rest:
@@ -112,12 +111,8 @@ def _content(key: Any, value: Any) -> Any:
         ) from None
 
 
-def _is_object(x: Any) -> bool:
-    return is_variable(x) or is_graph_node(x)
-
-
 def _is_child(x: Any) -> bool:
-    return is_array(x) or _is_object(x)
+    return is_array(x) or is_object(x)
 
 
 def _is_static(x: Any) -> bool:
@@ -144,7 +139,7 @@ def _taken_apart(node: Any) -> tuple[list[Any], _Rest]:
     for key, value in node._flatten_node()[0]:
         kind = type(value)
         if key not in still_open:
-            if kind in _ATOMS:
+            if kind in ATOMS:
                 keys.append(key)
                 values.append(value)
                 continue
@@ -170,17 +165,14 @@ def _below(children: list[Any]) -> Iterator[Any]:
 
 def _with_statics(container: Any) -> Any:
     """A container whose leaves that are no children stand there as static nodes."""
-    leaves, structure = jax.tree.flatten(container, is_leaf=_is_object)
+    leaves, structure = jax.tree.flatten(container, is_leaf=is_object)
     if all(map(_is_child, leaves)):
         return container
     shown = [x if _is_child(x) else StaticAttribute("", x) for x in leaves]
     return jax.tree.unflatten(structure, shown)
 
 
-def _flatten_with_keys(node: Any) -> tuple[Any, _Rest | None]:
-    if probing.active:
-        probing.found = True
-        return (), None
+def _flatten_with_keys(node: Any) -> tuple[Any, _Rest]:
     known = _entered.pending.pop(id(node), None)
     if known is None or known() is not node:
         inner = _refuse_sharing(node)._nodes
@@ -205,11 +197,12 @@ def _unflatten(kind: type[Any], rest: _Rest, children: Any) -> Any:
     still_open = []
     for key, child in zip(rest.children, children, strict=True):
         if not _is_child(child) and child is not None:
-            leaves = jax.tree.leaves(
-                child, is_leaf=lambda x: _is_static(x) or _is_object(x)
+            leaves, structure = jax.tree.flatten(
+                child, is_leaf=lambda x: _is_static(x) or is_object(x)
             )
             if all(_is_static(x) or _is_child(x) for x in leaves):
-                child = _without_statics(child)
+                values = [x.value if _is_static(x) else x for x in leaves]
+                child = jax.tree.unflatten(structure, values)
             else:
                 still_open.append(key)
         pairs.append((key, child))
@@ -219,14 +212,6 @@ def _unflatten(kind: type[Any], rest: _Rest, children: Any) -> Any:
     order = sorted(pairs, key=lambda pair: (not isinstance(pair[0], int), pair[0]))
     node._init_node(order)
     return node
-
-
-def _without_statics(container: Any) -> Any:
-    return jax.tree.map(
-        lambda x: x.value if _is_static(x) else x,
-        container,
-        is_leaf=lambda x: _is_static(x) or _is_object(x),
-    )
 
 
 def _refuse_sharing(node: Any) -> Plan:
@@ -298,8 +283,8 @@ def by_value(x: Any, /) -> Any:
         (2, 1)
     """
     visit, refs = Visit(), RefMap[Any, int]()
-    for found in jax.tree.leaves(x, is_leaf=_is_object):
-        if _is_object(found):
+    for found in jax.tree.leaves(x, is_leaf=is_object):
+        if is_object(found):
             walk(found, refs, visit)
     for _, node in visit.nodes:
         if isinstance(node, OwnedNode) and type(node._trace) is ByValue:

@@ -106,6 +106,8 @@ class PytreeNodeImpl:
 
 
 NodeImpl: TypeAlias = GraphNodeImpl | PytreeNodeImpl
+# Types whose instances are static values, whatever is registered.
+ATOMS = frozenset((bool, int, float, complex, str, bytes, type, type(...)))
 _impls: dict[type[Any], NodeImpl] = {}
 # Those of base classes, which hold for subclasses as well.
 _of_bases: dict[type[Any], NodeImpl] = {}
@@ -265,16 +267,13 @@ def find_node_impl(x: Any) -> NodeImpl | None:
     """How a node is handled; None if the object is not a node."""
     kind = type(x)
     impl = _impls.get(kind)
-    if impl is not None or kind in _NEVER_NODES or find_variable_impl(kind) is not None:
+    if impl is not None or kind in ATOMS or find_variable_impl(kind) is not None:
         return impl
     impl = _find_by_base(kind)
     if impl is None and not jax.tree_util.all_leaves((x,)):
         # JAX has no way to unregister a pytree type, so this holds from now on.
         impl = _impls[kind] = PytreeNodeImpl(kind, _flatten_by_jax, _unflatten_by_jax)
     return impl
-
-
-_NEVER_NODES = frozenset((bool, int, float, complex, str, bytes, type, type(...)))
 
 
 def get_node_impl(x: Any, /) -> NodeImpl:
@@ -338,10 +337,7 @@ def get_node_impl_for_type(t: type[Any], /) -> NodeImpl:
 
 def find_for_type(t: type[Any]) -> NodeImpl | None:
     """How nodes of a type are handled; None if it is no node type."""
-    impl = _impls.get(t)
-    if impl is not None or t in _NEVER_NODES or find_variable_impl(t) is not None:
-        return impl
-    impl = _find_by_base(t)
+    impl = _impls.get(t) or _find_by_base(t)
     if impl is not None:
         return impl
     # JAX answers for instances only, and looks at nothing but the type of one. So an
@@ -439,16 +435,16 @@ def _unflatten_by_jax(pairs: Pairs, structure: Any) -> Any:
 
 def _flatten_dict(node: dict[Any, Any]) -> tuple[Pairs, Any]:
     try:
-        keys = sorted(node)
+        return sorted(node.items()), None
     except TypeError:
-        raise UnsortableKeys(
-            f"a plain dict with the keys {list(node)!r}, which can't be sorted"
-        ) from None
-    return [(key, node[key]) for key in keys], None
+        raise UnsortableKeys("plain dict", node) from None
 
 
 class UnsortableKeys(TypeError):
     """A node whose keys can't be sorted; caught where the path is known."""
+
+    def __init__(self, kind: str, keys: Iterable[Any]) -> None:
+        super().__init__(f"a {kind} with the keys {[*keys]!r}, which can't be sorted")
 
     def at(self, path: tuple[Any, ...]) -> ValueError:
         """The error for users."""

@@ -78,14 +78,12 @@ class _ByMeaning:
         return hash((type(self), self._meaning))
 
     def _written(self) -> str:
+        if isinstance(self._meaning, frozenset):
+            return ", ".join(sorted(map(repr, self._meaning)))
         return "" if self._meaning == () else repr(self._meaning)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._written()})"
-
-
-def _members_text(members: frozenset[AnyType]) -> str:
-    return ", ".join(sorted(map(repr, members)))
 
 
 class Everything(_ByMeaning):
@@ -217,9 +215,6 @@ class PathIn(_ByMeaning):
     def __init__(self, *paths: Path) -> None:
         self._meaning = self.paths = frozenset(map(tuple, paths))
 
-    def _written(self) -> str:
-        return _members_text(self.paths)
-
     def __call__(self, path: Path, value: AnyType) -> bool:
         return path in self.paths
 
@@ -243,9 +238,6 @@ class _Members(_ByMeaning):
             else:
                 members.add(predicate)
         self._meaning = self.predicates = frozenset(members)
-
-    def _written(self) -> str:
-        return _members_text(self.predicates)
 
 
 class Any(_Members):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from graphcore.errors import path_text
+from graphcore.graphdef.build import Shared
 from graphcore.graphdef.definition import (
     GraphDef,
     LeafAttribute,
@@ -82,16 +83,15 @@ class UnmadeState:
             and not self.layout.bare
             and all(map(looks_at_no_value, predicates))
         )
-        if lasting and predicates in known:
-            groups, rest = known[predicates]
-        else:
-            groups, rest = grouped(
-                predicates, ((*leaf, i) for i, leaf in enumerate(self._leaves()))
-            )
+        found = known.get(predicates) if lasting else None
+        if found is None:
+            leaves = ((*leaf, i) for i, leaf in enumerate(self._leaves()))
+            found = grouped(predicates, leaves)
             if lasting:
                 if len(known) >= _MAX_SELECTIONS:
                     known.clear()
-                known[predicates] = groups, rest
+                known[predicates] = found
+        groups, rest = found
         states: list[State[Any, Any]] = []
         for group in groups:
             values = list(map(self.values.__getitem__, group))
@@ -176,12 +176,13 @@ def values_for(
     ]
 
 
-def leaves_for(definition: GraphDef[Any], given: Any) -> Leaves:
+def leaves_for(definition: GraphDef[Any], given: Any, *, share: bool = False) -> Leaves:
     """Finds the value of each variable of a definition in its state.
 
     Args:
         definition: Of a node, or of a variable whose state is then a leaf.
         given: The state.
+        share: Whether live variables in it become part of the graph themselves.
 
     Returns:
         Value and metadata by index.
@@ -191,7 +192,7 @@ def leaves_for(definition: GraphDef[Any], given: Any) -> Leaves:
             is due or the reverse, with the path.
     """
     if isinstance(definition, VariableDef):
-        return {definition.index: leaf_of(definition, given, ())}
+        return {definition.index: leaf_of(definition.type, given, (), share)}
     if isinstance(definition, NodeRef):
         return {}
     if not isinstance(definition, NodeDef):
@@ -229,7 +230,7 @@ def leaves_for(definition: GraphDef[Any], given: Any) -> Leaves:
                 elif is_state and isinstance(item, Mapping):
                     raise nested_instead_of_leaf(item, (*path, key), child.type)
                 else:
-                    found[child.index] = leaf_of(child, item, (*path, key))
+                    found[child.index] = leaf_of(child.type, item, (*path, key), share)
             elif item is _MISSING:
                 # A subgraph without variables may be left out.
                 pending.append(((*path, key), child, {}))
@@ -292,7 +293,7 @@ def leaf_instead_of_nested(item: Any, path: Path, kind: type[Any]) -> ValueError
 
 
 def leaf_of(
-    definition: VariableDef[Any], leaf: Any, path: Path
+    kind: type[Any], leaf: Any, path: Path, share: bool = False
 ) -> tuple[Any, HashableMapping[str, Any] | None]:
     """The value and metadata that a leaf of a state gives to a variable.
 
@@ -300,17 +301,18 @@ def leaf_of(
         ValueError: If the leaf is of another variable type, or a nested state.
     """
     if is_variable(leaf):
+        if share and type(leaf) is kind:
+            return Shared(leaf), None
         leaf = VariableState.from_variable(leaf)
     if isinstance(leaf, VariableState):
-        if leaf.type is not definition.type:
+        if leaf.type is not kind:
             raise ValueError(
                 f"The state at {path_text(path)!r} is of a {leaf.type.__name__}, but "
-                f"there is a {definition.type.__name__}: expected the same variable "
-                "type."
+                f"there is a {kind.__name__}: expected the same variable type."
             )
         return leaf.value, leaf._kind[1]
     if isinstance(leaf, State) or (isinstance(leaf, Mapping) and _has_states(leaf)):
-        raise nested_instead_of_leaf(leaf, path, definition.type)
+        raise nested_instead_of_leaf(leaf, path, kind)
     return leaf, None
 
 

@@ -18,7 +18,7 @@ from collections.abc import (
 from typing import Any, Generic, Self, TypeVar, overload
 
 from graphcore.content import values_equal
-from graphcore.display.printing import text, treescope_repr
+from graphcore.display.printing import Parts, mapping_parts, text, treescope_repr
 from graphcore.errors import path_text
 from graphcore.state.filters import Filter, PathIn, filters_to_predicates, grouped
 from graphcore.state.nesting import key_order, nested_from_flat, own_key, sorted_leaves
@@ -215,6 +215,9 @@ class FlatState(Sequence[tuple[Path, L]]):
 
     __repr__ = text
 
+    def __parts__(self) -> Parts:
+        return mapping_parts("FlatState", self, ("({", "})"))
+
 
 def _flattened(states: Any) -> Any:
     if isinstance(states, State):
@@ -340,6 +343,18 @@ class State(MutableMapping[K, Any], Generic[K, L]):
 
     __repr__ = text
     __treescope_repr__ = treescope_repr
+
+    def __parts__(self) -> Parts:
+        items = [
+            (
+                key,
+                _Inner._view(value.raw_mapping) if isinstance(value, State) else value,
+            )
+            for key, value in self.items()
+        ]
+        is_inner = isinstance(self, _Inner)
+        brackets = ("{", "}") if is_inner else ("({", "})")
+        return mapping_parts("" if is_inner else "State", items, brackets)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if _is_deep(self.raw_mapping):  # pickle recurses
@@ -583,6 +598,12 @@ class State(MutableMapping[K, Any], Generic[K, L]):
         return State.from_flat_path(
             (path, f(path, leaf)) for path, leaf in self.flat_state()
         )
+
+
+class _Inner(State[K, L]):
+    """A state inside a state that is shown: by its braces alone."""
+
+    __slots__ = ()
 
 
 def raw_value_of(leaf: Any) -> Any:

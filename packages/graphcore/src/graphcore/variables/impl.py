@@ -85,7 +85,6 @@ class VariableImpl:
 
 
 _impls: dict[type[Any], VariableImpl] = {}
-_found: dict[type[Any], VariableImpl] = {}
 
 
 def find_variable_impl(kind: type[Any], /) -> VariableImpl | None:
@@ -101,14 +100,14 @@ def find_variable_impl(kind: type[Any], /) -> VariableImpl | None:
         >>> find_variable_impl(int) is None
         True
     """
-    impl = _found.get(kind)
+    impl = _impls.get(kind)
     if impl is not None:
         return impl
     for base in kind.__mro__:
         if base in _impls:
             # That a type is none is not kept: it can become one.
-            _found[kind] = _impls[base]
-            return _impls[base]
+            impl = _impls[kind] = _impls[base]
+            return impl
     return find_variable_impl(kind) if load_adapters(kind) else None
 
 
@@ -151,7 +150,7 @@ def add_variable_impl(kind: type[Any], impl: VariableImpl) -> None:
 
 
 def registered_variable_types() -> tuple[type[Any], ...]:
-    """The types that were registered, without their subclasses."""
+    """The types that were registered, and some of their subclasses."""
     return tuple(_impls)
 
 

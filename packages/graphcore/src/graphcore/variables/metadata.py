@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from graphcore.display.printing import Parts, call_parts
 from graphcore.hashable_mapping import HashableMapping, as_hashable
 
 __all__ = ["VariableMetadata", "register_creation_hook", "with_metadata"]
@@ -141,6 +142,9 @@ class VariableMetadata(Generic[A]):
             if hooks:
                 found[name] = (hooks,) if callable(hooks) else tuple(hooks)
         return {**found, **self.metadata}
+
+    def __parts__(self) -> Parts:
+        return call_parts(self, [self.raw_value], self.as_metadata())
 
 
 def with_metadata(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from graphcore.holding import reached
 from graphcore.variables.impl import registered_variable_types, variable_impl
 from graphcore.variables.variable import (
     BatchStat,
@@ -28,7 +29,6 @@ _type_of_name: dict[str, type[Any]] = {
     "intermediates": Intermediate,
     "perturbations": Perturbation,
 }
-_name_of_type: dict[type[Any], str] = {t: n for n, t in _type_of_name.items()}
 
 
 def _snake_case(name: str) -> str:
@@ -36,15 +36,8 @@ def _snake_case(name: str) -> str:
     return re.sub(r"([a-z\d])([A-Z])", r"\1_\2", spaced).lower()
 
 
-def _all_variable_types() -> set[type[Any]]:
-    pending = list(registered_variable_types())
-    found: set[type[Any]] = set()
-    while pending:
-        kind = pending.pop()
-        if kind not in found:
-            found.add(kind)
-            pending += kind.__subclasses__()
-    return found
+def _registered_name(kind: type[Any]) -> str | None:
+    return next((name for name, t in _type_of_name.items() if t is kind), None)
 
 
 def variable_type_from_name(
@@ -70,9 +63,8 @@ def variable_type_from_name(
     """
     if name in _type_of_name:
         return _type_of_name[name]
-    found = {
-        kind for kind in _all_variable_types() if _snake_case(kind.__name__) == name
-    }
+    kinds = reached(registered_variable_types(), type.__subclasses__)
+    found = [kind for kind in kinds if _snake_case(kind.__name__) == name]
     if len(found) == 1:
         return found.pop()
     if allow_register:
@@ -106,7 +98,7 @@ def variable_name_from_type(type: type[Any], /, *, allow_register: bool = True) 
         ('params', 'running_max')
     """
     variable_impl(type)
-    return _name_of_type.get(type) or _snake_case(type.__name__)
+    return _registered_name(type) or _snake_case(type.__name__)
 
 
 def register_variable_name_type_pair(
@@ -130,7 +122,7 @@ def register_variable_name_type_pair(
         'moving_averages'
     """
     variable_impl(type)
-    old_type, old_name = _type_of_name.get(name), _name_of_type.get(type)
+    old_type, old_name = _type_of_name.get(name), _registered_name(type)
     if not overwrite:
         if old_type is not None and old_type is not type:
             raise ValueError(
@@ -142,9 +134,6 @@ def register_variable_name_type_pair(
                 f"{type.__name__} is called {old_name!r} already; pass overwrite=True "
                 f"to call it {name!r}."
             )
-    if old_type is not None:
-        _name_of_type.pop(old_type, None)
     if old_name is not None:
-        _type_of_name.pop(old_name, None)
+        del _type_of_name[old_name]
     _type_of_name[name] = type
-    _name_of_type[type] = name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -66,12 +66,6 @@ class ReadOperators:
         array = np.asarray(self.value, dtype=dtype)
         return array.copy() if copy else array
 
-    def __len__(self) -> int:
-        return len(self.value)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.value)
-
     def __contains__(self, item: Any) -> bool:
         return item in self.value
 
@@ -80,21 +74,16 @@ class ReadOperators:
         value = self.value
         return bool(len(value) if getattr(value, "ndim", 0) else value)
 
-    def __int__(self) -> int:
-        return int(self.value)
-
-    def __float__(self) -> float:
-        return float(self.value)
-
-    def __complex__(self) -> complex:
-        return complex(self.value)
-
-    def __index__(self) -> int:
-        return operator.index(self.value)
-
     def __round__(self, digits: int | None = None) -> Any:
         value: Any = self.value
         return round(value) if digits is None else round(value, digits)
+
+    __len__ = _forward(len)
+    __iter__ = _forward(iter)
+    __int__ = _forward(int)
+    __float__ = _forward(float)
+    __complex__ = _forward(complex)
+    __index__ = _forward(operator.index)
 
     __neg__ = _forward(operator.neg)
     __pos__ = _forward(operator.pos)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from graphcore.content import values_equal
-from graphcore.display.printing import text, treescope_repr
+from graphcore.display.printing import Parts, call_parts, text, treescope_repr
 from graphcore.graphdef.definition import Kind
 from graphcore.hashable_mapping import as_kept
 from graphcore.variables.bare_arrays import BARE, BareArray
@@ -198,29 +198,21 @@ class VariableState(Reading, ReadOperators, Generic[A]):
     __repr__ = text
     __treescope_repr__ = treescope_repr
 
+    def __parts__(self) -> Parts:
+        kind, metadata = self._kind
+        return call_parts(self, [kind, self.value], metadata)
+
 
 VariableState.raw_value = VariableState.__dict__["value"]  # it has no hooks
 _set_value = VariableState.__dict__["value"].__set__
 _set_kind = VariableState.__dict__["_kind"].__set__
 
 
-def _flatten(state: VariableState[Any]) -> tuple[tuple[Any], Kind]:
-    return (state.value,), state._kind
-
-
-def _flatten_with_keys(
-    state: VariableState[Any],
-) -> tuple[tuple[tuple[Any, Any]], Kind]:
-    return ((jax.tree_util.GetAttrKey("value"), state.value),), state._kind
-
-
-def _unflatten(kind: Kind, children: Any) -> VariableState[Any]:
-    (value,) = children
-    return VariableState.of(kind, value)
-
-
 jax.tree_util.register_pytree_with_keys(
-    VariableState, _flatten_with_keys, _unflatten, _flatten
+    VariableState,
+    lambda state: (((jax.tree_util.GetAttrKey("value"), state.value),), state._kind),
+    lambda kind, children: VariableState.of(kind, *children),
+    lambda state: ((state.value,), state._kind),
 )
 
 

@@ -370,15 +370,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
             >>> a = Param(1.0); a.copy_from(Param(2.0)); a.value
             2.0
         """
-        if type(self) is not type(other):
-            raise ValueError(
-                f"Cannot copy into a {type(self).__name__} from a "
-                f"{type(other).__name__}: expected the same variable type."
-            )
-        self._check_writable()
-        set_raw_value(self, other._raw_value)
-        if self._facts.metadata != other._facts.metadata:
-            self._replace_metadata(other._facts.metadata)
+        self._take_over(type(other), other._raw_value, other._facts.metadata)
 
     def update_from_state(self, state: VariableState[A]) -> None:
         """Takes over the raw value and metadata of a state.
@@ -393,14 +385,19 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
             >>> a = Param(1.0); a.update_from_state(Param.state(2.0)); a.value
             2.0
         """
-        if state.type is not type(self):
+        kind, metadata = state._kind
+        self._take_over(kind, state.value, metadata)
+
+    def _take_over(
+        self, kind: type[Any], value: A, metadata: HashableMapping[str, Any]
+    ) -> None:
+        if kind is not type(self):
             raise ValueError(
-                f"Cannot update a {type(self).__name__} from the state of a "
-                f"{state.type.__name__}: expected the same variable type."
+                f"Cannot copy into a {type(self).__name__} from a {kind.__name__}: "
+                "expected the same variable type."
             )
         self._check_writable()
-        set_raw_value(self, state.value)
-        _, metadata = state._kind
+        set_raw_value(self, value)
         if self._facts.metadata != metadata:
             self._replace_metadata(metadata)
 
@@ -546,10 +543,6 @@ def new_variable(
     return variable
 
 
-def _create(kind: type[Any], value: Any, metadata: Mapping[str, Any]) -> Any:
-    return new_variable(kind, value, as_hashable(metadata), current_trace())
-
-
 _new = object.__new__
 
 
@@ -563,7 +556,7 @@ OWN = VariableImpl(
     get_value=Variable.__dict__["_raw_value"].__get__,
     set_value=set_raw_value,
     get_metadata=attrgetter("_facts.metadata"),
-    create=_create,
+    create=lambda kind, value, metadata: kind.from_metadata(value, metadata),
     set_metadata=Variable._replace_metadata,
     get_trace=attrgetter("_facts.trace"),
     set_values=_set_raw_values,

@@ -14,10 +14,7 @@ from .convolution import *
 from .dtypes import *
 from .initializers import ones_init as ones_init
 from .initializers import zeros_init as zeros_init
-from .linear import Dense as Dense
-from .linear import DenseGeneral as DenseGeneral
-from .linear import Einsum as Einsum
-from .linear import Embed as Embed
+from .linear import *
 from .masks import *
 from .normalization import *
 from .pooling import *

@@ -139,7 +139,25 @@ class MultiHeadDotProductAttention(Module):
             still = merge_param("deterministic", self.deterministic, deterministic)
             if not still and dropout_rng is None:
                 dropout_rng = self.make_rng("dropout")
-        out = self._attended(query, key, value, mask, still, dropout_rng, sow_weights)
+        einsums = (self.qk_attn_weights_einsum_cls, self.attn_weights_value_einsum_cls)
+        made = [None if factory is None else factory() for factory in einsums]
+        options = {
+            "mask": mask,
+            "dropout_rng": dropout_rng,
+            "dropout_rate": self.dropout_rate,
+            "broadcast_dropout": self.broadcast_dropout,
+            "deterministic": still,
+            "dtype": self.dtype,
+            "precision": self.precision,
+            "force_fp32_for_softmax": self.force_fp32_for_softmax,
+            "qk_attn_weights_einsum": made[0],
+            "attn_weights_value_einsum": made[1],
+        }
+        known = inspect.signature(self.attention_fn).parameters
+        options = {name: v for name, v in options.items() if name in known}
+        if sow_weights:
+            options["module"] = self
+        out = self.attention_fn(query, key, value, **options)
         return DenseGeneral(
             self.out_features or inputs_q.shape[-1],
             axis=(-2, -1),
@@ -217,39 +235,6 @@ class MultiHeadDotProductAttention(Module):
         # Later positions of the cache are still empty.
         seen = jnp.broadcast_to(jnp.arange(length) <= position, (*batch, 1, 1, length))
         return key, value, combine_masks(mask, seen)
-
-    @nowrap
-    def _attended(
-        self,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        mask: Any,
-        deterministic: bool,
-        dropout_rng: Any,
-        sow_weights: bool,
-    ) -> jax.Array:
-        def made(factory: Any) -> Any:
-            return None if factory is None else factory()
-
-        options = {
-            "mask": mask,
-            "dropout_rng": dropout_rng,
-            "dropout_rate": self.dropout_rate,
-            "broadcast_dropout": self.broadcast_dropout,
-            "deterministic": deterministic,
-            "dtype": self.dtype,
-            "precision": self.precision,
-            "force_fp32_for_softmax": self.force_fp32_for_softmax,
-            "qk_attn_weights_einsum": made(self.qk_attn_weights_einsum_cls),
-            "attn_weights_value_einsum": made(self.attn_weights_value_einsum_cls),
-        }
-        known = inspect.signature(self.attention_fn).parameters
-        options = {name: v for name, v in options.items() if name in known}
-        if sow_weights:
-            options["module"] = self
-        out: jax.Array = self.attention_fn(query, key, value, **options)
-        return out
 
 
 def _keys_and_values(

@@ -237,11 +237,8 @@ def _adds_no_axes(query: jax.Array, *pairs: Any) -> bool:
 
 def _einsum(einsum: Einsum | None, precision: Any, dot_general: Any) -> Einsum:
     if einsum is None:
-        if dot_general is None:
-            return functools.partial(jnp.einsum, precision=precision)
-        return functools.partial(
-            jnp.einsum, precision=precision, _dot_general=dot_general
-        )
+        product = dot_general or jax.lax.dot_general
+        return functools.partial(jnp.einsum, precision=precision, _dot_general=product)
     if precision is not None or dot_general is not None:
         raise ValueError(
             "precision and einsum_dot_general are options of jax.numpy.einsum; they "

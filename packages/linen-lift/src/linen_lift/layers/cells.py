@@ -124,10 +124,9 @@ class _PairCell(_Cell):
         return make(c_key, input_shape), make(h_key, input_shape)
 
 
-class _GatedCell(_Cell):
-    """The options that cells with gates have in common."""
+class _PlainCell(_Cell):
+    """The options that most cells have in common."""
 
-    gate_fn: Callable[..., Any] = jax.nn.sigmoid
     activation_fn: Callable[..., Any] = jnp.tanh
     kernel_init: Initializer = default_kernel_init
     recurrent_kernel_init: Initializer = _default_recurrent_init
@@ -135,6 +134,16 @@ class _GatedCell(_Cell):
     dtype: Any = None
     param_dtype: Any = jnp.float32
     carry_init: Initializer = initializers.zeros
+
+
+class _Gate(_Cell):
+    """The activation of gates."""
+
+    gate_fn: Callable[..., Any] = jax.nn.sigmoid
+
+
+class _GatedCell(_PlainCell, _Gate):
+    """The options of cells with gates."""
 
 
 class LSTMCell(_PairCell, _GatedCell):
@@ -241,7 +250,7 @@ class OptimizedLSTMCell(LSTMCell):
         return jnp.split(from_input + from_state, 4, -1)
 
 
-class SimpleCell(_Cell):
+class SimpleCell(_PlainCell):
     """The plain recurrence `h' = tanh(W x + U h + b)`.
 
     Args:
@@ -265,13 +274,6 @@ class SimpleCell(_Cell):
         (2, 4)
     """
 
-    activation_fn: Callable[..., Any] = jnp.tanh
-    kernel_init: Initializer = default_kernel_init
-    recurrent_kernel_init: Initializer = _default_recurrent_init
-    bias_init: Initializer = initializers.zeros
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    carry_init: Initializer = initializers.zeros
     residual: bool = False
 
     @compact

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +18,15 @@ from .linear import (
     Initializer,
     Promotion,
     as_tuple,
+    chosen,
     default_kernel_init,
     kernel_and_bias,
 )
 
 __all__ = ["Conv", "ConvLocal", "ConvTranspose"]
+
+Shape: TypeAlias = tuple[int, ...]
+Plan: TypeAlias = tuple[Shape, Shape, Callable[..., jax.Array]]
 
 _WRAPS = {"CIRCULAR": "wrap", "REFLECT": "reflect"}
 
@@ -146,47 +151,30 @@ class Conv(Module):
         size = as_tuple(self.kernel_size)
         flat, restored = _one_batch_axis(jnp.asarray(inputs), len(size))
         flat, options = self._options(flat, size)
-        kernel, bias = self._parameters(flat, size, options)
+        shape, bias_shape, convolve = self._plan(flat, size, options)
+        kernel, bias = kernel_and_bias(self, shape, bias_shape)
+        kernel = _masked(kernel, self.mask)
         flat, kernel, bias = self.promote_dtype(flat, kernel, bias, dtype=self.dtype)
-        out = self._convolved(flat, kernel, size, options)
+        out = convolve(flat, kernel)
         return restored(out if bias is None else out + bias)
 
     @nowrap
-    def _parameters(
-        self, flat: jax.Array, size: tuple[int, ...], options: dict[str, Any]
-    ) -> tuple[jax.Array, jax.Array | None]:
+    def _plan(self, flat: jax.Array, size: Shape, options: dict[str, Any]) -> Plan:
+        """The shapes of kernel and bias, and what to do with input and kernel."""
         channels, groups = flat.shape[-1], self.feature_group_count
         if channels % groups:
             raise ValueError(
                 f"The {channels} input channels cannot be split into "
                 f"feature_group_count={groups} groups."
             )
-        shape = (*size, channels // groups, self.features)
-        kernel, bias = kernel_and_bias(self, shape, (self.features,))
-        return _masked(kernel, self.mask), bias
+        options |= {"feature_group_count": groups, "precision": self.precision}
+        convolve = functools.partial(self._convolve(), **options)
+        return (*size, channels // groups, self.features), (self.features,), convolve
 
     @nowrap
     def _convolve(self) -> Callable[..., jax.Array]:
-        if self.conv_general_dilated_cls is not None:
-            chosen: Callable[..., jax.Array] = self.conv_general_dilated_cls()
-            return chosen
-        return self.conv_general_dilated or lax.conv_general_dilated
-
-    @nowrap
-    def _convolved(
-        self,
-        flat: jax.Array,
-        kernel: jax.Array,
-        size: tuple[int, ...],
-        options: dict[str, Any],
-    ) -> jax.Array:
-        return self._convolve()(
-            flat,
-            kernel,
-            **options,
-            feature_group_count=self.feature_group_count,
-            precision=self.precision,
-        )
+        given = (self.conv_general_dilated_cls, self.conv_general_dilated)
+        return chosen(*given, lax.conv_general_dilated)
 
     @nowrap
     def _options(
@@ -237,9 +225,7 @@ class ConvLocal(Conv):
     """
 
     @nowrap
-    def _parameters(
-        self, flat: jax.Array, size: tuple[int, ...], options: dict[str, Any]
-    ) -> tuple[jax.Array, jax.Array | None]:
+    def _plan(self, flat: jax.Array, size: Shape, options: dict[str, Any]) -> Plan:
         if self.feature_group_count != 1:
             raise ValueError(
                 "ConvLocal has no groups; found "
@@ -252,20 +238,9 @@ class ConvLocal(Conv):
         )
         places = convolved.shape[1:-1]
         shape = (*places, math.prod(size) * channels, self.features)
-        kernel, bias = kernel_and_bias(self, shape, (*places, self.features))
-        return _masked(kernel, self.mask), bias
-
-    @nowrap
-    def _convolved(
-        self,
-        flat: jax.Array,
-        kernel: jax.Array,
-        size: tuple[int, ...],
-        options: dict[str, Any],
-    ) -> jax.Array:
-        return lax.conv_general_dilated_local(
-            flat, kernel, filter_shape=size, **options, precision=self.precision
-        )
+        options |= {"filter_shape": size, "precision": self.precision}
+        convolve = functools.partial(lax.conv_general_dilated_local, **options)
+        return shape, (*places, self.features), convolve
 
 
 class ConvTranspose(Module):

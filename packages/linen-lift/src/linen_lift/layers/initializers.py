@@ -1,34 +1,7 @@
 # ruff: noqa: F403, F405
 """The initializers of `jax.nn`, and the two that model code calls to get a constant."""
 
-from __future__ import annotations
-
 from jax.nn.initializers import *
-
-__all__ = [
-    "Initializer",
-    "constant",
-    "delta_orthogonal",
-    "glorot_normal",
-    "glorot_uniform",
-    "he_normal",
-    "he_uniform",
-    "kaiming_normal",
-    "kaiming_uniform",
-    "lecun_normal",
-    "lecun_uniform",
-    "normal",
-    "ones",
-    "ones_init",
-    "orthogonal",
-    "truncated_normal",
-    "uniform",
-    "variance_scaling",
-    "xavier_normal",
-    "xavier_uniform",
-    "zeros",
-    "zeros_init",
-]
 
 
 def zeros_init() -> Initializer:

@@ -15,10 +15,7 @@ from ..metadata import AxisMetadata
 from ..module import Module, compact, merge_param
 from .dtypes import promote_dtype
 
-__all__ = [
-    *("Dense", "DenseGeneral", "Einsum", "Embed"),
-    *("default_embed_init", "default_kernel_init"),
-]
+__all__ = ["Dense", "DenseGeneral", "Einsum", "Embed"]
 
 Initializer = Callable[..., Any]
 Promotion = Callable[..., Any]
@@ -27,12 +24,10 @@ default_kernel_init = initializers.lecun_normal()
 default_embed_init = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
 
 
-def _product(layer: Any) -> Callable[..., jax.Array]:
-    """The `dot_general` that a layer was given, or JAX's."""
-    if layer.dot_general_cls is not None:
-        chosen: Callable[..., jax.Array] = layer.dot_general_cls()
-        return chosen
-    return layer.dot_general or lax.dot_general
+def chosen(cls: Any, given: Any, default: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that a layer was given a class of, or was given, or JAX's."""
+    found: Callable[..., Any] = (given or default) if cls is None else cls()
+    return found
 
 
 def kernel_and_bias(
@@ -105,18 +100,13 @@ class Dense(Module):
         Returns:
             An array of shape `(..., features)`.
         """
-        inputs = jnp.asarray(inputs)
-        shape = (inputs.shape[-1], self.features)
+        x = jnp.asarray(inputs)
+        shape = (x.shape[-1], self.features)
         kernel, bias = kernel_and_bias(self, shape, shape[1:])
-        inputs, kernel, bias = self.promote_dtype(
-            inputs, kernel, bias, dtype=self.dtype
-        )
-        out = _product(self)(
-            inputs,
-            kernel,
-            (((inputs.ndim - 1,), (0,)), ((), ())),
-            precision=self.precision,
-        )
+        x, kernel, bias = self.promote_dtype(x, kernel, bias, dtype=self.dtype)
+        product = chosen(self.dot_general_cls, self.dot_general, lax.dot_general)
+        axes = (((x.ndim - 1,), (0,)), ((), ()))
+        out: jax.Array = product(x, kernel, axes, precision=self.precision)
         return out if bias is None else out + bias
 
 
@@ -196,16 +186,16 @@ class DenseGeneral(Module):
         Raises:
             ValueError: if `batch_dims` are not the first axes.
         """
-        inputs = jnp.asarray(inputs)
+        x = jnp.asarray(inputs)
         features = as_tuple(self.features)
-        axes = tuple(sorted(a % inputs.ndim for a in as_tuple(self.axis)))
-        batch = tuple(sorted(a % inputs.ndim for a in as_tuple(self.batch_dims)))
+        axes = tuple(sorted(a % x.ndim for a in as_tuple(self.axis)))
+        batch = tuple(sorted(a % x.ndim for a in as_tuple(self.batch_dims)))
         if set(batch) != set(range(len(batch))):
             raise ValueError(
                 "batch_dims must be the first axes, counted from 0, such as (0, 1); "
                 f"found {tuple(self.batch_dims)}."
             )
-        sizes = [tuple(inputs.shape[a] for a in some) for some in (batch, axes)]
+        sizes = [tuple(x.shape[a] for a in some) for some in (batch, axes)]
         shape = (*sizes[0], *sizes[1], *features)
         groups, rows, columns = map(math.prod, (*sizes, features))
         kernel, bias = kernel_and_bias(
@@ -215,20 +205,15 @@ class DenseGeneral(Module):
             _reshaped(self.kernel_init, (groups * rows, columns)),
             _reshaped(self.bias_init, (groups * columns,)),
         )
-        inputs, kernel, bias = self.promote_dtype(
-            inputs, kernel, bias, dtype=self.dtype
-        )
+        x, kernel, bias = self.promote_dtype(x, kernel, bias, dtype=self.dtype)
         count = len(batch)
         summed = tuple(range(count, count + len(axes)))
-        out = _product(self)(
-            inputs,
-            kernel,
-            ((axes, summed), (batch, tuple(range(count)))),
-            precision=self.precision,
-        )
+        product = chosen(self.dot_general_cls, self.dot_general, lax.dot_general)
+        pairs = ((axes, summed), (batch, tuple(range(count))))
+        out: jax.Array = product(x, kernel, pairs, precision=self.precision)
         if bias is None:
             return out
-        kept = inputs.ndim - count - len(axes)
+        kept = x.ndim - count - len(axes)
         return out + jnp.reshape(bias, (*sizes[0], *(1,) * kept, *features))
 
 
@@ -296,19 +281,17 @@ class Einsum(Module):
             sizes = _sizes(operands, shape, jnp.ndim(inputs), result)
         bias_shape = tuple(size for size in sizes if size is not None)
         kernel, bias = kernel_and_bias(self, shape, bias_shape)
-        inputs, kernel, bias = self.promote_dtype(
-            inputs, kernel, bias, dtype=self.dtype
-        )
-        out = jnp.einsum(
+        x, kernel, bias = self.promote_dtype(inputs, kernel, bias, dtype=self.dtype)
+        out: jax.Array = jnp.einsum(
             equation,
-            inputs,
+            x,
             kernel,
             precision=self.precision,
             preferred_element_type=self.preferred_element_type,
         )
-        return (
-            out if bias is None else out + bias.reshape([size or 1 for size in sizes])
-        )
+        if bias is not None:
+            out = out + bias.reshape([size or 1 for size in sizes])
+        return out
 
 
 def _sizes(

@@ -105,7 +105,93 @@ def _scaled(
     return y if y.dtype == dtype else y.astype(dtype)
 
 
-class LayerNorm(Module):
+# --- options in common: the fields of the last base come first ---------------------
+
+
+class _Affine(Module):
+    """A scale and a bias."""
+
+    epsilon: float = 1e-6
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    use_bias: bool = True
+    use_scale: bool = True
+    bias_init: Initializer = initializers.zeros
+    scale_init: Initializer = initializers.ones
+
+
+class _Scale(Module):
+    """A scale alone."""
+
+    epsilon: float = 1e-6
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    use_scale: bool = True
+    scale_init: Initializer = initializers.ones
+
+
+class _Statistics(Module):
+    """How statistics are taken."""
+
+    axis_name: Any = None
+    axis_index_groups: Any = None
+    use_fast_variance: bool = True
+    force_float32_reductions: bool = True
+
+
+class _FeatureAxes(Module):
+    """The axes of the parameters."""
+
+    feature_axes: Axes = -1
+
+
+class _ReductionAxes(Module):
+    """The axes to take statistics over."""
+
+    reduction_axes: Axes | None = None
+
+
+class _Groups(Module):
+    """How channels are grouped."""
+
+    num_groups: int | None = 32
+    group_size: int | None = None
+
+
+class _Averages(Module):
+    """The use of running averages."""
+
+    use_running_average: bool | None = None
+    axis: Axes = -1
+    momentum: float = 0.99
+
+
+class _PerExample(_Statistics, _FeatureAxes, _ReductionAxes):
+    """Normalizes each example, around its mean or not."""
+
+    _centered = True
+    reduction_axes: Axes = -1
+
+    @compact
+    def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
+        """Normalizes.
+
+        Args:
+            x: an array.
+            mask: an array of booleans that broadcasts to `x`: what to take statistics
+                of.
+
+        Returns:
+            An array of the shape of `x`.
+        """
+        x = jnp.asarray(x)
+        axes = canonical_axes(self.reduction_axes, x.ndim)
+        mean, var = _moments(self, x, axes, mask, self._centered)
+        features = canonical_axes(self.feature_axes, x.ndim)
+        return _scaled(self, x, mean, var, features)
+
+
+class LayerNorm(_PerExample, _Affine):
     """Normalizes each example over its last axis, or others.
 
     Args:
@@ -132,40 +218,8 @@ class LayerNorm(Module):
         [[-1.0, 1.0]]
     """
 
-    epsilon: float = 1e-6
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    use_bias: bool = True
-    use_scale: bool = True
-    bias_init: Initializer = initializers.zeros
-    scale_init: Initializer = initializers.ones
-    reduction_axes: Axes = -1
-    feature_axes: Axes = -1
-    axis_name: Any = None
-    axis_index_groups: Any = None
-    use_fast_variance: bool = True
-    force_float32_reductions: bool = True
 
-    @compact
-    def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
-        """Normalizes.
-
-        Args:
-            x: an array.
-            mask: an array of booleans that broadcasts to `x`: what to take statistics
-                of.
-
-        Returns:
-            An array of the shape of `x`.
-        """
-        x = jnp.asarray(x)
-        axes = canonical_axes(self.reduction_axes, x.ndim)
-        mean, var = _moments(self, x, axes, mask)
-        features = canonical_axes(self.feature_axes, x.ndim)
-        return _scaled(self, x, mean, var, features)
-
-
-class RMSNorm(Module):
+class RMSNorm(_PerExample, _Scale):
     """Divides each example by the root mean square of its last axis, or others.
 
     Like `LayerNorm` without a mean and a bias (Zhang and Sennrich, 2019).
@@ -192,38 +246,10 @@ class RMSNorm(Module):
         [[1.4140000343322754, 1.4140000343322754, 0.0, 0.0]]
     """
 
-    epsilon: float = 1e-6
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    use_scale: bool = True
-    scale_init: Initializer = initializers.ones
-    reduction_axes: Axes = -1
-    feature_axes: Axes = -1
-    axis_name: Any = None
-    axis_index_groups: Any = None
-    use_fast_variance: bool = True
-    force_float32_reductions: bool = True
-
-    @compact
-    def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
-        """Normalizes.
-
-        Args:
-            x: an array.
-            mask: an array of booleans that broadcasts to `x`: what to take the mean
-                of.
-
-        Returns:
-            An array of the shape of `x`.
-        """
-        x = jnp.asarray(x)
-        axes = canonical_axes(self.reduction_axes, x.ndim)
-        mean, square = _moments(self, x, axes, mask, centered=False)
-        features = canonical_axes(self.feature_axes, x.ndim)
-        return _scaled(self, x, mean, square, features)
+    _centered = False
 
 
-class GroupNorm(Module):
+class GroupNorm(_Statistics, _ReductionAxes, _Affine, _Groups):
     """Normalizes each example over groups of channels and all places (Wu and He, 2018).
 
     Args:
@@ -251,21 +277,6 @@ class GroupNorm(Module):
         >>> out.round(3).tolist()
         [[-1.0, 1.0, -1.0, 1.0]]
     """
-
-    num_groups: int | None = 32
-    group_size: int | None = None
-    epsilon: float = 1e-6
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    use_bias: bool = True
-    use_scale: bool = True
-    bias_init: Initializer = initializers.zeros
-    scale_init: Initializer = initializers.ones
-    reduction_axes: Axes | None = None
-    axis_name: Any = None
-    axis_index_groups: Any = None
-    use_fast_variance: bool = True
-    force_float32_reductions: bool = True
 
     @compact
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
@@ -325,7 +336,7 @@ class GroupNorm(Module):
         return groups
 
 
-class InstanceNorm(Module):
+class InstanceNorm(_Statistics, _FeatureAxes, _Affine):
     """Normalizes each channel of each example over its places (Ulyanov et al., 2017).
 
     Args:
@@ -351,19 +362,6 @@ class InstanceNorm(Module):
         >>> out.round(3).tolist()
         [[[-1.0, -1.0], [1.0, 1.0]]]
     """
-
-    epsilon: float = 1e-6
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    use_bias: bool = True
-    use_scale: bool = True
-    bias_init: Initializer = initializers.zeros
-    scale_init: Initializer = initializers.ones
-    feature_axes: Axes = -1
-    axis_name: Any = None
-    axis_index_groups: Any = None
-    use_fast_variance: bool = True
-    force_float32_reductions: bool = True
 
     @compact
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
@@ -392,7 +390,7 @@ class InstanceNorm(Module):
         return _scaled(self, x, mean, var, features)
 
 
-class BatchNorm(Module):
+class BatchNorm(_Statistics, _Affine, _Averages):
     """Normalizes each feature over the batch, or by running averages.
 
     The averages are the variables `mean` and `var` of the collection `batch_stats`.
@@ -425,20 +423,7 @@ class BatchNorm(Module):
         [1.5]
     """
 
-    use_running_average: bool | None = None
-    axis: Axes = -1
-    momentum: float = 0.99
     epsilon: float = 1e-5
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-    use_bias: bool = True
-    use_scale: bool = True
-    bias_init: Initializer = initializers.zeros
-    scale_init: Initializer = initializers.ones
-    axis_name: Any = None
-    axis_index_groups: Any = None
-    use_fast_variance: bool = True
-    force_float32_reductions: bool = True
 
     @compact
     def __call__(

@@ -24,8 +24,12 @@ def _unit(x: jax.Array, epsilon: float, axes: tuple[int, ...] | None) -> jax.Arr
 
 
 def _with_weights(
-    layer: Module, change: Callable[[str, jax.Array], jax.Array], mutable: bool
-) -> Callable[..., Any]:
+    layer: Module,
+    change: Callable[[str, jax.Array], jax.Array],
+    mutable: bool,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     """Calls a layer with every variable replaced.
 
     Args:
@@ -33,9 +37,8 @@ def _with_weights(
         change: makes the replacement of the path and the value of a variable; the
             path starts with the layer's name.
         mutable: whether the layer may change its own variables.
-
-    Returns:
-        A function with the arguments of the layer.
+        *args: for the layer.
+        **kwargs: for the layer.
     """
 
     def view(collections: Any) -> Any:
@@ -46,17 +49,14 @@ def _with_weights(
 
         return jax.tree_util.tree_map_with_path(replace, collections)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        mapped = map_variables(
-            lambda layer: layer(*args, **kwargs),
-            True,
-            view,
-            init=layer.is_initializing(),
-            mutable=mutable,
-        )
-        return mapped(layer)
-
-    return call
+    call = map_variables(
+        lambda layer: layer(*args, **kwargs),
+        True,
+        view,
+        init=layer.is_initializing(),
+        mutable=mutable,
+    )
+    return call(layer)
 
 
 class WeightNorm(Module):
@@ -110,8 +110,8 @@ class WeightNorm(Module):
         Returns:
             What the layer returns.
         """
-        run = _with_weights(self.layer_instance, self._normalized, mutable=False)
-        return run(*args, **kwargs)
+        layer = self.layer_instance
+        return _with_weights(layer, self._normalized, False, *args, **kwargs)
 
     @nowrap
     def _normalized(self, path: str, weight: jax.Array) -> jax.Array:
@@ -190,7 +190,7 @@ class SpectralNorm(Module):
         def change(path: str, weight: jax.Array) -> jax.Array:
             return self._normalized(path, weight, update_stats)
 
-        return _with_weights(self.layer_instance, change, mutable=True)(*args, **kwargs)
+        return _with_weights(self.layer_instance, change, True, *args, **kwargs)
 
     @nowrap
     def _normalized(self, path: str, weight: jax.Array, update: bool) -> jax.Array:

@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from graphcore.authors import psum_cotangents
+
 from ..errors import MultipleScopesError
 from ..filters import CollectionFilter, StreamFilter
 from .pack import Boundary, joined, packed
@@ -36,15 +38,6 @@ def _per_scope(given: Any, roots: Sequence[Any], what: str) -> tuple[Any, ...]:
             f"{paths}, in this order; found {jax.tree.structure(given)}."
         )
     return tuple(given)
-
-
-def _reduced(tree: Any, axes: Sequence[Any]) -> Any:
-    """Sums the cotangents of `tree` over the named axes it is not mapped over."""
-    if not axes:
-        return tree
-    from graphcore.authors import psum_cotangents
-
-    return psum_cotangents(tree, axes)
 
 
 def _aux_pair(out: Any, has_aux: bool) -> tuple[Any, Any]:
@@ -122,16 +115,16 @@ def vjp(
     """
 
     def inner(call: Boundary, *args: Any) -> Any:
-        variable_groups, rng_groups = call.variables, call.streams
         if len(call.roots) != 1 and not multi_scope:
             raise MultipleScopesError(root.path_text for root in call.roots)
-        wanted, others = variable_groups
+        wanted, others = call.variables
 
         def pure(wanted: Any, *args: Any) -> Any:
-            wanted, args = _reduced((wanted, args), reduce_axes)
-            inner_scope = call((wanted, others), rng_groups)
-            out, aux = _aux_pair(fn(inner_scope, *args), has_aux)
-            return out, (aux, call.collect(inner_scope, changed_only=True))
+            if reduce_axes:
+                wanted, args = psum_cotangents((wanted, args), reduce_axes)
+            out, left = call.run(fn, (wanted, others), call.streams, args)
+            out, aux = _aux_pair(out, has_aux)
+            return out, (aux, left)
 
         # Variables that are just made have cotangents too: they are differentiated
         # again, now that they exist. But those that were also written are made anew,
@@ -193,31 +186,27 @@ def value_and_grad(
         >>> float(out), float(x_grad)
         (6.0, 3.0)
     """
-
-    def inner(call: Boundary, *args: Any) -> Any:
-        variable_groups, rng_groups = call.variables, call.streams
-
-        def pure(*args: Any) -> Any:
-            args = _reduced(args, reduce_axes)
-            inner_scope = call(variable_groups, rng_groups)
-            out, aux = _aux_pair(fn(inner_scope, *args), has_aux)
-            return out, (aux, call.collect(inner_scope, changed_only=True))
-
-        out, vjp_fn, (aux, left) = jax.vjp(pure, *args, has_aux=True)
-        leaves = jax.tree.leaves(out)
-        if len(leaves) != 1 or jnp.shape(leaves[0]) != ():
-            shapes = jax.tree.map(jnp.shape, out)
-            at = ", ".join(f'"{root.path_text}"' for root in call.roots)
-            raise ValueError(
-                f"Gradients need a scalar result; the function of the scope at {at} "
-                f"returned shape {shapes}. Reduce it, or use vjp."
-            )
-        grads = vjp_fn(jax.tree.map(jnp.ones_like, out))
-        return (((out, aux), grads) if has_aux else (out, grads)), left
-
-    return packed(inner, (variables,), (variables,), (rngs,), name="value_and_grad")(
-        scope, *primals
+    out, pull_back, *aux = vjp(
+        fn,
+        scope,
+        *primals,
+        has_aux=has_aux,
+        reduce_axes=reduce_axes,
+        vjp_variables=False,
+        variables=variables,
+        rngs=rngs,
+        multi_scope=True,
     )
+    leaves = jax.tree.leaves(out)
+    if len(leaves) != 1 or jnp.shape(leaves[0]) != ():
+        shapes = jax.tree.map(jnp.shape, out)
+        at = ", ".join(f'"{each.path_text}"' for each in jax.tree.leaves(scope))
+        raise ValueError(
+            f"Gradients need a scalar result; the function of the scope at {at} "
+            f"returned shape {shapes}. Reduce it, or use vjp."
+        )
+    _, *grads = pull_back(jax.tree.map(jnp.ones_like, out))
+    return ((out, *aux) if has_aux else out), tuple(grads)
 
 
 def grad(
@@ -257,7 +246,7 @@ def grad(
         >>> float(x_grad)
         3.0
     """
-    out = value_and_grad(
+    out, grads = value_and_grad(
         fn,
         scope,
         *primals,
@@ -266,7 +255,7 @@ def grad(
         variables=variables,
         rngs=rngs,
     )
-    return (out[1], out[0][1]) if has_aux else out[1]
+    return (grads, out[1]) if has_aux else grads
 
 
 def jvp(
@@ -308,11 +297,10 @@ def jvp(
     """
 
     def inner(call: Boundary, *args: Any) -> Any:
-        variable_groups, rng_groups = call.variables, call.streams
-        (found,) = variable_groups
+        (found,) = call.variables
         roots = call.roots
         given = _per_scope(variable_tangents, roots, "variable_tangents")
-        moving, constant = [], []
+        moving = []
         for cols, directions, root in zip(found, given, roots, strict=True):
             for col in directions:
                 if col not in cols and jax.tree.leaves(directions[col]):
@@ -321,7 +309,6 @@ def jvp(
                         f'path "{root.path_text}" has no such variables.'
                     )
             moving.append({c: t for c, t in cols.items() if c in directions})
-            constant.append({c: t for c, t in cols.items() if c not in directions})
         directions = [
             {c: t[c] for c in cols} for cols, t in zip(moving, given, strict=True)
         ]
@@ -337,9 +324,7 @@ def jvp(
         )
 
         def pure(moving: Any, args: Any) -> Any:
-            inner_scope = call((moving, constant), rng_groups)
-            out = fn(inner_scope, *args)
-            return out, call.collect(inner_scope, changed_only=True)
+            return call.run(fn, (found, moving), call.streams, args)
 
         out, out_tangent, left = jax.jvp(
             pure, (moving, args), (directions, along), has_aux=True
@@ -412,11 +397,11 @@ def custom_vjp(
     fixed = {i - 1 if i > 0 else i for i in checked_argnums(nondiff_argnums)}
 
     def inner(call: Boundary, *args: Any) -> Any:
-        variable_groups, rng_groups = call.variables, call.streams
+        wanted, others = call.variables
         count = len(args)
         static = {i % count if i < 0 else i for i in fixed}
         static_args = tuple(arg for i, arg in enumerate(args) if i in static)
-        known = jax.tree.map(lambda _: None, variable_groups[0])
+        known = jax.tree.map(lambda _: None, wanted)
 
         def joined(moving: Sequence[Any]) -> list[Any]:
             rest, still = iter(moving), iter(static_args)
@@ -429,16 +414,16 @@ def custom_vjp(
 
         @jax.custom_vjp
         def pure(wanted: Any, others: Any, rngs: Any, offsets: Any, moving: Any) -> Any:
-            inner_scope = kept((wanted, others), rngs, True, offsets)
-            out = fn(inner_scope, *joined(moving))
-            return out, kept.collect(inner_scope, changed_only=True)
+            groups = (wanted, others)
+            return kept.run(fn, groups, rngs, joined(moving), {}, offsets)
 
         def forward(
             wanted: Any, others: Any, rngs: Any, offsets: Any, moving: Any
         ) -> Any:
-            inner_scope = kept((wanted, others), rngs, True, offsets)
-            out, residuals = _aux_pair(forward_fn(inner_scope, *joined(moving)), True)
-            return (out, kept.collect(inner_scope, changed_only=True)), residuals
+            groups = (wanted, others)
+            both, left = kept.run(forward_fn, groups, rngs, joined(moving), {}, offsets)
+            out, residuals = _aux_pair(both, True)
+            return (out, left), residuals
 
         def backward(residuals: Any, cotangents: Any) -> Any:
             out_cotangent, _ = cotangents
@@ -456,13 +441,12 @@ def custom_vjp(
 
         pure.defvjp(forward, backward)
         moving = tuple(arg for i, arg in enumerate(args) if i not in static)
-        wanted, others = variable_groups
         offsets = None
         if any(root._tree.offset is not None for root in call.roots):
             offsets = path_offsets(call.roots)
-        result = pure(wanted, others, rng_groups, offsets, moving)
+        result = pure(wanted, others, call.streams, offsets, moving)
         call.replay(kept.effects())
         return result
 
     filters: tuple[CollectionFilter, ...] = (grad_vars, True)
-    return packed(inner, filters, filters, (True,), name="custom_vjp")
+    return packed(inner, filters, filters, (True,), "custom_vjp", False)

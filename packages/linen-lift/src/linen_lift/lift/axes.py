@@ -124,11 +124,10 @@ def mapped_size(axes: Any, tree: Any) -> int | None:
     """
     flat, treedef = jax.tree.flatten(axes, is_leaf=lambda x: x is None)
     for axis, part in zip(flat, treedef.flatten_up_to(tree), strict=True):
-        if axis is None or axis is broadcast:
-            continue
-        for leaf in jax.tree.leaves(part):
-            size: int = jnp.shape(leaf)[axis]
-            return size
+        if not (axis is None or axis is broadcast):
+            for leaf in jax.tree.leaves(part):
+                size: int = jnp.shape(leaf)[axis]
+                return size
     return None
 
 

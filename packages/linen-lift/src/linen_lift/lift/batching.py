@@ -64,24 +64,12 @@ def vmap(
         var_axes = tuple(var_in_axes)
         size = axis_size
         if size is None and any(splits):
-            per_argument = arg_axes
-            if not isinstance(arg_axes, tuple):
-                per_argument = (arg_axes,) * len(args)
-            size = mapped_size(
-                (var_axes, per_argument, 0), (variable_groups, args, kwargs)
-            )
+            size = mapped_size((var_axes, arg_axes, 0), (variable_groups, args, kwargs))
         variable_groups = cut_axis(variable_groups, var_axes, metadata_params)
         rng_groups = split_keys(rng_groups, splits, size, "vmap")
 
-        def mapped(
-            variable_groups: Any, rng_groups: Any, args: Any, kwargs: Any
-        ) -> Any:
-            scope = call(variable_groups, rng_groups)
-            out = fn(scope, *args, **kwargs)
-            return out, call.collect(scope, changed_only=True)
-
         out, variables = jax.vmap(
-            mapped,
+            lambda *inner: call.run(fn, *inner),
             in_axes=(var_axes, rng_axes, arg_axes, 0),
             out_axes=(out_axes, tuple(var_out_axes)),
             axis_size=axis_size,
@@ -90,6 +78,4 @@ def vmap(
         )(variable_groups, rng_groups, args, kwargs)
         return out, note_axis(variables, var_out_axes, metadata_params)
 
-    return packed(
-        inner, in_filters, out_filters, rng_filters, name="vmap", enable_kwargs=True
-    )
+    return packed(inner, in_filters, out_filters, rng_filters, name="vmap")

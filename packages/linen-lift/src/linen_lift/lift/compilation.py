@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from graphcore import Static
+from graphcore import Static, broadcast_state, get_broadcast_state
 
 from ..filters import CollectionFilter, StreamFilter
 from .axes import AxisSpec
@@ -70,21 +69,12 @@ def checkpoint(
 
         @functools.partial(jax.checkpoint, prevent_cse=prevent_cse, policy=policy)
         def rematted(variable_groups: Any, rng_groups: Any, leaves: Any) -> Any:
-            scope = call(variable_groups, rng_groups)
             args, kwargs = unmarked(*treedef.unflatten(leaves))
-            out = fn(scope, *args, **kwargs)
-            return out, call.collect(scope, changed_only=True)
+            return call.run(fn, variable_groups, rng_groups, args, kwargs)
 
         return rematted(call.variables, call.streams, leaves)
 
-    return packed(
-        inner,
-        (variables,),
-        (variables,),
-        (rngs,),
-        name="remat",
-        enable_kwargs=True,
-    )
+    return packed(inner, (variables,), (variables,), (rngs,), name="remat")
 
 
 remat = checkpoint
@@ -135,144 +125,27 @@ def remat_scan(
         if depth:
             # Inside of a scan nothing can be merged across iterations anyway.
             run = checkpoint(run, policy=policy, prevent_cse=False)
-        run = _repeated(
-            run,
-            variable_broadcast=variable_broadcast,
-            variable_carry=variable_carry,
-            variable_axes=variable_axes,
-            split_rngs=split_rngs,
-            length=length,
-        )
+        filters = (variable_axes, variable_broadcast, variable_carry, split_rngs)
+        run = _repeated(run, *filters, length=length)
     return run
 
 
-def _repeated(step: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def _repeated(step: Callable[..., Any], *filters: Any, length: int) -> Any:
     """A scan over `step(scope, carry) -> carry` that stacks nothing."""
-    loop = scan(lambda scope, carry: (step(scope, carry), None), **options)
+
+    def pair(scope: Any, carry: Any) -> tuple[Any, None]:
+        return step(scope, carry), None
+
+    loop = functools.partial(scan, pair, length=length)(*filters)
     return lambda scope, carry: loop(scope, carry)[0]
 
 
-class _Call(threading.local):
-    """The calls of compiled functions that are being made in this thread.
-
-    The function to trace comes from here and not from a closure, so that the cache of
-    the compiled function holds on to no module and no scope.
-    """
-
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-
-
-_calls = _Call()
-
-
-class Compiled:
-    """A compiled scope function that can serve many callers.
-
-    Args:
-        fn: the function whose name and parameters count; others may run for it.
-        variables: the collections that go in and out.
-        rngs: the streams that go in.
-        static_argnums: positions of hashable arguments that are not traced, the scope
-            being 0.
-        donate_argnums: positions of arguments to donate, the scope being 0.
-        device: as in `jax.jit`.
-        backend: as in `jax.jit`.
-        static_argnames: names of hashable arguments that are not traced.
-    """
-
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        variables: CollectionFilter = True,
-        rngs: StreamFilter = True,
-        static_argnums: int | Iterable[int] = (),
-        static_argnames: str | Iterable[str] = (),
-        donate_argnums: int | Iterable[int] = (),
-        device: Any = None,
-        backend: str | None = None,
-    ) -> None:
-        if isinstance(donate_argnums, int):
-            donate_argnums = (donate_argnums,)
-        self._statics = StaticArguments(fn, static_argnums, static_argnames)
-        # Only what was given: newer JAX versions lack some of the options.
-        options = {"device": device, "backend": backend}
-        self._jitted = jax.jit(
-            _make_traced(getattr(fn, "__name__", "fn")),
-            static_argnames="key",
-            donate_argnums=[i and i + _OFFSET for i in donate_argnums if i >= 0],
-            **{k: v for k, v in options.items() if v is not None},
-        )
-        self._packed = packed(
-            self._call, (variables,), (variables,), (rngs,), name="jit"
-        )
-
-    def __call__(
-        self, fn: Any, config: Any, scope: Any, extra: Any, args: Any, kwargs: Any
-    ) -> tuple[Any, Any]:
-        """Calls `fn`.
-
-        Args:
-            fn: a function `(extra, scope, *args, **kwargs) -> (out, note)`; the note
-                is hashable and comes back even if `fn` need not be traced again.
-            config: a hashable value; calls with equal ones do the same.
-            scope: a scope, or a pytree of scopes.
-            extra: a pytree of arrays for `fn`.
-            args: the positional arguments.
-            kwargs: the keyword arguments.
-
-        Returns:
-            What `fn` returned.
-        """
-        args, kwargs = self._statics.mark(args, kwargs)
-        result: tuple[Any, Any] = self._packed(scope, fn, config, extra, args, kwargs)
-        return result
-
-    def _call(
-        self, call: Boundary, fn: Any, config: Any, extra: Any, args: Any, kwargs: Any
-    ) -> Any:
-        groups, streams = call.variables, call.streams
-        mutable = tuple(call.inner_mutable(root) for root in call.roots)
-        statics = marked(args, kwargs)
-        key = (config, statics, call.layout(), call.history(), mutable)
-        offsets = path_offsets(call.roots) if any(map(any, streams)) else None
-        _calls.stack.append((call, fn))
-        try:
-            out, left, effects = self._jitted(
-                groups, streams, offsets, extra, kwargs, *args, key=key
-            )
-        finally:
-            _calls.stack.pop()
-        scopes_did, note = effects.value
-        call.replay(scopes_did)
-        return (out, note), left
-
+# The function to trace is known under this tag and not by a closure, so that the cache
+# of the compiled function holds on to no module and no scope.
+_CALL = "linen_lift.jit"
 
 # How many arguments `traced` has before those of the function, whose first is 1.
 _OFFSET = 4
-
-
-def _make_traced(name: str) -> Callable[..., Any]:
-    # One function object per compiled function: JAX keeps its cache with it.
-    def traced(
-        variable_groups: Any,
-        rng_groups: Any,
-        offsets: Any,
-        extra: Any,
-        kwargs: Any,
-        *args: Any,
-        key: Any,
-    ) -> Any:
-        call, fn = _calls.stack[-1]
-        scope = call(variable_groups, rng_groups, True, offsets)
-        all_args, all_kwargs = unmarked(args, kwargs)
-        out, note = fn(extra, scope, *all_args, **all_kwargs)
-        left = call.collect(scope, changed_only=True)
-        # JAX hands the effects out again where it does not trace again.
-        return out, left, Static((call.effects(), note))
-
-    traced.__name__ = traced.__qualname__ = name
-    return traced
 
 
 def jit(
@@ -315,24 +188,65 @@ def jit(
         >>> float(nn.scope.apply(nn.lift.jit(scale))({'params': {'w': 3.0}}, 2.0))
         6.0
     """
-    compiled = Compiled(
-        fn,
-        variables,
-        rngs,
-        static_argnums,
-        static_argnames,
-        donate_argnums,
-        device,
-        backend,
+    if isinstance(donate_argnums, int):
+        donate_argnums = (donate_argnums,)
+    statics = StaticArguments(fn, static_argnums, static_argnames)
+    # Only what was given: newer JAX versions lack some of the options.
+    options = {"device": device, "backend": backend}
+
+    # One function object per compiled function: JAX keeps its cache with it.
+    def traced(
+        groups: Any,
+        streams: Any,
+        offsets: Any,
+        extra: Any,
+        kwargs: Any,
+        *args: Any,
+        key: Any,
+    ) -> Any:
+        call, body = get_broadcast_state(_CALL)
+        all_args, all_kwargs = unmarked((extra, *args), kwargs)
+        out, left = call.run(body, groups, streams, all_args, all_kwargs, offsets)
+        # JAX hands the effects out again where it does not trace again.
+        return out, left, Static(call.effects())
+
+    traced.__name__ = traced.__qualname__ = getattr(fn, "__name__", "fn")
+    jitted = jax.jit(
+        traced,
+        static_argnames="key",
+        donate_argnums=[i and i + _OFFSET for i in donate_argnums if i >= 0],
+        **{k: v for k, v in options.items() if v is not None},
     )
 
-    def noteless(_: Any, scope: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        return fn(scope, *args, **kwargs), None
+    def inner(
+        call: Boundary, body: Any, config: Any, extra: Any, args: Any, kwargs: Any
+    ) -> Any:
+        args, kwargs = statics.mark(args, kwargs)
+        mutable = tuple(call.inner_mutable(root) for root in call.roots)
+        fixed = marked(args, kwargs)
+        key = (config, fixed, call.layout(), call.history(), mutable)
+        draws = any(map(any, call.streams))
+        offsets = path_offsets(call.roots) if draws else None
+        with broadcast_state(_CALL, (call, body)):
+            out, left, effects = jitted(
+                call.variables, call.streams, offsets, extra, kwargs, *args, key=key
+            )
+        call.replay(effects.value)
+        return out, left
+
+    run = packed(inner, (variables,), (variables,), (rngs,), name="jit")
+
+    def plain(scope: Any, _: Any, *args: Any, **kwargs: Any) -> Any:
+        return fn(scope, *args, **kwargs)
 
     @functools.wraps(fn)
     def wrapper(scope: Any, *args: Any, **kwargs: Any) -> Any:
-        return compiled(noteless, (), scope, (), args, kwargs)[0]
+        return run(scope, plain, (), (), args, kwargs)
 
+    # One compiled function can serve many: `run(scope, body, config, extra, args,
+    # kwargs)` calls `body(scope, extra, *args, **kwargs)`. Bodies of equal, hashable
+    # configurations do the same; `extra` is a pytree of further arrays.
+    wrapper.run = run  # type: ignore[attr-defined]
     return wrapper
 
 

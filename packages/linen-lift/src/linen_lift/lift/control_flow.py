@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import operator
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -57,8 +57,8 @@ def while_loop(
     rng_filters, splits = list(split_rngs), list(split_rngs.values())
 
     def inner(call: Boundary, init: Any) -> Any:
-        variable_groups, rng_groups = call.variables, call.streams
-        carried, shared = variable_groups
+        carried, shared = call.variables
+        rng_groups = call.streams
         moving = call.writable(carried)
         counts = any(
             split and any(group)
@@ -73,20 +73,17 @@ def while_loop(
                 for group, split in zip(rng_groups, splits, strict=True)
             )
 
-        def joined(moving: Any) -> Any:
-            return tuple(map(operator.or_, carried, moving))
-
         def condition(state: Any) -> Any:
             index, moving, carry = state
             # The complement, so that no key is the body's in some iteration.
             keys = streams(~index) if counts else rng_groups
-            inner_scope = call((joined(moving), shared), keys, False)
+            inner_scope = call((carried, shared, moving), keys, False)
             return cond_fn(inner_scope, carry)
 
         def body(state: Any) -> Any:
             index, moving, carry = state
             keys = streams(index) if counts else rng_groups
-            inner_scope = call((joined(moving), shared), keys)
+            inner_scope = call((carried, shared, moving), keys)
             carry = body_fn(inner_scope, carry)
             (moving,) = call.collect(inner_scope)
             return (index + np.uint32(1) if counts else (), moving, carry)
@@ -114,7 +111,6 @@ def _branch(
     rngs: StreamFilter,
 ) -> Any:
     def inner(call: Boundary, *args: Any) -> Any:
-        variable_groups, rng_groups = call.variables, call.streams
         first: list[Any] = []
 
         def lifted(number: int, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,7 +128,7 @@ def _branch(
             return branch
 
         branches = [lifted(i, fn) for i, fn in enumerate(fns)]
-        return conditional(branches, variable_groups, rng_groups, *args)
+        return conditional(branches, call.variables, call.streams, *args)
 
     return packed(inner, (variables,), (variables,), (rngs,), name=name)(
         scope, *operands
@@ -236,8 +232,5 @@ def switch(
         >>> float(nn.scope.apply(run)({'params': {'a': 2.0, 'b': 3.0}}, 1, 4.0))
         12.0
     """
-
-    def conditional(lifted: Any, *args: Any) -> Any:
-        return jax.lax.switch(index, lifted, *args)
-
+    conditional = functools.partial(jax.lax.switch, index)
     return _branch(branches, conditional, "switch", scope, operands, variables, rngs)

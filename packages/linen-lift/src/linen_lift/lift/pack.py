@@ -15,6 +15,7 @@ names were taken inside is noted outside as well, as if the transform were not t
 from __future__ import annotations
 
 import copy
+import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -30,7 +31,6 @@ from ..filters import (
     union_filters,
 )
 from ..frozen_dict import unfreeze
-from ..rng import DrawCounts
 from ..scope import Scope
 
 __all__ = ["pack"]
@@ -59,31 +59,25 @@ class Boundary:
         label: str,
     ) -> None:
         in_filters, out_filters, stream_filters = map(tuple, filters)
-        if isinstance(scope_tree, Scope):
-            self._scopes, self._treedef = [scope_tree], None
-        else:
-            leaves, self._treedef = jax.tree.flatten(scope_tree)
-            for leaf in leaves:
-                if not isinstance(leaf, Scope):
-                    raise TypeError(
-                        f"The first argument of a lifted function must be a scope or "
-                        f"a pytree of scopes; found a {type(leaf).__name__} in it."
-                    )
-            self._scopes = leaves
+        self._scopes, self._treedef = jax.tree.flatten(scope_tree)
         for scope in self._scopes:
+            if not isinstance(scope, Scope):
+                raise TypeError(
+                    f"The first argument of a lifted function must be a scope or a "
+                    f"pytree of scopes; found a {type(scope).__name__} in it."
+                )
             scope._check_valid()
         self.roots, self._places = _topmost(self._scopes)
         self._out_filters = out_filters
-        self._out_union: CollectionFilter = False
-        for names in out_filters:
-            self._out_union = union_filters(self._out_union, names)
+        none: CollectionFilter = False
+        self._out_union = functools.reduce(union_filters, out_filters, none)
         self._label = label
         self.variables = _grouped([root.variables() for root in self.roots], in_filters)
         self.streams = _grouped([root.rngs for root in self.roots], stream_filters)
         # Inner scopes hold tracers, so nothing here may keep them alive: the trees are
         # known weakly, and of all scopes only the counts and names.
         self._opened: list[weakref.ref[Any]] = []
-        self._effects: list[list[tuple[DrawCounts, dict[str, Any]]]] = []
+        self._effects: list[list[tuple[Any, Any, Any]]] = []
 
     def writable(self, group: Sequence[Any]) -> tuple[dict[str, Any], ...]:
         """The collections of a group that may change inside, by packed scope."""
@@ -100,12 +94,8 @@ class Boundary:
         """Which collections are mutable inside."""
         if outer.mutable is False or mutable_filter is False:
             return False
-        mutable: CollectionFilter = self._out_union
-        if outer.mutable is not True:
-            mutable = intersect_filters(outer.mutable, mutable)
-        if mutable_filter is not True:
-            mutable = intersect_filters(mutable, mutable_filter)
-        return mutable
+        mutable = intersect_filters(outer.mutable, self._out_union)
+        return intersect_filters(mutable, mutable_filter)
 
     def __call__(
         self,
@@ -150,11 +140,11 @@ class Boundary:
                     known[place] = inner._child_scope(name)
                 inner = known[place]
             if relative:
-                inner._outside = outer._names()
+                inner._outside, inner._numbers = outer._names(), dict(outer._numbers)
             scopes.append(inner)
-        self._effects.append([(s._counts, s._reserved) for s in scopes])
-        if self._treedef is None:
-            return scopes[0]
+        self._effects.append(
+            [(s._counts.maps[0], s._reserved, s._numbers) for s in scopes]
+        )
         return jax.tree.unflatten(self._treedef, scopes)
 
     def collect(self, inner_tree: Any, changed_only: bool = False) -> Groups:
@@ -168,8 +158,7 @@ class Boundary:
         Returns:
             The groups.
         """
-        scopes = [inner_tree] if self._treedef is None else jax.tree.leaves(inner_tree)
-        places = zip(self._places, scopes, strict=True)
+        places = zip(self._places, jax.tree.leaves(inner_tree), strict=True)
         trees = {index: scope._tree for (index, _), scope in places}
         per_root = []
         for index in range(len(self.roots)):
@@ -187,6 +176,29 @@ class Boundary:
                         found[col] = changes
             per_root.append(found)
         return _grouped(per_root, self._out_filters)
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        variable_groups: Any,
+        rng_groups: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] = {},
+        rng_offsets: Sequence[Any] | None = None,
+    ) -> tuple[Any, Groups]:
+        """Calls a scope function with inner scopes: its result, and what it changed.
+
+        Args:
+            fn: the function.
+            variable_groups: as for `__call__`.
+            rng_groups: likewise.
+            args: arguments after the scopes.
+            kwargs: keyword arguments.
+            rng_offsets: as for `__call__`.
+        """
+        scopes = self(variable_groups, rng_groups, True, rng_offsets)
+        out = fn(scopes, *args, **kwargs)
+        return out, self.collect(scopes, changed_only=True)
 
     def detached(self) -> Boundary:
         """A boundary with the same scopes, but without their variables and streams.
@@ -218,15 +230,18 @@ class Boundary:
         """
         counts: dict[Any, int] = {}
         names: dict[Any, None] = {}
+        numbers: dict[Any, int] = {}
         for opened in self._effects:
-            for i, (drawn, reserved) in enumerate(opened):
+            for i, (drawn, reserved, numbered) in enumerate(opened):
                 index, _ = self._places[i]
                 skip = len(self.roots[index].path)
-                for (path, stream), count in drawn.counts.items():
+                for (path, stream), count in drawn.items():
                     place = (index, path[skip:], stream)
                     counts[place] = max(counts.get(place, 0), count)
                 names.update(dict.fromkeys((i, name) for name in reserved))
-        return tuple(counts.items()), tuple(names)
+                for prefix, number in numbered.items():
+                    numbers[i, prefix] = max(numbers.get((i, prefix), 0), number)
+        return tuple(counts.items()), tuple(names), tuple(numbers.items())
 
     def replay(self, effects: Any) -> None:
         """Notes draws and names in the outer scopes.
@@ -237,12 +252,17 @@ class Boundary:
         Args:
             effects: from `effects`.
         """
-        counts, names = effects
+        counts, names, numbers = effects
         for (index, path, stream), count in counts:
             root = self.roots[index]
-            root._counts.publish({((*root.path, *path), stream): count})
+            place = ((*root.path, *path), stream)
+            if count > root._counts.get(place, 0):
+                root._counts[place] = count
         for i, name in names:
             self._scopes[i]._outside |= {name}
+        for (i, prefix), number in numbers:
+            known = self._scopes[i]._numbers
+            known[prefix] = max(known.get(prefix, 0), number)
 
     def history(self) -> Any:
         """The draws before this call and the names taken, relative to the paths.
@@ -255,13 +275,12 @@ class Boundary:
         found: dict[Any, int] = {}
         for index, root in enumerate(self.roots):
             path, skip = root.path, len(root.path)
-            counts: Any = root._counts
-            while counts is not None:
-                for (place, stream), count in counts.counts.items():
-                    if place[:skip] == path:
-                        found.setdefault((index, place[skip:], stream), count)
-                counts = counts.outer
-        names = tuple(tuple(sorted(s._reserved)) for s in self._scopes)
+            for (place, stream), count in root._counts.items():
+                if place[:skip] == path:
+                    found[index, place[skip:], stream] = count
+        names = tuple(
+            (*sorted(s._reserved), *sorted(s._numbers.items())) for s in self._scopes
+        )
         return tuple(sorted(found.items())), names
 
     def layout(self) -> Any:
@@ -410,7 +429,7 @@ def packed(
     out_filters: Sequence[CollectionFilter],
     rng_filters: Sequence[StreamFilter],
     name: str,
-    enable_kwargs: bool = False,
+    enable_kwargs: bool = True,
 ) -> Callable[..., Any]:
     """`pack` for a function `(call, *args)` that gets all of it as one `Boundary`."""
 

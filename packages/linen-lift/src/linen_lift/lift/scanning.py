@@ -22,6 +22,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from graphcore import broadcast_prefix
+
 from ..dataflow import evaluate_independent
 from ..errors import BroadcastVariableError
 from ..filters import (
@@ -56,39 +58,13 @@ def _move(tree: Any, source: int, target: int) -> Any:
     return jax.tree.map(lambda x: jnp.moveaxis(x, source, target), tree)
 
 
-class _Arguments:
-    """Splits arguments into scanned and closed-over parts, and joins them again."""
-
-    def __init__(self, in_axes: Any, args: tuple[Any, ...]) -> None:
-        if isinstance(in_axes, list):
-            in_axes = tuple(in_axes)
-        if not isinstance(in_axes, tuple):
-            in_axes = (in_axes,) * len(args)
-        self.axes, self.treedef = jax.tree.flatten(in_axes, is_leaf=_is_axis)
-        self.parts = self.treedef.flatten_up_to(args)
-
-    def scanned(self) -> list[Any]:
-        return [
-            _move(part, axis, 0)
-            for part, axis in zip(self.parts, self.axes, strict=True)
-            if not _is_axis(axis)
-        ]
-
-    def join(self, slices: list[Any]) -> Any:
-        rest = iter(slices)
-        return self.treedef.unflatten(
-            part if _is_axis(axis) else next(rest)
-            for part, axis in zip(self.parts, self.axes, strict=True)
-        )
-
-
 def _place_outputs(ys: Any, out_axes: Any) -> Any:
-    axes, treedef = jax.tree.flatten(out_axes, is_leaf=_is_axis)
-    parts = [
-        jax.tree.map(lambda y: y[-1], part) if _is_axis(axis) else _move(part, 0, axis)
-        for part, axis in zip(treedef.flatten_up_to(ys), axes, strict=True)
-    ]
-    return treedef.unflatten(parts)
+    leaves, treedef = jax.tree.flatten(ys)
+    axes = broadcast_prefix(out_axes, ys, _is_axis)
+    return treedef.unflatten(
+        y[-1] if _is_axis(axis) else _move(y, 0, axis)
+        for y, axis in zip(leaves, axes, strict=True)
+    )
 
 
 def scan(
@@ -151,16 +127,16 @@ def scan(
     in_filters, var_in_axes, out_filters, var_out_axes = split_in_out(variable_axes)
     rng_filters, splits = list(split_rngs), list(split_rngs.values())
     not_broadcast = subtract_filters(True, variable_broadcast)
+    arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
     def inner(call: Boundary, init: Any, *args: Any) -> Any:
         variable_groups, rng_groups = call.variables, call.streams
         shared, carried, *stacked = variable_groups
-        arguments = _Arguments(in_axes, args)
+        leaves, treedef = jax.tree.flatten(args)
+        axes = broadcast_prefix(arg_axes, args, _is_axis)
         size = length
         if size is None:
-            size = mapped_size(
-                (list(var_in_axes), list(arguments.axes)), (stacked, arguments.parts)
-            )
+            size = mapped_size((var_in_axes, axes), (stacked, leaves))
         stacked = [
             _move(group, axis, 0)
             for group, axis in zip(
@@ -173,7 +149,11 @@ def scan(
         xs = (
             stacked,
             [k if split else () for k, split in zip(keys, splits, strict=True)],
-            arguments.scanned(),
+            [
+                _move(x, axis, 0)
+                for x, axis in zip(leaves, axes, strict=True)
+                if not _is_axis(axis)
+            ],
         )
         # Immutable collections cannot change: they need not be carried.
         roots = call.roots
@@ -192,7 +172,12 @@ def scan(
             if data_transform is not None:
                 groups, streams = data_transform(groups, streams)
             scope = call(groups, streams, mutable)
-            out = fn(scope, carry, *arguments.join(slices))
+            rest = iter(slices)
+            filled = treedef.unflatten(
+                x if _is_axis(axis) else next(rest)
+                for x, axis in zip(leaves, axes, strict=True)
+            )
+            out = fn(scope, carry, *filled)
             if not (isinstance(out, tuple) and len(out) == 2):
                 raise TypeError(
                     "The function of a lifted scan must return a pair (carry, ys); "
@@ -347,8 +332,6 @@ def _one_iteration(carried: Any, init: Any, xs: Any) -> tuple[Any, Any, Any]:
 
 def _created(shared: Any, before: Any) -> Any:
     """What was added to the broadcast variables: nothing if none was created."""
-    if shared is before:
-        return tuple({} for _ in shared)
     return tuple(
         {c: t for c, t in new.items() if t is not old.get(c)}
         for new, old in zip(shared, before, strict=True)

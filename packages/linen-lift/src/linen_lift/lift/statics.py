@@ -31,11 +31,6 @@ class StaticArguments:
         ValueError: if the scope or module itself is named.
     """
 
-    __slots__ = ("names", "positions")
-
-    names: frozenset[str]
-    positions: frozenset[int]
-
     def __init__(
         self,
         fn: Callable[..., Any],

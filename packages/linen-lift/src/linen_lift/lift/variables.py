@@ -66,8 +66,7 @@ def map_variables(
     closed = True if returns else subtract_filters(True, mapped_collections)
 
     def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
-        variable_groups, rng_groups = call.variables, call.streams
-        stored, others = variable_groups
+        stored, others = call.variables
 
         def out(views: Any) -> Any:
             return tuple(map_out_fn(view) if view else {} for view in views)
@@ -75,11 +74,11 @@ def map_variables(
         created: Any = tuple({} for _ in stored)
         writable = any(not is_filter_empty(root.mutable) for root in call.roots)
         if init and writable and not any(stored):
-            first = call((stored, others), rng_groups)
+            first = call((stored, others), call.streams)
             fn(first, *args, **kwargs)
             stored = created = out(call.collect(first)[0])
         views = tuple(map_in_fn(unfreeze(cols)) for cols in stored)
-        scope = call((views, others), rng_groups, closed)
+        scope = call((views, others), call.streams, closed)
         result = fn(scope, *args, **kwargs)
         after, rest = call.collect(scope)
         if not returns:
@@ -100,7 +99,6 @@ def map_variables(
         else (False, subtract_filters(variables, mapped_collections)),
         (rngs,),
         name="map_variables",
-        enable_kwargs=True,
     )
 
 
@@ -125,14 +123,10 @@ def swap_collection(
         ...     {'params': {'w': 1}, 'ema': {'w': 2}})
         2
     """
+    other = {col_a: col_b, col_b: col_a}
 
     def swap(collections: Mapping[str, Any]) -> dict[str, Any]:
-        swapped = {k: v for k, v in collections.items() if k not in (col_a, col_b)}
-        if collections.get(col_a):
-            swapped[col_b] = collections[col_a]
-        if collections.get(col_b):
-            swapped[col_a] = collections[col_b]
-        return swapped
+        return {other.get(k, k): v for k, v in collections.items() if v}
 
     return map_variables(fn, (col_a, col_b), swap, swap, mutable=True)
 
@@ -167,15 +161,10 @@ def fold_rngs(
     """
 
     def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
-        variable_groups, rng_groups = call.variables, call.streams
         offsets = path_offsets(call.roots)
-        scope = call(variable_groups, rng_groups, True, offsets)
-        out = fn(scope, *args, **kwargs)
-        return out, call.collect(scope, changed_only=True)
+        return call.run(fn, call.variables, call.streams, args, kwargs, offsets)
 
-    return packed(
-        inner, (variables,), (variables,), (rngs,), name="fold_rngs", enable_kwargs=True
-    )
+    return packed(inner, (variables,), (variables,), (rngs,), name="fold_rngs")
 
 
 def path_offsets(roots: Any) -> tuple[Any, ...]:
@@ -221,12 +210,10 @@ def add_metadata_axis(
     in_filters, in_axes, out_filters, out_axes = split_in_out(variable_axes)
 
     def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
-        variable_groups, rng_groups = call.variables, call.streams
-        *groups, others = variable_groups
-        groups = cut_axis(groups, in_axes, metadata_params)
-        scope = call((*groups, others), rng_groups)
-        out = fn(scope, *args, **kwargs)
-        *changed, rest = call.collect(scope, changed_only=True)
+        *cut, others = call.variables
+        groups = (*cut_axis(cut, in_axes, metadata_params), others)
+        out, left = call.run(fn, groups, call.streams, args, kwargs)
+        *changed, rest = left
         return out, (*note_axis(changed, out_axes, metadata_params), rest)
 
     return packed(
@@ -235,5 +222,4 @@ def add_metadata_axis(
         (*out_filters, True),
         (True,),
         name="add_metadata_axis",
-        enable_kwargs=True,
     )

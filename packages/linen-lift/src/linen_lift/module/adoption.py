@@ -44,8 +44,8 @@ def register(parent: Any, child: Any) -> None:
     name = child.name
     if name is None:
         prefix = type(child).__name__
-        number = state.cursor.get(prefix, 0)
-        state.cursor[prefix] = number + 1
+        number = scope._numbers.get(prefix, 0)
+        scope._numbers[prefix] = number + 1
         name = f"{prefix}_{number}"
         child.__dict__["name"] = name
         child._state.auto_named = True

@@ -11,16 +11,10 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
+from graphcore.authors import UNSET
+
+from .. import errors
 from .. import scope as scopes
-from ..errors import (
-    CallCompactUnboundModuleError,
-    CallSetupUnboundModuleError,
-    CallUnbindOnUnboundModuleError,
-    IncorrectPostInitOverrideError,
-    NameInUseError,
-    SetAttributeFrozenModuleError,
-    SetAttributeInModuleSetupError,
-)
 from ..filters import CollectionFilter
 from ..scope import Scope
 from .adoption import adopt, bind_to, register
@@ -35,26 +29,13 @@ from .preparation import (
     CaptureFilter,
     check_instance,
     descriptor_value,
-    prepare,
+    pure,
 )
 from .printing import printed
 from .state import State
 from .summary import Summaries
 
 M = TypeVar("M", bound="Module")
-
-
-class _Unspecified:
-    """The parent of a module for which none was named."""
-
-    def __repr__(self) -> str:
-        return "<unspecified>"
-
-    def __reduce__(self) -> str:
-        return "_UNSPECIFIED"  # there is one, also after copying and pickling
-
-
-_UNSPECIFIED: Any = _Unspecified()
 
 
 class Module(Declarations, Summaries):
@@ -80,7 +61,7 @@ class Module(Declarations, Summaries):
     """
 
     parent: Any = dataclasses.field(
-        default=_UNSPECIFIED, repr=False, compare=False, hash=False, kw_only=True
+        default=UNSET, repr=False, compare=False, hash=False, kw_only=True
     )
     name: str | None = dataclasses.field(default=None, kw_only=True)
 
@@ -105,7 +86,7 @@ class Module(Declarations, Summaries):
         attributes["_state"] = State(base)
         attributes["scope"] = None
         parent = self.parent
-        if parent is _UNSPECIFIED:
+        if parent is UNSET:
             modules = context.modules
             parent = self.parent = modules[-1] if modules else None
         if parent is None:
@@ -133,24 +114,25 @@ class Module(Declarations, Summaries):
     # --- attributes -----------------------------------------------------------------
 
     def __setattr__(self, name: str, value: Any) -> None:
-        state = self.__dict__.get("_state")
-        if state is None:
-            object.__setattr__(self, name, value)
-            return
+        state: Any = self.__dict__.get("_state")
         # Typing notes the parameters of a generic class in each instance.
-        if name == "__orig_class__" or (self.scope is None and not state.in_setup):
+        free = state is None or name == "__orig_class__"
+        if free or (self.scope is None and not state.in_setup):
             object.__setattr__(self, name, value)
             return
+        about = type(self).__name__, name, _path(self)
         if not state.in_setup:
-            raise SetAttributeFrozenModuleError(type(self).__name__, name, _path(self))
+            raise errors.SetAttributeFrozenModuleError(*about)
         if name in self._init_names or name in RESERVED:
-            raise SetAttributeInModuleSetupError(type(self).__name__, name, _path(self))
+            raise errors.SetAttributeInModuleSetupError(*about)
         object.__setattr__(self, name, adopt(self, name, value))
 
     def __delattr__(self, name: str) -> None:
         state = self.__dict__.get("_state")
         if state is not None and self.scope is not None and not state.in_setup:
-            raise SetAttributeFrozenModuleError(type(self).__name__, name, _path(self))
+            raise errors.SetAttributeFrozenModuleError(
+                type(self).__name__, name, _path(self)
+            )
         object.__delattr__(self, name)
 
     def __getattr__(self, name: str) -> Any:
@@ -168,7 +150,7 @@ class Module(Declarations, Summaries):
             if name in base.__dict__:
                 return descriptor_value(self, name, base.__dict__[name])
         if attributes["scope"] is None and self._has_setup:
-            raise CallSetupUnboundModuleError(cls.__name__, name)
+            raise errors.CallSetupUnboundModuleError(cls.__name__, name)
         raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
 
     def __dir__(self) -> list[str]:
@@ -181,12 +163,13 @@ class Module(Declarations, Summaries):
         return printed(self)
 
     def _run_setup(self) -> None:
-        state = self._state
+        state, scope = self._state, self.scope
+        if state.setup_done or scope is None:
+            return
         state.setup_done = True
         if not self._has_setup:
             return
-        scope, modules = self.scope, context.modules
-        assert scope is not None
+        modules = context.modules
         before, scope._reserved = scope._reserved, {}
         # Setup makes again what came into a lifted transform with the module.
         passed, scope._passed = scope._passed, frozenset()
@@ -213,16 +196,15 @@ class Module(Declarations, Summaries):
         """What calls the method `name` so that its submodules live under its name."""
         state, scope = self._state, self.scope
         if state is None:
-            raise IncorrectPostInitOverrideError(type(self).__name__)
+            raise errors.IncorrectPostInitOverrideError(type(self).__name__)
         if scope is None:
-            raise CallCompactUnboundModuleError(type(self).__name__, name)
-        if not state.setup_done:
-            self._run_setup()
+            raise errors.CallCompactUnboundModuleError(type(self).__name__, name)
+        self._run_setup()
         found = state.children.get(name)
         if isinstance(found, NameScope):
             return found
         if name in scope._reserved:
-            raise NameInUseError("name scope", name, scope.path_text)
+            raise errors.NameInUseError("name scope", name, scope.path_text)
         scope._fixed.setdefault(name, (None,))
         made = state.children[name] = NameScope(parent=None, name=name)
         made.parent = self
@@ -258,7 +240,7 @@ class Module(Declarations, Summaries):
         """
         attributes = self.__dict__
         if self._state is None:
-            raise IncorrectPostInitOverrideError(type(self).__name__)
+            raise errors.IncorrectPostInitOverrideError(type(self).__name__)
         values = {name: attributes[name] for name in self._init_names}
         values.update(updates)
         if _deep_clone or _reset_names:
@@ -280,7 +262,7 @@ class Module(Declarations, Summaries):
         return child.clone() if child.parent is self else child
 
     def copy(
-        self: M, *, parent: Any = _UNSPECIFIED, name: str | None = None, **updates: Any
+        self: M, *, parent: Any = UNSET, name: str | None = None, **updates: Any
     ) -> M:
         """A copy with variables of its own, made where it is called.
 
@@ -326,9 +308,8 @@ class Module(Declarations, Summaries):
             CallUnbindOnUnboundModuleError: if the module is not bound.
         """
         if self.scope is None:
-            raise CallUnbindOnUnboundModuleError(type(self).__name__)
-        if not self._state.setup_done:
-            self._run_setup()
+            raise errors.CallUnbindOnUnboundModuleError(type(self).__name__)
+        self._run_setup()
         return self.clone(), self.variables
 
     # --- pure functions -------------------------------------------------------------
@@ -371,10 +352,8 @@ class Module(Declarations, Summaries):
             >>> nn.Dense(1, use_bias=False).apply(variables, jnp.ones(3)).tolist()
             [3.0]
         """
-        run, mutable, flags = prepare(
-            self, "apply", method, mutable, capture_intermediates
-        )
-        applied = scopes.apply(run, mutable, flags)
+        capture = capture_intermediates
+        applied = pure(scopes.apply, "apply", method, self, mutable, capture)
         return applied(variables, *args, rngs=rngs, **kwargs)
 
     def init_with_output(
@@ -405,10 +384,9 @@ class Module(Declarations, Summaries):
             >>> out.shape
             (2,)
         """
-        run, mutable, flags = prepare(
-            self, "init_with_output", method, mutable, capture_intermediates
-        )
-        return scopes.init(run, mutable, flags)(rngs, *args, **kwargs)
+        capture, name = capture_intermediates, "init_with_output"
+        make = pure(scopes.init, name, method, self, mutable, capture)
+        return make(rngs, *args, **kwargs)
 
     def init(
         self,
@@ -478,8 +456,8 @@ class Module(Declarations, Summaries):
             >>> nn.Dense(2).lazy_init(jax.random.key(0), x)['params']['kernel'].shape
             (3, 2)
         """
-        run, mutable, flags = prepare(self, "lazy_init", method, mutable, False)
-        return scopes.lazy_init(run, mutable, flags)(rngs, *args, **kwargs)
+        make = pure(scopes.lazy_init, "lazy_init", method, self, mutable)
+        return make(rngs, *args, **kwargs)
 
 
 # `Module` itself has no annotations to add; only subclasses are completed by

@@ -8,23 +8,24 @@ from typing import Any
 
 import jax
 
-from ..errors import (
-    CallCompactUnboundModuleError,
-    IncorrectPostInitOverrideError,
-)
+from .. import errors
 from .context import InterceptorContext, context, named_calls
 
 
-def wrap_method(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a plain function a method of a module.
+def wrap_method(
+    fn: Callable[..., Any], belongs: Callable[[type[Any]], bool] = lambda _: True
+) -> Callable[..., Any]:
+    """Makes a plain function a method of a module, with all that belongs to one.
 
     Args:
         fn: a function whose first argument is the module.
+        belongs: whether it is a method of a class, which has interceptors and captures;
+            else it is only called like one.
 
     Returns:
         The method.
     """
-    name = fn.__name__
+    name = getattr(fn, "__name__", type(fn).__name__)
     compact = getattr(fn, "_compact", False)
     name_scope = getattr(fn, "_compact_name_scope", False)
 
@@ -33,11 +34,11 @@ def wrap_method(fn: Callable[..., Any]) -> Callable[..., Any]:
         if name_scope:
             call = functools.partial(fn, self)
             return self._in_name_scope(name)(call, *args, **kwargs)
-        return call_method(self, fn, name, compact, True, args, kwargs)
+        is_method = belongs(type(self))
+        return call_method(self, fn, name, compact, is_method, args, kwargs)
 
-    # Itself, because `functools.wraps` copies attributes to other functions.
-    method._wrapped_method = method  # type: ignore[attr-defined]
-    return method
+    wrapped: Callable[..., Any] = marked(method, "_wrapped_method")
+    return wrapped
 
 
 def call_method(
@@ -62,11 +63,11 @@ def call_method(
     """
     state = module._state
     if state is None:
-        raise IncorrectPostInitOverrideError(type(module).__name__)
+        raise errors.IncorrectPostInitOverrideError(type(module).__name__)
     scope = module.scope
     if scope is None:
         if compact:
-            raise CallCompactUnboundModuleError(type(module).__name__, name)
+            raise errors.CallCompactUnboundModuleError(type(module).__name__, name)
     elif not state.setup_done:
         module._run_setup()
 
@@ -75,8 +76,9 @@ def call_method(
     enters = compact and not state.in_compact
     if enters and scope is not None:
         state.in_compact = True
-        state.cursor = {}
         before, scope._reserved = scope._reserved, {}
+        here = module.scope  # another one if setup shared it
+        numbers, here._numbers = here._numbers, {}
     try:
         run = call_intercepted if is_method else _call_named
         out = run(module, fn, name, args, kwargs)
@@ -91,6 +93,25 @@ def call_method(
             state.in_compact = False
             if state.shares_scope:
                 scope._reserved = {**before, **scope._reserved}
+                here._numbers = numbers
+
+
+def marked(fn: Any, mark: str) -> Any:
+    """Notes what a function is."""
+    # With itself, because `functools.wraps` copies attributes to other functions.
+    setattr(fn, mark, fn)
+    return fn
+
+
+def is_marked(fn: Any, mark: str) -> bool:
+    """Whether a function has a mark of its own."""
+    return getattr(fn, mark, None) is fn
+
+
+def named_scope(module: Any, method: str) -> Any:
+    """The context in which the operations of a method have its name in profiles."""
+    label = getattr(module, "name", None) or type(module).__name__
+    return jax.named_scope(label if method == "__call__" else f"{label}.{method}")
 
 
 def _call_named(
@@ -98,10 +119,7 @@ def _call_named(
 ) -> Any:
     if module.scope is None or not named_calls():
         return fn(module, *args, **kwargs)
-    label = module.name or type(module).__name__
-    if name != "__call__":
-        label = f"{label}.{name}"
-    with jax.named_scope(label):
+    with named_scope(module, name):
         return fn(module, *args, **kwargs)
 
 

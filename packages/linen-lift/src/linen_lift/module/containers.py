@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -91,7 +92,7 @@ def replace(
             for key, item in zip(keys, value, strict=True)
         ]
         mutable = isinstance(value, list)
-        if all(map(_same, items, value)) and not (freeze and mutable):
+        if all(map(operator.is_, items, value)) and not (freeze and mutable):
             return value
         if hasattr(value, "_fields"):
             return type(value)(*items)
@@ -103,7 +104,7 @@ def replace(
             for key in sorted(value, key=str)
         }
         items = [new[key] for key in value]
-        if all(map(_same, items, value.values())) and not (
+        if all(map(operator.is_, items, value.values())) and not (
             freeze and isinstance(value, dict)
         ):
             return value
@@ -119,7 +120,3 @@ def replace(
                 for i, leaf in enumerate(leaves)
             )
     return value
-
-
-def _same(a: Any, b: Any) -> bool:
-    return a is b

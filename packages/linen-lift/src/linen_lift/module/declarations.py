@@ -8,11 +8,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from ..errors import (
-    DeclareVariableError,
-    PerturbationNotFoundError,
-    UnboundModuleError,
-)
+from .. import errors
 from ..scope import Scope, Variable
 from .module_base import ModuleBase
 
@@ -31,14 +27,16 @@ class Declarations(ModuleBase):
     def _bound(self, what: str) -> Scope:
         scope = self.scope
         if scope is None:
-            raise UnboundModuleError(type(self).__name__, what)
+            raise errors.UnboundModuleError(type(self).__name__, what)
         return scope
 
     def _declaring(self, kind: str, name: str) -> Scope:
         scope = self._bound(f'{kind} "{name}"')
         state = self._state
         if not (state.in_compact or state.in_setup):
-            raise DeclareVariableError(kind, name, type(self).__name__, scope.path_text)
+            raise errors.DeclareVariableError(
+                kind, name, type(self).__name__, scope.path_text
+            )
         return scope
 
     def param(
@@ -216,7 +214,7 @@ class Declarations(ModuleBase):
         elif not scope.has_collection(collection):
             return value
         elif not scope.has_variable(collection, name):
-            raise PerturbationNotFoundError(collection, name, scope.path_text)
+            raise errors.PerturbationNotFoundError(collection, name, scope.path_text)
         added = scope.get_variable(collection, name)
         return jax.tree.map(jnp.add, value, added)
 

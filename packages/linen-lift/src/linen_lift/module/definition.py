@@ -9,11 +9,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-from ..errors import (
-    CallSetupUnboundModuleError,
-    ReservedModuleAttributeError,
-)
-from .calling import wrap_method
+from .. import errors
+from .calling import is_marked, wrap_method
 
 RESERVED = ("parent", "name")
 _TYPES_OF_NAME = (str, "str", str | None, "str | None", "Optional[str]")
@@ -34,7 +31,7 @@ def define(cls: type[Any], kw_only: bool) -> None:
     for name in RESERVED:
         if name in annotations:
             if name == "parent" or annotations[name] not in _TYPES_OF_NAME:
-                raise ReservedModuleAttributeError(cls.__name__, name)
+                raise errors.ReservedModuleAttributeError(cls.__name__, name)
             # Only said once more; the field stays the one that all modules have.
             del cls.__annotations__[name]
             if name in cls.__dict__:
@@ -72,11 +69,11 @@ def _is_method(cls: type[Any], name: str, value: Any) -> bool:
         return False
     if name.startswith("__") and name.endswith("__") and name != "__call__":
         return False
-    if getattr(value, "_nowrap", False) or _is_wrapped(value):
+    if getattr(value, "_nowrap", False) or is_marked(value, "_wrapped_method"):
         return False
     if name in cls._field_names:  # the default of a field
         return False
-    if is_lifted(value):
+    if is_marked(value, "_lifted"):
         # What it transforms is made a method inside of the transform, unless only
         # the transformed function is marked.
         return any(
@@ -87,27 +84,11 @@ def _is_method(cls: type[Any], name: str, value: Any) -> bool:
     return True
 
 
-def _is_wrapped(fn: Any) -> bool:
-    return getattr(fn, "_wrapped_method", None) is fn
-
-
-def is_lifted(fn: Any) -> bool:
-    """Whether a function is the result of a lifted transform."""
-    return getattr(fn, "_lifted", None) is fn
-
-
-def mark_lifted(fn: Any) -> Any:
-    """Notes that a function is the result of a lifted transform."""
-    # Itself, because `functools.wraps` copies attributes to other functions.
-    fn._lifted = fn
-    return fn
-
-
 def _checked_setup(setup: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(setup)
     def checked(self: Any) -> None:
         if self.scope is None:
-            raise CallSetupUnboundModuleError(type(self).__name__, "setup")
+            raise errors.CallSetupUnboundModuleError(type(self).__name__, "setup")
         setup(self)
 
     return checked

@@ -10,7 +10,7 @@ from .. import scope as scopes
 from ..errors import CallShareScopeOnUnboundModuleError, InvalidInstanceModuleError
 from ..filters import CollectionFilter
 from .base import Module
-from .preparation import INIT_MUTABLE, CaptureFilter, prepare
+from .preparation import INIT_MUTABLE, CaptureFilter, pure
 
 __all__ = [
     "apply",
@@ -46,8 +46,7 @@ def apply(
         >>> twice({'params': {'kernel': jnp.full((1, 1), 3.0)}}, jnp.ones(1)).tolist()
         [9.0]
     """
-    run, mutable, flags = prepare(module, "apply", fn, mutable, capture_intermediates)
-    return scopes.apply(run, mutable, flags)
+    return pure(scopes.apply, "apply", fn, module, mutable, capture_intermediates)
 
 
 def init_with_output(
@@ -73,10 +72,8 @@ def init_with_output(
         >>> make(jax.random.key(0), jnp.ones(3))[0].shape
         (2,)
     """
-    run, mutable, flags = prepare(
-        module, "init_with_output", fn, mutable, capture_intermediates
-    )
-    return scopes.init(run, mutable, flags)
+    capture, name = capture_intermediates, "init_with_output"
+    return pure(scopes.init, name, fn, module, mutable, capture)
 
 
 def init(
@@ -191,6 +188,8 @@ def share_scope(module: Module, other: Module) -> None:
 
 def _move(module: Module, scope: scopes.Scope) -> None:
     before, module.__dict__["scope"] = module.scope, scope
+    if before is not None and module._state.in_compact:
+        scope._numbers = before._numbers  # it goes on naming
     for name, child in module._state.children.items():
         if child.scope is not None and child.scope.parent is before:
             _move(child, scope.push(name))

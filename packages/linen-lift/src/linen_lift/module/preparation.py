@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import CO_VARARGS
-from typing import Any
+from typing import Any, TypeVar
 
-from ..errors import (
-    ApplyModuleInvalidMethodError,
-    DescriptorAttributeError,
-    InvalidInstanceModuleError,
-)
-from ..filters import CollectionFilter, DenyList, union_filters
+from .. import errors
+from ..filters import DenyList, union_filters
 from ..scope_tree import Scope
 from .context import context
 from .module_base import ModuleBase
+
+F = TypeVar("F")
 
 INIT_MUTABLE = DenyList("intermediates")
 CaptureFilter = bool | Callable[[Any, str], bool]
@@ -41,24 +39,24 @@ def method_of(module: ModuleBase, method: Any) -> Callable[..., Any]:
         if not callable(found):
             attribute = method
             if method == "__call__":
-                raise ApplyModuleInvalidMethodError(cls.__name__, method)
+                raise errors.ApplyModuleInvalidMethodError(cls.__name__, method)
 
             # Perhaps setup makes it: a submodule, for example.
             def call(module: Any, *args: Any, **kwargs: Any) -> Any:
                 target = getattr(module, attribute, None)
                 if not callable(target):
-                    raise ApplyModuleInvalidMethodError(cls.__name__, attribute)
+                    raise errors.ApplyModuleInvalidMethodError(cls.__name__, attribute)
                 return target(*args, **kwargs)
 
             return call
         named: Callable[..., Any] = found
         return named
     if isinstance(method, (ModuleBase, type)) or not callable(method):
-        raise ApplyModuleInvalidMethodError(cls.__name__, method)
+        raise errors.ApplyModuleInvalidMethodError(cls.__name__, method)
     unbound: Callable[..., Any] = getattr(method, "__func__", method)
     code = getattr(unbound, "__code__", None)
     if code is not None and not (code.co_argcount or code.co_flags & CO_VARARGS):
-        raise ApplyModuleInvalidMethodError(cls.__name__, method)
+        raise errors.ApplyModuleInvalidMethodError(cls.__name__, method)
     return unbound
 
 
@@ -69,7 +67,7 @@ def descriptor_value(module: Any, name: str, descriptor: Any) -> Any:
     try:
         return descriptor.__get__(module, type(module))
     except AttributeError as error:
-        raise DescriptorAttributeError(type(module).__name__, name) from error
+        raise errors.DescriptorAttributeError(type(module).__name__, name) from error
 
 
 def check_instance(module: Any, method: str) -> None:
@@ -79,17 +77,31 @@ def check_instance(module: Any, method: str) -> None:
         InvalidInstanceModuleError: if it is none.
     """
     if not isinstance(module, ModuleBase):
-        raise InvalidInstanceModuleError(module, method)
+        raise errors.InvalidInstanceModuleError(module, method)
 
 
 def _call_only(_: Any, method_name: str) -> bool:
     return method_name == "__call__"
 
 
-def prepare(
-    module: Any, action: str, method: Any, mutable: Any, capture: CaptureFilter
-) -> tuple[Callable[..., Any], CollectionFilter, dict[str, Any]]:
-    """A scope function that calls a method of a module, and how to run it."""
+def pure(
+    make: Callable[..., F],
+    action: str,
+    method: Any,
+    module: Any,
+    mutable: Any,
+    capture: CaptureFilter = False,
+) -> F:
+    """Makes a pure function of a method of a module.
+
+    Args:
+        make: `init`, `apply` or `lazy_init` of scope functions.
+        action: what the caller is called, for errors.
+        method: see `method_of`.
+        module: the module.
+        mutable: as for `make`.
+        capture: see `Module.apply`.
+    """
     check_instance(module, action)
     fn = method_of(module, method)
     flags: dict[str, Any] = {}
@@ -105,4 +117,4 @@ def prepare(
         finally:
             context.modules = outer
 
-    return run, mutable, flags
+    return make(run, mutable, flags)

@@ -15,8 +15,6 @@ class State:
 
     #: The attributes that were set before the instance was frozen.
     base: tuple[str, ...]
-    #: How many submodules of each class were named.
-    cursor: dict[str, int] = dataclasses.field(default_factory=dict)
     children: dict[str, Any] = dataclasses.field(default_factory=dict)
     in_compact: bool = False
     in_setup: bool = False

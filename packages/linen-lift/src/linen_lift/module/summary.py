@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any
 
@@ -74,7 +75,8 @@ class Summaries(ModuleBase):
         costs = [cost for cost, wanted in asked.items() if wanted]
         collections = list(variables)
         header = ["path", "module", "inputs", "outputs", *costs, *collections]
-        table = [
+        table = [header]
+        table += [
             [
                 "/".join(row.path),
                 row.title,
@@ -90,7 +92,7 @@ class Summaries(ModuleBase):
         totals += [_size_text(variables[col]) for col in collections]
         title = f"{type(self).__name__} Summary"
         footer = f"Total Parameters: {_size_text(variables)}"
-        content = (title, header, table, totals, footer)
+        content = (title, [*table, totals], footer)
         if console_kwargs is not None:
             drawn = _with_rich(*content, console_kwargs, table_kwargs, column_kwargs)
             if drawn is not None:
@@ -262,30 +264,17 @@ def _own(tree: Any, path: tuple[str, ...], depth: int | None) -> str:
             axes = "" if names is None else f" P{names}".replace("'", "")
             lines.append(f"{name}{inner}: {_text(unbox(leaf))}{axes}")
     if lines:
-        local = (
-            tree
-            if whole
-            else {k: v for k, v in tree.items() if not isinstance(v, Mapping)}
-        )
+        local = [v for v in tree.values() if whole or not isinstance(v, Mapping)]
         lines += ["", _size_text(local)]
     return "\n".join(lines)
 
 
-def _size(tree: Any) -> tuple[int, int]:
-    leaves = [x for x in jax.tree.leaves(tree) if hasattr(x, "dtype")]
-    return (
-        sum(x.size for x in leaves),
-        sum(x.size * jnp.dtype(x.dtype).itemsize for x in leaves if _is_plain(x)),
-    )
-
-
-def _is_plain(x: Any) -> bool:
-    return not jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
-
-
 def _size_text(tree: Any) -> str:
-    count, size = _size(tree)
-    return f"{count:,} ({_bytes(size)})"
+    leaves = [x for x in jax.tree.leaves(tree) if hasattr(x, "dtype")]
+    # The type of keys has no size.
+    plain = [x for x in leaves if not jnp.issubdtype(x.dtype, jax.dtypes.extended)]
+    size = sum(x.size * jnp.dtype(x.dtype).itemsize for x in plain)
+    return f"{sum(x.size for x in leaves):,} ({_bytes(size)})"
 
 
 def _bytes(size: float) -> str:
@@ -296,44 +285,21 @@ def _bytes(size: float) -> str:
     return f"{size:.1f} TB"
 
 
-def _plain(
-    title: str,
-    header: list[str],
-    table: list[list[str]],
-    totals: list[str],
-    footer: str,
-) -> str:
-    rows = [header, *table, totals]
-    widths = [
-        max(len(line) for row in rows for line in (row[i].split("\n") or [""]))
-        for i in range(len(header))
-    ]
+def _plain(title: str, table: list[list[str]], footer: str) -> str:
+    cells = [[cell.split("\n") for cell in row] for row in table]
+    columns = zip(*cells, strict=True)
+    widths = [max(len(x) for cell in column for x in cell) for column in columns]
     rule = "+" + "+".join("-" * (w + 2) for w in widths) + "+"
-
-    def drawn(row: list[str]) -> list[str]:
-        cells = [cell.split("\n") for cell in row]
-        height = max(map(len, cells))
-        return [
-            "|"
-            + "|".join(
-                f" {(cell[i] if i < len(cell) else ''):<{w}} "
-                for cell, w in zip(cells, widths, strict=True)
-            )
-            + "|"
-            for i in range(height)
-        ]
-
-    lines = ["", title.center(len(rule)).rstrip(), rule, *drawn(header), rule]
-    for row in [*table, totals]:
-        lines += [*drawn(row), rule]
+    lines = ["", title.center(len(rule)).rstrip(), rule]
+    for row in cells:
+        padded = (map(str.ljust, x, widths) for x in zip_longest(*row, fillvalue=""))
+        lines += [*(f"| {' | '.join(line)} |" for line in padded), rule]
     return "\n".join([*lines, "", footer, ""])
 
 
 def _with_rich(
     title: str,
-    header: list[str],
-    rows: list[list[str]],
-    totals: list[str],
+    content: list[list[str]],
     footer: str,
     console_kwargs: Mapping[str, Any],
     table_kwargs: Mapping[str, Any],
@@ -345,6 +311,7 @@ def _with_rich(
         import rich.text
     except ImportError:
         return None
+    header, *rows, totals = content
     shown = {"title": title, "show_lines": True, "show_footer": True, **table_kwargs}
     table = rich.table.Table(**{"caption": f"\n{footer}", **shown})
     for name, total in zip(header, totals, strict=True):

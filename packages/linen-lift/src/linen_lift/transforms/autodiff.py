@@ -212,8 +212,6 @@ def custom_vjp(
         inner = frame.detached()
         f, forward = (make_core(body, inner) for body in bodies)
         rule = lift.custom_vjp(f, forward, backward_fn, grad_vars, argnums)
-        out = rule(frame.scopes, *frame.args)
-        frame.publish(inner.naming())
-        return out
+        return rule(frame.scopes, *frame.args)
 
     return wrapper

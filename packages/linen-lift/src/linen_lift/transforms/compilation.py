@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from .. import lift
-from ..lift.compilation import Compiled
+from ..module.calling import named_scope
 from ..module.context import context, named_calls
 from .frame import Frame
 from .targets import Core, Runner, as_body, call_inside, lift_target, on_modules
@@ -90,7 +90,7 @@ def remat_scan(*_: Any, **__: Any) -> Any:
 
 def _compile(fn: Callable[..., Any], **options: Any) -> Runner:
     """A runner whose compiled function serves all modules of one configuration."""
-    compiled = Compiled(fn, **options)
+    run = lift.jit(fn, **options).run  # type: ignore[attr-defined]
     body = as_body(fn)
 
     def runner(_: Core, frame: Frame) -> Any:
@@ -98,16 +98,12 @@ def _compile(fn: Callable[..., Any], **options: Any) -> Runner:
         config = (description, named_calls(), context.interceptors)
         places = list(arrays)
 
-        def call(extra: Any, scopes: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-            inside = frame.rebuild(scopes, dict(zip(places, extra, strict=True)))
-            return call_inside(body, inside, args, kwargs), frame.naming()
+        def call(scopes: Any, extra: Any, *args: Any, **kwargs: Any) -> Any:
+            held = dict(zip(places, extra, strict=True))
+            return call_inside(body, *frame.rebuild(scopes, args, kwargs, held))
 
         extra = tuple(arrays.values())
-        out, naming = compiled(
-            call, config, frame.scopes, extra, frame.args, frame.kwargs
-        )
-        frame.publish(naming)
-        return out
+        return run(frame.scopes, call, config, extra, frame.args, frame.kwargs)
 
     return runner
 
@@ -197,10 +193,7 @@ def _named(fn: Callable[..., Any], force: bool) -> Callable[..., Any]:
     def named(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not (force or named_calls()):
             return fn(self, *args, **kwargs)
-        label = getattr(self, "name", None) or type(self).__name__
-        if method != "__call__":
-            label = f"{label}.{method}"
-        with jax.named_scope(label):
+        with named_scope(self, method):
             return fn(self, *args, **kwargs)
 
     return named

@@ -8,6 +8,8 @@ scopes. One object has one clone, so aliases stay aliases.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -62,15 +64,9 @@ class Frame:
         self._index: dict[Scope, int] = {}
         self._modules: dict[int, Module] = {}
         self._in_args: list[Any] = []
-        self._cursors: list[tuple[int, dict[str, int]]] = []
-        self.args = tuple([self._slotted(arg) for arg in args])
-        self.kwargs = {name: self._slotted(arg) for name, arg in kwargs.items()}
+        self.args, self.kwargs = replace((args, kwargs), _LIVE, self._slot)
         self._enter(module)
-        scopes = list(self._index)
-        self.scopes: Any = scopes[0] if len(scopes) == 1 else scopes
-
-    def _slotted(self, value: Any) -> Any:
-        return replace(value, _LIVE, self._slot)
+        self.scopes = list(self._index)
 
     def _slot(self, live: Any, _: str) -> _Slot:
         self._enter(live)
@@ -99,46 +95,73 @@ class Frame:
 
     # --- inside ---------------------------------------------------------------------
 
-    def rebuild(self, inner_scopes: Any, arrays: Any = None) -> Clones:
+    def rebuild(
+        self,
+        scopes: Sequence[Scope],
+        args: Any,
+        kwargs: Any,
+        arrays: Mapping[int, Any] = {},
+        parted: bool = False,
+    ) -> tuple[Any, Any, Any]:
         """Clones of everything, in inner scopes.
 
         Args:
-            inner_scopes: in the structure of `scopes`.
+            scopes: the inner scopes, in the order of the outer ones.
+            args: the arguments, with slots.
+            kwargs: the keyword arguments, likewise.
             arrays: replacements for the arrays in fields, by identity.
+            parted: whether clones refer to no module outside, which has variables.
+
+        Returns:
+            The clone of the module, and the arguments with clones in their slots.
         """
-        return Clones(self, inner_scopes, arrays or {})
+        # No closure, which would hold itself and the tracers in the scopes.
+        clone = functools.partial(self._clone, ({}, scopes, arrays, parted))
+        module = clone(self.module)
+        if self._in_args:
+            fill = functools.partial(self._filled, clone)
+            args, kwargs = replace((list(args), dict(kwargs)), (_Slot,), fill)
+        return module, args, kwargs
 
-    def inner_scope(self, inner_scopes: Any, scope: Scope) -> Scope:
-        """The inner scope in the place of an outer one."""
-        if len(self._index) == 1:
-            inner: Scope = inner_scopes
-            return inner
-        found: Scope = inner_scopes[self._index[scope]]
-        return found
+    def _filled(self, clone: Callable[..., Any], slot: Any, _: str) -> Any:
+        return clone(self._in_args[slot.value])
 
-    def note(self, original: Module, cursor: dict[str, int]) -> None:
-        """Remembers the naming of a clone; not the clone, which holds tracers."""
-        self._cursors.append((list(self._modules).index(id(original)), cursor))
-
-    def naming(self) -> tuple[Any, ...]:
-        """How far naming got in the clones so far: a hashable value."""
-        return tuple((place, tuple(cursor.items())) for place, cursor in self._cursors)
-
-    def publish(self, naming: tuple[Any, ...]) -> None:
-        """Lets the originals go on naming where the clones stopped."""
-        modules = list(self._modules.values())
-        for place, cursor in naming:
-            outer = modules[place]._state.cursor
-            for prefix, number in cursor:
-                outer[prefix] = max(outer.get(prefix, 0), number)
+    def _clone(self, inside: tuple[Any, ...], value: Any, _: str = "") -> Any:
+        memo, scopes, arrays, parted = inside
+        found = memo.get(id(value))
+        if found is not None:
+            return found
+        if isinstance(value, Variable):
+            scope = scopes[self._index[value.scope]]
+            clone: Any = Variable(scope, value.collection, value.name, value.unbox)
+            memo[id(value)] = clone
+            return clone
+        if not isinstance(value, Module):
+            return arrays.get(id(value), value)
+        if value.scope is None:
+            return value
+        cls = self.inside if value is self.module else type(value)
+        clone = memo[id(value)] = object.__new__(cls)
+        outer, attributes = value.__dict__, clone.__dict__
+        state = outer["_state"]
+        wanted = (*_LIVE, *_ARRAYS) if arrays else _LIVE
+        inner = functools.partial(self._clone, inside)
+        for name in state.base:
+            if name != "parent":
+                attributes[name] = replace(outer[name], wanted, inner)
+        attributes["parent"] = None if parted else outer["parent"]
+        # The name may have been given after the fields.
+        attributes["name"] = outer["name"]
+        attributes["_state"] = State(
+            state.base, in_compact=state.in_compact, auto_named=state.auto_named
+        )
+        attributes["scope"] = scopes[self._index[value.scope]]
+        return clone
 
     def detached(self) -> Frame:
         """The frame of clones without variables, for functions that JAX keeps."""
         hollow = [scope._hollow("") for scope in self._index]
-        inside = self.rebuild(hollow[0] if len(hollow) == 1 else hollow)
-        args, kwargs = inside.arguments(self.args, self.kwargs)
-        module = inside.module()
-        inside.part_from_parents()
+        module, args, kwargs = self.rebuild(hollow, self.args, self.kwargs, parted=True)
         frame = Frame(module, tuple(args), kwargs, "")
         frame.args, frame.kwargs = (), {}
         return frame
@@ -159,77 +182,6 @@ class Frame:
         description = _Description(self._index)
         live = (*self._in_args, self.module)
         return tuple([description.of(each) for each in live]), description.arrays
-
-
-class Clones:
-    """The clones inside of one trace of a lifted function."""
-
-    __slots__ = ("_arrays", "_frame", "_memo", "_scopes", "_wanted")
-
-    def __init__(self, frame: Frame, scopes: Any, arrays: dict[int, Any]) -> None:
-        self._frame = frame
-        self._scopes = scopes
-        self._arrays = arrays
-        self._memo: dict[int, Any] = {}
-        self._wanted: tuple[type, ...] = (*_LIVE, *_ARRAYS) if arrays else _LIVE
-
-    def module(self) -> Any:
-        """The clone of the module itself."""
-        return self._clone(self._frame.module, "")
-
-    def arguments(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments, with clones in their slots."""
-        live = self._frame._in_args
-        if not live:
-            return args, kwargs
-
-        def fill(slot: Any, _: str) -> Any:
-            return self._clone(live[slot.value], "")
-
-        return replace((list(args), dict(kwargs)), (_Slot,), fill)  # type: ignore[no-any-return]
-
-    def part_from_parents(self) -> None:
-        """Lets the clones refer to no module outside, which has variables."""
-        for clone in self._memo.values():
-            if isinstance(clone, Module):
-                clone.__dict__["parent"] = None
-
-    def _clone(self, value: Any, _: str) -> Any:
-        memo = self._memo
-        found = memo.get(id(value))
-        if found is not None:
-            return found
-        if isinstance(value, Variable):
-            scope = self._frame.inner_scope(self._scopes, value.scope)
-            clone: Any = Variable(scope, value.collection, value.name, value.unbox)
-            memo[id(value)] = clone
-            return clone
-        if not isinstance(value, Module):
-            return self._arrays.get(id(value), value)
-        if value.scope is None:
-            return value
-        frame = self._frame
-        cls = frame.inside if value is frame.module else type(value)
-        clone = memo[id(value)] = object.__new__(cls)
-        outer, attributes = value.__dict__, clone.__dict__
-        state = outer["_state"]
-        new = State(state.base)
-        wanted = self._wanted
-        for name in state.base:
-            item = outer[name]
-            attributes[name] = (
-                item if name == "parent" else replace(item, wanted, self._clone)
-            )
-        # The name may have been given after the fields.
-        attributes["name"] = outer["name"]
-        attributes["_state"] = new
-        attributes["scope"] = self._frame.inner_scope(self._scopes, value.scope)
-        new.auto_named = state.auto_named
-        if state.in_compact:
-            new.in_compact = True
-            new.cursor = dict(state.cursor)
-            self._frame.note(value, new.cursor)
-        return clone
 
 
 class _Description:
@@ -282,5 +234,4 @@ class _Description:
                     "fields."
                 ) from error
         place = None if module.scope is None else self._index.get(module.scope)
-        naming = tuple(state.cursor.items()) if state.in_compact else None
-        return type(module), tuple(fields), place, naming
+        return type(module), tuple(fields), place, state.in_compact

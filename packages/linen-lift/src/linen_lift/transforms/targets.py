@@ -16,17 +16,12 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, ov
 
 from graphcore import StaticAttribute
 
-from ..errors import (
-    TransformedMethodReturnValueError,
-    TransformTargetError,
-    is_flax_module,
-)
+from .. import errors
 from ..module.base import Module
-from ..module.calling import call_method, wrap_method
+from ..module.calling import is_marked, marked, wrap_method
 from ..module.containers import find
-from ..module.definition import is_lifted, mark_lifted
 from ..scope import Variable
-from .frame import Clones, Frame
+from .frame import Frame
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -161,9 +156,7 @@ def with_module(
             given["mdl"] = frame.scopes
             if operands in given:
                 (given[operands],) = frame.args
-            out = lifted(*bound.args, **bound.kwargs)
-            frame.publish(frame.naming())
-            return out
+            return lifted(*bound.args, **bound.kwargs)
 
         with_mdl.__signature__ = signature  # type: ignore[attr-defined]
         return with_mdl
@@ -183,7 +176,7 @@ def enter(transform: str, module: Any, *args: Any) -> Frame:
         TransformTargetError: if `module` is no module.
     """
     if not isinstance(module, Module):
-        raise TransformTargetError(transform, module)
+        raise errors.TransformTargetError(transform, module)
     return Frame(module, args, {}, transform)
 
 
@@ -204,9 +197,9 @@ def check_function(transform: str, fn: Any) -> None:
     Raises:
         TransformTargetError: if `fn` is a class, a module or cannot be called.
     """
-    wrong = isinstance(fn, (type, Module)) or is_flax_module(type(fn))
+    wrong = isinstance(fn, (type, Module)) or errors.is_flax_module(type(fn))
     if not callable(fn) or wrong:
-        raise TransformTargetError(transform, fn)
+        raise errors.TransformTargetError(transform, fn)
 
 
 def as_body(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -215,23 +208,16 @@ def as_body(fn: Callable[..., Any]) -> Callable[..., Any]:
     Args:
         fn: a plain function, a method, or the result of a lifted transform.
     """
-    if is_lifted(fn) or getattr(fn, "_wrapped_method", None) is fn:
+    if is_marked(fn, "_lifted") or is_marked(fn, "_wrapped_method"):
         return fn
-    if getattr(fn, "_compact_name_scope", False):
-        return wrap_method(fn)
-    name = getattr(fn, "__name__", type(fn).__name__)
-    compact = getattr(fn, "_compact", False)
-
-    @functools.wraps(fn)
-    def body(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-        is_method = _is_method(type(module), name, fn)
-        return call_method(module, fn, name, compact, is_method, args, kwargs)
-
-    return body
+    named = getattr(fn, "_compact_name_scope", False)
+    return (
+        wrap_method(fn) if named else wrap_method(fn, functools.partial(_is_method, fn))
+    )
 
 
-def _is_method(cls: type, name: str, fn: Any) -> bool:
-    found = getattr(cls, name, None)
+def _is_method(fn: Any, cls: type[Any]) -> bool:
+    found = getattr(cls, getattr(fn, "__name__", type(fn).__name__), None)
     return found is not None and inspect.unwrap(found) is fn
 
 
@@ -245,23 +231,21 @@ def make_core(fn: Callable[..., Any], frame: Frame) -> Core:
 
     @functools.wraps(fn)
     def core(scopes: Any, *args: Any, **kwargs: Any) -> Any:
-        return call_inside(fn, frame.rebuild(scopes), args, kwargs)
+        return call_inside(fn, *frame.rebuild(scopes, args, kwargs))
 
     return core
 
 
-def call_inside(fn: Callable[..., Any], inside: Clones, args: Any, kwargs: Any) -> Any:
+def call_inside(fn: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
     """Calls a function of a module with the clones in inner scopes.
 
     Raises:
         TransformedMethodReturnValueError: if it returns a module or a variable.
     """
-    module = inside.module()
-    args, kwargs = inside.arguments(args, kwargs)
     out = fn(module, *args, **kwargs)
     if find(out, (Module, Variable)):
         name = getattr(fn, "__name__", type(fn).__name__)
-        raise TransformedMethodReturnValueError(name, module.scope.path_text)
+        raise errors.TransformedMethodReturnValueError(name, module.scope.path_text)
     return out
 
 
@@ -286,11 +270,17 @@ def lift_target(
     Raises:
         TransformTargetError: if `target` is none of these.
     """
-    if isinstance(target, functools.partial) and _is_module_class(target.func):
-        lifted = _lift_class(target.func, transform, prefix, wrap, options, methods)
+    cls = target.func if isinstance(target, functools.partial) else target
+    if isinstance(cls, type) and issubclass(cls, Module):
+        if methods is None or isinstance(methods, str):
+            methods = (methods or "__call__",)
+        if not isinstance(methods, Mapping):
+            methods = {name: {} for name in methods}
+        per_method = {name: {**options, **own} for name, own in methods.items()}
+        lifted = _lift_class(cls, transform, prefix, wrap, per_method)
+        if cls is target:
+            return lifted
         return functools.partial(lifted, *target.args, **target.keywords)
-    if _is_module_class(target):
-        return _lift_class(target, transform, prefix, wrap, options, methods)
     check_function(transform, target)
     if methods is not None:
         raise TypeError(
@@ -298,10 +288,6 @@ def lift_target(
             f"the function {getattr(target, '__name__', target)!r}."
         )
     return wrap(target, **options)
-
-
-def _is_module_class(target: Any) -> bool:
-    return isinstance(target, type) and issubclass(target, Module)
 
 
 def _lift_function(
@@ -314,7 +300,7 @@ def _lift_function(
     @functools.wraps(fn)
     def lifted(module: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(module, Module):
-            raise TransformTargetError(transform, module)
+            raise errors.TransformTargetError(transform, module)
         if module.scope is None and unbound is not None and not is_compact:
             return unbound(functools.partial(fn, module))(*args, **kwargs)
         # Of a transformed class, the methods that this one calls are transformed with
@@ -323,11 +309,9 @@ def _lift_function(
         if cls.__dict__.get(name) is lifted:
             cls = cls.__dict__.get("_original", cls)
         frame = Frame(module, args, kwargs, transform, cls)
-        out = runner(make_core(body, frame), frame)
-        frame.publish(frame.naming())
-        return out
+        return runner(make_core(body, frame), frame)
 
-    return mark_lifted(lifted)
+    return marked(lifted, "_lifted")
 
 
 def _lift_class(
@@ -335,17 +319,8 @@ def _lift_class(
     transform: str,
     prefix: str,
     wrap: Callable[..., Any],
-    options: Mapping[str, Any],
-    methods: Methods,
+    per_method: Mapping[str, Mapping[str, Any]],
 ) -> Any:
-    if methods is None:
-        methods = ("__call__",)
-    elif isinstance(methods, str):
-        methods = (methods,)
-    given: Mapping[str, Any] = (
-        methods if isinstance(methods, Mapping) else {name: {} for name in methods}
-    )
-    per_method = {name: {**options, **own} for name, own in given.items()}
     # The same class is made once, so that caches that know it by identity work where
     # a class is transformed anew for each instance.
     key: Any = StaticAttribute("options", (transform, prefix, per_method))
@@ -367,7 +342,7 @@ def _lift_class(
     for name, own in per_method.items():
         fn = getattr(cls, name, None)
         if not inspect.isfunction(fn):
-            raise TransformTargetError(transform, f"{cls.__name__}.{name}")
+            raise errors.TransformTargetError(transform, f"{cls.__name__}.{name}")
         namespace[name] = wrap(fn, **own)
     lifted = type(cls)(f"{prefix}{cls.__name__}", (cls,), namespace, _derived=True)
     if key is not None:

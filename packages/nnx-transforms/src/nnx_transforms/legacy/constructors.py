@@ -55,12 +55,6 @@ class _Settings:
         init=False, compare=False, default_factory=dict
     )
 
-    def __post_init__(self) -> None:
-        self.values = {
-            name: dict(value) if isinstance(value, MappingProxyType) else value
-            for name, value in self.values.items()
-        }
-
     def __hash__(self) -> int:
         # Some values can be compared, but not hashed.
         return hash((self.module_constructor, tuple(self.values)))
@@ -112,7 +106,11 @@ class _Transformed(Module):
                 option of its transformation.
             size: The option that says how many modules there are in one.
         """
-        options = {k: v for k, v in arguments.items() if k not in _NO_OPTIONS}
+        options = {
+            name: dict(value) if isinstance(value, MappingProxyType) else value
+            for name, value in arguments.items()
+            if name not in _NO_OPTIONS
+        }
         options.update(options.pop("options", {}))
         make = arguments["module_constructor"]
         init = arguments["module_init_args"], arguments["module_init_kwargs"]

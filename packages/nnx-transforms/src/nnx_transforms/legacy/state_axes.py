@@ -21,7 +21,6 @@ from graphcore import (
     All,
     Filter,
     Static,
-    broadcast_prefix,
     is_variable,
     iter_graph,
     to_predicate,
@@ -31,6 +30,7 @@ from graphcore.authors import (
     is_object,
     plain_settings,
     setting_of,
+    settings_of_leaves,
     take_objects,
 )
 from nnx_transforms.arguments import positions_of
@@ -130,6 +130,7 @@ def _mapped(
             **options,
         )
 
+    @functools.wraps(f, updated=() if is_object(f) else functools.WRAPPER_UPDATES)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         axes = [*axes_of_arguments(name, _as_tuple(in_axes), args)]
         given = (kwargs, *args)
@@ -140,9 +141,7 @@ def _mapped(
             plain, objects, places = function(list(callee.bound), *given)
         return places.value.fill(plain, objects)
 
-    return functools.update_wrapper(
-        wrapper, f, updated=() if is_object(f) else functools.WRAPPER_UPDATES
-    )
+    return wrapper
 
 
 pmap = functools.partial(_mapped, pmap_by_axes)
@@ -279,6 +278,7 @@ def scan(
             )
         return out
 
+    @functools.wraps(f, updated=() if is_object(f) else functools.WRAPPER_UPDATES)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if carry_argnum is not None and carry_argnum >= len(args):
             args, kwargs = positions_of(f, args, kwargs)
@@ -311,9 +311,7 @@ def scan(
             return out
         return (carry, out) if scan_output else carry
 
-    return functools.update_wrapper(
-        wrapper, f, updated=() if is_object(f) else functools.WRAPPER_UPDATES
-    )
+    return wrapper
 
 
 def _as_tuple(in_axes: Any) -> Any:
@@ -344,9 +342,7 @@ def _with_objects(axes: Any, tree: Any, object_axes: StateAxes) -> Any:
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_object)
     if not any(map(is_object, leaves)):
         return axes
-    per_leaf = broadcast_prefix(
-        axes, tree, prefix_is_leaf=lambda p: p is None, tree_is_leaf=is_object
-    )
+    per_leaf = settings_of_leaves(axes, tree)
     return structure.unflatten(
         object_axes if is_object(leaf) else axis
         for leaf, axis in zip(leaves, per_leaf, strict=True)
@@ -358,7 +354,7 @@ def _split(
     size_name: str, tree: Any, axes: Any, size: int | None, split_rngs: Filter
 ) -> Iterator[None]:
     """Gives each index its own random streams, unless they have that already."""
-    single = All(RngState, split_rngs, _is_single)
+    single = All(RngState, split_rngs, lambda path, x: not np.ndim(x.value))
     if size is None:
         size = next(_sizes(tree, axes), None)
     if size is not None:
@@ -375,16 +371,10 @@ def _split(
     yield
 
 
-def _is_single(path: Any, variable: Any) -> bool:
-    return not np.ndim(variable.value)
-
-
 def _sizes(tree: Any, axes: Any) -> Iterator[int]:
     """The sizes of mapped axes."""
     leaves = jax.tree.leaves(tree, is_leaf=is_object)
-    per_leaf = broadcast_prefix(
-        axes, tree, prefix_is_leaf=lambda p: p is None, tree_is_leaf=is_object
-    )
+    per_leaf = settings_of_leaves(axes, tree)
     for leaf, prefix in zip(leaves, per_leaf, strict=True):
         pairs = [(prefix, leaf)]
         if is_object(leaf):

@@ -9,8 +9,8 @@ the trace in which it was made.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import jax
 
@@ -36,6 +36,7 @@ from graphcore.authors import (
 
 Path: TypeAlias = tuple[Any, ...]
 _MAX_LINES = 10
+_NOTHING = Places(jax.tree.structure(None), ())
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,9 @@ class Description:
         """
         if self.graph != other.graph:
             found = diff(self.graph, other.graph)
-            fail(ValueError, message, [str(d) for d in found])
+            raise failure(ValueError, message, [str(d) for d in found])
         if self.origins != other.origins:
-            fail(ValueError, message, list(self._rewired(other)))
+            raise failure(ValueError, message, list(self._rewired(other)))
 
     def _rewired(self, other: Description) -> Iterator[str]:
         # The graphs look alike, but not the same objects stand in the same places.
@@ -96,32 +97,23 @@ class Description:
                 found += _aval_differences(path, old, new, promotes)
         found += _aval_differences((), self.tree, other.tree, promotes)
         if found:
-            fail(TypeError, message, found)
+            raise failure(TypeError, message, found)
 
 
-def describe_given(
-    body: Body, values: Sequence[Any], args: Any, places: Places | Joining
-) -> Description:
-    """Describes what the body of a loop is given as if it had left it.
+def no_change(body: Body, places: Places | Joining) -> Change:
+    """What a function does that leaves its objects alone, and returns what it is given.
 
     Args:
-        body: The function.
-        values: The values of the variables in this iteration.
-        args: What is carried, without objects.
-        places: Where the objects are in that.
+        body: The body.
+        places: Where the objects of the inputs are in what it returns.
 
     Returns:
-        Its description.
+        The change.
     """
-    joint = body.structure.joint
-    references = [_reference(d) for d in joint.definitions]
-    variables = zip(joint.variable_definitions, values, strict=True)
-    return Description(
-        _graph(body, joint.definitions, [], places, references),
-        _origins(body),
-        {definition.index: _abstract(value) for definition, value in variables},
-        _abstract({body.out_called: args}),
-    )
+    definitions = body.structure.joint.definitions
+    mapping = tuple((index, index) for index in _origins(body))
+    returned = tuple(map(_reference, definitions))
+    return Change((), (), mapping, places, definitions, returned=returned)
 
 
 def describe_left(
@@ -156,7 +148,7 @@ def describe_left(
     avals = {new_index[d.index]: _abstract(value) for d, value in variables}
     pairs = zip(change.positions, change.indices, strict=True)
     made = [index for position, index in pairs if position is None]
-    avals.update(zip(made, map(_abstract, new), strict=True))
+    avals.update(zip(made, map(_abstract, new), strict=False))
     graph = _graph(body, definitions, detached, change.places, change.returned)
     return Description(graph, origins, avals, _abstract({body.out_called: out}))
 
@@ -174,21 +166,10 @@ def check_unchanged(body: Body, change: Change, message: str) -> None:
     """
     if change.definitions is None:
         return
-    nothing = Places(jax.tree.structure(None), ())
-    origins = _origins(body)
-    before, after = (
-        Description(
-            _graph(body, definitions, [], nothing, ()),
-            {new: origins[old] for new, old in mapping},
-            {},
-            None,
-        )
-        for definitions, mapping in (
-            (body.structure.joint.definitions, [(i, i) for i in origins]),
-            (change.definitions, change.mapping),
-        )
-    )
-    before.check_graph(after, message)
+    values = [None] * len(body.structure.joint.paths)
+    after = replace(change, places=_NOTHING, detached=())
+    before = describe_left(body, no_change(body, _NOTHING), values, (), None)
+    before.check_graph(describe_left(body, after, values, (), None), message)
 
 
 def merged_change(body: Body, changes: Sequence[Change]) -> Change:
@@ -208,19 +189,15 @@ def merged_change(body: Body, changes: Sequence[Change]) -> Change:
     new = [index for position, index in pairs if position is None]
     new_index = {old: new for new, old in last.mapping}
     definitions = body.structure.joint.variable_definitions
-    return Change(
+    return replace(
+        last,
         positions=(*written, *(None for _ in new)),
         indices=(*(new_index[definitions[p].index] for p in written), *new),
-        definitions=last.definitions,
-        detached=last.detached,
-        returned=last.returned,
-        mapping=last.mapping,
-        places=last.places,
         has_divided=any(change.has_divided for change in changes),
     )
 
 
-def fail(kind: type[Exception], message: str, lines: Sequence[str]) -> NoReturn:
+def failure(kind: type[Exception], message: str, lines: Sequence[str]) -> Exception:
     """Raises an error with a list of differences, or the first of them.
 
     Args:
@@ -234,7 +211,26 @@ def fail(kind: type[Exception], message: str, lines: Sequence[str]) -> NoReturn:
     shown = [f"  {line}" for line in lines[:_MAX_LINES]]
     if len(lines) > len(shown):
         shown.append(f"  ... {len(lines) - len(shown)} more")
-    raise kind("\n".join([message, *shown]))
+    return kind("\n".join([message, *shown]))
+
+
+def has_type(x: Any) -> bool:
+    """Tells whether JAX takes a leaf of a pytree as an array.
+
+    Args:
+        x: Anything.
+
+    Returns:
+        Whether `jax.typeof` knows its type.
+
+    Example:
+        >>> has_type(1.0), has_type('relu')
+        (True, False)
+    """
+    try:
+        return jax.typeof(x) is not None
+    except TypeError:
+        return False
 
 
 def type_text(value: Any) -> str:
@@ -315,14 +311,8 @@ def _reference(definition: Any) -> NodeRef[Any]:
 
 
 def _abstract(value: Any) -> Any:
-    return jax.tree.map(_abstract_leaf, value)
-
-
-def _abstract_leaf(x: Any) -> Any:
-    try:
-        return jax.typeof(x)
-    except TypeError:
-        return type(x)  # JAX will say so where it meets the value.
+    # Of what JAX does not take, it will say so where it meets the value.
+    return jax.tree.map(lambda x: jax.typeof(x) if has_type(x) else type(x), value)
 
 
 def _aval_differences(path: Path, old: Any, new: Any, promotes: bool) -> Iterator[str]:

@@ -146,4 +146,6 @@ class Compiled(_Stage):
                 "places of them among the arguments. Lower and compile it again for "
                 "these. (Static arguments are left out when it is called.)"
             )
-        return entry.commit(*self._stage(*body.prepare(entry)[1]))
+        _, given, named = body.prepare(entry)
+        values, out, change = self._stage(*given, **named)
+        return entry.commit([values] if body.is_flat else values, out, change)

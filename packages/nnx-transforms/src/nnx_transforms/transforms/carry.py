@@ -192,7 +192,7 @@ class CarriedGraph:
         ):
             found[number].append(setting)
         carried = [n for n, settings in enumerate(found) if Carry in settings]
-        every = [[*chain.from_iterable(map(_settings, each))] for each in found]
+        every = [chain.from_iterable(map(_settings, each)) for each in found]
         scanned = {n for n, settings in enumerate(every) if any(map(is_axis, settings))}
         # Where something is scanned, or may be made with an axis, each iteration has
         # nodes of its own, and only the carried variables must stay where they are.

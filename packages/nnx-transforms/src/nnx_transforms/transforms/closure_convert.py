@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from graphcore import RefMap, diff, is_variable, variables
+from graphcore import diff
 from graphcore.authors import (
     Callee,
     captured_objects,
@@ -17,15 +17,7 @@ from graphcore.authors import (
     variable_impl,
 )
 from nnx_transforms.transforms.rules import RuleCall, named_like
-
-
-def _variables_of(objects: Sequence[Any]) -> list[Any]:
-    """The variables of all of some objects, each once."""
-    found: RefMap[Any, None] = RefMap()
-    for x in objects:
-        pairs = [((), x)] if is_variable(x) else variables(x).flat_state()
-        found.update((variable, None) for _, variable in pairs)
-    return [*found]
+from nnx_transforms.tree_variables import tree_variables
 
 
 @contextmanager
@@ -97,7 +89,7 @@ def closure_convert(
     """
     # JAX remembers what it traced, and what that refers to. It is given a function
     # that refers to nothing once it was traced.
-    captured = _variables_of(captured_objects(fun))
+    captured = [v for _, v in tree_variables(captured_objects(fun))]
     parts: list[tuple[Any, list[Any]]] = [(fun, captured)]
 
     def run(*args: Any) -> Any:

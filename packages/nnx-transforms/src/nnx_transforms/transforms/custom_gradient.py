@@ -34,12 +34,10 @@ class CustomGradient(RuleFunction):
                 values_g, tree_g = g
                 value = call.values(values_g, lambda n: zeros_like(call.avals[n]))
                 tangents = vjp_fun(call.out_states(tree_g, value, with_old=True))
-                if not call.has_objects:
-                    return tangents  # JAX checks it
-                if len(args) == 2 and not isinstance(tangents, tuple | list):
+                if len(call.names) == 1 and not isinstance(tangents, tuple | list):
                     tangents = (tangents,)
                 rule = f"The gradient function of {call.name!r}"
-                return (*call.take_tangents(tangents, rule), None)
+                return call.take_tangents(tangents, rule)
 
             return left, pure_vjp
 

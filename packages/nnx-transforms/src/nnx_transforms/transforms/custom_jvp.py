@@ -21,25 +21,14 @@ from nnx_transforms.transforms.tangents import instantiate, to_states, zero_of
 
 
 class CustomJVP(RuleFunction):
-    """A function with a custom differential; see `custom_jvp`.
+    """A function with a custom differential; see `custom_jvp`."""
 
-    Args:
-        fun: The function.
-        nondiff_argnums: As for `custom_jvp`.
-        nondiff_argnames: Likewise.
-    """
+    _rule: Callable[..., Any] | None = None
+    _symbolic_zeros = False
 
-    def __init__(
-        self,
-        fun: Callable[..., Any],
-        nondiff_argnums: int | Sequence[int],
-        nondiff_argnames: Sequence[str],
-    ) -> None:
-        super().__init__(fun, nondiff_argnums, nondiff_argnames)
-        self._rule: Callable[..., Any] | None = None
-        self._symbolic_zeros = False
-        if self._filters:
-            chosen = next(iter(self._filters.values()))
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        for chosen in self._filters.values():
             raise TypeError(
                 f"nondiff_argnums of {self._name!r} holds {chosen!r}: `custom_jvp` "
                 "takes integers. A rule may ignore tangents."

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from graphcore import Static, from_tree, to_tree
-from graphcore.authors import Divided
+from graphcore.authors import Callee, Divided
 from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.prefixes import DiffState
 from nnx_transforms.transforms.key_data import keys_from_data, keys_to_data
@@ -19,29 +19,22 @@ from nnx_transforms.transforms.rules import (
     pair_of,
     unwrap,
 )
-from nnx_transforms.transforms.tangents import instantiate, zero_of
+from nnx_transforms.transforms.tangents import zero_of, zeros_like
 
 
 class CustomVJP(RuleFunction):
     """A function with a custom derivative for reverse mode; see `custom_vjp`.
 
     Args:
-        fun: The function.
-        nondiff_argnums: As for `custom_vjp`.
-        nondiff_argnames: Likewise.
-        input_updates: Likewise.
+        *args: Those of `RuleFunction`.
+        input_updates: As for `custom_vjp`.
     """
 
-    def __init__(
-        self,
-        fun: Callable[..., Any],
-        nondiff_argnums: int | DiffState | Sequence[int | DiffState],
-        nondiff_argnames: Sequence[str],
-        input_updates: bool,
-    ) -> None:
-        super().__init__(fun, nondiff_argnums, nondiff_argnames)
+    _rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+
+    def __init__(self, *args: Any, input_updates: bool) -> None:
+        super().__init__(*args)
         self._input_updates = input_updates
-        self._rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
         self._options: dict[str, Any] = {}
 
     def defvjp(
@@ -90,17 +83,14 @@ class CustomVJP(RuleFunction):
     def _define(self, call: RuleCall, fun: Callable[..., Any]) -> Callable[..., Any]:
         assert self._rules is not None
         fwd, bwd = self._rules
-        fwd_name, bwd_name = (
-            getattr(f, "__name__", type(f).__name__) for f in (fwd, bwd)
-        )
         input_updates = self._input_updates
-        symbolic = bool(self._options["symbolic_zeros"])
+        make_zero = zero_of if self._options["symbolic_zeros"] else zeros_like
 
         def forward(*args: Any) -> Any:
             inside, rule, inner = call.enter(1, args)
             out, residuals = pair_of(
                 rule(*inner),
-                f"The forward rule {fwd_name!r} of {call.name!r}",
+                f"The forward rule {Callee(fwd).name!r} of {call.name!r}",
                 "(out, residuals)",
             )
             left = call.leave(inside, out, "the forward rule")
@@ -117,9 +107,7 @@ class CustomVJP(RuleFunction):
             zeros: list[Any] = []
 
             def zero(number: int) -> Any:
-                tree = jax.tree.map(zero_of, call.avals[number])
-                if not symbolic:
-                    tree = jax.tree.map(instantiate, tree)
+                tree = jax.tree.map(make_zero, call.avals[number])
                 zeros.extend(jax.tree.leaves(tree))
                 return tree
 
@@ -130,16 +118,11 @@ class CustomVJP(RuleFunction):
                 g = call.update_states(value), g
             residuals = from_tree(Divided.map(Divided.join, tree))
             tangents = bwd(*nondiff, residuals, g)
-            if not call.has_objects:
-                return tangents  # JAX checks it
-            rule = f"The backward rule {bwd_name!r} of {call.name!r}"
+            rule = f"The backward rule {Callee(bwd).name!r} of {call.name!r}"
+            taken = call.take_tangents(tangents, rule)
             # Zeros that come back are none that anything need be added to.
             known = set(map(id, zeros))
-            taken = jax.tree.map(
-                lambda x: None if id(x) in known else x,
-                call.take_tangents(tangents, rule),
-            )
-            return (*taken, None)
+            return jax.tree.map(lambda x: None if id(x) in known else x, taken)
 
         f = jax.custom_vjp(
             named_like(fun, call.primal), nondiff_argnums=tuple(self._nondiff)
@@ -211,4 +194,6 @@ def custom_vjp(
         >>> float(g['w'].value)
         1.0
     """
-    return CustomVJP(fun, nondiff_argnums, nondiff_argnames, input_updates)
+    return CustomVJP(
+        fun, nondiff_argnums, nondiff_argnames, input_updates=input_updates
+    )

@@ -26,6 +26,7 @@ from graphcore.authors import (
     enter,
     has_objects,
     is_object,
+    lifted,
     psum_cotangents,
     take_objects,
 )
@@ -38,6 +39,7 @@ from nnx_transforms.transforms.tangents import (
     map_parts,
     take_parts,
     to_parts,
+    to_states,
 )
 
 _MISSING: Any = object()
@@ -60,21 +62,18 @@ class Argnums:
 
     def __init__(self, argnums: Any, wrt: Filter | None) -> None:
         argnums = own_settings(argnums)
-        entries: tuple[Any, ...] = (argnums,)
-        single = True
-        if not isinstance(argnums, DiffState):
-            try:
-                operator.index(argnums)
-            except TypeError:
-                entries, single = tuple(argnums), False
-        numbers = tuple(
-            e.argnum if isinstance(e, DiffState) else operator.index(e) for e in entries
-        )
+
+        def setting(entry: Any) -> tuple[int, Filter | None]:
+            if isinstance(entry, DiffState):
+                return entry.argnum, entry.filter
+            return operator.index(entry), wrt
+
+        try:
+            self._settings, single = [setting(argnums)], True
+        except TypeError:
+            self._settings, single = [*map(setting, argnums)], False
+        numbers = tuple(number for number, _ in self._settings)
         self.numbers: Any = numbers[0] if single else numbers
-        self._settings = [
-            (number, entry.filter if isinstance(entry, DiffState) else wrt)
-            for number, entry in zip(numbers, entries, strict=True)
-        ]
         _refuse_repeats(numbers)
 
     def filters(self, count: int) -> dict[int, Filter | None]:
@@ -244,7 +243,7 @@ class Differentiation:
                     continue
                 # JAX says best what is wrong, if anything is.
                 try:
-                    derivative(lambda _: 0.0, **options)(leaf)
+                    derivative(lambda _: (0.0, ()), has_aux=True, **options)(leaf)
                 except TypeError as error:
                     where = self._entry.body.place(self._entry.joint.paths[number])
                     raise TypeError(
@@ -268,12 +267,10 @@ class Differentiation:
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._reduce_axes != ():
-            every = [*args]
-            chosen = [args[n] for n in self._differentiated]
-            summed = psum_cotangents(chosen, self._reduce_axes)
-            for number, x in zip(self._differentiated, summed, strict=True):
-                every[number] = x
-            args = tuple(every)
+            numbers = self._differentiated
+            summed = psum_cotangents([args[n] for n in numbers], self._reduce_axes)
+            found = {**dict(enumerate(args)), **dict(zip(numbers, summed, strict=True))}
+            args = tuple(found.values())
         body = self._entry.body
         (args, kwargs), values = take_parts((args, kwargs))
         if self.has_objects:
@@ -329,6 +326,49 @@ class Differentiation:
         whole = self._entry.commit([values], tree, change)
         outs = tuple(whole) if self._has_aux else (whole,)
         return (*outs[: out is not _MISSING], derived, *outs[1:])
+
+
+def derivative_function(
+    derivative: Callable[..., Any],
+    f: Callable[..., Any],
+    argnums: Any,
+    wrt: Filter | None,
+    has_aux: bool,
+    *,
+    arranged: Callable[[Any, Any], Any] = lambda derived, aux: (derived, aux),
+    reduce_axes: Hashable = (),
+    scalar: bool = False,
+    **options: bool,
+) -> Callable[..., Any]:
+    """Makes the function that computes a derivative of a function of live objects.
+
+    Args:
+        derivative: Makes it for a pure function that has further output.
+        f: The function.
+        argnums: Which arguments are differentiated; see `Argnums`.
+        wrt: The filter of those for which there is no other.
+        has_aux: Whether the function has further output.
+        arranged: Makes the result of the derivative and the further output.
+        reduce_axes: As for `Differentiation`.
+        scalar: Likewise.
+        **options: Further ones for `derivative`.
+
+    Returns:
+        A function of the same arguments.
+    """
+    chosen = Argnums(argnums, wrt)
+    how: Any = {"has_aux": has_aux, "reduce_axes": reduce_axes, "scalar": scalar}
+
+    @lifted(f)
+    def compute(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        call = Differentiation(f, args, kwargs, chosen.filters, **how)
+        call.check(derivative, **options)
+        derive = derivative(call.function, chosen.numbers, has_aux=True, **options)
+        derived, rest = derive(*call.args, **call.kwargs)
+        found = call.result(rest, to_states(derived))
+        return arranged(*found) if has_aux else found[0]
+
+    return compute
 
 
 def _whole(value: Any, given: Any) -> Any:

@@ -12,10 +12,8 @@ from typing import Any
 import jax
 
 from graphcore import Filter
-from graphcore.authors import lifted
 from nnx_transforms.decorators import LATER, optional_function
-from nnx_transforms.transforms.differentiation import Argnums, Differentiation
-from nnx_transforms.transforms.tangents import to_states
+from nnx_transforms.transforms.differentiation import derivative_function
 
 __all__ = ["grad", "value_and_grad"]
 
@@ -72,12 +70,10 @@ def value_and_grad(
         >>> float(value), float(grads.w.value), int(model.n.value)
         (18.0, 12.0, 1)
     """
-
-    def finished(value: Any, derived: Any, *aux: Any) -> Any:
-        return ((value, *aux) if has_aux else value), derived
-
-    options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    return _gradient(f, finished, argnums, wrt, has_aux, reduce_axes, **options)
+    how: Any = {"arranged": lambda both, aux: ((both[0], aux), both[1])}
+    how |= {"reduce_axes": reduce_axes, "scalar": True}
+    how |= {"holomorphic": holomorphic, "allow_int": allow_int}
+    return derivative_function(_value_and_gradient, f, argnums, wrt, has_aux, **how)
 
 
 @optional_function
@@ -122,36 +118,17 @@ def grad(
         >>> grads.to_pure_dict()
         {'w': Array(2., dtype=float32, weak_type=True)}
     """
-
-    def finished(value: Any, derived: Any, *aux: Any) -> Any:
-        return (derived, *aux) if has_aux else derived
-
-    options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    return _gradient(f, finished, argnums, wrt, has_aux, reduce_axes, **options)
+    how: Any = {"reduce_axes": reduce_axes, "scalar": True}
+    how |= {"holomorphic": holomorphic, "allow_int": allow_int}
+    return derivative_function(jax.grad, f, argnums, wrt, has_aux, **how)
 
 
-def _gradient(
-    f: Callable[..., Any],
-    finished: Callable[..., Any],
-    argnums: Any,
-    wrt: Filter | None,
-    has_aux: bool,
-    reduce_axes: Hashable,
-    **options: Any,
-) -> Callable[..., Any]:
-    """Makes the function; `finished` arranges value, gradient and further output."""
-    chosen = Argnums(argnums, wrt)
-    how: Any = {"has_aux": has_aux, "reduce_axes": reduce_axes, "scalar": True}
+def _value_and_gradient(function: Any, *how: Any, **options: Any) -> Any:
+    """As `jax.value_and_grad`, but further output comes last, as from `jax.grad`."""
+    compute = jax.value_and_grad(function, *how, **options)
 
-    @lifted(f)
-    def compute(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        call = Differentiation(f, args, kwargs, chosen.filters, **how)
-        call.check(jax.grad, **options)
-        function: Any = call.function
-        derivative = jax.value_and_grad(
-            function, chosen.numbers, has_aux=True, **options
-        )
-        (value, rest), gradient = derivative(*call.args, **call.kwargs)
-        return finished(*call.result(rest, to_states(gradient), value))
+    def both(*args: Any, **kwargs: Any) -> Any:
+        (value, rest), gradient = compute(*args, **kwargs)
+        return (value, gradient), rest
 
-    return compute
+    return both

@@ -8,10 +8,8 @@ from typing import Any
 import jax
 
 from graphcore import Filter
-from graphcore.authors import lifted
 from nnx_transforms.decorators import LATER, optional_function
-from nnx_transforms.transforms.differentiation import Argnums, Differentiation
-from nnx_transforms.transforms.tangents import to_states
+from nnx_transforms.transforms.differentiation import derivative_function
 
 
 @optional_function
@@ -52,7 +50,9 @@ def jacfwd(
         >>> nnx.jacfwd(lambda m: m.w.value ** 2)(model).w.value.tolist()
         [[2.0, 0.0], [0.0, 4.0]]
     """
-    return _jacobian(jax.jacfwd, f, argnums, wrt, has_aux, holomorphic=holomorphic)
+    return derivative_function(
+        jax.jacfwd, f, argnums, wrt, has_aux, holomorphic=holomorphic
+    )
 
 
 @optional_function
@@ -93,32 +93,8 @@ def jacrev(
         >>> jacobian['sum'].w.value.tolist()
         [1.0, 1.0]
     """
-    options = {"holomorphic": holomorphic, "allow_int": allow_int}
-    return _jacobian(jax.jacrev, f, argnums, wrt, has_aux, **options)
-
-
-def _jacobian(
-    derivative: Callable[..., Any],
-    f: Callable[..., Any],
-    argnums: Any,
-    wrt: Filter | None,
-    has_aux: bool,
-    **options: bool,
-) -> Callable[..., Any]:
-    chosen = Argnums(argnums, wrt)
-
-    @lifted(f)
-    def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        prepared = Differentiation(f, args, kwargs, chosen.filters, has_aux=has_aux)
-        prepared.check(derivative, **options)
-        function: Any = prepared.function
-        jacobian, rest = derivative(function, chosen.numbers, has_aux=True, **options)(
-            *prepared.args, **prepared.kwargs
-        )
-        found = prepared.result(rest, to_states(jacobian))
-        return found if has_aux else found[0]
-
-    return call
+    options: Any = {"holomorphic": holomorphic, "allow_int": allow_int}
+    return derivative_function(jax.jacrev, f, argnums, wrt, has_aux, **options)
 
 
 @optional_function

@@ -139,17 +139,18 @@ class Jitted:
         body: JitBody = entry.body
         try:
             if body.is_direct:
-                out = body.direct([entry.raw], entry.args, entry.kwargs)
+                result = body.direct(entry.raw, *entry.args, **entry.kwargs)
             else:
-                out = body.call_arranged(entry)
+                result = body.call_arranged(entry)
         except TypeError as error:
             # Nothing is looked at as long as all values are arrays.
-            if not body.has_divided and entry.divide():
-                body.is_direct, body.has_divided = False, True
-                return entry.commit(*body.call_arranged(entry))
-            body.blame(entry.raw, error, HOLDS)
-            raise
-        return entry.commit(*out)
+            if body.has_divided or not entry.divide():
+                body.blame(entry.raw, error, HOLDS)
+                raise
+            body.is_direct, body.has_divided = False, True
+            result = body.call_arranged(entry)
+        values, out, change = result
+        return entry.commit([values] if body.is_flat else values, out, change)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else _BoundJitted(self, instance)
@@ -279,8 +280,8 @@ class Jitted:
         if entry is None:
             stage = self._plain.trace(*args, **kwargs)  # type: ignore[attr-defined]
             return Traced(stage, self._enter, statics)
-        function, given = entry.body.prepare(entry)
-        stage = function.trace(*given)
+        function, given, named = entry.body.prepare(entry)
+        stage = function.trace(*given, **named)
         return Traced(stage, self._enter, statics, entry.body)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:

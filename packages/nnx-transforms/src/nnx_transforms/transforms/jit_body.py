@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -66,8 +67,11 @@ class JitBody(Body):
     JAX decides by abstract values whether to trace again.
 
     Attributes:
-        is_direct: Whether the values enter and leave as one list, none donated.
-        direct: JAX's function for that case.
+        direct: JAX's function; returns the written values, the output and the change.
+        is_flat: Whether values enter and leave it as one list, and other arguments as
+            they are called: what JAX has to take apart costs time at each call. With
+            shardings and donation there is more to tell it.
+        is_direct: Whether it is, and the values may go there as they are.
         has_divided: Whether the values of variables were seen not to be arrays.
     """
 
@@ -90,14 +94,14 @@ class JitBody(Body):
         self._has_shardings = (
             options.in_shardings is not None or options.out_shardings is not None
         )
-        self.is_direct = not (
+        self.is_flat = self.is_direct = not (
             self._has_shardings or bool(donated) or options.donate_state
         )
         self._variants: dict[Any, Callable[..., Any]] = {}
         # What the function overwrites, while that does not depend on shapes.
         self._writes: frozenset[int] | None = None
         self._writes_by_shape: dict[Any, frozenset[int]] = {}
-        self.direct = self._compile(None)
+        self.direct = self._compile(self._flat() if self.is_flat else self)
 
     # Outside
 
@@ -108,11 +112,11 @@ class JitBody(Body):
             entry: The call.
 
         Returns:
-            What `Entry.commit` takes.
+            As `direct`.
         """
-        function, given = self.prepare(entry)
+        function, args, kwargs = self.prepare(entry)
         try:
-            return function(*given)  # type: ignore[no-any-return]
+            return function(*args, **kwargs)  # type: ignore[no-any-return]
         except OtherWrites as found:
             # Another shape, another set of overwritten variables: from now on, look
             # up which it is.
@@ -120,21 +124,25 @@ class JitBody(Body):
             self._writes_by_shape[abstract_key(entry.values)] = found.positions
             return self.call_arranged(entry)
 
-    def prepare(self, entry: Entry) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def prepare(
+        self, entry: Entry
+    ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """Chooses the compiled variant for a call, and arranges the values for it.
 
         Args:
             entry: The call.
 
         Returns:
-            A function of JAX and its arguments.
+            A function of JAX, its positional arguments and its named ones.
         """
         if self.has_divided:
             entry.divide()
         values, args, kwargs = entry.raw, entry.args, entry.kwargs
+        if self.is_flat:
+            return self.direct, (values, *args), kwargs
         chosen = self.options.donated
         if not (chosen or self.options.donate_state):
-            return self.direct, (self.grouped(values), args, kwargs)
+            return self.direct, (self.grouped(values), args, kwargs), {}
         writes: frozenset[int] | None = None
         donated = self._always_donated
         if self.options.donate_state:
@@ -150,10 +158,8 @@ class JitBody(Body):
         args, kwargs, away = chosen.take(args, kwargs)
         args_away = tuple(away.get(i) for i in range(len(args)))
         kwargs_away = {k: x for k, x in away.items() if isinstance(k, str)}
-        return function, (
-            *(self.grouped(kept), self.grouped(given)),
-            *(args, args_away, kwargs, kwargs_away),
-        )
+        groups = self.grouped(kept), self.grouped(given)
+        return function, (*groups, args, args_away, kwargs, kwargs_away), {}
 
     def _find_writes(self, entry: Entry) -> frozenset[int]:
         if self._writes is not None:
@@ -171,9 +177,9 @@ class JitBody(Body):
     # Compiling
 
     def _compile(
-        self, function: Callable[..., Any] | None, donates: bool = False
+        self, function: Callable[..., Any], donates: bool = False
     ) -> Callable[..., Any]:
-        """Has JAX compile this body, or one that takes what is donated apart."""
+        """Has JAX compile this body, or another form of it."""
         options = self.options
         passed_on = dict(options.passed_on)
         if donates:
@@ -186,7 +192,7 @@ class JitBody(Body):
             passed_on["in_shardings"] = twice if donates else once
             out = plain_settings(options.out_shardings)
             passed_on["out_shardings"] = (groups, out, None)
-        return jax.jit(self if function is None else function, **passed_on)
+        return jax.jit(function, **passed_on)
 
     def _plain_shardings(self) -> Any:
         """The shardings of positional arguments; static ones have none."""
@@ -194,6 +200,13 @@ class JitBody(Body):
         if not isinstance(given, tuple):
             return given
         return tuple(with_statics(given, dict.fromkeys(self.structure.statics)))
+
+    def _flat(self) -> Callable[..., Any]:
+        def pure(variables: Any, /, *args: Any, **kwargs: Any) -> Any:
+            (values,), out, change = self([variables], args, kwargs)
+            return values, out, change
+
+        return self._shown_as_user_s(pure)
 
     def _donating(
         self, writes: frozenset[int] | None, donated: frozenset[int]
@@ -214,8 +227,14 @@ class JitBody(Body):
             groups, change = self.divide(left)
             return groups, left.out, change
 
-        pure.__name__ = pure.__qualname__ = self.__name__
-        return self._compile(pure, donates=True)
+        return self._compile(self._shown_as_user_s(pure), donates=True)
+
+    def _shown_as_user_s(self, form: Any) -> Callable[..., Any]:
+        """Has JAX show a form of this body under the name and place of the user's."""
+        form.__signature__ = inspect.signature(form)
+        form.__name__ = form.__qualname__ = self.__name__
+        form.__wrapped__ = self
+        return form  # type: ignore[no-any-return]
 
     # Inside
 

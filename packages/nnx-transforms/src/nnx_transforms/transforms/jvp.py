@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -109,19 +109,10 @@ def linearize(
     call = Differentiation(f, primals, {}, all_arguments(wrt), has_aux=has_aux)
     out, push, rest = jax.linearize(call.function, *call.args, has_aux=True, **more)
     if call.has_objects or has_parts(out):
-        push = jax.tree_util.Partial(_Pushforward(abstract(call.args)), push)
+        push = jax.tree_util.Partial(partial(_pushed, abstract(call.args)), push)
     return call.result(rest, push, out)
 
 
-@dataclass(frozen=True, eq=False)
-class _Pushforward:
-    """Maps tangents forward.
-
-    Args:
-        args: The arguments with abstract values.
-    """
-
-    args: Any
-
-    def __call__(self, push: Callable[..., Any], *tangents: Any) -> Any:
-        return to_states(push(*from_states(tangents, self.args, _HOLD)))
+def _pushed(args: Any, push: Callable[..., Any], *tangents: Any) -> Any:
+    """Maps tangents forward, of arguments with these abstract values."""
+    return to_states(push(*from_states(tangents, args, _HOLD)))

@@ -1,4 +1,4 @@
-"""Random keys as plain arrays, for versions of JAX that can't save them.
+"""Random keys as plain arrays, which every version of JAX can save.
 
 Before 0.10, JAX can't save a typed key for the way back from inside one branch of a
 `cond`: it makes a scalar for the other branch. A model is often saved whole, random
@@ -14,8 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-_CAN_SAVE_KEYS = jax.__version_info__ >= (0, 10)
-
 
 @functools.partial(
     jax.tree_util.register_dataclass, data_fields=("data",), meta_fields=("impl",)
@@ -28,24 +26,21 @@ class _KeyData:
     impl: Any
 
 
-def keys_to_data(tree: Any, needed: bool = not _CAN_SAVE_KEYS) -> Any:
+def keys_to_data(tree: Any) -> Any:
     """Replaces keys by their data.
 
     Args:
         tree: A pytree of arrays.
-        needed: Whether to do so; the default depends on the version of JAX.
 
     Returns:
         The pytree for `keys_from_data`.
 
     Example:
         >>> import jax
-        >>> data = keys_to_data([jax.random.key(0)], needed=True)
+        >>> data = keys_to_data([jax.random.key(0)])
         >>> [x.dtype.name for x in jax.tree.leaves(data)], keys_from_data(data)[0].dtype
         (['uint32'], key<fry>)
     """
-    if not needed:
-        return tree
 
     def to_data(x: Any) -> Any:
         dtype = getattr(x, "dtype", None)

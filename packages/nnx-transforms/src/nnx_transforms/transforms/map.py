@@ -9,6 +9,7 @@ import jax
 
 from graphcore.authors import enter
 from nnx_transforms.graph_mode import accepts_graph_mode
+from nnx_transforms.transforms.donation import together
 from nnx_transforms.transforms.mapping import MappedBody, is_axis
 from nnx_transforms.transforms.mapping_errors import check_given
 
@@ -48,11 +49,13 @@ def map(  # noqa: A001  JAX's own name
     """
     entry = enter(f, (xs,), settings=(0,), out_settings=0, make=_Body)
     body: _Body = entry.body
-    mapped, shared = _divided(body, entry.values[0])
+    groups = entry.values[0]
+    pairs = zip(body.groups, groups, strict=True)
+    mapped = [group if is_axis(setting) else None for setting, group in pairs]
     try:
         out = body.attempt(
             lambda: jax.lax.map(
-                lambda example: body.of_one(example, shared),
+                lambda example: body.of_one(example, groups),
                 (mapped, entry.args[0]),
                 batch_size=batch_size,
             )
@@ -67,12 +70,10 @@ def map(  # noqa: A001  JAX's own name
 class _Body(MappedBody):
     """The function of one example."""
 
-    def of_one(self, example: Any, shared: Any) -> Any:
+    def of_one(self, example: Any, groups: Any) -> Any:
         """Runs it on one index of what is mapped, and on what all indices share."""
         own, x = example
-        both = zip(self.groups, own, shared, strict=True)
-        groups = [x if is_axis(setting) else y for setting, x, y in both]
-        written, out, change = self(groups, (x,))
+        written, out, change = self(together(own, groups), (x,))
         for setting, group in zip(self.groups, written, strict=True):
             if group and not is_axis(setting):
                 note = next(n for n in self.progress.notes or () if n.setting is None)
@@ -83,10 +84,3 @@ class _Body(MappedBody):
                     "the one before wrote."
                 )
         return written, out, change
-
-
-def _divided(body: _Body, groups: Any) -> tuple[Any, Any]:
-    """The values that are mapped, and those that all indices share."""
-    pairs = [*zip(body.groups, groups, strict=True)]
-    mapped = [group if is_axis(setting) else [] for setting, group in pairs]
-    return mapped, [[] if is_axis(setting) else group for setting, group in pairs]

@@ -27,8 +27,9 @@ from graphcore.authors import (
 )
 from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import positions_of
-from nnx_transforms.metadata_axes import PARTITION_NAME, add_axis, remove_axis
+from nnx_transforms.metadata_axes import add_axis, remove_axis
 from nnx_transforms.prefixes import StateAxes
+from nnx_transforms.transforms.agreement import has_type
 
 Path: TypeAlias = tuple[Any, ...]
 
@@ -97,25 +98,23 @@ class MappedBody(Body):
         return left
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if PARTITION_NAME in self._metadata:
-            structure = self.structure
-            for variable, setting, path in zip(
-                inside.variables,
-                structure.settings.variables,
-                structure.joint.paths,
-                strict=True,
-            ):
+        settings, paths = self.structure.settings.variables, self.structure.joint.paths
+        for key, name in self._metadata.items():
+            for each in zip(inside.variables, settings, paths, strict=True):
+                variable, setting, path = each
                 if is_axis(setting):
-                    remove_axis(variable, setting, self._metadata, path[1:])
+                    remove_axis(variable, setting, name, path[1:], key)
         return super().call(inside, args, kwargs)
 
     def leave(self, inside: Inside, out: Any) -> Left:
-        if PARTITION_NAME in self._metadata:
+        if self._metadata:
             # Variables that were left alone get back the axis that was removed.
             everything = range(len(inside.variables))
-            for w in inside.leave(out, self.structure.settings, everything).written:
-                if is_axis(w.setting):
-                    add_axis(w.variable, w.setting, self._metadata, w.path[1:])
+            left = inside.leave(out, self.structure.settings, everything)
+            for key, name in self._metadata.items():
+                for w in left.written:
+                    if is_axis(w.setting):
+                        add_axis(w.variable, w.setting, name, w.path[1:], key)
         return super().leave(inside, out)
 
     def attempt(self, function: Callable[[], Any]) -> Any:
@@ -138,10 +137,7 @@ def _least_rank(value: Any) -> int:
 def _varying(value: Any) -> frozenset[Any]:
     found: set[Any] = set()
     for leaf in jax.tree.leaves(value):
-        try:
-            kind = jax.typeof(leaf)
-        except TypeError:
-            continue
+        kind = jax.typeof(leaf) if has_type(leaf) else None
         manual = getattr(kind, "manual_axis_type", None)
         # The attribute of older versions of JAX is deprecated in newer ones.
         found |= getattr(kind, "vma", frozenset()) if manual is None else manual.varying
@@ -151,52 +147,44 @@ def _varying(value: Any) -> frozenset[Any]:
 # Arguments and their axes
 
 
-def check_settings(
-    name: str, takes: str, is_known: Callable[[Any, Any], bool], **prefixes: Any
-) -> None:
-    """Makes sure that a transformation knows what is set by filter.
+def _is_axis_or_none(leaf: Any, setting: Any) -> bool:
+    return isinstance(leaf, StateAxes) and (setting is None or is_axis(setting))
+
+
+def axes_given(
+    name: str,
+    in_axes: Any,
+    out_axes: Any,
+    called: str = "axes",
+    takes: str = "integers, None, or a StateAxes",
+    is_known: Callable[[Any, Any], bool] = _is_axis_or_none,
+) -> tuple[Any, Any]:
+    """The axes that a transformation was given, after a check.
 
     Args:
-        name: The name of the transformation.
-        takes: What it takes, in words.
-        is_known: Tells it of a mapping and one of its settings.
-        **prefixes: Arguments of the transformation.
+        name: What it is called.
+        in_axes: Those of the arguments.
+        out_axes: Those of the output.
+        called: What they are called, behind `in_` and `out_`.
+        takes: What the transformation takes, for messages.
+        is_known: Whether it knows a setting, of a mapping by filter.
+
+    Returns:
+        Both with settings of our own.
 
     Raises:
-        TypeError: If a setting is another.
+        TypeError: If a mapping by filter has settings that it does not know.
+        ValueError: If an object stands where an axis is due.
     """
-    for which, prefix in prefixes.items():
+    in_axes, out_axes = own_settings(in_axes), own_settings(out_axes)
+    for which, prefix in (("in", in_axes), ("out", out_axes)):
         for leaf in filter(is_mapping, prefix_leaves(prefix)):
             for setting in leaf.settings:
                 if not is_known(leaf, setting):
                     raise TypeError(
-                        f"{name}'s {which} takes {takes} of these, but got {setting!r} "
-                        f"in {leaf!r}."
+                        f"{name}'s {which}_{called} takes {takes} of these, but got "
+                        f"{setting!r} in {leaf!r}."
                     )
-
-
-def axes_given(name: str, in_axes: Any, out_axes: Any) -> tuple[Any, Any]:
-    """The axes that a transformation was given, after a check.
-
-    Args:
-        name: The name of the transformation.
-        in_axes: As given.
-        out_axes: As given.
-
-    Returns:
-        Both, with settings of our own, and a list for all arguments as a tuple.
-
-    Raises:
-        TypeError: If a setting of a `StateAxes` is no axis.
-    """
-    in_axes, out_axes = own_settings(in_axes), own_settings(out_axes)
-    check_settings(
-        name,
-        "integers, None, or a StateAxes",
-        lambda leaf, s: isinstance(leaf, StateAxes) and (s is None or is_axis(s)),
-        in_axes=in_axes,
-        out_axes=out_axes,
-    )
     return tuple(in_axes) if isinstance(in_axes, list) else in_axes, out_axes
 
 

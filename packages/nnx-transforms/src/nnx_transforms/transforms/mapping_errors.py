@@ -14,11 +14,11 @@ import numpy as np
 
 from graphcore import broadcast_prefix
 from graphcore.authors import Entry, key_path, path_text
+from nnx_transforms.transforms.agreement import failure
 from nnx_transforms.transforms.mapping import MappedBody, is_axis
 
 # Stands for the axis where the user named none.
 _INDEX = "nnx_transforms.index"
-_MAX_LINES = 12
 NOT_MAPPED = "Keep it as a static attribute, or give the variable the axis None."
 
 
@@ -139,7 +139,7 @@ def check_sizes(
     for key in ("axis_size", "length"):
         if options.get(key) is not None:
             sizes.add(options[key])
-            lines.append(f"  {key}: {options[key]}")
+            lines.append(f"{key}: {options[key]}")
     for place, shape, axis, in_variable in _mapped_leaves(entry):
         if not -len(shape) <= axis < len(shape):
             if in_variable:
@@ -150,15 +150,14 @@ def check_sizes(
                 ) from error
             return
         sizes.add(shape[axis])
-        lines.append(f"  {place}: axis {axis} of shape {shape} has size {shape[axis]}")
+        lines.append(f"{place}: axis {axis} of shape {shape} has size {shape[axis]}")
     if len(sizes) > 1:
-        if len(lines) > _MAX_LINES:
-            lines[_MAX_LINES:] = [f"  ... {len(lines) - _MAX_LINES} more"]
-        raise ValueError(
-            f"{name} got inconsistent sizes of mapped axes:\n"
-            + "\n".join(lines)
-            + "\nAll of them must be equal. What is not to be mapped has axis None; "
-            "for single variables of an object, say so with a `StateAxes`."
+        raise failure(
+            ValueError,
+            f"{name} got inconsistent sizes of mapped axes, but all of them must be "
+            "equal. What is not to be mapped has axis None; for single variables of an "
+            "object, say so with a `StateAxes`. The sizes:",
+            lines,
         ) from error
 
 
@@ -206,9 +205,7 @@ def find_varying(entry: Entry, options: Mapping[str, Any]) -> str | None:
 
     @observe.def_vmap
     def rule(axis_size: int, mapped: Any, index: Any, operands: Any) -> Any:
-        # A call for an outer `vmap` has an index that is not mapped.
-        if mapped[0]:
-            found[:] = [any(jax.tree.leaves(m)) for m in mapped[1]]
+        found[:] = [any(jax.tree.leaves(m)) for m in mapped[1]]
         return operands, mapped[1]
 
     def probe(groups: Any, args: Any, kwargs: Any) -> tuple[()]:

@@ -6,16 +6,18 @@ that are not differentiated are told by it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.prefixes import DiffState
 
 
 def bind_positions(
-    f: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], list[str]]:
     """Turns the arguments of a call into positional ones, defaults included.
 
@@ -24,7 +26,6 @@ def bind_positions(
 
     Args:
         f: The function.
-        name: What it is called.
         args: Positional arguments.
         kwargs: Keyword arguments.
 
@@ -35,32 +36,22 @@ def bind_positions(
     Raises:
         TypeError: If the arguments do not fit, or one has no position.
     """
+    positions: tuple[Any, ...] = resolve_kwargs(f, args, kwargs)
     parameters: list[inspect.Parameter] = []
-    try:
+    with contextlib.suppress(ValueError):  # Some functions of C have no signature.
         signature = inspect.signature(f)
         parameters = list(signature.parameters.values())
         # The defaults of a partial function are no arguments of the rules, as in JAX.
-        if kwargs or not isinstance(f, functools.partial):
-            bound = signature.bind(*args, **kwargs)
+        if not isinstance(f, functools.partial):
+            bound = signature.bind(*positions)
             bound.apply_defaults()
-            args, kwargs = bound.args, bound.kwargs
-    except (TypeError, ValueError) as error:
-        if isinstance(error, TypeError) or kwargs:
-            message = f"The arguments of {name!r} have no positions: {error}."
-            raise TypeError(message) from error
-        # Some functions of C have no signature.
-    if kwargs:
-        raise TypeError(
-            f"The keyword arguments {', '.join(map(repr, kwargs))} of {name!r} have no "
-            "positions, which derivative rules go by: let the function take them by "
-            "position too."
-        )
-    names = [f"argument {i}" for i in range(len(args))]
-    for i, parameter in enumerate(parameters[: len(args)]):
+            positions = bound.args
+    names = [f"argument {i}" for i in range(len(positions))]
+    for i, parameter in enumerate(parameters[: len(positions)]):
         if parameter.kind is parameter.VAR_POSITIONAL:
             break
         names[i] += f" ({parameter.name!r})"
-    return tuple(args), names
+    return positions, names
 
 
 def positions_of_names(
@@ -108,29 +99,21 @@ def divide_argnums(
         ValueError: If a position is negative or there twice.
         TypeError: If there is anything else.
     """
-    integers: list[int] = []
-    filters: dict[int, DiffState] = {}
-    for entry in positions:
-        if isinstance(entry, DiffState):
-            argnum = entry.argnum
-        elif isinstance(entry, int):
-            argnum = entry
-        else:
+    filters = {e.argnum: e for e in positions if isinstance(e, DiffState)}
+    numbers = [e.argnum if isinstance(e, DiffState) else e for e in positions]
+    for entry, number in zip(positions, numbers, strict=True):
+        if not isinstance(number, int):
             raise TypeError(
                 f"nondiff_argnums of {name!r} holds a {type(entry).__name__}: expected "
                 "integers and `DiffState`s."
             )
-        if argnum < 0:
+        if number < 0:
             raise ValueError(
                 f"nondiff_argnums of {name!r} holds {entry!r}: count positions from 0."
             )
-        if argnum in integers or argnum in filters:
+        if numbers.count(number) > 1:
             raise ValueError(
-                f"nondiff_argnums of {name!r} names argument {argnum} twice: "
+                f"nondiff_argnums of {name!r} names argument {number} twice: "
                 f"{list(positions)!r}."
             )
-        if isinstance(entry, DiffState):
-            filters[argnum] = entry
-        else:
-            integers.append(argnum)
-    return sorted(integers), filters
+    return sorted(set(numbers) - filters.keys()), filters

@@ -120,7 +120,7 @@ class RuleFunction:
             if is_object(outer) and getattr(rule, "__self__", None) is outer:
                 rule = types.MethodType(rule.__func__, fun.__self__)
             functions.append(rule)
-        args, names = bind_positions(fun, name, args, kwargs)
+        args, names = bind_positions(fun, args, kwargs)
         chosen = {n: n for n in self._nondiff} | self._filters
         for position, entry in chosen.items():
             if position >= len(args):
@@ -260,9 +260,7 @@ class RuleCall:
         # a run made in the objects.
         self._outline: list[Any] = [None] * len(args)
         for i in self._differentiable if self.has_objects else ():
-            plain, _ = take_parts(shown[i])
-            _abstract(plain, lambda i=i: names[i])  # type: ignore[misc]
-            self._outline[i] = abstract(shown[i])
+            self._outline[i] = _abstract(shown[i], lambda i=i: names[i])  # type: ignore[misc]
         self._new: dict[int, Layout] = {}
         self._returned: list[Layout] = []
 
@@ -515,7 +513,7 @@ class RuleCall:
         numbers = {n: i for i, n in enumerate(self._numbers(self.change))}
         return taken, {numbers[n]: x for n, x in found.items() if x is not None}
 
-    def take_tangents(self, given: Any, rule: str) -> list[Any]:
+    def take_tangents(self, given: Any, rule: str) -> Any:
         """Takes apart what a rule returned: a tangent for each argument.
 
         Args:
@@ -523,23 +521,23 @@ class RuleCall:
             rule: What the rule is called in messages.
 
         Returns:
-            One for each differentiable argument, with parts.
+            One for each argument that `pure_args` gives, with parts.
 
         Raises:
             TypeError: If a tangent is of the wrong kind, with the argument.
             ValueError: If the tangent of an object has not the paths or shapes that
                 are due, with the argument and the path.
         """
+        if not self.has_objects:
+            return given  # JAX checks it.
         names = ", ".join(self.names[i] for i in self._differentiable)
         due = f"{rule} must return a tuple with one tangent for each of {names}, but"
         if not isinstance(given, tuple | list):
             raise TypeError(f"{due} returned a {type(given).__name__}.")
         if len(given) != len(self._differentiable):
             raise TypeError(f"{due} returned {len(given)} of them.")
-        return [
-            self.take_tangent(i, tangent, rule)
-            for i, tangent in zip(self._differentiable, given, strict=True)
-        ]
+        pairs = zip(self._differentiable, given, strict=True)
+        return (*(self.take_tangent(i, x, rule) for i, x in pairs), None)
 
     def take_tangent(self, argnum: int, given: Any, rule: str) -> Any:
         """Takes apart the tangent of one argument; see `take_tangents`."""

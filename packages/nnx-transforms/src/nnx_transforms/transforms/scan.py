@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.prefixes import Carry
-from nnx_transforms.transforms.agreement import type_text
+from nnx_transforms.transforms.agreement import failure, has_type, type_text
 from nnx_transforms.transforms.carry import (
     CarriedGraph,
     check_carried_objects,
@@ -79,7 +80,8 @@ def scan(
             and `Carry` for the carry.
         transform_metadata: With a `PARTITION_NAME`, the name of the scanned axis in
             the sharding metadata of scanned variables: it is removed on their way in
-            and added on their way out.
+            and added on their way out. Likewise with any other key, in the metadata
+            of that name, where it is a sequence.
 
     Returns:
         A function that takes the arguments of `f`, keyword arguments as well, and
@@ -140,18 +142,14 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
     body: _Body = entry.body
     carry, others = take_carry(entry.args, body.place_in)
     axes = take_carry(entry.settings[1], body.place_in)[1]
-    step: Callable[..., Any] = body
     try:
         shared, scanned = _divided(others, axes)
-        own = [_from_axis(entry.raw[p], body.axes[p]) for p in body.scanned]
+        own = [_moved(entry.raw[p], body.axes[p], 0) for p in body.scanned]
         values, shared, held = _without_constants(
             [entry.raw[p] for p in body.threaded], shared
         )
-        if held:
-            # What JAX does not take is the same in all iterations: a closure has it.
-            def step(carry: Any, scanned: Any) -> Any:
-                return body(carry, scanned, held)
-
+        # What JAX does not take is the same in all iterations: a closure has it.
+        step = functools.partial(body, held=held) if held else body
         init = values, carry, shared
         last, (groups, rest, change) = body.attempt(
             lambda: jax.lax.scan(step, init, (own, scanned), **options)
@@ -164,7 +162,7 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
     for group, setting in zip(groups, body.groups, strict=True):
         for number, (value, position) in enumerate(zip(group, positions, strict=False)):
             threaded = position in final
-            group[number] = final[position] if threaded else _to_axis(value, setting)
+            group[number] = final[position] if threaded else _moved(value, 0, setting)
     rest_axes = take_carry(plain_settings(body.out_axes), body.place_out)[1]
     out = put_carry(_stacked_output(rest, rest_axes), last[1], body.place_out)
     return entry.commit(groups, out, change)
@@ -179,25 +177,17 @@ def _divided(args: Any, axes: Any) -> tuple[Any, Any]:
     leaf_axes = broadcast_prefix(axes, args, lambda p: p is None)
     pairs = [*zip(leaves, leaf_axes, strict=True)]
     shared = [leaf if axis is None else None for leaf, axis in pairs]
-    scanned = [None if axis is None else _from_axis(leaf, axis) for leaf, axis in pairs]
+    scanned = [None if axis is None else _moved(leaf, axis, 0) for leaf, axis in pairs]
     return structure.unflatten(shared), structure.unflatten(scanned)
 
 
 def _without_constants(values: list[Any], shared: Any) -> tuple[Any, Any, Any]:
     """Takes out of what enters a scan what is no array; None if there is none."""
     whole = values, shared
-    held = jax.tree.map(lambda x: None if _is_array(x) else x, whole)
+    held = jax.tree.map(lambda x: None if has_type(x) else x, whole)
     if not jax.tree.leaves(held):
         return values, shared, None
-    return *jax.tree.map(lambda x: x if _is_array(x) else None, whole), held
-
-
-def _is_array(x: Any) -> bool:
-    try:
-        jax.typeof(x)
-    except TypeError:
-        return False
-    return True
+    return *jax.tree.map(lambda x: x if has_type(x) else None, whole), held
 
 
 def _together(shared: Any, scanned: Any) -> Any:
@@ -210,16 +200,10 @@ def _together(shared: Any, scanned: Any) -> Any:
     )
 
 
-def _from_axis(value: Any, axis: int) -> Any:
-    if axis == 0:
+def _moved(value: Any, source: int, destination: int) -> Any:
+    if source == destination:
         return value
-    return jax.tree.map(lambda x: jnp.moveaxis(x, axis, 0), value)
-
-
-def _to_axis(value: Any, axis: int) -> Any:
-    if axis == 0:
-        return value
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, axis), value)
+    return jax.tree.map(lambda x: jnp.moveaxis(x, source, destination), value)
 
 
 def _stacked_output(rest: Any, axes: Any) -> Any:
@@ -232,7 +216,7 @@ def _stacked_output(rest: Any, axes: Any) -> Any:
                 f"What the function returned at {path_text(key_path(path))!r} is "
                 f"stacked along axis {axis}, but it has {leaf.ndim - 1} axes."
             )
-        moved.append(_to_axis(leaf, axis))
+        moved.append(_moved(leaf, 0, axis))
     return structure.unflatten(moved)
 
 
@@ -342,8 +326,9 @@ def _explain(entry: Entry, options: dict[str, Any], error: BaseException) -> Non
     if progress.notes is None:
         check_given("scan", entry, options, error)
     elif progress.changed:
-        lines = "\n".join(f"  {line}" for line in progress.changed)
-        raise TypeError(
+        raise failure(
+            TypeError,
             "A carried variable, or one that all iterations share, must keep its shape "
-            f"and dtype, but the function changed it:\n{lines}"
+            "and dtype, but the function changed it:",
+            progress.changed,
         ) from error

@@ -18,14 +18,13 @@ from graphcore.authors import (
     map_settings,
     path_text,
 )
-from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.shardings import axis_names, check_fits
 from nnx_transforms.transforms.mapping import (
     MappedBody,
+    axes_given,
     axes_of_arguments,
-    check_settings,
 )
 from nnx_transforms.transforms.mapping_errors import explain
 
@@ -80,15 +79,14 @@ def shard_map(
         16.0
     """
     options = {"mesh": mesh, **more}
-    in_specs, out_specs = own_settings(in_specs), own_settings(out_specs)
-    check_settings(
+    in_specs, out_specs = axes_given(
         "shard_map",
+        in_specs,
+        out_specs,
+        "specs",
         "PartitionSpecs, or a StateSharding",
         lambda _, setting: isinstance(setting, PartitionSpec | NamedSharding | None),
-        in_specs=in_specs,
-        out_specs=out_specs,
     )
-    in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
 
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -29,8 +29,8 @@ from graphcore import (
 )
 from graphcore.authors import is_object
 from nnx_transforms.arguments import resolve_kwargs
+from nnx_transforms.decorators import LATER, optional_function
 
-_MISSING: Any = object()
 _TAG = "split_inputs and merge_inputs"
 
 
@@ -53,8 +53,9 @@ def _unbox(tree: Any) -> Any:
     )
 
 
+@optional_function
 def split_inputs(
-    f: Callable[..., Any] = _MISSING, *, ctxtag: Hashable = _TAG
+    f: Callable[..., Any] = LATER, *, ctxtag: Hashable = _TAG
 ) -> Callable[..., Any]:
     """Lets a function of pytrees take and return live objects.
 
@@ -87,8 +88,6 @@ def split_inputs(
         >>> int(count.value)
         1
     """
-    if f is _MISSING:
-        return functools.partial(split_inputs, ctxtag=ctxtag)
 
     @functools.wraps(f, updated=() if is_object(f) else functools.WRAPPER_UPDATES)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -108,8 +107,9 @@ def split_inputs(
     return wrapper
 
 
+@optional_function
 def merge_inputs(
-    f: Callable[..., Any] = _MISSING, *, ctxtag: Hashable = _TAG
+    f: Callable[..., Any] = LATER, *, ctxtag: Hashable = _TAG
 ) -> Callable[..., Any]:
     """Makes a function of live objects one of pytrees, for `split_inputs`.
 
@@ -138,8 +138,6 @@ def merge_inputs(
         >>> add(total, x=2.0) is total, float(total.value)
         (True, 3.0)
     """
-    if f is _MISSING:
-        return functools.partial(merge_inputs, ctxtag=ctxtag)
 
     @functools.wraps(f, updated=() if is_object(f) else functools.WRAPPER_UPDATES)
     def wrapper(*pure_args: Any) -> Any:

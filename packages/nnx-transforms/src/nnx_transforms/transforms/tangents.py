@@ -33,6 +33,7 @@ from graphcore.authors import (
     path_text,
     taken_state,
 )
+from nnx_transforms.transforms.agreement import has_type
 
 Path: TypeAlias = tuple[Any, ...]
 
@@ -446,10 +447,8 @@ def _names(at: Path, paths: Sequence[Path]) -> str:
 
 
 def _kind_of(x: Any) -> str:
-    try:
-        return f"an array of type {jax.typeof(x)}"
-    except TypeError:
-        return f"a {type(x).__name__}"
+    is_array = has_type(x)
+    return f"an array of type {jax.typeof(x)}" if is_array else f"a {type(x).__name__}"
 
 
 def abstract(tree: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -69,19 +69,10 @@ def vjp(
     out, pull, rest = jax.vjp(call.function, *call.args, has_aux=True, **more)
     if call.has_objects or has_parts(out):
         # As JAX's own function, this is a pytree that may pass through `jit`.
-        pull = jax.tree_util.Partial(_Pullback(abstract(out)), pull)
+        pull = jax.tree_util.Partial(partial(_pulled, abstract(out)), pull)
     return call.result(rest, pull, out)
 
 
-@dataclass(frozen=True, eq=False)
-class _Pullback:
-    """Maps cotangents back.
-
-    Args:
-        out: The output with abstract values.
-    """
-
-    out: Any
-
-    def __call__(self, pull: Callable[..., Any], cotangent: Any) -> Any:
-        return to_states(pull(from_states(cotangent, self.out, "The cotangent holds")))
+def _pulled(out: Any, pull: Callable[..., Any], cotangent: Any) -> Any:
+    """Maps a cotangent back, for an output with these abstract values."""
+    return to_states(pull(from_states(cotangent, out, "The cotangent holds")))

@@ -52,7 +52,8 @@ def vmap(
         spmd_axis_name: As for `jax.vmap`.
         transform_metadata: With a `PARTITION_NAME`, the name of the mapped axis in
             the sharding metadata of mapped variables: it is removed on their way in
-            and added on their way out.
+            and added on their way out. Likewise with any other key, in the metadata
+            of that name, where it is a sequence.
         **more: Further arguments that the installed `jax.vmap` takes.
 
     Returns:

@@ -15,10 +15,11 @@ import jax
 from graphcore.authors import Body, Entry, Inside, enter, path_text, take_objects
 from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.agreement import (
-    describe_given,
+    check_unchanged,
     describe_left,
-    fail,
+    failure,
     merged_change,
+    no_change,
 )
 from nnx_transforms.transforms.traced import HOLDS, TracedBody, WholeBody
 
@@ -52,8 +53,8 @@ def while_loop(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
         (True, 128)
     """
     if callable(cond_fun) and callable(body_fun):
-        steps = _Iteration, _Condition
-        entry = enter((body_fun, cond_fun), (init_val,), make=steps, options=_WHILE)
+        how: Any = {"make": (_Iteration, _Condition), "options": "while_loop"}
+        entry = enter((body_fun, cond_fun), (init_val,), **how)
         if entry.has_objects:
             step, holds = entry.bodies
             return _repeated(entry, lambda c: jax.lax.while_loop(holds, step, c))
@@ -99,7 +100,7 @@ def fori_loop(
     """
     if callable(body_fun):
         # Any integer stands for the first one; JAX gives each.
-        entry = enter(body_fun, (0, init_val), make=_Iteration, options=_FORI)
+        entry = enter(body_fun, (0, init_val), make=_Iteration, options="fori_loop")
         if entry.has_objects:
             return _repeated(
                 entry,
@@ -109,9 +110,6 @@ def fori_loop(
 
 
 Path: TypeAlias = tuple[Any, ...]
-# The name of the loop, and how many arguments there are in front of the carry.
-_WHILE = "while_loop", 0
-_FORI = "fori_loop", 1
 
 
 def _repeated(entry: Entry, repeat: Callable[[Any], Any]) -> Any:
@@ -153,12 +151,11 @@ class _WholeIteration(_Carried, WholeBody):
     def __call__(
         self, groups: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        loop, _ = self.options
         values, carry = self.ungrouped(groups), args[-1]
         inside = Inside(self.structure.joint, values)
         args, _ = self.fill(inside, args, {})
-        places = take_objects(args[-1])[1]
-        before = describe_given(self, values, carry, places)
+        given = no_change(self, take_objects(args[-1])[1])
+        before = describe_left(self, given, values, (), carry)
         left = self.leave(inside, self.bind(inside)(*args))
         self.check_written(left)
         now = inside.values()
@@ -167,13 +164,13 @@ class _WholeIteration(_Carried, WholeBody):
         before.check_graph(
             after,
             "Carry references must be the same between iterations, and so must the "
-            f"structure of what is carried. An iteration of `{loop}` changes "
+            f"structure of what is carried. An iteration of `{self.options}` changes "
             "(before -> after):",
         )
         # JAX itself promotes weak types in the first carry, and then traces again.
         before.check_values(
             after,
-            f"An iteration of `{loop}` must keep shapes and dtypes. It changes "
+            f"An iteration of `{self.options}` must keep shapes and dtypes. It changes "
             "(before -> after):",
             promotes=True,
         )
@@ -196,29 +193,21 @@ class _Condition(_Carried, Body):
 
     def __call__(self, carry: Any) -> Any:  # type: ignore[override]
         """Asks the condition; refuses what it writes."""
-        loop, _ = self.options
         values, plain = carry
         inside = Inside(self.structure.joint, values)
         (given,), _ = self.fill(inside, (plain,), {})
-        places = take_objects(given)[1]
-        before = describe_given(self, values, plain, places)
         holds = self.bind(inside)(given)
-        left = inside.leave(given)
+        left = inside.leave(None)
         message = (
-            f"The condition of `{loop}` may only read, since what it writes would be "
-            "lost: write in the body. It changes"
+            f"The condition of `{self.options}` may only read, since what it writes "
+            "would be lost: write in the body. It changes"
         )
-        now = inside.values()
-        new = [w.value for w in left.written if w.position is None]
-        before.check_graph(
-            describe_left(self, left.change, now, new, left.out),
-            f"{message} (before -> after):",
-        )
+        check_unchanged(self, left.change, f"{message} (before -> after):")
         if left.written:
             paths = [
                 path_text(self.variable_path(w.position))
                 for w in left.written
                 if w.position is not None
             ]
-            fail(ValueError, f"{message}:", paths)
+            raise failure(ValueError, f"{message}:", paths)
         return holds
