@@ -190,7 +190,7 @@ def test_flax_has_no_further_methods():
     assert public <= known | {"set_metadata"}
 
 
-@pytest.mark.parametrize("split, restore", [(ours, theirs), (theirs, ours)])
+@pytest.mark.parametrize(("split", "restore"), [(ours, theirs), (theirs, ours)])
 def test_what_one_library_split_the_other_restores(split, restore):
     if not hasattr(theirs, "restore_rngs"):
         pytest.skip("this release of Flax restores streams with states")
