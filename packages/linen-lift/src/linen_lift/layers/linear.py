@@ -15,7 +15,6 @@ from ..metadata import AxisMetadata
 from ..module import Module, compact, merge_param
 from .dtypes import promote_dtype
 
-# The first values of kernels are no names of the package, but ported code imports them.
 __all__ = [
     *("Dense", "DenseGeneral", "Einsum", "Embed"),
     *("default_embed_init", "default_kernel_init"),
