@@ -19,7 +19,7 @@ from graphcore.graphdef.build import Builder
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.refmap import RefMap, compose_mapping, forget_after
+from graphcore.refmap import RefMap, compose_mapping, forgetting
 from graphcore.state.filters import Filter
 from graphcore.state.leaves import leaves_for, merged
 from graphcore.state.state import State
@@ -246,13 +246,8 @@ class SplitContext:
             >>> state.a.value
             1
         """
-        known = len(self._refs)
-        try:
+        with forgetting(self._refs):
             return self._split(node, filters)
-        except BaseException:
-            # As if this node had never been here.
-            forget_after(self._refs, known)
-            raise
 
     def _split(self, node: Any, filters: tuple[Filter, ...]) -> Any:
         visit = Visit()

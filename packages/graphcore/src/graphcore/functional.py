@@ -16,7 +16,7 @@ from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.registry import get_node_impl
-from graphcore.refmap import RefMap
+from graphcore.refmap import RefMap, forgetting
 from graphcore.state.filters import Filter, filters_to_predicates, grouped
 from graphcore.state.leaves import UnmadeState, leaves_for, merged, values_for
 from graphcore.state.nesting import nested_from_flat
@@ -90,7 +90,8 @@ def flatten(
         unmade = UnmadeState(plan.definition, plan.values())
         return plan.definition, State.lazily(unmade)
     visit = Visit()
-    definition = walk(node, ref_index, visit)
+    with forgetting(ref_index):
+        definition = walk(node, ref_index, visit)
     return definition, State.from_flat_path(
         (leaf.path, leaf.state()) for leaf in visit.leaves
     )

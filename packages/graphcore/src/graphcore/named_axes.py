@@ -116,9 +116,8 @@ def psum_cotangents(tree: T, axis_names: Hashable) -> T:
     names = tuple(dict.fromkeys(found))
     # Indices first: an unbound name is an error whatever the tree holds.
     indices = {name: lax.axis_index(name) for name in names}
-    for (
-        name
-    ) in names:  # A map may have an integer for a name; collectives can't use it.
+    # A map may have an integer for a name; collectives can't use it.
+    for name in names:
         if isinstance(name, int):
             raise ValueError(
                 f"cannot sum gradients over an axis named {name!r}: jax.lax.psum reads"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, ClassVar, Generic, TypeVar
 
 import jax
@@ -123,24 +124,16 @@ class AliasCheck:
         Raises:
             ValueError: If something was reached under another prefix, with all paths.
         """
-        self._note(root, path, self._prefix_of(root, (), prefix))
-        if is_variable(root):
-            return
-        once = isinstance(prefix, PrefixMapping) and prefix.first_path_counts
+        answers = isinstance(prefix, PrefixMapping)
+        once = answers and prefix.first_path_counts
         seen: RefMap[Any, None] = RefMap()
-        for inner, _, _, child in edges(root):
-            if is_variable(child) or is_graph_node(child):
-                if once and child in seen:
-                    continue
-                seen[child] = None
-                found = self._prefix_of(child, inner, prefix)
-                self._note(child, (*path, *inner), found)
-
-    @staticmethod
-    def _prefix_of(x: Any, path: tuple[Any, ...], prefix: Any) -> Any:
-        if isinstance(prefix, PrefixMapping) and is_variable(x):
-            return prefix.map_prefix(path, x)
-        return prefix
+        below = () if is_variable(root) else edges(root)
+        for inner, _, _, x in chain([((), None, None, root)], below):
+            is_asked = is_variable(x)
+            if (is_asked or is_graph_node(x)) and not (once and x in seen):
+                seen[x] = None
+                found = prefix.map_prefix(inner, x) if answers and is_asked else prefix
+                self._note(x, (*path, *inner), found)
 
     def _note(self, x: Any, path: tuple[Any, ...], prefix: Any) -> None:
         known = self._found.setdefault(x, [])

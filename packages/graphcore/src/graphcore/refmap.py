@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar
 
@@ -105,15 +106,20 @@ class RefMap(MutableMapping[K, V]):
         return Parts("RefMap", [("", pair) for pair in self.items()], ("([", "])"))
 
 
-def forget_after(refs: RefMap[Any, Any], length: int) -> None:
-    """Removes the entries of a map that were added last.
+@contextlib.contextmanager
+def forgetting(refs: RefMap[Any, Any]) -> Iterator[None]:
+    """Removes what the block has added to a map, if it raises.
 
     Args:
         refs: The map.
-        length: How many to keep.
     """
-    for key in list(refs)[length:]:
-        del refs[key]
+    known = len(refs)
+    try:
+        yield
+    except BaseException:
+        for key in list(refs)[known:]:
+            del refs[key]
+        raise
 
 
 def compose_mapping(ab: Mapping[A, B], bc: Mapping[B, C], /) -> Mapping[A, C]:

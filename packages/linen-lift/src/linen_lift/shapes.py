@@ -33,14 +33,16 @@ def _constant_key(value: Any) -> Any:
     if isinstance(value, types.FunctionType):
         cells = tuple([cell.cell_contents for cell in value.__closure__ or ()])
         named = tuple((value.__kwdefaults__ or {}).items())
-        return value.__code__, _constant_key((cells, value.__defaults__, named))
+        held: tuple[Any, ...] = (cells, value.__defaults__, named)
+        return (value.__code__, *map(_constant_key, held))
     if isinstance(value, tuple):
         return (type(value), *[_constant_key(v) for v in value])
     if isinstance(value, _CONSTANTS):
         return (type(value), value)
     if isinstance(value, functools.partial):
         named = tuple(value.keywords.items())
-        return functools.partial, _constant_key((value.func, value.args, named))
+        held = (value.func, value.args, named)
+        return (functools.partial, *map(_constant_key, held))
     if isinstance(value, types.BuiltinFunctionType):
         return value
     # `jnp.float32` and the like are instances of a class of JAX's own.
@@ -87,7 +89,7 @@ def initial_shapes(
         One shape per leaf, in order.
     """
     try:
-        place = _constant_key((fn, args, tuple(kwargs.items())))
+        place = tuple(map(_constant_key, (fn, args, tuple(kwargs.items()))))
         known = _cache.get(place)
     except (_NotConstant, TypeError, ValueError):  # ValueError: an empty closure cell
         return _trace(fn, key, args, kwargs)

@@ -35,7 +35,7 @@ from graphcore.nodes.registry import (
     find_node_impl,
     trace_of,
 )
-from graphcore.refmap import RefMap, forget_after
+from graphcore.refmap import RefMap
 from graphcore.trails import Path, Trail, path_of
 from graphcore.variables.bare_arrays import BARE, BareArray, is_array
 from graphcore.variables.impl import VariableImpl, find_variable_impl
@@ -131,7 +131,7 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
     Args:
         root: The node or variable.
         refs: The indices of what was visited before; extended in place.
-        visit: Extended in place by what is new.
+        visit: Likewise, by what is new. After an error both hold what was reached.
 
     Returns:
         The definition: a `NodeRef` if the root itself was visited before.
@@ -140,15 +140,6 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
         ValueError: If the root is neither a node nor a variable, plain containers form
             a cycle, or a plain dict can't be sorted; with the path.
     """
-    known = len(refs)
-    try:
-        return _walk(root, refs, visit)
-    except BaseException:
-        forget_after(refs, known)
-        raise
-
-
-def _walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
     impl = find_variable_impl(type(root))
     if impl is not None:
         return _visit_variable(root, impl, None, refs, visit)

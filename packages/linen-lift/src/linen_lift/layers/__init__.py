@@ -14,7 +14,10 @@ from .convolution import *
 from .dtypes import *
 from .initializers import ones_init as ones_init
 from .initializers import zeros_init as zeros_init
-from .linear import *
+from .linear import Dense as Dense
+from .linear import DenseGeneral as DenseGeneral
+from .linear import Einsum as Einsum
+from .linear import Embed as Embed
 from .masks import *
 from .normalization import *
 from .pooling import *

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -449,21 +450,17 @@ class ConvLSTMCell(_PairCell):
         """
         c, h = carry
 
-        def convolved(name: str, x: jax.Array) -> jax.Array:
-            layer = Conv(
-                4 * self.features,
-                self.kernel_size,
-                self.strides,
-                self.padding,
-                use_bias=self.use_bias,
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-                name=name,
-            )
-            out: jax.Array = layer(x)
-            return out
-
-        total = convolved("ih", inputs) + convolved("hh", h)
+        conv = functools.partial(
+            Conv,
+            4 * self.features,
+            self.kernel_size,
+            self.strides,
+            self.padding,
+            use_bias=self.use_bias,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+        )
+        total = conv(name="ih")(inputs) + conv(name="hh")(h)
         i, g, f, o = jnp.split(total, 4, -1)
         sigmoid = jax.nn.sigmoid
         new_c = sigmoid(f + 1) * c + sigmoid(i) * jnp.tanh(g)

@@ -336,25 +336,6 @@ def jvp(
     return result
 
 
-def checked_argnums(nondiff_argnums: int | Sequence[int]) -> tuple[int, ...]:
-    """Positions of arguments without cotangents, as a tuple.
-
-    Args:
-        nondiff_argnums: the positions; the scope or module is 0.
-
-    Raises:
-        ValueError: if the scope or module is among them.
-    """
-    if isinstance(nondiff_argnums, int):
-        nondiff_argnums = (nondiff_argnums,)
-    if 0 in nondiff_argnums:
-        raise ValueError(
-            "nondiff_argnums counts the scope or module as argument 0, which is "
-            "always differentiated; found 0."
-        )
-    return tuple(nondiff_argnums)
-
-
 def custom_vjp(
     fn: Callable[..., Any],
     forward_fn: Callable[..., Any],
@@ -394,14 +375,20 @@ def custom_vjp(
         >>> float(grads['params']['w'])
         1.0
     """
-    fixed = {i - 1 if i > 0 else i for i in checked_argnums(nondiff_argnums)}
+    if isinstance(nondiff_argnums, int):
+        nondiff_argnums = (nondiff_argnums,)
+    if 0 in nondiff_argnums:
+        raise ValueError(
+            "nondiff_argnums counts the scope or module as argument 0, which is "
+            "always differentiated; found 0."
+        )
+    fixed = {i - 1 if i > 0 else i for i in nondiff_argnums}
 
     def inner(call: Boundary, *args: Any) -> Any:
-        wanted, others = call.variables
         count = len(args)
         static = {i % count if i < 0 else i for i in fixed}
         static_args = tuple(arg for i, arg in enumerate(args) if i in static)
-        known = jax.tree.map(lambda _: None, wanted)
+        known = jax.tree.map(lambda _: None, call.variables[0])
 
         def joined(moving: Sequence[Any]) -> list[Any]:
             rest, still = iter(moving), iter(static_args)
@@ -413,14 +400,10 @@ def custom_vjp(
         kept = call.detached()
 
         @jax.custom_vjp
-        def pure(wanted: Any, others: Any, rngs: Any, offsets: Any, moving: Any) -> Any:
-            groups = (wanted, others)
+        def pure(groups: Any, rngs: Any, offsets: Any, moving: Any) -> Any:
             return kept.run(fn, groups, rngs, joined(moving), {}, offsets)
 
-        def forward(
-            wanted: Any, others: Any, rngs: Any, offsets: Any, moving: Any
-        ) -> Any:
-            groups = (wanted, others)
+        def forward(groups: Any, rngs: Any, offsets: Any, moving: Any) -> Any:
             both, left = kept.run(forward_fn, groups, rngs, joined(moving), {}, offsets)
             out, residuals = _aux_pair(both, True)
             return (out, left), residuals
@@ -437,14 +420,14 @@ def custom_vjp(
             per_scope = _per_scope(variables, kept.roots, "The variable cotangents")
             # Variables that were made just now have no place among the arguments.
             per_scope = tuple(map(_restricted, per_scope, known))
-            return per_scope, None, None, None, tuple(inputs)
+            return (per_scope, None), None, None, tuple(inputs)
 
         pure.defvjp(forward, backward)
         moving = tuple(arg for i, arg in enumerate(args) if i not in static)
         offsets = None
         if any(root._tree.offset is not None for root in call.roots):
             offsets = path_offsets(call.roots)
-        result = pure(wanted, others, call.streams, offsets, moving)
+        result = pure(call.variables, call.streams, offsets, moving)
         call.replay(kept.effects())
         return result
 

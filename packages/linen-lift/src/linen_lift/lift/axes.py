@@ -83,17 +83,12 @@ def split_in_out(
     Returns:
         `(in_filters, in_axes, out_filters, out_axes)`.
     """
-    ins = {
-        k: v.axis if isinstance(v, In) else v
-        for k, v in axes.items()
-        if not isinstance(v, Out)
-    }
-    outs = {
-        k: v.axis if isinstance(v, Out) else v
-        for k, v in axes.items()
-        if not isinstance(v, In)
-    }
-    return list(ins), list(ins.values()), list(outs), list(outs.values())
+    return (*_one_way(axes, Out), *_one_way(axes, In))
+
+
+def _one_way(axes: Mapping[Any, AxisSpec], other: type) -> tuple[list[Any], list[Any]]:
+    kept = {k: v for k, v in axes.items() if not isinstance(v, other)}
+    return list(kept), [getattr(v, "axis", v) for v in kept.values()]
 
 
 def _per_group(
@@ -148,16 +143,24 @@ def split_keys(
     Raises:
         ValueError: if the size is needed and not known.
     """
-    if not any(
-        split and any(group) for group, split in zip(groups, splits, strict=True)
-    ):
+    if not splits_any(groups, splits):
         return groups
     if size is None:
         raise ValueError(
             f"Lifted {transform} cannot tell into how many keys to split the random "
             "streams: nothing is mapped over. Pass the size."
         )
+    return map_split(lambda key: jax.random.split(key, size), groups, splits)
+
+
+def splits_any(groups: Any, splits: Sequence[bool]) -> bool:
+    """Whether there is a stream to split."""
+    return any(s and any(group) for group, s in zip(groups, splits, strict=True))
+
+
+def map_split(fn: Callable[[Any], Any], groups: Any, splits: Sequence[bool]) -> Any:
+    """The groups of streams, with `fn` of the keys that are to be split."""
     return tuple(
-        jax.tree.map(lambda key: jax.random.split(key, size), group) if split else group
+        jax.tree.map(fn, group) if split else group
         for group, split in zip(groups, splits, strict=True)
     )

@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import BranchVariablesError
 from ..filters import CollectionFilter, StreamFilter
 from ..scope import describe_place
+from .axes import map_split, splits_any
 from .pack import Boundary, packed
 
 __all__ = ["cond", "switch", "while_loop"]
@@ -60,30 +61,24 @@ def while_loop(
         carried, shared = call.variables
         rng_groups = call.streams
         moving = call.writable(carried)
-        counts = any(
-            split and any(group)
-            for group, split in zip(rng_groups, splits, strict=True)
-        )
+        counts = splits_any(rng_groups, splits)
 
         def streams(index: Any) -> Any:
-            return tuple(
-                jax.tree.map(lambda key: jax.random.fold_in(key, index), group)
-                if split
-                else group
-                for group, split in zip(rng_groups, splits, strict=True)
-            )
+            def folded(key: Any) -> Any:
+                return jax.random.fold_in(key, index)
+
+            return map_split(folded, rng_groups, splits) if counts else rng_groups
 
         def condition(state: Any) -> Any:
             index, moving, carry = state
             # The complement, so that no key is the body's in some iteration.
-            keys = streams(~index) if counts else rng_groups
+            keys = streams(~index if counts else index)
             inner_scope = call((carried, shared, moving), keys, False)
             return cond_fn(inner_scope, carry)
 
         def body(state: Any) -> Any:
             index, moving, carry = state
-            keys = streams(index) if counts else rng_groups
-            inner_scope = call((carried, shared, moving), keys)
+            inner_scope = call((carried, shared, moving), streams(index))
             carry = body_fn(inner_scope, carry)
             (moving,) = call.collect(inner_scope)
             return (index + np.uint32(1) if counts else (), moving, carry)

@@ -118,12 +118,8 @@ class Boundary:
         """
         inner_roots = []
         for i, outer in enumerate(self.roots):
-            variables: dict[str, Any] = {}
-            for group in variable_groups:
-                variables.update(group[i])
-            rngs: dict[str, Any] = {}
-            for group in rng_groups:
-                rngs.update(group[i])
+            variables = {c: t for group in variable_groups for c, t in group[i].items()}
+            rngs = {name: key for group in rng_groups for name, key in group[i].items()}
             mutable = self.inner_mutable(outer, mutable_filter)
             offset = None if rng_offsets is None else rng_offsets[i]
             inner = outer._reopen(variables, rngs, mutable, self._label, offset)
@@ -164,16 +160,13 @@ class Boundary:
         for index in range(len(self.roots)):
             tree = trees[index]
             tree.settle()
-            entry = tree.entry
             found = {}
             for col, now in tree.variables.items():
                 if in_filter(tree.mutable, col):
-                    if not changed_only:
-                        found[col] = unfreeze(now)
-                        continue
-                    changes = _changes(now, entry.get(col, {}))
-                    if changes:
-                        found[col] = changes
+                    before = tree.entry.get(col, {})
+                    kept = _changes(now, before) if changed_only else unfreeze(now)
+                    if kept or not changed_only:
+                        found[col] = kept
             per_root.append(found)
         return _grouped(per_root, self._out_filters)
 

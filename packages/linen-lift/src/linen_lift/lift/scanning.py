@@ -24,15 +24,9 @@ import jax.numpy as jnp
 
 from graphcore import broadcast_prefix
 
+from .. import filters
 from ..dataflow import evaluate_independent
 from ..errors import BroadcastVariableError
-from ..filters import (
-    CollectionFilter,
-    StreamFilter,
-    intersect_filters,
-    is_filter_empty,
-    subtract_filters,
-)
 from ..scope import describe_place
 from .axes import (
     AxisSpec,
@@ -69,10 +63,10 @@ def _place_outputs(ys: Any, out_axes: Any) -> Any:
 
 def scan(
     fn: Callable[..., Any],
-    variable_axes: Mapping[CollectionFilter, AxisSpec] = {},
-    variable_broadcast: CollectionFilter = False,
-    variable_carry: CollectionFilter = False,
-    split_rngs: Mapping[StreamFilter, bool] = {},
+    variable_axes: Mapping[filters.CollectionFilter, AxisSpec] = {},
+    variable_broadcast: filters.CollectionFilter = False,
+    variable_carry: filters.CollectionFilter = False,
+    split_rngs: Mapping[filters.StreamFilter, bool] = {},
     in_axes: Any = 0,
     out_axes: Any = 0,
     length: int | None = None,
@@ -126,7 +120,7 @@ def scan(
     """
     in_filters, var_in_axes, out_filters, var_out_axes = split_in_out(variable_axes)
     rng_filters, splits = list(split_rngs), list(split_rngs.values())
-    not_broadcast = subtract_filters(True, variable_broadcast)
+    not_broadcast = filters.subtract_filters(True, variable_broadcast)
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
     def inner(call: Boundary, init: Any, *args: Any) -> Any:
@@ -188,8 +182,8 @@ def scan(
             new_shared, _, *new_stacked = call.collect(scope, changed_only=True)
             return new_shared, new_carried, carry, ys, new_stacked
 
-        if not is_filter_empty(variable_broadcast) and any(
-            not is_filter_empty(root.mutable) for root in roots
+        if not filters.is_filter_empty(variable_broadcast) and any(
+            not filters.is_filter_empty(root.mutable) for root in roots
         ):
             shared = _create_shared(iteration, shared, moving, init, xs, roots)
 
@@ -231,7 +225,9 @@ def scan(
         may_grow = size != 0
         grew = False
         if may_grow and any(
-            not is_filter_empty(intersect_filters(variable_carry, root.mutable))
+            not filters.is_filter_empty(
+                filters.intersect_filters(variable_carry, root.mutable)
+            )
             and not any(cols.values())
             for cols, root in zip(moving, roots, strict=True)
         ):

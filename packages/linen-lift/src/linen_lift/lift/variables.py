@@ -7,12 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..filters import (
-    CollectionFilter,
-    StreamFilter,
-    is_filter_empty,
-    subtract_filters,
-)
+from .. import filters
 from ..frozen_dict import unfreeze
 from ..rng import path_number
 from .axes import AxisSpec, cut_axis, note_axis, split_in_out
@@ -27,13 +22,13 @@ def _same(collections: Any) -> Any:
 
 def map_variables(
     fn: Callable[..., Any],
-    mapped_collections: CollectionFilter = True,
+    mapped_collections: filters.CollectionFilter = True,
     map_in_fn: Callable[[Any], Any] = _same,
     map_out_fn: Callable[[Any], Any] = _same,
     init: bool = False,
     mutable: bool = False,
-    rngs: StreamFilter = True,
-    variables: CollectionFilter = True,
+    rngs: filters.StreamFilter = True,
+    variables: filters.CollectionFilter = True,
 ) -> Callable[..., Any]:
     """Shows a scope function a transformed view of some collections.
 
@@ -63,7 +58,7 @@ def map_variables(
         6
     """
     returns = mutable or init
-    closed = True if returns else subtract_filters(True, mapped_collections)
+    closed = True if returns else filters.subtract_filters(True, mapped_collections)
 
     def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
         stored, others = call.variables
@@ -72,7 +67,7 @@ def map_variables(
             return tuple(map_out_fn(view) if view else {} for view in views)
 
         created: Any = tuple({} for _ in stored)
-        writable = any(not is_filter_empty(root.mutable) for root in call.roots)
+        writable = any(not filters.is_filter_empty(root.mutable) for root in call.roots)
         if init and writable and not any(stored):
             first = call((stored, others), call.streams)
             fn(first, *args, **kwargs)
@@ -96,7 +91,7 @@ def map_variables(
         (mapped_collections, variables),
         (mapped_collections, variables)
         if returns
-        else (False, subtract_filters(variables, mapped_collections)),
+        else (False, filters.subtract_filters(variables, mapped_collections)),
         (rngs,),
         name="map_variables",
     )
@@ -133,8 +128,8 @@ def swap_collection(
 
 def fold_rngs(
     fn: Callable[..., Any],
-    variables: CollectionFilter = True,
-    rngs: StreamFilter = True,
+    variables: filters.CollectionFilter = True,
+    rngs: filters.StreamFilter = True,
 ) -> Callable[..., Any]:
     """Makes the computation of a scope function independent of its path.
 
@@ -184,7 +179,7 @@ def path_offsets(roots: Any) -> tuple[Any, ...]:
 
 def add_metadata_axis(
     fn: Callable[..., Any],
-    variable_axes: Mapping[CollectionFilter, AxisSpec] = {},
+    variable_axes: Mapping[filters.CollectionFilter, AxisSpec] = {},
     metadata_params: Mapping[Any, Any] = {},
 ) -> Callable[..., Any]:
     """Adds an axis to the boxes of variables, where `fn` stacked one by itself.

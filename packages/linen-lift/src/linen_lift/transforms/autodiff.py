@@ -7,7 +7,6 @@ from typing import Any
 
 from .. import lift
 from ..filters import CollectionFilter
-from ..lift.autodiff import checked_argnums
 from ..module.base import Module
 from .targets import as_body, check_function, enter, make_core, with_module
 
@@ -203,7 +202,8 @@ def custom_vjp(
     """
     for each in (fn, forward_fn):
         check_function("custom_vjp", each)
-    argnums = checked_argnums(nondiff_argnums)
+    options = (backward_fn, grad_vars, nondiff_argnums)
+    lift.custom_vjp(fn, forward_fn, *options)  # refuses wrong options early
     bodies = [as_body(each) for each in (fn, forward_fn)]
 
     def wrapper(mdl: Module, *args: Any) -> Any:
@@ -211,7 +211,7 @@ def custom_vjp(
         # JAX keeps the functions beyond the call.
         inner = frame.detached()
         f, forward = (make_core(body, inner) for body in bodies)
-        rule = lift.custom_vjp(f, forward, backward_fn, grad_vars, argnums)
+        rule = lift.custom_vjp(f, forward, *options)
         return rule(frame.scopes, *frame.args)
 
     return wrapper

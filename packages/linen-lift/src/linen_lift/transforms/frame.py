@@ -62,7 +62,7 @@ class Frame:
         self.module = module
         self.inside = inside or type(module)
         self._index: dict[Scope, int] = {}
-        self._modules: dict[int, Module] = {}
+        self._modules: set[int] = set()
         self._in_args: list[Any] = []
         self.args, self.kwargs = replace((args, kwargs), _LIVE, self._slot)
         self._enter(module)
@@ -77,7 +77,7 @@ class Frame:
         if isinstance(live, Module):
             if id(live) in self._modules:
                 return
-            self._modules[id(live)] = live
+            self._modules.add(id(live))
             attributes = live.__dict__
             for name in live._state.base:
                 if name != "parent":
