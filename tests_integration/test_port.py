@@ -120,6 +120,7 @@ def expect(before, after, problems=0):
             "from flax.linen import \\\n    relu, \\\n    gelu",
             "from linen_lift import \\\n    relu, \\\n    gelu",
         ),
+        (r"from flax import nnx; x = '\$'", r"import nnx_transforms as nnx; x = '\$'"),
         ("x = 1; from flax import nnx; y", "x = 1; import nnx_transforms as nnx; y"),
         (
             "if x: from flax import linen as nn, struct",
@@ -324,6 +325,7 @@ def test_what_cannot_be_mapped_is_listed_by_line():
     layer = nn.Fp8Einsum
     show(flax)
     importlib.import_module("flax.linen")
+    flax.config.update("flax_return_frozendict", True)
     """
     found = port(textwrap.dedent(source)).problems
     assert [(p.line, p.name) for p in found] == [
@@ -333,6 +335,7 @@ def test_what_cannot_be_mapped_is_listed_by_line():
         (7, "flax.linen.Fp8Einsum"),
         (8, "flax"),
         (9, "flax.linen"),
+        (10, "flax.config"),
     ]
     reasons = " ".join(p.reason for p in found)
     assert "no such name" in reasons

@@ -318,6 +318,17 @@ def test_update_with_raw_values_keeps_metadata():
     assert (node.v.value, node.v.unit) == (2, "m")
 
 
+def test_update_of_a_state_replaces_its_leaves():
+    node = gc.Dict(a=gc.Param(1, unit="m"), b=gc.Dict(c=gc.Param(2)))
+    state = gc.state(node)
+    gc.update(state, {"a": 5}, gc.state(gc.Dict(b=gc.Dict(c=gc.Param(6)))))
+    assert (state.a.value, state.a.unit, state.b.c.value) == (5, "m", 6)
+    assert (node.a.value, node.b.c.value) == (1, 2)
+    with pytest.raises(ValueError, match="nobody"):
+        gc.update(state, {"a": 7, "nobody": 1})
+    assert state.a.value == 5
+
+
 def test_update_takes_several_states_and_the_later_one_counts():
     node = gc.Dict(a=gc.Param(1), b=gc.Param(2))
     gc.update(node, {"a": 5, "b": 6}, {"b": 7})

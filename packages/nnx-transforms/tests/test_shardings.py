@@ -101,3 +101,18 @@ def test_sharding_of_one_variable():
     assert sharding_of({"sharding": ("x",)}) == P("x")
     assert sharding_of({"sharding": ("x",)}, m) == NamedSharding(m, P("x"))
     assert sharding_of({"sharding": P("x"), "mesh": m}) == NamedSharding(m, P("x"))
+
+
+def test_variables_are_made_without_a_mesh_where_a_program_wraps_constraints(
+    monkeypatch,
+):
+    constraint = jax.lax.with_sharding_constraint
+
+    def wrapped(x, sharding):
+        try:
+            return constraint(x, sharding)
+        except Exception:
+            return jax.sharding.reshard(x, sharding)
+
+    monkeypatch.setattr(jax.lax, "with_sharding_constraint", wrapped)
+    assert gc.Param(jnp.ones(2), out_sharding=("data",)).value.shape == (2,)

@@ -43,7 +43,7 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
     say what to make: `VariableState`s, variables or arrays.
 
     Args:
-        node: A graph node or pytree node.
+        node: A graph node or pytree node; or a `State`, whose leaves are replaced.
         state: The state; it may be partial.
         *states: More of them; where two have the same path, the later one counts.
 
@@ -63,6 +63,9 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
         raise ValueError(
             f"Expected a state or a nested mapping, got {type(given).__name__}."
         )
+    if isinstance(node, State):
+        node.replace_by_pure_dict(given, _leaf_of)
+        return
     plan = kept_plan(node) if isinstance(node, OwnedNode) else None
     if plan is not None and plan.all_owned and plan_of(node) is plan:
         found = _by_plan(plan, given)
@@ -72,6 +75,12 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
             set_values(*found, plan.layout.impl)
             return
     _Update(given).run(node)
+
+
+def _leaf_of(old: Any, new: Any) -> Any:
+    """What a leaf of a state becomes, given another leaf or a value."""
+    is_value = isinstance(old, VariableState) and not isinstance(new, VariableState)
+    return old.replace(new) if is_value else new
 
 
 def _by_plan(plan: Plan, given: Any) -> tuple[Sequence[Any], Sequence[Any]] | None:

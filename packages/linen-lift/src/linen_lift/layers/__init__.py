@@ -29,5 +29,6 @@ if not typing.TYPE_CHECKING:  # type checkers know what a star imports
     __all__ = ["initializers"] + [
         name
         for name, value in vars().items()
-        if not (name.startswith("_") or inspect.ismodule(value))
+        # The first values of kernels are names of their module alone, as in Flax.
+        if not (name.startswith(("_", "default_")) or inspect.ismodule(value))
     ]

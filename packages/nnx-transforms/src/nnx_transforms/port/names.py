@@ -47,7 +47,7 @@ HOMES: dict[str, list[str]] = {
 """For each module of Flax the places in these packages that may have its names."""
 
 KEPT = (
-    "__version__ config cursor io jax_utils metrics serialization struct testing "
+    "__version__ cursor io jax_utils metrics serialization struct testing "
     "training traverse_util typing version"
 )
 """What stays Flax's: it works with these packages, which have nothing in its place."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Container
 from typing import NamedTuple
 
@@ -61,9 +62,10 @@ def port(source: str) -> Ported:
         'from flax import struct  # both\nimport nnx_transforms as nnx'
     """
     mark = "\ufeff" * source.startswith("\ufeff")  # is no part of the program
-    done = _Rewriting(source.removeprefix(mark))
-    out = done.text.edited()
-    ast.parse(out)  # what is returned is a program, whatever was given
+    with warnings.catch_warnings(action="ignore"):  # about what the program does
+        done = _Rewriting(source.removeprefix(mark))
+        out = done.text.edited()
+        ast.parse(out)  # what is returned is a program, whatever was given
     return Ported(
         mark + out, tuple(sorted(set(done.problems))), tuple(sorted(done.kept))
     )
