@@ -256,7 +256,7 @@ def test_a_tiny_run_writes_all_results(tmp_path, monkeypatch, capsys):
     assert found["environment"]["versions"]["jax"] == jax.__version__
     (section,) = found["sections"]
     cases = {row["case"] for row in section["tables"][0]["rows"]}
-    assert {f"{name}, 601 variables" for name in ("split", "merge", "pop")} <= cases
+    assert {f"{name}, 601 variables" for name in ("split", "merge", "clone")} <= cases
     held = all(bar["holds"] for bar in section["bars"])
     assert code == (0 if held else 1)
     printed = capsys.readouterr().out

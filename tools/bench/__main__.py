@@ -102,6 +102,7 @@ def main(argv: list[str] | None = None) -> int:
             from tools.bench import page
 
             page.update(arguments.docs, [section], about)
+    draw(found, arguments.out)
     console.print(f"results in {arguments.out}")
     failures = missed(found)
     if arguments.check:
@@ -112,7 +113,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def save(sections: list[Section], about: dict[str, object], folder: Path) -> None:
-    """Writes results as JSON, Markdown, and plots where matplotlib is installed.
+    """Writes results as JSON and Markdown.
 
     Args:
         sections: What was found.
@@ -124,6 +125,15 @@ def save(sections: list[Section], about: dict[str, object], folder: Path) -> Non
     (folder / "results.json").write_text(json.dumps(content, indent=1) + "\n")
     parts = [f"## {s.title}\n\n{tables.as_markdown(s)}" for s in sections]
     (folder / "results.md").write_text("\n".join(parts))
+
+
+def draw(sections: list[Section], folder: Path) -> None:
+    """Draws plots, where matplotlib is installed.
+
+    Args:
+        sections: What was found.
+        folder: Where to write.
+    """
     try:
         from tools.bench import plots
     except ModuleNotFoundError as error:

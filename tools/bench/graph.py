@@ -123,6 +123,8 @@ def run(effort: Effort, sizes: tuple[int, ...] = SIZES) -> Section:
             theirs = operations(peers.flax_nnx, models.flax_model(values))
         comparisons: dict[str, Comparison] = {}
         for name, call in ours.items():
+            if effort.is_quick and _operation(name) not in LIMITED:
+                continue
             calls = {peers.CORE: call}
             if name in theirs:
                 calls[peers.FLAX] = theirs[name]
@@ -133,13 +135,16 @@ def run(effort: Effort, sizes: tuple[int, ...] = SIZES) -> Section:
         for name, comparison in comparisons.items():
             cells = comparison.cells()
             table.rows.append(Row(f"{name}, {size:,} variables", size, cells))
-            operation = name.split(" of ")[0].split(" by ")[0]
-            if peers.FLAX in cells and operation in LIMITED:
+            if peers.FLAX in cells and _operation(name) in LIMITED:
                 found = _inverse(cells[peers.FLAX].ratio)
                 what = f"graphcore over Flax: {name}, {size:,} variables"
                 section.bars.append(Bar(what, found, LIMIT_FLAX))
         _leaves(section, leaves, effort, values)
     return section
+
+
+def _operation(name: str) -> str:
+    return name.split(" of ")[0].split(" by ")[0]
 
 
 def _inverse(ratio: Any) -> Any:
