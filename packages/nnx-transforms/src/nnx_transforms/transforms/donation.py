@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import jax
+
+from graphcore.authors import Body
 
 
 class OtherWrites(Exception):
@@ -19,6 +21,24 @@ class OtherWrites(Exception):
     def __init__(self, positions: frozenset[int]) -> None:
         self.positions = positions
         super().__init__(positions)
+
+
+def variables_at(body: Body, places: Container[int | str]) -> frozenset[int]:
+    """Finds the variables of the objects in some arguments.
+
+    Args:
+        body: The function.
+        places: The positions and names of the arguments.
+
+    Returns:
+        The numbers of the variables.
+    """
+    structure = body.structure
+    return frozenset(
+        position
+        for position, (number, *_) in enumerate(structure.joint.paths)
+        if any(place in places for place, *_ in structure.root_places[number])
+    )
 
 
 def held_twice(values: Sequence[Any], others: Any) -> set[int]:

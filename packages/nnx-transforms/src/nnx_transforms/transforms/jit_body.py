@@ -32,6 +32,7 @@ from nnx_transforms.transforms.donation import (
     abstract_key,
     held_twice,
     together,
+    variables_at,
 )
 from nnx_transforms.transforms.explain_recompile import Notes, Signature
 
@@ -71,7 +72,7 @@ class JitBody(Body):
         is_flat: Whether values enter and leave it as one list, and other arguments as
             they are called: what JAX has to take apart costs time at each call. With
             shardings and donation there is more to tell it.
-        is_direct: Whether it is, and the values may go there as they are.
+        is_direct: Whether it is flat, and the values may go there as they are.
         has_divided: Whether the values of variables were seen not to be arrays.
     """
 
@@ -81,16 +82,9 @@ class JitBody(Body):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        options, structure = self.options, self.structure
+        options = self.options
         donated = options.donated
-        self._always_donated = frozenset(
-            position
-            for position, (number, *_) in enumerate(structure.joint.paths)
-            if any(
-                place in donated.numbers or place in donated.names
-                for place, *_ in structure.root_places[number]
-            )
-        )
+        self._always_donated = variables_at(self, {*donated.numbers, *donated.names})
         self._has_shardings = (
             options.in_shardings is not None or options.out_shardings is not None
         )
@@ -206,7 +200,7 @@ class JitBody(Body):
             (values,), out, change = self([variables], args, kwargs)
             return values, out, change
 
-        return self._shown_as_user_s(pure)
+        return self._shown_as_the_function(pure)
 
     def _donating(
         self, writes: frozenset[int] | None, donated: frozenset[int]
@@ -227,10 +221,10 @@ class JitBody(Body):
             groups, change = self.divide(left)
             return groups, left.out, change
 
-        return self._compile(self._shown_as_user_s(pure), donates=True)
+        return self._compile(self._shown_as_the_function(pure), donates=True)
 
-    def _shown_as_user_s(self, form: Any) -> Callable[..., Any]:
-        """Has JAX show a form of this body under the name and place of the user's."""
+    def _shown_as_the_function(self, form: Any) -> Callable[..., Any]:
+        """Has JAX show a form of this body by the name and place of the function."""
         form.__signature__ = inspect.signature(form)
         form.__name__ = form.__qualname__ = self.__name__
         form.__wrapped__ = self

@@ -11,7 +11,7 @@ import jax
 from graphcore.authors import Bodies, Entry, Inside, Left, enter, lifted, plain_settings
 from nnx_transforms.arguments import ChosenArguments, check_hashable
 from nnx_transforms.decorators import LATER, optional_function
-from nnx_transforms.transforms.donation import held_twice, together
+from nnx_transforms.transforms.donation import held_twice, together, variables_at
 from nnx_transforms.transforms.mapping import (
     NO_METADATA,
     MappedBody,
@@ -192,11 +192,7 @@ class _Body(MappedBody):
         metadata, donated = options
         super().__init__(callee, structure, metadata, reference)
         # A donated variable is returned even if it was left alone: its buffer is gone.
-        self.keep: Set[int] = {
-            position
-            for position, (number, *_) in enumerate(structure.joint.paths)
-            if any(place in donated for place, *_ in structure.root_places[number])
-        }
+        self.keep: Set[int] = variables_at(self, donated)
         self.unchecked = False
         self.mapped: Callable[..., Any] | None = None
 
