@@ -126,7 +126,7 @@ class Plan:
         # An unhashable static value is refused at a compiled call; until then there is
         # no sure way to see that it changed.
         self.can_be_kept = True
-        distinct = {id(value): value for value, _ in visit.mutable_statics}
+        distinct = {id(value): value for value in visit.mutable_statics}
         for value in distinct.values():
             try:
                 recorded = content_key(value, keep=True)

@@ -73,8 +73,7 @@ class Visit:
             foreign graph nodes, and pytree nodes that only JAX knows.
         foreign: Other nodes of registered types, whose containers are declared.
         containers: The dicts and lists that hold the children of all other nodes.
-        mutable_statics: Static values that might change in place, as
-            `(value, snapshot)`.
+        mutable_statics: Static values that might change in place.
         strangers: Static values of types that are not built in: the type of the value
             can change, or become that of a node or variable.
     """
@@ -84,7 +83,7 @@ class Visit:
     unwatched: list[tuple[Any, NodeImpl, Any, Any]] = field(default_factory=list)
     foreign: list[tuple[Any, NodeImpl]] = field(default_factory=list)
     containers: list[Any] = field(default_factory=list)
-    mutable_statics: list[tuple[Any, Any]] = field(default_factory=list)
+    mutable_statics: list[Any] = field(default_factory=list)
     strangers: list[Any] = field(default_factory=list)
 
     def traces(self) -> Iterator[tuple[Trail, Any, Any]]:
@@ -260,8 +259,7 @@ def _visit_variable(
     metadata = impl.metadata(variable)
     kept = as_kept(metadata)
     if kept is not metadata:
-        pairs = zip(metadata.values(), kept.values(), strict=True)
-        visit.mutable_statics += [pair for pair in pairs if not is_immutable(pair[0])]
+        visit.mutable_statics += [x for x in metadata.values() if not is_immutable(x)]
     definition: VariableDef[Any] = VariableDef(type(variable), index, kept)
     visit.leaves.append(Leaf(trail, variable, impl, definition))
     return definition
@@ -271,5 +269,5 @@ def _static(key: Any, value: Any, visit: Visit) -> StaticAttribute:
     if type(value).__flags__ & HEAP_TYPE:
         visit.strangers.append(value)
     if not is_immutable(value):
-        visit.mutable_statics.append((value, snapshot(value)))
+        visit.mutable_statics.append(value)
     return StaticAttribute(key, value)
