@@ -12,26 +12,20 @@ from typing import Any
 import jax
 
 
-def evaluate_independent(
-    fn: Callable[..., Any], known: Sequence[Any], unknown: Sequence[Any]
-) -> tuple[Any, Any]:
-    """Evaluates the outputs of `fn` that do not depend on some of its arguments.
+def evaluate_independent(fn: Callable[..., Any], *unknown: Any) -> tuple[Any, Any]:
+    """Evaluates the outputs of `fn` that do not depend on its arguments.
 
     Args:
-        fn: a function of the known and then the unknown arguments; pytrees of arrays
-            go in and out.
-        known: pytrees of arrays.
-        unknown: pytrees of arrays or `jax.ShapeDtypeStruct`; only their shapes and
-            dtypes are used.
+        fn: a function of pytrees of arrays that returns one.
+        *unknown: its arguments, or `jax.ShapeDtypeStruct` for arrays; only their shapes
+            and dtypes are used.
 
     Returns:
         The output tree, with None in the place of each leaf that depends on an
-        unknown argument, and the key path of the first such leaf, or None.
+        argument, and the key path of the first such leaf, or None.
     """
-    known, unknown = tuple(known), tuple(unknown)
-    closed, out_shape = jax.make_jaxpr(fn, return_shape=True)(*known, *unknown)
-    inputs = jax.tree.leaves(known)
-    inputs += [_UNKNOWN] * (len(closed.jaxpr.invars) - len(inputs))
+    closed, out_shape = jax.make_jaxpr(fn, return_shape=True)(*unknown)
+    inputs = [_UNKNOWN] * len(closed.jaxpr.invars)
     wanted = [True] * len(closed.jaxpr.outvars)
     leaves = _evaluate(closed.jaxpr, closed.consts, inputs, wanted)
     places, treedef = jax.tree_util.tree_flatten_with_path(out_shape)
@@ -101,12 +95,12 @@ def _is_same(branches: Sequence[Any], place: int, unknown: Sequence[bool]) -> bo
     wanted = [i == place for i in range(len(branches[0].jaxpr.outvars))]
 
     def result(branch: Any) -> str:
-        def compute(*operands: Any) -> Any:
-            inputs = _all(operands, [_UNKNOWN if u else 0 for u in unknown])
+        def compute(known: dict[int, Any]) -> Any:
+            inputs = [known.get(i, _UNKNOWN) for i in range(len(unknown))]
             return _evaluate(branch.jaxpr, branch.consts, inputs, wanted)[place]
 
-        known = zip(branch.jaxpr.invars, unknown, strict=True)
-        return str(jax.make_jaxpr(compute)(*(v.aval for v, u in known if not u)))
+        known = {i: v.aval for i, v in enumerate(branch.jaxpr.invars) if not unknown[i]}
+        return str(jax.make_jaxpr(compute)(known))
 
     # A jaxpr as text does not tell the values of constants.
     if any(branch.consts for branch in branches):
@@ -199,73 +193,25 @@ def _evaluate_partly(
     eqn: Any, operands: list[Any], wanted: Sequence[bool]
 ) -> Sequence[Any]:
     """The wanted results of an equation some of whose operands are unknown."""
-    call, params = _called(eqn), eqn.params
+    call = _called(eqn)
     if call is not None:
         return _evaluate(*call, operands, wanted)
-    known = [not d for d in _dependent(eqn, [x is _UNKNOWN for x in operands])]
-    if eqn.primitive.name == "cond":
-        index, *operands = operands
-        if index is _UNKNOWN:  # what is known is the same in all branches
-            index = 0
+    depends = _dependent(eqn, [x is _UNKNOWN for x in operands])
+    known = {i: x for i, x in enumerate(operands) if x is not _UNKNOWN}
 
-        def chosen(branch: Any) -> Callable[..., Any]:
-            return lambda xs: _some(
-                _evaluate(branch.jaxpr, branch.consts, _all(xs, operands), known), known
-            )
-
-        branches = [chosen(branch) for branch in params["branches"]]
-        some = jax.lax.switch(index, branches, _known(operands))
-        return _all(some, [0 if k else _UNKNOWN for k in known])
-    if eqn.primitive.name == "while":
-        cond, body = params["cond_jaxpr"], params["body_jaxpr"]
-        cond_consts, body_consts, carry = _parts(
-            operands, params["cond_nconsts"], params["body_nconsts"]
+    # What does not depend on the others is the same whatever they are. Compiled, only
+    # this is computed, and no array is made for them.
+    @jax.jit
+    def independent(known: dict[int, Any]) -> dict[int, Any]:
+        any_values = (
+            known[i] if i in known else jax.lax.full(v.aval.shape, 0, v.aval.dtype)
+            for i, v in enumerate(eqn.invars)
         )
-        carry = [x if k else _UNKNOWN for x, k in zip(carry, known, strict=True)]
+        outs = enumerate(_bind(eqn, list(any_values)))
+        return {i: x for i, x in outs if not depends[i]}
 
-        def goes_on(state: Any) -> Any:
-            inputs = cond_consts + _all(state, carry)
-            return _evaluate(cond.jaxpr, cond.consts, inputs, [True])[0]
-
-        def step(state: Any) -> Any:
-            inputs = body_consts + _all(state, carry)
-            return _some(_evaluate(body.jaxpr, body.consts, inputs, known), known)
-
-        return _all(jax.lax.while_loop(goes_on, step, _known(carry)), carry)
-    assert eqn.primitive.name == "scan", eqn  # else all results depend
-    body, sizes = params["jaxpr"], _scan_sizes(eqn)
-    consts, carry, xs = _parts(operands, *sizes)
-    size = len(carry)
-    carry = [x if k else _UNKNOWN for x, k in zip(carry, known[:size], strict=True)]
-
-    def iteration(state: Any, slices: Any) -> Any:
-        inputs = consts + _all(state, carry) + _all(slices, xs)
-        outs = _evaluate(body.jaxpr, body.consts, inputs, known)
-        return _some(outs[:size], known[:size]), _some(outs[size:], known[size:])
-
-    last, ys = jax.lax.scan(
-        iteration,
-        _known(carry),
-        _known(xs),
-        length=params["length"],
-        reverse=params["reverse"],
-    )
-    stacked = [0 if k else _UNKNOWN for k in known[size:]]
-    return _all(last, carry) + _all(ys, stacked)
-
-
-def _some(values: Sequence[Any], known: Sequence[bool]) -> list[Any]:
-    return [x for x, k in zip(values, known, strict=True) if k]
-
-
-def _known(values: Sequence[Any]) -> list[Any]:
-    return [x for x in values if x is not _UNKNOWN]
-
-
-def _all(some: Sequence[Any], like: Sequence[Any]) -> list[Any]:
-    """The values of `some` in the places of `like` that are known."""
-    rest = iter(some)
-    return [x if x is _UNKNOWN else next(rest) for x in like]
+    found = independent(known)
+    return [found.get(i, _UNKNOWN) for i in range(len(depends))]
 
 
 def _bind(eqn: Any, operands: Sequence[Any]) -> Any:

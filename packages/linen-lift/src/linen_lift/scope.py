@@ -198,7 +198,7 @@ def lazy_init(
             inner_args, inner_kwargs = fill(values)
             return initialize(rngs, *inner_args, **inner_kwargs)[1]
 
-        variables, dependent = evaluate_independent(run, (), unknown)
+        variables, dependent = evaluate_independent(run, *unknown)
         if dependent is not None:
             raise errors.LazyInitError(*describe_place(dependent))
         return variables

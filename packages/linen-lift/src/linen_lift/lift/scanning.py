@@ -311,7 +311,7 @@ def _create_shared(
     def create(carried: Any, carry: Any, xs: Any) -> Any:
         return iteration(shared, carried, carry, xs, True)[0]
 
-    new, key_path = evaluate_independent(create, (), _one_iteration(carried, init, xs))
+    new, key_path = evaluate_independent(create, *_one_iteration(carried, init, xs))
     if key_path is not None:
         col, name, path = describe_place(key_path)
         outer = roots[key_path[0].idx].path_text
