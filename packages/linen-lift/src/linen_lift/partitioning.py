@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from .filters import CollectionFilter, StreamFilter, union_filters
+from .filters import CollectionFilter, union_filters
 from .lift.axes import AxisSpec
 from .lift.axes import In as ScanIn
 from .lift.axes import Out as ScanOut
@@ -316,17 +316,10 @@ def scan_with_axes(
     target: Any,
     variable_axes: Mapping[CollectionFilter, AxisSpec] = {},
     variable_broadcast: CollectionFilter = False,
-    variable_carry: CollectionFilter = False,
-    split_rngs: Mapping[StreamFilter, bool] = {},
-    in_axes: Any = 0,
-    out_axes: Any = 0,
-    length: int | None = None,
-    reverse: bool = False,
-    unroll: int = 1,
+    *args: Any,
     axis_name: str = "layers",
     axes_collections: tuple[str, ...] = ("params",),
-    data_transform: Callable[..., Any] | None = None,
-    methods: Any = None,
+    **options: Any,
 ) -> Any:
     """`scan`, which adds the name of the stacked axis to those of variables.
 
@@ -334,17 +327,10 @@ def scan_with_axes(
         target: see `scan`.
         variable_axes: see `scan`.
         variable_broadcast: see `scan`.
-        variable_carry: see `scan`.
-        split_rngs: see `scan`.
-        in_axes: see `scan`.
-        out_axes: see `scan`.
-        length: see `scan`.
-        reverse: see `scan`.
-        unroll: see `scan`.
+        *args: the options of `scan` that come after these.
         axis_name: the logical name of the axis.
         axes_collections: the collections whose variables have names.
-        data_transform: see `scan`.
-        methods: see `scan`.
+        **options: further options of `scan`.
 
     Returns:
         A class or function like `target`.
@@ -362,49 +348,27 @@ def scan_with_axes(
         >>> variables['params_axes']['scale_axes'].names
         ('layers', 'embed')
     """
-    shared = tuple(collection + _SUFFIX for collection in axes_collections)
-    lifted = scan(
-        target,
-        variable_axes=variable_axes,
-        variable_broadcast=union_filters(variable_broadcast, shared),
-        variable_carry=variable_carry,
-        split_rngs=split_rngs,
-        in_axes=in_axes,
-        out_axes=out_axes,
-        length=length,
-        reverse=reverse,
-        unroll=unroll,
-        data_transform=data_transform,
-        methods=methods,
-    )
+    names = tuple(collection + _SUFFIX for collection in axes_collections)
+    shared = union_filters(variable_broadcast, names)
+    lifted = scan(target, variable_axes, shared, *args, **options)
     return _with_axes(lifted, variable_axes, dict.fromkeys(axes_collections, axis_name))
 
 
 def vmap_with_axes(
     target: Any,
     variable_axes: Mapping[CollectionFilter, AxisSpec],
-    split_rngs: Mapping[StreamFilter, bool] = {},
-    in_axes: Any = 0,
-    out_axes: Any = 0,
-    axis_size: int | None = None,
-    axis_name: str | None = None,
+    *args: Any,
     partitioning_axis_names: Mapping[Any, str] = {},
-    spmd_axis_name: str | None = None,
-    methods: Any = None,
+    **options: Any,
 ) -> Any:
     """`vmap`, which adds the name of the stacked axis to those of variables.
 
     Args:
         target: see `vmap`.
         variable_axes: see `vmap`.
-        split_rngs: see `vmap`.
-        in_axes: see `vmap`.
-        out_axes: see `vmap`.
-        axis_size: see `vmap`.
-        axis_name: see `vmap`.
+        *args: the options of `vmap` that come after these.
         partitioning_axis_names: the logical name of the axis, by collection.
-        spmd_axis_name: see `vmap`.
-        methods: see `vmap`.
+        **options: further options of `vmap`.
 
     Returns:
         A class or function like `target`.
@@ -424,17 +388,7 @@ def vmap_with_axes(
         ('heads', 'embed')
     """
     shared = {name + _SUFFIX: None for name in partitioning_axis_names}
-    lifted = vmap(
-        target,
-        variable_axes={**variable_axes, **shared},
-        split_rngs=split_rngs,
-        in_axes=in_axes,
-        out_axes=out_axes,
-        axis_size=axis_size,
-        axis_name=axis_name,
-        spmd_axis_name=spmd_axis_name,
-        methods=methods,
-    )
+    lifted = vmap(target, {**variable_axes, **shared}, *args, **options)
     return _with_axes(lifted, variable_axes, partitioning_axis_names)
 
 
