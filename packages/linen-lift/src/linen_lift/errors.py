@@ -33,13 +33,8 @@ class _VariableError(LinenLiftError):
     """An error about one variable: `text` says what is wrong with it."""
 
     def __init__(self, collection: str, name: str, path: str, **facts: Any) -> None:
-        at = f'at path "{path}" ({_joined(path, name)})'
+        at = f'at path "{path}" ({path.rstrip("/")}/{name})'
         super().__init__(col=collection, name=name, at=at, **facts)
-
-
-def _joined(path: str, name: str) -> str:
-    """`/block/kernel` from the path text of a scope and a name in it."""
-    return f"{path.rstrip('/')}/{name}"
 
 
 # --- scopes ---------------------------------------------------------------------
@@ -109,16 +104,17 @@ class ModifyScopeVariableError(_VariableError):
     )
 
 
-class NameInUseError(LinenLiftError, ValueError):
+class NameInUseError(_VariableError, ValueError):
     """Two things want one name in one scope."""
+
+    text = (
+        'Cannot create {kind} "{name}"{among} {at}: the name is in use there. Give one '
+        "of the two another name."
+    )
 
     def __init__(self, kind: str, name: str, path: str, col: str | None = None) -> None:
         among = "" if col is None else f' in collection "{col}"'
-        super().__init__(
-            f'Cannot create {kind} "{name}"{among} at path "{path}" '
-            f"({_joined(path, name)}): the name is in use there. Give one of the two "
-            "another name."
-        )
+        super().__init__("", name, path, kind=kind, among=among)
 
 
 class InvalidScopeError(LinenLiftError):
@@ -236,15 +232,13 @@ class AssignSubModuleError(LinenLiftError):
     )
 
 
-class DeclareVariableError(LinenLiftError, ValueError):
+class DeclareVariableError(_VariableError, ValueError):
     """A parameter or variable was declared where none may be declared."""
 
-    def __init__(self, kind: str, name: str, module: str, path: str) -> None:
-        super().__init__(
-            f'The {kind} "{name}" cannot be declared here, in {module} at path '
-            f'"{path}" ({_joined(path, name)}). Declare it in setup(), or in a method '
-            "marked @compact."
-        )
+    text = (
+        'The {kind} "{name}" cannot be declared here, in {module} {at}. Declare it in '
+        "setup(), or in a method marked @compact."
+    )
 
 
 class UnboundModuleError(LinenLiftError, ValueError):

@@ -37,9 +37,7 @@ class FrozenDict(Mapping[K, V]):
     __slots__ = ("_dict", "_hash")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._dict: dict[Any, Any] = {
-            key: unfreeze(value) for key, value in dict(*args, **kwargs).items()
-        }
+        self._dict: dict[Any, Any] = unfreeze(dict(*args, **kwargs))
         self._hash: int | None = None
 
     @classmethod

@@ -24,26 +24,25 @@ __all__ = ["Scope", "Variable", "apply", "bind", "init", "lazy_init"]
 __all__ += filters.__all__
 
 
-def _check_variables(variables: Any) -> None:
+def _misfit(variables: Any) -> str | None:
+    """What is no mapping of collections, or in it no collection, if anything."""
     if not isinstance(variables, Mapping):
-        raise errors.ApplyScopeInvalidVariablesTypeError(
-            f"a {type(variables).__name__}"
-        )
+        return f"a {type(variables).__name__}"
     for col, tree in variables.items():
         if not isinstance(col, str):
-            raise errors.ApplyScopeInvalidVariablesTypeError(
-                f"the collection name {col!r}"
-            )
+            return f"the collection name {col!r}"
         if not isinstance(tree, Mapping):
-            kind = type(tree).__name__
-            raise errors.ApplyScopeInvalidVariablesTypeError(
-                f'a {kind} as collection "{col}"'
-            )
+            return f'a {type(tree).__name__} as collection "{col}"'
         for name in tree:
             if not isinstance(name, str):
-                raise errors.ApplyScopeInvalidVariablesTypeError(
-                    f'the name {name!r} in collection "{col}"'
-                )
+                return f'the name {name!r} in collection "{col}"'
+    return None
+
+
+def _check_variables(variables: Any) -> None:
+    misfit = _misfit(variables)
+    if misfit is not None:
+        raise errors.ApplyScopeInvalidVariablesTypeError(misfit)
     params = variables.get("params")
     inner = params.get("params") if params else None
     if isinstance(inner, Mapping):

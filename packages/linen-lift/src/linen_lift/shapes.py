@@ -53,18 +53,11 @@ def _constant_key(value: Any) -> Any:
     raise _NotConstant
 
 
-@functools.cache
-def _typed_key_struct(impl: Any) -> Any:
-    return jax.eval_shape(lambda: jax.random.key(0, impl=impl))
-
-
 def _trace(fn: Callable[..., Any], key: Any, args: Any, kwargs: Any) -> _Shapes:
-    if key is None:
-        struct = _typed_key_struct(jax.config.jax_default_prng_impl)
-    else:
-        struct = jax.ShapeDtypeStruct(key.shape, key.dtype)
-    made = jax.eval_shape(lambda k: fn(k, *args, **kwargs), struct)
-    return tuple(x.shape for x in jax.tree.leaves(made))
+    def make() -> Any:
+        return fn(jax.random.key(0) if key is None else key, *args, **kwargs)
+
+    return tuple(x.shape for x in jax.tree.leaves(jax.eval_shape(make)))
 
 
 def initial_shapes(

@@ -387,9 +387,6 @@ def test_arrays_in_fields_are_arguments():
 
 
 def test_unhashable_fields_are_named():
-    class Bad:
-        __hash__ = None
-
     class Holds(nn.Module):
         bad: Any
 
@@ -397,7 +394,27 @@ def test_unhashable_fields_are_named():
             return x
 
     with pytest.raises(TypeError, match='Field "bad" of JitHolds'):
-        nn.jit(Holds)(Bad()).apply({}, X)
+        nn.jit(Holds)({}.keys()).apply({}, X)
+
+
+def test_unhashable_fields_count_by_what_they_hold():
+    class Options:
+        __hash__ = None
+
+        def __init__(self, scale):
+            self.scale = scale
+
+    class Scaled(nn.Module):
+        options: Any
+
+        def __call__(self, x):
+            traces.append(1)
+            return x * self.options.scale
+
+    traces, lifted = [], nn.jit(Scaled)
+    for scale in (2, 2, 3):
+        assert lifted(Options(scale)).apply({}, 5) == 5 * scale
+    assert len(traces) == 2
 
 
 def test_donated_variables():

@@ -66,8 +66,6 @@ def _one_batch_axis(
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
     """The input with one batch axis, and what gives an output its own back."""
     batch = inputs.shape[: inputs.ndim - rank - 1]
-    if len(batch) == 1:
-        return inputs, lambda out: out
     flat = inputs.reshape((math.prod(batch), *inputs.shape[len(batch) :]))
     return flat, lambda out: out.reshape((*batch, *out.shape[1:]))
 

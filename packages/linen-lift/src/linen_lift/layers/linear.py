@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -272,7 +273,7 @@ class Einsum(Module):
         """
         equation = merge_param("einsum_str", self.einsum_str, einsum_str)
         equation = equation.replace(" ", "")
-        operands, arrow, result = equation.partition("->")
+        operands, arrow, _ = equation.partition("->")
         if not arrow or operands.count(",") != 1:
             raise ValueError(
                 "Einsum needs an equation of two operands, the input and the kernel, "
@@ -281,7 +282,7 @@ class Einsum(Module):
         shape = tuple(self.shape)
         sizes: list[int | None] = []
         if self.use_bias:
-            sizes = _sizes(operands, shape, jnp.ndim(inputs), result)
+            sizes = _sizes(equation, jnp.ndim(inputs), shape)
         bias_shape = tuple(size for size in sizes if size is not None)
         kernel, bias = kernel_and_bias(self, shape, bias_shape)
         x, kernel, bias = self.promote_dtype(inputs, kernel, bias, dtype=self.dtype)
@@ -297,29 +298,20 @@ class Einsum(Module):
         return out
 
 
-def _sizes(
-    operands: str, shape: tuple[int, ...], ndim: int, result: str
-) -> list[int | None]:
+@functools.lru_cache(maxsize=1024)
+def _sizes(equation: str, ndim: int, shape: tuple[int, ...]) -> list[int | None]:
     """The size of each axis of the result that is one of the kernel, else None."""
-    inputs, subscripts = operands.split(",")
-    # What an ellipsis stands for is aligned at its end.
-    hidden = len(shape) - len(subscripts.replace("...", ""))
-    others = ndim - len(inputs.replace("...", ""))
-    if hidden < 0 or ("..." not in subscripts and hidden):
+    # Axes of size 1 fit any other, so what is larger in the result is the kernel's.
+    x = jax.ShapeDtypeStruct((1,) * ndim, jnp.float32)
+    kernel = jax.ShapeDtypeStruct([size + 1 for size in shape], jnp.float32)
+    try:
+        result = jax.eval_shape(functools.partial(jnp.einsum, equation), x, kernel)
+    except ValueError as error:
         raise ValueError(
-            f"The subscripts {subscripts!r} of the kernel do not fit its shape {shape}."
-        )
-    letters = [*subscripts.replace("...", "\0" * hidden)]
-    by_letter = dict(zip(letters, shape, strict=True))
-    ellipsis: list[int | None] = [None] * max(
-        others if "..." in inputs else 0, hidden if "..." in subscripts else 0
-    )
-    if hidden and "..." in subscripts:
-        start = subscripts.index("...")
-        ellipsis[len(ellipsis) - hidden :] = shape[start : start + hidden]
-    before, dots, after = result.partition("...")
-    axes: list[int | None] = [by_letter.get(letter) for letter in before]
-    return [*axes, *(ellipsis if dots else []), *map(by_letter.get, after)]
+            f"The subscripts of {equation!r} do not fit an input with {ndim} axes and "
+            f"a kernel of shape {shape}."
+        ) from error
+    return [size - 1 if size > 1 else None for size in result.shape]
 
 
 class Embed(Module):

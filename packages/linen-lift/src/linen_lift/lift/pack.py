@@ -32,6 +32,7 @@ from ..filters import (
 )
 from ..frozen_dict import unfreeze
 from ..scope import Scope
+from ..tree import MISSING
 
 __all__ = ["pack"]
 
@@ -321,16 +322,11 @@ def _topmost(scopes: Sequence[Scope]) -> tuple[list[Scope], list[tuple[int, Any]
 def _changes(now: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     changes = {}
     for name, value in now.items():
-        if name in entry:
-            before = entry[name]
-            if value is before:
-                continue
-            if isinstance(value, Mapping) and isinstance(before, Mapping):
-                inner = _changes(value, before)
-                if inner:
-                    changes[name] = inner
-                continue
-        value = unfreeze(value)
+        before = entry.get(name, MISSING)
+        if value is before:
+            continue
+        both = isinstance(value, Mapping) and isinstance(before, Mapping)
+        value = _changes(value, before) if both else unfreeze(value)
         if not (isinstance(value, dict) and not value):
             changes[name] = value
     return changes

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -50,6 +50,12 @@ def _move(tree: Any, source: int, target: int) -> Any:
     if source == target:
         return tree
     return jax.tree.map(lambda x: jnp.moveaxis(x, source, target), tree)
+
+
+def _chosen(parts: Sequence[Any], shared: Sequence[Any]) -> list[Any]:
+    """What an iteration gets: its part, or what all share where there is none."""
+    pairs = zip(parts, shared, strict=True)
+    return [whole if part is None else part for part, whole in pairs]
 
 
 def _place_outputs(ys: Any, out_axes: Any) -> Any:
@@ -131,22 +137,17 @@ def scan(
         size = length
         if size is None:
             size = mapped_size((var_in_axes, axes), (stacked, leaves))
-        stacked = [
-            _move(group, axis, 0)
-            for group, axis in zip(
-                cut_axis(stacked, var_in_axes, metadata_params),
-                var_in_axes,
-                strict=True,
-            )
-        ]
+        stacked = cut_axis(stacked, var_in_axes, metadata_params)
+        pairs = zip(stacked, var_in_axes, strict=True)
+        stacked = [_move(group, axis, 0) for group, axis in pairs]
         keys = split_keys(rng_groups, splits, size, "scan")
+        # None for what all iterations share: they close over it.
         xs = (
             stacked,
-            [k if split else () for k, split in zip(keys, splits, strict=True)],
+            [k if split else None for k, split in zip(keys, splits, strict=True)],
             [
-                _move(x, axis, 0)
+                None if _is_axis(axis) else _move(x, axis, 0)
                 for x, axis in zip(leaves, axes, strict=True)
-                if not _is_axis(axis)
             ],
         )
         # Immutable collections cannot change: they need not be carried.
@@ -154,24 +155,16 @@ def scan(
         moving = call.writable(carried)
 
         def iteration(
-            shared: Any, moving: Any, carry: Any, xs: Any, mutable: Any
+            shared: Any, moving: Any, carry: Any, xs: Any, mutable: Any = not_broadcast
         ) -> tuple[Any, ...]:
             stacked, split, slices = xs
-            streams = tuple(
-                part if is_split else group
-                for part, group, is_split in zip(split, rng_groups, splits, strict=True)
-            )
+            streams = tuple(_chosen(split, rng_groups))
             all_carried = tuple(map(operator.or_, carried, moving))
             groups = (shared, all_carried, *stacked)
             if data_transform is not None:
                 groups, streams = data_transform(groups, streams)
             scope = call(groups, streams, mutable)
-            rest = iter(slices)
-            filled = treedef.unflatten(
-                x if _is_axis(axis) else next(rest)
-                for x, axis in zip(leaves, axes, strict=True)
-            )
-            out = fn(scope, carry, *filled)
+            out = fn(scope, carry, *treedef.unflatten(_chosen(slices, leaves)))
             if not (isinstance(out, tuple) and len(out) == 2):
                 raise TypeError(
                     "The function of a lifted scan must return a pair (carry, ys); "
@@ -203,9 +196,7 @@ def scan(
             def body(state: Any, xs: Any) -> Any:
                 nonlocal grew
                 carried, carry = state
-                _, new, carry, ys, out = iteration(
-                    shared, carried, carry, xs, not_broadcast
-                )
+                _, new, carry, ys, out = iteration(shared, carried, carry, xs)
                 if may_grow and grows(carried, new):
                     grew = True
                     return state, None
@@ -234,31 +225,22 @@ def scan(
             # They are often about to be made. To find out costs a trace of one
             # iteration, which is less than a loop in vain.
             def made(carried: Any, carry: Any, xs: Any) -> Any:
-                return iteration(shared, carried, carry, xs, not_broadcast)[1]
+                return iteration(shared, carried, carry, xs)[1]
 
-            grew = grows(
-                moving, jax.eval_shape(made, *_one_iteration(moving, init, xs))
-            )
+            first = _one_iteration(moving, init, xs)
+            grew = grows(moving, jax.eval_shape(made, *first))
         if not grew:
             results, grew = loop(moving, init, xs, size, may_grow)
         if not grew:
             (carried_out, carry), (ys, stacked_out) = results
         else:
-            first = -1 if reverse else 0
             rest = slice(None, -1) if reverse else slice(1, None)
-            _, carried_out, carry, y, out = iteration(
-                shared,
-                moving,
-                init,
-                jax.tree.map(lambda x: x[first], xs),
-                not_broadcast,
-            )
+            x = jax.tree.map(lambda x: x[-1 if reverse else 0], xs)
+            _, carried_out, carry, y, out = iteration(shared, moving, init, x)
+            xs = jax.tree.map(lambda x: x[rest], xs)
+            fewer = None if size is None else size - 1
             ((carried_out, carry), others), _ = loop(
-                carried_out,
-                carry,
-                jax.tree.map(lambda x: x[rest], xs),
-                None if size is None else size - 1,
-                may_grow=False,
+                carried_out, carry, xs, fewer, may_grow=False
             )
 
             def join(one: Any, more: Any) -> Any:
@@ -267,17 +249,12 @@ def scan(
 
             ys, stacked_out = jax.tree.map(join, (y, out), others)
 
-        stacked_out = [
-            _move(group, 0, axis)
-            for group, axis in zip(stacked_out, var_out_axes, strict=True)
-        ]
+        pairs = zip(stacked_out, var_out_axes, strict=True)
+        stacked_out = [_move(group, 0, axis) for group, axis in pairs]
         stacked_out = note_axis(stacked_out, var_out_axes, metadata_params)
-        ys = _place_outputs(ys, out_axes)
-        return (carry, ys), (
-            _created(shared, variable_groups[0]),
-            carried_out,
-            *stacked_out,
-        )
+        created = _created(shared, variable_groups[0])
+        left = (created, carried_out, *stacked_out)
+        return (carry, _place_outputs(ys, out_axes)), left
 
     loop_over = packed(
         inner,

@@ -34,9 +34,8 @@ class Declarations(ModuleBase):
         scope = self._bound(f'{kind} "{name}"')
         state = self._state
         if not (state.in_compact or state.in_setup):
-            raise errors.DeclareVariableError(
-                kind, name, type(self).__name__, scope.path_text
-            )
+            about = {"kind": kind, "module": type(self).__name__}
+            raise errors.DeclareVariableError("", name, scope.path_text, **about)
         return scope
 
     def param(

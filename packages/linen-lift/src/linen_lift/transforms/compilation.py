@@ -120,7 +120,8 @@ def jit(*_: Any, **__: Any) -> Any:
 
     Instances with equal fields share one compilation, whatever their names and
     wherever they are; a method should not depend on those. Arrays in fields are
-    arguments of the compiled function; other fields must be hashable.
+    arguments of the compiled function; other fields must be hashable, or they are
+    compared by all that they hold.
 
     Args:
         target: a module class, a `functools.partial` of one, or a function of a

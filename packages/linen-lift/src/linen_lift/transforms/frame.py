@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from graphcore import Static
+from graphcore import Static, StaticAttribute
 
 from ..errors import CallCompactUnboundModuleError
 from ..module.base import Module
@@ -185,7 +185,7 @@ class Frame:
 
 
 class _Description:
-    """Turns modules into hashable descriptions."""
+    """Turns modules into hashable descriptions; each object is described once."""
 
     __slots__ = ("_index", "_seen", "arrays")
 
@@ -194,44 +194,35 @@ class _Description:
         self._seen: dict[int, int] = {}
         self.arrays: dict[int, Any] = {}
 
-    def of(self, value: Any) -> Any:
+    def of(self, value: Any, _: str = "") -> Any:
+        if id(value) in self._seen:
+            return "same as", self._seen[id(value)]
+        self._seen[id(value)] = len(self._seen)
         if isinstance(value, Module):
             return self._module(value)
         if isinstance(value, Variable):
             place = self._index[value.scope]
             return Variable, place, value.collection, value.name, value.unbox
-        if isinstance(value, _ARRAYS):
-            number = len(self.arrays)
-            self.arrays.setdefault(id(value), value)
-            return "array", min(number, list(self.arrays).index(id(value)))
-        if isinstance(value, (list, tuple)):
-            return type(value), tuple([self.of(item) for item in value])
-        if isinstance(value, dict):
-            return dict, tuple([(k, self.of(v)) for k, v in value.items()])
-        leaves, treedef = jax.tree.flatten(value, is_leaf=lambda x: x is not value)
-        if not jax.tree_util.treedef_is_leaf(treedef) and leaves:
-            return treedef, tuple([self.of(leaf) for leaf in leaves])
-        hash(value)
-        return type(value), value
+        self.arrays[id(value)] = value
+        return "array"
 
     def _module(self, module: Module) -> Any:
-        if id(module) in self._seen:
-            return "same as", self._seen[id(module)]
-        self._seen[id(module)] = len(self._seen)
         attributes, state = module.__dict__, module._state
         fields = []
         for name in state.base:
             if name in ("parent", "name"):
                 continue
+            field = replace(attributes[name], (*_LIVE, *_ARRAYS), self.of)
+            fields.append(StaticAttribute(name, field))
             try:
-                fields.append((name, self.of(attributes[name])))
+                hash(fields[-1])
             except TypeError as error:
                 path = "unbound" if module.scope is None else module.scope.path_text
                 raise TypeError(
                     f'Field "{name}" of {type(module).__name__} at path "{path}" is '
-                    f"a {type(attributes[name]).__name__}, which cannot be hashed. A "
-                    "lifted jit is compiled once per configuration; use hashable "
-                    "fields."
+                    f"a {type(attributes[name]).__name__}, which can be neither hashed "
+                    "nor compared by its content. A lifted jit is compiled once per "
+                    "configuration; use hashable fields."
                 ) from error
         place = None if module.scope is None else self._index.get(module.scope)
         return type(module), tuple(fields), place, state.in_compact
