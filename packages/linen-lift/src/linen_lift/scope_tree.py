@@ -344,11 +344,9 @@ class Scope:
 
         @functools.wraps(fn)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            kwargs = {**partial_kwargs, **kwargs}
-            if not named_call:
-                return fn(scope.rewound(), *args, **kwargs)
-            with jax.named_scope(label):
-                return fn(scope.rewound(), *args, **kwargs)
+            named = jax.named_scope(label) if named_call else contextlib.nullcontext()
+            with named:
+                return fn(scope.rewound(), *args, **{**partial_kwargs, **kwargs})
 
         return wrapper
 

@@ -280,7 +280,7 @@ class Einsum(Module):
                 f"and their result, such as 'ab,bc->ac'; found {equation!r}."
             )
         shape = tuple(self.shape)
-        sizes: list[int | None] = []
+        sizes: tuple[int | None, ...] = ()
         if self.use_bias:
             sizes = _sizes(equation, jnp.ndim(inputs), shape)
         bias_shape = tuple(size for size in sizes if size is not None)
@@ -299,7 +299,7 @@ class Einsum(Module):
 
 
 @functools.lru_cache(maxsize=1024)
-def _sizes(equation: str, ndim: int, shape: tuple[int, ...]) -> list[int | None]:
+def _sizes(equation: str, ndim: int, shape: tuple[int, ...]) -> tuple[int | None, ...]:
     """The size of each axis of the result that is one of the kernel, else None."""
     # Axes of size 1 fit any other, so what is larger in the result is the kernel's.
     x = jax.ShapeDtypeStruct((1,) * ndim, jnp.float32)
@@ -311,7 +311,7 @@ def _sizes(equation: str, ndim: int, shape: tuple[int, ...]) -> list[int | None]
             f"The subscripts of {equation!r} do not fit an input with {ndim} axes and "
             f"a kernel of shape {shape}."
         ) from error
-    return [size - 1 if size > 1 else None for size in result.shape]
+    return tuple(size - 1 if size > 1 else None for size in result.shape)
 
 
 class Embed(Module):

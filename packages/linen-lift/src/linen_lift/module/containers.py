@@ -14,27 +14,9 @@ import numpy as np
 from ..frozen_dict import FrozenDict
 
 # Nearly every field is one of these; they are recognized without any call.
-_LEAVES = frozenset(
-    {
-        int,
-        float,
-        complex,
-        bool,
-        str,
-        bytes,
-        type(None),
-        type,
-        np.dtype,
-        np.ndarray,
-        types.FunctionType,
-        types.BuiltinFunctionType,
-        types.MethodType,
-        type(jnp.float32),
-        type(jax.nn.relu),
-        type(jax.nn.sigmoid),
-        type(jnp.tanh),
-    }
-)
+_LEAVES = {int, float, complex, bool, str, bytes, type(None), np.dtype, np.ndarray}
+_LEAVES |= {type, types.FunctionType, types.BuiltinFunctionType, types.MethodType}
+_LEAVES |= set(map(type, (jnp.float32, jnp.tanh, jax.nn.relu, jax.nn.sigmoid)))
 
 
 def _is_leaf(value: Any) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 from .. import lift
 from ..filters import CollectionFilter
 from ..module.base import Module
-from .targets import as_body, check_function, enter, make_core, with_module
+from .frame import Frame
+from .targets import as_body, check_function, make_core, with_module
 
 __all__ = ["custom_vjp", "grad", "jvp", "value_and_grad", "vjp"]
 
@@ -207,7 +208,7 @@ def custom_vjp(
     bodies = [as_body(each) for each in (fn, forward_fn)]
 
     def wrapper(mdl: Module, *args: Any) -> Any:
-        frame = enter("custom_vjp", mdl, *args)
+        frame = Frame(mdl, args, {}, "custom_vjp")
         # JAX keeps the functions beyond the call.
         inner = frame.detached()
         f, forward = (make_core(body, inner) for body in bodies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -192,9 +193,8 @@ def _named(fn: Callable[..., Any], force: bool) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def named(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not (force or named_calls()):
-            return fn(self, *args, **kwargs)
-        with named_scope(self, method):
+        shown = force or named_calls()
+        with named_scope(self, method) if shown else contextlib.nullcontext():
             return fn(self, *args, **kwargs)
 
     return named

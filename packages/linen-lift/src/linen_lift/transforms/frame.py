@@ -17,7 +17,7 @@ import numpy as np
 
 from graphcore import Static, StaticAttribute
 
-from ..errors import CallCompactUnboundModuleError
+from ..errors import CallCompactUnboundModuleError, TransformTargetError
 from ..module.base import Module
 from ..module.containers import find, replace
 from ..module.state import State
@@ -46,17 +46,20 @@ class Frame:
         inside: the class of the module inside; its own by default.
 
     Raises:
+        TransformTargetError: if `module` is no module.
         CallCompactUnboundModuleError: if the module is not bound.
     """
 
     def __init__(
         self,
-        module: Module,
+        module: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         transform: str,
         inside: type[Module] | None = None,
     ) -> None:
+        if not isinstance(module, Module):
+            raise TransformTargetError(transform, module)
         if module.scope is None:
             raise CallCompactUnboundModuleError(type(module).__name__, transform)
         self.module = module

@@ -148,7 +148,8 @@ def with_module(
         def with_mdl(*args: P.args, **kwargs: P.kwargs) -> R:
             bound = signature.bind(*args, **kwargs)
             given = bound.arguments
-            frame = enter(transform, given["mdl"], given.get(operands, ()))
+            further = (given.get(operands, ()),)
+            frame = Frame(given["mdl"], further, {}, transform)
             for name in functions:
                 fn, core = given[name], functools.partial(_core_of, transform, frame)
                 several = isinstance(fn, Sequence)
@@ -162,22 +163,6 @@ def with_module(
         return with_mdl
 
     return decorate
-
-
-def enter(transform: str, module: Any, *args: Any) -> Frame:
-    """The frame of a transform that is called with a module.
-
-    Args:
-        transform: the name of the transform.
-        module: the module.
-        *args: further arguments.
-
-    Raises:
-        TransformTargetError: if `module` is no module.
-    """
-    if not isinstance(module, Module):
-        raise errors.TransformTargetError(transform, module)
-    return Frame(module, args, {}, transform)
 
 
 def _core_of(transform: str, frame: Frame, fn: Any) -> Core:
@@ -210,10 +195,9 @@ def as_body(fn: Callable[..., Any]) -> Callable[..., Any]:
     """
     if is_marked(fn, "_lifted") or is_marked(fn, "_wrapped_method"):
         return fn
-    named = getattr(fn, "_compact_name_scope", False)
-    return (
-        wrap_method(fn) if named else wrap_method(fn, functools.partial(_is_method, fn))
-    )
+    if getattr(fn, "_compact_name_scope", False):
+        return wrap_method(fn)
+    return wrap_method(fn, functools.partial(_is_method, fn))
 
 
 def _is_method(fn: Any, cls: type[Any]) -> bool:
@@ -294,15 +278,13 @@ def _lift_function(
     fn: Callable[..., Any], transform: str, runner: Runner, unbound: Any
 ) -> Any:
     body = as_body(fn)
-    is_compact = getattr(fn, "_compact", False)
+    plain = None if getattr(fn, "_compact", False) else unbound
     name = getattr(fn, "__name__", "")
 
     @functools.wraps(fn)
     def lifted(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(module, Module):
-            raise errors.TransformTargetError(transform, module)
-        if module.scope is None and unbound is not None and not is_compact:
-            return unbound(functools.partial(fn, module))(*args, **kwargs)
+        if plain is not None and isinstance(module, Module) and module.scope is None:
+            return plain(functools.partial(fn, module))(*args, **kwargs)
         # Of a transformed class, the methods that this one calls are transformed with
         # it, and not once more: inside, the module is one of the original class.
         cls = type(module)
