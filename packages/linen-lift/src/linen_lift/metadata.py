@@ -311,11 +311,6 @@ def map_axis_meta(fn: Callable[[Any], Any], tree: Any) -> Any:
     )
 
 
-def has_boxes(tree: Any) -> bool:
-    """Whether any leaf of the tree is in a box."""
-    return any(map(_is_box, jax.tree.leaves(tree, is_leaf=_is_box)))
-
-
 def unbox(tree: Any) -> Any:
     """Takes every value out of its box, nested boxes included.
 
@@ -393,16 +388,14 @@ def remove_axis(tree: Any, index: int, params: Mapping[Any, Any]) -> Any:
 
 def _with_change(method: str, tree: Any, *how: Any) -> Any:
     def change(box: AxisMetadata) -> Any:
-        inner = _with_change(method, box.unbox(), *how) if _nested(box) else None
+        # Looking for inner boxes must not trigger the constraint that `unbox` applies.
+        inner = getattr(box, "value", None)
         box = getattr(box, method)(*how)
-        return box if inner is None else box.replace_boxed(inner)
+        if isinstance(inner, AxisMetadata):
+            return box.replace_boxed(_with_change(method, inner, *how))
+        return box
 
-    return map_axis_meta(change, tree) if has_boxes(tree) else tree
-
-
-def _nested(box: AxisMetadata) -> bool:
-    # Looking for inner boxes must not trigger the constraint that `unbox` applies.
-    return isinstance(getattr(box, "value", None), AxisMetadata)
+    return map_axis_meta(change, tree)
 
 
 def get_partition_spec(tree: Any) -> Any:

@@ -436,6 +436,12 @@ class Scope:
             tree.pending[col, self._relative, name] = make
         return value
 
+    def _lacks(self, col: str, name: str, error: type[Exception]) -> Exception:
+        """The error for a variable that is not there: perhaps nothing is."""
+        if self.is_collection_empty(col):
+            error = errors.ScopeCollectionNotFound
+        return error(col, name, self.path_text)
+
     def is_mutable_collection(self, col: str) -> bool:
         """Whether a collection may be written.
 
@@ -536,9 +542,7 @@ class Scope:
         self.reserve(name, col)
         if self._lookup(col, name) is MISSING:
             if init_fn is None or not self.is_mutable_collection(col):
-                if self.is_collection_empty(col):
-                    raise errors.ScopeCollectionNotFound(col, name, self.path_text)
-                raise errors.ScopeVariableNotFoundError(col, name, self.path_text)
+                raise self._lacks(col, name, errors.ScopeVariableNotFoundError)
             make = functools.partial(init_fn, *init_args, **init_kwargs)
             self._create(col, name, make)
         return Variable(self, col, name, unbox)
@@ -576,9 +580,7 @@ class Scope:
         value = self._lookup("params", name)
         if value is MISSING:
             if not self.is_mutable_collection("params"):
-                if self.is_collection_empty("params"):
-                    raise errors.ScopeCollectionNotFound("params", name, self.path_text)
-                raise errors.ScopeParamNotFoundError("params", name, self.path_text)
+                raise self._lacks("params", name, errors.ScopeParamNotFoundError)
             draw = self._draw("params")
             value = self._create(
                 "params", name, lambda: init_fn(draw(), *init_args, **init_kwargs)

@@ -64,6 +64,4 @@ class Dropout(Module):
             shape[axis] = 1
         keep = 1.0 - self.rate
         mask = jax.random.bernoulli(rng, keep, shape)
-        if self.broadcast_dims:
-            mask = jnp.broadcast_to(mask, inputs.shape)
         return jnp.where(mask, inputs / keep, jnp.zeros_like(inputs))

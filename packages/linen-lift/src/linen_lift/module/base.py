@@ -72,11 +72,13 @@ class Module(Declarations, Summaries):
     _has_setup: ClassVar[bool] = False
     _compared: ClassVar[Any]
     _hashed: ClassVar[Any]
+    _lifted_classes: ClassVar[dict[Any, Any]] = {}
 
     def __init_subclass__(
         cls, kw_only: bool = False, _derived: bool = False, **kwargs: Any
     ) -> None:
         super().__init_subclass__(**kwargs)
+        cls._lifted_classes = {}
         if not _derived:  # a lifted class has the fields and methods of its base
             define(cls, kw_only)
 
@@ -243,23 +245,19 @@ class Module(Declarations, Summaries):
             raise errors.IncorrectPostInitOverrideError(type(self).__name__)
         values = {name: attributes[name] for name in self._init_names}
         values.update(updates)
-        if _deep_clone or _reset_names:
 
-            def fresh(child: Module, _: str) -> Module:
+        def renewed(child: Module, _: str) -> Module:
+            if _deep_clone or _reset_names:
                 new = {"name": None} if _reset_names else {}
                 return child.clone(_deep_clone=True, _reset_names=_reset_names, **new)
+            # One that belongs to this module is bound with it.
+            return child.clone() if child.parent is self else child
 
-            values = {k: replace(v, (Module,), fresh) for k, v in values.items()}
-        elif self.scope is not None:
-            values = {
-                k: replace(v, (Module,), self._released) for k, v in values.items()
-            }
+        if _deep_clone or _reset_names or self.scope is not None:
+            values = {k: replace(v, (Module,), renewed) for k, v in values.items()}
         if "name" not in values:
             values["name"] = None if self._state.auto_named else self.name
         return type(self)(parent=parent, **values)
-
-    def _released(self, child: Module, _: str) -> Module:
-        return child.clone() if child.parent is self else child
 
     def copy(
         self: M, *, parent: Any = UNSET, name: str | None = None, **updates: Any

@@ -306,9 +306,7 @@ def _lift_class(
     # The same class is made once, so that caches that know it by identity work where
     # a class is transformed anew for each instance.
     key: Any = StaticAttribute("options", (transform, prefix, per_method))
-    cache = cls.__dict__.get("_lifted_classes")
-    if cache is None:
-        cache = cls._lifted_classes = {}
+    cache = cls._lifted_classes
     try:
         if key in cache:
             return cache[key]
@@ -318,7 +316,6 @@ def _lift_class(
         "__module__": cls.__module__,
         "__qualname__": f"{prefix}{cls.__qualname__}",
         "__doc__": cls.__doc__,
-        "_lifted_classes": {},
         "_original": cls,
     }
     for name, own in per_method.items():
