@@ -30,70 +30,47 @@ def wrap_method(
     name_scope = getattr(fn, "_compact_name_scope", False)
 
     @functools.wraps(fn)
-    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def method(module: Any, /, *args: Any, **kwargs: Any) -> Any:
         if name_scope:
-            call = functools.partial(fn, self)
-            return self._in_name_scope(name)(call, *args, **kwargs)
-        is_method = belongs(type(self))
-        return call_method(self, fn, name, compact, is_method, args, kwargs)
+            call = functools.partial(fn, module)
+            return module._in_name_scope(name)(call, *args, **kwargs)
+        state = module._state
+        if state is None:
+            raise errors.IncorrectPostInitOverrideError(type(module).__name__)
+        scope = module.scope
+        if scope is None:
+            if compact:
+                raise errors.CallCompactUnboundModuleError(type(module).__name__, name)
+        elif not state.setup_done:
+            module._run_setup()
+
+        modules = context.modules
+        modules.append(module)
+        enters = compact and scope is not None and not state.in_compact
+        if enters:
+            state.in_compact = True
+            before, scope._reserved = scope._reserved, {}
+            here = module.scope  # another one if setup shared it
+            numbers, here._numbers = here._numbers, {}
+        try:
+            is_method = belongs(type(module))
+            run = call_intercepted if is_method else _call_named
+            out = run(module, fn, name, args, kwargs)
+            if is_method and scope is not None:
+                capture = scope.flags.get("capture_intermediates")
+                if capture is not None and capture(module, name):
+                    module.sow("intermediates", name, out)
+            return out
+        finally:
+            modules.pop()
+            if enters:
+                state.in_compact = False
+                if state.shares_scope:
+                    scope._reserved = {**before, **scope._reserved}
+                    here._numbers = numbers
 
     wrapped: Callable[..., Any] = marked(method, "_wrapped_method")
     return wrapped
-
-
-def call_method(
-    module: Any,
-    fn: Callable[..., Any],
-    name: str,
-    compact: bool,
-    is_method: bool,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Calls a function of a module with everything that belongs to it.
-
-    Args:
-        module: the module.
-        fn: the function.
-        name: its name.
-        compact: whether it may make submodules.
-        is_method: whether interceptors and captures apply.
-        args: its arguments after the module.
-        kwargs: its keyword arguments.
-    """
-    state = module._state
-    if state is None:
-        raise errors.IncorrectPostInitOverrideError(type(module).__name__)
-    scope = module.scope
-    if scope is None:
-        if compact:
-            raise errors.CallCompactUnboundModuleError(type(module).__name__, name)
-    elif not state.setup_done:
-        module._run_setup()
-
-    modules = context.modules
-    modules.append(module)
-    enters = compact and not state.in_compact
-    if enters and scope is not None:
-        state.in_compact = True
-        before, scope._reserved = scope._reserved, {}
-        here = module.scope  # another one if setup shared it
-        numbers, here._numbers = here._numbers, {}
-    try:
-        run = call_intercepted if is_method else _call_named
-        out = run(module, fn, name, args, kwargs)
-        if is_method and scope is not None:
-            capture = scope.flags.get("capture_intermediates")
-            if capture is not None and capture(module, name):
-                module.sow("intermediates", name, out)
-        return out
-    finally:
-        modules.pop()
-        if enters and scope is not None:
-            state.in_compact = False
-            if state.shares_scope:
-                scope._reserved = {**before, **scope._reserved}
-                here._numbers = numbers
 
 
 def marked(fn: Any, mark: str) -> Any:

@@ -52,6 +52,9 @@ class _Context(threading.local):
         self.interceptors: tuple[Interceptor, ...] = ()
         self.named_call: bool | None = None
 
+    def __reduce__(self) -> str:
+        return "context"  # wherever it is pickled with a method that refers to it
+
 
 context = _Context()
 
