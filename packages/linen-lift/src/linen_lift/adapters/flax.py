@@ -59,14 +59,12 @@ class FlaxModule(Module):
         assert scope is not None
         variables = scope.variables()
         rngs = {name: scope.make_rng(name) for name in scope.rngs}
-        mutable = _flax_filter(scope.mutable)
+        mutable = _flax_filter(scope.mutable) or []  # with False, Flax gives no pair
         kwargs["method"] = self.method
         if self.is_initializing() and not variables:
             out, written = inner.init_with_output(
                 rngs, *args, mutable=mutable, **kwargs
             )
-        elif mutable is False:
-            return inner.apply(variables, *args, rngs=rngs, **kwargs)
         else:
             out, written = inner.apply(
                 variables, *args, rngs=rngs, mutable=mutable, **kwargs

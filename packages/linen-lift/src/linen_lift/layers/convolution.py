@@ -44,8 +44,13 @@ def _per_axis(value: Any, count: int, name: str) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _pairs(padding: Any, size: tuple[int, ...]) -> Any:
-    """Padding as JAX takes it: a name, or a pair of integers per axis."""
+def padding_pairs(padding: Any, size: tuple[int, ...]) -> Any:
+    """Padding as JAX takes it: a name, or a pair of integers per axis.
+
+    Args:
+        padding: a name, an integer, or an integer or a pair of them per axis.
+        size: the size of the window along each axis.
+    """
     if isinstance(padding, str):
         return padding
     if isinstance(padding, int):
@@ -55,8 +60,8 @@ def _pairs(padding: Any, size: tuple[int, ...]) -> Any:
         isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs
     ):
         raise ValueError(
-            "padding needs an integer or a pair of integers per axis of "
-            f"kernel_size={size}; found {padding!r}."
+            "padding needs an integer or a pair of integers per axis of the window "
+            f"{size}; found {padding!r}."
         )
     return [tuple(pair) for pair in pairs]
 
@@ -181,7 +186,7 @@ class Conv(Module):
         """The input, padded as JAX cannot, and the options that JAX is called with."""
         rank = len(size)
         dilation = _per_axis(self.kernel_dilation, rank, "kernel_dilation")
-        padding = _pairs(self.padding, size)
+        padding = padding_pairs(self.padding, size)
         reach = [d * (k - 1) for k, d in zip(size, dilation, strict=True)]
         if isinstance(padding, str) and padding in _WRAPS:
             widths = [(r // 2, r - r // 2) for r in reach]
@@ -304,7 +309,7 @@ class ConvTranspose(Module):
         """
         size = as_tuple(self.kernel_size)
         strides = _per_axis(self.strides, len(size), "stride")
-        padding = _pairs(self.padding, size)
+        padding = padding_pairs(self.padding, size)
         flat, restored = _one_batch_axis(jnp.asarray(inputs), len(size))
         channels = (flat.shape[-1], self.features)
         if self.transpose_kernel:

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from .convolution import padding_pairs
+
 __all__ = ["avg_pool", "max_pool", "min_pool", "pool"]
 
 
@@ -30,7 +32,8 @@ def pool(
         reduce_fn: reduces two values.
         window_shape: the size of the window along each spatial axis.
         strides: the step from one window to the next along each of them; None for 1.
-        padding: 'SAME', 'VALID', or a pair of integers per spatial axis.
+        padding: 'SAME', 'VALID', an integer, or an integer or a pair of them per
+            spatial axis.
 
     Returns:
         An array of shape `(*batch, *spatial, features)`.
@@ -55,14 +58,9 @@ def pool(
             f"with one more axis at least; found strides {strides} and an input of "
             f"shape {inputs.shape}."
         )
+    padding = padding_pairs(padding, tuple(window_shape))
     if not isinstance(padding, str):
-        pairs = tuple(tuple(pair) for pair in padding)
-        if len(pairs) != rank or any(len(pair) != 2 for pair in pairs):
-            raise ValueError(
-                f"padding needs a pair of integers per axis of the window "
-                f"{tuple(window_shape)}; found {padding!r}."
-            )
-        padding = ((0, 0),) * batch + pairs + ((0, 0),)
+        padding = [(0, 0)] * batch + padding + [(0, 0)]
     ones = (1,) * batch
     out: jax.Array = lax.reduce_window(
         inputs,
