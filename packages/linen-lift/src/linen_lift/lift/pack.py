@@ -266,12 +266,12 @@ class Boundary:
         Returns:
             A hashable value.
         """
-        found: dict[Any, int] = {}
-        for index, root in enumerate(self.roots):
-            path, skip = root.path, len(root.path)
-            for (place, stream), count in root._counts.items():
-                if place[:skip] == path:
-                    found[index, place[skip:], stream] = count
+        found = {
+            (index, path[len(root.path) :], stream): count
+            for index, root in enumerate(self.roots)
+            for (path, stream), count in root._counts.items()
+            if path[: len(root.path)] == root.path
+        }
         names = tuple(
             (*sorted(s._reserved), *sorted(s._numbers.items())) for s in self._scopes
         )

@@ -130,8 +130,8 @@ def scan(
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
     def inner(call: Boundary, init: Any, *args: Any) -> Any:
-        variable_groups, rng_groups = call.variables, call.streams
-        shared, carried, *stacked = variable_groups
+        rng_groups = call.streams
+        shared, carried, *stacked = call.variables
         leaves, treedef = jax.tree.flatten(args)
         axes = broadcast_prefix(arg_axes, args, _is_axis)
         size = length
@@ -175,10 +175,12 @@ def scan(
             new_shared, _, *new_stacked = call.collect(scope, changed_only=True)
             return new_shared, new_carried, carry, ys, new_stacked
 
+        created: Any = tuple({} for _ in shared)
         if not filters.is_filter_empty(variable_broadcast) and any(
             not filters.is_filter_empty(root.mutable) for root in roots
         ):
-            shared = _create_shared(iteration, shared, moving, init, xs, roots)
+            created = _create_shared(iteration, shared, moving, init, xs, roots)
+            shared = tuple(map(joined, shared, created))
 
         def grows(old: Any, new: Any) -> bool:
             return bool(jax.tree.structure(new) != jax.tree.structure(old))
@@ -252,7 +254,6 @@ def scan(
         pairs = zip(stacked_out, var_out_axes, strict=True)
         stacked_out = [_move(group, 0, axis) for group, axis in pairs]
         stacked_out = note_axis(stacked_out, var_out_axes, metadata_params)
-        created = _created(shared, variable_groups[0])
         left = (created, carried_out, *stacked_out)
         return (carry, _place_outputs(ys, out_axes)), left
 
@@ -283,7 +284,7 @@ def scan(
 def _create_shared(
     iteration: Any, shared: Any, carried: Any, init: Any, xs: Any, roots: Any
 ) -> Any:
-    """Broadcast variables with those added that the first iteration creates."""
+    """The broadcast variables that the first iteration creates."""
 
     def create(carried: Any, carry: Any, xs: Any) -> Any:
         return iteration(shared, carried, carry, xs, True)[0]
@@ -293,7 +294,7 @@ def _create_shared(
         col, name, path = describe_place(key_path)
         outer = roots[key_path[0].idx].path_text
         raise BroadcastVariableError(col, name, f"{outer.rstrip('/')}{path}")
-    return tuple(joined(old, add) for old, add in zip(shared, new, strict=True))
+    return new
 
 
 def _one_iteration(carried: Any, init: Any, xs: Any) -> tuple[Any, Any, Any]:
@@ -301,11 +302,3 @@ def _one_iteration(carried: Any, init: Any, xs: Any) -> tuple[Any, Any, Any]:
     carried, init, xs = jax.eval_shape(lambda: (carried, init, xs))
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), xs)
     return carried, init, one
-
-
-def _created(shared: Any, before: Any) -> Any:
-    """What was added to the broadcast variables: nothing if none was created."""
-    return tuple(
-        {c: t for c, t in new.items() if t is not old.get(c)}
-        for new, old in zip(shared, before, strict=True)
-    )

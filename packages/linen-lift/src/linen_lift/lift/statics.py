@@ -40,19 +40,10 @@ class StaticArguments:
         nums = {argnums} if isinstance(argnums, int) else set(argnums or ())
         names = {argnames} if isinstance(argnames, str) else set(argnames or ())
         if nums or names:
-            try:
-                parameters = list(inspect.signature(fn).parameters.values())
-            except (TypeError, ValueError):
-                parameters = []
-            positional = [
-                p.name
-                for p in parameters
-                if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-            ]
+            positional = _positional(fn)
             nums = {n + len(positional) if n < 0 else n for n in nums}
-            named = names & set(positional)
             names |= {positional[n] for n in nums if n < len(positional)}
-            nums |= {positional.index(name) for name in named}
+            nums |= {i for i, name in enumerate(positional) if name in names}
         if 0 in nums:
             raise ValueError(
                 "The scope or module is argument 0 and cannot be static; static "
@@ -77,6 +68,16 @@ class StaticArguments:
             tuple([_Fixed(x) if i in positions else x for i, x in enumerate(args, 1)]),
             {name: _Fixed(x) if name in names else x for name, x in kwargs.items()},
         )
+
+
+def _positional(fn: Callable[..., Any]) -> list[str]:
+    """The parameters that can be given by position, as far as they are known."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters if p.kind in kinds]
 
 
 def marked(args: Any, kwargs: Any) -> tuple[Any, ...]:

@@ -414,15 +414,9 @@ class Module(Declarations, Summaries):
             >>> variables['params']['kernel'].shape
             (3, 2)
         """
-        check_instance(self, "init")
-        return self.init_with_output(
-            rngs,
-            *args,
-            method=method,
-            mutable=mutable,
-            capture_intermediates=capture_intermediates,
-            **kwargs,
-        )[1]
+        capture = capture_intermediates
+        make = pure(scopes.init, "init", method, self, mutable, capture)
+        return make(rngs, *args, **kwargs)[1]
 
     def lazy_init(
         self,
