@@ -205,13 +205,14 @@ def lazy_init(
     return wrapper
 
 
-def describe_place(key_path: Any) -> tuple[str, str, str]:
+def describe_place(key_path: Any, root: str = "/") -> tuple[str, str, str]:
     """The collection, name and path text of a leaf in a tree of variables.
 
     Args:
         key_path: as `jax.tree_util.tree_flatten_with_path` gives it.
+        root: the path text of the scope that has the tree.
     """
     names = [str(k.key) for k in key_path if isinstance(k, jax.tree_util.DictKey)]
     col, *path = names
     name = path.pop() if path else col
-    return col, name, "/" + "/".join(path)
+    return col, name, f"{root.rstrip('/')}/{'/'.join(path)}"

@@ -201,11 +201,9 @@ class Scope:
         Raises:
             KeyError: if it is not set and no default is given.
         """
-        if key in self.flags:
-            return self.flags[key]
-        if default is MISSING:
+        if key not in self.flags and default is MISSING:
             raise KeyError(f"Flag {key!r} is not set in the scope {self.path_text}.")
-        return default
+        return self.flags.get(key, default)
 
     # --- validity ---------------------------------------------------------------
 
@@ -599,26 +597,21 @@ class Scope:
 
     def variables(self) -> dict[str, Any]:
         """All collections, as seen from here: `{collection: nested dict}`."""
-        self._check_valid()
-        self._tree.settle()
-        found = {}
-        for col in self._tree.variables:
-            node = self._collection(col)
-            if node:
-                mutable = self.is_mutable_collection(col)
-                found[col] = unfreeze(node) if mutable else node
-        return found
+        return {col: found for col, found in self._visible() if found}
 
     def mutable_variables(self) -> dict[str, Any]:
         """The mutable collections, as seen from here."""
+        is_mutable = self.is_mutable_collection
+        return {col: found for col, found in self._visible() if is_mutable(col)}
+
+    def _visible(self) -> Iterator[tuple[str, Any]]:
+        """The collections at this path; copies of those that may change."""
         self._check_valid()
         self._tree.settle()
-        return {
-            col: unfreeze(node)
-            for col in self._tree.variables
-            if self.is_mutable_collection(col)
-            and (node := self._collection(col)) is not None
-        }
+        for col in self._tree.variables:
+            node = self._collection(col)
+            if node is not None:
+                yield col, unfreeze(node) if self.is_mutable_collection(col) else node
 
 
 def _writable(variables: Mapping[str, Any], mutable: CollectionFilter) -> Any:

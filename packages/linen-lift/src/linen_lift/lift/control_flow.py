@@ -140,9 +140,8 @@ def _raise_difference(first: Any, other: Any, number: int, roots: Any) -> None:
         key_path = min(lacking, key=str)
     else:
         key_path, number = min(paths[1] - paths[0], key=str), 0
-    col, name, path = describe_place(key_path)
-    root = roots[key_path[1].idx].path_text
-    raise BranchVariablesError(col, name, f"{root.rstrip('/')}{path}", branch=number)
+    place = describe_place(key_path, roots[key_path[1].idx].path_text)
+    raise BranchVariablesError(*place, branch=number)
 
 
 def cond(

@@ -291,9 +291,8 @@ def _create_shared(
 
     new, key_path = evaluate_independent(create, *_one_iteration(carried, init, xs))
     if key_path is not None:
-        col, name, path = describe_place(key_path)
-        outer = roots[key_path[0].idx].path_text
-        raise BroadcastVariableError(col, name, f"{outer.rstrip('/')}{path}")
+        root = roots[key_path[0].idx].path_text
+        raise BroadcastVariableError(*describe_place(key_path, root))
     return new
 
 

@@ -32,25 +32,23 @@ def method_of(module: ModuleBase, method: Any) -> Callable[..., Any]:
     if method is None:
         method = "__call__"
     if isinstance(method, str):
+        name = method
         # Not `getattr`: a class can be called although its instances cannot.
-        found = next(
-            (b.__dict__[method] for b in cls.__mro__ if method in b.__dict__), 0
-        )
-        if not callable(found):
-            attribute = method
-            if method == "__call__":
-                raise errors.ApplyModuleInvalidMethodError(cls.__name__, method)
+        own: Any = (vars(base)[name] for base in cls.__mro__ if name in vars(base))
+        known: Callable[..., Any] | None = next(own, None)
+        if callable(known):
+            return known
+        if name == "__call__":
+            raise errors.ApplyModuleInvalidMethodError(cls.__name__, name)
 
-            # Perhaps setup makes it: a submodule, for example.
-            def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-                target = getattr(module, attribute, None)
-                if not callable(target):
-                    raise errors.ApplyModuleInvalidMethodError(cls.__name__, attribute)
-                return target(*args, **kwargs)
+        # Perhaps setup makes it: a submodule, for example.
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            target = getattr(module, name, None)
+            if not callable(target):
+                raise errors.ApplyModuleInvalidMethodError(cls.__name__, name)
+            return target(*args, **kwargs)
 
-            return call
-        named: Callable[..., Any] = found
-        return named
+        return call
     if isinstance(method, (ModuleBase, type)) or not callable(method):
         raise errors.ApplyModuleInvalidMethodError(cls.__name__, method)
     unbound: Callable[..., Any] = getattr(method, "__func__", method)
