@@ -27,7 +27,7 @@ from graphcore import (
     variable_name_from_type,
     variable_type_from_name,
 )
-from graphcore.authors import key_path, path_text
+from graphcore.authors import path_text
 from nnx_transforms.module import Module
 from nnx_transforms.rngs import RngCount, RngKey, Rngs, RngState
 from nnx_transforms.transforms.eval_shape import eval_shape
@@ -155,11 +155,8 @@ class ToNNX(Module):
     def _take(self, collections: Mapping[str, Any]) -> None:
         for col, tree in collections.items():
             kind = variable_type_from_name(col, allow_register=True)
-            leaves = jax.tree_util.tree_leaves_with_path(
-                linen_lift.unfreeze(tree), is_leaf=lambda x: not isinstance(x, dict)
-            )
-            for keys, value in leaves:
-                self._write(key_path(keys), kind, value)
+            for path, value in flatten_mapping(tree).items():
+                self._write(path, kind, value)
 
     def _write(self, path: tuple[str, ...], kind: type[Any], value: Any) -> None:
         holder: Any = self
