@@ -33,9 +33,10 @@ def deepcopy_node(root: OwnedNode, memo: dict[int, Any]) -> Any:
     """
     made: list[tuple[Any, Any]] = []
     for x, _ in _left(root):
+        if not isinstance(x, OwnedNode) or id(x) in memo:
+            continue
         # A class with a way of its own to be copied is left to that.
-        is_plain = isinstance(x, OwnedNode) and type(x)._is_copied_plainly
-        if is_plain and id(x) not in memo:
+        if type(x)._is_copied_plainly:
             memo[id(x)] = twin = type(x).__new__(type(x))
             made.append((x, twin))
     # As `copy` does it: what the ids stand for must live as long as the memo.
