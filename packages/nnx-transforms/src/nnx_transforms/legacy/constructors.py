@@ -274,7 +274,7 @@ class Jit(_Transformed, transform=jit):
         module_constructor: The constructor of the inner module.
         module_init_args: The arguments for the constructor.
         module_init_kwargs: Likewise.
-        **options: Those of `jit`; in positions, 0 is the module.
+        **more: The options of `jit`; in positions, 0 is the module.
 
     Example:
         >>> import nnx_transforms as nnx, jax.numpy as jnp
@@ -394,17 +394,15 @@ class Pmap(_Transformed, transform=pmap, size="axis_size"):
         module_constructor: The constructor of one inner module.
         in_axes: As for `Vmap`.
         out_axes: The axes of arrays in the output.
-        axis_name: As for `pmap`.
         axis_size: How many modules; needed to construct them.
         in_axes_kwargs: The axes of keyword arguments.
         state_axes: As for `Vmap`.
         split_rngs: As for `Vmap`.
         transform_metadata: As for `pmap`.
-        devices: As for `pmap`.
-        backend: As for `pmap`.
         module_init_args: The arguments for the constructor. All but random streams
             are the same for all devices.
         module_init_kwargs: Likewise.
+        **options: Others of `pmap`: `axis_name`, `devices`, `backend`.
 
     Raises:
         ValueError: If `axis_size` is not given, or a variable that all devices share
