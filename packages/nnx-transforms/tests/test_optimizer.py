@@ -51,6 +51,12 @@ TRANSFORMATIONS = {
             lambda path, _: "freeze" if "bias" in str(path[-1]) else "decay", params
         ),
     ),
+    "partly": lambda: optax.masked(
+        optax.adam(0.1), lambda params: jax.tree.map(lambda p: p.ndim > 1, params)
+    ),
+    "finite": lambda: optax.apply_if_finite(optax.adam(0.1), max_consecutive_errors=2),
+    "schedule free": lambda: optax.contrib.schedule_free_adamw(0.1, warmup_steps=2),
+    "lbfgs": lambda: optax.lbfgs(0.1, memory_size=2, linesearch=None),
     "noisy": lambda: optax.noisy_sgd(0.1, key=jax.random.key(0)),
 }
 
@@ -137,22 +143,28 @@ def test_wrt_selects_what_is_updated():
     assert (model.tied.bias.value != before).any()
 
 
-def test_state_is_in_variables_with_readable_names():
+def test_state_is_in_variables_where_optax_has_its_leaves():
     model = gc.Dict(layers=gc.List([gc.Param(jnp.ones(2))]))
     optimizer = Optimizer(model, optax.adam(0.1))
-    assert set(optimizer.slots) == {"0/count", "0/mu/layers/0", "0/nu/layers/0"}
-    assert all(type(v) is OptState for v in optimizer.slots.values())
-    assert len(gc.state(optimizer, OptState).flat_state()) == 4
+    assert type(optimizer.opt_state) is tuple
+    assert type(optimizer.opt_state[0]) is optax.ScaleByAdamState
+    assert optimizer.opt_state[1] == optax.EmptyState()
+    paths = [("count",), ("mu", "layers", 0), ("nu", "layers", 0)]
+    due = [*(("opt_state", 0, *path) for path in paths), ("step",)]
+    assert list(gc.state(optimizer, OptState).flat_state().paths) == due
+    assert [p for p, x in gc.iter_graph(optimizer) if type(x) is OptState] == due
     optimizer.update({"layers": {0: jnp.ones(2)}})
     assert optimizer.opt_state[0].mu["layers"][0].tolist() == pytest.approx([0.1, 0.1])
 
 
-def test_names_that_would_collide_are_told_apart():
+def test_names_with_slashes_and_names_of_methods():
     model = gc.Dict({"a/b": gc.Param(1.0), "a": gc.Dict(b=gc.Param(jnp.ones(2)))})
+    for name in ("items", "keys", "update", "value", "_set_key"):
+        model[name] = gc.Param(jnp.array(1.0))
     optimizer = Optimizer(model, optax.sgd(0.1, momentum=0.5))
-    assert len(optimizer.slots) == 2
-    optimizer.update({"a/b": 1.0, "a": {"b": jnp.ones(2)}})
-    assert float(model["a/b"].value) == pytest.approx(0.9)
+    optimizer.update(jax.tree.map(jnp.ones_like, gc.state(model)))
+    for leaf in jax.tree.leaves(gc.state(model)):
+        np.testing.assert_allclose(leaf, 0.9, rtol=1e-6)
 
 
 def test_keys_of_mixed_types_on_a_level():
@@ -170,20 +182,20 @@ def test_state_of_a_parameter_takes_over_its_sharding():
         inner=gc.Dict(kernel=gc.Param(jnp.ones((2, 2)), sharding=(None, "x"))),
         scale=gc.Param(jnp.ones(2)),
     )
-    slots = Optimizer(model, optax.adam(0.1)).slots
+    count, mu, nu = Optimizer(model, optax.adam(0.1)).opt_state[0]
     expected = {"sharding": ("x", None), "mesh": mesh}
-    assert slots["0/mu/kernel"].get_metadata() == expected
-    assert slots["0/nu/kernel"].get_metadata() == expected
-    assert slots["0/mu/inner/kernel"].get_metadata() == {"sharding": (None, "x")}
-    assert slots["0/mu/scale"].get_metadata() == {}
-    assert slots["0/count"].get_metadata() == {}
+    assert mu["kernel"].get_metadata() == expected
+    assert nu["kernel"].get_metadata() == expected
+    assert mu["inner"]["kernel"].get_metadata() == {"sharding": (None, "x")}
+    assert mu["scale"].get_metadata() == {}
+    assert count.get_metadata() == {}
 
 
 @pytest.mark.parametrize("name", ["sharding", "out_sharding"])
 def test_the_optimizer_state_may_be_placed_elsewhere(name):
     w = gc.Param(jnp.ones((2, 2)), **{name: (None, "x")}, optimizer_sharding=("x",))
-    slots = Optimizer(gc.Dict(w=w), optax.adam(0.1)).slots
-    assert slots["0/mu/w"].get_metadata() == {name: ("x",)}
+    moments = Optimizer(gc.Dict(w=w), optax.adam(0.1)).opt_state[0].mu
+    assert moments["w"].get_metadata() == {name: ("x",)}
 
 
 def test_the_optimizer_state_of_a_whole_parameter_may_be_divided():
@@ -209,6 +221,26 @@ def test_the_optax_state_can_be_read_and_set():
     with pytest.raises(ValueError, match="changed its structure"):
         optimizer.opt_state = (1, 2)
     assert optimizer.tx is tx
+
+
+def test_a_part_of_the_optax_state_can_be_set_in_whole_or_not_at_all():
+    optimizer = Optimizer(Model(), optax.adam(0.1))
+    before = gc.state(optimizer)
+    moments = optimizer.opt_state[0].mu
+    kernel = moments.layers[0].kernel
+    with pytest.raises(
+        ValueError, match=r"nothing for \['0/kernel'.*place for \['2'\]"
+    ):
+        moments["layers"] = {0: {"bias": jnp.ones(4)}, 2: 1.0}
+    with pytest.raises(KeyError, match="weights"):
+        moments.layers[0].weights = jnp.ones((3, 4))
+    assert gc.state(optimizer) == before
+    moments.layers = jax.tree.map(jnp.ones_like, gc.state(moments).layers)
+    assert moments.layers[0].kernel is kernel
+    assert kernel.value.tolist() == np.ones((3, 4)).tolist()
+    moments.layers[1].bias = np.full(2, 2)
+    assert moments.layers[1].bias.value.tolist() == [2.0, 2.0]
+    assert moments.layers[1].bias.value.dtype == jnp.float32
 
 
 def test_the_optax_state_is_keyed_like_the_model():
