@@ -223,24 +223,39 @@ def test_the_optax_state_can_be_read_and_set():
     assert optimizer.tx is tx
 
 
-def test_a_part_of_the_optax_state_can_be_set_in_whole_or_not_at_all():
-    optimizer = Optimizer(Model(), optax.adam(0.1))
+def test_dicts_inside_the_optax_state_can_be_set():
+    tx = optax.partition(
+        {"slow": optax.inject_hyperparams(optax.sgd)(0.5)}, {"w": "slow"}
+    )
+    optimizer = Optimizer(gc.Dict(w=gc.Param(jnp.ones(2))), tx)
     before = gc.state(optimizer)
-    moments = optimizer.opt_state[0].mu
-    kernel = moments.layers[0].kernel
-    with pytest.raises(
-        ValueError, match=r"nothing for \['0/kernel'.*place for \['2'\]"
-    ):
-        moments["layers"] = {0: {"bias": jnp.ones(4)}, 2: 1.0}
-    with pytest.raises(KeyError, match="weights"):
-        moments.layers[0].weights = jnp.ones((3, 4))
+    parts = optimizer.opt_state.inner_states
+    rates = parts["slow"].inner_state.hyperparams
+    with pytest.raises(ValueError, match=r"nothing for .*place for \['0', '1'\]"):
+        parts["slow"] = (1, 2)
+    with pytest.raises(KeyError, match="rate"):
+        rates["rate"] = 0.25
     assert gc.state(optimizer) == before
-    moments.layers = jax.tree.map(jnp.ones_like, gc.state(moments).layers)
-    assert moments.layers[0].kernel is kernel
-    assert kernel.value.tolist() == np.ones((3, 4)).tolist()
-    moments.layers[1].bias = np.full(2, 2)
-    assert moments.layers[1].bias.value.tolist() == [2.0, 2.0]
-    assert moments.layers[1].bias.value.dtype == jnp.float32
+    rates["learning_rate"] = 0.25
+    assert optax.tree.get(optimizer.opt_state, "learning_rate").value == 0.25
+    assert rates["learning_rate"].value.dtype == jnp.float32
+    parts["slow"] = optax.tree.set(parts["slow"], learning_rate=0.125)
+    assert float(rates["learning_rate"].value) == 0.125
+    optimizer.opt_state = jax.tree.map(jnp.zeros_like, optimizer.opt_state)
+    assert float(rates["learning_rate"].value) == 0.0
+
+
+def test_moments_can_be_replaced_by_what_is_keyed_alike():
+    optimizer = Optimizer(Model(), optax.adam(0.1))
+    kernel = optimizer.opt_state[0].mu.layers[0].kernel
+    params = gc.state(optimizer.model, gc.Param)
+    for moments in (params, params.to_pure_dict()):
+        state = optimizer.opt_state[0]._replace(mu=jax.tree.map(jnp.cos, moments))
+        optimizer.opt_state = (state, *optimizer.opt_state[1:])
+        np.testing.assert_array_equal(
+            kernel.value, jnp.cos(optimizer.model.tied.kernel.value)
+        )
+        assert type(optimizer.opt_state[0].mu) is gc.State
 
 
 def test_the_optax_state_is_keyed_like_the_model():

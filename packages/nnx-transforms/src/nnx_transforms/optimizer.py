@@ -1,22 +1,23 @@
 """An optimizer: a gradient transformation together with its state.
 
-The state of an optax transformation is a pytree, and stays one: each of its leaves is
-kept in a variable of its own, an `OptState`, where the leaf was. So
+The state of an optax transformation is a pytree. Each of its leaves is kept in a
+variable of its own, an `OptState`, at the same path:
 
 - a leaf that belongs to a parameter (a momentum, say) carries that parameter's
   `sharding` and `mesh`, and is placed where the parameter is;
 - filters, checkpoints and `explain_recompile` can speak of a single leaf, and a leaf
   that a step does not write costs nothing on the way out.
 
-Its tuples can't change, so a compiled step need not look at them. Its mappings are
-graph nodes, the containers that are looked at in the least time.
+What holds them are the tuples of optax, which can't change, so that a compiled step
+need not look at them; and graph nodes for its mappings, the containers that are looked
+at in the least time. The pytree that optax made is put together where it is asked for.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -60,14 +61,8 @@ class OptState(Variable[A]):
     __slots__ = ()
 
 
-class OptStateDict(Dict):
-    """A mapping in the state of an optimizer: what is set goes to its variables.
-
-    Example:
-        >>> kept = OptStateDict(rate=OptState(jnp.array(0.5))); rate = kept.rate
-        >>> kept['rate'] = 0.25; kept.rate is rate, float(rate.value)
-        (True, 0.25)
-    """
+class _Items(dict[Any, Any]):
+    """A dict in the state of a transformation: what is set goes to the variables."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         kept = self[key]
@@ -75,7 +70,18 @@ class OptStateDict(Dict):
             value = jnp.asarray(value, kept.dtype)
         write_raw(_writes(kept, value))
 
-    __setattr__ = __setitem__
+    update = MutableMapping.update  # that of `dict` goes past `__setitem__`
+
+
+def _flatten_items(items: _Items) -> tuple[list[Any], tuple[Any, ...]]:
+    keys = tuple(sorted(items))
+    return [(jax.tree_util.DictKey(key), items[key]) for key in keys], keys
+
+
+# Whatever JAX makes of it is a dict.
+jax.tree_util.register_pytree_with_keys(
+    _Items, _flatten_items, lambda keys, leaves: dict(zip(keys, leaves, strict=True))
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -102,7 +108,7 @@ class _Rule:
         )
 
     def __hash__(self) -> int:
-        return hash((id(self.tx), self.mirrored))
+        return hash((id(self.tx), len(self.mirrored)))
 
     # Nothing in it changes, so a copy of an optimizer shares it, and what was compiled.
     def __copy__(self) -> _Rule:
@@ -185,7 +191,9 @@ class Optimizer(Object, Generic[M]):
             OptState(jnp.asarray(leaf), **placed.get(parameter, {}))
             for (_, leaf), parameter in zip(leaves, mirrored, strict=True)
         ]
-        vars(self)["opt_state"] = _as_nodes(jax.tree.unflatten(structure, slots))
+        self.__dict__["opt_state"] = _nested(
+            Dict, (dict, State), jax.tree.unflatten(structure, slots)
+        )
         self._rule = _Rule(tx, wrt, structure, tree, mirrored)
 
     @property
@@ -215,25 +223,29 @@ class Optimizer(Object, Generic[M]):
         parameters: dict[Path | None, Any] = dict(
             variables(self.model, self.wrt).flat_state()
         )
-        slots = jax.tree.leaves(self.opt_state, is_leaf=is_variable)
-        for slot, path in zip(slots, self._rule.mirrored, strict=True):
+        for slot, path in zip(self._slots(), self._rule.mirrored, strict=True):
             if path in parameters:
                 yield slot, parameters[path]
 
     @property
     def opt_state(self) -> Any:
-        """The state of the gradient transformation, the pytree that it made.
+        """The state of the gradient transformation, as the pytree that it made.
 
-        It has an `OptState` for each leaf, and `Dict`s for its mappings. A variable
-        that is written, or an item that is set, as in
-        `opt_state.hyperparams['learning_rate'] = 0.1`, is what the next step takes.
-        Setting the whole writes all variables; it must have the same paths.
+        Its leaves are the variables, so one that is written, or an item of a dict that
+        is set, as in `opt_state.hyperparams['learning_rate'] = 0.1`, is what the next
+        step takes. Setting it as a whole writes all of them; the paths must be the
+        same.
         """
-        return vars(self)["opt_state"]
+        made = jax.tree.unflatten(self._rule.structure, self._slots())
+        return _nested(_Items, (dict,), made)
 
     @opt_state.setter
     def opt_state(self, state: Any) -> None:
-        write_raw(_writes(self.opt_state, state))
+        write_raw(_writes(vars(self)["opt_state"], state))
+
+    def _slots(self) -> list[OptState[Any]]:
+        """The variables, in the order of the leaves."""
+        return jax.tree.leaves(vars(self)["opt_state"], is_leaf=is_variable)
 
     def update(self, model: Any = _MISSING, grads: Any = _MISSING, **extra: Any) -> Any:
         """Updates the parameters, the transformation's state and the step count.
@@ -275,12 +287,11 @@ class Optimizer(Object, Generic[M]):
             )
         selected: FlatState[Any] = variables(model, self.wrt).flat_state()
         values = list(map(_parameters, selected.leaves))
-        slots = jax.tree.leaves(self.opt_state, is_leaf=is_variable)
         tree = self._rule.tree
         params = tree(selected.paths, values)
         updates, state = self.tx.update(
             tree(selected.paths, _aligned(grads, selected.paths, values, self.wrt)),
-            jax.tree.unflatten(self._rule.structure, map(raw_value_of, slots)),
+            jax.tree.unflatten(self._rule.structure, map(raw_value_of, self._slots())),
             params,
             **{name: _pure(value, tree) for name, value in extra.items()},
         )
@@ -289,7 +300,7 @@ class Optimizer(Object, Generic[M]):
         for path, variable in selected:
             parameters = functools.reduce(operator.getitem, path, updated)
             writes.append((variable, _with(variable, parameters)))
-        write_raw([*writes, *_writes(self.opt_state, state)])
+        write_raw([*writes, *_writes(vars(self)["opt_state"], state)])
         return updates if isinstance(updates, State) else State(updates)
 
 
@@ -392,16 +403,15 @@ def _pure(value: Any, tree: Callable[..., Any]) -> Any:
     return tree(flat.paths, map(raw_value_of, flat.leaves))
 
 
-def _as_nodes(tree: Any) -> Any:
-    """The state of a transformation, with graph nodes for its mappings."""
-
-    def made(x: Any) -> Any:
-        if type(x) not in (dict, State):
-            return x
-        return OptStateDict((key, _as_nodes(child)) for key, child in x.items())
-
+def _nested(kind: type[Any], of: tuple[type[Any], ...], tree: Any) -> Any:
+    """A pytree with mappings of one type in the place of those of other types."""
+    below = functools.partial(_nested, kind, of)
     return jax.tree.map(
-        made, tree, is_leaf=lambda x: type(x) in (dict, State) or is_variable(x)
+        lambda x: (
+            kind(zip(x, map(below, x.values()), strict=True)) if type(x) in of else x
+        ),
+        tree,
+        is_leaf=lambda x: type(x) in (dict, State) or is_variable(x),
     )
 
 
@@ -409,10 +419,8 @@ def _writes(kept: Any, state: Any) -> list[tuple[Any, Any]]:
     """What a state of a transformation, or a part of one, is to write where."""
     slots, leaves = map(_by_path, (kept, state))
     if slots.keys() != leaves.keys():
-        missing, extra = (
-            sorted(map(path_text, paths))
-            for paths in (slots.keys() - leaves.keys(), leaves.keys() - slots.keys())
-        )
+        missing = [path_text(path) for path in slots if path not in leaves]
+        extra = [path_text(path) for path in leaves if path not in slots]
         raise ValueError(
             "The state of the gradient transformation changed its structure, so it "
             f"can't be stored: there is nothing for {missing}, and no place for "
@@ -423,10 +431,12 @@ def _writes(kept: Any, state: Any) -> list[tuple[Any, Any]]:
 
 
 def _by_path(tree: Any) -> dict[Path, Any]:
-    leaves = jax.tree_util.tree_leaves_with_path(
-        tree, is_leaf=lambda x: is_variable(x) or isinstance(x, VariableState)
-    )
-    return {key_path(path): leaf for path, leaf in leaves}
+    return {
+        key_path(path): x
+        for path, x in jax.tree_util.tree_leaves_with_path(
+            tree, is_leaf=lambda x: isinstance(x, VariableState) or is_variable(x)
+        )
+    }
 
 
 def _mirrored(path: Any, leaf: Any, shapes: Mapping[Path, Any]) -> Path | None:
