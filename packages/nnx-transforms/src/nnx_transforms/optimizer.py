@@ -68,7 +68,7 @@ class _Items(dict[Any, Any]):
         kept = self[key]
         if is_variable(kept):
             value = jnp.asarray(value, kept.dtype)
-        write_raw(_writes(kept, value))
+        write_raw(_writes(_by_path(kept), value))
 
     update = MutableMapping.update  # that of `dict` goes past `__setitem__`
 
@@ -223,7 +223,7 @@ class Optimizer(Object, Generic[M]):
         parameters: dict[Path | None, Any] = dict(
             variables(self.model, self.wrt).flat_state()
         )
-        for slot, path in zip(self._slots(), self._rule.mirrored, strict=True):
+        for slot, path in zip(self._slots().values(), self._rule.mirrored, strict=True):
             if path in parameters:
                 yield slot, parameters[path]
 
@@ -236,16 +236,16 @@ class Optimizer(Object, Generic[M]):
         step takes. Setting it as a whole writes all of them; the paths must be the
         same.
         """
-        made = jax.tree.unflatten(self._rule.structure, self._slots())
+        made = jax.tree.unflatten(self._rule.structure, self._slots().values())
         return _nested(_Items, (dict,), made)
 
     @opt_state.setter
     def opt_state(self, state: Any) -> None:
-        write_raw(_writes(vars(self)["opt_state"], state))
+        write_raw(_writes(self._slots(), state))
 
-    def _slots(self) -> list[OptState[Any]]:
-        """The variables, in the order of the leaves."""
-        return jax.tree.leaves(vars(self)["opt_state"], is_leaf=is_variable)
+    def _slots(self) -> dict[Path, Any]:
+        """The variables by their paths, in the order of the leaves."""
+        return _by_path(vars(self)["opt_state"])
 
     def update(self, model: Any = _MISSING, grads: Any = _MISSING, **extra: Any) -> Any:
         """Updates the parameters, the transformation's state and the step count.
@@ -288,10 +288,10 @@ class Optimizer(Object, Generic[M]):
         selected: FlatState[Any] = variables(model, self.wrt).flat_state()
         values = list(map(_parameters, selected.leaves))
         tree = self._rule.tree
-        params = tree(selected.paths, values)
+        params, slots = tree(selected.paths, values), self._slots()
         updates, state = self.tx.update(
             tree(selected.paths, _aligned(grads, selected.paths, values, self.wrt)),
-            jax.tree.unflatten(self._rule.structure, map(raw_value_of, self._slots())),
+            jax.tree.unflatten(self._rule.structure, map(raw_value_of, slots.values())),
             params,
             **{name: _pure(value, tree) for name, value in extra.items()},
         )
@@ -300,7 +300,7 @@ class Optimizer(Object, Generic[M]):
         for path, variable in selected:
             parameters = functools.reduce(operator.getitem, path, updated)
             writes.append((variable, _with(variable, parameters)))
-        write_raw([*writes, *_writes(vars(self)["opt_state"], state)])
+        write_raw([*writes, *_writes(slots, state)])
         return updates if isinstance(updates, State) else State(updates)
 
 
@@ -415,9 +415,9 @@ def _nested(kind: type[Any], of: tuple[type[Any], ...], tree: Any) -> Any:
     )
 
 
-def _writes(kept: Any, state: Any) -> list[tuple[Any, Any]]:
+def _writes(slots: dict[Path, Any], state: Any) -> list[tuple[Any, Any]]:
     """What a state of a transformation, or a part of one, is to write where."""
-    slots, leaves = map(_by_path, (kept, state))
+    leaves = _by_path(state)
     if slots.keys() != leaves.keys():
         missing = [path_text(path) for path in slots if path not in leaves]
         extra = [path_text(path) for path in leaves if path not in slots]
