@@ -157,6 +157,40 @@ def test_state_is_in_variables_where_optax_has_its_leaves():
     assert optimizer.opt_state[0].mu["layers"][0].tolist() == pytest.approx([0.1, 0.1])
 
 
+@pytest.mark.parametrize(
+    ("init", "paths"),
+    [
+        (lambda params: (), []),
+        (lambda params: None, []),
+        (lambda params: jnp.array(0.0), [()]),
+        (lambda params: params, [("w",)]),
+        (lambda params: [{"of": [params, 0.0]}], [(0, "of", 0, "w"), (0, "of", 1)]),
+    ],
+)
+def test_a_state_of_any_structure(init, paths):
+    def update(grads, state, params):
+        return grads, jax.tree.map(lambda x: x + 1.0, state)
+
+    optimizer = Optimizer(
+        gc.Dict(w=gc.Param(jnp.array(1.0))), optax.GradientTransformation(init, update)
+    )
+
+    @nnx.jit
+    def step(optimizer):
+        optimizer.update({"w": -1.0})
+
+    before = jax.tree.map(jnp.asarray, init(gc.State({"w": jnp.array(1.0)})))
+    step(optimizer)
+    step(optimizer)
+    assert float(optimizer.model.w.value) == -1.0
+    found = jax.tree.map(lambda x: x.value, optimizer.opt_state, is_leaf=gc.is_variable)
+    assert jax.tree.structure(found) == jax.tree.structure(before)
+    for new, old in zip(jax.tree.leaves(found), jax.tree.leaves(before), strict=True):
+        assert float(new) == float(old) + 2.0
+    due = [("opt_state", *path) for path in paths]
+    assert list(gc.state(optimizer, OptState).flat_state().paths) == [*due, ("step",)]
+
+
 def test_names_with_slashes_and_names_of_methods():
     model = gc.Dict({"a/b": gc.Param(1.0), "a": gc.Dict(b=gc.Param(jnp.ones(2)))})
     for name in ("items", "keys", "update", "value", "_set_key"):

@@ -8,9 +8,9 @@ variable of its own, an `OptState`, at the same path:
 - filters, checkpoints and `explain_recompile` can speak of a single leaf, and a leaf
   that a step does not write costs nothing on the way out.
 
-What holds them are the tuples of optax, which can't change, so that a compiled step
-need not look at them; and graph nodes for its mappings, the containers that are looked
-at in the least time. The pytree that optax made is put together where it is asked for.
+What holds them are the tuples and dicts of optax. Tuples can't change, so a compiled
+step need not look at them. A `State`, which would have to be taken apart on each call,
+is kept as graph nodes, and made of them where it is asked for.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Items(dict[Any, Any]):
         kept = self[key]
         if is_variable(kept):
             value = jnp.asarray(value, kept.dtype)
-        write_raw(_writes(_by_path(kept), value))
+        write_raw(_writes(kept, value))
 
     update = MutableMapping.update  # that of `dict` goes past `__setitem__`
 
@@ -93,7 +93,6 @@ class _Rule:
 
     tx: Any
     wrt: Filter
-    structure: Any
     tree: Any
     mirrored: tuple[Path | None, ...]
 
@@ -103,7 +102,6 @@ class _Rule:
             and self.tx is other.tx  # whatever it takes for equal
             and self.tree is other.tree
             and self.mirrored == other.mirrored
-            and self.structure == other.structure
             and bool(self.wrt == other.wrt)
         )
 
@@ -191,10 +189,12 @@ class Optimizer(Object, Generic[M]):
             OptState(jnp.asarray(leaf), **placed.get(parameter, {}))
             for (_, leaf), parameter in zip(leaves, mirrored, strict=True)
         ]
-        self.__dict__["opt_state"] = _nested(
-            Dict, (dict, State), jax.tree.unflatten(structure, slots)
+        self.__dict__["opt_state"] = jax.tree.map(
+            lambda x: _nodes(x) if type(x) is State else x,
+            jax.tree.unflatten(structure, slots),
+            is_leaf=lambda x: type(x) is State or is_variable(x),
         )
-        self._rule = _Rule(tx, wrt, structure, tree, mirrored)
+        self._rule = _Rule(tx, wrt, tree, mirrored)
 
     @property
     def tx(self) -> Any:
@@ -223,7 +223,8 @@ class Optimizer(Object, Generic[M]):
         parameters: dict[Path | None, Any] = dict(
             variables(self.model, self.wrt).flat_state()
         )
-        for slot, path in zip(self._slots().values(), self._rule.mirrored, strict=True):
+        slots = _by_path(self.opt_state)
+        for slot, path in zip(slots.values(), self._rule.mirrored, strict=True):
             if path in parameters:
                 yield slot, parameters[path]
 
@@ -236,16 +237,11 @@ class Optimizer(Object, Generic[M]):
         step takes. Setting it as a whole writes all of them; the paths must be the
         same.
         """
-        made = jax.tree.unflatten(self._rule.structure, self._slots().values())
-        return _nested(_Items, (dict,), made)
+        return _shown(vars(self)["opt_state"])
 
     @opt_state.setter
     def opt_state(self, state: Any) -> None:
-        write_raw(_writes(self._slots(), state))
-
-    def _slots(self) -> dict[Path, Any]:
-        """The variables by their paths, in the order of the leaves."""
-        return _by_path(vars(self)["opt_state"])
+        write_raw(_writes(self.opt_state, state))
 
     def update(self, model: Any = _MISSING, grads: Any = _MISSING, **extra: Any) -> Any:
         """Updates the parameters, the transformation's state and the step count.
@@ -288,10 +284,10 @@ class Optimizer(Object, Generic[M]):
         selected: FlatState[Any] = variables(model, self.wrt).flat_state()
         values = list(map(_parameters, selected.leaves))
         tree = self._rule.tree
-        params, slots = tree(selected.paths, values), self._slots()
+        params, kept = tree(selected.paths, values), self.opt_state
         updates, state = self.tx.update(
             tree(selected.paths, _aligned(grads, selected.paths, values, self.wrt)),
-            jax.tree.unflatten(self._rule.structure, map(raw_value_of, slots.values())),
+            jax.tree.map(raw_value_of, kept, is_leaf=is_variable),
             params,
             **{name: _pure(value, tree) for name, value in extra.items()},
         )
@@ -300,7 +296,7 @@ class Optimizer(Object, Generic[M]):
         for path, variable in selected:
             parameters = functools.reduce(operator.getitem, path, updated)
             writes.append((variable, _with(variable, parameters)))
-        write_raw([*writes, *_writes(slots, state)])
+        write_raw([*writes, *_writes(kept, state)])
         return updates if isinstance(updates, State) else State(updates)
 
 
@@ -403,21 +399,31 @@ def _pure(value: Any, tree: Callable[..., Any]) -> Any:
     return tree(flat.paths, map(raw_value_of, flat.leaves))
 
 
-def _nested(kind: type[Any], of: tuple[type[Any], ...], tree: Any) -> Any:
-    """A pytree with mappings of one type in the place of those of other types."""
-    below = functools.partial(_nested, kind, of)
+def _nodes(state: State[Any, Any]) -> Dict:
+    return Dict((k, _nodes(x) if type(x) is State else x) for k, x in state.items())
+
+
+def _of_nodes(node: Dict) -> dict[Any, Any]:
+    # Keys may be names of methods.
+    return {k: _of_nodes(x) if type(x) is Dict else x for k, x in vars(node).items()}
+
+
+def _shown(tree: Any) -> Any:
+    """What an optimizer keeps, as the pytree that the transformation made."""
+
+    def shown(x: Any) -> Any:
+        if type(x) is Dict:
+            return State.lazily(functools.partial(_of_nodes, x))
+        return _Items((k, _shown(y)) for k, y in x.items()) if type(x) is dict else x
+
     return jax.tree.map(
-        lambda x: (
-            kind(zip(x, map(below, x.values()), strict=True)) if type(x) in of else x
-        ),
-        tree,
-        is_leaf=lambda x: type(x) in (dict, State) or is_variable(x),
+        shown, tree, is_leaf=lambda x: type(x) in (dict, Dict) or is_variable(x)
     )
 
 
-def _writes(slots: dict[Path, Any], state: Any) -> list[tuple[Any, Any]]:
+def _writes(kept: Any, state: Any) -> list[tuple[Any, Any]]:
     """What a state of a transformation, or a part of one, is to write where."""
-    leaves = _by_path(state)
+    slots, leaves = map(_by_path, (kept, state))
     if slots.keys() != leaves.keys():
         missing = [path_text(path) for path in slots if path not in leaves]
         extra = [path_text(path) for path in leaves if path not in slots]
@@ -431,12 +437,10 @@ def _writes(slots: dict[Path, Any], state: Any) -> list[tuple[Any, Any]]:
 
 
 def _by_path(tree: Any) -> dict[Path, Any]:
-    return {
-        key_path(path): x
-        for path, x in jax.tree_util.tree_leaves_with_path(
-            tree, is_leaf=lambda x: isinstance(x, VariableState) or is_variable(x)
-        )
-    }
+    leaves = jax.tree_util.tree_leaves_with_path(
+        tree, is_leaf=lambda x: is_variable(x) or isinstance(x, VariableState)
+    )
+    return {key_path(path): leaf for path, leaf in leaves}
 
 
 def _mirrored(path: Any, leaf: Any, shapes: Mapping[Path, Any]) -> Path | None:
