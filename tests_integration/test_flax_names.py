@@ -153,6 +153,43 @@ def tools_for_variables(nnx):
     return node.c.unit, twin.b[1] is twin.a.w, nnx.var_defaults().hijax
 
 
+def quantized(nnx):
+    """Variables that keep another value than they show."""
+
+    class Scaled(nnx.Param):
+        def get_value(self, **part):
+            return super().get_value(**part) * 0.5
+
+    class Quantized(Scaled):
+        def set_value(self, value, **part):
+            super().set_value(jnp.round(jnp.asarray(value) / 0.5), **part)
+
+    class Mixed(Scaled):
+        def get_value(self, **part):
+            return super().get_value(**part) + 1
+
+    v, mixed = Quantized(jnp.array([2.0, 4.0, 6.0])), Mixed(jnp.array([2.0]))
+    read = [v.get_value(), v[...], v[1], 2 * v, v @ v, 1 - v, -v, abs(v)]
+    read += [jnp.sin(v), jax.jit(jnp.sum)(v), len(v), *v, mixed[...], mixed + v]
+    read += [v.get_raw_value(), jnp.where(v[...] > 1, v, 0)]
+    v[...] = jnp.array([0.6, 1.1, 5.0])
+    v[0] = 7.2
+    v.set_value(3.3, index=2)
+    read += [v[...], v.get_raw_value()]
+    layer = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    layer.kernel = Quantized(jnp.ones((2, 3)))
+
+    @nnx.jit
+    def step(layer, x):
+        grads = nnx.grad(lambda layer: (layer(x) ** 2).sum())(layer)
+        layer.kernel[...] = layer.kernel[...] + 0.9
+        return grads, layer(x)
+
+    grads, out = step(layer, X[:, :2])
+    kernel = grads["kernel"].get_raw_value()
+    return read, kernel, out, layer.kernel.get_raw_value(), layer.kernel[...]
+
+
 # Modules
 
 
@@ -400,6 +437,7 @@ PROGRAMS = [
     mapped_recursively,
     merged_live,
     tools_for_variables,
+    quantized,
     views,
     captured,
     kept_model,
