@@ -512,6 +512,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
 
 
 VariableState.usual_type = Variable
+Variable.type = property(type)  # as a state has it
 # The slots' own setters: past `__setattr__`, in C, without a check. For code that has
 # made sure that the write is allowed.
 set_raw_value = Variable.__dict__["_raw_value"].__set__
