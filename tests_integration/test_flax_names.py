@@ -210,6 +210,37 @@ def views(nnx):
     )
 
 
+def described(nnx):
+    class Noise(nnx.Module):
+        def set_view(
+            self, amount: float | None = 0.5, mode: str | None = None, **kwargs
+        ):
+            """Sets how it draws.
+
+            Args:
+              amount: how much, with:
+                a colon.
+              mode: its name.
+
+            Returns:
+              Nothing.
+            """
+            return kwargs
+
+    model = nnx.Dict(noise=Noise(), drop=nnx.Dropout(0.5), norm=quiet_of(nnx).norm)
+    text = nnx.view_info(model)
+    arguments = [
+        line.partition(":")[0] for line in text.splitlines() if line[:4].strip()
+    ]
+    words = nnx.view_info(model, only=Noise).split()  # one library keeps lines
+    return words[:-1] if nnx is ours else words, [a for a in arguments if "*" not in a]
+
+
+def nothing_to_do(nnx):
+    empty = nnx.Sequential()
+    return empty(), empty(X), empty(X, X)
+
+
 def captured(nnx):
     model = quiet_of(nnx, records=True)
     out, hidden = nnx.capture(model, nnx.Intermediate)(X)
@@ -439,6 +470,8 @@ PROGRAMS = [
     tools_for_variables,
     quantized,
     views,
+    described,
+    nothing_to_do,
     captured,
     kept_model,
     state_mask,
@@ -474,6 +507,37 @@ def assert_same(found, due, path=""):
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_the_same_results(program):
     assert_same(program(ours), program(theirs))
+
+
+def mapped_records(nnx, record):
+    """What examples record, one by one, and its gradients."""
+    model = quiet_of(nnx, records=True)
+    _, shifts = nnx.capture(record, nnx.Perturbation)(model)
+
+    @nnx.vmap(in_axes=(None, 0, 0))
+    def gradients(model, shifts, x):
+        def of(model, shifts, x):
+            out, seen = nnx.capture(model, nnx.Intermediate, init=shifts)(x)
+            return jnp.sum(out**2), seen
+
+        grads, seen = nnx.grad(of, argnums=1, has_aux=True)(model, shifts, x)
+        return nnx.merge_state(grads, seen)
+
+    return [values(nnx, state) for state in (shifts, gradients(model, shifts, X))]
+
+
+def test_records_of_examples():
+    def live(model):
+        axes = ours.StateAxes({ours.Intermediate: 0, ...: None})
+        return ours.vmap(lambda model, x: model(x), in_axes=(axes, 0))(model, X)
+
+    def by_states(model):
+        # Its states hold the live variables.
+        graphdef, records, rest = theirs.split(model, theirs.Intermediate, ...)
+        run = lambda records, rest, x: theirs.merge(graphdef, records, rest)(x)
+        return theirs.vmap(run, in_axes=(0, None, 0))(records, rest, X)
+
+    assert_same(mapped_records(ours, live), mapped_records(theirs, by_states))
 
 
 NAMES = """
