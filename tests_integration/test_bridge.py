@@ -114,6 +114,28 @@ def test_all_that_a_module_reaches_is_made_by_a_call_of_it():
         Around(nnx.Rngs(0))(X)
 
 
+def test_what_a_module_maps_is_made_by_a_call_of_it():
+    def made(nnx, linen, bridge):
+        class Around(nnx.Module):
+            def __init__(self, rngs):
+                self.inner = bridge.ToNNX(linen.Dense(3), rngs=rngs)
+
+            def __call__(self, x):
+                @nnx.split_rngs(splits=5)
+                @nnx.vmap(in_axes=(0, None), axis_size=5)
+                def mapped(inner, x):
+                    return inner(x)
+
+                return mapped(self.inner, x)
+
+        model = bridge.lazy_init(Around(nnx.Rngs(0)), X)
+        assert not (model.inner.kernel[0] == model.inner.kernel[1]).all()
+        return model.inner.kernel.shape, model.inner.bias.shape, model(X).shape
+
+    theirs = made(flax.nnx, flax.linen, flax.nnx.bridge)
+    assert made(nnx, nn, bridge) == theirs == ((5, 2, 3), (5, 3), (5, 4, 3))
+
+
 def test_a_collection_of_another_name_is_a_type_of_its_own():
     class Counting(nn.Module):
         @nn.compact
