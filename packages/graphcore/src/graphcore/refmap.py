@@ -41,7 +41,8 @@ class RefMap(MutableMapping[K, V]):
         # The key is stored beside its value: that keeps it alive, so its id can't be
         # taken over by another object while the entry stands.
         self._entries: dict[int, tuple[K, V]] = {}
-        self.update(mapping_or_pairs)
+        if mapping_or_pairs != ():
+            self.update(mapping_or_pairs)
 
     def __getitem__(self, key: K) -> V:
         try:

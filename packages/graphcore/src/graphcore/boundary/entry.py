@@ -31,6 +31,7 @@ from graphcore.boundary.places import (
     Places,
     is_object,
     key_path,
+    object_paths,
     separate,
 )
 from graphcore.boundary.settings import (
@@ -386,7 +387,8 @@ def _find_or_make(
             bodies.last = body
         else:
             settings = settings or _resolve(entry, tree, hidden)
-            about = entry.joint, places, bound, _root_places(entry.roots, tree)
+            at = _root_places(entry.roots, places, tree)
+            about = entry.joint, places, bound, at
             structure = Structure(*about, settings, statics)
             weakly = cache is None and bodies is not None
             reference = weakref.ref(function) if weakly else _strong(function)
@@ -449,12 +451,13 @@ def _resolve(entry: Entry, tree: Any, bound: Sequence[int]) -> Settings:
     return Settings(tuple(of_roots), variables, out)
 
 
-def _root_places(roots: list[Any], tree: Any) -> tuple[tuple[Path, ...], ...]:
+def _root_places(
+    roots: list[Any], places: Direct | Places | Joining, tree: Any
+) -> tuple[tuple[Path, ...], ...]:
     found: list[list[Path]] = [[] for _ in roots]
-    for path, x in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)[0]:
-        if is_object(x):
-            found[_number(x, roots)].append(key_path(path)[1:])
-    return tuple(tuple(paths) or (("self",),) for paths in found)
+    for path, number in object_paths(tree, places):
+        found[number].append(path[1:])
+    return tuple([tuple(paths) or (("self",),) for paths in found])
 
 
 # For each function its bodies. Functions are found by their id, and removed when they

@@ -30,7 +30,7 @@ from graphcore.prefixes import AliasCheck
 from graphcore.rebuilt import belongs
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
-from graphcore.variables.bare_arrays import BareArray, is_array
+from graphcore.variables.bare_arrays import BareArray, are_arrays, is_array
 
 __all__ = ["Inside"]
 
@@ -62,11 +62,14 @@ class Inside:
 
     def __init__(self, joint: Joint, values: Sequence[Any]) -> None:
         self._joint = joint
-        if any(map(Divided.matches, values)):
-            values = [*map(joined, values)]
+        inner = values
+        if not are_arrays(values):
+            if any(map(Divided.matches, values)):
+                values = [*map(joined, values)]
+            # What a function changes inside of a value must differ from what was there.
+            inner = [*map(_copied, values)]
         self._values = values
-        # What a function changes inside of a value must differ from what was there.
-        self._objects, self.roots = joint.build([*map(_copied, values)])
+        self._objects, self.roots = joint.build(inner)
         indices = [d.index for d in joint.variable_definitions]
         self.variables = [self._objects[index] for index in indices]
 
@@ -141,7 +144,7 @@ class Inside:
         )
         # The first place of each returned object counts.
         first_place: dict[int, Path] = {}
-        for path, (_, number) in zip(paths, places.spots, strict=True):
+        for path, number in paths:
             first_place.setdefault(number, (-1, *path))
         out_definitions = tuple(
             visited(x, first_place[number], of_returned[number])
@@ -244,7 +247,7 @@ class Inside:
         settings: Settings,
         places: Places | Joining,
         returned: list[Any],
-        paths: list[Path],
+        paths: list[tuple[Path, int]],
     ) -> list[Any]:
         of_returned: list[Any] = [UNSET] * len(returned)
         if not returned or settings.out is UNSET:
@@ -256,7 +259,7 @@ class Inside:
         ):
             if setting is not UNSET:
                 aliases.add(("arguments", number), root, setting)
-        for path, (position, number) in zip(paths, places.spots, strict=True):
+        for (path, number), (position, _) in zip(paths, places.spots, strict=True):
             if per_leaf[position] is not UNSET:
                 aliases.add(("output", *path), returned[number], per_leaf[position])
             of_returned[number] = per_leaf[position]

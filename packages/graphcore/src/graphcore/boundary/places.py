@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -29,14 +30,15 @@ __all__ = ["Joining", "Places", "has_objects", "is_object", "key_path", "take_ob
 Place: TypeAlias = int | str
 """The position of an argument, or its name."""
 
+_NUMBERS = (bool, int, float, complex)
 # Types whose instances surely are objects, or surely are not. A type that is unknown
 # now may be registered later, so a "no" is kept only for the types listed here, and
 # for arrays and tracers.
 _known: dict[type[Any], bool] = dict.fromkeys(
-    (bool, int, float, complex, str, tuple, list, dict, type(None), jax.Array), False
+    (*_NUMBERS, str, tuple, list, dict, type(None), FunctionType, jax.Array), False
 )
-_arrays: set[type[Any]] = {bool, int, float, complex}
-_ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+_arrays: set[type[Any]] = {*_NUMBERS}
+_ARRAYS = (jax.Array, np.ndarray, np.generic, *_NUMBERS)
 
 
 def is_object(x: Any) -> bool:
@@ -287,7 +289,9 @@ def _numbered(objects: list[Any]) -> tuple[list[Any], Sequence[int]]:
     return list(distinct.values()), [number_of[id(x)] for x in objects]
 
 
-def object_paths(tree: Any, places: Places | Joining) -> list[Path]:
+def object_paths(
+    tree: Any, places: Direct | Places | Joining
+) -> list[tuple[Path, int]]:
     """The path of each place of an object.
 
     Args:
@@ -295,12 +299,17 @@ def object_paths(tree: Any, places: Places | Joining) -> list[Path]:
         places: Where they are.
 
     Returns:
-        As many paths as spots.
+        Pairs of a path and the number of the object.
     """
-    if not places.spots:
-        return []
-    pairs = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)[0]
-    return [key_path(pairs[position][0]) for position, _ in places.spots]
+    if isinstance(places, Joining):
+        places = places.places
+    if isinstance(places, Direct):
+        pairs = zip(places.places, places.numbers, strict=True)
+        return [((isinstance(place, str), place), n) for place, n in pairs]
+    paths: list[Any] = []
+    if places.spots:
+        paths = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)[0]
+    return [(key_path(paths[position][0]), n) for position, n in places.spots]
 
 
 class _Spots(NamedTuple):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import repeat
+from operator import is_
 from typing import Any
 
 import jax
@@ -70,6 +72,8 @@ class Settings:
 
     def groups(self) -> tuple[Any, ...]:
         """The distinct settings with which values can enter and leave."""
+        if all(map(is_, (self.out, *self.roots, *self.variables), repeat(UNSET))):
+            return (UNSET,)  # as most often
         found: list[Any] = []
         for prefix in (*self.roots, *prefix_leaves(self.out)):
             found += prefix.settings if is_mapping(prefix) else [prefix]

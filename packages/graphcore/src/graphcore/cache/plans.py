@@ -22,8 +22,8 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterable, Sequence
-from itertools import chain
-from operator import attrgetter, getitem
+from itertools import chain, repeat
+from operator import attrgetter, getitem, is_
 from typing import Any
 
 from jax.tree_util import all_leaves
@@ -507,8 +507,9 @@ def _matched_plan(root: Any) -> Plan | None:
         trace = root._trace
         traces = [node._trace for node in nodes]
         traces += [variable._facts.trace for variable in variables]
-        if any(other is not trace and other != trace for other in traces):
-            return None
+        if not all(map(is_, traces, repeat(trace))):
+            if any(other != trace for other in traces):
+                return None
         plan = Plan(root, definition, variables, nodes, _shared(trace))
         if trace == OUTSIDE:
             plan.watch(root, pattern.visit(objects))

@@ -25,11 +25,15 @@ class _Paths(tuple[Path, ...]):
 
 def _in_order(keys: Iterable[Any]) -> tuple[Any, ...]:
     """Sorts keys as `key_order` says."""
+    return tuple(sorted(keys, key=None if _are_strings(keys) else key_order))
+
+
+def _are_strings(keys: Iterable[Any]) -> bool:
     try:
-        "".join(keys)  # the quickest way to see that all of them are strings
+        "".join(keys)  # the quickest way to see it
     except TypeError:
-        return tuple(sorted(keys, key=key_order))
-    return tuple(sorted(keys))
+        return False
+    return True
 
 
 def _shown(nested: dict[Any, Any], depth: int) -> Any:
@@ -40,13 +44,12 @@ def _shown(nested: dict[Any, Any], depth: int) -> Any:
     """
     if depth > MAX_DEPTH:
         return State._view(nested, depth)
+    if not _are_strings(nested) and not all(type(key) is int for key in nested):
+        return State._view(nested, depth)
+    if dict not in map(type, nested.values()):
+        return nested
     others = {}
-    are_numbers = False
     for key, child in nested.items():
-        if type(key) is not str and not are_numbers:
-            are_numbers = all(type(key) is int for key in nested)
-            if not are_numbers:
-                return State._view(nested, depth)
         if type(child) is dict:
             shown = _shown(child, depth + 1)
             if shown is not child:

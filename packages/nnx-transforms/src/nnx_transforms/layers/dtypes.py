@@ -43,8 +43,11 @@ def promote_dtype(
         >>> x.dtype.name, w.dtype.name, b
         ('float32', 'float32', None)
     """
-    dtype = canonicalize_dtype(*args, dtype=dtype, inexact=inexact)
-    return tuple(None if a is None else cast(a, dtype) for a in args)
+    common = _common_dtype([a for a in args if a is not None])
+    chosen = canonicalize_dtype(*args, dtype=dtype or common, inexact=inexact)
+    if chosen is common:  # as in most layers
+        return tuple(args)
+    return tuple(None if a is None else cast(a, chosen) for a in args)
 
 
 def canonicalize_dtype(

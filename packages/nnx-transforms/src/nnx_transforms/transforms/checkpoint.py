@@ -81,7 +81,7 @@ def remat(
             positions, named, fixed = statics.take(positions, named)
         entry = enter(f, positions, named, statics=fixed)
         told = options
-        if isinstance(prevent_cse, Sequence):
+        if not isinstance(prevent_cse, bool):
             told = {**options, "prevent_cse": _per_list(entry, prevent_cse)}
         try:
             out = jax.checkpoint(entry.body, **told)(*entry.values)
