@@ -100,6 +100,28 @@ def nested_mappings(nnx):
     )
 
 
+def unpacked(nnx):
+    model = nnx.Sequential(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), nnx.relu)
+    whole = nnx.unpack(model)
+    kernel, rest = nnx.unpack(model, nnx.PathContains("kernel"), ...)
+
+    def total(kernel, rest, x):
+        return (nnx.merge(kernel, rest)(x) ** 2).sum()
+
+    grads = nnx.grad(total)(kernel, rest, X)
+    moved = jax.tree.map(lambda a, b: a - 0.1 * b, kernel, grads)
+    again = nnx.jit(lambda *states: nnx.unpack(nnx.merge(*states)))(moved, rest)
+    nnx.update(model, again)
+    del whole["layers"]
+    return (
+        [len(whole), len(again), list(rest["layers"][0]), "layers" in moved],
+        grads.layers[0]["kernel"][...],
+        nnx.vmap(total, in_axes=(None, None, 0))(moved, rest, X),
+        [nnx.merge(nnx.unpack(model))(X), model(X)],
+        [isinstance(x, nnx.GraphState) for x in (grads, again, nnx.state(model))],
+    )
+
+
 # Graphs
 
 
@@ -464,6 +486,7 @@ PROGRAMS = [
     state_functions,
     flat_states,
     nested_mappings,
+    unpacked,
     duplicates,
     mapped_recursively,
     merged_live,
