@@ -302,6 +302,16 @@ def methods(linen, nnx, bridge):
     yield module.apply(variables, X, nnx_method="encode"), module.apply(variables, X)
     yield module.init_with_output(keys(), X, nnx_method=LiveCoder.encode)[0]
 
+    class Outer(linen.Module):
+        def setup(self):
+            self.coder = bridge.to_linen(LiveCoder)
+
+        def __call__(self, x):
+            assert not hasattr(self.coder, "decode")
+            return self.coder.encode(x)
+
+    yield Outer().init_with_output(keys(), X)
+
 
 def test_methods():
     ours = list(methods(nn, nnx, bridge))

@@ -260,7 +260,7 @@ def described(nnx):
 
 def nothing_to_do(nnx):
     empty = nnx.Sequential()
-    return empty(), empty(X), empty(X, X)
+    return empty(), empty(X), empty(X, X), empty(x=X)
 
 
 def captured(nnx):
@@ -305,6 +305,23 @@ def kept_model(nnx):
     grads = nnx.grad(loss)(model, X, Y)
     optimizer.update(grads)
     return optimizer.model is model, values(nnx, nnx.state(model, nnx.Param))
+
+
+def gradient_by_jax(nnx):
+    """The gradient of a pytree is one: a module."""
+    model = quiet_of(nnx)
+    optimizer = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+    pure = nnx.Dict(first=model.first, last=model.last)
+
+    def of(pure, x):
+        return jnp.mean(pure["last"](pure["first"](x)) ** 2)
+
+    small = nnx.Optimizer(pure, optax.adam(0.1), wrt=nnx.Param)
+    for _ in range(2):
+        small.update(pure, jax.grad(of)(pure, X))
+    with pytest.raises(TypeError):
+        optimizer.update(model)  # no gradients
+    return values(nnx, nnx.state(model, nnx.Param))
 
 
 def state_mask(nnx):
@@ -497,6 +514,7 @@ PROGRAMS = [
     nothing_to_do,
     captured,
     kept_model,
+    gradient_by_jax,
     state_mask,
     flat_labels,
     plateau,

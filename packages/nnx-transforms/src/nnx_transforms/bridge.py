@@ -430,6 +430,12 @@ class ToLinen(linen_lift.Module):
     skip_rng: bool = False
     metadata_fn: Callable[[Any], Any] | None = to_linen_var
 
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.__dict__.get("nnx_class"), name, None)
+        if name.startswith("_") or not callable(method):
+            return super().__getattr__(name)
+        return functools.partial(self, nnx_method=name)
+
     @linen_lift.compact
     def __call__(self, *args: Any, nnx_method: Any = None, **kwargs: Any) -> Any:
         """Calls the object.

@@ -69,7 +69,7 @@ class Sequential(Module):
             >>> Sequential(lambda x: (x, 1), lambda x, y: x + y)(2)
             3
         """
-        out: Any = args[0] if len(args) == 1 else args or None
+        out: Any = args[0] if len(args) == 1 else args or kwargs or None
         passed: dict[str, Any] = {}
         for position, layer in enumerate(self.layers):
             if position:
