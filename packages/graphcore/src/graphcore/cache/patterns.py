@@ -74,7 +74,9 @@ class Pattern:
                 if node.thing in layout.plain
                 else get_node_impl_for_type(node.kind),
                 getter(node.keys),
-                node,
+                len(node.keys),
+                node.kind,
+                node.metadata,
             )
             for node in layout.nodes
         ]
@@ -122,8 +124,7 @@ class Pattern:
         """As `match`, except that one object may be found for several indices."""
         found = [*roots]
         try:
-            for place, impl, children_of, about in self._nodes:
-                _, kind, metadata, keys, *_ = about
+            for place, impl, children_of, count, kind, metadata in self._nodes:
                 node = found[place]
                 if type(node) is not kind:
                     return None
@@ -136,7 +137,7 @@ class Pattern:
                     if metadata_now is not metadata:
                         return None
                     children = dict(pairs)
-                if len(children) != len(keys):
+                if len(children) != count:
                     return None
                 found += children_of(children)
         except Exception:  # a key that isn't there, or one that can't be sorted

@@ -66,7 +66,9 @@ def remat(
     names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
     names = tuple(names)
     argnums = None if static_argnums == () else static_argnums
-    statics = ChosenArguments(f, argnums, names or None)
+    statics = None
+    if argnums is not None or names:
+        statics = ChosenArguments(f, argnums, names or None)
     options: dict[str, Any] = {"prevent_cse": prevent_cse, "policy": policy}
     of_jax = {**options, "static_argnums": static_argnums}
     if names and _JAX_TAKES_NAMES:
@@ -76,7 +78,7 @@ def remat(
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         positions, named = positions_of(f, args, kwargs)
         fixed: dict[Any, Any] = {}
-        if statics:
+        if statics is not None:
             _check_argnums(static_argnums, positions)
             positions, named, fixed = statics.take(positions, named)
         entry = enter(f, positions, named, statics=fixed)
@@ -86,7 +88,7 @@ def remat(
         try:
             out = jax.checkpoint(entry.body, **told)(*entry.values)
         except TypeError:
-            if entry.roots or (statics.names and not _JAX_TAKES_NAMES):
+            if entry.roots or (names and not _JAX_TAKES_NAMES):
                 raise
             jax.checkpoint(f, **of_jax)(*args, **kwargs)  # JAX says what is wrong
             raise
