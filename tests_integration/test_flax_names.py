@@ -590,12 +590,11 @@ WeightNorm as_abstract as_pure avg_pool capture clone combine_masks data datacla
 dot_product_attention eval_shape filter_state filterlib find_duplicates flip_sequences
 fork_rngs from_flat_state get_abstract_model graph graphdef grad initializers is_data
 iter_graph iter_modules jit jit_partial logical_axis_rules make_attention_mask
-make_causal_mask map_state max_pool merge_context merge_state metrics min_pool
-ones_init prefix recursive_map relu remat replace_by_pure_dict reseed scan
-set_metadata split split_rngs split_state state statelib static switch to_flat_state
-to_pure_dict traversals use_eager_sharding using_eager_sharding var_defaults variables
-vars_as view view_info vmap with_attributes with_partitioning with_rngs with_vars
-zeros_init
+make_causal_mask map_state max_pool merge_context merge_state metrics min_pool ones_init
+prefix recursive_map relu remat replace_by_pure_dict reseed scan set_metadata split
+split_rngs split_state state statelib static switch to_flat_state to_pure_dict
+traversals unpack use_eager_sharding using_eager_sharding var_defaults variables vars_as
+view view_info vmap with_attributes with_partitioning with_rngs with_vars zeros_init
 """
 
 
