@@ -4,7 +4,8 @@ Griffe knows the heading ``Examples`` alone; one example reads better in the sin
 And it knows the arguments of functions and of decorated dataclasses, but not those that
 a base class makes of annotated fields (NamedTuple, linen_lift's Module): these it lists
 among the attributes. Nor does it know the signature of a function that a decorator
-makes of another one: ``(*_, **__)`` is written there, and Python is asked.
+makes of another one: ``(*_, **__)`` is written there, and Python is asked; so it is for
+the options of a class that are those of the ``transform`` in its first line.
 """
 
 import importlib
@@ -36,9 +37,11 @@ def annotation(found: Any) -> str | None:
     return re.sub(r"\b(\w+\.)+", "", text)  # names without their modules
 
 
-def made_by_decorator(func: griffe.Function) -> griffe.Parameters:
-    """The parameters of a function as Python knows them."""
-    found = getattr(importlib.import_module(func.module.path), func.name)
+def known_to_python(obj: griffe.Object, *path: str) -> griffe.Parameters:
+    """The parameters of a function in a module as Python knows them."""
+    found = importlib.import_module(obj.module.path)
+    for name in path:
+        found = getattr(found, name)
     return griffe.Parameters(
         *(
             griffe.Parameter(
@@ -65,7 +68,16 @@ class RepositoryDocstrings(griffe.Extension):
         if cls.docstring and has_fields_for_arguments(cls):
             cls.docstring.value = ARGS.sub(r"\1Attributes:", cls.docstring.value)
 
+    def on_class_members(self, *, node: Any, cls: griffe.Class, **_: Any) -> None:
+        """Show the options of a class that are those of a transformation."""
+        keywords = [keyword.arg for keyword in getattr(node, "keywords", ())]
+        if "transform" in keywords:
+            parameters = known_to_python(cls, cls.name, "__init__")
+            cls.set_member(
+                "__init__", griffe.Function("__init__", parameters=parameters)
+            )
+
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
         """Show the parameters of a function that a decorator makes."""
         if [p.name for p in func.parameters] == ["_", "__"]:
-            func.parameters = made_by_decorator(func)
+            func.parameters = known_to_python(func, func.name)

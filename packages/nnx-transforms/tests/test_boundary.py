@@ -160,6 +160,21 @@ def test_an_error_changes_nothing_and_closes_the_context():
         merge_inputs(lambda m: None)(gc.to_tree(m))
 
 
+def test_variables_on_their_own():
+    v, holder = Param(jnp.array(1.0)), Dict()
+    holder.w = v
+
+    def f(v, holder):
+        assert holder.w is v
+        v.value, v.note, holder.new = v.value + 1, "written", Variable(v.value)
+        return holder, v, holder.new, Param(v.value)
+
+    same, argument, new, other = jit(f)(v, holder)
+    assert same is holder and argument is v and new is holder.new
+    assert (float(v.value), v.note, float(other.value)) == (2.0, "written", 2.0)
+    assert jit(lambda holder: holder.w)(holder) is v
+
+
 def test_the_pair_is_needed():
     with pytest.raises(
         TypeError, match=r"split_inputs\(jax.jit\(merge_inputs\(f\)\)\)"

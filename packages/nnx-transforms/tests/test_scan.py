@@ -556,9 +556,10 @@ def test_carried_variables_must_stay_in_scanned_objects():
             scan(lambda c: change(c), in_axes=(LAYERS,), out_axes=0)(cells)
         mp.assert_untouched(cells, before)
 
-    error_of(lambda c: delattr(c, "steps"), f"{SAME}: '0/steps'.*the variable is gone")
+    error_of(lambda c: delattr(c, "steps"), f"{SAME}: '0/steps'.*BatchStat is gone")
     error_of(
-        lambda c: setattr(c, "a", c.steps), f"{SAME}: '0/steps'.*variable is at '0/a'"
+        lambda c: setattr(c, "a", c.steps),
+        f"{SAME}: '0/steps'.*BatchStat is at '0/a'",
     )
     error_of(
         lambda c: setattr(c, "z", BatchStat(jnp.array(1))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -40,16 +41,12 @@ def write_raw(writes: Iterable[tuple[Any, Any]]) -> None:
         >>> write_raw([(a, 3), (b, 4)]); a.value, b.value
         (3, 4)
     """
-    done: list[tuple[Any, Any]] = []
-    try:
+    with contextlib.ExitStack() as undo:
         for variable, value in writes:
             before = read_raw(variable)
             _write(variable, value)
-            done.append((variable, before))
-    except BaseException:
-        for variable, before in reversed(done):
-            _write(variable, before)
-        raise
+            undo.callback(_write, variable, before)
+        undo.pop_all()
 
 
 def _write(variable: Any, value: Any) -> None:

@@ -29,13 +29,14 @@ from graphcore import (
     variable_name_from_type,
     variable_type_from_name,
 )
-from graphcore.authors import key_path, path_text
+from graphcore.authors import path_text
 from nnx_transforms.metadata_axes import add_axis, remove_axis
 from nnx_transforms.module import Module
 from nnx_transforms.rngs import RngCount, RngKey, Rngs, RngState
 from nnx_transforms.shardings import get_var_pspec
 from nnx_transforms.shardings import with_partitioning as _with_partitioning
 from nnx_transforms.transforms.eval_shape import eval_shape
+from nnx_transforms.traversals import flatten_mapping, unflatten_mapping
 
 __all__ = [
     "NNXMeta",
@@ -340,11 +341,8 @@ class ToNNX(Module):
 
     def _take(self, collections: Mapping[str, Any]) -> None:
         for col, tree in collections.items():
-            leaves = jax.tree_util.tree_leaves_with_path(
-                linen_lift.unfreeze(tree), is_leaf=lambda x: not isinstance(x, dict)
-            )
-            for keys, value in leaves:
-                self._write(key_path(keys), to_nnx_var(col, value))
+            for path, value in flatten_mapping(tree).items():
+                self._write(path, to_nnx_var(col, value))
 
     def _write(self, path: tuple[str, ...], new: Any) -> None:
         holder: Any = self
@@ -518,9 +516,9 @@ class ToLinen(linen_lift.Module):
             if self.metadata_fn is not None:
                 value = self.metadata_fn(variable)
             if rest:
-                tree = linen_lift.unfreeze(self.variables.get(col, {}).get(name, {}))
-                _put(tree, tuple(rest), value)
-                value = tree
+                known = self.variables.get(col, {}).get(name, {})
+                flat = flatten_mapping(known, keep_empty_nodes=True)
+                value = unflatten_mapping({**flat, tuple(rest): value})
             self.put_variable(col, name, value)
 
 
@@ -561,13 +559,6 @@ def _variables(root: Any) -> Iterator[tuple[tuple[Any, ...], Variable[Any]]]:
 
 def _place(path: tuple[Any, ...], variable: Any) -> tuple[str, ...]:
     return variable_name_from_type(type(variable)), *map(str, path)
-
-
-def _put(tree: dict[str, Any], path: tuple[Any, ...], value: Any) -> None:
-    *outer, last = path
-    for name in outer:
-        tree = tree.setdefault(name, {})
-    tree[last] = value
 
 
 def _get(tree: Any, path: tuple[str, ...]) -> Any:

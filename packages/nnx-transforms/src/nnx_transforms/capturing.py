@@ -110,18 +110,11 @@ def _outputs_sown(kinds: list[type[Module]], variable_type: Any) -> Iterator[Non
 
         return wrapper
 
-    with _wrapping:
-        methods = [
-            (kind, name, method)
-            for kind in set(kinds)
-            for name, method in vars(kind).items()
-            if inspect.isfunction(method)
-            and (not name.startswith("_") or name == "__call__")
-        ]
-        try:
-            for kind, name, method in methods:
-                setattr(kind, name, sowing(name, method))
-            yield
-        finally:
-            for kind, name, method in methods:
-                setattr(kind, name, method)
+    with _wrapping, contextlib.ExitStack() as undo:
+        for kind in set(kinds):
+            for name, method in [*vars(kind).items()]:
+                is_shown = not name.startswith("_") or name == "__call__"
+                if is_shown and inspect.isfunction(method):
+                    undo.callback(setattr, kind, name, method)
+                    setattr(kind, name, sowing(name, method))
+        yield

@@ -7,6 +7,7 @@ is here beyond `graphcore.Object` lets a forward pass leave values behind (`sow`
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -280,16 +281,12 @@ def set_on_modules(
     missing = attributes.keys() - {name for _, name in changes}
     if missing and must_be_found:
         raise unused("attribute", missing, node)
-    done: list[tuple[Module, str, Any]] = []
-    try:
+    with contextlib.ExitStack() as undo:
         for module, name in changes:
             before = getattr(module, name)
             setattr(module, name, attributes[name])
-            done.append((module, name, before))
-    except BaseException:
-        for module, name, before in reversed(done):
-            setattr(module, name, before)
-        raise
+            undo.callback(setattr, module, name, before)
+        undo.pop_all()
 
 
 def unused(what: str, missing: Iterable[str], node: Any) -> ValueError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -79,15 +79,7 @@ class Placement(tuple[Placed, ...]):
 
     def __repr__(self) -> str:
         rows = [(*_LEFT, *_RIGHT), *map(_cells, self)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = (
-            "  ".join(
-                text.ljust(width) if number < len(_LEFT) else text.rjust(width)
-                for number, (text, width) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in rows
-        )
-        return "\n".join([*lines, *self._totals()])
+        return "\n".join([*columns(rows, right=len(_RIGHT)), *self._totals()])
 
     def __rich__(self) -> Any:
         from rich.console import Group
@@ -161,6 +153,35 @@ def _cells(row: Placed) -> tuple[str, ...]:
         amount(row.nbytes),
         amount(row.shard_nbytes),
     )
+
+
+def columns(
+    rows: Sequence[Sequence[str]], right: int = 0, rule: str = ""
+) -> Iterator[str]:
+    """Writes rows of cells, each of one or more lines, one below the other.
+
+    Args:
+        rows: The texts of each row.
+        right: How many of the last columns end where they are widest.
+        rule: A character to draw lines between rows with.
+
+    Yields:
+        Lines.
+
+    Example:
+        >>> print(*columns([['a', '10'], ['bcd', '7']], right=1), sep='|')
+        a    10|bcd   7
+    """
+    cells = [[cell.split("\n") for cell in row] for row in rows]
+    by_column = zip(*cells, strict=True)
+    widths = [max(len(x) for cell in column for x in cell) for column in by_column]
+    adjust = [str.ljust] * (len(widths) - right) + [str.rjust] * right
+    for number, row in enumerate(cells):
+        if rule and number:
+            yield "  ".join(rule * width for width in widths)
+        for line in itertools.zip_longest(*row, fillvalue=""):
+            padded = (f(x, n) for f, x, n in zip(adjust, line, widths, strict=True))
+            yield "  ".join(padded).rstrip()
 
 
 def shape_text(shape: tuple[int, ...], sharding: Any = None) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import zip_longest
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,7 +10,7 @@ import jax
 from graphcore import Intermediate, merge, split, variables
 from graphcore.authors import path_text, raw_value_of
 from nnx_transforms.capturing import capture
-from nnx_transforms.placement_table import amount, shape_text
+from nnx_transforms.placement_table import amount, columns, shape_text
 from nnx_transforms.rngs import RngState
 from nnx_transforms.views import iter_modules
 
@@ -72,7 +71,7 @@ def tabulate(
             cells = [_cell(held, kind, path) for kind in kinds]
             shown = "\n".join(outputs.get(path, ()))
             rows.append([path_text(path), type(module).__name__, shown, *cells])
-    return "\n".join(_drawn(rows))
+    return "\n".join(columns(rows, rule="-"))
 
 
 def _outputs(
@@ -115,15 +114,3 @@ def _cell(held: list[tuple[Any, type[Any], Any]], kind: type[Any], path: Any) ->
         count, size = sum(x.size for x in arrays), sum(x.nbytes for x in arrays)
         lines.append(f"{count:,} ({amount(size)})")
     return "\n".join(lines)
-
-
-def _drawn(rows: list[list[str]]) -> Iterator[str]:
-    cells = [[cell.split("\n") for cell in row] for row in rows]
-    columns = zip(*cells, strict=True)
-    widths = [max(len(x) for cell in column for x in cell) for column in columns]
-    for number, row in enumerate(cells):
-        if number:
-            yield "  ".join("-" * width for width in widths)
-        for line in zip_longest(*row, fillvalue=""):
-            padded = map(str.ljust, line, widths)
-            yield "  ".join(padded).rstrip()

@@ -18,6 +18,7 @@ from graphcore.nodes.owned import OwnedNode
 
 # How many levels one run of pickle's recursion may go down.
 _LEVELS = 50
+_CONTAINERS = (list, tuple, dict)
 
 
 def deepcopy_node(root: OwnedNode, memo: dict[int, Any]) -> Any:
@@ -31,11 +32,13 @@ def deepcopy_node(root: OwnedNode, memo: dict[int, Any]) -> Any:
         The copy.
     """
     made: list[tuple[Any, Any]] = []
-    for node, _, is_done in _visit(root):
+    for x, _ in _left(root):
+        if not isinstance(x, OwnedNode) or id(x) in memo:
+            continue
         # A class with a way of its own to be copied is left to that.
-        if is_done and id(node) not in memo and type(node)._is_copied_plainly:
-            memo[id(node)] = twin = type(node).__new__(type(node))
-            made.append((node, twin))
+        if type(x)._is_copied_plainly:
+            memo[id(x)] = twin = type(x).__new__(type(x))
+            made.append((x, twin))
     # As `copy` does it: what the ids stand for must live as long as the memo.
     memo.setdefault(id(memo), []).extend(node for node, _ in made)
     for node, twin in made:
@@ -97,40 +100,34 @@ def _set_state(node: Any, early_and_state: tuple[None, Any]) -> None:
 def _early_nodes(root: OwnedNode) -> _Early:
     early = _Early()
     early.ids = set()
-    # The depth of the early node, or the root, that each node on the way is below.
-    above = [0]
-    for node, depth, is_done in _visit(root):
-        if not is_done:
-            early.ids.add(id(node))
-            if depth - above[-1] >= _LEVELS:
-                above.append(depth)
-        elif depth == above[-1] and depth:
-            above.pop()
-            early.append(node)
+    # How many levels there are, by the depth of the first, down to an early node.
+    levels: dict[int, int] = {}
+    for x, depth in _left(root):
+        below = levels.pop(depth + 1, 0) + 1
+        if isinstance(x, OwnedNode):
+            early.ids.add(id(x))
+            if below >= _LEVELS and depth:
+                early.append(x)
+                below = 0
+        levels[depth] = max(levels.get(depth, 0), below)
     return early
 
 
-def _visit(root: OwnedNode) -> Iterator[tuple[OwnedNode, int, bool]]:
-    """Nodes with their depth, each when it is reached and when it is left."""
+def _left(root: OwnedNode) -> Iterator[tuple[Any, int]]:
+    """Nodes and the containers in them with their depth, each after what is below."""
     seen = {id(root)}
     stack: list[tuple[Any, Iterator[Any]]] = [(root, _children(root))]
-    yield root, 0, False
     while stack:
         x, pending = stack[-1]
         for child in pending:
-            if id(child) in seen:
-                continue
-            if isinstance(child, OwnedNode):
-                yield child, len(stack), False
-            elif type(child) not in (list, tuple, dict):
-                continue
-            seen.add(id(child))
-            stack.append((child, _children(child)))
-            break
+            is_inner = type(child) in _CONTAINERS or isinstance(child, OwnedNode)
+            if is_inner and id(child) not in seen:
+                seen.add(id(child))
+                stack.append((child, _children(child)))
+                break
         else:
             stack.pop()
-            if isinstance(x, OwnedNode):
-                yield x, len(stack), True
+            yield x, len(stack)
 
 
 def _children(x: Any) -> Iterator[Any]:

@@ -110,7 +110,7 @@ _FOR_PRODUCTS = (
 
 
 class _Cell(RNNCellBase):
-    """What the cells here have in common: a state of as many arrays as it says."""
+    """What the cells here have in common: by default the state is one array."""
 
     in_features: int
     hidden_features: int
@@ -120,17 +120,33 @@ class _Cell(RNNCellBase):
     rngs: RngStream | None = None
     num_feature_axes = 1
 
-    def _set_up(
-        self, arguments: Mapping[str, Any]
-    ) -> tuple[Callable[..., Linear], Callable[..., Linear]]:
-        """Keeps the options.
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        *,
+        gate_fn: Callable[..., Any] = jax.nn.sigmoid,
+        activation_fn: Callable[..., Any] = jnp.tanh,
+        kernel_init: Initializer = default_kernel_init,
+        recurrent_kernel_init: Initializer = orthogonal_init,
+        bias_init: Initializer = default_bias_init,
+        dtype: DType | None = None,
+        param_dtype: DType = jnp.float32,
+        carry_init: Initializer | None = None,
+        promote_dtype: Promotion = promote_dtype,
+        keep_rngs: bool = False,
+        rngs: Rngs,
+        kernel_metadata: Mapping[str, Any] = NO_METADATA,
+        recurrent_kernel_metadata: Mapping[str, Any] = NO_METADATA,
+        bias_metadata: Mapping[str, Any] = NO_METADATA,
+    ) -> None:
+        super().keep(locals())
+        self._set_up(locals())
 
-        Returns:
-            What makes products of the input, and of the last output, of a size.
-        """
+    def _set_up(self, arguments: Mapping[str, Any]) -> None:
+        """Makes the products, and keeps a stream if that is wanted."""
         self.in_features = arguments["in_features"]
         self.hidden_features = arguments["hidden_features"]
-        self.keep(arguments)
         if arguments["keep_rngs"]:
             self.rngs = own_stream(arguments["rngs"], "carry")
         common = {name: arguments[name] for name in _FOR_PRODUCTS}
@@ -148,15 +164,20 @@ class _Cell(RNNCellBase):
             kernel_metadata=arguments["recurrent_kernel_metadata"],
             **common,
         )
-        return of_input, of_last
+        self._make_products(of_input, of_last)
 
-    def _zeros(
+    def _make_products(
+        self, of_input: Callable[..., Linear], of_last: Callable[..., Linear]
+    ) -> None:
+        """Makes products of the input, and of the last output, each of a size."""
+        raise NotImplementedError
+
+    def initialize_carry(
         self,
-        count: int,
-        input_shape: Sequence[int],
-        rngs: Rngs | RngStream | None,
-        carry_init: Initializer | None,
-    ) -> list[jax.Array]:
+        input_shape: tuple[int, ...],
+        rngs: Rngs | RngStream | None = None,
+        carry_init: Initializer | None = None,
+    ) -> Any:
         stream = stream_of(self.rngs if rngs is None else rngs, "carry")
         if stream is None:
             raise ValueError(
@@ -165,7 +186,7 @@ class _Cell(RNNCellBase):
             )
         init = carry_init or self.carry_init or initializers.zeros
         shape = (*input_shape[:-1], self.hidden_features)
-        return [init(stream(), shape, self.param_dtype) for _ in range(count)]
+        return init(stream(), shape, self.param_dtype)
 
 
 class LSTMCell(_Cell):
@@ -201,28 +222,6 @@ class LSTMCell(_Cell):
         >>> memory.shape, y is output
         ((2, 4), True)
     """
-
-    def __init__(
-        self,
-        in_features: int,
-        hidden_features: int,
-        *,
-        gate_fn: Callable[..., Any] = jax.nn.sigmoid,
-        activation_fn: Callable[..., Any] = jnp.tanh,
-        kernel_init: Initializer = default_kernel_init,
-        recurrent_kernel_init: Initializer = orthogonal_init,
-        bias_init: Initializer = default_bias_init,
-        dtype: DType | None = None,
-        param_dtype: DType = jnp.float32,
-        carry_init: Initializer | None = None,
-        promote_dtype: Promotion = promote_dtype,
-        keep_rngs: bool = False,
-        rngs: Rngs,
-        kernel_metadata: Mapping[str, Any] = NO_METADATA,
-        recurrent_kernel_metadata: Mapping[str, Any] = NO_METADATA,
-        bias_metadata: Mapping[str, Any] = NO_METADATA,
-    ) -> None:
-        self._make_products(*super()._set_up(locals()))
 
     def _make_products(
         self, of_input: Callable[..., Linear], of_last: Callable[..., Linear]
@@ -275,7 +274,8 @@ class LSTMCell(_Cell):
         rngs: Rngs | RngStream | None = None,
         carry_init: Initializer | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        memory, output = self._zeros(2, input_shape, rngs, carry_init)
+        make = super().initialize_carry
+        memory, output = (make(input_shape, rngs, carry_init) for _ in range(2))
         return memory, output
 
 
@@ -373,9 +373,14 @@ class SimpleCell(_Cell):
         recurrent_kernel_metadata: Mapping[str, Any] = NO_METADATA,
         bias_metadata: Mapping[str, Any] = NO_METADATA,
     ) -> None:
-        of_input, of_last = super()._set_up(locals())
-        self.dense_h = of_last(hidden_features, use_bias=False)
-        self.dense_i = of_input(hidden_features)
+        super().keep(locals())
+        self._set_up(locals())
+
+    def _make_products(
+        self, of_input: Callable[..., Linear], of_last: Callable[..., Linear]
+    ) -> None:
+        self.dense_h = of_last(self.hidden_features, use_bias=False)
+        self.dense_i = of_input(self.hidden_features)
 
     def __call__(self, carry: Array, inputs: Array) -> tuple[jax.Array, jax.Array]:
         """Makes one step.
@@ -397,14 +402,6 @@ class SimpleCell(_Cell):
             state = state + carry
         state = self.activation_fn(state)
         return state, state
-
-    def initialize_carry(
-        self,
-        input_shape: tuple[int, ...],
-        rngs: Rngs | RngStream | None = None,
-        carry_init: Initializer | None = None,
-    ) -> jax.Array:
-        return self._zeros(1, input_shape, rngs, carry_init)[0]
 
 
 class GRUCell(_Cell):
@@ -439,29 +436,11 @@ class GRUCell(_Cell):
         ((2, 4), True)
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        hidden_features: int,
-        *,
-        gate_fn: Callable[..., Any] = jax.nn.sigmoid,
-        activation_fn: Callable[..., Any] = jnp.tanh,
-        kernel_init: Initializer = default_kernel_init,
-        recurrent_kernel_init: Initializer = orthogonal_init,
-        bias_init: Initializer = default_bias_init,
-        dtype: DType | None = None,
-        param_dtype: DType = jnp.float32,
-        carry_init: Initializer | None = None,
-        promote_dtype: Promotion = promote_dtype,
-        keep_rngs: bool = False,
-        rngs: Rngs,
-        kernel_metadata: Mapping[str, Any] = NO_METADATA,
-        recurrent_kernel_metadata: Mapping[str, Any] = NO_METADATA,
-        bias_metadata: Mapping[str, Any] = NO_METADATA,
+    def _make_products(
+        self, of_input: Callable[..., Linear], of_last: Callable[..., Linear]
     ) -> None:
-        of_input, of_last = super()._set_up(locals())
-        self.dense_i = of_input(3 * hidden_features)
-        self.dense_h = of_last(3 * hidden_features, use_bias=False)
+        self.dense_i = of_input(3 * self.hidden_features)
+        self.dense_h = of_last(3 * self.hidden_features, use_bias=False)
 
     def __call__(self, carry: Array, inputs: Array) -> tuple[jax.Array, jax.Array]:
         """Makes one step.
@@ -485,11 +464,3 @@ class GRUCell(_Cell):
         new = self.activation_fn(of_input[2] + forget * of_state[2])
         state = (1.0 - kept) * new + kept * carry
         return state, state
-
-    def initialize_carry(
-        self,
-        input_shape: tuple[int, ...],
-        rngs: Rngs | RngStream | None = None,
-        carry_init: Initializer | None = None,
-    ) -> jax.Array:
-        return self._zeros(1, input_shape, rngs, carry_init)[0]

@@ -13,11 +13,9 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
-from graphcore import Filter, Param
 from nnx_transforms.legacy.state_axes import (
-    ALL_STACKED,
     construct_stacked,
     pmap,
     scan,
@@ -27,11 +25,8 @@ from nnx_transforms.module import Module
 from nnx_transforms.transforms.checkpoint import remat
 from nnx_transforms.transforms.grad import grad
 from nnx_transforms.transforms.jit import jit
-from nnx_transforms.transforms.mapping import NO_METADATA
 
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
-_INNER = "module_constructor", "module_init_args", "module_init_kwargs"
-_NO_OPTIONS = frozenset(("self", "__class__", *_INNER))
 
 Steps: TypeAlias = tuple[tuple[bool, Any], ...]
 """How a method is reached: for each step, whether it is an item, and its key."""
@@ -93,32 +88,54 @@ class _Methods:
 
 
 class _Transformed(Module):
-    """A module around one whose methods are transformed."""
+    """A module around one whose methods are transformed.
+
+    Args:
+        module_constructor: The constructor of the inner module.
+        *args: Options of the transformation.
+        module_init_args: The arguments for the constructor.
+        module_init_kwargs: Likewise.
+        **options: Further options of the transformation.
+    """
 
     # Of a function of the inner module and the arguments of a method, and options.
-    _transform: Callable[..., Any]
+    _transform: ClassVar[Callable[..., Any]]
+    # The option that says how many modules there are in one.
+    _size: ClassVar[str | None] = None
 
-    def __init__(self, arguments: dict[str, Any], size: str | None = None) -> None:
-        """Constructs the inner module.
+    def __init_subclass__(
+        cls,
+        transform: Callable[..., Any] | None = None,
+        size: str | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init_subclass__(**more)
+        if transform is not None:  # else it is a subclass of a user's
+            cls._transform, cls._size = staticmethod(transform), size
+            cls.__init__ = _constructor_for(transform)  # type: ignore[method-assign]
 
-        Args:
-            arguments: What a subclass was given, by name; what is not said below is an
-                option of its transformation.
-            size: The option that says how many modules there are in one.
-        """
-        options = {
+    def __init__(
+        self,
+        module_constructor: Callable[..., Any],
+        *args: Any,
+        module_init_args: Sequence[Any] = (),
+        module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
+        **options: Any,
+    ) -> None:
+        make, init = module_constructor, (module_init_args, module_init_kwargs)
+        bound = inspect.signature(self._transform).bind(make, *args, **options)
+        bound.apply_defaults()
+        (_, *names), (_, *values) = bound.arguments, bound.args
+        chosen = {**dict(zip(names, values, strict=False)), **bound.kwargs}
+        chosen = {
             name: dict(value) if isinstance(value, MappingProxyType) else value
-            for name, value in arguments.items()
-            if name not in _NO_OPTIONS
+            for name, value in chosen.items()
         }
-        options.update(options.pop("options", {}))
-        make = arguments["module_constructor"]
-        init = arguments["module_init_args"], arguments["module_init_kwargs"]
-        self.settings = _Settings(make, options)
-        if size is None:
-            self.module = make(*init[0], **init[1])
+        self.settings = _Settings(make, chosen)
+        if self._size is None:
+            self.module = make(*module_init_args, **module_init_kwargs)
         else:
-            self.module = construct_stacked(make, *init, size, options)
+            self.module = construct_stacked(make, *init, self._size, chosen)
 
     @classmethod
     def constructor(
@@ -177,6 +194,21 @@ class _Transformed(Module):
         return function(self.module, *args, **kwargs)
 
 
+def _constructor_for(transform: Callable[..., Any]) -> Callable[..., None]:
+    """The constructor of a class that takes the options of a transformation."""
+
+    @functools.wraps(_Transformed.__init__)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        _Transformed.__init__(self, *args, **kwargs)
+
+    own = inspect.signature(_Transformed.__init__).parameters.values()
+    _, *options = inspect.signature(transform).parameters.values()
+    named = [p for p in own if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    parameters = sorted([*named, *options], key=lambda p: p.kind)
+    __init__.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return __init__
+
+
 def _reach(module: Any, steps: Steps) -> Any:
     for is_item, key in steps:
         module = module[key] if is_item else getattr(module, key)
@@ -203,7 +235,18 @@ def _method(module: Any, steps: Steps) -> Callable[..., Any]:
     return method
 
 
-class Remat(_Transformed):
+def _remat(
+    f: Callable[..., Any],
+    prevent_cse: bool | Sequence[bool] = True,
+    static_argnums: int | tuple[int, ...] = (),
+    policy: Callable[..., bool] | None = None,
+) -> Any:
+    return remat(
+        f, prevent_cse=prevent_cse, static_argnums=static_argnums, policy=policy
+    )
+
+
+class Remat(_Transformed, transform=_remat):
     """A module whose intermediate values are computed again on the way back.
 
     Args:
@@ -223,29 +266,15 @@ class Remat(_Transformed):
         (2, 3)
     """
 
-    def __init__(
-        self,
-        module_constructor: Callable[..., Any],
-        prevent_cse: bool | Sequence[bool] = True,
-        static_argnums: int | tuple[int, ...] = (),
-        policy: Callable[..., bool] | None = None,
-        *,
-        module_init_args: Sequence[Any] = (),
-        module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
-    ) -> None:
-        super().__init__(locals())
 
-    _transform = staticmethod(remat)
-
-
-class Jit(_Transformed):
+class Jit(_Transformed, transform=jit):
     """A module whose methods are compiled, each once for a structure of the module.
 
     Args:
         module_constructor: The constructor of the inner module.
         module_init_args: The arguments for the constructor.
         module_init_kwargs: Likewise.
-        **options: Those of `jit`; in positions, 0 is the module.
+        **more: The options of `jit`; in positions, 0 is the module.
 
     Example:
         >>> import nnx_transforms as nnx, jax.numpy as jnp
@@ -254,20 +283,8 @@ class Jit(_Transformed):
         (3,)
     """
 
-    def __init__(
-        self,
-        module_constructor: Callable[..., Any],
-        *,
-        module_init_args: Sequence[Any] = (),
-        module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
-        **options: Any,
-    ) -> None:
-        super().__init__(locals())
 
-    _transform = staticmethod(jit)
-
-
-class Grad(_Transformed):
+class Grad(_Transformed, transform=grad):
     """A module whose methods give the gradient of what the inner module's return.
 
     Args:
@@ -292,25 +309,8 @@ class Grad(_Transformed):
         12.0
     """
 
-    def __init__(
-        self,
-        module_constructor: Callable[..., Any],
-        argnums: Any = 0,
-        has_aux: bool = False,
-        holomorphic: bool = False,
-        allow_int: bool = False,
-        reduce_axes: Any = (),
-        *,
-        wrt: Filter = Param,
-        module_init_args: Sequence[Any] = (),
-        module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
-    ) -> None:
-        super().__init__(locals())
 
-    _transform = staticmethod(grad)
-
-
-class Vmap(_Transformed):
+class Vmap(_Transformed, transform=vmap, size="axis_size"):
     """Several modules in one: each index of the mapped axis has its own variables.
 
     Args:
@@ -343,28 +343,12 @@ class Vmap(_Transformed):
         ((4, 2, 3), (4, 3))
     """
 
-    def __init__(
-        self,
-        module_constructor: Callable[..., Any],
-        *,
-        in_axes: Any = 0,
-        out_axes: Any = 0,
-        axis_name: Any = None,
-        axis_size: int | None = None,
-        spmd_axis_name: Any = None,
-        in_axes_kwargs: Any = 0,
-        state_axes: Mapping[Any, Any] = ALL_STACKED,
-        split_rngs: Filter = ...,
-        transform_metadata: Mapping[str, Any] = NO_METADATA,
-        module_init_args: Sequence[Any] = (),
-        module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
-    ) -> None:
-        super().__init__(locals(), size="axis_size")
 
-    _transform = staticmethod(vmap)
+# Behind the module, which is argument 0, comes the carry.
+_scan = functools.partial(scan, carry_argnum=1)
 
 
-class Scan(_Transformed):
+class Scan(_Transformed, transform=_scan, size="length"):
     """Several modules in one, applied one after the other.
 
     Args:
@@ -402,48 +386,23 @@ class Scan(_Transformed):
         ((5, 3, 3), (2, 3))
     """
 
-    def __init__(
-        self,
-        module_constructor: Callable[..., Any],
-        *,
-        length: int | None = None,
-        reverse: bool = False,
-        unroll: int | bool = 1,
-        _split_transpose: bool = False,
-        in_axes: Any = 0,
-        in_axes_kwargs: Any = 0,
-        out_axes: Any = 0,
-        carry_argnum: int | None = 1,
-        state_axes: Mapping[Any, Any] = ALL_STACKED,
-        split_rngs: Filter = ...,
-        transform_metadata: Mapping[str, Any] = NO_METADATA,
-        scan_output: bool = True,
-        module_init_args: Sequence[Any] = (),
-        module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
-    ) -> None:
-        super().__init__(locals(), size="length")
 
-    _transform = staticmethod(scan)
-
-
-class Pmap(_Transformed):
+class Pmap(_Transformed, transform=pmap, size="axis_size"):
     """Several modules in one, each on a device of its own.
 
     Args:
         module_constructor: The constructor of one inner module.
         in_axes: As for `Vmap`.
         out_axes: The axes of arrays in the output.
-        axis_name: As for `pmap`.
         axis_size: How many modules; needed to construct them.
         in_axes_kwargs: The axes of keyword arguments.
         state_axes: As for `Vmap`.
         split_rngs: As for `Vmap`.
         transform_metadata: As for `pmap`.
-        devices: As for `pmap`.
-        backend: As for `pmap`.
         module_init_args: The arguments for the constructor. All but random streams
             are the same for all devices.
         module_init_kwargs: Likewise.
+        **options: Others of `pmap`: `axis_name`, `devices`, `backend`.
 
     Raises:
         ValueError: If `axis_size` is not given, or a variable that all devices share
@@ -457,24 +416,3 @@ class Pmap(_Transformed):
         >>> model(jnp.ones((n, 2))).shape == (n, 3)
         True
     """
-
-    def __init__(
-        self,
-        module_constructor: Callable[..., Any],
-        *,
-        in_axes: Any = 0,
-        out_axes: Any = 0,
-        axis_name: Any = None,
-        axis_size: int | None = None,
-        in_axes_kwargs: Any = 0,
-        state_axes: Mapping[Any, Any] = ALL_STACKED,
-        split_rngs: Filter = ...,
-        transform_metadata: Mapping[str, Any] = NO_METADATA,
-        devices: Sequence[Any] | None = None,
-        backend: str | None = None,
-        module_init_args: Sequence[Any] = (),
-        module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
-    ) -> None:
-        super().__init__(locals(), size="axis_size")
-
-    _transform = staticmethod(pmap)

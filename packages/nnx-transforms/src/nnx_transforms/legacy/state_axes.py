@@ -102,12 +102,13 @@ def _mapped(
     transform: Callable[..., Any],
     f: Callable[..., Any],
     *,
-    in_axes: Any,
-    out_axes: Any,
-    axis_size: int | None,
-    in_axes_kwargs: Any,
-    state_axes: Mapping[Any, Any],
-    split_rngs: Filter,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_size: int | None = None,
+    in_axes_kwargs: Any = 0,
+    state_axes: Mapping[Any, Any] = ALL_STACKED,
+    split_rngs: Filter = ...,
+    transform_metadata: Mapping[str, Any] = NO_METADATA,
     **options: Any,
 ) -> Callable[..., Any]:
     name = transform.__name__
@@ -127,6 +128,7 @@ def _mapped(
             in_axes=(None, *structure.unflatten(axes)),
             out_axes=(plain_settings(out_axes), object_axes, None),
             axis_size=axis_size,
+            transform_metadata=transform_metadata,
             **options,
         )
 

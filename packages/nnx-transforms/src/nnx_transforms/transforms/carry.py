@@ -8,7 +8,6 @@ not once an iteration: it is refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any, TypeAlias
 
 import jax
@@ -16,6 +15,7 @@ import jax
 from graphcore import RefMap, diff, graphdef, iter_graph
 from graphcore.authors import (
     Body,
+    Inside,
     is_mapping,
     is_object,
     key_path,
@@ -177,59 +177,50 @@ def _what(x: Any, other: Any = None) -> str:
 class CarriedGraph:
     """The structure of the objects of which something is carried.
 
+    Where something is scanned, or may be made with an axis, each iteration has nodes of
+    its own, and only the carried variables must stay where they are.
+
     Args:
         body: The function of one iteration.
-        roots: The inner objects that it runs on.
+        inside: The objects that it runs on.
     """
 
-    def __init__(self, body: Body, roots: Sequence[Any]) -> None:
+    def __init__(self, body: Body, inside: Inside) -> None:
         self._body = body
-        self._settings = body.structure.settings.variables
-        found: list[list[Any]] = [[s] for s in body.structure.settings.roots]
-        for (number, *_), setting in zip(
-            body.structure.joint.paths, self._settings, strict=True
-        ):
-            found[number].append(setting)
-        carried = [n for n, settings in enumerate(found) if Carry in settings]
-        every = [chain.from_iterable(map(_settings, each)) for each in found]
-        scanned = {n for n, settings in enumerate(every) if any(map(is_axis, settings))}
-        # Where something is scanned, or may be made with an axis, each iteration has
-        # nodes of its own, and only the carried variables must stay where they are.
-        whole = {n: roots[n] for n in carried if n not in scanned}
-        mixed = {n: roots[n] for n in carried if n in scanned}
-        self._whole = whole, graphdef(whole), _paths(whole)
-        self._mixed = mixed, _paths(mixed)
+        settings = body.structure.settings
+        by_root = list(map(_settings, settings.roots))
+        self._roots = {
+            n: inside.roots[n] for n, each in enumerate(by_root) if Carry in each
+        }
+        self._whole = {
+            n: root
+            for n, root in self._roots.items()
+            if not any(map(is_axis, by_root[n]))
+        }
+        self._definition = graphdef(self._whole)
+        by_variable = RefMap(zip(inside.variables, settings.variables, strict=True))
+        self._stay = [
+            (x, path)
+            for x, path in _paths(self._roots).items()
+            if path[0] in self._whole or by_variable.get(x) is Carry
+        ]
 
-    def check(self, variables: Sequence[Any]) -> None:
+    def check(self) -> None:
         """Makes sure that what is carried is where it was.
-
-        Args:
-            variables: The inner variables, in order of index.
 
         Raises:
             ValueError: If the structure changed, with the path.
         """
-        roots, before, objects = self._whole
-        after = graphdef(roots)
-        if before != after:
-            (change, *_) = diff(before, after)
+        definition = graphdef(self._whole)
+        if definition != self._definition:
+            (change, *_) = diff(self._definition, definition)
             raise self._changed(change.path, str(change).partition(": ")[2])
-        now = _paths(roots)
-        for old, new in zip(objects, now, strict=True):
-            if old is not new:
-                how = f"another {type(new).__name__} stands there"
-                raise self._changed(now[new], how)
-        roots, objects = self._mixed
-        now = _paths(roots)
-        for variable, setting in zip(variables, self._settings, strict=True):
-            path = objects.get(variable)
-            if setting is Carry and path is not None:
-                found = now.get(variable)
-                if found is None:
-                    raise self._changed(path, "the variable is gone")
-                if found != path:
-                    how = f"the variable is at {self._body.place(found)!r}"
-                    raise self._changed(path, how)
+        now = _paths(self._roots)
+        for x, path in self._stay:
+            found = now.get(x)
+            if found != path:
+                at = "gone" if found is None else f"at {self._body.place(found)!r}"
+                raise self._changed(path, f"the {type(x).__name__} is {at}")
 
     def _changed(self, path: tuple[Any, ...], how: str) -> ValueError:
         return ValueError(

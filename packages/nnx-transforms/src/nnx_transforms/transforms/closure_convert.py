@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from graphcore.authors import (
     take_objects,
     variable_impl,
 )
+from nnx_transforms.atomic_writes import read_raw
 from nnx_transforms.transforms.agreement import failure
 from nnx_transforms.transforms.rules import RuleCall, named_like
 from nnx_transforms.tree_variables import tree_variables
@@ -28,16 +29,12 @@ def _values_for(variables: Sequence[Any], values: Sequence[Any]) -> Iterator[Non
     This is how the variables that a function captures become arguments: it cannot be
     given others. It must not write them; they belong to another trace, so it can't.
     """
-    impls = [variable_impl(type(variable)) for variable in variables]
-    pairs = list(zip(variables, impls, strict=True))
-    before = [impl.get_value(variable) for variable, impl in pairs]
-    try:
-        for (variable, impl), value in zip(pairs, values, strict=True):
+    with ExitStack() as undo:
+        for variable, value in zip(variables, values, strict=True):
+            impl = variable_impl(type(variable))
+            undo.callback(impl.set_value, variable, impl.get_value(variable))
             impl.set_value(variable, value)
         yield
-    finally:
-        for (variable, impl), value in zip(pairs, before, strict=True):
-            impl.set_value(variable, value)
 
 
 def _converted(*args: Any) -> None:
@@ -100,7 +97,7 @@ def closure_convert(
                 named_like(fun, call.primal), *examples
             )
         else:
-            values = [variable_impl(type(x)).get_value(x) for x in captured]
+            values = [*map(read_raw, captured)]
             converted, hoisted = _hoist(named_like(fun, pure), values, examples)
     finally:
         parts.clear()

@@ -274,7 +274,7 @@ class _Body(MappedBody):
         return (next_threaded, plain_carry, shared), (groups, rest, change)
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        graph = CarriedGraph(self, inside.roots)
+        graph = CarriedGraph(self, inside)
         out = super().call(inside, args, kwargs)
         axes = self.out_axes
         if isinstance(axes, tuple) and not (
@@ -288,7 +288,7 @@ class _Body(MappedBody):
         if self.place_in is not None:
             came_back = take_carry(out, self.place_out)[0]
             check_carried_objects(args[self.place_in[0]], came_back)
-        graph.check(inside.variables)
+        graph.check()
         return out
 
     def _check_made(self, left: Left) -> None:

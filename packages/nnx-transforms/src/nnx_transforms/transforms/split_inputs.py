@@ -15,15 +15,11 @@ import functools
 from collections.abc import Callable, Hashable
 from typing import Any
 
-import jax
-
 from graphcore import (
-    Object,
     RefMap,
     clear_non_graph_nodes,
     current_update_context,
     from_tree,
-    is_variable,
     to_tree,
     update_context,
 )
@@ -32,25 +28,6 @@ from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.decorators import LATER, optional_function
 
 _TAG = "split_inputs and merge_inputs"
-
-
-class _Box(Object):
-    """Holds a variable: a context maps what nodes hold, but no variable on its own."""
-
-    def __init__(self, variable: Any) -> None:
-        self.variable = variable
-
-
-def _box(tree: Any) -> Any:
-    return jax.tree.map(
-        lambda x: _Box(x) if is_variable(x) else x, tree, is_leaf=is_object
-    )
-
-
-def _unbox(tree: Any) -> Any:
-    return jax.tree.map(
-        lambda x: x.variable if type(x) is _Box else x, tree, is_leaf=is_object
-    )
 
 
 @optional_function
@@ -93,7 +70,7 @@ def split_inputs(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args = resolve_kwargs(f, args, kwargs)
         with update_context(ctxtag):
-            result = f(*to_tree(_box(args), ctxtag=ctxtag))
+            result = f(*to_tree(args, ctxtag=ctxtag))
             if not (isinstance(result, tuple) and len(result) == 2):
                 raise TypeError(
                     "Expected the updated arguments and the output, a pair as a "
@@ -102,7 +79,7 @@ def split_inputs(
                     "transforms: `split_inputs(jax.jit(merge_inputs(f)))`."
                 )
             _, out = from_tree(result, ctxtag=ctxtag)
-        return _unbox(out)
+        return out
 
     return wrapper
 
@@ -141,9 +118,9 @@ def merge_inputs(
 
     @functools.wraps(f, updated=() if is_object(f) else functools.WRAPPER_UPDATES)
     def wrapper(*pure_args: Any) -> Any:
-        boxed = from_tree(pure_args, ctxtag=ctxtag)
-        out = f(*_unbox(boxed))
-        result = to_tree((clear_non_graph_nodes(boxed), _box(out)), ctxtag=ctxtag)
+        args = from_tree(pure_args, ctxtag=ctxtag)
+        out = f(*args)
+        result = to_tree((clear_non_graph_nodes(args), out), ctxtag=ctxtag)
         # The context outlives the trace that runs here. The inner objects should not.
         current_update_context(ctxtag)._inner = RefMap()
         return result
