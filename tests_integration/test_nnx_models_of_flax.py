@@ -323,3 +323,48 @@ def test_generating_with_a_cache():
     np.testing.assert_allclose(logits, whole, rtol=1e-4, atol=1e-5)
     values, others = variables(nnx, model), variables(flax_nnx, other)
     assert values.keys() == others.keys()
+
+
+OPTIMIZERS = {
+    "adamw": lambda: optax.adamw(1e-2),
+    "chain": lambda: optax.chain(optax.clip(1.0), optax.sgd(0.1, momentum=0.9)),
+    "alone": lambda: optax.scale_by_adam(),
+    "injected": lambda: optax.inject_hyperparams(optax.adam)(learning_rate=0.1),
+    "in steps": lambda: optax.MultiSteps(optax.adam(0.1), every_k_schedule=2),
+    "finite": lambda: optax.apply_if_finite(optax.adam(0.1), 2),
+    "lbfgs": lambda: optax.lbfgs(0.1, memory_size=2, linesearch=None),
+    "schedule free": lambda: optax.contrib.schedule_free_sgd(0.1),
+}
+
+
+def optimizer_read_by_path(lib, name):
+    """What programs do with the state of an optimizer, beside updates."""
+    kernel = lib.with_partitioning(lib.initializers.ones_init(), ("x", None))
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    with jax.set_mesh(mesh):
+        model = lib.List([lib.Linear(2, 3, kernel_init=kernel, rngs=lib.Rngs(0))])
+        optimizer = lib.Optimizer(model, OPTIMIZERS[name](), wrt=lib.Param)
+        places = lib.get_partition_spec(lib.state(optimizer, lib.OptState))
+    state = lib.split(optimizer, lib.OptState, ...)[1]
+    visited = [p for p, x in lib.iter_graph(optimizer) if isinstance(x, lib.OptState)]
+    shapes = jax.tree.map(jnp.shape, lib.to_pure_dict(state))
+    lib.update(optimizer, jax.tree.map(lambda x: x + 1, lib.state(optimizer)))
+    twin = lib.merge(*lib.split(optimizer))
+    kinds = [type(part) for part in (optimizer.opt_state, twin.opt_state)]
+    values = lib.to_flat_state(lib.state(twin, lib.OptState))
+    # Flax places also what has one axis more, as the memory of L-BFGS, like this.
+    places = None if name == "lbfgs" else lib.to_pure_dict(places)
+    return (
+        (sorted(visited), shapes, kinds, places),
+        {path: jnp.asarray(leaf[...]) for path, leaf in values},
+    )
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_state_of_an_optimizer_has_the_paths_that_it_has_in_flax(name):
+    read, values = optimizer_read_by_path(nnx, name)
+    other, other_values = optimizer_read_by_path(flax_nnx, name)
+    assert read == other
+    assert values.keys() == other_values.keys()
+    for path, value in values.items():
+        np.testing.assert_allclose(value, other_values[path], rtol=1e-5)

@@ -51,7 +51,7 @@ def program(kind):
             losses = [float(step(model, optimizer, x)) for _ in range(3)]
             rows = nnx.placement(optimizer)
             # Only what is here can be looked at.
-            for variable in (model.kernel, optimizer.slots["0/mu/kernel"]):
+            for variable in (model.kernel, optimizer.opt_state[0].mu["kernel"]):
                 shards = variable.value.addressable_shards
                 assert {s.data.shape for s in shards} == {(8, 8)}
                 assert len(shards) == jax.local_device_count()
@@ -102,7 +102,7 @@ def test_two_processes_find_what_one_finds():
                 losses = ours[name].pop("losses"), theirs[name]["losses"]
                 np.testing.assert_allclose(*losses, rtol=1e-5)
                 assert ours[name]["shapes"] == theirs[name]["shapes"]
-                assert ours[name]["shapes"]["slots/0/nu/kernel"] == [8, 8]
+                assert ours[name]["shapes"]["opt_state/0/nu/kernel"] == [8, 8]
                 assert ours[name]["held"] == theirs[name]["held"]
 
 

@@ -97,7 +97,7 @@ def train(console: Console, told: dict[str, Any]) -> list[float]:
         if told["processes"] > 1:
             console.print(f"{told['processes']} processes, {mesh}")
             console.print(nnx.placement(model))
-            state = nnx.placement(optimizer.slots)
+            state = nnx.placement(optimizer.opt_state)
             console.print(f"and {len(state)} arrays of the optimizer, placed alike")
         split = NamedSharding(mesh, P("data"))
         losses = []

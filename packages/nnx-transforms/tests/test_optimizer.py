@@ -51,6 +51,12 @@ TRANSFORMATIONS = {
             lambda path, _: "freeze" if "bias" in str(path[-1]) else "decay", params
         ),
     ),
+    "partly": lambda: optax.masked(
+        optax.adam(0.1), lambda params: jax.tree.map(lambda p: p.ndim > 1, params)
+    ),
+    "finite": lambda: optax.apply_if_finite(optax.adam(0.1), max_consecutive_errors=2),
+    "schedule free": lambda: optax.contrib.schedule_free_adamw(0.1, warmup_steps=2),
+    "lbfgs": lambda: optax.lbfgs(0.1, memory_size=2, linesearch=None),
     "noisy": lambda: optax.noisy_sgd(0.1, key=jax.random.key(0)),
 }
 
@@ -137,22 +143,62 @@ def test_wrt_selects_what_is_updated():
     assert (model.tied.bias.value != before).any()
 
 
-def test_state_is_in_variables_with_readable_names():
+def test_state_is_in_variables_where_optax_has_its_leaves():
     model = gc.Dict(layers=gc.List([gc.Param(jnp.ones(2))]))
     optimizer = Optimizer(model, optax.adam(0.1))
-    assert set(optimizer.slots) == {"0/count", "0/mu/layers/0", "0/nu/layers/0"}
-    assert all(type(v) is OptState for v in optimizer.slots.values())
-    assert len(gc.state(optimizer, OptState).flat_state()) == 4
+    assert type(optimizer.opt_state) is tuple
+    assert type(optimizer.opt_state[0]) is optax.ScaleByAdamState
+    assert optimizer.opt_state[1] == optax.EmptyState()
+    paths = [("count",), ("mu", "layers", 0), ("nu", "layers", 0)]
+    due = [*(("opt_state", 0, *path) for path in paths), ("step",)]
+    assert list(gc.state(optimizer, OptState).flat_state().paths) == due
+    assert [p for p, x in gc.iter_graph(optimizer) if type(x) is OptState] == due
     optimizer.update({"layers": {0: jnp.ones(2)}})
     assert optimizer.opt_state[0].mu["layers"][0].tolist() == pytest.approx([0.1, 0.1])
 
 
-def test_names_that_would_collide_are_told_apart():
+@pytest.mark.parametrize(
+    ("init", "paths"),
+    [
+        (lambda params: (), []),
+        (lambda params: None, []),
+        (lambda params: jnp.array(0.0), [()]),
+        (lambda params: params, [("w",)]),
+        (lambda params: [{"of": [params, 0.0]}], [(0, "of", 0, "w"), (0, "of", 1)]),
+    ],
+)
+def test_a_state_of_any_structure(init, paths):
+    def update(grads, state, params):
+        return grads, jax.tree.map(lambda x: x + 1.0, state)
+
+    optimizer = Optimizer(
+        gc.Dict(w=gc.Param(jnp.array(1.0))), optax.GradientTransformation(init, update)
+    )
+
+    @nnx.jit
+    def step(optimizer):
+        optimizer.update({"w": -1.0})
+
+    before = jax.tree.map(jnp.asarray, init(gc.State({"w": jnp.array(1.0)})))
+    step(optimizer)
+    step(optimizer)
+    assert float(optimizer.model.w.value) == -1.0
+    found = jax.tree.map(lambda x: x.value, optimizer.opt_state, is_leaf=gc.is_variable)
+    assert jax.tree.structure(found) == jax.tree.structure(before)
+    for new, old in zip(jax.tree.leaves(found), jax.tree.leaves(before), strict=True):
+        assert float(new) == float(old) + 2.0
+    due = [("opt_state", *path) for path in paths]
+    assert list(gc.state(optimizer, OptState).flat_state().paths) == [*due, ("step",)]
+
+
+def test_names_with_slashes_and_names_of_methods():
     model = gc.Dict({"a/b": gc.Param(1.0), "a": gc.Dict(b=gc.Param(jnp.ones(2)))})
+    for name in ("items", "keys", "update", "value", "_set_key"):
+        model[name] = gc.Param(jnp.array(1.0))
     optimizer = Optimizer(model, optax.sgd(0.1, momentum=0.5))
-    assert len(optimizer.slots) == 2
-    optimizer.update({"a/b": 1.0, "a": {"b": jnp.ones(2)}})
-    assert float(model["a/b"].value) == pytest.approx(0.9)
+    optimizer.update(jax.tree.map(jnp.ones_like, gc.state(model)))
+    for leaf in jax.tree.leaves(gc.state(model)):
+        np.testing.assert_allclose(leaf, 0.9, rtol=1e-6)
 
 
 def test_keys_of_mixed_types_on_a_level():
@@ -170,20 +216,20 @@ def test_state_of_a_parameter_takes_over_its_sharding():
         inner=gc.Dict(kernel=gc.Param(jnp.ones((2, 2)), sharding=(None, "x"))),
         scale=gc.Param(jnp.ones(2)),
     )
-    slots = Optimizer(model, optax.adam(0.1)).slots
+    count, mu, nu = Optimizer(model, optax.adam(0.1)).opt_state[0]
     expected = {"sharding": ("x", None), "mesh": mesh}
-    assert slots["0/mu/kernel"].get_metadata() == expected
-    assert slots["0/nu/kernel"].get_metadata() == expected
-    assert slots["0/mu/inner/kernel"].get_metadata() == {"sharding": (None, "x")}
-    assert slots["0/mu/scale"].get_metadata() == {}
-    assert slots["0/count"].get_metadata() == {}
+    assert mu["kernel"].get_metadata() == expected
+    assert nu["kernel"].get_metadata() == expected
+    assert mu["inner"]["kernel"].get_metadata() == {"sharding": (None, "x")}
+    assert mu["scale"].get_metadata() == {}
+    assert count.get_metadata() == {}
 
 
 @pytest.mark.parametrize("name", ["sharding", "out_sharding"])
 def test_the_optimizer_state_may_be_placed_elsewhere(name):
     w = gc.Param(jnp.ones((2, 2)), **{name: (None, "x")}, optimizer_sharding=("x",))
-    slots = Optimizer(gc.Dict(w=w), optax.adam(0.1)).slots
-    assert slots["0/mu/w"].get_metadata() == {name: ("x",)}
+    moments = Optimizer(gc.Dict(w=w), optax.adam(0.1)).opt_state[0].mu
+    assert moments["w"].get_metadata() == {name: ("x",)}
 
 
 def test_the_optimizer_state_of_a_whole_parameter_may_be_divided():
@@ -209,6 +255,41 @@ def test_the_optax_state_can_be_read_and_set():
     with pytest.raises(ValueError, match="changed its structure"):
         optimizer.opt_state = (1, 2)
     assert optimizer.tx is tx
+
+
+def test_dicts_inside_the_optax_state_can_be_set():
+    tx = optax.partition(
+        {"slow": optax.inject_hyperparams(optax.sgd)(0.5)}, {"w": "slow"}
+    )
+    optimizer = Optimizer(gc.Dict(w=gc.Param(jnp.ones(2))), tx)
+    before = gc.state(optimizer)
+    parts = optimizer.opt_state.inner_states
+    rates = parts["slow"].inner_state.hyperparams
+    with pytest.raises(ValueError, match=r"nothing for .*place for \['0', '1'\]"):
+        parts["slow"] = (1, 2)
+    with pytest.raises(KeyError, match="rate"):
+        rates["rate"] = 0.25
+    assert gc.state(optimizer) == before
+    rates["learning_rate"] = 0.25
+    assert optax.tree.get(optimizer.opt_state, "learning_rate").value == 0.25
+    assert rates["learning_rate"].value.dtype == jnp.float32
+    parts["slow"] = optax.tree.set(parts["slow"], learning_rate=0.125)
+    assert float(rates["learning_rate"].value) == 0.125
+    optimizer.opt_state = jax.tree.map(jnp.zeros_like, optimizer.opt_state)
+    assert float(rates["learning_rate"].value) == 0.0
+
+
+def test_moments_can_be_replaced_by_what_is_keyed_alike():
+    optimizer = Optimizer(Model(), optax.adam(0.1))
+    kernel = optimizer.opt_state[0].mu.layers[0].kernel
+    params = gc.state(optimizer.model, gc.Param)
+    for moments in (params, params.to_pure_dict()):
+        state = optimizer.opt_state[0]._replace(mu=jax.tree.map(jnp.cos, moments))
+        optimizer.opt_state = (state, *optimizer.opt_state[1:])
+        np.testing.assert_array_equal(
+            kernel.value, jnp.cos(optimizer.model.tied.kernel.value)
+        )
+        assert type(optimizer.opt_state[0].mu) is gc.State
 
 
 def test_the_optax_state_is_keyed_like_the_model():

@@ -1,23 +1,23 @@
 """An optimizer: a gradient transformation together with its state.
 
 The state of an optax transformation is a pytree. Each of its leaves is kept in a
-variable of its own, an `OptState`, in one flat `Dict` that names it by its path:
+variable of its own, an `OptState`, at the same path:
 
 - a leaf that belongs to a parameter (a momentum, say) carries that parameter's
-  `sharding` and `mesh`, so it is placed where the parameter is;
+  `sharding` and `mesh`, and is placed where the parameter is;
 - filters, checkpoints and `explain_recompile` can speak of a single leaf, and a leaf
-  that a step does not write costs nothing on the way out;
-- to a compiled step, one flat node is the cheapest container there is. The optax
-  pytree itself would have to be flattened on every call, in case it had changed.
+  that a step does not write costs nothing on the way out.
 
-The pytree is rebuilt from the leaves while a step is traced.
+What holds them are the tuples and dicts of optax. Tuples can't change, so a compiled
+step need not look at them. A `State`, which would have to be taken apart on each call,
+is kept as graph nodes, and made of them where it is asked for.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -63,24 +63,24 @@ class OptState(Variable[A]):
 
 
 class _Items(dict[Any, Any]):
-    """A dict in the state of a transformation: an item that is set goes to its slot."""
+    """A dict in the state of a transformation: what is set goes to the variables."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        slot = self[key]
-        slot.value = jnp.asarray(value, slot.dtype)
+        kept = self[key]
+        if is_variable(kept):
+            value = jnp.asarray(value, kept.dtype)
+        write_raw(_writes(kept, value))
 
-    def update(self, *given: Any, **named: Any) -> None:
-        for key, value in dict(*given, **named).items():
-            self[key] = value
+    update = MutableMapping.update  # that of `dict` goes past `__setitem__`
 
 
 def _flatten_items(items: _Items) -> tuple[list[Any], tuple[Any, ...]]:
     keys = tuple(sorted(items))
-    return [items[key] for key in keys], keys
+    return [(jax.tree_util.DictKey(key), items[key]) for key in keys], keys
 
 
 # Whatever JAX makes of it is a dict.
-jax.tree_util.register_pytree_node(
+jax.tree_util.register_pytree_with_keys(
     _Items, _flatten_items, lambda keys, leaves: dict(zip(keys, leaves, strict=True))
 )
 
@@ -94,8 +94,6 @@ class _Rule:
 
     tx: Any
     wrt: Filter
-    structure: Any
-    keys: tuple[str, ...]
     tree: Any
     mirrored: tuple[Path | None, ...]
 
@@ -104,14 +102,12 @@ class _Rule:
             type(other) is _Rule
             and self.tx is other.tx  # whatever it takes for equal
             and self.tree is other.tree
-            and self.keys == other.keys
             and self.mirrored == other.mirrored
-            and self.structure == other.structure
             and bool(self.wrt == other.wrt)
         )
 
     def __hash__(self) -> int:
-        return hash((id(self.tx), self.keys))
+        return hash((id(self.tx), len(self.mirrored)))
 
     # Nothing in it changes, so a copy of an optimizer shares it, and what was compiled.
     def __copy__(self) -> _Rule:
@@ -134,7 +130,6 @@ class Optimizer(Object, Generic[M]):
 
     Attributes:
         step: How many updates there were; a uint32 scalar.
-        slots: A `Dict` of the leaves of the transformation's state, by their paths.
 
     Raises:
         TypeError: If `tx` is no gradient transformation.
@@ -145,12 +140,13 @@ class Optimizer(Object, Generic[M]):
         >>> model = gc.Dict(w=gc.Param(jnp.array([1.0, 2.0])))
         >>> optimizer = Optimizer(model, optax.sgd(0.5, momentum=0.9))
         >>> updates = optimizer.update(gc.State({'w': jnp.array([1.0, 1.0])}))
-        >>> model.w.value.tolist(), int(optimizer.step.value), list(optimizer.slots)
-        ([0.5, 1.5], 1, ['0/trace/w'])
+        >>> model.w.value.tolist(), optimizer.opt_state[0].trace['w'].value.tolist()
+        ([0.5, 1.5], [1.0, 1.0])
+        >>> gc.state(optimizer, OptState).flat_state().paths
+        (('opt_state', 0, 'trace', 'w'), ('step',))
     """
 
     step: OptState[jax.Array]
-    slots: Dict
     model: M
 
     @accepts_graph_mode("optax")
@@ -182,7 +178,6 @@ class Optimizer(Object, Generic[M]):
             except Exception:
                 raise error from None
         leaves, structure = jax.tree_util.tree_flatten_with_path(state)
-        keys = _names([path for path, _ in leaves])
         shapes = dict(zip(selected.paths, map(_shape, params), strict=True))
         mirrored = tuple(_mirrored(path, leaf, shapes) for path, leaf in leaves)
         placed: dict[Path | None, Any] = {
@@ -191,11 +186,16 @@ class Optimizer(Object, Generic[M]):
         }
         self.model = model
         self.step = OptState(jnp.zeros((), jnp.uint32))
-        self.slots = Dict(
-            (key, OptState(jnp.asarray(leaf), **placed.get(parameter, {})))
-            for key, (_, leaf), parameter in zip(keys, leaves, mirrored, strict=True)
+        slots = [
+            OptState(jnp.asarray(leaf), **placed.get(parameter, {}))
+            for (_, leaf), parameter in zip(leaves, mirrored, strict=True)
+        ]
+        self.__dict__["opt_state"] = jax.tree.map(
+            lambda x: _nodes(x) if type(x) is State else x,
+            jax.tree.unflatten(structure, slots),
+            is_leaf=lambda x: type(x) is State or is_variable(x),
         )
-        self._rule = _Rule(tx, wrt, structure, keys, tree, mirrored)
+        self._rule = _Rule(tx, wrt, tree, mirrored)
 
     @property
     def tx(self) -> Any:
@@ -224,46 +224,25 @@ class Optimizer(Object, Generic[M]):
         parameters: dict[Path | None, Any] = dict(
             variables(self.model, self.wrt).flat_state()
         )
-        for key, path in zip(self._rule.keys, self._rule.mirrored, strict=True):
+        slots = _by_path(self.opt_state)
+        for slot, path in zip(slots.values(), self._rule.mirrored, strict=True):
             if path in parameters:
-                yield self.slots[key], parameters[path]
+                yield slot, parameters[path]
 
     @property
     def opt_state(self) -> Any:
         """The state of the gradient transformation, as the pytree that it made.
 
-        Its leaves are the variables in `slots`, so one that is written, or an item
-        that is set, as in `opt_state.hyperparams['learning_rate'] = 0.1`, is what the
-        next step takes. Setting it as a whole writes all of them; the structure must be
-        the same.
+        Its leaves are the variables, so one that is written, or an item of a dict that
+        is set, as in `opt_state.hyperparams['learning_rate'] = 0.1`, is what the next
+        step takes. Setting it as a whole writes all of them; the paths must be the
+        same.
         """
-        made = self._unflatten([self.slots[key] for key in self._rule.keys])
-        return jax.tree.map(
-            lambda x: _Items(x) if type(x) is dict else x,
-            made,
-            is_leaf=lambda x: type(x) in (dict, State) or is_variable(x),
-        )
+        return _shown(vars(self)["opt_state"])
 
     @opt_state.setter
     def opt_state(self, state: Any) -> None:
-        plain = jax.tree.map(raw_value_of, state, is_leaf=is_variable)
-        write_raw(self._slot_writes(plain))
-
-    def _unflatten(self, leaves: list[Any]) -> Any:
-        return jax.tree.unflatten(self._rule.structure, leaves)
-
-    def _slot_writes(self, state: Any) -> list[tuple[Any, Any]]:
-        leaves, structure = jax.tree.flatten(state)
-        if structure != self._rule.structure:
-            raise ValueError(
-                "The state of the gradient transformation changed its structure from "
-                f"{self._rule.structure} to {structure}, so it can't be stored. Make "
-                "a new Optimizer for another transformation or other parameters."
-            )
-        slots = (self.slots[key] for key in self._rule.keys)
-        return [
-            (slot, jnp.asarray(leaf)) for slot, leaf in zip(slots, leaves, strict=True)
-        ]
+        write_raw(_writes(self.opt_state, state))
 
     def update(self, model: Any = _MISSING, grads: Any = _MISSING, **extra: Any) -> Any:
         """Updates the parameters, the transformation's state and the step count.
@@ -309,10 +288,10 @@ class Optimizer(Object, Generic[M]):
         selected: FlatState[Any] = variables(model, self.wrt).flat_state()
         values = list(map(_parameters, selected.leaves))
         tree = self._rule.tree
-        params = tree(selected.paths, values)
+        params, kept = tree(selected.paths, values), self.opt_state
         updates, state = self.tx.update(
             tree(selected.paths, _aligned(grads, selected.paths, values, self.wrt)),
-            self._unflatten([self.slots[key].raw_value for key in self._rule.keys]),
+            jax.tree.map(raw_value_of, kept, is_leaf=is_variable),
             params,
             **{name: _pure(value, tree) for name, value in extra.items()},
         )
@@ -321,7 +300,7 @@ class Optimizer(Object, Generic[M]):
         for path, variable in selected:
             parameters = functools.reduce(operator.getitem, path, updated)
             writes.append((variable, _with(variable, parameters)))
-        write_raw([*writes, *self._slot_writes(state)])
+        write_raw([*writes, *_writes(kept, state)])
         return updates if isinstance(updates, State) else State(updates)
 
 
@@ -424,11 +403,48 @@ def _pure(value: Any, tree: Callable[..., Any]) -> Any:
     return tree(flat.paths, map(raw_value_of, flat.leaves))
 
 
-def _names(paths: list[Any]) -> tuple[str, ...]:
-    """A distinct name for each leaf, `0/mu/layers/0/kernel` where that is one."""
-    write: Callable[..., str] = jax.tree_util.keystr
-    names = tuple(write(path, simple=True, separator="/") for path in paths)
-    return names if len(set(names)) == len(names) else tuple(map(write, paths))
+def _nodes(state: State[Any, Any]) -> Dict:
+    return Dict((k, _nodes(x) if type(x) is State else x) for k, x in state.items())
+
+
+def _of_nodes(node: Dict) -> dict[Any, Any]:
+    # Keys may be names of methods.
+    return {k: _of_nodes(x) if type(x) is Dict else x for k, x in vars(node).items()}
+
+
+def _shown(tree: Any) -> Any:
+    """What an optimizer keeps, as the pytree that the transformation made."""
+
+    def shown(x: Any) -> Any:
+        if type(x) is Dict:
+            return State.lazily(functools.partial(_of_nodes, x))
+        return _Items((k, _shown(y)) for k, y in x.items()) if type(x) is dict else x
+
+    return jax.tree.map(
+        shown, tree, is_leaf=lambda x: type(x) in (dict, Dict) or is_variable(x)
+    )
+
+
+def _writes(kept: Any, state: Any) -> list[tuple[Any, Any]]:
+    """What a state of a transformation, or a part of one, is to write where."""
+    slots, leaves = map(_by_path, (kept, state))
+    if slots.keys() != leaves.keys():
+        missing = [path_text(path) for path in slots if path not in leaves]
+        extra = [path_text(path) for path in leaves if path not in slots]
+        raise ValueError(
+            "The state of the gradient transformation changed its structure, so it "
+            f"can't be stored: there is nothing for {missing}, and no place for "
+            f"{extra}. Make a new Optimizer for another transformation or other "
+            "parameters."
+        )
+    return [(x, jnp.asarray(raw_value_of(leaves[path]))) for path, x in slots.items()]
+
+
+def _by_path(tree: Any) -> dict[Path, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(
+        tree, is_leaf=lambda x: is_variable(x) or isinstance(x, VariableState)
+    )
+    return {key_path(path): leaf for path, leaf in leaves}
 
 
 def _mirrored(path: Any, leaf: Any, shapes: Mapping[Path, Any]) -> Path | None:

@@ -27,8 +27,8 @@ def name_of(path: Path, separator: str = "/") -> str:
         The name; the empty one for the root.
 
     Example:
-        >>> name_of(('layers', 0, 'kernel')), name_of(('slots', '0/mu', '1'))
-        ('layers/0/kernel', 'slots/0%2Fmu/%31')
+        >>> name_of(('layers', 0, 'kernel')), name_of(('heads', 'a/b', '1'))
+        ('layers/0/kernel', 'heads/a%2Fb/%31')
         >>> name_of(('a.b', 'c'), separator='.')
         'a%2Eb.c'
     """
@@ -57,8 +57,8 @@ def path_of(name: str) -> Path:
         The keys.
 
     Example:
-        >>> path_of('slots/0%2Fmu/%31'), path_of('layers/0/kernel')
-        (('slots', '0/mu', '1'), ('layers', 0, 'kernel'))
+        >>> path_of('heads/a%2Fb/%31'), path_of('layers/0/kernel')
+        (('heads', 'a/b', '1'), ('layers', 0, 'kernel'))
     """
     variable = name.partition("#")[0]
     return tuple(
@@ -77,7 +77,7 @@ def text_of(name: str) -> str:
         The name as messages have it.
 
     Example:
-        >>> text_of('slots/0%2Fmu')
-        'slots/0/mu'
+        >>> text_of('heads/a%2Fb')
+        'heads/a/b'
     """
     return unquote(name) or "<root>"
