@@ -114,6 +114,28 @@ def test_all_that_a_module_reaches_is_made_by_a_call_of_it():
         Around(nnx.Rngs(0))(X)
 
 
+def test_what_a_module_maps_is_made_by_a_call_of_it():
+    def made(nnx, linen, bridge):
+        class Around(nnx.Module):
+            def __init__(self, rngs):
+                self.inner = bridge.ToNNX(linen.Dense(3), rngs=rngs)
+
+            def __call__(self, x):
+                @nnx.split_rngs(splits=5)
+                @nnx.vmap(in_axes=(0, None), axis_size=5)
+                def mapped(inner, x):
+                    return inner(x)
+
+                return mapped(self.inner, x)
+
+        model = bridge.lazy_init(Around(nnx.Rngs(0)), X)
+        assert not (model.inner.kernel[0] == model.inner.kernel[1]).all()
+        return model.inner.kernel.shape, model.inner.bias.shape, model(X).shape
+
+    theirs = made(flax.nnx, flax.linen, flax.nnx.bridge)
+    assert made(nnx, nn, bridge) == theirs == ((5, 2, 3), (5, 3), (5, 4, 3))
+
+
 def test_a_collection_of_another_name_is_a_type_of_its_own():
     class Counting(nn.Module):
         @nn.compact
@@ -185,3 +207,134 @@ def test_there_and_back():
     live = bridge.ToNNX(module, rngs=nnx.Rngs(0)).lazy_init(X)
     variables = live._collections()
     np.testing.assert_allclose(live(X), module.apply(variables, X), rtol=1e-6)
+
+
+def sharded(linen, nnx, bridge):
+    """Modules whose kernels have a sharding, put into the other world and back."""
+    init = linen.with_partitioning(linen.initializers.ones, (None, "model"))
+    of_rules = linen.with_logical_partitioning(
+        linen.initializers.ones, ("in", "out"), rules=(("out", "model"),)
+    )
+    dense = bridge.ToNNX(linen.Dense(4, kernel_init=init), rngs=nnx.Rngs(0))
+    logical = bridge.ToNNX(linen.Dense(4, kernel_init=of_rules), rngs=nnx.Rngs(0))
+    for live in (dense, logical):
+        live.lazy_init(X)
+    yield from (v.out_sharding for v in (dense.kernel, logical.kernel))
+    yield logical.kernel.sharding_rules
+    yield nnx.spmd.get_var_pspec(logical.kernel), nnx.spmd.get_var_pspec(dense.bias)
+    yield type(dense.kernel.get_metadata("linen_meta_type")) is type
+    yield dense(X), nnx.grad(lambda dense: dense(X).sum())(dense)["kernel"][...]
+
+    plain = nnx.with_partitioning(nnx.initializers.ones, ("in", "out"))
+    boxed = bridge.with_partitioning(nnx.initializers.ones, ("in", "out"))
+    for kernel_init, more in ((plain, {}), (boxed, {}), (plain, {"metadata_fn": None})):
+        module = bridge.to_linen(nnx.Linear, 2, 3, kernel_init=kernel_init, **more)
+        variables = module.init(keys(), X)
+        kernel = variables["params"]["kernel"]
+        yield type(kernel).__name__ if more == {} else kernel.shape
+        yield linen.get_partition_spec(variables)["params"]
+        yield module.apply(variables, X), module.apply(linen.unbox(variables), X)
+        if type(kernel) is bridge.NNXMeta:
+            yield kernel.metadata["out_sharding"], kernel.var_type is nnx.Param
+            yield kernel.replace_boxed(1).unbox()
+            yield kernel.to_nnx_variable().out_sharding
+
+
+def test_shardings_go_along():
+    ours = list(sharded(nn, nnx, bridge))
+    with flax.nnx.use_eager_sharding(False):  # it needs a mesh
+        theirs = list(sharded(flax.linen, flax.nnx, flax.nnx.bridge))
+    for found, due in zip(ours, theirs, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, found, due)
+
+
+def test_a_lifted_transform_names_the_axis_that_it_adds():
+    # Flax leaves its boxes as they are.
+    init = nnx.with_partitioning(nnx.initializers.ones, ("in", "out"))
+
+    class Outer(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            stack = nn.vmap(
+                bridge.ToLinen,
+                variable_axes={"params": 0},
+                split_rngs={"params": True},
+                in_axes=None,
+                axis_size=3,
+                metadata_params={nn.PARTITION_NAME: "layers"},
+            )
+            return stack(nnx.Linear, (2, 3), {"kernel_init": init})(x)
+
+    variables = Outer().init(keys(), X)
+    specs = nn.get_partition_spec(variables)["params"]["VmapToLinen_0"]
+    assert tuple(specs["kernel"]) == ("layers", "in", "out")
+    assert Outer().apply(variables, X).shape == (3, 4, 3)
+
+
+def methods(linen, nnx, bridge):
+    class Coder(linen.Module):
+        def setup(self):
+            self.dense = linen.Dense(3, kernel_init=linen.initializers.ones)
+
+        def __call__(self, x):
+            return self.encode(x) + 1
+
+        def encode(self, x):
+            return self.dense(x)
+
+    class LiveCoder(nnx.Module):
+        def __init__(self, rngs):
+            self.w = nnx.Param(jnp.ones((2, 3)))
+
+        def __call__(self, x):
+            return self.encode(x) + 1
+
+        def encode(self, x):
+            return x @ self.w[...]
+
+    live = bridge.ToNNX(Coder(), rngs=jax.random.key(0))
+    bridge.lazy_init(live.encode, X)
+    yield live.encode(X), live(X), live(X, method="encode")
+    yield live(X, rngs=jax.random.key(1))
+    assert not hasattr(live, "decode")
+    module = bridge.to_linen(LiveCoder)
+    variables = module.init(keys(), X)
+    yield module.apply(variables, X, nnx_method="encode"), module.apply(variables, X)
+    yield module.init_with_output(keys(), X, nnx_method=LiveCoder.encode)[0]
+
+    class Outer(linen.Module):
+        def setup(self):
+            self.coder = bridge.to_linen(LiveCoder)
+
+        def __call__(self, x):
+            assert not hasattr(self.coder, "decode")
+            return self.coder.encode(x)
+
+    yield Outer().init_with_output(keys(), X)
+
+
+def test_methods():
+    ours = list(methods(nn, nnx, bridge))
+    theirs = list(methods(flax.linen, flax.nnx, flax.nnx.bridge))
+    for found, due in zip(ours, theirs, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, found, due)
+
+
+def test_a_box_of_another_kind():
+    class Tagged(nn.Partitioned):
+        tag: str = "kernel"
+
+    box = Tagged(jnp.ones((2, 3)), (None, "model"), tag="w")
+    variable = bridge.to_nnx_var("params", box)
+    assert variable.tag == "w"
+    back = bridge.to_linen_var(nnx.state(nnx.Dict(a=variable)).a)
+    assert type(back) is Tagged and (back.tag, back.names) == ("w", box.names)
+
+    class Odd(nn.AxisMetadata):
+        def unbox(self):
+            return 1
+
+        replace_boxed = add_axis = remove_axis = unbox
+
+    with pytest.raises(TypeError, match="Odd is no dataclass"):
+        bridge.to_nnx_var("params", Odd())

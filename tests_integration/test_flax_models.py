@@ -334,6 +334,21 @@ def test_rules_and_tangents_take_states_of_flax():
     assert isinstance(cotangent, flax.State) and jax.tree.leaves(cotangent) == [6.0]
 
 
+def test_modules_of_linen_are_made_where_they_are_mapped():
+    linen = pytest.importorskip("flax.linen")
+    inner = flax.bridge.ToNNX(linen.Dense(3), rngs=flax.Rngs(0))
+
+    @nnx.split_rngs(splits=5)
+    @nnx.vmap(in_axes=(0, None), axis_size=5)
+    def forward(inner, x):
+        if not hasattr(inner, "kernel"):
+            flax.bridge.lazy_init(inner, x)
+        return inner(x)
+
+    assert forward(inner, X).shape == nnx.jit(forward)(inner, X).shape == (5, 4, 3)
+    assert read(inner.kernel).shape == (5, 2, 3)
+
+
 def test_control_flow_and_the_rest():
     model = Counted()
 

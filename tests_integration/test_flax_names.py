@@ -100,6 +100,28 @@ def nested_mappings(nnx):
     )
 
 
+def unpacked(nnx):
+    model = nnx.Sequential(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), nnx.relu)
+    whole = nnx.unpack(model)
+    kernel, rest = nnx.unpack(model, nnx.PathContains("kernel"), ...)
+
+    def total(kernel, rest, x):
+        return (nnx.merge(kernel, rest)(x) ** 2).sum()
+
+    grads = nnx.grad(total)(kernel, rest, X)
+    moved = jax.tree.map(lambda a, b: a - 0.1 * b, kernel, grads)
+    again = nnx.jit(lambda *states: nnx.unpack(nnx.merge(*states)))(moved, rest)
+    nnx.update(model, again)
+    del whole["layers"]
+    return (
+        [len(whole), len(again), list(rest["layers"][0]), "layers" in moved],
+        grads.layers[0]["kernel"][...],
+        nnx.vmap(total, in_axes=(None, None, 0))(moved, rest, X),
+        [nnx.merge(nnx.unpack(model))(X), model(X)],
+        [isinstance(x, nnx.GraphState) for x in (grads, again, nnx.state(model))],
+    )
+
+
 # Graphs
 
 
@@ -153,6 +175,43 @@ def tools_for_variables(nnx):
     return node.c.unit, twin.b[1] is twin.a.w, nnx.var_defaults().hijax
 
 
+def quantized(nnx):
+    """Variables that keep another value than they show."""
+
+    class Scaled(nnx.Param):
+        def get_value(self, **part):
+            return super().get_value(**part) * 0.5
+
+    class Quantized(Scaled):
+        def set_value(self, value, **part):
+            super().set_value(jnp.round(jnp.asarray(value) / 0.5), **part)
+
+    class Mixed(Scaled):
+        def get_value(self, **part):
+            return super().get_value(**part) + 1
+
+    v, mixed = Quantized(jnp.array([2.0, 4.0, 6.0])), Mixed(jnp.array([2.0]))
+    read = [v.get_value(), v[...], v[1], 2 * v, v @ v, 1 - v, -v, abs(v)]
+    read += [jnp.sin(v), jax.jit(jnp.sum)(v), len(v), *v, mixed[...], mixed + v]
+    read += [v.get_raw_value(), jnp.where(v[...] > 1, v, 0)]
+    v[...] = jnp.array([0.6, 1.1, 5.0])
+    v[0] = 7.2
+    v.set_value(3.3, index=2)
+    read += [v[...], v.get_raw_value()]
+    layer = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    layer.kernel = Quantized(jnp.ones((2, 3)))
+
+    @nnx.jit
+    def step(layer, x):
+        grads = nnx.grad(lambda layer: (layer(x) ** 2).sum())(layer)
+        layer.kernel[...] = layer.kernel[...] + 0.9
+        return grads, layer(x)
+
+    grads, out = step(layer, X[:, :2])
+    kernel = grads["kernel"].get_raw_value()
+    return read, kernel, out, layer.kernel.get_raw_value(), layer.kernel[...]
+
+
 # Modules
 
 
@@ -171,6 +230,37 @@ def views(nnx):
         only.dropout.deterministic,
         only.norm.use_running_average,
     )
+
+
+def described(nnx):
+    class Noise(nnx.Module):
+        def set_view(
+            self, amount: float | None = 0.5, mode: str | None = None, **kwargs
+        ):
+            """Sets how it draws.
+
+            Args:
+              amount: how much, with:
+                a colon.
+              mode: its name.
+
+            Returns:
+              Nothing.
+            """
+            return kwargs
+
+    model = nnx.Dict(noise=Noise(), drop=nnx.Dropout(0.5), norm=quiet_of(nnx).norm)
+    text = nnx.view_info(model)
+    arguments = [
+        line.partition(":")[0] for line in text.splitlines() if line[:4].strip()
+    ]
+    words = nnx.view_info(model, only=Noise).split()  # one library keeps lines
+    return words[:-1] if nnx is ours else words, [a for a in arguments if "*" not in a]
+
+
+def nothing_to_do(nnx):
+    empty = nnx.Sequential()
+    return empty(), empty(X), empty(X, X), empty(x=X)
 
 
 def captured(nnx):
@@ -215,6 +305,23 @@ def kept_model(nnx):
     grads = nnx.grad(loss)(model, X, Y)
     optimizer.update(grads)
     return optimizer.model is model, values(nnx, nnx.state(model, nnx.Param))
+
+
+def gradient_by_jax(nnx):
+    """The gradient of a pytree is one: a module."""
+    model = quiet_of(nnx)
+    optimizer = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+    pure = nnx.Dict(first=model.first, last=model.last)
+
+    def of(pure, x):
+        return jnp.mean(pure["last"](pure["first"](x)) ** 2)
+
+    small = nnx.Optimizer(pure, optax.adam(0.1), wrt=nnx.Param)
+    for _ in range(2):
+        small.update(pure, jax.grad(of)(pure, X))
+    with pytest.raises(TypeError):
+        optimizer.update(model)  # no gradients
+    return values(nnx, nnx.state(model, nnx.Param))
 
 
 def state_mask(nnx):
@@ -396,13 +503,18 @@ PROGRAMS = [
     state_functions,
     flat_states,
     nested_mappings,
+    unpacked,
     duplicates,
     mapped_recursively,
     merged_live,
     tools_for_variables,
+    quantized,
     views,
+    described,
+    nothing_to_do,
     captured,
     kept_model,
+    gradient_by_jax,
     state_mask,
     flat_labels,
     plateau,
@@ -438,6 +550,37 @@ def test_the_same_results(program):
     assert_same(program(ours), program(theirs))
 
 
+def mapped_records(nnx, record):
+    """What examples record, one by one, and its gradients."""
+    model = quiet_of(nnx, records=True)
+    _, shifts = nnx.capture(record, nnx.Perturbation)(model)
+
+    @nnx.vmap(in_axes=(None, 0, 0))
+    def gradients(model, shifts, x):
+        def of(model, shifts, x):
+            out, seen = nnx.capture(model, nnx.Intermediate, init=shifts)(x)
+            return jnp.sum(out**2), seen
+
+        grads, seen = nnx.grad(of, argnums=1, has_aux=True)(model, shifts, x)
+        return nnx.merge_state(grads, seen)
+
+    return [values(nnx, state) for state in (shifts, gradients(model, shifts, X))]
+
+
+def test_records_of_examples():
+    def live(model):
+        axes = ours.StateAxes({ours.Intermediate: 0, ...: None})
+        return ours.vmap(lambda model, x: model(x), in_axes=(axes, 0))(model, X)
+
+    def by_states(model):
+        # Its states hold the live variables.
+        graphdef, records, rest = theirs.split(model, theirs.Intermediate, ...)
+        run = lambda records, rest, x: theirs.merge(graphdef, records, rest)(x)
+        return theirs.vmap(run, in_axes=(0, None, 0))(records, rest, X)
+
+    assert_same(mapped_records(ours, live), mapped_records(theirs, by_states))
+
+
 NAMES = """
 A BatchNorm Bidirectional Conv ConvTranspose Data Dropout EMA Einsum Embed FlatState
 GRUCell GroupNorm InstanceNorm LSTMCell LayerNorm Linear LinearGeneral LoRA LoRALinear
@@ -447,12 +590,11 @@ WeightNorm as_abstract as_pure avg_pool capture clone combine_masks data datacla
 dot_product_attention eval_shape filter_state filterlib find_duplicates flip_sequences
 fork_rngs from_flat_state get_abstract_model graph graphdef grad initializers is_data
 iter_graph iter_modules jit jit_partial logical_axis_rules make_attention_mask
-make_causal_mask map_state max_pool merge_context merge_state metrics min_pool
-ones_init prefix recursive_map relu remat replace_by_pure_dict reseed scan
-set_metadata split split_rngs split_state state statelib static switch to_flat_state
-to_pure_dict traversals use_eager_sharding using_eager_sharding var_defaults variables
-vars_as view view_info vmap with_attributes with_partitioning with_rngs with_vars
-zeros_init
+make_causal_mask map_state max_pool merge_context merge_state metrics min_pool ones_init
+prefix recursive_map relu remat replace_by_pure_dict reseed scan set_metadata split
+split_rngs split_state state statelib static switch to_flat_state to_pure_dict
+traversals unpack use_eager_sharding using_eager_sharding var_defaults variables vars_as
+view view_info vmap with_attributes with_partitioning with_rngs with_vars zeros_init
 """
 
 

@@ -212,6 +212,33 @@ def test_a_subclass_may_define_hooks_as_methods():
     assert v.axes == ((0, "layers"),)
 
 
+def test_a_subclass_may_define_how_its_value_is_read_and_written():
+    class Reads:
+        def get_value(self, **part):
+            return super().get_value(**part) / 2
+
+    class Halved(Reads, gc.Param):
+        def set_value(self, value, **part):
+            super().set_value(2 * value, **part)
+
+    class Shifted(Halved):
+        def get_value(self, **part):
+            return super().get_value(**part) + 1
+
+    for kind, shift in ((Halved, 0), (Shifted, 1)):
+        v = kind(jnp.array([4.0, 8.0]), on_get_value=zoo.double)
+        assert v.value.tolist() == v[...].tolist() == [4.0 + shift, 8.0 + shift]
+        assert (float(v[1]), float(v.sum())) == (8.0 + shift, 12.0 + 2 * shift)
+        assert gc.merge(*gc.split(gc.Dict(v=v))).v[1] == v[1]
+        v.on_get_value = ()
+        v.value = jnp.ones(2)
+        v[0] = 3.0
+        assert v.raw_value.tolist() == [6.0, 2.0]
+        v += 1
+        assert v.raw_value.tolist() == [8.0 + 2 * shift, 4.0 + 2 * shift]
+        assert jax.jit(jnp.sum)(v) == jnp.sum(v[...])
+
+
 def test_a_hook_set_later_counts_from_then_on():
     v = gc.Param(1)
     v.on_get_value = zoo.double

@@ -32,6 +32,7 @@ from nnx_transforms.transforms.grad import *
 from nnx_transforms.transforms.jit import *
 from nnx_transforms.transforms.scan import *
 from nnx_transforms.transforms.vmap import *
+from nnx_transforms.unpacked import *  # type: ignore[assignment]
 
 _graphcore.register_adapter("flax.nnx", "nnx_transforms.adapters.flax")
 

@@ -11,6 +11,7 @@ This is the one module that imports linen-lift, which must be installed for it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ import jax
 import linen_lift
 from graphcore import (
     Dict,
+    HashableMapping,
     State,
     Variable,
     is_variable,
@@ -28,16 +30,192 @@ from graphcore import (
     variable_type_from_name,
 )
 from graphcore.authors import path_text
+from nnx_transforms.metadata_axes import add_axis, remove_axis
 from nnx_transforms.module import Module
 from nnx_transforms.rngs import RngCount, RngKey, Rngs, RngState
+from nnx_transforms.shardings import get_var_pspec
+from nnx_transforms.shardings import with_partitioning as _with_partitioning
 from nnx_transforms.transforms.eval_shape import eval_shape
 from nnx_transforms.traversals import flatten_mapping, unflatten_mapping
 
-__all__ = ["ToLinen", "ToNNX", "lazy_init", "to_linen"]
+__all__ = [
+    "NNXMeta",
+    "ToLinen",
+    "ToNNX",
+    "lazy_init",
+    "to_linen",
+    "to_linen_var",
+    "to_nnx_var",
+    "with_partitioning",
+]
 
 N = TypeVar("N", bound="ToNNX")
 M = TypeVar("M", bound=Callable[..., Any])
 _OWN = ("module", "rngs", "is_made")
+# What the fields of linen-lift's boxes are called in the metadata of variables.
+_FIELDS = {"names": "out_sharding", "rules": "sharding_rules"}
+_BOX = "linen_meta_type"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class NNXMeta(linen_lift.AxisMetadata):
+    """A box of linen-lift with the metadata of a variable.
+
+    Args:
+        var_type: The type of the variable.
+        value: Its value.
+        metadata: Its metadata.
+
+    Example:
+        >>> import graphcore as gc, jax.numpy as jnp, linen_lift as nn
+        >>> from nnx_transforms import bridge
+        >>> metadata = {'out_sharding': ('rows', None)}
+        >>> box = bridge.NNXMeta(gc.Param, jnp.ones((4, 2)), metadata)
+        >>> tuple(nn.get_partition_spec({'w': box})['w'])
+        ('rows', None)
+    """
+
+    var_type: type[Any] = dataclasses.field(metadata={"static": True})
+    value: Any
+    metadata: Mapping[str, Any] = dataclasses.field(metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metadata", HashableMapping(self.metadata))
+
+    def unbox(self) -> Any:
+        """The value."""
+        return self.value
+
+    def replace_boxed(self, value: Any) -> NNXMeta:
+        """A box with the same metadata around another value.
+
+        Args:
+            value: The value.
+        """
+        return dataclasses.replace(self, value=value)
+
+    def add_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta:
+        """The box with an axis more in its sharding.
+
+        Args:
+            index: Where the axis is.
+            params: Its name, under `PARTITION_NAME`.
+        """
+        return self._edited(add_axis, index, params)
+
+    def remove_axis(self, index: int, params: Mapping[Any, Any]) -> NNXMeta:
+        """The box with an axis less in its sharding.
+
+        Args:
+            index: Where the axis is.
+            params: Its name, under `PARTITION_NAME`.
+        """
+        return self._edited(remove_axis, index, params)
+
+    def _edited(self, edit: Any, index: int, params: Mapping[Any, Any]) -> NNXMeta:
+        variable = self.to_nnx_variable()
+        edit(variable, index, params.get(linen_lift.PARTITION_NAME))
+        return dataclasses.replace(self, metadata=variable.get_metadata())
+
+    def get_partition_spec(self) -> jax.sharding.PartitionSpec:
+        """The mesh axes that the metadata name."""
+        return get_var_pspec(self.to_nnx_variable())
+
+    def to_nnx_variable(self) -> Any:
+        """A variable of the type, with the value and the metadata."""
+        return self.var_type.from_metadata(self.value, self.metadata)
+
+
+def to_linen_var(variable: Any) -> Any:
+    """What stands in a collection for a variable.
+
+    Args:
+        variable: A variable, or its state.
+
+    Returns:
+        Its value, in a box if it has metadata: that which it came from, or `NNXMeta`.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from nnx_transforms import bridge
+        >>> box = bridge.to_linen_var(gc.Param(1.0, unit='m'))
+        >>> type(box).__name__, box.unbox(), bridge.to_linen_var(gc.Param(1.0))
+        ('NNXMeta', 1.0, 1.0)
+    """
+    metadata = variable.get_metadata()
+    box = metadata.pop(_BOX, None)
+    if box is None and metadata:
+        return NNXMeta(variable.type, variable.raw_value, metadata)
+    if box is None:
+        return variable.raw_value
+    names = {field.name: _FIELDS.get(field.name, field.name) for field in _fields(box)}
+    kept = {field: metadata[m] for field, m in names.items() if m in metadata}
+    return box(value=variable.raw_value, **kept)
+
+
+def to_nnx_var(col: str, x: Any) -> Any:
+    """Makes a variable of what stands in a collection.
+
+    Args:
+        col: The collection.
+        x: A value, or a box.
+
+    Returns:
+        A variable of the type that the collection has, with what the box says as
+        metadata.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> from nnx_transforms import bridge
+        >>> variable = bridge.to_nnx_var('params', nn.Partitioned(1.0, ('rows',)))
+        >>> type(variable).__name__, variable.value, variable.out_sharding
+        ('Param', 1.0, ('rows',))
+    """
+    kind = variable_type_from_name(col, allow_register=True)
+    if isinstance(x, NNXMeta):
+        return x.to_nnx_variable()
+    if not isinstance(x, linen_lift.AxisMetadata):
+        return kind(x)
+    found = {field.name: getattr(x, field.name) for field in _fields(x)}
+    value = found.pop("value")
+    known = {_FIELDS.get(k, k): v for k, v in found.items() if v is not None}
+    return kind.from_metadata(value, {**known, _BOX: type(x)})
+
+
+def _fields(box: Any) -> tuple[dataclasses.Field[Any], ...]:
+    if not dataclasses.is_dataclass(box):
+        kind = box if isinstance(box, type) else type(box)
+        raise TypeError(
+            f"The box {kind.__name__} is no dataclass, so what it says can't become "
+            "metadata of a variable: make it one, with a field `value`."
+        )
+    return dataclasses.fields(box)
+
+
+def with_partitioning(
+    fn: Callable[..., Any], names: tuple[Any, ...], mesh: Any = None
+) -> Callable[..., Any]:
+    """Wraps an initializer so that its variables are `Partitioned` in linen-lift.
+
+    Args:
+        fn: An initializer.
+        names: A mesh axis for each dimension of what it makes.
+        mesh: The mesh that the names belong to, if not the one in force.
+
+    Returns:
+        An initializer with the same arguments.
+
+    Example:
+        >>> import jax, nnx_transforms as nnx
+        >>> from nnx_transforms import bridge
+        >>> init = bridge.with_partitioning(jax.nn.initializers.ones, ('rows', None))
+        >>> box = bridge.to_linen_var(nnx.Param(init(jax.random.key(0), (2, 3))))
+        >>> type(box).__name__, box.names
+        ('Partitioned', ('rows', None))
+    """
+    box = linen_lift.Partitioned
+    return _with_partitioning(fn, names, mesh, **{_BOX: box})
 
 
 class ToNNX(Module):
@@ -49,7 +227,10 @@ class ToNNX(Module):
     Args:
         module: An unbound module of linen-lift.
         rngs: Random streams: `params` for the first values, and those that the module
-            draws from. `default` stands for any other.
+            draws from. `default` stands for any other. A key stands for `params`.
+
+    What boxes such as `Partitioned` say is metadata of the variables. The methods of
+    the module are there as well.
 
     Example:
         >>> import jax.numpy as jnp, linen_lift as nn, nnx_transforms as nnx
@@ -63,14 +244,20 @@ class ToNNX(Module):
         [1.0, 1.0, 1.0]
     """
 
-    def __init__(self, module: Any, rngs: Rngs | None = None) -> None:
+    def __init__(self, module: Any, rngs: Rngs | jax.Array | None = None) -> None:
         if not isinstance(module, linen_lift.Module):
             kind = type(module).__name__
             raise TypeError(f"ToNNX takes a module of linen-lift; found {kind}.")
         self.module = module
         # Its draws are its own: the caller's streams go on as if there were one.
-        self.rngs = None if rngs is None else rngs.fork()
+        self.rngs = None if rngs is None else _streams(rngs).fork()
         self.is_made = False
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(type(vars(self).get("module")), name, None)
+        if name.startswith("_") or not callable(method):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
+        return functools.partial(self, method=method)
 
     def lazy_init(self: N, *args: Any, **kwargs: Any) -> N:
         """Makes the variables, as a first call would.
@@ -87,7 +274,7 @@ class ToNNX(Module):
     def __call__(
         self,
         *args: Any,
-        rngs: Rngs | None = None,
+        rngs: Rngs | jax.Array | None = None,
         method: Any = None,
         mutable: Any = None,
         **kwargs: Any,
@@ -135,18 +322,18 @@ class ToNNX(Module):
         self._take(updates)
         return out
 
-    def _keys(self, rngs: Rngs | None) -> dict[str, jax.Array]:
-        streams = self.rngs if rngs is None else rngs
-        if streams is None:
+    def _keys(self, rngs: Rngs | jax.Array | None) -> dict[str, jax.Array]:
+        given = self.rngs if rngs is None else rngs
+        if given is None:
             return {}
-        keys = {name: stream() for name, stream in streams.items()}
+        keys = {name: stream() for name, stream in _streams(given).items()}
         if "default" in keys:
             keys.setdefault("params", keys.pop("default"))
         return keys
 
     def _collections(self) -> dict[str, Any]:
         values: State[Any, Any] = State.from_flat_path(
-            ((variable_name_from_type(type(variable)), *path), variable.raw_value)
+            ((variable_name_from_type(type(variable)), *path), to_linen_var(variable))
             for path, variable in _variables(self)
             if path[0] not in _OWN
         )
@@ -154,11 +341,10 @@ class ToNNX(Module):
 
     def _take(self, collections: Mapping[str, Any]) -> None:
         for col, tree in collections.items():
-            kind = variable_type_from_name(col, allow_register=True)
             for path, value in flatten_mapping(tree).items():
-                self._write(path, kind, value)
+                self._write(path, to_nnx_var(col, value))
 
-    def _write(self, path: tuple[str, ...], kind: type[Any], value: Any) -> None:
+    def _write(self, path: tuple[str, ...], new: Any) -> None:
         holder: Any = self
         if path[0] in _OWN:
             raise ValueError(
@@ -170,10 +356,14 @@ class ToNNX(Module):
                 setattr(holder, name, Dict())
             holder = getattr(holder, name)
         found = vars(holder).get(path[-1])
-        if is_variable(found) and type(found) is kind:
-            found.raw_value = value
+        if is_variable(found) and type(found) is type(new):
+            found.raw_value = new.raw_value
         else:
-            setattr(holder, path[-1], kind(value))
+            setattr(holder, path[-1], new)
+
+
+def _streams(rngs: Rngs | jax.Array) -> Rngs:
+    return rngs if isinstance(rngs, Rngs) else Rngs(params=rngs)
 
 
 def lazy_init(model: M, *args: Any, **kwargs: Any) -> M:
@@ -218,6 +408,8 @@ class ToLinen(linen_lift.Module):
         args: Its arguments; hashable.
         kwargs: Its keyword arguments.
         skip_rng: Whether not to pass `rngs=`.
+        metadata_fn: Returns what is stored for a variable; by default its value, in a
+            box if it has metadata. None stores values alone.
 
     Example:
         >>> import jax, jax.numpy as jnp, nnx_transforms as nnx
@@ -234,13 +426,21 @@ class ToLinen(linen_lift.Module):
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=linen_lift.FrozenDict)
     skip_rng: bool = False
+    metadata_fn: Callable[[Any], Any] | None = to_linen_var
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.__dict__.get("nnx_class"), name, None)
+        if name.startswith("_") or not callable(method):
+            return super().__getattr__(name)
+        return functools.partial(self, nnx_method=name)
 
     @linen_lift.compact
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, nnx_method: Any = None, **kwargs: Any) -> Any:
         """Calls the object.
 
         Args:
             *args: Arguments of the call.
+            nnx_method: A method of the object, or its name, to call instead.
             **kwargs: Likewise.
 
         Returns:
@@ -251,15 +451,21 @@ class ToLinen(linen_lift.Module):
                 that was not given.
         """
         given = self.variables
+
+        def call(model: Any) -> Any:
+            if callable(nnx_method):
+                return nnx_method(model, *args, **kwargs)
+            return getattr(model, nnx_method or "__call__")(*args, **kwargs)
+
         if self.is_initializing() and not given:
             # What the call writes are no first values: that step was not taken.
             model = self._make()
             self._write(model, {})
-            return model(*args, **kwargs)
+            return call(model)
         model = eval_shape(self._make)
         self._fill(model, given)
         before = {path: v.raw_value for path, v in _variables(model)}
-        out = model(*args, **kwargs)
+        out = call(model)
         self._write(model, before)
         return out
 
@@ -282,7 +488,8 @@ class ToLinen(linen_lift.Module):
                     keys[tag] = self._key(tag)
                 variable.raw_value = keys[tag]
             else:
-                variable.raw_value = _get(given, _place(path, variable))
+                found = _get(given, _place(path, variable))
+                variable.raw_value = linen_lift.unbox(found)
 
     def _key(self, tag: str) -> Any:
         if self.has_rng(tag) or self.has_rng("params"):
@@ -306,6 +513,8 @@ class ToLinen(linen_lift.Module):
             col, name, *rest = _place(path, variable)
             if path not in before and not self.is_mutable_collection(col):
                 continue  # As what is sown where nobody asked for it.
+            if self.metadata_fn is not None:
+                value = self.metadata_fn(variable)
             if rest:
                 known = self.variables.get(col, {}).get(name, {})
                 flat = flatten_mapping(known, keep_empty_nodes=True)
@@ -314,14 +523,21 @@ class ToLinen(linen_lift.Module):
 
 
 def to_linen(
-    nnx_class: Callable[..., Any], *args: Any, name: str | None = None, **kwargs: Any
+    nnx_class: Callable[..., Any],
+    *args: Any,
+    metadata_fn: Callable[[Any], Any] | None = to_linen_var,
+    name: str | None = None,
+    skip_rng: bool = False,
+    **kwargs: Any,
 ) -> ToLinen:
     """Makes a `ToLinen` with the arguments of the class given as in a call of it.
 
     Args:
         nnx_class: Makes the object.
         *args: Its arguments.
+        metadata_fn: As for `ToLinen`.
         name: The name of the module.
+        skip_rng: As for `ToLinen`.
         **kwargs: Its keyword arguments.
 
     Returns:
@@ -333,7 +549,8 @@ def to_linen(
         >>> bridge.to_linen(nnx.Linear, 2, 3).args
         (2, 3)
     """
-    return ToLinen(nnx_class, args=args, kwargs=kwargs, name=name)
+    own: Any = {"metadata_fn": metadata_fn, "skip_rng": skip_rng, "name": name}
+    return ToLinen(nnx_class, args=args, kwargs=kwargs, **own)
 
 
 def _variables(root: Any) -> Iterator[tuple[tuple[Any, ...], Variable[Any]]]:

@@ -33,6 +33,7 @@ from graphcore import (
     State,
     Variable,
     VariableState,
+    is_graph_node,
     is_variable,
     to_predicate,
     variables,
@@ -252,8 +253,9 @@ class Optimizer(Object, Generic[M]):
             model: The model to update; the one that the optimizer was made with, if
                 left out.
             grads: The gradients, with a leaf for each variable that `wrt` selects, at
-                the same path: a `State` as `grad` returns it, or nested dicts. What
-                `wrt` does not select in a state is left out.
+                the same path: a `State` as `grad` returns it, a module as `jax.grad`
+                does, or nested dicts. What `wrt` does not select in a state is left
+                out.
             **extra: Further arguments of the transformation's `update`, such as the
                 `value` of the loss; `State`s become such ones as the parameters.
 
@@ -275,6 +277,8 @@ class Optimizer(Object, Generic[M]):
         """
         if grads is _MISSING:
             model, grads = _MISSING, model
+        elif is_graph_node(grads):
+            grads = variables(grads)
         if model is _MISSING:
             model = self.model
         if grads is _MISSING:

@@ -24,6 +24,7 @@ from graphcore.authors import key_path, path_text, variable_impl
 __all__ = [
     "get_named_sharding",
     "get_partition_spec",
+    "get_var_pspec",
     "logical_axis_rules",
     "with_partitioning",
 ]
@@ -104,6 +105,26 @@ def get_partition_spec(state: Any, /) -> Any:
         (True, True)
     """
     return _map_values(_spec, state)
+
+
+def get_var_pspec(variable: Any) -> PartitionSpec:
+    """Returns the `PartitionSpec` that the metadata of one variable names.
+
+    Args:
+        variable: A variable, or its state.
+
+    Returns:
+        The spec; `PartitionSpec()` where no sharding is named.
+
+    Raises:
+        ValueError: If the sharding has no partition spec, or is of an unknown kind.
+
+    Example:
+        >>> import graphcore as gc, jax.numpy as jnp
+        >>> tuple(get_var_pspec(gc.Param(jnp.ones(2), sharding=('data',))))
+        ('data',)
+    """
+    return _spec("", variable.get_metadata())
 
 
 def get_named_sharding(state: Any, mesh: Any) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+import textwrap
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -136,15 +138,21 @@ def view_info(node: Any, /, *, only: Filter = ...) -> str:
         only: Selects modules.
 
     Returns:
-        The signature of each class's `set_view` and its arguments' descriptions.
+        For each class that has a `set_view` the arguments of it, with their defaults
+        and what its docstring says of them.
 
     Example:
         >>> class Noise(Module):
         ...     def set_view(self, deterministic: bool | None = None):
-        ...         "Sets whether to draw."
+        ...         '''Sets the mode.
+        ...
+        ...         Args:
+        ...             deterministic: Whether to draw nothing.
+        ...         '''
         >>> print(view_info(Noise()))
-        Noise.set_view(deterministic: bool | None = None)
-            Sets whether to draw.
+        Noise:
+          deterministic: bool | None = None
+            Whether to draw nothing.
     """
     takes = to_predicate(only)
     classes = {
@@ -154,10 +162,23 @@ def view_info(node: Any, /, *, only: Filter = ...) -> str:
     }
     lines: list[str] = []
     for kind in sorted(classes, key=lambda kind: kind.__qualname__):
-        signature = inspect.signature(kind.set_view)
-        own = list(signature.parameters.values())[1:]
-        text = str(signature.replace(parameters=own)).replace("'", "")
-        lines.append(f"{kind.__name__}.set_view{text}")
-        documented = (inspect.getdoc(kind.set_view) or "").partition("Example:")[0]
-        lines += [f"    {line}".rstrip() for line in documented.rstrip().splitlines()]
+        lines.append(f"{kind.__qualname__}:")
+        said = _said_of_arguments(inspect.getdoc(kind.set_view) or "")
+        for name, parameter in list(
+            inspect.signature(kind.set_view).parameters.items()
+        )[1:]:
+            lines.append("  " + str(parameter).replace("'", ""))
+            lines += textwrap.wrap(
+                said.get(name, ""), 84, initial_indent="    ", subsequent_indent="    "
+            )
     return "\n".join(lines)
+
+
+def _said_of_arguments(doc: str) -> dict[str, str]:
+    """What the section `Args:` of a docstring says, by argument."""
+    section = re.split(r"\n(?=\S)", doc.partition("Args:\n")[2])[0]
+    _, *parts = re.split(r"^(\w+)[^:\n]*:", textwrap.dedent(section), flags=re.M)
+    return {
+        name: " ".join(text.split())
+        for name, text in zip(parts[::2], parts[1::2], strict=True)
+    }

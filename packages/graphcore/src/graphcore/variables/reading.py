@@ -24,7 +24,7 @@ class Reading:
     def _metadata(self) -> Mapping[str, Any]:
         raise NotImplementedError
 
-    def get_value(self, *, index: Any = MISSING) -> Any:
+    def get_value(self, *, index: Any = ...) -> Any:
         """Returns the value, or a part of it.
 
         Args:
@@ -35,12 +35,12 @@ class Reading:
 
         Example:
             >>> import graphcore as gc
-            >>> gc.Variable([1, 2]).get_value(index=1)
+            >>> gc.Param.state([1, 2]).get_value(index=1)
             2
         """
-        return self.value if index is MISSING else self[index]
+        return self[index]
 
-    def set_value(self, value: Any, *, index: Any = MISSING) -> None:
+    def set_value(self, value: Any, *, index: Any = ...) -> None:
         """Sets the value, or a part of it, as assignment to it or its items does.
 
         Args:
@@ -49,14 +49,11 @@ class Reading:
 
         Example:
             >>> import graphcore as gc, jax.numpy as jnp
-            >>> v = gc.Variable(jnp.zeros(2)); v.set_value(2.0, index=0)
-            >>> v.value.tolist()
+            >>> leaf = gc.Param.state(jnp.zeros(2)); leaf.set_value(2.0, index=0)
+            >>> leaf.value.tolist()
             [2.0, 0.0]
         """
-        if index is MISSING:
-            self.value = value
-        else:
-            self[index] = value
+        self[index] = value
 
     def get_raw_value(self) -> Any:
         """Returns the value past the hooks, as `raw_value` is."""

@@ -153,6 +153,9 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._has_hook_methods = any(hasattr(cls, hook) for hook in HOOKS)
+        own = cls.get_value, cls.set_value
+        if own != (Variable.get_value, Variable.set_value):
+            cls.value = property(*own)  # type: ignore[assignment]
         equal = cls.__eq__
         if equal is not Variable.__eq__ and not hasattr(equal, "_by_identity_too"):
             cls.__eq__ = _with_identity(equal)  # type: ignore[method-assign]
@@ -227,21 +230,62 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
         method = getattr(type(self), name, None)
         return (method, *hooks) if method is not None else tuple(hooks)
 
-    @property
-    def value(self) -> A:
-        """The value, through the `on_get_value` and `on_set_value` hooks."""
-        value: A = self._raw_value
+    def get_value(self, *, index: Any = ...) -> Any:
+        """Returns the value, through the `on_get_value` hooks, or a part of it.
+
+        A subclass may override it: `value`, items, operators and JAX's functions read
+        the value through it.
+
+        Args:
+            index: Which part; all of it if left out.
+
+        Returns:
+            The value, or the item of it.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> class InTenths(Param):
+            ...     def get_value(self, **part):
+            ...         return super().get_value(**part) / 10
+            >>> v = InTenths(jnp.array([5, 10]))
+            >>> (2 * v).tolist(), float(v[0])
+            ([1.0, 2.0], 0.5)
+        """
+        value: Any = self._raw_value
         if self._facts.metadata is not EMPTY or self._has_hook_methods:
             value = self._through_hooks("on_get_value", value)
-        return value
+        return value if index is ... else value[index]
 
-    @value.setter
-    def value(self, value: A) -> None:
+    def set_value(self, value: Any, *, index: Any = ...) -> None:
+        """Sets the value, through the `on_set_value` hooks, or a part of it.
+
+        A subclass may override it: assignment to `value` and to items, and operators in
+        place, write through it.
+
+        Args:
+            value: The value, or that of the part.
+            index: Which part; all of it if left out.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> v = Variable(jnp.zeros(2)); v.set_value(2.0, index=0)
+            >>> v.value.tolist()
+            [2.0, 0.0]
+        """
         self._check_writable()
+        if index is not ...:
+            whole = Variable.get_value(self)
+            if not isinstance(whole, jax.Array):
+                whole[index] = value
+                return
+            value = whole.at[index].set(value)
         _refuse_variable(value)
         if self._facts.metadata is not EMPTY or self._has_hook_methods:
             value = self._through_hooks("on_set_value", value)
         set_raw_value(self, value)
+
+    value: A = property(get_value, set_value)  # type: ignore[assignment]
+    """What `get_value` returns; assignment to it is `set_value`."""
 
     @property
     def raw_value(self) -> A:
@@ -446,16 +490,12 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
     def __format__(self, spec: str) -> str:
         return format(self.value, spec) if spec else str(self)
 
+    def __getitem__(self, key: Any) -> Any:
+        """`x[...]` is the value; other keys go to it."""
+        return self.get_value(index=key)
+
     def __setitem__(self, key: Any, item: Any) -> None:
-        if key is ...:
-            self.value = item
-            return
-        value: Any = self.value
-        if isinstance(value, jax.Array):
-            self.value = value.at[key].set(item)  # type: ignore[assignment]
-        else:
-            self._check_writable()
-            value[key] = item
+        self.set_value(item, index=key)
 
     def __eq__(self, other: object) -> bool:
         if comparing.by_identity:
@@ -472,6 +512,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
 
 
 VariableState.usual_type = Variable
+Variable.type = property(type)  # as a state has it
 # The slots' own setters: past `__setattr__`, in C, without a check. For code that has
 # made sure that the write is allowed.
 set_raw_value = Variable.__dict__["_raw_value"].__set__

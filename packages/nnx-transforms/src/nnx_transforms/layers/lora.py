@@ -186,11 +186,11 @@ class LoRALinear(Linear):
             b_metadata=b_metadata,
         )
 
-    def __call__(self, inputs: Array, out_sharding: Any = None) -> jax.Array:
+    def __call__(self, x: Array, out_sharding: Any = None) -> jax.Array:
         """Applies the layer and adds the product.
 
         Args:
-            inputs: An array of shape (..., in_features).
+            x: An array of shape (..., in_features).
             out_sharding: As for `jax.lax.dot_general`.
 
         Returns:
@@ -201,4 +201,4 @@ class LoRALinear(Linear):
             >>> LoRALinear(3, 4, lora_rank=2, rngs=Rngs(0))(jnp.ones(3)).shape
             (4,)
         """
-        return super().__call__(inputs, out_sharding) + self.lora(inputs)
+        return super().__call__(x, out_sharding) + self.lora(x)

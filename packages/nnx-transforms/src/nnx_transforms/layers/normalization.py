@@ -158,7 +158,8 @@ class BatchNorm(Norm):
         """Switches the mode of this layer, for a view of a model.
 
         Args:
-            use_running_average: The mode; None to leave it.
+            use_running_average: Whether to use the running statistics; None to leave
+                it.
 
         Example:
             >>> norm = BatchNorm(2, rngs=Rngs(0)); norm.set_view(True)

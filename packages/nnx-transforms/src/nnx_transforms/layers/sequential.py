@@ -60,7 +60,7 @@ class Sequential(Module):
             **kwargs: Each layer gets those that it takes, such as `deterministic`.
 
         Returns:
-            What the last layer returns; without layers, the arguments.
+            What the last layer returns; without layers the arguments, None for none.
 
         Raises:
             TypeError: If a layer gets one keyword from the call and the layer before.
@@ -69,7 +69,7 @@ class Sequential(Module):
             >>> Sequential(lambda x: (x, 1), lambda x, y: x + y)(2)
             3
         """
-        out: Any = args[0] if len(args) == 1 else args
+        out: Any = args[0] if len(args) == 1 else args or kwargs or None
         passed: dict[str, Any] = {}
         for position, layer in enumerate(self.layers):
             if position:

@@ -115,7 +115,7 @@ class Dropout(Module):
         """Switches the mode of this layer, for a view of a model.
 
         Args:
-            deterministic: The mode; None to leave it.
+            deterministic: Whether to draw nothing; None to leave it.
 
         Example:
             >>> dropout = Dropout(0.5); dropout.set_view(True); dropout.deterministic
