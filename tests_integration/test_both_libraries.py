@@ -176,3 +176,22 @@ def test_an_object_inside_a_module():
     np.testing.assert_allclose(by_scale["by"].value, expected, rtol=1e-4)
     assert by_variables["params"]["Dense_0"]["bias"].tolist() == [96.0, 96.0]
     assert int(scale.calls.value) == 1
+
+
+@pytest.mark.parametrize("library", [nn, nnx])
+def test_rules_for_names_of_axes_are_in_force_for_both(library):
+    weight = nnx.Param(jnp.ones((4, 2)), out_sharding=("rows", None))
+    with library.logical_axis_rules([("rows", "data")]):
+        assert tuple(nnx.get_partition_spec({"w": weight})["w"]) == ("data", None)
+        assert tuple(nn.logical_to_mesh_axes(("rows", None))) == ("data", None)
+    assert tuple(nn.logical_to_mesh_axes(("rows", None))) == (None, None)
+
+
+def test_rules_that_are_set_hold_until_others_are():
+    weight = nnx.Param(jnp.ones((4, 2)), out_sharding=("rows", None))
+    nn.set_logical_axis_rules([("rows", "data")])
+    try:
+        assert tuple(nnx.get_partition_spec({"w": weight})["w"]) == ("data", None)
+    finally:
+        nn.set_logical_axis_rules(())
+    assert tuple(nnx.get_partition_spec({"w": weight})["w"]) == ("rows", None)

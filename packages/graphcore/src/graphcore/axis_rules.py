@@ -1,4 +1,7 @@
-"""Rules that say which axis of a mesh a name of an axis stands for."""
+"""Rules that say which axis of a mesh a name of an axis stands for.
+
+All libraries of a program share them, as a model may have parts of several.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,8 @@ __all__ = ["axis_rules"]
 axis_rules: ContextVar[Sequence[tuple[Any, Any]]] = ContextVar("axis_rules", default=())
 """The rules in force: pairs of a logical name and mesh axes, by priority.
 
-All libraries in a program share them, as a model may have parts of several.
-
 Example:
     >>> from graphcore.authors import axis_rules
-    >>> token = axis_rules.set([('batch', 'data')])
-    >>> dict(axis_rules.get())['batch']
-    'data'
-    >>> axis_rules.reset(token)
+    >>> axis_rules.get()
+    ()
 """

@@ -15,13 +15,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from graphcore.graphdef.build import Builder
+from graphcore.functional import unflatten
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.refmap import RefMap, compose_mapping, forgetting
 from graphcore.state.filters import Filter
-from graphcore.state.leaves import leaves_for, merged
+from graphcore.state.leaves import merged
 from graphcore.state.state import State
 
 __all__ = [
@@ -328,12 +328,9 @@ class MergeContext:
                 self._is_last_step = True
                 existing = compose_mapping(mapping, context._outer)
         whole = merged((state, *states))
-        objects = dict(self._objects)
-        builder = Builder(leaves_for(graphdef, whole), objects, existing)
-        node = builder.build(graphdef)
-        builder.commit()
-        self._objects = objects
-        return node
+        return unflatten(
+            graphdef, whole, index_ref=self._objects, index_ref_cache=existing
+        )
 
     def _finish(self) -> None:
         context = self._context

@@ -14,12 +14,13 @@ import contextlib
 import dataclasses
 import enum
 import functools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from graphcore.authors import axis_rules
 
 from .metadata import Partitioned, constrained
 
@@ -65,13 +66,6 @@ class RulesFallback(enum.Enum):
 # --- rules --------------------------------------------------------------------------
 
 
-class _Rules(threading.local):
-    current: LogicalRules = ()
-
-
-_rules = _Rules()
-
-
 def get_logical_axis_rules() -> LogicalRules:
     """The rules in force in this thread.
 
@@ -84,7 +78,7 @@ def get_logical_axis_rules() -> LogicalRules:
         ...     nn.get_logical_axis_rules()
         [('batch', 'data')]
     """
-    return _rules.current
+    return axis_rules.get()
 
 
 def set_logical_axis_rules(rules: LogicalRules) -> None:
@@ -98,12 +92,14 @@ def set_logical_axis_rules(rules: LogicalRules) -> None:
         >>> nn.set_logical_axis_rules([('batch', 'data')])
         >>> nn.set_logical_axis_rules(())
     """
-    _rules.current = rules
+    axis_rules.set(rules)
 
 
 @contextlib.contextmanager
 def logical_axis_rules(rules: LogicalRules) -> Iterator[None]:
     """Sets the rules of this thread for the time of a `with` block.
+
+    They are in force for live objects of nnx-transforms as well.
 
     Args:
         rules: pairs of a logical name and a mesh axis, several of them, or None.
@@ -115,12 +111,11 @@ def logical_axis_rules(rules: LogicalRules) -> Iterator[None]:
         >>> tuple(spec)
         ('data', None)
     """
-    before = _rules.current
-    _rules.current = rules
+    token = axis_rules.set(rules)
     try:
         yield
     finally:
-        _rules.current = before
+        axis_rules.reset(token)
 
 
 # --- from logical names to mesh axes ------------------------------------------------
@@ -134,7 +129,7 @@ def _mesh_axes(place: Any) -> set[Any]:
 
 def _placed(names: Sequence[Any], rules: LogicalRules | None) -> dict[int, Any]:
     """The place of each dimension that has one."""
-    rules = _rules.current if rules is None else rules
+    rules = axis_rules.get() if rules is None else rules
     if not isinstance(rules, tuple | list):
         raise ValueError(
             "Rules are a list or tuple of pairs (logical name, mesh axes); found "
@@ -297,7 +292,7 @@ def with_logical_constraint(
         >>> tuple(x.sharding.spec)[0]
         'data'
     """
-    rules = _rules.current if rules is None else rules
+    rules = axis_rules.get() if rules is None else rules
     if not rules or logical_axis_resources is None:
         return x
 

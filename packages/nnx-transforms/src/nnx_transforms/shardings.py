@@ -12,14 +12,13 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from graphcore import VariableState, is_graph_node, is_variable, state, with_metadata
-from graphcore.authors import key_path, path_text, variable_impl
+from graphcore.authors import axis_rules, key_path, path_text, variable_impl
 
 __all__ = [
     "get_named_sharding",
@@ -32,12 +31,12 @@ __all__ = [
 PLACEMENT = ("out_sharding", "sharding", "sharding_rules", "mesh")
 """The metadata that says together where a value is placed."""
 
-_rules: ContextVar[tuple[tuple[Any, Any], ...]] = ContextVar("_rules", default=())
-
 
 @contextlib.contextmanager
 def logical_axis_rules(rules: Iterable[tuple[Any, Any]]) -> Iterator[None]:
     """Has names in shardings stand for mesh axes, while it is entered.
+
+    Those that linen-lift sets are in force here as well, and the other way round.
 
     Args:
         rules: Pairs of a logical name and the mesh axis, a tuple of axes, or None.
@@ -47,11 +46,11 @@ def logical_axis_rules(rules: Iterable[tuple[Any, Any]]) -> Iterator[None]:
         ...     tuple(sharding_of({'sharding': ('embed', 'heads', 'data')}))
         (None, 'model', 'data')
     """
-    token = _rules.set(tuple(rules))
+    token = axis_rules.set(tuple(rules))
     try:
         yield
     finally:
-        _rules.reset(token)
+        axis_rules.reset(token)
 
 
 def with_partitioning(
@@ -204,7 +203,7 @@ def _spec(path: str, metadata: Mapping[str, Any]) -> PartitionSpec:
     if isinstance(sharding, NamedSharding):
         return sharding.spec
     if isinstance(sharding, PartitionSpec | tuple | list):
-        rules = dict((*metadata.get("sharding_rules", ()), *_rules.get()))
+        rules = dict((*metadata.get("sharding_rules", ()), *axis_rules.get()))
         return PartitionSpec(*(_mesh_axes(entry, rules) for entry in sharding))
     raise ValueError(
         f"The sharding metadata of the variable at {path!r} is {sharding!r} of type "

@@ -9,6 +9,7 @@ a function, finds what it has traced.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 
 import jax
 
-from graphcore.boundary.callees import Callee, on_objects
+from graphcore.boundary.callees import Callee
 from graphcore.boundary.change import Change, Left
 from graphcore.boundary.inside import Inside
 from graphcore.boundary.places import Direct, Joining, Place, Places
@@ -233,7 +234,8 @@ class Body:
     def bind(self, inside: Inside) -> Any:
         """The function on the inner objects that stand for those it is bound to."""
         objects = [inside.roots[n] for n in self.structure.bound]
-        return on_objects(self._reference(), objects)
+        function = self._reference()
+        return functools.partial(function, *objects) if objects else function
 
     def leave(self, inside: Inside, out: Any) -> Left:
         """Takes apart what the function left; subclasses look at it."""

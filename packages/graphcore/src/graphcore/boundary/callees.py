@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from graphcore._jax import current_trace
@@ -165,10 +165,3 @@ def _belongs_here(x: Any) -> bool:
     """Whether an object was made in the running trace, as far as it tells."""
     trace = x._trace if isinstance(x, OwnedNode) else trace_of(x)
     return trace is None or belongs(trace, current_trace())
-
-
-def on_objects(
-    function: Callable[..., Any], objects: Sequence[Any]
-) -> Callable[..., Any]:
-    """A callee's function on the inner objects that stand for its hidden ones."""
-    return functools.partial(function, *objects) if objects else function

@@ -31,7 +31,6 @@ from graphcore.boundary.places import (
     Places,
     is_object,
     key_path,
-    object_paths,
     separate,
 )
 from graphcore.boundary.settings import (
@@ -58,8 +57,8 @@ __all__ = ["Bodies", "Entry", "enter"]
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 NO_KWARGS: dict[str, Any] = {}  # goes to JAX as it is, and is never written
+# How many structures of its arguments one function keeps bodies for.
 MAX_STRUCTURES = 64
-"""How many structures of its arguments one function keeps bodies for."""
 
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
@@ -387,8 +386,7 @@ def _find_or_make(
             bodies.last = body
         else:
             settings = settings or _resolve(entry, tree, hidden)
-            at = _root_places(entry.roots, places, tree)
-            about = entry.joint, places, bound, at
+            about = entry.joint, places, bound, _root_places(entry.roots, places, tree)
             structure = Structure(*about, settings, statics)
             weakly = cache is None and bodies is not None
             reference = weakref.ref(function) if weakly else _strong(function)
@@ -455,7 +453,7 @@ def _root_places(
     roots: list[Any], places: Direct | Places | Joining, tree: Any
 ) -> tuple[tuple[Path, ...], ...]:
     found: list[list[Path]] = [[] for _ in roots]
-    for path, number in object_paths(tree, places):
+    for path, number in places.paths(tree):
         found[number].append(path[1:])
     return tuple([tuple(paths) or (("self",),) for paths in found])
 

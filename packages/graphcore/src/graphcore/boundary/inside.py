@@ -12,13 +12,12 @@ import jax
 
 from graphcore._jax import current_trace
 from graphcore.boundary.change import Change, Left, Written, publish, same_value
-from graphcore.boundary.divided import Divided, divided, joined, may_be_divided
+from graphcore.boundary.divided import divided, joined, may_be_divided
 from graphcore.boundary.places import (
     OF_A_LEAF,
     Joining,
     Places,
     is_object,
-    object_paths,
     take_objects,
 )
 from graphcore.boundary.settings import UNSET, Settings, setting_of, settings_of_leaves
@@ -30,7 +29,7 @@ from graphcore.prefixes import AliasCheck
 from graphcore.rebuilt import belongs
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
-from graphcore.variables.bare_arrays import BareArray, are_arrays, is_array
+from graphcore.variables.bare_arrays import BareArray, are_arrays
 
 __all__ = ["Inside"]
 
@@ -62,14 +61,11 @@ class Inside:
 
     def __init__(self, joint: Joint, values: Sequence[Any]) -> None:
         self._joint = joint
-        inner = values
         if not are_arrays(values):
-            if any(map(Divided.matches, values)):
-                values = [*map(joined, values)]
-            # What a function changes inside of a value must differ from what was there.
-            inner = [*map(_copied, values)]
+            values = [*map(joined, values)]
         self._values = values
-        self._objects, self.roots = joint.build(inner)
+        # What a function changes inside of a value must differ from what was there.
+        self._objects, self.roots = joint.build(_copied(values))
         indices = [d.index for d in joint.variable_definitions]
         self.variables = [self._objects[index] for index in indices]
 
@@ -126,7 +122,7 @@ class Inside:
             # Whether the objects surely are as they were built.
             if pattern.is_made_of(self.roots, self._objects):
                 return self._only_written(tree, places, settings.variables, keep)
-        paths = object_paths(out, places)
+        paths = places.paths(out)
         of_returned = self._settings_of_returned(out, settings, places, returned, paths)
         refs: RefMap[Any, int] = RefMap()
         visit = Visit()
@@ -266,11 +262,11 @@ class Inside:
         return of_returned
 
 
-def _copied(value: Any) -> Any:
-    """A pytree in containers of its own."""
-    if is_array(value):
-        return value
-    return jax.tree.map(lambda x: x, value, is_leaf=is_object)
+def _copied(values: Sequence[Any]) -> Sequence[Any]:
+    """Pytrees in containers of their own."""
+    if are_arrays(values):
+        return values
+    return [jax.tree.map(lambda x: x, value, is_leaf=is_object) for value in values]
 
 
 def _has_divided(places: Places | Joining, written: Sequence[Written]) -> bool:

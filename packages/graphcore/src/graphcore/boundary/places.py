@@ -185,6 +185,13 @@ class Places:
             leaves.insert(position, objects[number])
         return jax.tree.unflatten(self.structure, leaves)
 
+    def paths(self, tree: Any) -> list[tuple[Path, int]]:
+        """The path of each place in the pytree, and the number of the object."""
+        if not self.spots:
+            return []
+        pairs = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)[0]
+        return [(key_path(pairs[position][0]), n) for position, n in self.spots]
+
 
 OF_A_LEAF = Places(jax.tree.structure(0), ())
 """Those of an output that is one array."""
@@ -210,6 +217,11 @@ class Direct(NamedTuple):
             else:
                 args[place] = objects[number]
         return tuple(args), kwargs
+
+    def paths(self, tree: Any) -> list[tuple[Path, int]]:
+        """The path of each place in `(args, kwargs)`, and the number of the object."""
+        pairs = zip(self.places, self.numbers, strict=True)
+        return [((isinstance(place, str), place), n) for place, n in pairs]
 
 
 class Joining(NamedTuple):
@@ -243,6 +255,10 @@ class Joining(NamedTuple):
     def spots(self) -> Any:
         """Those of the places."""
         return self.places.spots  # type: ignore[union-attr]
+
+    def paths(self, tree: Any) -> list[tuple[Path, int]]:
+        """As those of the places."""
+        return self.places.paths(tree)
 
     def fill(self, plain: Any, objects: Sequence[Any]) -> Any:
         """Joins what is divided, and puts objects into the pytree."""
@@ -287,29 +303,6 @@ def _numbered(objects: list[Any]) -> tuple[list[Any], Sequence[int]]:
         return objects, range(len(objects))
     number_of = {key: number for number, key in enumerate(distinct)}
     return list(distinct.values()), [number_of[id(x)] for x in objects]
-
-
-def object_paths(
-    tree: Any, places: Direct | Places | Joining
-) -> list[tuple[Path, int]]:
-    """The path of each place of an object.
-
-    Args:
-        tree: The pytree with objects.
-        places: Where they are.
-
-    Returns:
-        Pairs of a path and the number of the object.
-    """
-    if isinstance(places, Joining):
-        places = places.places
-    if isinstance(places, Direct):
-        pairs = zip(places.places, places.numbers, strict=True)
-        return [((isinstance(place, str), place), n) for place, n in pairs]
-    paths: list[Any] = []
-    if places.spots:
-        paths = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)[0]
-    return [(key_path(paths[position][0]), n) for position, n in places.spots]
 
 
 class _Spots(NamedTuple):

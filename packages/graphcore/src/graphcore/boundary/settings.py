@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import repeat
-from operator import is_
 from typing import Any
 
 import jax
@@ -72,10 +70,10 @@ class Settings:
 
     def groups(self) -> tuple[Any, ...]:
         """The distinct settings with which values can enter and leave."""
-        if all(map(is_, (self.out, *self.roots, *self.variables), repeat(UNSET))):
-            return (UNSET,)  # as most often
         found: list[Any] = []
-        for prefix in (*self.roots, *prefix_leaves(self.out)):
+        # Without a call of JAX where nothing is set, as most often.
+        of_out = [UNSET] if self.out is UNSET else prefix_leaves(self.out)
+        for prefix in (*self.roots, *of_out):
             found += prefix.settings if is_mapping(prefix) else [prefix]
         return tuple(dict.fromkeys([*found, *self.variables])) or (UNSET,)
 

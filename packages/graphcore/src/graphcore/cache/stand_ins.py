@@ -89,8 +89,8 @@ def stand_in(child: Any, inside: set[int]) -> Any:
     return _AnyTree(child, impl, stand_ins)
 
 
+# What `==` is for them.
 STAND_INS = _AnyArray.__eq__, _AnyTree.__eq__
-"""What `==` is for them."""
 
 
 def items_of(container: Any) -> Iterable[tuple[Any, Any]]:

@@ -50,8 +50,8 @@ __all__ = [
 ]
 
 A = TypeVar("A")
+# What is static of one variable: its type and its metadata.
 Kind: TypeAlias = tuple[type[Any], HashableMapping[str, Any]]
-"""What is static of one variable: its type and its metadata."""
 
 
 class GraphDef(Generic[A]):

@@ -25,8 +25,8 @@ from graphcore.trails import Path
 from graphcore.variables.impl import is_variable
 from graphcore.variables.state import VariableState
 
+# Value and metadata by index; None stands for metadata that did not come along.
 Leaves: TypeAlias = dict[int, tuple[Any, HashableMapping[str, Any] | None]]
-"""Value and metadata by index; None stands for metadata that did not come along."""
 
 _MISSING = object()
 _MAX_SELECTIONS = 16

@@ -16,6 +16,7 @@ A = TypeVar("A")
 Hooks: TypeAlias = Callable[..., Any] | Sequence[Callable[..., Any]]
 
 
+# The metadata names that are called rather than only kept.
 HOOKS = (
     "on_set_value",
     "on_get_value",
@@ -23,14 +24,9 @@ HOOKS = (
     "on_add_axis",
     "on_remove_axis",
 )
-"""The metadata names that are called rather than only kept."""
-
-
+# Names of one entry of metadata, of which a variable has at most one. It keeps the name
+# it was given by, but that the last, an old one, is kept as the second.
 SHARDINGS = ("sharding", "out_sharding", "sharding_names")
-"""Names of one entry of metadata, of which a variable has at most one.
-
-It keeps the name it was given by, but that the last, an old one, is kept as the second.
-"""
 
 
 def stored_name(name: str, metadata: Mapping[str, Any]) -> str:
@@ -78,8 +74,8 @@ def as_stored(metadata: Mapping[str, Any]) -> HashableMapping[str, Any]:
     return HashableMapping(stored, copy=False)
 
 
+# What becomes of the value of a new variable that is given metadata by a name.
 CREATION: dict[str, Callable[..., Any]] = {}
-"""What becomes of the value of a new variable that is given metadata by a name."""
 
 
 def register_creation_hook(name: str, hook: Callable[..., Any]) -> None:

@@ -593,6 +593,7 @@ def _set_raw_values(variables: Sequence[Any], values: Sequence[Any]) -> None:
     any(map(set_raw_value, variables, values))
 
 
+# The implementation that all subclasses of `Variable` share.
 OWN = VariableImpl(
     get_value=Variable.__dict__["_raw_value"].__get__,
     set_value=set_raw_value,
@@ -604,7 +605,6 @@ OWN = VariableImpl(
     get_values=lambda variables: [variable._raw_value for variable in variables],
     is_owned=True,
 )
-"""The implementation that all subclasses of `Variable` share."""
 add_variable_impl(Variable, OWN)
 
 
