@@ -39,7 +39,8 @@ def optional_function(transform: T) -> T:
 
     @functools.wraps(transform)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        drop_graph_mode(transform.__name__, kwargs)
+        if kwargs:
+            drop_graph_mode(transform.__name__, kwargs)
         if args or name in kwargs:
             return transform(*args, **kwargs)
         return lambda f: transform(f, **kwargs)

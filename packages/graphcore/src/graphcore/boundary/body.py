@@ -111,8 +111,9 @@ class Body:
         self.first_places = [self.shown(paths[0]) for paths in structure.root_places]
         self.groups = structure.settings.groups()
         of_group: dict[Any, list[int]] = {setting: [] for setting in self.groups}
-        for position, setting in enumerate(structure.settings.variables):
-            of_group[setting].append(position)
+        if len(of_group) > 1:
+            for position, setting in enumerate(structure.settings.variables):
+                of_group[setting].append(position)
         self._positions = list(of_group.values())
         self._order = [*chain.from_iterable(self._positions)]
 

@@ -53,26 +53,27 @@ def captured_objects(f: Any) -> list[Any]:
         if kind in _EXACTLY_PLAIN or id(x) in seen:
             continue
         seen[id(x)] = x
+        inside: list[Any] = []
         if kind is types.FunctionType:
             if x.__globals__ is home:
-                names = reversed(_names(x.__code__))
-                pending += [home[name] for name in names if name in home]
-            pending += reversed(held_by(x) or ())
+                inside = [home[name] for name in _names(x.__code__) if name in home]
+            inside += held_by(x) or ()
         elif is_object(x):
             found.append(x)
         elif not isinstance(x, _PLAIN):
-            pending += reversed(_contents(x))
+            inside = _contents(x)
+        pending += inside[::-1]
     return found
 
 
 def _globals_of(f: Any) -> Any:
     while True:
+        if isinstance(f, types.FunctionType):
+            return f.__globals__
         if isinstance(f, types.MethodType):
             f = f.__func__
         elif isinstance(f, functools.partial):
             f = f.func
-        elif isinstance(f, types.FunctionType):
-            return f.__globals__
         elif hasattr(f, "__wrapped__"):
             f = f.__wrapped__
         else:

@@ -65,9 +65,7 @@ class Inside:
             values = [*map(joined, values)]
         self._values = values
         # What a function changes inside of a value must differ from what was there.
-        self._objects, self.roots = joint.build(_copied(values))
-        indices = [d.index for d in joint.variable_definitions]
-        self.variables = [self._objects[index] for index in indices]
+        self._objects, self.roots, self.variables = joint.build(_copied(values))
 
     def values(self) -> list[Any]:
         """The raw values of the variables now, as JAX takes them."""

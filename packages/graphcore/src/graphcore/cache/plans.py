@@ -507,9 +507,8 @@ def _matched_plan(root: Any) -> Plan | None:
         trace = root._trace
         traces = [node._trace for node in nodes]
         traces += [variable._facts.trace for variable in variables]
-        if not all(map(is_, traces, repeat(trace))):
-            if any(other != trace for other in traces):
-                return None
+        if not all(map(is_, traces, repeat(trace))) and any(t != trace for t in traces):
+            return None
         plan = Plan(root, definition, variables, nodes, _shared(trace))
         if trace == OUTSIDE:
             plan.watch(root, pattern.visit(objects))

@@ -86,14 +86,14 @@ class Joint:
         """What graphs of these definitions look like; None if one can't tell."""
         return pattern_of(*self.definitions)
 
-    def build(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    def build(self, values: Sequence[Any]) -> tuple[Sequence[Any], ...]:
         """Makes new graphs of these definitions.
 
         Args:
             values: A raw value for each variable, in order of index.
 
         Returns:
-            The objects of all indices, and the roots.
+            The objects of all indices, the roots, and the variables.
         """
         recipe = recipe_of(*self.definitions)
         assert recipe is not None  # Nothing here refers to anything outside.

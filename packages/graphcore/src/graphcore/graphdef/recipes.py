@@ -71,19 +71,20 @@ class Recipe:
         """
         return self._make(values, metadata)[self._layout.roots[0]]
 
-    def build(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    def build(self, values: Sequence[Any]) -> tuple[Sequence[Any], ...]:
         """Makes the graphs.
 
         Args:
             values: The raw values of the variables, in order of index.
 
         Returns:
-            The objects of all indices, and the roots.
+            The objects of all indices, the roots, and the variables.
         """
         things = self._make(values, None)
         for thing, owner, path in self._layout.bare:
             things[thing] = BareArray.at(things[owner], path)
-        return self._indices(things), self._roots(things)
+        # Variables come first.
+        return self._indices(things), self._roots(things), things[: len(values)]
 
     def _make(
         self,

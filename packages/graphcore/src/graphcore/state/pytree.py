@@ -25,15 +25,11 @@ class _Paths(tuple[Path, ...]):
 
 def _in_order(keys: Iterable[Any]) -> tuple[Any, ...]:
     """Sorts keys as `key_order` says."""
-    return tuple(sorted(keys, key=None if _are_strings(keys) else key_order))
-
-
-def _are_strings(keys: Iterable[Any]) -> bool:
     try:
-        "".join(keys)  # the quickest way to see it
+        "".join(keys)
     except TypeError:
-        return False
-    return True
+        return tuple(sorted(keys, key=key_order))
+    return tuple(sorted(keys))
 
 
 def _shown(nested: dict[Any, Any], depth: int) -> Any:
@@ -44,8 +40,11 @@ def _shown(nested: dict[Any, Any], depth: int) -> Any:
     """
     if depth > MAX_DEPTH:
         return State._view(nested, depth)
-    if not _are_strings(nested) and not all(type(key) is int for key in nested):
-        return State._view(nested, depth)
+    try:
+        "".join(nested)  # the quickest way to see that all keys are strings
+    except TypeError:
+        if not all(type(key) is int for key in nested):
+            return State._view(nested, depth)
     if dict not in map(type, nested.values()):
         return nested
     others = {}

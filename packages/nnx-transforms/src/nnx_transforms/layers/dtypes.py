@@ -44,10 +44,10 @@ def promote_dtype(
         ('float32', 'float32', None)
     """
     common = _common_dtype([a for a in args if a is not None])
-    chosen = canonicalize_dtype(*args, dtype=dtype or common, inexact=inexact)
-    if chosen is common:  # as in most layers
-        return tuple(args)
-    return tuple(None if a is None else cast(a, chosen) for a in args)
+    if common is not None and dtype is None and (_is_inexact(common) or not inexact):
+        return tuple(args)  # as in most layers
+    dtype = canonicalize_dtype(*args, dtype=dtype, inexact=inexact)
+    return tuple(None if a is None else cast(a, dtype) for a in args)
 
 
 def canonicalize_dtype(
@@ -94,9 +94,17 @@ def _common_dtype(arrays: list[Array]) -> DType | None:
     """
     dtype = getattr(arrays[0], "dtype", None)
     for array in arrays:
-        if not isinstance(array, jax.Array) or array.dtype is not dtype:
+        kind = type(array)
+        if kind not in _array_types:  # JAX's own check takes longer
+            if not isinstance(array, jax.Array):
+                return None
+            _array_types.add(kind)
+        if array.dtype is not dtype:
             return None
     return dtype
+
+
+_array_types: set[type[Any]] = set()
 
 
 @functools.cache

@@ -100,11 +100,12 @@ class Affine(Layer):
 
     def _options(self, out_sharding: Any) -> dict[str, Any]:
         """What a product is told beside its operands."""
-        chosen = given(
-            preferred_element_type=self.preferred_element_type,
-            out_sharding=out_sharding,
-        )
-        return {"precision": self.precision, **chosen}
+        options = {"precision": self.precision}
+        if self.preferred_element_type is not None:
+            options["preferred_element_type"] = self.preferred_element_type
+        if out_sharding is not None:
+            options["out_sharding"] = out_sharding
+        return options
 
 
 class Linear(Affine):
