@@ -55,12 +55,13 @@ def test_several_roots_are_built_as_they_were(roots):
     assert joint.definitions == definitions
     assert joint.paths == paths
     assert list(filter(is_variable, objects)) == joint.variables(plans)
-    built_objects, built = joint.build(joint.values(plans))
+    built_objects, built, variables = joint.build(joint.values(plans))
     assert canonical(built) == canonical(roots)
     assert walked(built)[0] == definitions
     in_order = walked(built)[2]
     assert len(in_order) == len(built_objects) == len(joint.identity)
     assert all(map(is_, built_objects, in_order))
+    assert list(map(id, filter(is_variable, in_order))) == list(map(id, variables))
     assert not {*map(id, objects)} & {*map(id, in_order)}
 
 
@@ -87,7 +88,7 @@ def test_several_roots_are_recognized_while_they_are_the_same(roots, edits):
     joint, plans = joint_of(roots)
     if joint.pattern is None:
         return
-    objects, built = joint.build(joint.values(plans))
+    objects, built, _ = joint.build(joint.values(plans))
     is_known = joint.pattern.is_made_of(built, objects)
     assert is_known or not joint.pattern.is_watched
     for behind, edit in edits:
