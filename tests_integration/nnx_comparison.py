@@ -4,7 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from comparison import close
 from flax import nnx as flax_nnx
 
 import nnx_transforms as nnx
@@ -30,14 +30,6 @@ def value_of(lib, leaf):
     ):
         return jax.random.key_data(value)
     return value
-
-
-def close(found, expected, tolerance=2e-5):
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    wide = lambda x: np.asarray(x).astype(complex if jnp.iscomplexobj(x) else float)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert a.dtype == b.dtype
-        np.testing.assert_allclose(wide(a), wide(b), rtol=tolerance, atol=tolerance)
 
 
 def same(make, *args, tolerance=2e-5, **kwargs):

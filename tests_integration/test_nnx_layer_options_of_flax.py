@@ -10,7 +10,8 @@ import nnx_transforms as nnx
 
 flax_nnx = pytest.importorskip("flax.nnx")
 
-from nnx_comparison import close, normal, same  # noqa: E402
+from comparison import close  # noqa: E402
+from nnx_comparison import normal, same  # noqa: E402
 
 # Flax warns of what it will remove; nothing of it is under test here.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -26,7 +26,7 @@ class _Paths(tuple[Path, ...]):
 def _in_order(keys: Iterable[Any]) -> tuple[Any, ...]:
     """Sorts keys as `key_order` says."""
     try:
-        "".join(keys)
+        "".join(keys)  # the quickest way to see that all of them are strings
     except TypeError:
         return tuple(sorted(keys, key=key_order))
     return tuple(sorted(keys))
@@ -41,7 +41,7 @@ def _shown(nested: dict[Any, Any], depth: int) -> Any:
     if depth > MAX_DEPTH:
         return State._view(nested, depth)
     try:
-        "".join(nested)  # the quickest way to see that all keys are strings
+        "".join(nested)  # as above
     except TypeError:
         if not all(type(key) is int for key in nested):
             return State._view(nested, depth)
