@@ -48,6 +48,30 @@ def orthogonal_init(
         >>> (matrix.astype(float) @ matrix.T).round(1).tolist()
         [[1.0, 0.0], [0.0, 1.0]]
     """
+    wide = jnp.promote_types(dtype, jnp.float32)
+    return initializers.orthogonal()(key, shape, wide).astype(dtype)
+
+
+def rounded_orthogonal_init(
+    key: jax.Array, shape: Sequence[int], dtype: DType = jnp.float32
+) -> jax.Array:
+    """Makes an orthogonal matrix in JAX's widest float, and rounds it.
+
+    Where 64 bits are on, that is another matrix than `orthogonal_init` draws.
+
+    Args:
+        key: A key.
+        shape: The shape.
+        dtype: The dtype.
+
+    Returns:
+        A matrix.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> rounded_orthogonal_init(jax.random.key(0), (1, 1), jnp.bfloat16).dtype
+        dtype(bfloat16)
+    """
     return initializers.orthogonal()(key, shape).astype(dtype)
 
 
@@ -119,6 +143,7 @@ class _Cell(RNNCellBase):
     carry_init: Any = None
     rngs: RngStream | None = None
     num_feature_axes = 1
+    _orthogonal_init: Any = staticmethod(orthogonal_init)
 
     def __init__(
         self,
@@ -128,7 +153,7 @@ class _Cell(RNNCellBase):
         gate_fn: Callable[..., Any] = jax.nn.sigmoid,
         activation_fn: Callable[..., Any] = jnp.tanh,
         kernel_init: Initializer = default_kernel_init,
-        recurrent_kernel_init: Initializer = orthogonal_init,
+        recurrent_kernel_init: Initializer | None = None,
         bias_init: Initializer = default_bias_init,
         dtype: DType | None = None,
         param_dtype: DType = jnp.float32,
@@ -160,7 +185,7 @@ class _Cell(RNNCellBase):
         of_last = functools.partial(
             Linear,
             self.hidden_features,
-            kernel_init=arguments["recurrent_kernel_init"],
+            kernel_init=arguments["recurrent_kernel_init"] or self._orthogonal_init,
             kernel_metadata=arguments["recurrent_kernel_metadata"],
             **common,
         )
@@ -201,7 +226,8 @@ class LSTMCell(_Cell):
         gate_fn: The activation of the gates.
         activation_fn: The activation of what is written and of the output.
         kernel_init: Makes the kernels that multiply the input.
-        recurrent_kernel_init: Makes those that multiply the last output.
+        recurrent_kernel_init: Makes those that multiply the last output; orthogonal
+            matrices by default.
         bias_init: Makes the biases.
         dtype: The dtype to compute in; None for what input and parameters promote to.
         param_dtype: The dtype of the parameters and of the first state.
@@ -222,6 +248,8 @@ class LSTMCell(_Cell):
         >>> memory.shape, y is output
         ((2, 4), True)
     """
+
+    _orthogonal_init: Any = staticmethod(rounded_orthogonal_init)
 
     def _make_products(
         self, of_input: Callable[..., Linear], of_last: Callable[..., Linear]
@@ -288,7 +316,8 @@ class OptimizedLSTMCell(LSTMCell):
         gate_fn: See there.
         activation_fn: See there.
         kernel_init: Makes the kernel that multiplies the input, for all four gates.
-        recurrent_kernel_init: Makes the one that multiplies the last output.
+        recurrent_kernel_init: Makes the one that multiplies the last output; an
+            orthogonal matrix by default.
         bias_init: See there.
         dtype: See there.
         param_dtype: See there.
@@ -306,6 +335,8 @@ class OptimizedLSTMCell(LSTMCell):
         >>> cell.dense_i.kernel.value.shape, cell.dense_h.kernel.value.shape
         ((3, 16), (4, 16))
     """
+
+    _orthogonal_init: Any = staticmethod(orthogonal_init)
 
     def _make_products(
         self, of_input: Callable[..., Linear], of_last: Callable[..., Linear]
@@ -333,7 +364,8 @@ class SimpleCell(_Cell):
         residual: Whether the last state is added before the activation.
         activation_fn: The activation.
         kernel_init: Makes the kernel that multiplies the input.
-        recurrent_kernel_init: Makes the one that multiplies the last state.
+        recurrent_kernel_init: Makes the one that multiplies the last state; an
+            orthogonal matrix by default.
         bias_init: Makes the bias.
         promote_dtype: See `Linear`.
         keep_rngs: See `LSTMCell`.
@@ -364,7 +396,7 @@ class SimpleCell(_Cell):
         residual: bool = False,
         activation_fn: Callable[..., Any] = jnp.tanh,
         kernel_init: Initializer = default_kernel_init,
-        recurrent_kernel_init: Initializer = orthogonal_init,
+        recurrent_kernel_init: Initializer | None = None,
         bias_init: Initializer = default_bias_init,
         promote_dtype: Promotion = promote_dtype,
         keep_rngs: bool = False,
@@ -416,7 +448,8 @@ class GRUCell(_Cell):
         gate_fn: The activation of the gates.
         activation_fn: The activation of what is new.
         kernel_init: Makes the kernel that multiplies the input.
-        recurrent_kernel_init: Makes the one that multiplies the last state.
+        recurrent_kernel_init: Makes the one that multiplies the last state; an
+            orthogonal matrix by default.
         bias_init: Makes the bias.
         dtype: The dtype to compute in; None for what input and parameters promote to.
         param_dtype: The dtype of the parameters and of the first state.

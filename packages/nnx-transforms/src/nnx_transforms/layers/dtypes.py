@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from graphcore import Variable
+
 __all__ = ["canonicalize_dtype", "promote_dtype"]
 
 Array: TypeAlias = Any
@@ -132,3 +134,24 @@ def cast(array: Array, dtype: DType) -> jax.Array:
     if isinstance(array, jax.Array) and array.dtype == dtype:
         return array
     return jnp.asarray(array, dtype)
+
+
+def keep_dtype(variable: Variable[Any], value: jax.Array) -> None:
+    """Gives a variable another value, in the dtype that it has.
+
+    What a layer tracks stays what it is when inputs of other dtypes come, so that a
+    model can be the carry of a loop, and is traced once.
+
+    Args:
+        variable: A variable.
+        value: An array; a complex one keeps its dtype, since half of it would be lost.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> kept = Variable(jnp.zeros(2, jnp.float16))
+        >>> keep_dtype(kept, jnp.ones(2)); kept.value
+        Array([1., 1.], dtype=float16)
+    """
+    if not jnp.iscomplexobj(value):
+        value = cast(value, variable.value.dtype)
+    variable.value = value

@@ -15,6 +15,7 @@ from nnx_transforms.layers.dtypes import (
     DType,
     Initializer,
     Promotion,
+    keep_dtype,
     promote_dtype,
 )
 from nnx_transforms.layers.layer import chosen
@@ -47,7 +48,8 @@ class BatchNorm(Norm):
         epsilon: Added to the variance.
         dtype: The dtype of the result; None for what input, parameters and statistics
             promote to.
-        param_dtype: The dtype of the parameters; statistics are float32.
+        param_dtype: The dtype of the parameters; statistics are float32, and the
+            mean complex where the input is.
         use_bias: Whether a bias is added.
         use_scale: Whether a scale is multiplied with.
         bias_init: Makes the bias, of shape (num_features,).
@@ -151,7 +153,7 @@ class BatchNorm(Norm):
         new = 1 - self.momentum
         for tracked, found in zip((self.mean, self.var), of_batch, strict=True):
             found = found.reshape(tracked.value.shape)
-            tracked.value = self.momentum * tracked.value + new * found
+            keep_dtype(tracked, self.momentum * tracked.value + new * found)
         return self._scaled(x, *of_batch, scale, bias, axes)
 
     def set_view(self, use_running_average: bool | None = None) -> None:

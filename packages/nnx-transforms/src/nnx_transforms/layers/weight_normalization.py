@@ -22,6 +22,7 @@ from nnx_transforms.layers.dtypes import (
     Promotion,
     canonicalize_dtype,
     cast,
+    keep_dtype,
     promote_dtype,
 )
 from nnx_transforms.layers.layer import Layer, chosen
@@ -157,8 +158,8 @@ class SpectralNorm(Layer):
             of more than two, all but the last are taken as one.
         n_steps: How many steps of power iteration a call makes.
         epsilon: Added to squared lengths.
-        dtype: The dtype of the normalized parameters; None for what they are computed
-            in.
+        dtype: The dtype that normalized parameters are rounded to, before they are
+            kept in their own; None for what they are computed in.
         param_dtype: The dtype of what is kept between calls, `batch_stats`.
         error_on_non_matrix: Whether more than two axes are refused.
         update_stats: Whether calls keep what they compute. `train()` and `eval()`
@@ -252,11 +253,12 @@ class SpectralNorm(Layer):
             u, v = lax.stop_gradient((u, v))
             sigma = (v @ matrix @ u.T)[0, 0]
             if update_stats:
-                kept_u.value = u
-                self.batch_stats[(*path, "sigma")].value = sigma
+                keep_dtype(kept_u, u)
+                keep_dtype(self.batch_stats[(*path, "sigma")], sigma)
             normalized = matrix / jnp.where(sigma != 0, sigma, 1)
             dtype = canonicalize_dtype(normalized, u, dtype=self.dtype)
-            variable.value = cast(normalized.reshape(variable.value.shape), dtype)
+            normalized = normalized.reshape(variable.value.shape)
+            keep_dtype(variable, cast(normalized, dtype))
         return self.layer_instance(x)
 
 
