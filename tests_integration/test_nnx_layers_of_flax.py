@@ -189,6 +189,13 @@ CASES = {
     "spectral norm of a convolution": wrapped(
         "SpectralNorm", small_conv, IMAGE, options={"n_steps": 3}
     ),
+    "spectral norm, other dtypes": wrapped(
+        "SpectralNorm",
+        linear,
+        X,
+        options={**BF16, "param_dtype": jnp.float16},
+        tolerance=2e-2,
+    ),
     "spectral norm, evaluation": wrapped(
         "SpectralNorm", linear, X, options={"update_stats": False}
     ),
@@ -254,6 +261,13 @@ CASES = {
     ),
     "attention, extra batch": case(
         "MultiHeadAttention", IMAGE, layer=(2, 4), decode=False
+    ),
+    "attention, nothing in the batch": case(
+        "MultiHeadAttention",
+        X[:0],
+        layer=(2, 4),
+        options={"precision": "highest"},
+        decode=False,
     ),
     "attention bfloat16": case(
         "MultiHeadAttention",
@@ -339,6 +353,16 @@ RECURRENT = {
 @pytest.mark.parametrize("name", RECURRENT)
 def test_recurrent_layers(name):
     RECURRENT[name]()
+
+
+@pytest.mark.parametrize("name", [*CELLS, "BatchNorm"])
+def test_with_64_bits(name):
+    sizes = {"BatchNorm": (4,)}.get(name, (4, 3))
+    with jax.enable_x64(True):
+        x = X.astype(jnp.float64)
+        args = (x,) if name == "BatchNorm" else (x[0, :, :3], x[0])
+        args = ((args[0],) * 2, args[1]) if "LSTM" in name else args
+        case(name, *args, layer=sizes)()
 
 
 def noisy_cell(lib):

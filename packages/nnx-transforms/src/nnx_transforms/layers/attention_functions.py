@@ -183,7 +183,7 @@ def dot_product_attention(
     out = _by_heads(
         "...grqk,...kgd->...qgrd", weights, value, 3, value.shape[-2], precision
     )
-    return out.reshape((*out.shape[:-3], -1, out.shape[-1]))
+    return out.reshape((*query.shape[:-1], out.shape[-1]))
 
 
 def _by_heads(
@@ -203,7 +203,8 @@ def _by_heads(
         The sum.
     """
     axis = x.ndim - axis
-    x = x.reshape((*x.shape[:axis], groups, -1, *x.shape[axis + 1 :]))
+    heads = (groups, x.shape[axis] // groups)  # no -1, for empty batches
+    x = x.reshape((*x.shape[:axis], *heads, *x.shape[axis + 1 :]))
     return jnp.einsum(equation, x, y, precision=precision)
 
 
