@@ -48,18 +48,14 @@ def test_variables_stand_where_they_do_in_flax(block):
             x = flax.linen.Dense(3)(x)
             return flax.linen.BatchNorm(use_running_average=False)(x)
 
-    theirs = flax.nnx.bridge.ToNNX(Theirs(), rngs=flax.nnx.Rngs(0)).lazy_init(X)
+    theirs = flax.nnx.bridge.ToNNX(Theirs(), rngs=flax.nnx.Rngs(0, dropout=1))
+    theirs.lazy_init(X)
     of_theirs = {
         path: type(leaf).__name__
         for path, leaf in flax.nnx.to_flat_state(flax.nnx.state(theirs))
-        if path[0] not in ("rngs", "to_nnx__rngs")
     }
-    mine = {
-        path: leaf.type.__name__
-        for path, leaf in nnx.state(block).flat_state()
-        if path[0] != "rngs"
-    }
-    assert mine == of_theirs
+    state = nnx.state(block).flat_state()
+    assert {path: leaf.type.__name__ for path, leaf in state} == of_theirs
 
 
 def test_a_step_updates_statistics_and_draws_other_keys(block):
@@ -82,6 +78,20 @@ def test_gradients_equal_those_of_the_module(block):
     np.testing.assert_allclose(
         grads["Dense_0"]["kernel"].value, expected["Dense_0"]["kernel"], rtol=1e-5
     )
+
+
+def test_a_part_may_be_called_as_what_the_object_has_itself():
+    class Named(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.Dense(2, name="module")(x)
+            return x * self.param("rngs", nn.initializers.ones, (2,))
+
+    live = bridge.ToNNX(Named(), rngs=nnx.Rngs(0)).lazy_init(X)
+    assert live.module.kernel.value.shape == (2, 2) and live.rngs.value.shape == (2,)
+    assert isinstance(live.to_nnx__module, Named) and live(X).shape == (4, 2)
+    plain = bridge.ToNNX(nn.Dense(2), rngs=nnx.Rngs(0))
+    assert plain.module is plain.to_nnx__module and plain.rngs is plain.to_nnx__rngs
 
 
 def test_what_is_not_made_yet_says_how():
@@ -207,6 +217,28 @@ def test_there_and_back():
     live = bridge.ToNNX(module, rngs=nnx.Rngs(0)).lazy_init(X)
     variables = live._collections()
     np.testing.assert_allclose(live(X), module.apply(variables, X), rtol=1e-6)
+
+
+def test_streams_that_nobody_draws_from_need_not_be_given():
+    class Mid(nnx.Module):
+        def __init__(self, rate, rngs):
+            self.dense = bridge.ToNNX(nn.Dense(2), rngs=rngs).lazy_init(X)
+            drop = nn.Dropout(rate, deterministic=False)
+            self.drop = bridge.ToNNX(drop, rngs=rngs).lazy_init(X)
+
+        def __call__(self, x):
+            return self.drop(self.dense(x))
+
+    module = bridge.to_linen(Mid, rate=0.0, abstract_init=False)
+    assert module.rate == 0.0
+    variables = module.init(keys(), X)
+    assert module.apply(variables, X).shape == (4, 2)
+    drops = bridge.to_linen(Mid, rate=0.5)
+    rngs = {"dropout": jax.random.key(2)}
+    dropped = drops.apply(variables, jnp.ones((9, 2)), rngs=rngs) == 0
+    assert dropped.any() and not dropped.all()
+    with pytest.raises(nn.LinenLiftError, match="dropout"):
+        drops.apply(variables, X)
 
 
 def sharded(linen, nnx, bridge):

@@ -14,6 +14,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from itertools import filterfalse
 from typing import Any, TypeVar
 
 import jax
@@ -51,7 +52,8 @@ __all__ = [
 
 N = TypeVar("N", bound="ToNNX")
 M = TypeVar("M", bound=Callable[..., Any])
-_OWN = ("module", "rngs", "is_made")
+# What ToNNX has for itself is under names that no module gives its parts.
+_OWN = "to_nnx__"
 # What the fields of linen-lift's boxes are called in the metadata of variables.
 _FIELDS = {"names": "out_sharding", "rules": "sharding_rules"}
 _BOX = "linen_meta_type"
@@ -230,7 +232,8 @@ class ToNNX(Module):
             draws from. `default` stands for any other. A key stands for `params`.
 
     What boxes such as `Partitioned` say is metadata of the variables. The methods of
-    the module are there as well.
+    the module are there as well. The module and the streams are `to_nnx__module` and
+    `to_nnx__rngs`; `module` and `rngs`, too, if no part of the module is called so.
 
     Example:
         >>> import jax.numpy as jnp, linen_lift as nn, nnx_transforms as nnx
@@ -248,13 +251,16 @@ class ToNNX(Module):
         if not isinstance(module, linen_lift.Module):
             kind = type(module).__name__
             raise TypeError(f"ToNNX takes a module of linen-lift; found {kind}.")
-        self.module = module
+        self.to_nnx__module = module
         # Its draws are its own: the caller's streams go on as if there were one.
-        self.rngs = None if rngs is None else _streams(rngs).fork()
-        self.is_made = False
+        self.to_nnx__rngs = None if rngs is None else _streams(rngs).fork()
+        self.to_nnx__is_made = False
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(type(vars(self).get("module")), name, None)
+        own = vars(self)
+        if name in ("module", "rngs") and _OWN + name in own:
+            return own[_OWN + name]  # unless the module has something of this name
+        method = getattr(type(own.get("to_nnx__module")), name, None)
         if name.startswith("_") or not callable(method):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
         return functools.partial(self, method=method)
@@ -294,21 +300,21 @@ class ToNNX(Module):
         Raises:
             ValueError: If there are no variables yet.
         """
-        if not self.is_made and _initializing.get():
-            out, variables = self.module.init_with_output(
+        if not self.to_nnx__is_made and _initializing.get():
+            out, variables = self.to_nnx__module.init_with_output(
                 self._keys(rngs), *args, method=method, **kwargs
             )
             self._take(variables)
-            self.is_made = True
+            self.to_nnx__is_made = True
             return out
-        if not self.is_made:
+        if not self.to_nnx__is_made:
             raise ValueError(
-                f"The variables of this {type(self.module).__name__} were not made: "
+                f"The variables of this {type(self.to_nnx__module).__name__} were not made: "
                 "call `lazy_init` with the arguments of a call first."
             )
         if mutable is None:
             mutable = linen_lift.DenyList("params")
-        out = self.module.apply(
+        out = self.to_nnx__module.apply(
             self._collections(),
             *args,
             rngs=self._keys(rngs),
@@ -323,7 +329,7 @@ class ToNNX(Module):
         return out
 
     def _keys(self, rngs: Rngs | jax.Array | None) -> dict[str, jax.Array]:
-        given = self.rngs if rngs is None else rngs
+        given = self.to_nnx__rngs if rngs is None else rngs
         if given is None:
             return {}
         keys = {name: stream() for name, stream in _streams(given).items()}
@@ -335,7 +341,7 @@ class ToNNX(Module):
         values: State[Any, Any] = State.from_flat_path(
             ((variable_name_from_type(type(variable)), *path), to_linen_var(variable))
             for path, variable in _variables(self)
-            if path[0] not in _OWN
+            if not str(path[0]).startswith(_OWN)
         )
         return values.raw_mapping
 
@@ -346,11 +352,6 @@ class ToNNX(Module):
 
     def _write(self, path: tuple[str, ...], new: Any) -> None:
         holder: Any = self
-        if path[0] in _OWN:
-            raise ValueError(
-                f"The module has something at {path_text(path)!r}, a name that ToNNX "
-                "has a use for: give its submodule or variable another one."
-            )
         for name in path[:-1]:
             if name not in vars(holder):
                 setattr(holder, name, Dict())
@@ -406,7 +407,7 @@ class ToLinen(linen_lift.Module):
     Args:
         nnx_class: Makes the object.
         args: Its arguments; hashable.
-        kwargs: Its keyword arguments.
+        kwargs: Its keyword arguments, which are attributes of the module as well.
         skip_rng: Whether not to pass `rngs=`.
         metadata_fn: Returns what is stored for a variable; by default its value, in a
             box if it has metadata. None stores values alone.
@@ -429,6 +430,9 @@ class ToLinen(linen_lift.Module):
     metadata_fn: Callable[[Any], Any] | None = to_linen_var
 
     def __getattr__(self, name: str) -> Any:
+        options = self.__dict__.get("kwargs", {})
+        if name in options:
+            return options[name]
         method = getattr(self.__dict__.get("nnx_class"), name, None)
         if name.startswith("_") or not callable(method):
             return super().__getattr__(name)
@@ -478,6 +482,11 @@ class ToLinen(linen_lift.Module):
         return self.nnx_class(*self.args, **self.kwargs, rngs=rngs)
 
     def _fill(self, model: Any, given: Mapping[str, Any]) -> None:
+        for _, node in iter_graph(model):
+            if isinstance(node, ToNNX) and node.to_nnx__rngs is not None:
+                # It hands all of its streams on, whether they are drawn from or not.
+                for tag in filterfalse(self._has_key, list(node.to_nnx__rngs)):
+                    delattr(node.to_nnx__rngs, tag)
         keys: dict[Any, Any] = {}
         for path, variable in _variables(model):
             if isinstance(variable, RngCount):
@@ -491,8 +500,11 @@ class ToLinen(linen_lift.Module):
                 found = _get(given, _place(path, variable))
                 variable.raw_value = linen_lift.unbox(found)
 
+    def _has_key(self, tag: str) -> bool:
+        return self.has_rng(tag) or self.has_rng("params")
+
     def _key(self, tag: str) -> Any:
-        if self.has_rng(tag) or self.has_rng("params"):
+        if self._has_key(tag):
             return self.make_rng(tag)
         return jax.random.key(0)  # It may not be drawn from; see `_write`.
 
@@ -503,7 +515,7 @@ class ToLinen(linen_lift.Module):
                 continue
             if isinstance(variable, RngState):
                 tag = variable.tag
-                if before and not (self.has_rng(tag) or self.has_rng("params")):
+                if before and not self._has_key(tag):
                     raise ValueError(
                         f"The object draws from the random stream {tag!r} at "
                         f"{path_text(path)!r}, but none of this name was given: pass "
@@ -528,6 +540,7 @@ def to_linen(
     metadata_fn: Callable[[Any], Any] | None = to_linen_var,
     name: str | None = None,
     skip_rng: bool = False,
+    abstract_init: bool = True,
     **kwargs: Any,
 ) -> ToLinen:
     """Makes a `ToLinen` with the arguments of the class given as in a call of it.
@@ -538,6 +551,7 @@ def to_linen(
         metadata_fn: As for `ToLinen`.
         name: The name of the module.
         skip_rng: As for `ToLinen`.
+        abstract_init: Has no meaning; for code that passes it to Flax.
         **kwargs: Its keyword arguments.
 
     Returns:
