@@ -309,8 +309,8 @@ class ToNNX(Module):
             return out
         if not self.to_nnx__is_made:
             raise ValueError(
-                f"The variables of this {type(self.to_nnx__module).__name__} were not made: "
-                "call `lazy_init` with the arguments of a call first."
+                f"The variables of this {type(self.to_nnx__module).__name__} were not "
+                "made: call `lazy_init` with the arguments of a call first."
             )
         if mutable is None:
             mutable = linen_lift.DenyList("params")
