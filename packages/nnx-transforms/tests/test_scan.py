@@ -2,6 +2,7 @@
 
 import functools
 import gc as garbage
+import pickle
 import weakref
 
 import jax
@@ -295,6 +296,15 @@ def test_carried_objects():
     assert int(counter.n.value) == 3
     _, ys = scan(step, reverse=True)((counter, 0.0), jnp.arange(2.0))
     assert ys.tolist() == [5, 4]
+
+
+def test_carry_in_annotations():
+    def step(carry: Carry | None, x: jax.Array) -> tuple[Carry, jax.Array]:
+        return carry + x, carry
+
+    total, before = scan(step, in_axes=(Carry, 0), out_axes=(Carry, 0))(1, jnp.ones(2))
+    assert int(total) == 3 and before.tolist() == [1, 2]
+    assert repr(Carry) == "Carry" and pickle.loads(pickle.dumps(Carry)) is Carry
 
 
 def test_carry_alone():

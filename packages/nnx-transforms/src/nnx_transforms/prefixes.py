@@ -32,25 +32,23 @@ from nnx_transforms.graph_mode import accepts_graph_mode
 __all__ = ["Carry", "DiffState", "StateAxes", "StateSharding", "prefix"]
 
 
-class _Carry:
-    """Marks what is carried from one iteration to the next; there is one `Carry`."""
-
-    def __repr__(self) -> str:
-        return "Carry"
-
-    def __reduce__(self) -> str:
-        return "Carry"
+class _Marker(type):
+    def __repr__(cls) -> str:
+        return cls.__name__
 
 
-Carry = _Carry()
-"""Stands for an axis in `scan`: the value is threaded through the iterations.
+class Carry(metaclass=_Marker):
+    """Stands for an axis in `scan`: the value is threaded through the iterations.
 
-Example:
-    >>> import jax.numpy as jnp, nnx_transforms as nnx
-    >>> add = nnx.scan(lambda total, x: total + x, in_axes=(Carry, 0), out_axes=Carry)
-    >>> int(add(0, jnp.arange(4)))
-    6
-"""
+    A class, so that annotations may name it.
+
+    Example:
+        >>> import jax.numpy as jnp, nnx_transforms as nnx
+        >>> axes = {'in_axes': (nnx.Carry, 0), 'out_axes': nnx.Carry}
+        >>> add = nnx.scan(lambda total, x: total + x, **axes)
+        >>> int(add(0, jnp.arange(4)))
+        6
+    """
 
 
 class _ByFilter(PrefixMapping[Any]):
