@@ -365,6 +365,33 @@ def test_with_64_bits(name):
         case(name, *args, layer=sizes)()
 
 
+N = np.int64
+OF_NUMPY = {
+    "Linear": ((N(4), N(3)), {}),
+    "LinearGeneral": ((N(4), N(3)), {"axis": N(-1)}),
+    "BatchNorm": ((N(4),), {"axis": N(-1), "momentum": np.float32(0.9)}),
+    "LayerNorm": ((N(4),), {"reduction_axes": N(-1), "feature_axes": N(-1)}),
+    "MultiHeadAttention": ((N(2), N(4), N(8)), {"decode": False}),
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMPY)
+def test_sizes_that_are_integers_of_numpy(name):
+    args, options = OF_NUMPY[name]
+    made = [
+        getattr(lib, name)(*args, **options, rngs=lib.Rngs(0))(X)
+        for lib in (nnx, flax_nnx)
+    ]
+    close(*made)
+
+
+def test_lists_as_inputs():
+    made = [lib.Linear(4, 3, rngs=lib.Rngs(0))([1.0] * 4) for lib in (nnx, flax_nnx)]
+    close(*made)
+    conv = nnx.Conv(4, 2, N(3), N(2), padding=N(1), rngs=nnx.Rngs(0))
+    assert conv(X).shape == nnx.Conv(4, 2, 3, 2, padding=1, rngs=nnx.Rngs(0))(X).shape
+
+
 def noisy_cell(lib):
     """A cell that drops out inside of the loop."""
 

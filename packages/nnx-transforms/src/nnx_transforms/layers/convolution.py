@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -106,7 +106,7 @@ class _Convolution(Affine):
         """An option for each spatial axis; None stands for 1."""
         value, rank = getattr(self, name), len(self.kernel_size)
         value = 1 if value is None else value
-        values = (value,) * rank if isinstance(value, int) else tuple(value)
+        values = tuple(value) if isinstance(value, Iterable) else (value,) * rank
         if len(values) != rank:
             raise ValueError(
                 f"{type(self).__name__} got {name}={value!r} for {rank} spatial axes "
@@ -119,7 +119,7 @@ class _Convolution(Affine):
         """The padding as JAX takes it, or one of the further modes."""
         if not isinstance(self.padding, str):
             return tuple(
-                (p, p) if isinstance(p, int) else tuple(p)
+                tuple(p) if isinstance(p, Iterable) else (p, p)
                 for p in self._per_axis("padding")
             )
         mode = self.padding.upper()

@@ -78,7 +78,9 @@ def canonicalize_dtype(
         arrays = [a for a in args if a is not None]
         dtype = _common_dtype(arrays)
         if dtype is None:
-            dtype = jnp.result_type(*arrays)
+            dtype = jnp.result_type(
+                *(jnp.asarray(a) if isinstance(a, list | tuple) else a for a in arrays)
+            )
         if not inexact or _is_inexact(dtype):
             return dtype
         return jnp.promote_types(jnp.float32, dtype)

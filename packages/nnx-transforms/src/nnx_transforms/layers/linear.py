@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -327,7 +327,8 @@ class LinearGeneral(Affine):
 
 
 def as_tuple(given: int | Sequence[int]) -> tuple[int, ...]:
-    return (given,) if isinstance(given, int) else tuple(given)
+    # Integers of NumPy are none of Python's.
+    return tuple(given) if isinstance(given, Iterable) else (given,)
 
 
 def _reshaped(init: Initializer, drawn: tuple[int, ...]) -> Initializer:

@@ -11,7 +11,7 @@ elsewhere give the very same bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -182,7 +182,7 @@ def canonical_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
         >>> canonical_axes((-1, 0), 3)
         (0, 2)
     """
-    given = (axes,) if isinstance(axes, int) else axes
+    given = axes if isinstance(axes, Iterable) else (axes,)
     return tuple(sorted({axis % ndim if axis >= -ndim else axis for axis in given}))
 
 
