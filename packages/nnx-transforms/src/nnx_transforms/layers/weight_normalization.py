@@ -257,8 +257,8 @@ class SpectralNorm(Layer):
                 keep_dtype(self.batch_stats[(*path, "sigma")], sigma)
             normalized = matrix / jnp.where(sigma != 0, sigma, 1)
             dtype = canonicalize_dtype(normalized, u, dtype=self.dtype)
-            normalized = normalized.reshape(variable.value.shape)
-            keep_dtype(variable, cast(normalized, dtype))
+            rounded = cast(normalized.reshape(variable.value.shape), dtype)
+            variable.value = cast(rounded, variable.value.dtype)
         return self.layer_instance(x)
 
 
