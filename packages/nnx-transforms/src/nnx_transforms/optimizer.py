@@ -74,15 +74,29 @@ class _Items(dict[Any, Any]):
     update = MutableMapping.update  # that of `dict` goes past `__setitem__`
 
 
-def _flatten_items(items: _Items) -> tuple[list[Any], tuple[Any, ...]]:
-    keys = tuple(sorted(items))
+class _LiveState(State[Any, Any]):
+    """A `State` in the state of a transformation, likewise."""
+
+    __slots__ = ()
+    __setitem__ = _Items.__setitem__
+
+    def __getitem__(self, key: Any) -> Any:
+        x = super().__getitem__(key)
+        return _LiveState.lazily(lambda: x.raw_mapping) if type(x) is State else x
+
+
+def _flatten_items(items: Any) -> tuple[list[Any], tuple[Any, ...]]:
+    keys = tuple(items if isinstance(items, State) else sorted(items))
     return [(jax.tree_util.DictKey(key), items[key]) for key in keys], keys
 
 
-# Whatever JAX makes of it is a dict.
-jax.tree_util.register_pytree_with_keys(
-    _Items, _flatten_items, lambda keys, leaves: dict(zip(keys, leaves, strict=True))
-)
+# Whatever JAX makes of them is a dict, or a `State`.
+for _kind, _made in (_Items, dict), (_LiveState, State):
+    jax.tree_util.register_pytree_with_keys(
+        _kind,
+        _flatten_items,
+        lambda keys, leaves, made=_made: made(zip(keys, leaves, strict=True)),
+    )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -417,7 +431,7 @@ def _shown(tree: Any) -> Any:
 
     def shown(x: Any) -> Any:
         if type(x) is Dict:
-            return State.lazily(functools.partial(_of_nodes, x))
+            return _LiveState.lazily(functools.partial(_of_nodes, x))
         return _Items((k, _shown(y)) for k, y in x.items()) if type(x) is dict else x
 
     return jax.tree.map(
