@@ -292,6 +292,16 @@ def test_moments_can_be_replaced_by_what_is_keyed_alike():
         assert isinstance(optimizer.opt_state[0].mu, gc.State)
 
 
+def test_models_may_be_nested_deeply():
+    model = gc.Dict(w=gc.Param(jnp.ones(1)))
+    for _ in range(150):
+        model = gc.Dict(a=model)
+    optimizer = Optimizer(model, optax.sgd(0.5, momentum=0.9))
+    optimizer.update(gc.state(model))
+    (leaf,) = jax.tree.leaves(optimizer.opt_state)
+    assert leaf.tolist() == [1.0]
+
+
 def test_an_item_of_the_moments_can_be_set():
     optimizer = Optimizer(Model(), optax.adam(0.1))
     moments = optimizer.opt_state[0].mu
