@@ -312,7 +312,6 @@ def test_modules_below():
         """\
         import flax.linen as nn
         from flax import core
-        from flax.nnx.nn.initializers import lecun_normal
         x = nn.initializers.zeros_init(), nn.recurrent.RNN, nn.module.compact
         y = core.meta.unbox, core.frozen_dict.freeze, nn.activation . relu
         z = nn.stochastic.Dropout(0.1).apply, nn.combinators.Sequential
@@ -320,7 +319,6 @@ def test_modules_below():
         """\
         import linen_lift as nn
         import linen_lift as core
-        from nnx_transforms.layers.initializers import lecun_normal
         x = nn.initializers.zeros_init(), nn.recurrent.RNN, nn.module.compact
         y = core.meta.unbox, core.frozen_dict.freeze, nn.relu
         z = nn.Dropout(0.1).apply, nn.Sequential
