@@ -24,7 +24,12 @@ from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.prefixes import Carry
-from nnx_transforms.transforms.agreement import failure, has_type, type_text
+from nnx_transforms.transforms.agreement import (
+    abstract,
+    failure,
+    has_type,
+    type_differences,
+)
 from nnx_transforms.transforms.carry import (
     CarriedGraph,
     check_carried_objects,
@@ -306,10 +311,8 @@ class _Body(MappedBody):
         changed: list[str] = []
         for position, a, b in zip(self.threaded, old, new, strict=True):
             if a is not b:
-                before, after = type_text(a), type_text(b)
-                if before != after:
-                    where = path_text(self.variable_path(position))
-                    changed.append(f"{where}: {before} -> {after}")
+                pair = abstract(a), abstract(b)
+                changed += type_differences(self.variable_path(position), *pair)
         self.progress.changed = changed
 
 

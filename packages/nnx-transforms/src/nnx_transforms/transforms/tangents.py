@@ -87,7 +87,7 @@ class Layout:
             A `State`; a `VariableState` if the object is a variable; what stands for
             either with objects of another library.
         """
-        values = [x.bare() if Divided.matches(x) else x for x in values]
+        values = [_shown(x) if Divided.matches(x) else x for x in values]
         if self._is_variable:
             state: Any = VariableState.of(self.kinds[0], values[0])
         else:
@@ -319,8 +319,14 @@ def to_states(tree: Any) -> Any:
     """
     return map_parts(
         lambda part: part.layout.state(to_states(part.values)),
-        Divided.map(lambda x: Divided(to_states(x.arrays), x.frame).bare(), tree),
+        Divided.map(lambda x: _shown(Divided(to_states(x.arrays), x.frame)), tree),
     )
+
+
+def _shown(tangent: Divided) -> Any:
+    """The tangent of a pytree, with None where there is none: of what is inexact."""
+    no_dtype = jax.dtypes.float0
+    return tangent.only(lambda x: getattr(x, "dtype", None) != no_dtype).bare()
 
 
 def from_states(tree: Any, like: Any, where: str, checks: Checks = Checks.EXACT) -> Any:
