@@ -299,8 +299,9 @@ def abstract(value: Any) -> Any:
         value: A pytree of arrays. Of what JAX does not take, it says so elsewhere.
 
     Example:
-        >>> abstract({'w': 1.0, 'act': 'relu'})
-        {'act': <class 'str'>, 'w': ~float32[]}
+        >>> tree = abstract({'w': 1.0, 'act': 'relu'})
+        >>> tree['w'].shape, tree['act']
+        ((), <class 'str'>)
     """
     return jax.tree.map(lambda x: jax.typeof(x) if has_type(x) else type(x), value)
 
