@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx as flax
 
 import nnx_transforms as nnx
 
@@ -87,6 +88,33 @@ def test_a_module_inside_of_containers_beside_objects(mlp):
     for _ in range(2):
         same(step(holder, {"nets": [mlp]}), 2 * mlp(X))
     assert int(holder.calls.value) == 2
+
+
+class Around(eqx.Module):
+    inner: object
+    w: jax.Array
+
+
+@pytest.mark.parametrize("wrapped", [lambda x: x, lambda x: [x]])
+@pytest.mark.parametrize("kind", [nnx.Module, flax.Module])
+def test_a_live_object_inside_of_a_module_is_updated(kind, wrapped):
+    inner = kind()
+    inner.calls = (nnx if kind is nnx.Module else flax).Variable(jnp.array(0))
+    around = Around(inner, X)
+
+    @nnx.jit
+    def step(tree):
+        calls = jax.tree.leaves(tree, is_leaf=lambda x: type(x) is Around)[0].inner
+        calls.calls[...] += 1
+        return tree
+
+    for _ in range(2):
+        (found,) = jax.tree.leaves(
+            step(wrapped(around)), is_leaf=lambda x: type(x) is Around
+        )
+    assert found.inner is inner and int(inner.calls[...]) == 2
+    with pytest.raises(TypeError, match=r"Around holds a live .*of its own"):
+        nnx.grad(lambda tree: X.sum())(wrapped(around))
 
 
 def test_what_can_not_be_hashed_is_refused_with_its_path():

@@ -131,6 +131,7 @@ class Frame:
         statics: The static ones, by number. A leaf may be neither: it is not there.
         is_filtered: Whether the pytree is, or has in it, one of a filtered type.
         is_fixed: Whether no part of the pytree can be replaced in place.
+        has_objects: Whether there are any in the pytree; None if nobody looked.
     """
 
     structure: Any
@@ -138,6 +139,7 @@ class Frame:
     statics: dict[int, Any]
     is_filtered: bool = False
     is_fixed: bool = False
+    has_objects: bool | None = None
     _key: Any = field(init=False)
     _hash: int | None = field(default=None, init=False)
     _edit: _Edit | None = field(default=None, init=False)

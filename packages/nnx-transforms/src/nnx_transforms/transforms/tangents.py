@@ -288,7 +288,27 @@ def to_parts(
         layout = layout.only(chosen)
         return Part(layout, [entry.raw[number] for number in layout.numbers])
 
-    return Divided.within(jax.tree.map(part_of, tree, is_leaf=is_object))[0]
+    whole = Divided.within(jax.tree.map(part_of, tree, is_leaf=is_object))[0]
+    return Divided.map(_without_parts, whole)
+
+
+def _without_parts(divided: Divided) -> Divided:
+    """A divided pytree if there are no objects in it.
+
+    Raises:
+        TypeError: If there are: what is derived would stand inside of what is.
+    """
+    module = divided.bare()
+
+    def refuse(part: Part) -> None:
+        raise TypeError(
+            f"The {type(module).__name__} holds a live {part.layout.type.__name__}, so "
+            "no derivative can be taken: pass the object as an argument of its own, "
+            "or hold the module in the object."
+        )
+
+    map_parts(refuse, module)
+    return divided
 
 
 def take_parts(tree: Any) -> tuple[Any, dict[int, Any]]:
