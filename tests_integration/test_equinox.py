@@ -16,6 +16,7 @@ import pytest
 from flax import nnx as flax
 
 import nnx_transforms as nnx
+from nnx_transforms import saving
 
 X = jnp.ones(2)
 
@@ -407,6 +408,23 @@ def test_a_step_that_raises_leaves_the_variable(mlp):
     with pytest.raises(ZeroDivisionError):
         step(holder)
     assert holder.net.value is mlp
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_checkpoints_hold_the_arrays_of_a_module(mlp, tmp_path, abstract):
+    def make():
+        holder = Holder(copied(mlp))
+        holder.attribute = copied(mlp)
+        return holder
+
+    holder = make()
+    holder.net.value, holder.attribute = bump(holder.net.value), bump(holder.attribute)
+    saving.save(tmp_path / "model", holder)
+    other = nnx.eval_shape(make) if abstract else make()
+    saving.restore(tmp_path / "model", other)
+    for net in (other.net.value, other.attribute):
+        assert eqx.tree_equal(net, bump(mlp))
+        assert net.activation is mlp.activation
 
 
 # Attributes
