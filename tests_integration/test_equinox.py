@@ -214,6 +214,8 @@ def test_branches_and_loops_name_what_differs_in_a_module(mlp, where):
         nnx.cond(True, lambda n: n, OTHERS[where], mlp)
     with pytest.raises(TypeError, match=re.escape(f"carry/{where}")):
         nnx.fori_loop(0, 2, lambda i, n: OTHERS[where](n), mlp)
+    with pytest.raises(TypeError, match=re.escape(f"carry/{where}")):
+        nnx.scan(lambda n, x: (OTHERS[where](n), x))(mlp, jnp.ones(3))
     with pytest.raises(TypeError, match=re.escape(f"net/{where}")):
         nnx.cond(True, lambda h: None, change, holder)
     with pytest.raises(TypeError, match=re.escape(f"net/{where}")):

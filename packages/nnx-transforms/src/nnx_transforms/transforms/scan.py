@@ -275,8 +275,12 @@ class _Body(MappedBody):
         for group, setting in zip(groups, self.groups, strict=True):
             if not is_axis(setting):  # leaves with the carry
                 group[:] = [()] * len(group)
-        plain_carry, rest = take_carry(left.out, self.place_out)
-        return (next_threaded, plain_carry, shared), (groups, rest, change)
+        next_plain, rest = take_carry(left.out, self.place_out)
+        if change.has_divided:  # JAX would speak of it as it is taken apart
+            pair = abstract(plain_carry), abstract(next_plain)
+            found = type_differences(("carry",), *pair, promotes=True)
+            self.progress.changed = [*self.progress.changed, *found]
+        return (next_threaded, next_plain, shared), (groups, rest, change)
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         graph = CarriedGraph(self, inside)
@@ -331,7 +335,7 @@ def _explain(entry: Entry, options: dict[str, Any], error: BaseException) -> Non
     elif progress.changed:
         raise failure(
             TypeError,
-            "A carried variable, or one that all iterations share, must keep its shape "
-            "and dtype, but the function changed it:",
+            "What is carried, and a variable that all iterations share, must keep its "
+            "structure, shape and dtype, but the function changed it:",
             progress.changed,
         ) from error
