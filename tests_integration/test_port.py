@@ -52,6 +52,18 @@ def expect(before, after, problems=0):
         ),
         ("from flax.nnx import Linear, jit", "from nnx_transforms import Linear, jit"),
         ("from flax.nnx.transforms import scan", "from nnx_transforms import scan"),
+        (
+            "from flax.nnx.module import first_from",
+            "from nnx_transforms import first_from",
+        ),
+        (
+            "from flax.nnx.nn.initializers import lecun_normal",
+            "from nnx_transforms.layers.initializers import lecun_normal",
+        ),
+        (
+            "from flax.nnx.nn import initializers",
+            "from nnx_transforms import initializers",
+        ),
         ("from flax.nnx import bridge", "from nnx_transforms import bridge"),
         ("from flax.nnx.training import metrics", "from nnx_transforms import metrics"),
         (

@@ -2,6 +2,7 @@
 """The filters of graphcore."""
 
 from graphcore import *
+from nnx_transforms.graph import Path as PathParts
 
 __all__ = [
     "All",
@@ -13,6 +14,7 @@ __all__ = [
     "OfType",
     "PathContains",
     "PathIn",
+    "PathParts",
     "Predicate",
     "WithTag",
     "filters_to_predicates",

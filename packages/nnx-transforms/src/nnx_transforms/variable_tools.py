@@ -43,6 +43,9 @@ def as_pure(tree: Any) -> Any:
     return jax.tree.map(raw_value_of, tree, is_leaf=is_leaf)
 
 
+pure = as_pure
+
+
 def set_metadata(node: Any, /, *, only: Filter = ..., **metadata: Any) -> None:
     """Sets metadata of the variables of a graph.
 

@@ -34,9 +34,9 @@ HOMES: dict[str, list[str]] = {
     **_homes(
         "flax.nnx",
         "nnx_transforms",
-        "filterlib graph statelib training.metrics traversals",
+        "filterlib graph nn.initializers statelib training.metrics traversals",
         "compat errors experimental extract graphlib helpers ids module nn "
-        "nn.activations nn.attention nn.dtypes nn.initializers nn.linear nn.lora "
+        "nn.activations nn.attention nn.dtypes nn.linear nn.lora "
         "nn.normalization nn.recurrent nn.stochastic object pytreelib rnglib spmd "
         "summary training training.optimizer transforms transforms.autodiff "
         "transforms.compilation transforms.deprecated transforms.general "
