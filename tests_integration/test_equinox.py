@@ -1,6 +1,7 @@
 """Equinox modules among arguments, as values of variables, and as attributes."""
 
 import gc as garbage
+import re
 import subprocess
 import sys
 import textwrap
@@ -14,6 +15,7 @@ import optax
 import pytest
 
 import nnx_transforms as nnx
+from nnx_transforms import saving
 
 X = jnp.ones(2)
 
@@ -34,6 +36,10 @@ def bump(net):
 def same(a, b):
     assert jax.tree.structure(a) == jax.tree.structure(b)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), a, b)
+
+
+def arrays_of(tree):
+    return eqx.filter(tree, eqx.is_inexact_array)
 
 
 def copied(net):
@@ -84,6 +90,34 @@ def test_a_module_inside_of_containers_beside_objects(mlp):
     assert int(holder.calls.value) == 2
 
 
+class Around(eqx.Module):
+    inner: object
+    w: jax.Array
+
+
+@pytest.mark.parametrize("wrapped", [lambda x: x, lambda x: [x]])
+@pytest.mark.parametrize("library", ["nnx_transforms", "flax.nnx"])
+def test_a_live_object_inside_of_a_module_is_updated(library, wrapped):
+    theirs = pytest.importorskip(library)
+    inner = theirs.Module()
+    inner.calls = theirs.Variable(jnp.array(0))
+    around = Around(inner, X)
+
+    @nnx.jit
+    def step(tree):
+        calls = jax.tree.leaves(tree, is_leaf=lambda x: type(x) is Around)[0].inner
+        calls.calls[...] += 1
+        return tree
+
+    for _ in range(2):
+        (found,) = jax.tree.leaves(
+            step(wrapped(around)), is_leaf=lambda x: type(x) is Around
+        )
+    assert found.inner is inner and int(inner.calls[...]) == 2
+    with pytest.raises(TypeError, match=r"Around holds a live .*of its own"):
+        nnx.grad(lambda tree: X.sum())(wrapped(around))
+
+
 def test_what_can_not_be_hashed_is_refused_with_its_path():
     class Odd(eqx.Module):
         w: jax.Array
@@ -122,6 +156,17 @@ def test_forward_and_reverse_mode_take_nones(mlp):
     assert hessian.layers[0].bias.layers[0].bias.shape == (4, 4)
 
 
+def test_tangents_have_none_where_there_is_none(mlp):
+    net = eqx.tree_at(lambda n: n.layers[1].bias, mlp, jnp.array([1, 2]))
+    tangents = eqx.filter(net, eqx.is_inexact_array)
+    _, due = eqx.filter_jvp(bump, (net,), (tangents,))
+    same(nnx.jvp(bump, (net,), (tangents,))[1], due)
+    same(nnx.linearize(bump, net)[1](tangents), due)
+    holder = Holder(net)
+    dot = nnx.linearize(lambda h: h.net, holder)[1](nnx.State({"net": tangents}))
+    same(dot.value, tangents)
+
+
 def test_an_ensemble_by_vmap(mlp):
     keys = jax.random.split(jax.random.key(0), 3)
     nets = nnx.vmap(lambda key: eqx.nn.MLP(2, 2, 4, 1, key=key))(keys)
@@ -141,6 +186,40 @@ def test_control_flow(mlp):
     same(looped.layers[0].bias, carried.layers[0].bias)
     last = nnx.while_loop(lambda n: n.layers[0].bias[0] < 2, bump, mlp)
     assert last.layers[0].bias[0] >= 2
+
+
+OTHERS = {
+    "activation": lambda net: eqx.tree_at(lambda n: n.activation, net, jnp.tanh),
+    "layers/0/bias: float32[4] -> int32[4]": lambda net: eqx.tree_at(
+        lambda n: n.layers[0].bias, net, jnp.zeros(4, int)
+    ),
+    "layers/2/bias: (none) -> float32[4]": lambda net: eqx.tree_at(
+        lambda n: n.layers, net, (*net.layers, net.layers[0])
+    ),
+}
+
+
+@pytest.mark.parametrize("where", OTHERS)
+def test_branches_and_loops_name_what_differs_in_a_module(mlp, where):
+    holder = Holder(mlp)
+
+    def change(holder):
+        holder.net.value = OTHERS[where](holder.net.value)
+
+    def changes(holder, x):
+        change(holder)
+        return holder, x
+
+    with pytest.raises(TypeError, match=re.escape(f"output/{where}")):
+        nnx.cond(True, lambda n: n, OTHERS[where], mlp)
+    with pytest.raises(TypeError, match=re.escape(f"carry/{where}")):
+        nnx.fori_loop(0, 2, lambda i, n: OTHERS[where](n), mlp)
+    with pytest.raises(TypeError, match=re.escape(f"carry/{where}")):
+        nnx.scan(lambda n, x: (OTHERS[where](n), x))(mlp, jnp.ones(3))
+    with pytest.raises(TypeError, match=re.escape(f"net/{where}")):
+        nnx.cond(True, lambda h: None, change, holder)
+    with pytest.raises(TypeError, match=re.escape(f"net/{where}")):
+        nnx.scan(changes)(holder, jnp.ones(3))
 
 
 def test_remat_and_eval_shape(mlp):
@@ -333,6 +412,23 @@ def test_a_step_that_raises_leaves_the_variable(mlp):
     assert holder.net.value is mlp
 
 
+@pytest.mark.parametrize("abstract", [False, True])
+def test_checkpoints_hold_the_arrays_of_a_module(mlp, tmp_path, abstract):
+    def make():
+        holder = Holder(copied(mlp))
+        holder.attribute = copied(mlp)
+        return holder
+
+    holder = make()
+    holder.net.value, holder.attribute = bump(holder.net.value), bump(holder.attribute)
+    saving.save(tmp_path / "model", holder)
+    other = nnx.eval_shape(make) if abstract else make()
+    saving.restore(tmp_path / "model", other)
+    for net in (other.net.value, other.attribute):
+        assert eqx.tree_equal(net, bump(mlp))
+        assert net.activation is mlp.activation
+
+
 # Attributes
 
 
@@ -356,6 +452,69 @@ def test_as_an_attribute_its_arrays_are_leaves(mlp):
     grads = nnx.grad(lambda m: m.net(X).sum(), wrt=...)(model)
     theirs = eqx.filter_grad(total)(model.net, X)
     same(grads["net"]["layers"][0]["weight"], theirs.layers[0].weight)
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_an_optimizer_updates_arrays_of_attributes(mlp, jitted):
+    class Model(nnx.Module):
+        def __init__(self):
+            self.net = mlp
+            self.scale = nnx.Param(jnp.ones(2))
+
+    def wrt(path, x):
+        return jnp.issubdtype(x.dtype, jnp.inexact)
+
+    def step(model, optimizer):
+        selected = nnx.DiffState(0, wrt)
+        grads = nnx.grad(lambda m: (m.net(X) * m.scale).sum(), argnums=selected)(model)
+        optimizer.update(model, grads)
+
+    model, pair = Model(), (mlp, jnp.ones(2))
+    tx = optax.adamw(1e-2)
+    optimizer, state = nnx.Optimizer(model, tx, wrt=wrt), tx.init(arrays_of(pair))
+    step = nnx.jit(step) if jitted else step
+    for _ in range(2):
+        step(model, optimizer)
+        grads = eqx.filter_grad(lambda pair: (pair[0](X) * pair[1]).sum())(pair)
+        updates, state = tx.update(grads, state, arrays_of(pair))
+        pair = eqx.apply_updates(pair, updates)
+    same(arrays_of((model.net, model.scale.value)), arrays_of(pair))
+
+
+def test_an_update_that_fails_leaves_arrays_of_attributes():
+    model = nnx.Dict(w=X)
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=...)
+    grads = nnx.State({"w": X})
+
+    def fail(x):
+        optimizer.update(model, grads)  # the step count is of the outer trace
+
+    with pytest.raises(nnx.TraceContextError):
+        jax.jit(fail)(X)
+    assert model.w is X and int(optimizer.step.value) == 0
+
+
+def test_lists_in_a_module_that_is_an_attribute_stay_as_they_were():
+    class Layers(eqx.Module):
+        weights: list
+
+    class Model(nnx.Module):
+        def __init__(self):
+            self.net = layers
+
+    @nnx.jit
+    def step(model):
+        traces.append(0)
+        weights = [w + 1 for w in model.net.weights]
+        model.net = eqx.tree_at(lambda n: n.weights, model.net, weights)
+
+    layers, traces = Layers([jnp.zeros(2), jnp.zeros(2)]), []
+    model = Model()
+    for _ in range(2):
+        step(model)
+    assert [w.tolist() for w in model.net.weights] == [[2.0, 2.0]] * 2
+    assert [w.tolist() for w in layers.weights] == [[0.0, 0.0]] * 2
+    assert len(traces) == 1
 
 
 # What is kept of modules

@@ -110,6 +110,20 @@ def test_what_a_call_changes_inside_a_value_is_there_afterwards():
     assert read(model.seen)["a"].tolist() == [3.0, 3.0]
 
 
+@pytest.mark.skipif(not hasattr(flax, "Pytree"), reason="modules are no pytrees")
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"a": x}])
+def test_a_module_that_is_a_value_is_replaced_by_what_a_call_made_of_it(wrap):
+    holder = nnx.Variable(wrap(Counted()))
+
+    def inner(holder):
+        return holder.value["a"] if isinstance(holder.value, dict) else holder.value
+
+    step = nnx.jit(lambda holder: inner(holder)(X))
+    for _ in range(2):
+        step(holder)
+    assert int(read(inner(holder).count)) == 2
+
+
 def test_the_gradient_of_a_tied_weight_counts_both_uses():
     grads = nnx.grad(lambda m: -m.a[...] * m.b[...] * 2.0)(Tied())
     assert isinstance(grads, flax.State)

@@ -101,6 +101,30 @@ def test_writes_reach_the_callers_objects_where_they_stand(jit):
     assert model.kernel is kept
 
 
+def test_what_an_immutable_pytree_holds_is_made_anew():
+    @jax.tree_util.register_pytree_node_class
+    class Frozen:
+        def __init__(self, parts):
+            self.parts = parts
+
+        def tree_flatten(self):
+            return (self.parts,), None
+
+        @classmethod
+        def tree_unflatten(cls, _, children):
+            return cls(*children)
+
+    gc.register_filtered_type(Frozen, immutable=True)
+    frozen = Frozen([jnp.zeros(()), {"deep": jnp.zeros(())}])
+    node = gc.Dict(frozen=frozen)
+    for n in (1.0, 2.0):
+        gc.update(node, jax.tree.map(lambda x: x + 1, gc.state(node)))
+        parts = node.frozen.parts
+        assert (float(parts[0]), float(parts[1]["deep"])) == (n, n)
+    # It may stand elsewhere, too.
+    assert (float(frozen.parts[0]), float(frozen.parts[1]["deep"])) == (0.0, 0.0)
+
+
 def test_what_is_only_read_keeps_its_very_array():
     model = Model()
     before = model.scale, model.parts[1]["deep"]

@@ -187,12 +187,12 @@ def test_nested():
         (
             lambda m: setattr(m.w, "value", m.w.value[:1]),
             TypeError,
-            "'args/0/tied' holds float32[1] after the checked call, expected float32",
+            "args/0/tied: float32[3] -> float32[1]",
         ),
         (
             lambda m: setattr(m.count, "value", 0.5 * m.count.value),
             TypeError,
-            "'args/0/count' holds float32[] after the checked call, expected int32[]",
+            "args/0/count: int32[] -> float32[]",
         ),
     ],
 )

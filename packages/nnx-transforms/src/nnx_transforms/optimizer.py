@@ -15,6 +15,7 @@ is kept as graph nodes, and made of them where it is asked for.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
@@ -36,10 +37,11 @@ from graphcore import (
     is_graph_node,
     is_variable,
     to_predicate,
+    update,
     variables,
 )
 from graphcore.authors import Divided, key_path, path_text, raw_value_of, variable_impl
-from nnx_transforms.atomic_writes import read_raw, write_raw
+from nnx_transforms.atomic_writes import write_raw
 from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.shardings import PLACEMENT, sharding_key
 
@@ -138,7 +140,7 @@ class Optimizer(Object, Generic[M]):
             `optax.GradientTransformation`. Parameters and gradients are given to it as
             `State`s of arrays, keyed as in the model. They are nested dicts if its
             `init` refuses `State`s, because a mask or labels are such dicts.
-        wrt: Selects the variables that are updated.
+        wrt: Selects the variables, and arrays without one, that are updated.
 
     Attributes:
         step: How many updates there were; a uint32 scalar.
@@ -195,6 +197,7 @@ class Optimizer(Object, Generic[M]):
         placed: dict[Path | None, Any] = {
             path: slot_placement(variable_impl(type(v)).metadata(v))
             for path, v in selected
+            if is_variable(v)
         }
         self.model = model
         self.step = OptState(jnp.zeros((), jnp.uint32))
@@ -308,11 +311,16 @@ class Optimizer(Object, Generic[M]):
             **{name: _pure(value, tree) for name, value in extra.items()},
         )
         updated = jax.tree.map(moved, params, updates)
+        after = {p: functools.reduce(operator.getitem, p, updated) for p, _ in selected}
+        arrays = {path: x for path, x in selected if not is_variable(x)}
         writes: list[tuple[Any, Any]] = [(self.step, self.step.raw_value + 1)]
-        for path, variable in selected:
-            parameters = functools.reduce(operator.getitem, path, updated)
-            writes.append((variable, _with(variable, parameters)))
-        write_raw([*writes, *_writes(kept, state)])
+        writes += [(x, _with(x, after[p])) for p, x in selected if p not in arrays]
+        with contextlib.ExitStack() as undo:
+            if arrays:
+                update(model, _state((*arrays,), map(after.__getitem__, arrays)))
+                undo.callback(update, model, _state((*arrays,), arrays.values()))
+            write_raw([*writes, *_writes(kept, state)])
+            undo.pop_all()
         return updates if isinstance(updates, State) else State(updates)
 
 
@@ -331,7 +339,7 @@ class ModelAndOptimizer(Optimizer[M]):
 
 def _parts(variable: Any) -> tuple[Any, Divided | None]:
     """The value of a variable, and what of it has a gradient, if that is not all."""
-    (value,) = Divided.of_values([read_raw(variable)])
+    (value,) = Divided.of_values([raw_value_of(variable)])
     if not Divided.matches(value):
         return value, None
     return value, value.only(lambda x: jnp.issubdtype(x.dtype, jnp.inexact))

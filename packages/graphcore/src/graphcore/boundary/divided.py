@@ -24,12 +24,11 @@ import numpy as np
 from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.content import static_key
 from graphcore.errors import path_text
-from graphcore.variables.bare_arrays import are_arrays, is_array
+from graphcore.variables.bare_arrays import are_arrays, frozen, is_array, is_frozen
 
 __all__ = ["register_filtered_type"]
 
 _filtered: set[type[Any]] = set()
-_immutable: set[type[Any]] = set()
 _known: dict[type[Any], bool] = {}
 
 
@@ -60,7 +59,7 @@ def register_filtered_type(type: type[Any], /, *, immutable: bool = False) -> No
     """
     _filtered.add(type)
     if immutable:
-        _immutable.add(type)
+        frozen.add(type)
     _known.clear()
     registrations.count += 1
 
@@ -81,10 +80,9 @@ def _is_taken(x: Any) -> bool:
     if is_array(x) or isinstance(x, (bool, int, float, complex)):
         return True
     try:
-        jax.typeof(x)
+        return jax.typeof(x) is not None
     except TypeError:
         return False
-    return True
 
 
 class _Edit(NamedTuple):
@@ -133,6 +131,7 @@ class Frame:
         statics: The static ones, by number. A leaf may be neither: it is not there.
         is_filtered: Whether the pytree is, or has in it, one of a filtered type.
         is_fixed: Whether no part of the pytree can be replaced in place.
+        has_objects: Whether there are any in the pytree; None if nobody looked.
     """
 
     structure: Any
@@ -140,6 +139,7 @@ class Frame:
     statics: dict[int, Any]
     is_filtered: bool = False
     is_fixed: bool = False
+    has_objects: bool | None = None
     _key: Any = field(init=False)
     _hash: int | None = field(default=None, init=False)
     _edit: _Edit | None = field(default=None, init=False)
@@ -175,7 +175,7 @@ class Frame:
                 ) from error
 
     def __repr__(self) -> str:
-        return f"Frame({self.structure})"
+        return f"Frame({self.structure}, {self.statics})"
 
     def edited(self, tree: Any, arrays: Sequence[Any]) -> Any:
         """A pytree with other arrays at the places of `given`.
@@ -393,7 +393,7 @@ def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
 
 def _is_fixed(tree: Any) -> bool:
     """Whether a pytree, and all in it that is one, is of an immutable type."""
-    if not _is_immutable(tree):
+    if not is_frozen(tree):
         return False
     seen: list[Any] = []
 
@@ -403,16 +403,9 @@ def _is_fixed(tree: Any) -> bool:
 
     jax.tree.leaves(tree, is_leaf=collect)
     return all(
-        x is None
-        or isinstance(x, tuple)
-        or _is_immutable(x)
-        or jax.tree_util.all_leaves((x,))
+        isinstance(x, tuple | None) or is_frozen(x) or jax.tree_util.all_leaves((x,))
         for x in seen
     )
-
-
-def _is_immutable(x: Any) -> bool:
-    return not _immutable.isdisjoint(type(x).__mro__)
 
 
 def divided(value: Any) -> Any:

@@ -13,13 +13,7 @@ import jax
 from graphcore._jax import current_trace
 from graphcore.boundary.change import Change, Left, Written, publish, same_value
 from graphcore.boundary.divided import divided, joined, may_be_divided
-from graphcore.boundary.places import (
-    OF_A_LEAF,
-    Joining,
-    Places,
-    is_object,
-    take_objects,
-)
+from graphcore.boundary.places import OF_A_LEAF, Joining, Places, take_objects
 from graphcore.boundary.settings import UNSET, Settings, setting_of, settings_of_leaves
 from graphcore.cache.plans import different_trace
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef
@@ -264,7 +258,7 @@ def _copied(values: Sequence[Any]) -> Sequence[Any]:
     """Pytrees in containers of their own."""
     if are_arrays(values):
         return values
-    return [jax.tree.map(lambda x: x, value, is_leaf=is_object) for value in values]
+    return [jax.tree.map(lambda x: x, value) for value in values]
 
 
 def _has_divided(places: Places | Joining, written: Sequence[Written]) -> bool:

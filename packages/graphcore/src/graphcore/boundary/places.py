@@ -357,7 +357,9 @@ def separate(
         arg = kwargs[place] if isinstance(place, str) else args[place]
         if place in filtered:
             divided = divide(arg)
-            if any(map(is_object, divided.frame.statics.values())):
+            if divided.frame.has_objects is None:
+                divided.frame.has_objects = has_objects(arg)
+            if divided.frame.has_objects:
                 return _take_all(given, given_kwargs)
         else:
             if type(arg) in _arrays or not (found_in := contents(arg)):

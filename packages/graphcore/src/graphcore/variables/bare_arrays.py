@@ -24,6 +24,8 @@ _PLAIN = (dict, list, tuple)
 _DTYPES = (np.number, np.bool_)
 # Types all instances of which are arrays that JAX takes.
 _array_types: set[type[Any]] = set()
+# Types of pytrees no instance of which changes what it holds.
+frozen: set[type[Any]] = set()
 
 
 def is_array(x: Any) -> bool:
@@ -120,7 +122,8 @@ class BareArray:
     def set(self, value: Any) -> None:
         """Puts another array there.
 
-        Containers that can't be changed are made anew, up to one that can.
+        Containers that can't be changed are made anew, up to one that can. So is what
+        stands in a pytree of an immutable type: others may hold that pytree as well.
 
         Args:
             value: The array.
@@ -142,15 +145,21 @@ def _children(node: Any) -> Any:
     return dict(get_node_impl(node).flatten(node)[0])
 
 
-def _with(node: Any, path: tuple[Any, ...], value: Any) -> Any:
+def is_frozen(x: Any) -> bool:
+    """Tells whether an object is of a type in `frozen`, or of a subclass."""
+    return not frozen.isdisjoint(type(x).__mro__)
+
+
+def _with(node: Any, path: tuple[Any, ...], value: Any, anew: bool = False) -> Any:
     """A node with another array in it: the same one, if it can be changed."""
     key, *rest = path
     child = _children(node)[key]
     if rest:
-        value = _with(child, tuple(rest), value)
+        value = _with(child, tuple(rest), value, anew or is_frozen(node))
     if value is child:
         return node
     if type(node) in (dict, list):
+        node = node.copy() if anew else node
         node[key] = value
         return node
     impl = get_node_impl(node)

@@ -182,6 +182,8 @@ def contents_of(node: Any, filter: Filter) -> tuple[Contents, dict[str, Any]]:
                 if key not in _PLACEMENT and _can_be_written(item)
             }
         for inside, value in value_leaves(variable):
+            if inside and not (hasattr(value, "dtype") or is_plain(value)):
+                continue  # the static part of a pytree, which belongs to the graph
             values[name + inside] = value
             contents.leaves[name + inside] = leaf_of(kind, value)
     first: dict[int, str] = {}

@@ -70,21 +70,22 @@ def loaded(
     requests: dict[str, Request] = {}
     for path, variable in variables.flat_state():
         for inside, value in value_leaves(variable):
-            name = names[name_of(path) + inside]
-            if file.leaves[name].form != "python":
+            name = names.get(name_of(path) + inside)
+            if name is not None and file.leaves[name].form != "python":
                 where = _placement(path, variable, value, sharding)
                 requests[name] = Request(file.leaves[name], where, value)
     found = source.arrays(requests)
 
     def rebuilt(path: Path, variable: Any) -> Any:
         name = name_of(path)
-        sources = [names[name + inside] for inside, _ in value_leaves(variable)]
-        leaves = [
-            placed(requests[source], found.get(source))
-            if source in requests
-            else file.leaves[source].value
-            for source in sources
-        ]
+        leaves: list[Any] = []
+        for inside, value in value_leaves(variable):
+            source = names.get(name + inside)
+            if source in requests:
+                value = placed(requests[source], found.get(source))
+            elif source is not None:
+                value = file.leaves[source].value
+            leaves.append(value)
         value = jax.tree.unflatten(jax.tree.structure(value_of(variable)), leaves)
         if not isinstance(variable, VariableState):
             return value

@@ -26,6 +26,7 @@ from graphcore import (
 from graphcore.authors import (
     Body,
     Change,
+    Divided,
     Joining,
     Places,
     definition_paths,
@@ -94,8 +95,8 @@ class Description:
         for path, item in definition_paths(self.graph):
             if isinstance(item, VariableDef):
                 old, new = (d.avals[item.index] for d in (self, other))
-                found += _aval_differences(path, old, new, promotes)
-        found += _aval_differences((), self.tree, other.tree, promotes)
+                found += type_differences(path, old, new, promotes)
+        found += type_differences((), self.tree, other.tree, promotes)
         if found:
             raise failure(TypeError, message, found)
 
@@ -145,12 +146,12 @@ def describe_left(
     ]
     new_index = {old: new for new, old in change.mapping}
     variables = zip(body.structure.joint.variable_definitions, values, strict=True)
-    avals = {new_index[d.index]: _abstract(value) for d, value in variables}
+    avals = {new_index[d.index]: abstract(value) for d, value in variables}
     pairs = zip(change.positions, change.indices, strict=True)
     made = [index for position, index in pairs if position is None]
-    avals.update(zip(made, map(_abstract, new), strict=False))
+    avals.update(zip(made, map(abstract, new), strict=False))
     graph = _graph(body, definitions, detached, change.places, change.returned)
-    return Description(graph, origins, avals, _abstract({body.out_called: out}))
+    return Description(graph, origins, avals, abstract({body.out_called: out}))
 
 
 def check_unchanged(body: Body, change: Change, message: str) -> None:
@@ -233,25 +234,6 @@ def has_type(x: Any) -> bool:
         return False
 
 
-def type_text(value: Any) -> str:
-    """The structure, shapes and dtypes of a pytree; a weak dtype is like a strong one.
-
-    Args:
-        value: A pytree of arrays.
-
-    Returns:
-        Its types as JAX writes them.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> type_text(1.0), type_text({'w': jnp.ones((2, 3))})
-        ('float32[]', "PyTreeDef({'w': *})['float32[2,3]']")
-    """
-    leaves, structure = jax.tree.flatten(value)
-    texts = [str(jax.typeof(leaf)).removeprefix("~") for leaf in leaves]
-    return texts[0] if jax.tree.structure(0) == structure else f"{structure}{texts}"
-
-
 def _origin(place: str | None) -> str:
     return "a new object" if place is None else f"what stood at {place}"
 
@@ -310,27 +292,60 @@ def _reference(definition: Any) -> NodeRef[Any]:
     return NodeRef(definition.type, definition.index)
 
 
-def _abstract(value: Any) -> Any:
-    # Of what JAX does not take, it will say so where it meets the value.
+def abstract(value: Any) -> Any:
+    """A pytree with the type of each leaf in its place.
+
+    Args:
+        value: A pytree of arrays. Of what JAX does not take, it says so elsewhere.
+
+    Example:
+        >>> tree = abstract({'w': 1.0, 'act': 'relu'})
+        >>> tree['w'].shape, tree['act']
+        ((), <class 'str'>)
+    """
     return jax.tree.map(lambda x: jax.typeof(x) if has_type(x) else type(x), value)
 
 
-def _aval_differences(path: Path, old: Any, new: Any, promotes: bool) -> Iterator[str]:
+def type_differences(
+    path: Path, old: Any, new: Any, promotes: bool = False
+) -> Iterator[str]:
+    """Where the structures, shapes and dtypes of two pytrees differ.
+
+    Args:
+        path: Where they stand.
+        old: The one, as `abstract` gives it.
+        new: The other.
+        promotes: Whether a weak type in `old` may be any dtype in `new`.
+
+    Yields:
+        A line for each leaf that differs, of what is static in them, too.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> pair = abstract([1, jnp.ones(2)]), abstract([1, jnp.ones(3)])
+        >>> [*type_differences(('w',), *pair)]
+        ['w/1: float32[2] -> float32[3]']
+    """
+    # Whole, so that the paths are those that users know.
+    trees = [Divided.map(Divided.join, tree) for tree in (old, new)]
     of_old, of_new = (
         {
             path_text((*path, *key_path(place))): aval
             for place, aval in jax.tree_util.tree_flatten_with_path(tree)[0]
         }
-        for tree in (old, new)
+        for tree in trees
     )
     found = False
     for place in dict.fromkeys([*of_old, *of_new]):
         a, b = of_old.get(place), of_new.get(place)
         if not _agree(a, b, promotes):
             found = True
-            texts = ["(none)" if x is None else str(x) for x in (a, b)]
+            # Whether a dtype is a weak one makes no difference here.
+            texts = [
+                "(none)" if x is None else str(x).removeprefix("~") for x in (a, b)
+            ]
             yield f"{place}: {' -> '.join(texts)}"
-    structures = [jax.tree.structure(tree) for tree in (old, new)]
+    structures = [*map(jax.tree.structure, trees)]
     if not found and structures[0] != structures[1]:
         yield f"{path_text(path)}: {structures[0]} -> {structures[1]}"
 

@@ -10,9 +10,14 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import checkify as jax_checkify
 
-from graphcore.authors import Body, Change, Entry, enter, lifted, path_text
+from graphcore.authors import Body, Change, Entry, enter, lifted
 from nnx_transforms.decorators import LATER, optional_function
-from nnx_transforms.transforms.agreement import check_unchanged, type_text
+from nnx_transforms.transforms.agreement import (
+    abstract,
+    check_unchanged,
+    failure,
+    type_differences,
+)
 
 
 @optional_function
@@ -103,13 +108,14 @@ def _select(
         if position is None:  # in a new object, which nobody has unless it is returned
             selected.append(value)
             continue
-        before, after = map(type_text, (old[position], value))
-        if before != after:
-            raise TypeError(
-                f"The variable at {path_text(path(position))!r} holds {after} after "
-                f"the checked call, expected {before} as before: it is not known yet "
-                "whether a check fails, so one of the two values is selected when the "
-                "program runs."
+        types = abstract(old[position]), abstract(value)
+        if changed := [*type_differences(path(position), *types)]:
+            raise failure(
+                TypeError,
+                "A variable must keep its shape and dtype in a checked call: it is not "
+                "known yet whether a check fails, so one of its two values is selected "
+                "when the program runs. It changes (before -> after):",
+                changed,
             )
         pair = (jax.tree.map(jnp.asarray, x) for x in (old[position], value))
         selected.append(jax.tree.map(functools.partial(jax.lax.select, failed), *pair))

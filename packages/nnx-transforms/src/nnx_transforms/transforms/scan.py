@@ -24,7 +24,12 @@ from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.prefixes import Carry
-from nnx_transforms.transforms.agreement import failure, has_type, type_text
+from nnx_transforms.transforms.agreement import (
+    abstract,
+    failure,
+    has_type,
+    type_differences,
+)
 from nnx_transforms.transforms.carry import (
     CarriedGraph,
     check_carried_objects,
@@ -270,8 +275,12 @@ class _Body(MappedBody):
         for group, setting in zip(groups, self.groups, strict=True):
             if not is_axis(setting):  # leaves with the carry
                 group[:] = [()] * len(group)
-        plain_carry, rest = take_carry(left.out, self.place_out)
-        return (next_threaded, plain_carry, shared), (groups, rest, change)
+        next_plain, rest = take_carry(left.out, self.place_out)
+        if change.has_divided:  # JAX would speak of it as it is taken apart
+            pair = abstract(plain_carry), abstract(next_plain)
+            found = type_differences(("carry",), *pair, promotes=True)
+            self.progress.changed = [*self.progress.changed, *found]
+        return (next_threaded, next_plain, shared), (groups, rest, change)
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         graph = CarriedGraph(self, inside)
@@ -306,10 +315,8 @@ class _Body(MappedBody):
         changed: list[str] = []
         for position, a, b in zip(self.threaded, old, new, strict=True):
             if a is not b:
-                before, after = type_text(a), type_text(b)
-                if before != after:
-                    where = path_text(self.variable_path(position))
-                    changed.append(f"{where}: {before} -> {after}")
+                pair = abstract(a), abstract(b)
+                changed += type_differences(self.variable_path(position), *pair)
         self.progress.changed = changed
 
 
@@ -328,7 +335,7 @@ def _explain(entry: Entry, options: dict[str, Any], error: BaseException) -> Non
     elif progress.changed:
         raise failure(
             TypeError,
-            "A carried variable, or one that all iterations share, must keep its shape "
-            "and dtype, but the function changed it:",
+            "What is carried, and a variable that all iterations share, must keep its "
+            "structure, shape and dtype, but the function changed it:",
             progress.changed,
         ) from error

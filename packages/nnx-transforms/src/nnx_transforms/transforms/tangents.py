@@ -87,7 +87,7 @@ class Layout:
             A `State`; a `VariableState` if the object is a variable; what stands for
             either with objects of another library.
         """
-        values = [x.bare() if Divided.matches(x) else x for x in values]
+        values = [_shown(x) if Divided.matches(x) else x for x in values]
         if self._is_variable:
             state: Any = VariableState.of(self.kinds[0], values[0])
         else:
@@ -288,7 +288,27 @@ def to_parts(
         layout = layout.only(chosen)
         return Part(layout, [entry.raw[number] for number in layout.numbers])
 
-    return Divided.within(jax.tree.map(part_of, tree, is_leaf=is_object))[0]
+    whole = Divided.within(jax.tree.map(part_of, tree, is_leaf=is_object))[0]
+    return Divided.map(_without_parts, whole)
+
+
+def _without_parts(divided: Divided) -> Divided:
+    """A divided pytree if there are no objects in it.
+
+    Raises:
+        TypeError: If there are: what is derived would stand inside of what is.
+    """
+    module = divided.bare()
+
+    def refuse(part: Part) -> None:
+        raise TypeError(
+            f"The {type(module).__name__} holds a live {part.layout.type.__name__}, so "
+            "no derivative can be taken: pass the object as an argument of its own, "
+            "or hold the module in the object."
+        )
+
+    map_parts(refuse, module)
+    return divided
 
 
 def take_parts(tree: Any) -> tuple[Any, dict[int, Any]]:
@@ -319,8 +339,14 @@ def to_states(tree: Any) -> Any:
     """
     return map_parts(
         lambda part: part.layout.state(to_states(part.values)),
-        Divided.map(lambda x: Divided(to_states(x.arrays), x.frame).bare(), tree),
+        Divided.map(lambda x: _shown(Divided(to_states(x.arrays), x.frame)), tree),
     )
+
+
+def _shown(tangent: Divided) -> Any:
+    """The tangent of a pytree, with None where there is none: of what is inexact."""
+    no_dtype = jax.dtypes.float0
+    return tangent.only(lambda x: getattr(x, "dtype", None) != no_dtype).bare()
 
 
 def from_states(tree: Any, like: Any, where: str, checks: Checks = Checks.EXACT) -> Any:
