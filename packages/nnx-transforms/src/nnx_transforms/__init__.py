@@ -86,8 +86,8 @@ _LAZY = {
     "nnx_transforms.transforms.vjp": "vjp",
     "nnx_transforms.transforms.while_loop": "fori_loop while_loop",
     "nnx_transforms.traversals": "traversals",
-    "nnx_transforms.variable_tools": "as_pure register_variable_name set_metadata "
-    "var_defaults vars_as with_vars",
+    "nnx_transforms.variable_tools": "as_pure pure register_variable_name "
+    "set_metadata var_defaults vars_as with_vars",
     "nnx_transforms.views": "iter_module_children iter_modules view view_info "
     "with_attributes",
 }

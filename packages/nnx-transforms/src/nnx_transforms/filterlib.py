@@ -13,8 +13,12 @@ __all__ = [
     "OfType",
     "PathContains",
     "PathIn",
+    "PathParts",
     "Predicate",
     "WithTag",
     "filters_to_predicates",
     "to_predicate",
 ]
+
+PathParts = tuple[object, ...]
+"""A path, as a predicate is given it."""

@@ -7,9 +7,10 @@ is here beyond `graphcore.Object` lets a forward pass leave values behind (`sow`
 
 from __future__ import annotations
 
+import abc
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,16 +28,43 @@ from graphcore import (
 )
 from nnx_transforms.graph_mode import accepts_graph_mode
 
-__all__ = ["Module"]
+__all__ = ["Module", "first_from"]
 
+_A = TypeVar("_A")
 _MISSING: Any = object()
 CAPTURED = "__captures__"
 """The attribute that holds what `capture` collects from a module while it runs: one
 variable for each type, whose value is a dict."""
 
 
+def first_from(*values: _A | None, error_msg: str) -> _A:
+    """The first of several settings that was given, such as a call's, then a layer's.
+
+    Args:
+        *values: The settings; None stands for one that was not given.
+        error_msg: What to say if none was.
+
+    Returns:
+        The first that is not None.
+
+    Raises:
+        ValueError: If all are None.
+
+    Example:
+        >>> first_from(None, False, True, error_msg='say `deterministic`')
+        False
+    """
+    for value in values:
+        if value is not None:
+            return value
+    raise ValueError(error_msg)
+
+
 class Module(Object):
     """Base class of layers and models.
+
+    What is marked with `abc.abstractmethod` must be there in a subclass before it
+    makes modules, with or without `abc.ABC` among the bases.
 
     Example:
         >>> import graphcore as gc, jax.numpy as jnp
@@ -50,6 +78,12 @@ class Module(Object):
         >>> float(scale(3.0)), scale.inputs.value
         (6.0, (3.0,))
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # `abc` looks only at classes that have this already.
+        cls.__abstractmethods__ = frozenset[str]()
+        abc.update_abstractmethods(cls)
 
     def sow(
         self,

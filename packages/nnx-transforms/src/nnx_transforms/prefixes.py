@@ -32,25 +32,26 @@ from nnx_transforms.graph_mode import accepts_graph_mode
 __all__ = ["Carry", "DiffState", "StateAxes", "StateSharding", "prefix"]
 
 
-class _Carry:
-    """Marks what is carried from one iteration to the next; there is one `Carry`."""
+class _Named(type):
+    """Makes a class print as its name."""
 
-    def __repr__(self) -> str:
-        return "Carry"
-
-    def __reduce__(self) -> str:
-        return "Carry"
+    def __repr__(cls) -> str:
+        return cls.__name__
 
 
-Carry = _Carry()
-"""Stands for an axis in `scan`: the value is threaded through the iterations.
+class Carry(metaclass=_Named):
+    """Stands for an axis in `scan`: the value is threaded through the iterations.
 
-Example:
-    >>> import jax.numpy as jnp, nnx_transforms as nnx
-    >>> add = nnx.scan(lambda total, x: total + x, in_axes=(Carry, 0), out_axes=Carry)
-    >>> int(add(0, jnp.arange(4)))
-    6
-"""
+    It is a class, so that annotations such as `state: Carry | None` can name it; the
+    class itself is what stands in `in_axes` and `out_axes`.
+
+    Example:
+        >>> import jax.numpy as jnp, nnx_transforms as nnx
+        >>> add_all = nnx.scan(
+        ...     jnp.add, in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+        >>> int(add_all(0, jnp.arange(4)))
+        6
+    """
 
 
 class _ByFilter(PrefixMapping[Any]):

@@ -34,10 +34,10 @@ HOMES: dict[str, list[str]] = {
     **_homes(
         "flax.nnx",
         "nnx_transforms",
-        "filterlib graph statelib training.metrics traversals",
-        "compat errors experimental extract graphlib helpers ids module nn "
-        "nn.activations nn.attention nn.dtypes nn.initializers nn.linear nn.lora "
-        "nn.normalization nn.recurrent nn.stochastic object pytreelib rnglib spmd "
+        "filterlib graph module nn.initializers statelib training.metrics traversals",
+        "compat errors experimental extract graphlib helpers ids nn nn.activations "
+        "nn.attention nn.dtypes nn.linear nn.lora nn.normalization nn.recurrent "
+        "nn.stochastic object pytreelib rnglib spmd "
         "summary training training.optimizer transforms transforms.autodiff "
         "transforms.compilation transforms.deprecated transforms.general "
         "transforms.iteration transforms.transforms variablelib",
@@ -171,7 +171,8 @@ def find(dotted: str) -> Place | Kept | Missing:
 
 def _is_public(module: ModuleType, name: str) -> bool:
     """Whether a module offers a name, rather than having it for its own use."""
-    public = getattr(module, "__all__", [n for n in dir(module) if n[0] != "_"])
+    # Of the module itself: one may pass on what it lacks to its package.
+    public = vars(module).get("__all__", [n for n in vars(module) if n[0] != "_"])
     return name in public or isinstance(getattr(module, name, None), ModuleType)
 
 
