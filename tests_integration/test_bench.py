@@ -5,6 +5,7 @@ import json
 import math
 import time
 from collections import Counter
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -95,6 +96,17 @@ def test_each_call_is_made_in_each_round():
     assert len(times["a"]) == len(times["b"]) == len(times["c"]) >= SMOKE.rounds[0]
     assert set(counts) == set("abc")
     assert all(t >= 0 for mine in times.values() for t in mine)
+
+
+def test_a_slow_peer_leaves_time_for_the_others():
+    calls = {
+        "raw": lambda: None,
+        "ours": lambda: None,
+        "peer": lambda: time.sleep(0.01),
+    }
+    effort = replace(SMOKE, rounds=(2, 20))
+    rounds = {name: len(t) for name, t in Comparison(calls, effort).measure().items()}
+    assert rounds["peer"] == 2 < rounds["raw"] == rounds["ours"]
 
 
 def test_preparation_comes_before_each_call():

@@ -1,6 +1,5 @@
 """Names of Flax NNX, each used in a program that runs on Flax and on this library."""
 
-import inspect
 import typing
 
 import jax
@@ -175,6 +174,20 @@ def tools_for_variables(nnx):
     return node.c.unit, twin.b[1] is twin.a.w, nnx.var_defaults().hijax
 
 
+def variables_in_trees(nnx):
+    v = nnx.Param(jnp.ones(2), unit="m", scale=2)
+    v.del_metadata("unit")
+    tree = {"a": [v, 2, "x"], "b": jnp.zeros(3)}
+    found = [type(x).__name__ for x in nnx.has_data(tree)]
+    path: nnx.filterlib.PathParts = ("first", "kernel")
+    kernel = nnx.filter_state(nnx.state(model_of(nnx)), nnx.filterlib.PathIn(path))
+    pure = jax.tree.map(jnp.shape, nnx.as_pure(tree)["a"][0])
+    return (
+        [v.has_metadata("unit"), v.get_metadata("scale"), found, nnx.has_data([2])],
+        [pure, values(nnx, kernel)],
+    )
+
+
 def quantized(nnx):
     """Variables that keep another value than they show."""
 
@@ -263,6 +276,37 @@ def nothing_to_do(nnx):
     return empty(), empty(X), empty(X, X), empty(x=X)
 
 
+def containers(nnx):
+    """Lists and dicts are modules."""
+
+    class Layers(nnx.List):
+        def __init__(self, layers):
+            super().__init__()
+            for layer in layers:
+                self.append(layer)
+
+        def last(self):
+            return self[-1]
+
+    model = nnx.Dict(
+        drop=nnx.Dropout(0.5, deterministic=False),
+        layers=Layers([nnx.Dropout(0.25, deterministic=False), nnx.Dropout(0.5)]),
+    )
+    model.layers.eval()
+    modes = [model.drop.deterministic, model.layers[0].deterministic]
+    model.set_attributes(rate=0.75)
+    whole = nnx.Sequential(nnx.Dropout(0.5), nnx.relu)
+    return (
+        [isinstance(x, nnx.Module) for x in (model, model.layers, whole.layers)],
+        [modes, model.drop.rate, model.layers.last().__class__.__name__],
+        [
+            [(path, type(m).__name__) for path, m in nnx.iter_modules(x)]
+            for x in (model, whole)
+        ],
+        [key for key, _ in nnx.iter_module_children(model)],
+    )
+
+
 def captured(nnx):
     model = quiet_of(nnx, records=True)
     out, hidden = nnx.capture(model, nnx.Intermediate)(X)
@@ -341,6 +385,20 @@ def flat_labels(nnx):
 
     parts = {"first": optax.sgd(0.1), "last": optax.adam(0.1), "norm": optax.sgd(0.0)}
     return trained(nnx, optax.multi_transform(parts, labels))
+
+
+def moments(nnx):
+    """What is put into the state of the optimizer is what the next step takes."""
+    model = quiet_of(nnx)
+    optimizer = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+    optimizer.update(model, nnx.grad(loss)(model, X, Y))
+    mu = optimizer.opt_state[0].mu
+    kernel = mu["first"]["kernel"]
+    mu["first"]["kernel"] = type(kernel)(jnp.full((3, 4), 5.0))
+    mu.last.bias[...] = jnp.ones(2)
+    optimizer.update(model, nnx.grad(loss)(model, X, Y))
+    nu = values(nnx, optimizer.opt_state[0].nu)
+    return [values(nnx, nnx.state(model, nnx.Param)), values(nnx, mu)["last"], nu]
 
 
 def plateau(nnx):
@@ -458,6 +516,26 @@ def scanned_layers(nnx):
     return forward(X, blocks), forward(X, blocks), blocks.dropout.rngs.count[...]
 
 
+def axes_of_metadata(nnx):
+    inside = []
+
+    def make(x):
+        return nnx.Param(x, out_sharding=("model",), eager_sharding=False)
+
+    def look(v, total, factor):
+        inside.append(v.get_metadata("out_sharding"))
+        return total + (factor * v[...]).sum()
+
+    named = nnx.transform_metadata(partition="layers")
+    over = {"in_axes": (0, nnx.Carry, None), "out_axes": nnx.Carry}
+    run = nnx.transform_metadata(look, partition="layers", **over, graph=True)
+    stacks = nnx.vmap(named(make))(jnp.ones((2, 3))), jax.vmap(named(make))(X)
+    alone = nnx.transform_metadata(make, out_axes=1, partition=None)(jnp.ones(3))
+    total = nnx.scan(run, **over)(stacks[0], jnp.array(0.0), 2.0)
+    shardings = [v.get_metadata("out_sharding") for v in (*stacks, alone)]
+    return shardings, inside[0], total
+
+
 def modes(nnx):
     model = shared(nnx)
     graphdef, params = nnx.split(model, nnx.Param, graph=True)
@@ -508,21 +586,25 @@ PROGRAMS = [
     mapped_recursively,
     merged_live,
     tools_for_variables,
+    variables_in_trees,
     quantized,
     views,
     described,
     nothing_to_do,
+    containers,
     captured,
     kept_model,
     gradient_by_jax,
     state_mask,
     flat_labels,
+    moments,
     plateau,
     averaged,
     train_states,
     metrics,
     own_metric,
     scanned_layers,
+    axes_of_metadata,
     modes,
     generic,
     bound,
@@ -579,40 +661,6 @@ def test_records_of_examples():
         return theirs.vmap(run, in_axes=(0, None, 0))(records, rest, X)
 
     assert_same(mapped_records(ours, live), mapped_records(theirs, by_states))
-
-
-NAMES = """
-A BatchNorm Bidirectional Conv ConvTranspose Data Dropout EMA Einsum Embed FlatState
-GRUCell GroupNorm InstanceNorm LSTMCell LayerNorm Linear LinearGeneral LoRA LoRALinear
-LoRAParam Metric ModelAndOptimizer MultiHeadAttention MultiMetric OptimizedLSTMCell
-Optimizer PReLU Pytree RMSNorm RNN Rngs Sequential SimpleCell SpectralNorm TrainState
-WeightNorm as_abstract as_pure avg_pool capture clone combine_masks data dataclass
-dot_product_attention eval_shape filter_state filterlib find_duplicates flip_sequences
-fork_rngs from_flat_state get_abstract_model graph graphdef grad initializers is_data
-iter_graph iter_modules jit jit_partial logical_axis_rules make_attention_mask
-make_causal_mask map_state max_pool merge_context merge_state metrics min_pool ones_init
-prefix recursive_map relu remat replace_by_pure_dict reseed scan set_metadata split
-split_rngs split_state state statelib static switch to_flat_state to_pure_dict
-traversals unpack use_eager_sharding using_eager_sharding var_defaults variables vars_as
-view view_info vmap with_attributes with_partitioning with_rngs with_vars zeros_init
-"""
-
-
-@pytest.mark.parametrize("name", NAMES.split())
-def test_a_name_takes_what_flax_takes(name):
-    found = getattr(ours, name)
-    due = getattr(theirs, name, None)
-    assert inspect.ismodule(due) == inspect.ismodule(found) or due is None
-    if not callable(due) or not callable(found):
-        return
-    takes = inspect.signature(found).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in takes):
-        return
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    given = {
-        p.name for p in inspect.signature(due).parameters.values() if p.kind in by_name
-    }
-    assert given - {"graph", "graph_updates"} <= {p.name for p in takes}
 
 
 def test_prefixes_where_flax_takes_trees():

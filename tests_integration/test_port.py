@@ -52,23 +52,23 @@ def expect(before, after, problems=0):
         ),
         ("from flax.nnx import Linear, jit", "from nnx_transforms import Linear, jit"),
         ("from flax.nnx.transforms import scan", "from nnx_transforms import scan"),
-        ("from flax.nnx import bridge", "from nnx_transforms import bridge"),
-        ("from flax.nnx.graph import Key", "from nnx_transforms.graph import Key"),
         (
-            "from flax.nnx.module import Module, first_from",
-            "from nnx_transforms import Module, first_from",
+            "from flax.nnx.module import first_from",
+            "from nnx_transforms import first_from",
+        ),
+        (
+            "from flax.nnx.nn.initializers import lecun_normal",
+            "from nnx_transforms.layers.initializers import lecun_normal",
         ),
         (
             "from flax.nnx.nn import initializers",
             "from nnx_transforms import initializers",
         ),
+        ("from flax.nnx import bridge", "from nnx_transforms import bridge"),
+        ("from flax.nnx.graph import Key", "from nnx_transforms.graph import Key"),
         (
-            "from flax.nnx.nn.initializers import xavier_normal",
-            "from nnx_transforms.layers.initializers import xavier_normal",
-        ),
-        (
-            "from flax.nnx.filterlib import PathParts",
-            "from nnx_transforms.filterlib import PathParts",
+            "from flax.nnx.module import Module, first_from",
+            "from nnx_transforms import Module, first_from",
         ),
         ("from flax.nnx.training import metrics", "from nnx_transforms import metrics"),
         (

@@ -1,16 +1,18 @@
 """Measuring calls against each other on a machine that does other things as well.
 
 All calls of a comparison run in the same round, one right after the other, and what
-counts is the ratio of two times of the same round: a busy neighbour slows both. The
-order turns around from round to round, so that none always profits from the other's
-warm caches. The garbage collector is left as Python starts it, since its work is part
-of what a library costs that allocates much at each call; except where a call happens
-once in a program, and it would be chance whether a collection falls into it.
+counts is the ratio of two times of the same round: a busy neighbour slows both. Each
+round has an order of its own, so that none always comes after the same one, and finds
+in the caches what that one left there. The garbage collector is left as Python starts
+it, since its work is part of what a library costs that allocates much at each call;
+except where a call happens once in a program, and it would be chance whether a
+collection falls into it.
 """
 
 from __future__ import annotations
 
 import gc
+import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -142,7 +144,8 @@ class Comparison:
     Args:
         calls: The calls by name. The first two always take part; one of the others
             drops out of a pass when it has had its share of the time in the least
-            number of rounds, so that slow ones don't keep the rest from being precise.
+            number of rounds. Those that stay have a quarter of the time at least, so
+            that slow ones don't keep the rest from being precise.
         effort: How long to measure.
         always: The names of others that take part in every round.
     """
@@ -175,12 +178,19 @@ class Comparison:
         if not effort.collects:
             gc.disable()
         start = time.perf_counter()
+        shuffle = random.Random(0).shuffle
+        order = list(entries.items())
         try:
             for number in range(most):
-                if number >= least and time.perf_counter() - start > effort.seconds:
+                lasting = sum(entries[name].spent for name in self._lasting)
+                if (
+                    number >= least
+                    and time.perf_counter() - start > effort.seconds
+                    and lasting > effort.seconds / 4
+                ):
                     break
-                order = list(entries.items())
-                for name, entry in order if number % 2 == 0 else reversed(order):
+                shuffle(order)
+                for name, entry in order:
                     has_time = entry.spent < effort.seconds / len(entries)
                     if name in self._lasting or number < least or has_time:
                         if len(entry.times) == number:

@@ -275,6 +275,17 @@ def test_metadata_are_attributes():
         _ = v.unit
 
 
+def test_an_entry_of_the_metadata_can_be_removed():
+    v = gc.Param(1.0, unit="m", on_get_value=lambda v, x: -x)
+    v.del_metadata("on_get_value")
+    assert v.value == 1.0 and v.get_metadata() == {"unit": "m"}
+    with pytest.raises(AttributeError, match="no metadata 'scale'"):
+        v.del_metadata("scale")
+    with pytest.raises(gc.TraceContextError):
+        jax.eval_shape(lambda: v.del_metadata("unit"))
+    assert v.get_metadata() == {"unit": "m"}
+
+
 def test_with_metadata_wraps_an_initializer():
     init = gc.with_metadata(
         lambda n: n,

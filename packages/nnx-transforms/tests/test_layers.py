@@ -501,6 +501,12 @@ def test_train_and_eval_reach_the_layers_of_a_model():
     assert model.layers[0].mean.value.any()
 
 
+def test_an_option_may_be_given_in_several_places():
+    assert nnx.first_from(None, 0, 1, error_msg="none given") == 0
+    with pytest.raises(ValueError, match="none given"):
+        nnx.first_from(None, None, error_msg="none given")
+
+
 def test_attributes_of_a_subclass_are_no_options():
     class Own(nnx.Linear):
         kernel_init = staticmethod(jax.nn.initializers.zeros)

@@ -178,3 +178,27 @@ def test_other_metadata_gets_entries_as_well():
     assert (stack.sharding, stack.nickname) == (("layers", "in"), ("nick", "first"))
     nnx.vmap(lambda v: None, transform_metadata={"nickname": "nick"})(stack)
     assert stack.nickname == ("nick", "first")
+
+
+def test_alone_it_follows_filters_and_undoes_everything_after_an_error():
+    m = gc.Dict(
+        w=gc.Param(jnp.ones(2), sharding=("L", "a")), n=gc.Cache(0, sharding=())
+    )
+    axes = nnx.StateAxes({gc.Param: 0, ...: nnx.Carry})
+    seen = []
+
+    @nnx.transform_metadata(in_axes=(axes, None), out_axes=None, partition="L")
+    def look(m, fails):
+        seen.append((m.w.sharding, m.n.get_metadata("sharding")))
+        m.n.value += 1
+        if fails:
+            raise KeyError
+        m.new = gc.Param(jnp.ones(1), sharding=("b",))
+        return m.w
+
+    with pytest.raises(KeyError):
+        look(m, fails=True)
+    assert (m.w.sharding, m.n.value) == (("L", "a"), 0)
+    with pytest.raises(ValueError, match="Inconsistent aliasing"):
+        look(m, False)  # what is returned has the axis, too
+    assert not hasattr(m, "new")

@@ -1,4 +1,6 @@
 import abc
+import copy
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -180,6 +182,17 @@ def test_train_and_eval_switch_modes_and_set_more():
     assert not m.norm.use_running_average
     m.train(deterministic=True)
     assert all(b.deterministic for b in m.blocks)
+
+
+def test_lists_and_dicts_are_modules_that_can_be_copied_and_compiled():
+    layers = nnx.List([Block()]) + [nnx.Dict(norm=Norm())]
+    twin = pickle.loads(pickle.dumps(layers))
+    assert nnx.jit(lambda m: m)(layers) is layers
+    for made in (layers, twin, copy.deepcopy(layers), nnx.clone(layers)):
+        made.eval()
+        assert made[0].deterministic and made[1].norm.use_running_average
+        assert isinstance(made, nnx.Module) and isinstance(made, gc.List)
+        assert isinstance(made[1], nnx.Module) and isinstance(made[1], gc.Dict)
 
 
 def test_an_annotation_may_say_that_an_attribute_is_data():

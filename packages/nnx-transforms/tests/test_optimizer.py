@@ -289,7 +289,38 @@ def test_moments_can_be_replaced_by_what_is_keyed_alike():
         np.testing.assert_array_equal(
             kernel.value, jnp.cos(optimizer.model.tied.kernel.value)
         )
-        assert type(optimizer.opt_state[0].mu) is gc.State
+        assert isinstance(optimizer.opt_state[0].mu, gc.State)
+
+
+def test_models_may_be_nested_deeply():
+    model = gc.Dict(w=gc.Param(jnp.ones(1)))
+    for _ in range(150):
+        model = gc.Dict(a=model)
+    optimizer = Optimizer(model, optax.sgd(0.5, momentum=0.9))
+    optimizer.update(gc.state(model))
+    (leaf,) = jax.tree.leaves(optimizer.opt_state)
+    assert leaf.tolist() == [1.0]
+
+
+def test_an_item_of_the_moments_can_be_set():
+    optimizer = Optimizer(Model(), optax.adam(0.1))
+    moments = optimizer.opt_state[0].mu
+    kernel = moments.layers[0].kernel
+    with pytest.raises(KeyError, match="lost"):
+        moments["layers"]["lost"] = jnp.ones(2)
+    with pytest.raises(ValueError, match="changed its structure"):
+        moments.layers = jnp.ones(2)
+
+    @nnx.jit
+    def reset(optimizer):
+        optimizer.opt_state[0].mu["layers"][0]["kernel"] = jnp.ones(kernel.shape)
+
+    reset(optimizer)
+    assert float(jnp.sum(kernel)) == kernel.size
+    moments.layers[0] = jax.tree.map(jnp.zeros_like, moments.layers[0])
+    assert float(jnp.sum(kernel)) == 0
+    pure = map(nnx.as_pure, (moments, gc.state(optimizer.model, gc.Param)))
+    assert len(set(map(jax.tree.structure, pure))) == 1
 
 
 def test_the_optax_state_is_keyed_like_the_model():

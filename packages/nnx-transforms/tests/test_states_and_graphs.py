@@ -192,6 +192,20 @@ def test_capture_leaves_nothing_behind_even_after_an_error():
     assert "wrapper" not in Noisy.__call__.__qualname__
 
 
+def test_capture_puts_nothing_among_the_items_of_a_dict():
+    class Branches(nnx.Module):
+        def __init__(self):
+            self.all = nnx.Dict(a=Noisy(), b=Noisy())
+
+        def __call__(self, x):
+            for name in self.all:
+                x = self.all[name](x)
+            return x
+
+    _, found = nnx.capture(Branches(), nnx.Intermediate)(jnp.ones(2))
+    assert found.flat_state().paths == (("all", "a", "xs"), ("all", "b", "xs"))
+
+
 def test_capture_inside_a_compiled_gradient():
     @nnx.jit
     def by_shift(model, shifts, x):

@@ -17,6 +17,7 @@ from nnx_transforms import layers as layers
 from nnx_transforms import lazy
 from nnx_transforms.arguments import *
 from nnx_transforms.attributes import *
+from nnx_transforms.containers import *
 from nnx_transforms.eager_sharding import *
 from nnx_transforms.graph_mode import *
 from nnx_transforms.metadata_axes import *
@@ -83,11 +84,12 @@ _LAZY = {
     "nnx_transforms.transforms.pmap": "pmap",
     "nnx_transforms.transforms.shard_map": "shard_map",
     "nnx_transforms.transforms.split_inputs": "merge_inputs split_inputs",
+    "nnx_transforms.transforms.transform_metadata": "transform_metadata",
     "nnx_transforms.transforms.vjp": "vjp",
     "nnx_transforms.transforms.while_loop": "fori_loop while_loop",
     "nnx_transforms.traversals": "traversals",
-    "nnx_transforms.variable_tools": "as_pure pure register_variable_name "
-    "set_metadata var_defaults vars_as with_vars",
+    "nnx_transforms.variable_tools": "as_pure pure register_variable_name set_metadata "
+    "var_defaults vars_as with_vars",
     "nnx_transforms.views": "iter_module_children iter_modules view view_info "
     "with_attributes",
 }
@@ -126,6 +128,7 @@ if typing.TYPE_CHECKING:
     from nnx_transforms.transforms.pmap import *
     from nnx_transforms.transforms.shard_map import *
     from nnx_transforms.transforms.split_inputs import *
+    from nnx_transforms.transforms.transform_metadata import *
     from nnx_transforms.transforms.vjp import *
     from nnx_transforms.transforms.while_loop import *
     from nnx_transforms.variable_tools import *

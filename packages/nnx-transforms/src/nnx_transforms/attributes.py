@@ -25,6 +25,7 @@ __all__ = [
     "Pytree",
     "data",
     "dataclass",
+    "has_data",
     "is_data",
     "register_data_type",
     "static",
@@ -78,6 +79,23 @@ def is_data(x: Any, /) -> bool:
     """
     is_array = isinstance(x, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
     return is_array or is_variable(x) or is_graph_node(x)
+
+
+def has_data(tree: Any, /) -> list[Any]:
+    """Lists the data in a pytree.
+
+    Args:
+        tree: A pytree.
+
+    Returns:
+        Its arrays, variables and objects; an empty list if there is none.
+
+    Example:
+        >>> import nnx_transforms as nnx
+        >>> nnx.has_data({'a': [nnx.Param(1), 2]}), nnx.has_data([3])
+        ([Param(1)], [])
+    """
+    return list(filter(is_data, jax.tree.leaves(tree, is_leaf=is_object)))
 
 
 def register_data_type(type: T, /) -> T:

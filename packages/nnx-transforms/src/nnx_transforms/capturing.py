@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from graphcore import State, Variable, VariableState
+from nnx_transforms.containers import Dict
 from nnx_transforms.module import CAPTURED, Module
 from nnx_transforms.statelib import to_flat_state
 from nnx_transforms.views import iter_modules
@@ -60,7 +61,8 @@ def capture(
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         module = bound if isinstance(bound, Module) else args[0]
-        modules = list(iter_modules(module))
+        # What a `Dict` holds are its items: nothing is put there.
+        modules = [(p, m) for p, m in iter_modules(module) if type(m) is not Dict]
         start: dict[Any, dict[Kind, dict[str, Any]]] = {}
         for path, leaf in to_flat_state(init or {}):
             kind = leaf.type if isinstance(leaf, VariableState) else type(leaf)

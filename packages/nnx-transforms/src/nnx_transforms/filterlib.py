@@ -2,6 +2,7 @@
 """The filters of graphcore."""
 
 from graphcore import *
+from nnx_transforms.graph import Path as PathParts
 
 __all__ = [
     "All",
@@ -19,6 +20,3 @@ __all__ = [
     "filters_to_predicates",
     "to_predicate",
 ]
-
-PathParts = tuple[object, ...]
-"""A path, as a predicate is given it."""

@@ -18,7 +18,7 @@ from nnx_transforms.graph_mode import accepts_graph_mode, clone, iter_graph
 
 _A = TypeVar("_A")
 Key = Any
-PathParts = tuple[Key, ...]
+Path = tuple[Key, ...]
 
 
 def __getattr__(name: str) -> Any:
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> Any:
 
 
 @accepts_graph_mode("clone")
-def recursive_map(f: Callable[[PathParts, Any], Any], node: _A, /) -> _A:
+def recursive_map(f: Callable[[Path, Any], Any], node: _A, /) -> _A:
     """Copies a graph, with every node and leaf replaced by what a function says.
 
     Args:
@@ -50,7 +50,7 @@ def recursive_map(f: Callable[[PathParts, Any], Any], node: _A, /) -> _A:
         Dict({'a': 2, 'b': [4, 6]})
     """
     node = clone(node, variables=False)
-    by_path: dict[PathParts, Any] = {}
+    by_path: dict[Path, Any] = {}
     by_identity: dict[int, Any] = {}  # of what may be reached in several ways
     result: Any = node
     for path, value in list(iter_graph(node)):
@@ -65,9 +65,9 @@ def recursive_map(f: Callable[[PathParts, Any], Any], node: _A, /) -> _A:
 
 
 def _with_children(
-    path: PathParts,
+    path: Path,
     node: Any,
-    by_path: dict[PathParts, Any],
+    by_path: dict[Path, Any],
     by_identity: dict[int, Any],
 ) -> Any:
     impl = get_node_impl(node)

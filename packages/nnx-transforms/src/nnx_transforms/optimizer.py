@@ -74,15 +74,27 @@ class _Items(dict[Any, Any]):
     update = MutableMapping.update  # that of `dict` goes past `__setitem__`
 
 
-def _flatten_items(items: _Items) -> tuple[list[Any], tuple[Any, ...]]:
-    keys = tuple(sorted(items))
-    return [(jax.tree_util.DictKey(key), items[key]) for key in keys], keys
+class _LiveState(State[Any, Any]):
+    """A `State` in the state of a transformation, likewise."""
+
+    __slots__ = ()
+    __setitem__ = _Items.__setitem__
+
+    def __getitem__(self, key: Any) -> Any:
+        x = super().__getitem__(key)
+        return _LiveState.lazily(lambda: x.raw_mapping) if type(x) is State else x
 
 
-# Whatever JAX makes of it is a dict.
-jax.tree_util.register_pytree_with_keys(
-    _Items, _flatten_items, lambda keys, leaves: dict(zip(keys, leaves, strict=True))
-)
+def _flatten_live(x: Any) -> tuple[list[Any], Any]:
+    plain: Any = State.lazily(lambda: x.raw_mapping) if isinstance(x, State) else {**x}
+    below = {"is_leaf": lambda child: child is not plain}
+    children, structure = jax.tree_util.tree_flatten_with_path(plain, **below)
+    return [(path[0], child) for path, child in children], structure
+
+
+# To JAX they are a dict and a `State`, and whatever it makes of them is one.
+for _kind in (_Items, _LiveState):
+    jax.tree_util.register_pytree_with_keys(_kind, _flatten_live, jax.tree.unflatten)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -233,10 +245,10 @@ class Optimizer(Object, Generic[M]):
     def opt_state(self) -> Any:
         """The state of the gradient transformation, as the pytree that it made.
 
-        Its leaves are the variables, so one that is written, or an item of a dict that
-        is set, as in `opt_state.hyperparams['learning_rate'] = 0.1`, is what the next
-        step takes. Setting it as a whole writes all of them; the paths must be the
-        same.
+        Its leaves are the variables. One that is written is what the next step takes,
+        and so is an item that is set: `opt_state.hyperparams['learning_rate'] = 0.1`,
+        `opt_state[0].mu['kernel'] = x`. Setting it as a whole writes all of them; the
+        paths must be the same.
         """
         return _shown(vars(self)["opt_state"])
 
@@ -417,7 +429,7 @@ def _shown(tree: Any) -> Any:
 
     def shown(x: Any) -> Any:
         if type(x) is Dict:
-            return State.lazily(functools.partial(_of_nodes, x))
+            return _LiveState.lazily(functools.partial(_of_nodes, x))
         return _Items((k, _shown(y)) for k, y in x.items()) if type(x) is dict else x
 
     return jax.tree.map(

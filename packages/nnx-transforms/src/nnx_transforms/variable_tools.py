@@ -17,7 +17,7 @@ from graphcore import (
     variables,
 )
 from graphcore.authors import path_text, raw_value_of
-from nnx_transforms.graph import PathParts, find_duplicates, recursive_map
+from nnx_transforms.graph import Path, find_duplicates, recursive_map
 
 _A = TypeVar("_A")
 
@@ -102,7 +102,7 @@ def with_vars(
     _only_plain(hijax=hijax, ref=ref, mutable=mutable is False)
     takes = to_predicate(only)
 
-    def is_taken(path: PathParts, value: Any) -> bool:
+    def is_taken(path: Path, value: Any) -> bool:
         return is_variable(value) and takes(path, value)
 
     if not allow_duplicates and (found := find_duplicates(node, only=is_taken)):

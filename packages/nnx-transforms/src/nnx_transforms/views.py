@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from graphcore import Filter, clone, iter_graph, to_predicate
-from nnx_transforms.graph import PathParts, iter_children
+from nnx_transforms.graph import Path, iter_children
 from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.module import Module, set_on_modules, unused
 
@@ -17,7 +17,7 @@ _A = TypeVar("_A")
 
 
 @accepts_graph_mode("jax.tree")
-def iter_modules(node: Any, /) -> Iterator[tuple[PathParts, Module]]:
+def iter_modules(node: Any, /) -> Iterator[tuple[Path, Module]]:
     """Lists all modules of a graph, children before parents.
 
     Args:

@@ -278,7 +278,7 @@ class List(Object, MutableSequence[Any]):
         return iter(self._items)
 
     def __add__(self, other: Iterable[Any]) -> List:
-        return List([*self._items, *other])
+        return type(self)([*self._items, *other])
 
     def __parts__(self) -> Parts:
         # The positions go without saying; attributes beside them don't.

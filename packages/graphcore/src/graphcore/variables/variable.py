@@ -340,12 +340,25 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
             return
         Variable.set_metadata(self, name, value)
 
-    def __delattr__(self, name: str) -> None:
-        if name not in self._facts.metadata:
+    def del_metadata(self, name: str) -> None:
+        """Removes an entry of the metadata, as `del` of the attribute does.
+
+        Args:
+            name: The name of the entry.
+
+        Raises:
+            AttributeError: If there is none of that name.
+
+        Example:
+            >>> v = Variable(1, unit='m'); v.del_metadata('unit'); v.get_metadata()
+            {}
+        """
+        kept = self.get_metadata()
+        if kept.pop(name, self) is self:
             raise AttributeError(f"{type(self).__name__} has no metadata {name!r}.")
-        self._check_writable()
-        kept = {k: v for k, v in self._facts.metadata.items() if k != name}
-        self._replace_metadata(as_hashable(kept))
+        Variable.set_metadata(self, kept)
+
+    __delattr__ = del_metadata
 
     def _replace_metadata(self, metadata: HashableMapping[str, Any]) -> None:
         set_facts(self, facts_of(metadata, self._facts.trace))

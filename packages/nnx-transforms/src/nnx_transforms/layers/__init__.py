@@ -22,6 +22,7 @@ _NAMES = {
     "lora": "LoRA LoRALinear LoRAParam",
     "masks": "combine_masks make_attention_mask make_causal_mask",
     "normalization": "BatchNorm LayerNorm RMSNorm",
+    "options": "first_from",
     "pooling": "avg_pool max_pool min_pool pool",
     "recurrent": "RNN Bidirectional flip_sequences",
     "rotary": "RoPE dot_product_attention_with_rope",
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from nnx_transforms.layers.lora import *
     from nnx_transforms.layers.masks import *
     from nnx_transforms.layers.normalization import *
+    from nnx_transforms.layers.options import *
     from nnx_transforms.layers.pooling import *
     from nnx_transforms.layers.recurrent import *
     from nnx_transforms.layers.rotary import *

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from graphcore import List
+from nnx_transforms.containers import List
 from nnx_transforms.module import Module
 
 __all__ = ["Sequential"]

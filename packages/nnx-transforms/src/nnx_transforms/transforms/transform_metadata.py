@@ -1,0 +1,73 @@
+"""`transform_metadata`: a mapped axis in the metadata of variables, on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from graphcore.authors import enter, lifted
+from nnx_transforms.decorators import LATER, optional_function
+from nnx_transforms.metadata_axes import PARTITION_NAME
+from nnx_transforms.transforms.mapping import (
+    MappedBody,
+    axes_given,
+    axes_of_arguments,
+    with_positions,
+)
+
+__all__ = ["transform_metadata"]
+
+
+@optional_function
+def transform_metadata(
+    f: Any = LATER, *, in_axes: Any = 0, out_axes: Any = 0, partition: str | None
+) -> Any:
+    """Takes a mapped axis out of the metadata of variables, and puts it back in.
+
+    That is what `vmap` and `scan` do by their argument `transform_metadata`, as a
+    function of its own, for use inside a mapping that has none: `jax.vmap`, say.
+
+    Args:
+        f: The function of one index. Left out, a decorator is returned.
+        in_axes: Those of the mapping that this stands in.
+        out_axes: Likewise.
+        partition: The name of the mapped axis in the sharding metadata.
+
+    Returns:
+        A function of one index, which calls the given one with variables that don't
+        have the axis in their metadata. When it returns they have it again, and new
+        ones have it, too.
+
+    Raises:
+        ValueError: At a call, if a sharding has another entry at a mapped axis.
+
+    Example:
+        >>> import jax.numpy as jnp, nnx_transforms as nnx
+        >>> @nnx.vmap
+        ... @nnx.transform_metadata(partition='layers')
+        ... def make(x):
+        ...     return nnx.Param(x, sharding=('model',))
+        >>> make(jnp.ones((2, 3))).sharding
+        ('layers', 'model')
+    """
+    # The mapping itself says which axes it takes.
+    in_axes, out_axes = axes_given(
+        "transform_metadata", in_axes, out_axes, is_known=lambda *_: True
+    )
+
+    @lifted(f)
+    def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = with_positions(f, in_axes, args, kwargs)
+        entry = enter(
+            f,
+            args,
+            kwargs,
+            settings=axes_of_arguments("transform_metadata", in_axes, args),
+            kwargs_settings=0,
+            out_settings=out_axes,
+            make=MappedBody,
+            options=((PARTITION_NAME, partition),),
+        )
+        return entry.commit(*entry.body(*entry.values))
+
+    return call
