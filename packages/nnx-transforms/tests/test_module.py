@@ -227,9 +227,3 @@ def test_a_class_that_lacks_an_abstract_method_makes_no_modules(bases):
     with pytest.raises(TypeError, match="__call__"):
         Sized()
     assert Zero()(1) == 0
-
-
-def test_the_first_setting_that_was_given_counts():
-    assert nnx.module.first_from(None, 0, 1, error_msg="") == 0
-    with pytest.raises(ValueError, match="say which"):
-        nnx.module.first_from(None, error_msg="say which")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,36 +28,12 @@ from graphcore import (
 )
 from nnx_transforms.graph_mode import accepts_graph_mode
 
-__all__ = ["Module", "first_from"]
+__all__ = ["Module"]
 
-_A = TypeVar("_A")
 _MISSING: Any = object()
 CAPTURED = "__captures__"
 """The attribute that holds what `capture` collects from a module while it runs: one
 variable for each type, whose value is a dict."""
-
-
-def first_from(*values: _A | None, error_msg: str) -> _A:
-    """The first of several settings that was given, such as a call's, then a layer's.
-
-    Args:
-        *values: The settings; None stands for one that was not given.
-        error_msg: What to say if none was.
-
-    Returns:
-        The first that is not None.
-
-    Raises:
-        ValueError: If all are None.
-
-    Example:
-        >>> first_from(None, False, True, error_msg='say `deterministic`')
-        False
-    """
-    for value in values:
-        if value is not None:
-            return value
-    raise ValueError(error_msg)
 
 
 class Module(Object):
