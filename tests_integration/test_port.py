@@ -65,6 +65,11 @@ def expect(before, after, problems=0):
             "from nnx_transforms import initializers",
         ),
         ("from flax.nnx import bridge", "from nnx_transforms import bridge"),
+        ("from flax.nnx.graph import Key", "from nnx_transforms.graph import Key"),
+        (
+            "from flax.nnx.module import Module, first_from",
+            "from nnx_transforms import Module, first_from",
+        ),
         ("from flax.nnx.training import metrics", "from nnx_transforms import metrics"),
         (
             "from flax.nnx.traversals import flatten_mapping",

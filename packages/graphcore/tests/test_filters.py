@@ -203,3 +203,9 @@ def test_filters_of_a_library_are_understood_from_the_first_on(tmp_path, monkeyp
     theirs = importlib.import_module("their_library").Tagged("slow")
     state = gc.State({"a": gc.Param.state(1, tag="slow"), "b": gc.Param.state(2)})
     assert list(state.filter(theirs)) == ["a"]
+
+
+def test_a_filter_that_a_program_names_may_have_a_docstring():
+    frozen = gc.Any(gc.Cache, gc.PathContains("frozen"))
+    frozen.__doc__ = "What is not trained."
+    assert frozen == gc.Any(gc.PathContains("frozen"), gc.Cache)

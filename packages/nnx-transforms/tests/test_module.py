@@ -1,3 +1,4 @@
+import abc
 import copy
 import pickle
 
@@ -202,3 +203,27 @@ def test_an_annotation_may_say_that_an_attribute_is_data():
             self.bias = nnx.Param(jnp.zeros(2)) if use_bias else None
 
     assert len(nnx.state(Block(True))) == 1 and len(nnx.state(Block(False))) == 0
+
+
+@pytest.mark.parametrize("bases", [(nnx.Module,), (nnx.Module, abc.ABC)])
+def test_a_class_that_lacks_an_abstract_method_makes_no_modules(bases):
+    class Mean(*bases):
+        @abc.abstractmethod
+        def __call__(self, x): ...
+
+        @property
+        @abc.abstractmethod
+        def size(self): ...
+
+    class Sized(Mean):
+        size = 3
+
+    class Zero(Sized):
+        def __call__(self, x):
+            return 0 * x
+
+    with pytest.raises(TypeError, match="abstract"):
+        Mean()
+    with pytest.raises(TypeError, match="__call__"):
+        Sized()
+    assert Zero()(1) == 0

@@ -506,14 +506,14 @@ def test_a_type_that_is_to_be_data_must_be_a_pytree():
 def test_data_and_static_say_what_an_attribute_is():
     @nnx.dataclass
     class Schedule(nnx.Pytree):
-        rates: list = nnx.data(default_factory=lambda: [0.5, 1])
+        rate: float = nnx.data(default=0.5)
+        steps: int = nnx.data(default=1)
         name: str = nnx.static(default="constant", metadata={"help": "its name"})
 
     schedule = Schedule()
     assert [x.dtype.kind for x in jax.tree.leaves(schedule)] == ["f", "i"]
     assert schedule == schedule
     assert schedule != Schedule()
-    assert nnx.data({"a": "text", "b": 2}) == {"a": "text", "b": 2}
     with pytest.raises(ValueError, match=r"Array.* at \[0\].*static"):
         Schedule(name=[jnp.ones(1)])
     assert nnx.is_data(nnx.Rngs(0))
@@ -530,3 +530,21 @@ def test_an_annotation_makes_a_field_of_a_dataclass_data():
     scaled = Scaled(2.0, 3)
     assert [float(x) for x in jax.tree.leaves(scaled)] == [2.0, 3.0]
     assert float(jax.jit(lambda s: s.factor * s.other)(scaled)) == 6.0
+
+
+def test_numbers_in_containers_that_are_data_are_settings():
+    class Windows(nnx.Module):
+        def __init__(self):
+            self.sizes = nnx.data([(64, 0), (32, 0)])
+            self.options = nnx.data({"first": True, "bias": jnp.ones(2)})
+
+    def call(module, x):
+        return x + module.options["bias"] if module.sizes[0][0] > x.size else x
+
+    model, x = Windows(), jnp.zeros(2)
+    for transform in (nnx.jit, nnx.remat, jax.jit):
+        assert transform(call)(model, x).tolist() == [1.0, 1.0]
+    assert jax.jit(lambda x: call(model, x))(x).tolist() == [1.0, 1.0]
+    model.sizes = nnx.data([(1, 0)])
+    assert nnx.jit(call)(model, x).tolist() == [0.0, 0.0]
+    assert list(nnx.state(model)) == ["options"]

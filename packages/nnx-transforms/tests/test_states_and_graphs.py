@@ -67,6 +67,7 @@ def test_a_state_goes_to_pure_values_and_back():
     assert state.a.w.value.tolist() == [11.0, 11.0]
     assert nnx.to_pure_dict(nnx.variables(node))["a"]["w"] is node.a.w.value
     assert nnx.as_pure(nnx.state(node)).a.w is node.a.w.value
+    assert nnx.pure is nnx.as_pure
 
 
 # Graphs

@@ -2,7 +2,7 @@
 
 Which one an attribute is shows in its value: arrays, variables and objects are data,
 alone or in containers, and anything else is static. So there is nothing to declare;
-these functions check what is said, and turn numbers that are to be data into arrays.
+these functions check what is said, and turn a number that is to be data into an array.
 """
 
 from __future__ import annotations
@@ -128,7 +128,10 @@ def register_data_type(type: T, /) -> T:
 
 
 def data(value: Any = _MISSING, /, **field: Any) -> Any:
-    """Says that an attribute is data: numbers in it become arrays.
+    """Says that an attribute is data: a number becomes an array.
+
+    Numbers inside a container stay as they are: Python code may branch on them, as on
+    the sizes of windows or the options in another library's pytree.
 
     Args:
         value: The attribute's value, a pytree. If it is left out, this is a field of
@@ -136,7 +139,7 @@ def data(value: Any = _MISSING, /, **field: Any) -> Any:
         **field: The arguments of `dataclasses.field`.
 
     Returns:
-        The value; or the field. What can't be an array, such as text, stays static.
+        The value; or the field. What is no array or object in it stays static.
 
     Example:
         >>> import jax, nnx_transforms as nnx
@@ -149,10 +152,7 @@ def data(value: Any = _MISSING, /, **field: Any) -> Any:
     if value is _MISSING:
         return _field(True, field)
 
-    def as_data(x: Any) -> Any:
-        return jnp.asarray(x) if isinstance(x, _NUMBERS) else x
-
-    return jax.tree.map(as_data, value, is_leaf=is_object)
+    return jnp.asarray(value) if isinstance(value, _NUMBERS) else value
 
 
 def static(value: Any = _MISSING, /, **field: Any) -> Any:

@@ -7,6 +7,7 @@ is here beyond `graphcore.Object` lets a forward pass leave values behind (`sow`
 
 from __future__ import annotations
 
+import abc
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -38,6 +39,9 @@ variable for each type, whose value is a dict."""
 class Module(Object):
     """Base class of layers and models.
 
+    What is marked with `abc.abstractmethod` must be there in a subclass before it
+    makes modules, with or without `abc.ABC` among the bases.
+
     Example:
         >>> import graphcore as gc, jax.numpy as jnp
         >>> class Scale(Module):
@@ -50,6 +54,12 @@ class Module(Object):
         >>> float(scale(3.0)), scale.inputs.value
         (6.0, (3.0,))
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # `abc` looks only at classes that have this already.
+        cls.__abstractmethods__ = frozenset[str]()
+        abc.update_abstractmethods(cls)
 
     def sow(
         self,

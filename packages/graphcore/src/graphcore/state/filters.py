@@ -60,9 +60,10 @@ Example:
 
 
 class _ByMeaning:
-    """Equality and hash from the class and one value that says what is selected."""
+    """Equality and hash from the class and one value that says what is selected.
 
-    __slots__ = ("_meaning",)
+    There are no `__slots__`: programs give a filter that they name a docstring.
+    """
 
     _meaning: Hashable
 
@@ -94,8 +95,6 @@ class Everything(_ByMeaning):
         (True, True)
     """
 
-    __slots__ = ()
-
     def __call__(self, path: Path, value: AnyType) -> bool:
         return True
 
@@ -107,8 +106,6 @@ class Nothing(_ByMeaning):
         >>> Nothing()(('a',), 1), to_predicate(None) == Nothing()
         (False, True)
     """
-
-    __slots__ = ()
 
     def __call__(self, path: Path, value: AnyType) -> bool:
         return False
@@ -125,8 +122,6 @@ class OfType(_ByMeaning):
         >>> OfType(gc.Param)((), gc.Param(1)), OfType(gc.Param)((), gc.Param.state(1))
         (True, True)
     """
-
-    __slots__ = ("type",)
 
     def __init__(self, type: type) -> None:
         self._meaning = self.type = type
@@ -160,8 +155,6 @@ class WithTag(_ByMeaning):
         True
     """
 
-    __slots__ = ("tag",)
-
     def __init__(self, tag: str) -> None:
         self._meaning = self.tag = tag
 
@@ -184,8 +177,6 @@ class PathContains(_ByMeaning):
         >>> PathContains('head', exact=False)(('heads', 'kernel'), None)
         True
     """
-
-    __slots__ = ("exact", "key")
 
     def __init__(self, key: AnyType, exact: bool = True) -> None:
         self.key, self.exact = self._meaning = key, exact
@@ -210,8 +201,6 @@ class PathIn(_ByMeaning):
         True
     """
 
-    __slots__ = ("paths",)
-
     def __init__(self, *paths: Path) -> None:
         self._meaning = self.paths = frozenset(map(tuple, paths))
 
@@ -225,8 +214,6 @@ class _Members(_ByMeaning):
     Args:
         *filters: Filters in any written form.
     """
-
-    __slots__ = ("predicates",)
 
     predicates: frozenset[Predicate]
 
@@ -252,8 +239,6 @@ class Any(_Members):
         True
     """
 
-    __slots__ = ()
-
     def __call__(self, path: Path, value: AnyType) -> bool:
         return any(predicate(path, value) for predicate in self.predicates)
 
@@ -270,8 +255,6 @@ class All(_Members):
         True
     """
 
-    __slots__ = ()
-
     def __call__(self, path: Path, value: AnyType) -> bool:
         return all(predicate(path, value) for predicate in self.predicates)
 
@@ -287,8 +270,6 @@ class Not(_ByMeaning):
         >>> Not(gc.Param)((), gc.BatchStat(1))
         True
     """
-
-    __slots__ = ("predicate",)
 
     def __init__(self, filter: Filter, /) -> None:
         self._meaning = self.predicate = to_predicate(filter)

@@ -171,7 +171,8 @@ def find(dotted: str) -> Place | Kept | Missing:
 
 def _is_public(module: ModuleType, name: str) -> bool:
     """Whether a module offers a name, rather than having it for its own use."""
-    public = getattr(module, "__all__", [n for n in dir(module) if n[0] != "_"])
+    # Of the module itself: one may pass on what it lacks to its package.
+    public = vars(module).get("__all__", [n for n in vars(module) if n[0] != "_"])
     return name in public or isinstance(getattr(module, name, None), ModuleType)
 
 
