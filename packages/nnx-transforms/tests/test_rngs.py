@@ -409,3 +409,14 @@ def test_the_modes_of_flax_that_are_ours_are_accepted():
     with pytest.raises(ValueError, match=r"graph_updates=False.*with_rngs"):
         split_rngs(rngs, splits=2, graph_updates=False)
     assert with_rngs(rngs, split=2, graph=False).default.key.shape == (2,)
+
+
+def test_the_streams_to_split_may_be_a_list_of_names():
+    rngs = Rngs(a=0, b=1, c=2)
+
+    @split_rngs(splits=2, only=["a", "b"])
+    def shapes(rngs):
+        return [stream.key.shape for stream in (rngs.a, rngs.b, rngs.c)]
+
+    assert shapes(rngs) == [(2,), (2,), ()]
+    assert rngs.a.key.shape == ()

@@ -142,7 +142,7 @@ def split_rngs(
             "`squeeze=True` drops an axis of size one: expected `splits=1`, got "
             f"{splits!r}."
         )
-    return _replace_streams(node, {only: shape}, only, squeeze=squeeze)
+    return _replace_streams(node, {...: shape}, only, squeeze=squeeze)
 
 
 @accepts_graph_mode("with_rngs")
