@@ -1,6 +1,5 @@
 """`scan`: against `jax.lax.scan`, against a rewrite by hand, and its own promises."""
 
-import copy
 import functools
 import gc as garbage
 import pickle
@@ -759,10 +758,3 @@ def test_decorators():
         assert wrapped.__wrapped__ is f and wrapped.__name__ == "f"
     partial = scan(functools.partial(f, 1), in_axes=0, out_axes=(0, 0))
     assert partial(jnp.arange(2))[1].tolist() == [0, 1]
-
-
-def test_carry_may_stand_in_annotations_and_prints_as_its_name():
-    annotation = Carry | None
-    assert annotation.__args__ == (Carry, type(None))
-    assert str(StateAxes({...: Carry})).count("Carry") == 1
-    assert pickle.loads(pickle.dumps(Carry)) is copy.deepcopy(Carry) is Carry
