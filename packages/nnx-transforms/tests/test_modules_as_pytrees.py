@@ -64,6 +64,15 @@ def test_functions_of_arrays_take_variables(function, args):
     np.testing.assert_array_equal(function(*of_variables), function(*of_arrays))
 
 
+@pytest.mark.parametrize("function", [jax.lax.neg, jax.lax.exp, jax.lax.cumsum])
+def test_primitives_take_the_value_of_a_variable(function):
+    # A variable itself they take in no library.
+    v = nnx.Param(jnp.array([1.0, 2.0]))
+    assert function(v[...]).tolist() == function(jnp.array([1.0, 2.0])).tolist()
+    with pytest.raises((TypeError, ValueError)):  # JAX says how to convert it
+        function(v)
+
+
 def test_the_gradient_of_a_variable_is_one():
     gradient = jax.grad(lambda v: jnp.sum(v**2))(nnx.Param(jnp.ones(2), unit="m"))
     assert type(gradient) is nnx.Param
