@@ -52,27 +52,11 @@ def orthogonal_init(
     return initializers.orthogonal()(key, shape, wide).astype(dtype)
 
 
-def rounded_orthogonal_init(
+def _rounded_orthogonal_init(
     key: jax.Array, shape: Sequence[int], dtype: DType = jnp.float32
 ) -> jax.Array:
-    """Makes an orthogonal matrix in JAX's widest float, and rounds it.
-
-    Where 64 bits are on, that is another matrix than `orthogonal_init` draws.
-
-    Args:
-        key: A key.
-        shape: The shape.
-        dtype: The dtype.
-
-    Returns:
-        A matrix.
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> rounded_orthogonal_init(jax.random.key(0), (1, 1), jnp.bfloat16).dtype
-        dtype(bfloat16)
-    """
-    return initializers.orthogonal()(key, shape).astype(dtype)
+    """The same in JAX's widest float, rounded: with 64 bits, another matrix."""
+    return orthogonal_init(key, shape, jnp.result_type(float)).astype(dtype)
 
 
 class RNNCellBase(Layer):
@@ -249,7 +233,7 @@ class LSTMCell(_Cell):
         ((2, 4), True)
     """
 
-    _orthogonal_init: Any = staticmethod(rounded_orthogonal_init)
+    _orthogonal_init: Any = staticmethod(_rounded_orthogonal_init)
 
     def _make_products(
         self, of_input: Callable[..., Linear], of_last: Callable[..., Linear]
