@@ -407,7 +407,7 @@ def test_the_modes_of_flax_that_are_ours_are_accepted():
     with split_rngs(rngs, splits=2, graph=True, graph_updates=True):
         assert rngs.default.key.shape == (2,)
     with pytest.raises(ValueError, match=r"graph_updates=False.*with_rngs"):
-        split_rngs(rngs, splits=2, graph_updates=False)
+        reseed(rngs, a=1, graph_updates=False)
     assert with_rngs(rngs, split=2, graph=False).default.key.shape == (2,)
 
 
@@ -420,3 +420,16 @@ def test_the_streams_to_split_may_be_a_list_of_names():
 
     assert shapes(rngs) == [(2,), (2,), ()]
     assert rngs.a.key.shape == ()
+
+
+def test_a_split_without_updates_is_a_copy():
+    rngs, others = Rngs(a=0, b=1), Rngs(a=0, b=1)
+    copy = split_rngs(rngs, splits=3, only="a", graph=False)
+    split_rngs(others, splits=3, only="a")
+    assert copy.a.key.shape == (3,) and copy.b.key.shape == rngs.a.key.shape == ()
+    assert (copy.a.key.value == others.a.key.value).all()
+    assert int(rngs.a.count.value) == 1
+    shape = split_rngs(splits=2, graph_updates=False)(lambda rngs: rngs.b.key.shape)
+    assert shape(rngs) == (2,) and rngs.b.key.shape == ()
+    fork = fork_rngs(rngs, split={"b": 4}, graph=False)
+    assert fork.b.key.shape == (4,) and fork.a.key.shape == rngs.b.key.shape == ()

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from nnx_transforms.graph_mode import drop_graph_mode
+from nnx_transforms.graph_mode import take_graph_mode
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -40,9 +40,42 @@ def optional_function(transform: T) -> T:
     @functools.wraps(transform)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
-            drop_graph_mode(transform.__name__, kwargs)
+            take_graph_mode(transform, kwargs)
         if args or name in kwargs:
             return transform(*args, **kwargs)
         return lambda f: transform(f, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def at_once_or_later(transform: T) -> T:
+    """Lets a transformation that calls its function decorate it as well.
+
+    Args:
+        transform: Takes the function first, then arguments of it, then options by
+            keyword. Type checkers want a default for it: `LATER`.
+
+    Returns:
+        The same, with the function optional: without it, a decorator with options,
+        which makes a function that takes the other arguments.
+
+    Example:
+        >>> @at_once_or_later
+        ... def scaled(f=LATER, *args, by=2):
+        ...     return by * f(*args)
+        >>> @scaled(by=10)
+        ... def add_one(x):
+        ...     return x + 1
+        >>> scaled(abs, -3), add_one(1)
+        (6, 20)
+    """
+
+    @functools.wraps(transform)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            take_graph_mode(transform, kwargs)
+        if args:
+            return transform(*args, **kwargs)
+        return lambda f: functools.partial(transform, f, **kwargs)
 
     return wrapper  # type: ignore[return-value]

@@ -16,7 +16,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 import jax
 import jax.numpy as jnp
 
-from graphcore import All, Filter, State, VariableState, iter_graph, to_predicate
+from graphcore import (
+    All,
+    Filter,
+    State,
+    VariableState,
+    clone,
+    iter_graph,
+    to_predicate,
+)
 from graphcore.authors import path_text, variable_impl
 from nnx_transforms.atomic_writes import read_raw, write_raw
 from nnx_transforms.graph import recursive_map
@@ -89,7 +97,6 @@ class SplitBackups(tuple[Backup, ...]):
             restore_rngs((s, key, *[d - 1 for d in draws]) for s, key, *draws in self)
 
 
-@accepts_graph_mode("with_rngs")
 def split_rngs(
     node: Any = _MISSING,
     /,
@@ -97,6 +104,8 @@ def split_rngs(
     splits: int | tuple[int, ...],
     only: Filter = ...,
     squeeze: bool = False,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
 ) -> Any:
     """Replaces the keys of random streams by arrays of keys.
 
@@ -111,10 +120,13 @@ def split_rngs(
         only: Selects streams: a name, or any filter that takes both the stream's key
             and its count.
         squeeze: Whether to drop the new axis; only for `splits=1`.
+        graph: False asks for a copy with such keys, which has the same variables
+            otherwise; the streams of the node give out a key each.
+        graph_updates: Likewise.
 
     Returns:
         Backups for `restore_rngs`, which are also a context manager that restores at
-        its end; or a decorator.
+        its end; the copy; or a decorator.
 
     Raises:
         ValueError: If a selected stream holds an array of keys already, with its path,
@@ -142,11 +154,18 @@ def split_rngs(
             "`squeeze=True` drops an axis of size one: expected `splits=1`, got "
             f"{splits!r}."
         )
-    return _replace_streams(node, {...: shape}, only, squeeze=squeeze)
+    how = {"squeeze": squeeze, "copies": False in (graph, graph_updates)}
+    return _replace_streams(node, {...: shape}, only, **how)
 
 
-@accepts_graph_mode("with_rngs")
-def fork_rngs(node: Any = _MISSING, /, *, split: ByFilter = None) -> Any:
+def fork_rngs(
+    node: Any = _MISSING,
+    /,
+    *,
+    split: ByFilter = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
     """Replaces the keys of random streams by the next key of each.
 
     Args:
@@ -156,9 +175,11 @@ def fork_rngs(node: Any = _MISSING, /, *, split: ByFilter = None) -> Any:
         split: The shape of the arrays of keys that replace the keys; a mapping from
             filters over streams to such shapes, of which the first match counts and
             which leaves other streams alone. None stands for a single key.
+        graph: False asks for a copy, as for `split_rngs`.
+        graph_updates: Likewise.
 
     Returns:
-        Backups, as `split_rngs` returns them; or a decorator.
+        Backups, as `split_rngs` returns them; the copy; or a decorator.
 
     Raises:
         ValueError: If a selected stream holds an array of keys already, with its path.
@@ -174,15 +195,32 @@ def fork_rngs(node: Any = _MISSING, /, *, split: ByFilter = None) -> Any:
         ()
     """
     by_filter = by_filters(split)
-    return _replace_streams(node, by_filter, tuple(by_filter))
+    copies = False in (graph, graph_updates)
+    return _replace_streams(node, by_filter, tuple(by_filter), copies=copies)
 
 
 def _replace_streams(
-    node: Any, rules: Mapping[Filter, Any], only: Filter, squeeze: bool = False
+    node: Any,
+    rules: Mapping[Filter, Any],
+    only: Filter,
+    squeeze: bool = False,
+    copies: bool = False,
 ) -> Any:
-    """Gives each stream that a filter takes a new key, of the shape of its rule."""
+    """Gives each stream that a filter takes a new key, of the shape of its rule.
+
+    With `copies`, a copy of the node has them, and is returned.
+    """
     if node is _MISSING:
         return functools.partial(_with_arguments, rules, only, squeeze)
+    if copies:
+        with _replace_streams(node, rules, only, squeeze) as backups:
+            keys = {id(stream.key) for stream, *_ in backups}
+
+            def copied(path: Path, x: Any) -> Any:
+                is_new = isinstance(x, _stream_types) and id(x.key) in keys
+                return clone(x) if is_new else x
+
+            return recursive_map(copied, node)
     takes = to_predicate(only)
     choose = chooser(rules)
     backups: list[StreamBackup] = []

@@ -14,6 +14,7 @@ from nnx_transforms import rngs
 from nnx_transforms.adapters.settings import (
     add_setting_class,
     add_setting_type,
+    by_path,
     own_settings,
 )
 from nnx_transforms.optimizer import OptState
@@ -38,3 +39,9 @@ add_setting_type(
     lambda x: StateSharding(list(zip(x.filters, x.shardings, strict=True))),
 )
 add_setting_type(nnx.DiffState, lambda x: DiffState(x.argnum, x.filter))
+
+
+# What `flax.nnx.prefix` makes for the mode of graphs, where a Flax has that.
+_Tree = getattr(nnx.extract, "TreeState", None)
+if _Tree is not None:
+    add_setting_type(_Tree, lambda x: by_path(nnx.to_flat_state(x.state)))

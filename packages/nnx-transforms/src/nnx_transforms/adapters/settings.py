@@ -6,13 +6,14 @@ that is here; the transforms take their settings through `own_settings`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 
-from graphcore import is_graph_node, is_node_type
-from graphcore.authors import map_settings
+from graphcore import State, is_graph_node, is_node_type, is_variable
+from graphcore.authors import key_path
+from nnx_transforms.prefixes import StateAxes, StateSharding
 
 # What makes ours of a setting, by its type; and ours for a setting that is a class.
 _by_type: dict[type[Any], Callable[[Any], Any]] = {}
@@ -49,26 +50,57 @@ def own_settings(prefix: Any) -> Any:
         The prefix with settings of our own.
 
     Raises:
-        ValueError: If an object stands where a setting is due.
+        ValueError: If an object with variables or arrays stands where a setting is due.
 
     Example:
         >>> own_settings((0, None))
         (0, None)
     """
-    if any(map(is_graph_node, jax.tree.leaves(prefix, is_leaf=is_graph_node))):
-        raise ValueError(
-            f"Graph nodes are not allowed as prefixes, but {prefix!r} is or holds one. "
-            "Give an axis, a sharding or an argument number; for the variables of an "
-            "object `StateAxes`, `StateSharding` or `DiffState`."
-        )
-    return map_settings(_own, prefix)
+    return jax.tree.map(_own, prefix, is_leaf=_is_setting)
+
+
+def _is_setting(x: Any) -> bool:
+    # Whoever asks about a type has the adapters of its library loaded.
+    is_node_type(x if isinstance(x, type) else type(x))
+    return x is None or is_graph_node(x) or type(x) in _by_type
 
 
 def _own(x: Any) -> Any:
-    is_class = isinstance(x, type)
-    # Whoever asks about a type has the adapters of its library loaded.
-    is_node_type(x if is_class else type(x))
-    if is_class:
+    if isinstance(x, type):
         return _classes.get(x, x)
+    if is_graph_node(x):
+        return _by_place(x)
     convert = _by_type.get(type(x))
     return x if convert is None else convert(x)
+
+
+def _by_place(x: Any) -> StateAxes | StateSharding:
+    """The settings that stand in a node in the places of variables."""
+    found = jax.tree_util.tree_leaves_with_path(x, is_leaf=_is_place)
+    if not found or any(
+        is_variable(leaf) or hasattr(leaf, "dtype") for _, leaf in found
+    ):
+        raise ValueError(
+            f"Graph nodes are not allowed as prefixes, but {x!r} is one. Give an axis, "
+            "a sharding or an argument number; for the variables of an object "
+            "`StateAxes`, `StateSharding` or `DiffState`."
+        )
+    return by_path((key_path(path), setting) for path, setting in found)
+
+
+def _is_place(x: Any) -> bool:
+    return x is None or is_variable(x)
+
+
+def by_path(settings: Iterable[tuple[Any, Any]]) -> StateAxes | StateSharding:
+    """The settings of the variables of an object.
+
+    Args:
+        settings: Pairs of a path and an axis, a sharding, or a `PartitionSpec`.
+
+    Returns:
+        Ours.
+    """
+    state: State[Any, Any] = State.from_flat_path(settings)
+    is_axis = all(x is None or isinstance(x, int) for _, x in state.flat_state())
+    return StateAxes(state) if is_axis else StateSharding(state)

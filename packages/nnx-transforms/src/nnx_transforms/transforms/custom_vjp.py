@@ -28,13 +28,15 @@ class CustomVJP(RuleFunction):
     Args:
         *args: Those of `RuleFunction`.
         input_updates: As for `custom_vjp`.
+        as_objects: Likewise.
     """
 
     _rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
 
-    def __init__(self, *args: Any, input_updates: bool) -> None:
+    def __init__(self, *args: Any, input_updates: bool, as_objects: bool) -> None:
         super().__init__(*args)
         self._input_updates = input_updates
+        self._as_objects = as_objects
         self._options: dict[str, Any] = {}
 
     def defvjp(
@@ -52,8 +54,8 @@ class CustomVJP(RuleFunction):
                 the function itself does where no derivative is taken.
             bwd: `bwd(*nondiff, residuals, g)` returns one tangent for each argument
                 that is not named by an integer in `nondiff_argnums`: a `State` for a
-                graph node, a pytree or None otherwise. `g` is `(input_updates_g,
-                out_g)`, or `out_g` alone; see `custom_vjp`.
+                graph node, or a node like it, a pytree or None otherwise. `g` is
+                `(input_updates_g, out_g)`, or `out_g` alone; see `custom_vjp`.
             symbolic_zeros: Whether to tell the rules what is not differentiated.
                 Arrays then come to `fwd` as `jax.custom_derivatives.CustomVJPPrimal`,
                 and in an object the `raw_value` of each differentiable variable is
@@ -88,6 +90,7 @@ class CustomVJP(RuleFunction):
 
         def forward(*args: Any) -> Any:
             inside, rule, inner = call.enter(1, args)
+            passed = to_tree([inner[n] for n in call.passed])
             out, residuals = pair_of(
                 rule(*inner),
                 f"The forward rule {Callee(fwd).name!r} of {call.name!r}",
@@ -95,7 +98,7 @@ class CustomVJP(RuleFunction):
             )
             left = call.leave(inside, out, "the forward rule")
             # As a list, since JAX asks for the path of each leaf of a pytree.
-            pure = Divided.within(to_tree(residuals))[0]
+            pure = Divided.within((to_tree(residuals), passed))[0]
             saved, structure = jax.tree.flatten(pure)
             if call.has_objects:
                 saved = unwrap(saved)
@@ -116,16 +119,19 @@ class CustomVJP(RuleFunction):
             g = call.out_states(tree_g, value, with_old=not input_updates)
             if input_updates:
                 g = call.update_states(value), g
-            residuals = from_tree(Divided.map(Divided.join, tree))
-            tangents = bwd(*nondiff, residuals, g)
+            residuals, passed = map(from_tree, Divided.map(Divided.join, tree))
+            known = dict(
+                zip((*call.nondiff, *call.passed), (*nondiff, *passed), strict=True)
+            )
+            tangents = bwd(*(known[n] for n in sorted(known)), residuals, g)
             rule = f"The backward rule {Callee(bwd).name!r} of {call.name!r}"
             taken = call.take_tangents(tangents, rule)
             # Zeros that come back are none that anything need be added to.
-            known = set(map(id, zeros))
-            return jax.tree.map(lambda x: None if id(x) in known else x, taken)
+            made = set(map(id, zeros))
+            return jax.tree.map(lambda x: None if id(x) in made else x, taken)
 
         f = jax.custom_vjp(
-            named_like(fun, call.primal), nondiff_argnums=tuple(self._nondiff)
+            named_like(fun, call.primal), nondiff_argnums=tuple(call.nondiff)
         )
         f.defvjp(named_like(fwd, forward), named_like(bwd, backward), **self._options)
         return f
@@ -138,6 +144,7 @@ def custom_vjp(
     nondiff_argnames: Sequence[str] = (),
     *,
     input_updates: bool = True,
+    as_objects: bool = False,
 ) -> Any:
     """Gives a function of live objects a derivative rule for reverse mode.
 
@@ -165,6 +172,10 @@ def custom_vjp(
         nondiff_argnames: As in `jax.custom_vjp`.
         input_updates: Whether `g` has the cotangents of the updated arguments. If
             not, `g` is `out_g` alone, as in `jax.custom_vjp`.
+        as_objects: Whether an object in the output has an object in `out_g`; then `g`
+            is `out_g` alone, and an integer in `nondiff_argnums` may name an argument
+            with graph nodes, which `bwd` is given as the call was. Flax's
+            `graph_updates=False` and `graph=False` ask for that.
 
     Returns:
         A callable with `.defvjp`.
@@ -194,6 +205,6 @@ def custom_vjp(
         >>> float(g['w'].value)
         1.0
     """
-    return CustomVJP(
-        fun, nondiff_argnums, nondiff_argnames, input_updates=input_updates
-    )
+    input_updates = input_updates and not as_objects
+    how: Any = {"input_updates": input_updates, "as_objects": as_objects}
+    return CustomVJP(fun, nondiff_argnums, nondiff_argnames, **how)

@@ -141,7 +141,7 @@ class _Choices(StateAxes):
     first_path_counts = True
 
 
-def _choices(tree: Any, argnum: int, filter: Filter | None) -> Any:
+def _choices(tree: Any, argnum: int, filter: Filter | None, default: Filter) -> Any:
     """The settings of one differentiated argument: a prefix of it."""
 
     def choice(x: Any) -> Any:
@@ -150,7 +150,7 @@ def _choices(tree: Any, argnum: int, filter: Filter | None) -> Any:
         chosen = filter
         if chosen is None:
             # A variable that is an argument itself was chosen by that.
-            chosen = ... if is_variable(x) else Param
+            chosen = ... if is_variable(x) else default
         yes = _Choice(True, DiffState(argnum, chosen))
         # In this order, since behind a filter that takes everything there is no other.
         return _Choices([(Not(chosen), _NOT), (..., yes)])
@@ -171,6 +171,8 @@ class Differentiation:
             differentiated.
         reduce_axes: Named axes over which cotangents are summed.
         scalar: Whether the differentiated output must be a number.
+        as_objects: Whether derivatives are objects, and not states; then the default
+            is to differentiate by everything in them.
 
     Raises:
         ValueError: If an object can't be flattened, belongs to another trace, or is
@@ -192,6 +194,7 @@ class Differentiation:
         has_aux: bool,
         reduce_axes: Hashable = (),
         scalar: bool = False,
+        as_objects: bool = False,
     ) -> None:
         among = has_objects((args, kwargs))
         if kwargs and among:
@@ -199,8 +202,9 @@ class Differentiation:
         of_args = dict(filters(len(args)))
         settings: Any = UNSET
         if among:
+            default = ... if as_objects else Param
             settings = tuple(
-                _choices(x, i, of_args[i]) if i in of_args else _NOT
+                _choices(x, i, of_args[i], default) if i in of_args else _NOT
                 for i, x in enumerate(args)
             )
         self._f = f
@@ -215,13 +219,15 @@ class Differentiation:
         self._has_aux = has_aux
         self._reduce_axes = reduce_axes
         self._scalar = scalar
+        self._as_objects = as_objects
         self._differentiated = [n for n in of_args if 0 <= n < len(args)]
         self.has_objects = entry.has_objects
         of_variables = entry.body.structure.settings.variables
         chosen = {
             i for i, setting in enumerate(of_variables) if setting == _Choice(True)
         }
-        parts = to_parts((args, dict(kwargs)), entry, layouts_of(entry), chosen)
+        layouts = layouts_of(entry, as_objects)
+        parts = to_parts((args, dict(kwargs)), entry, layouts, chosen)
         if self.has_objects:
             # What is static has no derivative, and neither have integers beside it.
             parts = Divided.map(lambda whole: whole.only(is_inexact), parts)
@@ -296,7 +302,7 @@ class Differentiation:
             self._refuse_objects(differentiated)
         left = inside.leave(out)
         if left.change.places.spots or left.change.has_divided:
-            differentiated = _parts_of_output(differentiated)
+            differentiated = _parts_of_output(differentiated, self._as_objects)
         return differentiated, (left.values(), left.out, left.change)
 
     def _refuse_objects(self, value: Any) -> None:
@@ -340,6 +346,7 @@ def derivative_function(
     arranged: Callable[[Any, Any], Any] = lambda derived, aux: (derived, aux),
     reduce_axes: Hashable = (),
     scalar: bool = False,
+    as_objects: bool = False,
     **options: bool,
 ) -> Callable[..., Any]:
     """Makes the function that computes a derivative of a function of live objects.
@@ -353,6 +360,7 @@ def derivative_function(
         arranged: Makes the result of the derivative and the further output.
         reduce_axes: As for `Differentiation`.
         scalar: Likewise.
+        as_objects: Likewise.
         **options: Further ones for `derivative`.
 
     Returns:
@@ -360,6 +368,7 @@ def derivative_function(
     """
     chosen = Argnums(argnums, wrt)
     how: Any = {"has_aux": has_aux, "reduce_axes": reduce_axes, "scalar": scalar}
+    how["as_objects"] = as_objects
 
     @lifted(f)
     def compute(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -382,10 +391,10 @@ def _returned(out: Any) -> None:
     """What the objects of an output enter."""
 
 
-def _parts_of_output(out: Any) -> Any:
+def _parts_of_output(out: Any, as_objects: bool) -> Any:
     """Replaces the objects that a function returned by their inexact variables."""
     entry = enter(_returned, (out,))
     chosen = {
         i for i, x in enumerate(entry.raw) if any(map(is_inexact, jax.tree.leaves(x)))
     }
-    return to_parts(out, entry, layouts_of(entry), chosen)
+    return to_parts(out, entry, layouts_of(entry, as_objects), chosen)

@@ -28,6 +28,7 @@ def value_and_grad(
     reduce_axes: Hashable = (),
     *,
     wrt: Filter | None = None,
+    as_objects: bool = False,
 ) -> Any:
     """Makes a function that computes a function's value and gradient.
 
@@ -48,6 +49,10 @@ def value_and_grad(
             of what is not mapped over it is summed.
         wrt: Selects the differentiated variables of objects, where `argnums` has no
             `DiffState`. By default that is `Param`.
+        as_objects: Whether the gradient of an object is an object like it, whose
+            variables hold the gradients, and no `State`. It is one by everything in
+            it: `wrt` is `...` by default. Flax's `graph_updates=False` and
+            `graph=False` ask for that.
 
     Returns:
         A function with the arguments of `f` that returns `(value, gradient)`, or
@@ -71,7 +76,7 @@ def value_and_grad(
         (18.0, 12.0, 1)
     """
     how: Any = {"arranged": lambda both, aux: ((both[0], aux), both[1])}
-    how |= {"reduce_axes": reduce_axes, "scalar": True}
+    how |= {"reduce_axes": reduce_axes, "scalar": True, "as_objects": as_objects}
     how |= {"holomorphic": holomorphic, "allow_int": allow_int}
     return derivative_function(_value_and_gradient, f, argnums, wrt, has_aux, **how)
 
@@ -86,6 +91,7 @@ def grad(
     reduce_axes: Hashable = (),
     *,
     wrt: Filter | None = None,
+    as_objects: bool = False,
 ) -> Any:
     """Makes a function that computes a function's gradient.
 
@@ -101,6 +107,7 @@ def grad(
         reduce_axes: Names of axes over which the gradient of what is not mapped over
             them is summed.
         wrt: Selects the differentiated variables of objects; `Param` by default.
+        as_objects: Whether the gradient of an object is an object.
 
     Returns:
         A function with the arguments of `f` that returns the gradient, or
@@ -118,7 +125,7 @@ def grad(
         >>> grads.to_pure_dict()
         {'w': Array(2., dtype=float32, weak_type=True)}
     """
-    how: Any = {"reduce_axes": reduce_axes, "scalar": True}
+    how: Any = {"reduce_axes": reduce_axes, "scalar": True, "as_objects": as_objects}
     how |= {"holomorphic": holomorphic, "allow_int": allow_int}
     return derivative_function(jax.grad, f, argnums, wrt, has_aux, **how)
 

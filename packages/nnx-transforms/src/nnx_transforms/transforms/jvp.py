@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from graphcore import Filter
-from nnx_transforms.graph_mode import accepts_graph_mode
+from nnx_transforms.decorators import LATER, at_once_or_later
 from nnx_transforms.transforms.differentiation import Differentiation, all_arguments
 from nnx_transforms.transforms.tangents import (
     abstract,
@@ -19,14 +19,15 @@ from nnx_transforms.transforms.tangents import (
 )
 
 
-@accepts_graph_mode()
+@at_once_or_later
 def jvp(
-    f: Callable[..., Any],
-    primals: Any,
-    tangents: Any,
+    f: Callable[..., Any] = LATER,
+    primals: Any = LATER,
+    tangents: Any = LATER,
     has_aux: bool = False,
     *,
     wrt: Filter | None = None,
+    as_objects: bool = False,
 ) -> Any:
     """Runs a function, and maps tangents of its arguments to one of its output.
 
@@ -35,11 +36,12 @@ def jvp(
     it; of one that `f` returns, a `State` over its inexact variables.
 
     Args:
-        f: A function of `primals`.
+        f: A function of `primals`. Left out, this is a decorator.
         primals: Its arguments, a tuple or list.
         tangents: A tangent for each.
         has_aux: Whether `f` returns a pair of which only the first is differentiated.
         wrt: Selects the differentiated variables of objects; `Param` by default.
+        as_objects: Whether tangents of objects are objects like them, as in `grad`.
 
     Returns:
         `(out, out_tangent)` or `(out, out_tangent, aux)`.
@@ -60,7 +62,8 @@ def jvp(
     """
     if not all(isinstance(given, tuple | list) for given in (primals, tangents)):
         return jax.jvp(f, primals, tangents, has_aux)  # JAX refuses it.
-    call = Differentiation(f, tuple(primals), {}, all_arguments(wrt), has_aux=has_aux)
+    how: Any = {"has_aux": has_aux, "as_objects": as_objects}
+    call = Differentiation(f, tuple(primals), {}, all_arguments(wrt), **how)
     args = call.args if isinstance(primals, tuple) else list(call.args)
     if call.has_objects:
         tangents = from_states(tangents, abstract(args), _HOLD)
@@ -71,12 +74,13 @@ def jvp(
 _HOLD = "The tangents hold"
 
 
-@accepts_graph_mode()
+@at_once_or_later
 def linearize(
-    f: Callable[..., Any],
+    f: Callable[..., Any] = LATER,
     *primals: Any,
     has_aux: bool = False,
     wrt: Filter | None = None,
+    as_objects: bool = False,
     **more: Any,
 ) -> Any:
     """Runs a function, and makes the linear function that maps tangents forward.
@@ -84,10 +88,11 @@ def linearize(
     What `f` does to its objects is published, now and once. Tangents are as for `jvp`.
 
     Args:
-        f: A function of `primals`.
+        f: A function of `primals`. Left out, this is a decorator.
         *primals: Its arguments; all of them are differentiated.
         has_aux: Whether `f` returns a pair of which only the first is differentiated.
         wrt: Selects the differentiated variables of objects; `Param` by default.
+        as_objects: Whether tangents of objects are objects like them, as in `grad`.
         **more: Further arguments that the installed `jax.linearize` takes.
 
     Returns:
@@ -106,7 +111,8 @@ def linearize(
         >>> float(out), float(jvp_fun(tangent))
         (9.0, 6.0)
     """
-    call = Differentiation(f, primals, {}, all_arguments(wrt), has_aux=has_aux)
+    how: Any = {"has_aux": has_aux, "as_objects": as_objects}
+    call = Differentiation(f, primals, {}, all_arguments(wrt), **how)
     out, push, rest = jax.linearize(call.function, *call.args, has_aux=True, **more)
     if call.has_objects or has_parts(out):
         push = jax.tree_util.Partial(partial(_pushed, abstract(call.args)), push)

@@ -25,6 +25,7 @@ from graphcore.authors import (
     Inside,
     Left,
     enter,
+    has_objects,
     is_object,
     mark_lifted,
     take_objects,
@@ -71,6 +72,7 @@ class RuleFunction:
         is_function = isinstance(fun, types.FunctionType)
         updated = functools.WRAPPER_UPDATES if is_function else ()
         functools.update_wrapper(self, fun, updated=updated)
+        self._as_objects = False
         self._name = Callee(fun).name
         self._nondiff, self._filters = nondiff_arguments(
             fun, self._name, nondiff_argnums, nondiff_argnames
@@ -124,16 +126,22 @@ class RuleFunction:
                     f"nondiff_argnums of {name!r} names argument {position}, as "
                     f"{entry!r}, but the call has {len(args)} arguments."
                 )
-        for position in self._nondiff:
+        passed: list[int] = []
+        if self._as_objects:
+            passed = [n for n in self._nondiff if has_objects(args[n])]
+        nondiff = [n for n in self._nondiff if n not in passed]
+        for position in nondiff:
             _refuse_objects(args[position], f"{names[position]} of {name!r}")
 
         def selects(argnum: int, path: Any, variable: Any) -> bool:
             by = self._filters.get(argnum)
-            return by is None or bool(by.predicate(path, variable))
+            chosen = by is None or bool(by.predicate(path, variable))
+            return chosen and argnum not in passed
 
         callees = tuple(map(Callee, functions))
         entered = enter(callees, args)
-        call = RuleCall(name, callees, entered, args, names, selects, self._nondiff)
+        call = RuleCall(name, callees, entered, args, names, selects, nondiff)
+        call.as_objects, call.passed = self._as_objects, passed
         values, out = self._define(call, fun)(*call.pure_args(entered, args))
         return entered.commit([values], out, call.change)
 
@@ -212,7 +220,13 @@ class RuleCall:
         selected: The numbers of the variables that can be differentiated.
         avals: For each variable the abstract values of its value.
         settled: What the first run did to the structure; None before it.
+        as_objects: Whether rules are shown objects in the place of those returned.
+        nondiff: The positions of arguments that JAX is to keep.
+        passed: The positions of those with objects that the backward rule is given.
     """
+
+    as_objects = False
+    passed: Sequence[int] = ()
 
     def __init__(
         self,
@@ -232,6 +246,7 @@ class RuleCall:
         self._bodies = entry.bodies
         self.joint = entry.joint
         self.names = names
+        self.nondiff = nondiff
         self._differentiable = [i for i in range(len(args)) if i not in nondiff]
         self._run = ""
         # The arguments in parts with all variables, and in which one each of these is.
@@ -363,13 +378,13 @@ class RuleCall:
         variables = [written.variable for written in left.written]
         numbers.update(zip(variables, self._numbers(left.change), strict=True))
 
-        def layouts(tree: Any) -> list[Layout]:
+        def layouts(tree: Any, as_objects: bool = False) -> list[Layout]:
             entry = enter(_left, (tree,))
             return [
                 replace(
                     x, numbers=tuple(numbers[entry.variables[n]] for n in x.numbers)
                 )
-                for x in layouts_of(entry)
+                for x in layouts_of(entry, as_objects)
             ]
 
         if left.change.definitions is not None:
@@ -378,7 +393,7 @@ class RuleCall:
             after = [layout.only(new) for layout in layouts(inside.roots)]
             self._new = dict(zip(map(id, self._layouts), after, strict=True))
         if left.change.places.spots:
-            self._returned = layouts(out)
+            self._returned = layouts(out, self.as_objects)
         # Last: whoever sees a change may rely on the rest.
         self.settled = left.change
 
@@ -523,14 +538,16 @@ class RuleCall:
         """
         if not self.has_objects:
             return given  # JAX checks it.
-        names = ", ".join(self.names[i] for i in self._differentiable)
+        due_for = [i for i in self._differentiable if i not in self.passed]
+        names = ", ".join(self.names[i] for i in due_for)
         due = f"{rule} must return a tuple with one tangent for each of {names}, but"
         if not isinstance(given, tuple | list):
             raise TypeError(f"{due} returned a {type(given).__name__}.")
-        if len(given) != len(self._differentiable):
+        if len(given) != len(due_for):
             raise TypeError(f"{due} returned {len(given)} of them.")
-        pairs = zip(self._differentiable, given, strict=True)
-        return (*(self.take_tangent(i, x, rule) for i, x in pairs), None)
+        pairs = zip(due_for, given, strict=True)
+        found = {i: self.take_tangent(i, x, rule) for i, x in pairs}
+        return (*map(found.get, self._differentiable), None)
 
     def take_tangent(self, argnum: int, given: Any, rule: str) -> Any:
         """Takes apart the tangent of one argument; see `take_tangents`."""

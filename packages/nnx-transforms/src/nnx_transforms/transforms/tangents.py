@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from graphcore import State, VariableState
+from graphcore import GraphDef, State, VariableState, state, unflatten
 from graphcore.authors import (
     Divided,
     Entry,
@@ -52,6 +52,7 @@ class Layout:
         kinds: Their types and metadata.
         numbers: The number of each among all variables of a call.
         others: The paths of its variables that are not shown.
+        form: The definition of the object, if it is to be given back as an object.
     """
 
     type: type[Any]
@@ -59,6 +60,7 @@ class Layout:
     kinds: tuple[Any, ...] = field(default=(), hash=False)
     numbers: tuple[int, ...] = ()
     others: tuple[Path, ...] = field(default=(), compare=False)
+    form: GraphDef[Any] | None = None
 
     def only(self, chosen: Collection[int]) -> Layout:
         """Leaves out variables.
@@ -74,8 +76,9 @@ class Layout:
             return self
         columns: Any = self.paths, self.kinds, self.numbers
         paths, kinds, numbers = (tuple(itertools.compress(c, kept)) for c in columns)
-        others = itertools.compress(self.paths, map(operator.not_, kept))
-        return Layout(self.type, paths, kinds, numbers, (*self.others, *others))
+        left_out = itertools.compress(self.paths, map(operator.not_, kept))
+        others = (*self.others, *left_out)
+        return Layout(self.type, paths, kinds, numbers, others, self.form)
 
     def state(self, values: Sequence[Any]) -> Any:
         """Writes values of the variables as users see them.
@@ -85,15 +88,28 @@ class Layout:
 
         Returns:
             A `State`; a `VariableState` if the object is a variable; what stands for
-            either with objects of another library.
+            either with objects of another library. With a `form`, an object.
+
+        Raises:
+            ValueError: If an object is due, and some of its variables are not shown.
         """
         values = [_shown(x) if Divided.matches(x) else x for x in values]
         if self._is_variable:
-            state: Any = VariableState.of(self.kinds[0], values[0])
+            tangents: Any = VariableState.of(self.kinds[0], values[0])
         else:
             states = VariableState.of_many(self.kinds, values)
-            state = State.from_flat_path(zip(self.paths, states, strict=True))
-        return given_state(self.type, state)
+            tangents = State.from_flat_path(zip(self.paths, states, strict=True))
+        if self.form is None:
+            return given_state(self.type, tangents)
+        try:
+            return unflatten(self.form, tangents)
+        except ValueError as error:
+            raise ValueError(
+                f"The derivative of a {self.type.__name__} can't be one itself: "
+                f"{error} Everything in it must be differentiated, and it must share "
+                "nothing with objects before it. Without `as_objects`, or with True "
+                "for `graph` and `graph_updates`, the derivative is a `State`."
+            ) from error
 
     @property
     def _is_variable(self) -> bool:
@@ -118,6 +134,12 @@ class Layout:
         partial = checks is Checks.OF_AN_OUTPUT
         if given is None and partial:
             return [None] * len(self.paths)
+        if type(given) is self.type:  # an object whose variables hold the tangents
+            given = (
+                VariableState.from_variable(given)
+                if self._is_variable
+                else state(given)
+            )
         kind = self.type.__name__
         found: Iterable[tuple[Path, Any]]
         is_own = isinstance(given, State)
@@ -239,11 +261,12 @@ def map_parts(
     )
 
 
-def layouts_of(entry: Entry) -> list[Layout]:
+def layouts_of(entry: Entry, as_objects: bool = False) -> list[Layout]:
     """The layout of each object that entered a call, each variable in the first.
 
     Args:
         entry: The call.
+        as_objects: Whether derivatives are to be objects, and not states.
 
     Returns:
         One layout a root, with the position of each variable as its number.
@@ -258,8 +281,11 @@ def layouts_of(entry: Entry) -> list[Layout]:
             tuple(joint.paths[i][1:] for i in positions),
             tuple(joint.variable_definitions[i].kind for i in positions),
             tuple(positions),
+            form=definition if as_objects else None,
         )
-        for root, positions in zip(entry.roots, of_root, strict=True)
+        for root, positions, definition in zip(
+            entry.roots, of_root, joint.definitions, strict=True
+        )
     ]
 
 
@@ -284,7 +310,8 @@ def to_parts(
     def part_of(x: Any) -> Any:
         if not is_object(x):
             return x
-        layout = pending.pop(id(x), None) or Layout(type(x))
+        layout = pending[id(x)]
+        pending[id(x)] = Layout(layout.type, form=layout.form)
         layout = layout.only(chosen)
         return Part(layout, [entry.raw[number] for number in layout.numbers])
 

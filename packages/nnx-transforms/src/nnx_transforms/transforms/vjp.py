@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from graphcore import Filter
-from nnx_transforms.graph_mode import accepts_graph_mode
+from nnx_transforms.decorators import LATER, at_once_or_later
 from nnx_transforms.transforms.differentiation import Differentiation, all_arguments
 from nnx_transforms.transforms.tangents import (
     abstract,
@@ -19,13 +19,14 @@ from nnx_transforms.transforms.tangents import (
 )
 
 
-@accepts_graph_mode()
+@at_once_or_later
 def vjp(
-    f: Callable[..., Any],
+    f: Callable[..., Any] = LATER,
     *primals: Any,
     has_aux: bool = False,
     reduce_axes: Hashable = (),
     wrt: Filter | None = None,
+    as_objects: bool = False,
     **more: Any,
 ) -> Any:
     """Runs a function, and makes the function that maps cotangents back.
@@ -35,12 +36,13 @@ def vjp(
     selected variables. A variable that stands in several places has it in the first.
 
     Args:
-        f: A function of `primals`.
+        f: A function of `primals`. Left out, this is a decorator.
         *primals: Its arguments; all of them are differentiated.
         has_aux: Whether `f` returns a pair of which only the first is differentiated.
         reduce_axes: Names of axes of surrounding maps. Over each of them, the
             cotangent of what is not mapped over it is summed.
         wrt: Selects the differentiated variables of objects; `Param` by default.
+        as_objects: Whether cotangents of objects are objects like them, as in `grad`.
         **more: Further arguments that the installed `jax.vjp` takes.
 
     Returns:
@@ -63,9 +65,9 @@ def vjp(
         >>> float(out), float(m_bar.w.value), float(x_bar)
         (6.0, 2.0, 3.0)
     """
-    call = Differentiation(
-        f, primals, {}, all_arguments(wrt), has_aux=has_aux, reduce_axes=reduce_axes
-    )
+    how: Any = {"has_aux": has_aux, "reduce_axes": reduce_axes}
+    how["as_objects"] = as_objects
+    call = Differentiation(f, primals, {}, all_arguments(wrt), **how)
     out, pull, rest = jax.vjp(call.function, *call.args, has_aux=True, **more)
     if call.has_objects or has_parts(out):
         # As JAX's own function, this is a pytree that may pass through `jit`.
