@@ -70,6 +70,12 @@ def test_an_object_may_be_a_tangent_where_a_state_is_due():
         nnx.jvp(loss, (line, 2.0), (tangent, 4.0))
 
 
+def test_arguments_may_be_named():
+    line, tangent = Line(0.5, 3.0), Line(1.0, -2.0)
+    how = {"primals": (line, 2.0), "tangents": (tangent, 4.0), "wrt": ...}
+    assert float(nnx.jvp(f=loss, **how)[1]) == float(nnx.jvp(loss, **how)[1])
+
+
 def test_what_is_returned_has_objects_as_well():
     def moved(line, by):
         return Line(line.slope * by, line.shift + by)

@@ -35,17 +35,7 @@ def optional_function(transform: T) -> T:
         >>> scaled(abs)(-3), add_one(1)
         (6, 20)
     """
-    name = next(iter(inspect.signature(transform).parameters))
-
-    @functools.wraps(transform)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if kwargs:
-            take_graph_mode(transform, kwargs)
-        if args or name in kwargs:
-            return transform(*args, **kwargs)
-        return lambda f: transform(f, **kwargs)
-
-    return wrapper  # type: ignore[return-value]
+    return _optional(transform, lambda f, options: transform(f, **options))
 
 
 def at_once_or_later(transform: T) -> T:
@@ -69,13 +59,20 @@ def at_once_or_later(transform: T) -> T:
         >>> scaled(abs, -3), add_one(1)
         (6, 20)
     """
+    return _optional(
+        transform, lambda f, options: functools.partial(transform, f, **options)
+    )
+
+
+def _optional(transform: T, later: Callable[[Any, dict[str, Any]], Any]) -> T:
+    name = next(iter(inspect.signature(transform).parameters))
 
     @functools.wraps(transform)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
             take_graph_mode(transform, kwargs)
-        if args:
+        if args or name in kwargs:
             return transform(*args, **kwargs)
-        return lambda f: functools.partial(transform, f, **kwargs)
+        return lambda f: later(f, kwargs)
 
     return wrapper  # type: ignore[return-value]

@@ -213,8 +213,8 @@ def _replace_streams(
     if node is _MISSING:
         return functools.partial(_with_arguments, rules, only, squeeze)
     if copies:
-        with _replace_streams(node, rules, only, squeeze) as backups:
-            keys = {id(stream.key) for stream, *_ in backups}
+        with _replace_streams(node, rules, only, squeeze) as replaced:
+            keys = {id(stream.key) for stream, *_ in replaced}
 
             def copied(path: Path, x: Any) -> Any:
                 is_new = isinstance(x, _stream_types) and id(x.key) in keys
