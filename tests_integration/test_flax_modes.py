@@ -106,13 +106,15 @@ def split_streams(nnx, **mode):
     copy = nnx.split_rngs(rngs, splits=3, only="params", **mode)
     one = nnx.split_rngs(rngs, splits=1, squeeze=True, **mode)
     fork = nnx.fork_rngs(rngs, **mode)
+    how = {"split": {"params": (2, 2)}, "broadcast": {"dropout": 3}}
+    other = nnx.with_rngs(rngs, **how, **mode)
 
     @nnx.split_rngs(splits=2, **mode)
     @nnx.vmap(in_axes=0, **mode)
     def draw(rngs):
         return rngs.params.uniform(), rngs.dropout.uniform()
 
-    trees = rngs, copy, one, fork, draw(rngs)
+    trees = rngs, copy, one, fork, other, draw(rngs)
     return jax.tree.map(lambda x: x if x.dtype == jnp.float32 else data(x), trees)
 
 

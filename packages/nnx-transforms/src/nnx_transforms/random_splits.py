@@ -309,7 +309,7 @@ def with_rngs(
     takes = to_predicate(only)
 
     def replaced(path: tuple[Any, ...], value: Any) -> Any:
-        if not isinstance(value, RngStream) or not takes(path, value):
+        if not isinstance(value, _stream_types) or not takes(path, value):
             return value
         found = {
             rule: (chosen, shape)
