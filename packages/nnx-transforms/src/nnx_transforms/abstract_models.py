@@ -15,7 +15,7 @@ from nnx_transforms.transforms.eval_shape import eval_shape
 _A = TypeVar("_A")
 
 
-@accepts_graph_mode("jax.eval_shape")
+@accepts_graph_mode
 def get_abstract_model(
     init_fn: Callable[[], _A], mesh: Any
 ) -> tuple[GraphDef[_A], State[Any, Any]]:
@@ -43,7 +43,7 @@ def get_abstract_model(
     return graphdef, jax.tree.map(_sharded, state, shardings)
 
 
-@accepts_graph_mode("jax.eval_shape")
+@accepts_graph_mode
 def as_abstract(tree: _A, /) -> _A:
     """Adds shardings to the values of a model that `eval_shape` made.
 

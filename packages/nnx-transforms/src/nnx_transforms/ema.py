@@ -37,7 +37,7 @@ class EMA(Object):
         (2.0, 2.0)
     """
 
-    @accepts_graph_mode("jax.tree")
+    @accepts_graph_mode
     def __init__(self, params: Any, decay: float, *, only: Filter = ...) -> None:
         self.decay = decay
         self.filter = only

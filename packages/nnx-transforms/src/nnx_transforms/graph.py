@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
     return getattr(sys.modules[__package__], name)
 
 
-@accepts_graph_mode("clone")
+@accepts_graph_mode
 def recursive_map(f: Callable[[Path, Any], Any], node: _A, /) -> _A:
     """Copies a graph, with every node and leaf replaced by what a function says.
 
@@ -91,7 +91,7 @@ def _with_children(
     return node
 
 
-@accepts_graph_mode("jax.tree")
+@accepts_graph_mode
 def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
     """Lists the variables and graph nodes that a node holds itself.
 

@@ -1,9 +1,9 @@
 """Flax's arguments `graph` and `graph_updates`.
 
-Flax has modes in which modules are trees: nothing is shared, changes of structure stay
-inside, and derivatives are modules. A transformation here takes any of them. It keeps
-what objects share and publishes all changes nevertheless; but derivatives have the form
-that is asked for. Functions of graphs without a transformation refuse the other modes.
+Flax has modes in which modules are trees: nothing may be shared, changes of structure
+stay inside, and derivatives are modules. Functions here take any of them. They keep
+what objects share and publish all changes nevertheless; but derivatives have the form
+that is asked for.
 """
 
 from __future__ import annotations
@@ -32,39 +32,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MODES = ("graph", "graph_updates")
 
 
-def drop_graph_mode(name: str, arguments: dict[str, Any], instead: str) -> None:
+def take_graph_mode(function: Callable[..., Any], arguments: dict[str, Any]) -> None:
     """Takes `graph` and `graph_updates` out of the arguments of a function.
 
     Args:
-        name: The function, for the message.
-        arguments: Its keyword arguments.
-        instead: What does what other values ask for.
-
-    Raises:
-        ValueError: If one of the two is there and neither True nor None.
-
-    Example:
-        >>> arguments = {'graph': True, 'variables': False}
-        >>> drop_graph_mode('clone', arguments, 'jax.tree.map'); arguments
-        {'variables': False}
-    """
-    for mode in _MODES:
-        if (found := arguments.pop(mode, None)) not in (None, True):
-            raise ValueError(
-                f"{name} got {mode}={found!r}: it takes graphs of live objects here, "
-                "keeps what they share, publishes what changes, and has no other mode. "
-                f"Leave {mode} out, or use `{instead}`, which changes "
-                "nothing in place."
-            )
-
-
-def take_graph_mode(transform: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    """Takes `graph` and `graph_updates` out of the arguments of a transformation.
-
-    Args:
-        transform: The transformation.
+        function: The function.
         arguments: Its keyword arguments. If one of the two is there and False, and the
-            transformation has an argument `as_objects`, that becomes True.
+            function has an argument `as_objects`, that becomes True.
 
     Example:
         >>> import nnx_transforms as nnx
@@ -76,52 +50,44 @@ def take_graph_mode(transform: Callable[..., Any], arguments: dict[str, Any]) ->
         {}
     """
     of_trees = [arguments.pop(mode, None) is False for mode in _MODES]
-    if any(of_trees) and "as_objects" in inspect.signature(transform).parameters:
+    if any(of_trees) and "as_objects" in inspect.signature(function).parameters:
         arguments["as_objects"] = True
 
 
-def accepts_graph_mode(instead: str | None = None) -> Callable[[F], F]:
+def accepts_graph_mode(function: F) -> F:
     """Lets a function take Flax's `graph` and `graph_updates`.
 
     Args:
-        instead: What does what other values than True ask for; they are refused. Left
-            out, the function is a transformation: see `take_graph_mode`.
+        function: The function; see `take_graph_mode`.
 
     Returns:
-        A decorator.
+        The same with these arguments.
 
     Example:
-        >>> @accepts_graph_mode('clone')
+        >>> @accepts_graph_mode
         ... def touch(x):
         ...     return x
         >>> touch(1, graph=True)
         1
     """
 
-    def decorate(function: F) -> F:
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not kwargs:
-                return function(*args)
-            if instead is None:
-                take_graph_mode(function, kwargs)
-            else:
-                drop_graph_mode(function.__name__, kwargs, instead)
-            return function(*args, **kwargs)
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            take_graph_mode(function, kwargs)
+        return function(*args, **kwargs)
 
-        return wrapper  # type: ignore[return-value]
-
-    return decorate
+    return wrapper  # type: ignore[return-value]
 
 
 # graphcore's functions, for code that says the mode.
-clone = accepts_graph_mode("jax.tree.map")(graphcore.clone)
-flatten = accepts_graph_mode("jax.tree.flatten")(graphcore.flatten)
-graphdef = accepts_graph_mode("jax.tree.structure")(graphcore.graphdef)
-iter_graph = accepts_graph_mode("jax.tree.leaves")(graphcore.iter_graph)
-split = accepts_graph_mode("jax.tree.flatten")(graphcore.split)
-state = accepts_graph_mode("jax.tree.leaves")(graphcore.state)
-variables = accepts_graph_mode("jax.tree.leaves")(graphcore.variables)
+clone = accepts_graph_mode(graphcore.clone)
+flatten = accepts_graph_mode(graphcore.flatten)
+graphdef = accepts_graph_mode(graphcore.graphdef)
+iter_graph = accepts_graph_mode(graphcore.iter_graph)
+split = accepts_graph_mode(graphcore.split)
+state = accepts_graph_mode(graphcore.state)
+variables = accepts_graph_mode(graphcore.variables)
 
 
 def set_graph_mode(value: bool, /) -> Any:
@@ -140,7 +106,11 @@ def set_graph_mode(value: bool, /) -> Any:
         >>> with set_graph_mode(True):
         ...     pass
     """
-    drop_graph_mode("set_graph_mode", {"graph": value}, "the functions of `jax`")
+    if value is not True:
+        raise ValueError(
+            f"The mode can't be set to {value!r}: graphs keep what they share here. "
+            "Say `graph=False` where a derivative is to have the form of an object."
+        )
     return _nothing()
 
 

@@ -212,7 +212,7 @@ class Module(Object):
         pairs = get_node_impl(self).flatten(self)[0]
         return ((key, x) for key, x in pairs if isinstance(x, Module))
 
-    @accepts_graph_mode("view")
+    @accepts_graph_mode
     def set_attributes(
         self,
         *filters: Filter,

@@ -163,7 +163,7 @@ class Optimizer(Object, Generic[M]):
     step: OptState[jax.Array]
     model: M
 
-    @accepts_graph_mode("optax")
+    @accepts_graph_mode
     def __init__(self, model: M, tx: Any, wrt: Filter = Param) -> None:
         init = getattr(tx, "init", None)
         if not callable(init) or not callable(getattr(tx, "update", None)):

@@ -164,7 +164,7 @@ class StateAxes(_ByFilter):
     axes = _ByFilter.settings
 
 
-@accepts_graph_mode()
+@accepts_graph_mode
 def prefix(
     node: Any, settings: Mapping[Filter, Any] | Callable[[tuple[Any, ...], Any], Any], /
 ) -> Any:

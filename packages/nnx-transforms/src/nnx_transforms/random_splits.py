@@ -339,7 +339,7 @@ def _with_copies(settings: dict[str, Any], function: F) -> F:
     return wrapper  # type: ignore[return-value]
 
 
-@accepts_graph_mode("with_rngs")
+@accepts_graph_mode
 def backup_keys(node: Any, /) -> SplitBackups:
     """Notes the root keys of random streams, for `restore_rngs`.
 
@@ -385,7 +385,7 @@ def restore_rngs(backups: Iterable[tuple[Any, ...]], /) -> None:
     write_raw(writes)
 
 
-@accepts_graph_mode("with_rngs")
+@accepts_graph_mode
 def reseed(
     node: Any,
     /,

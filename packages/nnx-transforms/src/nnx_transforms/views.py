@@ -16,7 +16,7 @@ from nnx_transforms.module import Module, set_on_modules, unused
 _A = TypeVar("_A")
 
 
-@accepts_graph_mode("jax.tree")
+@accepts_graph_mode
 def iter_modules(node: Any, /) -> Iterator[tuple[Path, Module]]:
     """Lists all modules of a graph, children before parents.
 
@@ -34,7 +34,7 @@ def iter_modules(node: Any, /) -> Iterator[tuple[Path, Module]]:
     return ((path, x) for path, x in iter_graph(node) if isinstance(x, Module))
 
 
-@accepts_graph_mode("jax.tree")
+@accepts_graph_mode
 def iter_module_children(node: Any, /) -> Iterator[tuple[Any, Module]]:
     """Lists the modules that a node holds itself.
 
@@ -52,7 +52,7 @@ def iter_module_children(node: Any, /) -> Iterator[tuple[Any, Module]]:
     return ((key, x) for key, x in iter_children(node) if isinstance(x, Module))
 
 
-@accepts_graph_mode("clone")
+@accepts_graph_mode
 def with_attributes(
     node: _A,
     /,
@@ -86,7 +86,7 @@ def with_attributes(
     return twin
 
 
-@accepts_graph_mode("clone")
+@accepts_graph_mode
 def view(
     node: _A, /, *, only: Filter = ..., raise_if_not_found: bool = True, **settings: Any
 ) -> _A:
@@ -129,7 +129,7 @@ def view(
     return twin
 
 
-@accepts_graph_mode("view")
+@accepts_graph_mode
 def view_info(node: Any, /, *, only: Filter = ...) -> str:
     """Describes what `view` can set in a model.
 

@@ -25,7 +25,7 @@ from nnx_transforms.transforms.traced import HOLDS, TracedBody, WholeBody
 _MISSING: Any = object()
 
 
-@accepts_graph_mode()
+@accepts_graph_mode
 def cond(
     pred: Any,
     true_fun: Any,
@@ -85,7 +85,7 @@ def cond(
     )
 
 
-@accepts_graph_mode()
+@accepts_graph_mode
 def switch(
     index: Any,
     branches: Any,

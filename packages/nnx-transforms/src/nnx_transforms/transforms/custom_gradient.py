@@ -44,7 +44,7 @@ class CustomGradient(RuleFunction):
         return jax.custom_gradient(named_like(fun, pure))  # type: ignore[no-any-return]
 
 
-@accepts_graph_mode()
+@accepts_graph_mode
 def custom_gradient(fun: Callable[..., Any]) -> Any:
     """Lets a function of live objects return its own gradient.
 

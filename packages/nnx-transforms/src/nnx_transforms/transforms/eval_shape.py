@@ -20,7 +20,7 @@ class _Body(Body):
         return Inside.empty().leave(out)
 
 
-@accepts_graph_mode()
+@accepts_graph_mode
 def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Returns what a function would return, with shapes and dtypes for arrays.
 

@@ -14,7 +14,7 @@ from nnx_transforms.transforms.mapping import MappedBody, is_axis
 from nnx_transforms.transforms.mapping_errors import check_given
 
 
-@accepts_graph_mode()
+@accepts_graph_mode
 def map(  # noqa: A001  JAX's own name
     f: Callable[..., Any], xs: Any, *, batch_size: int | None = None
 ) -> Any:

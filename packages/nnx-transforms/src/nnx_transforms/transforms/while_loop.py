@@ -24,7 +24,7 @@ from nnx_transforms.transforms.agreement import (
 from nnx_transforms.transforms.traced import HOLDS, TracedBody, WholeBody
 
 
-@accepts_graph_mode()
+@accepts_graph_mode
 def while_loop(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
     """Repeats a function of live objects while a condition holds.
 
@@ -61,7 +61,7 @@ def while_loop(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
     return jax.lax.while_loop(cond_fun, body_fun, init_val)
 
 
-@accepts_graph_mode()
+@accepts_graph_mode
 def fori_loop(
     lower: Any,
     upper: Any,
