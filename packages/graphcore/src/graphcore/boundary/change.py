@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from graphcore.boundary.divided import changed, divided, joined
-from graphcore.boundary.places import Joining, Places
+from graphcore.boundary.places import Places
 from graphcore.cache.plans import Plan, check_writes
 from graphcore.content import values_equal
 from graphcore.graphdef.build import Builder, set_values
@@ -62,7 +62,7 @@ class Change:
     positions: tuple[int | None, ...]
     indices: tuple[int, ...]
     mapping: tuple[tuple[int, int], ...]
-    places: Places | Joining
+    places: Places
     definitions: tuple[GraphDef[Any], ...] | None = None
     detached: tuple[GraphDef[Any], ...] = ()
     returned: tuple[GraphDef[Any], ...] = ()

@@ -26,7 +26,6 @@ from graphcore.boundary.change import Change, publish
 from graphcore.boundary.divided import Divided
 from graphcore.boundary.places import (
     Direct,
-    Joining,
     Place,
     Places,
     is_object,
@@ -108,7 +107,7 @@ class Entry:
     @property
     def has_objects(self) -> bool:
         """Whether there is anything that JAX can't be given as it is."""
-        return bool(self.roots) or type(self.body.structure.places) is Joining
+        return bool(self.roots) or self.body.structure.places.has_divided
 
     def divide(self) -> bool:
         """Divides the values of variables that JAX does not take as they are.
@@ -296,7 +295,7 @@ def enter(
     else:
         callees = [g if type(g) is Callee else Callee(g) for g in f]
         bounds = [_numbers(callee.bound, roots) for callee in callees]
-    if only_with_objects and not roots and type(places) is not Joining:
+    if only_with_objects and not roots and not places.has_divided:
         return None
     joint, plans = joint_of(roots)
     here = current_trace()
@@ -347,7 +346,7 @@ def enter(
 def _find_or_make(
     functions: Sequence[tuple[Callee, tuple[int, ...], Any]],
     entry: Entry,
-    places: Direct | Places | Joining,
+    places: Direct | Places,
     tree: tuple[tuple[Any, ...], dict[str, Any]],
     statics: Mapping[Place, Any],
     options: Any,
@@ -450,7 +449,7 @@ def _resolve(entry: Entry, tree: Any, bound: Sequence[int]) -> Settings:
 
 
 def _root_places(
-    roots: list[Any], places: Direct | Places | Joining, tree: Any
+    roots: list[Any], places: Direct | Places, tree: Any
 ) -> tuple[tuple[Path, ...], ...]:
     found: list[list[Path]] = [[] for _ in roots]
     for path, number in places.paths(tree):
