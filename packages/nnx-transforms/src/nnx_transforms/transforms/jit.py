@@ -280,8 +280,7 @@ class Jitted:
         if entry is None:
             stage = self._plain.trace(*args, **kwargs)  # type: ignore[attr-defined]
             return Traced(stage, self._enter, statics)
-        function, given, named = entry.body.prepare(entry)
-        stage = function.trace(*given, **named)
+        stage = entry.body.call_arranged(entry, only_trace=True)
         return Traced(stage, self._enter, statics, entry.body)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
