@@ -327,8 +327,6 @@ def enter(
             ):
                 entry.body = last
                 return entry
-    if settings is not UNSET and not isinstance(settings, tuple):
-        settings = (settings,) * len(args)
     entry._settings = settings, kwargs_settings, bound_setting
     entry._out_settings = out_settings
     if type(f) is not tuple:
