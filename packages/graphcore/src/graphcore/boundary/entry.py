@@ -90,7 +90,6 @@ class Entry:
     plans: list[Plan]
     variables: list[Any]
     raw: list[Any]
-    all_owned: bool
     is_of_one_trace: bool
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -146,15 +145,14 @@ class Entry:
         """
         values = groups[0] if len(groups) == 1 else [*chain.from_iterable(groups)]
         if not change.is_in_place:
-            known = self.roots, self.joint, self.plans
-            return publish(*known, change, values, out, now=self.raw)
+            return self._publish(change, values, out)
         if values:
             variables = self.variables
             if not change.is_in_order:
                 variables = [variables[p] for p in change.positions]  # type: ignore[index]
             if not self.is_of_one_trace:
                 check_writes(self.plans, variables[: len(values)])
-            if self.all_owned:
+            if self.joint.layout.all_owned:
                 # One call into C, as no setter returns anything: a signal can't be
                 # handled halfway through.
                 any(map(set_raw_value, variables, values))
@@ -174,9 +172,11 @@ class Entry:
             The output with objects: the caller's own, as they are, where it had them.
         """
         values = [*chain.from_iterable(groups)]
-        return publish(
-            self.roots, self.joint, self.plans, change, values, out, write=False
-        )
+        return self._publish(change, values, out, write=False)
+
+    def _publish(self, *left: Any, write: bool = True) -> Any:
+        known = self.roots, self.variables, self.joint, self.plans
+        return publish(*known, *left, write=write, now=self.raw)
 
 
 class Bodies:
@@ -309,10 +309,11 @@ def enter(
     entry.roots, entry.joint, entry.plans = roots, joint, plans
     entry.args, entry.kwargs = tuple(plain), named
     if len(plans) == 1 and plans[0].all_owned:
-        entry.variables, entry.all_owned = plans[0].variables, True
+        entry.variables = plans[0].variables
         entry.raw = [variable._raw_value for variable in entry.variables]
     else:
-        entry.variables, entry.raw, entry.all_owned = joint.read(plans)
+        entry.variables = joint.variables(plans)
+        entry.raw = joint.layout.values(entry.variables)
     if divide:
         entry.divide()
     is_plain = settings is UNSET and out_settings is UNSET and not statics

@@ -86,7 +86,7 @@ class Inside:
         if change.is_in_place:
             return out
         values = [*chain.from_iterable(groups)]
-        return publish((), self._joint, (), change, values, out)
+        return publish((), (), self._joint, (), change, values, out)
 
     def leave(
         self, out: Any, settings: Settings | None = None, keep: Collection[int] = ()
