@@ -9,9 +9,10 @@ from typing import Any, Generic, TypeVar
 
 import jax
 
+from graphcore._jax import current_trace
 from graphcore.boundary.places import is_object, key_path
 from graphcore.boundary.settings import UNSET
-from graphcore.cache.plans import check_traces, plan_of
+from graphcore.cache.plans import plan_of
 from graphcore.context import (
     MergeContext,
     SplitContext,
@@ -225,7 +226,7 @@ def to_tree(
     aliases = AliasCheck()
     for path, leaf_prefix, leaf in leaves:
         if is_object(leaf):
-            check_traces([plan_of(leaf)])
+            plan_of(leaf).check_trace(current_trace())
             if check_aliasing and prefix is not UNSET:
                 aliases.add(key_path(path), leaf, leaf_prefix)
     with split_context(ctxtag) as ctx:

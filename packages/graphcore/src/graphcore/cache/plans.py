@@ -28,7 +28,7 @@ from typing import Any
 
 from jax.tree_util import all_leaves
 
-from graphcore._jax import OUTSIDE, TraceState, current_trace
+from graphcore._jax import OUTSIDE, TraceState
 from graphcore.adapters.loading import registrations
 from graphcore.cache.compaction import copies_side_by_side
 from graphcore.cache.comparing import comparing
@@ -412,20 +412,6 @@ def check_writes(plans: Sequence[Plan], variables: Sequence[Any]) -> None:
                     trace = traces[0] if traces else None
                 if type(trace) is ByValue:
                     raise wrong_trace(trace, type(variable))
-
-
-def check_traces(plans: Sequence[Plan]) -> None:
-    """Checks that several graphs may be used and changed from the running trace.
-
-    Args:
-        plans: Their plans.
-
-    Raises:
-        TraceContextError: If one belongs to another trace, with a path.
-    """
-    here = current_trace()
-    for plan in plans:
-        plan.check_trace(here)
 
 
 class _LastTrace:
