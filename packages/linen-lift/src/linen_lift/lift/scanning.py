@@ -215,7 +215,24 @@ def scan(
             )
             return results, grew
 
-        results, grew = loop(moving, init, xs, size, may_grow=size != 0)
+        may_grow = size != 0
+        grew = False
+        if may_grow and any(
+            not filters.is_filter_empty(
+                filters.intersect_filters(variable_carry, root.mutable)
+            )
+            and not any(cols.values())
+            for cols, root in zip(moving, roots, strict=True)
+        ):
+            # They are often about to be made. To find out costs a trace of one
+            # iteration, which is less than a loop in vain.
+            def made(carried: Any, carry: Any, xs: Any) -> Any:
+                return iteration(shared, carried, carry, xs)[1]
+
+            first = _one_iteration(moving, init, xs)
+            grew = grows(moving, jax.eval_shape(made, *first))
+        if not grew:
+            results, grew = loop(moving, init, xs, size, may_grow)
         if not grew:
             (carried_out, carry), (ys, stacked_out) = results
         else:
