@@ -55,7 +55,9 @@ def test_several_roots_are_built_as_they_were(roots):
     assert joint.definitions == definitions
     assert joint.paths == paths
     assert list(filter(is_variable, objects)) == joint.variables(plans)
-    built_objects, built, variables = joint.build(joint.values(plans))
+    built_objects, built, variables = joint.build(
+        joint.layout.values(joint.variables(plans))
+    )
     assert canonical(built) == canonical(roots)
     assert walked(built)[0] == definitions
     in_order = walked(built)[2]
@@ -69,7 +71,7 @@ def test_several_roots_are_built_as_they_were(roots):
 @given(several_roots())
 def test_one_definition_after_the_other_gives_the_same(roots):
     joint, plans = joint_of(roots)
-    values = joint.values(plans)
+    values = joint.layout.values(joint.variables(plans))
     leaves = {
         d.index: (value, None)
         for d, value in zip(joint.variable_definitions, values, strict=True)
@@ -88,7 +90,7 @@ def test_several_roots_are_recognized_while_they_are_the_same(roots, edits):
     joint, plans = joint_of(roots)
     if joint.pattern is None:
         return
-    objects, built, _ = joint.build(joint.values(plans))
+    objects, built, _ = joint.build(joint.layout.values(joint.variables(plans)))
     is_known = joint.pattern.is_made_of(built, objects)
     assert is_known or not joint.pattern.is_watched
     for behind, edit in edits:

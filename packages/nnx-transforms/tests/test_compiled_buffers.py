@@ -48,8 +48,11 @@ def test_a_buffer_that_is_held_twice_is_not_donated():
 
 
 def test_what_is_donated_may_depend_on_shapes():
+    traced = []
+
     @nnx.jit(donate_state=True)
     def f(n, x):
+        traced.append(x.shape)
         target = n.a if x.ndim else n.b
         target.value = target.value + 1
 
@@ -64,7 +67,24 @@ def test_what_is_donated_may_depend_on_shapes():
         f(node, x)
         assert before[donated].is_deleted()
         assert not before[kept].is_deleted()
+        traced.append("called")
+    assert traced[-3:] == ["called"] * 3  # with shapes that were seen
     assert node.a.value.tolist() == node.b.value.tolist() == [2, 2]
+
+
+def test_what_is_donated_may_depend_on_shapes_ahead_of_time():
+    @nnx.jit(donate_state=True)
+    def f(n, x):
+        target = n.a if x.ndim else n.b
+        target.value = target.value + 1
+
+    node = nnx.Dict(a=nnx.Param(jnp.zeros(2)), b=nnx.Param(jnp.zeros(2)))
+    f(node, jnp.ones(1))
+    compiled = f.lower(node, jnp.ones(())).compile()
+    before = node.a.value, node.b.value
+    compiled(node, jnp.ones(()))
+    assert [x.is_deleted() for x in before] == [False, True]
+    assert node.b.value.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("how", [{"donate_argnums": 0}, {"donate_argnames": "m"}])

@@ -19,7 +19,9 @@ def build(*roots):
     leaves = {
         d.index: (value, None)
         for d, value in zip(
-            joint.variable_definitions, joint.values(plans), strict=True
+            joint.variable_definitions,
+            joint.layout.values(joint.variables(plans)),
+            strict=True,
         )
     }
     objects = {}

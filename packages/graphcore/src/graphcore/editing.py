@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from graphcore.cache.plans import Plan, check_traces, check_writes, kept_plan, plan_of
+from graphcore._jax import current_trace
+from graphcore.cache.plans import Plan, check_writes, kept_plan, plan_of
 from graphcore.errors import path_text
 from graphcore.graphdef.build import set_values
 from graphcore.hashable_mapping import HashableMapping
@@ -70,7 +71,7 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
     if plan is not None and plan.all_owned and plan_of(node) is plan:
         found = _by_plan(plan, given)
         if found is not None:
-            check_traces([plan])
+            plan.check_trace(current_trace())
             check_writes([plan], found[0])
             set_values(*found, plan.layout.impl)
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -356,12 +356,15 @@ def _copied(x: Any) -> Any:
 # Calls
 
 
+Steps: TypeAlias = tuple[tuple[bool, Any], ...]
+"""How a method is reached: for each step, whether it is an item, and its key."""
+
+
 class CallProxy:
-    """Selects a method of a graph that is yet to be merged; see `call`.
+    """Selects a method of a node that is yet to be made; see `call`.
 
     Args:
-        definition: The definition.
-        states: Its states.
+        run: Called with the steps to the method and the arguments of a call of it.
         steps: The attributes and items selected so far.
 
     Example:
@@ -371,37 +374,50 @@ class CallProxy:
         1
     """
 
-    __slots__ = ("_definition", "_select", "_states")
+    __slots__ = ("_run", "_steps")
 
-    def __init__(
-        self,
-        definition: GraphDef[Any],
-        states: tuple[Any, ...],
-        select: Callable[[Any], Any] = lambda node: node,
-    ) -> None:
-        self._definition = definition
-        self._states = states
-        self._select = select
+    def __init__(self, run: Callable[..., Any], steps: Steps = ()) -> None:
+        self._run = run
+        self._steps = steps
 
     def __getattr__(self, name: str) -> CallProxy:
         if name.startswith("__"):
             raise AttributeError(name)
-        select = self._select
-        return CallProxy(
-            self._definition, self._states, lambda node: getattr(select(node), name)
-        )
+        return CallProxy(self._run, (*self._steps, (False, name)))
 
     def __getitem__(self, key: Any) -> CallProxy:
-        select = self._select
-        return CallProxy(self._definition, self._states, lambda node: select(node)[key])
+        return CallProxy(self._run, (*self._steps, (True, key)))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, PureState[Any]]:
-        node = merge(self._definition, *self._states)
-        out = self._select(node)(*args, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(self._steps, args, kwargs)
+
+
+def reach(x: Any, steps: Steps) -> Any:
+    """What some steps lead to from an object.
+
+    Args:
+        x: The object.
+        steps: The steps.
+
+    Example:
+        >>> reach({"a": 1j}, ((True, "a"), (False, "imag")))
+        1.0
+    """
+    for is_item, key in steps:
+        x = x[key] if is_item else getattr(x, key)
+    return x
+
+
+def _merging(definition: GraphDef[Any], states: Sequence[Any]) -> CallProxy:
+    def run(steps: Steps, args: Any, kwargs: Any) -> tuple[Any, PureState[Any]]:
+        node = merge(definition, *states)
+        out = reach(node, steps)(*args, **kwargs)
         return out, flatten(node)
 
+    return CallProxy(run)
 
-GraphDef._proxy = CallProxy
+
+GraphDef._proxy = _merging
 
 
 def call(graphdef_and_state: tuple[GraphDef[Any], Any], /) -> CallProxy:
@@ -426,4 +442,4 @@ def call(graphdef_and_state: tuple[GraphDef[Any], Any], /) -> CallProxy:
         (2, 3)
     """
     definition, *states = graphdef_and_state
-    return CallProxy(definition, tuple(states))
+    return _merging(definition, states)

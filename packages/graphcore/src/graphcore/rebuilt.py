@@ -14,12 +14,14 @@ belongs to. That equals no token: whoever does not know of it refuses the write.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from graphcore._jax import OUTSIDE, TraceState, current_trace, has_ended
 from graphcore.errors import TraceContextError, path_text
 
 
+@dataclass(slots=True, unsafe_hash=True)
 class Origin:
     """Where a pytree was flattened: part of its treedef that makes no difference.
 
@@ -27,19 +29,7 @@ class Origin:
         trace: The token of the trace.
     """
 
-    __slots__ = ("trace",)
-
-    def __init__(self, trace: TraceState) -> None:
-        self.trace = trace
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Origin
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __repr__(self) -> str:
-        return "Origin()"
+    trace: TraceState = field(compare=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _of_outside, ()
@@ -70,6 +60,7 @@ def _here() -> TraceState:
         return None
 
 
+@dataclass(slots=True)
 class ByValue:
     """Stands for the trace of objects whose changes nobody would see.
 
@@ -77,15 +68,7 @@ class ByValue:
         trace: The token of the trace in which they were put together.
     """
 
-    __slots__ = ("trace",)
-
-    def __init__(self, trace: TraceState) -> None:
-        self.trace = trace
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is ByValue and bool(self.trace == other.trace)
-
-    __hash__ = None  # type: ignore[assignment]
+    trace: TraceState
 
 
 def trace_of_rebuilt(origin: Origin) -> Any:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import jax
 
+from graphcore._jax import current_trace
 from graphcore.boundary.places import is_object, key_path
 from graphcore.boundary.settings import UNSET
-from graphcore.cache.plans import check_traces, plan_of
+from graphcore.cache.plans import plan_of
 from graphcore.context import (
     MergeContext,
     SplitContext,
@@ -34,6 +36,8 @@ __all__ = [
 S = TypeVar("S")
 
 
+@jax.tree_util.register_dataclass
+@dataclass(slots=True, eq=False, repr=False)
 class NodeStates(Generic[S]):
     """A graph node taken apart, as a pytree node whose children are its states.
 
@@ -46,14 +50,11 @@ class NodeStates(Generic[S]):
         1
     """
 
-    __slots__ = ("_graphdef", "metadata", "states")
-
-    def __init__(
-        self, graphdef: GraphDef[Any] | None, states: tuple[S, ...], metadata: Any
-    ) -> None:
-        self._graphdef = graphdef
-        self.states = states
-        self.metadata = metadata
+    # A child without leaves rather than a part of the treedef, so that node states
+    # without a definition can be a prefix of those with one.
+    _graphdef: GraphDef[Any] | None
+    states: tuple[S, ...]
+    metadata: Any = field(metadata={"static": True})
 
     @classmethod
     def from_split(
@@ -153,22 +154,6 @@ class NodeStates(Generic[S]):
         return call_parts(self, (), shown)
 
 
-jax.tree_util.register_pytree_with_keys(
-    NodeStates,
-    # The definition is a child without leaves rather than a part of the treedef, so
-    # that node states without one can be a prefix of those with one.
-    lambda x: (
-        (
-            (jax.tree_util.GetAttrKey("graphdef"), x._graphdef),
-            (jax.tree_util.GetAttrKey("states"), x.states),
-        ),
-        x.metadata,
-    ),
-    lambda metadata, children: NodeStates(children[0], children[1], metadata),
-    lambda x: ((x._graphdef, x.states), x.metadata),
-)
-
-
 def _split(ctx: SplitContext, path: Any, prefix: Any, leaf: Any) -> Any:
     return NodeStates.from_split(*ctx.split(leaf)) if is_object(leaf) else leaf
 
@@ -241,7 +226,7 @@ def to_tree(
     aliases = AliasCheck()
     for path, leaf_prefix, leaf in leaves:
         if is_object(leaf):
-            check_traces([plan_of(leaf)])
+            plan_of(leaf).check_trace(current_trace())
             if check_aliasing and prefix is not UNSET:
                 aliases.add(key_path(path), leaf, leaf_prefix)
     with split_context(ctxtag) as ctx:

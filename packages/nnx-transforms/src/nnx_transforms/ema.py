@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from graphcore import Dict, Filter, Object, State, graphdef, merge, variables
+from graphcore import Filter, Object, State, graphdef, merge, variables
 from graphcore.authors import path_text, raw_value_of
 from nnx_transforms.atomic_writes import read_raw, write_raw
 from nnx_transforms.graph_mode import accepts_graph_mode
+from nnx_transforms.optimizer import nodes_of
 from nnx_transforms.statelib import to_flat_state
 
 _A = TypeVar("_A")
@@ -41,7 +42,7 @@ class EMA(Object):
     def __init__(self, params: Any, decay: float, *, only: Filter = ...) -> None:
         self.decay = decay
         self.filter = only
-        self.params = _nested(variables(params, only))
+        self.params = nodes_of(variables(params, only).map(_copied))
 
     def update(self, updates: Any) -> None:
         """Moves the averages towards the present values of a model.
@@ -97,13 +98,7 @@ class EMA(Object):
         return twin
 
 
-def _nested(live: State[Any, Any]) -> Dict:
-    copies = Dict()
-    for path, variable in live.flat_state():
-        node = copies
-        for key in path[:-1]:
-            node = node.setdefault(key, Dict())
-        copy = variable.copy()
-        copy.value = jax.tree.map(jnp.copy, copy.raw_value)
-        node[path[-1]] = copy
-    return copies
+def _copied(path: Any, variable: Any) -> Any:
+    copy = variable.copy()
+    copy.value = jax.tree.map(jnp.copy, copy.raw_value)
+    return copy

@@ -206,7 +206,7 @@ class Optimizer(Object, Generic[M]):
             for (_, leaf), parameter in zip(leaves, mirrored, strict=True)
         ]
         self.__dict__["opt_state"] = jax.tree.map(
-            lambda x: _nodes(x) if type(x) is State else x,
+            lambda x: nodes_of(x) if type(x) is State else x,
             jax.tree.unflatten(structure, slots),
             is_leaf=lambda x: type(x) is State or is_variable(x),
         )
@@ -423,8 +423,9 @@ def _pure(value: Any, tree: Callable[..., Any]) -> Any:
     return tree(flat.paths, map(raw_value_of, flat.leaves))
 
 
-def _nodes(state: State[Any, Any]) -> Dict:
-    return Dict((k, _nodes(x) if type(x) is State else x) for k, x in state.items())
+def nodes_of(state: State[Any, Any]) -> Dict:
+    """Graph nodes that hold what a state holds, nested as it is."""
+    return Dict((k, nodes_of(x) if type(x) is State else x) for k, x in state.items())
 
 
 def _of_nodes(node: Dict) -> dict[Any, Any]:

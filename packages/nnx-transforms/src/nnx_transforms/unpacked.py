@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -16,7 +17,8 @@ __all__ = ["GraphState", "merge", "unpack"]
 A = TypeVar("A")
 
 
-@jax.tree_util.register_pytree_with_keys_class
+@jax.tree_util.register_dataclass
+@dataclass(slots=True, eq=False, repr=False)
 class GraphState(MutableMapping[Any, Any], Generic[A]):
     """A state with the definition of its graph; a pytree, and a mapping as the state.
 
@@ -31,14 +33,11 @@ class GraphState(MutableMapping[Any, Any], Generic[A]):
         [2.0, 2.0]
     """
 
-    __slots__ = ("graphdef", "state")
-
-    def __init__(self, graphdef: GraphDef[A], state: State[Any, Any]) -> None:
-        self.graphdef = graphdef
-        self.state = state
+    graphdef: GraphDef[A] = field(metadata={"static": True})
+    state: State[Any, Any]
 
     def __getattr__(self, name: str) -> Any:
-        if name in GraphState.__slots__:  # empty, while it is copied
+        if name in ("graphdef", "state"):  # empty, while it is copied
             raise AttributeError(name)
         return getattr(self.state, name)
 
@@ -59,15 +58,6 @@ class GraphState(MutableMapping[Any, Any], Generic[A]):
 
     def __repr__(self) -> str:
         return f"GraphState({type(self.graphdef).__name__}, {self.state!r})"
-
-    def tree_flatten_with_keys(self) -> tuple[tuple[Any, ...], GraphDef[A]]:
-        """The state, and the definition as structure."""
-        return ((jax.tree_util.GetAttrKey("state"), self.state),), self.graphdef
-
-    @classmethod
-    def tree_unflatten(cls, graphdef: GraphDef[A], children: Any) -> GraphState[A]:
-        """The inverse."""
-        return cls(graphdef, *children)
 
 
 def unpack(node: A, /, *filters: Any, **mode: Any) -> Any:

@@ -21,7 +21,7 @@ import jax
 from graphcore.boundary.callees import Callee
 from graphcore.boundary.change import Change, Left
 from graphcore.boundary.inside import Inside
-from graphcore.boundary.places import Direct, Joining, Place, Places
+from graphcore.boundary.places import Direct, Place, Places
 from graphcore.boundary.settings import UNSET, Settings, check_mappings
 from graphcore.errors import path_text
 from graphcore.graphdef.joint import Joint
@@ -53,7 +53,7 @@ class Structure:
     """
 
     joint: Joint
-    places: Direct | Places | Joining
+    places: Direct | Places
     bound: tuple[int, ...]
     root_places: tuple[tuple[Path, ...], ...]
     settings: Settings

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from graphcore.boundary.divided import changed, divided, joined
-from graphcore.boundary.places import Joining, Places
+from graphcore.boundary.places import Places
 from graphcore.cache.plans import Plan, check_writes
 from graphcore.content import values_equal
 from graphcore.graphdef.build import Builder, set_values
@@ -62,7 +62,7 @@ class Change:
     positions: tuple[int | None, ...]
     indices: tuple[int, ...]
     mapping: tuple[tuple[int, int], ...]
-    places: Places | Joining
+    places: Places
     definitions: tuple[GraphDef[Any], ...] | None = None
     detached: tuple[GraphDef[Any], ...] = ()
     returned: tuple[GraphDef[Any], ...] = ()
@@ -198,6 +198,7 @@ class Left:
 
 def publish(
     roots: Sequence[Any],
+    variables: Sequence[Any],
     joint: Joint,
     plans: Sequence[Plan],
     change: Change,
@@ -211,6 +212,7 @@ def publish(
 
     Args:
         roots: The objects.
+        variables: Their variables, in order of index.
         joint: Their description.
         plans: Their plans.
         change: What the function did to the structure.
@@ -218,7 +220,7 @@ def publish(
         out: The output with None in the place of objects.
         write: Whether to touch the caller's objects. If not, only the output is put
             together.
-        now: The values of all variables, as JAX took them, if they are at hand.
+        now: The values of all variables, as JAX took them.
 
     Returns:
         The output with objects: the caller's own where it had them.
@@ -227,16 +229,14 @@ def publish(
         ValueError: If a foreign type refuses.
     """
     if change.has_divided:
-        now = now or joint.values(plans)
         values = [
             joined(value, None if position is None else now[position])
             for value, position in zip(values, change.positions, strict=True)
         ]
     if change.definitions is None:
-        returned = _known(change, roots, joint, plans)
+        returned = _known(change, roots, variables, joint)
         if returned is not None:
             if values and write:
-                variables = joint.variables(plans)
                 chosen = [variables[p] for p in change.positions]  # type: ignore[index]
                 check_writes(plans, chosen)
                 set_values(chosen, values, joint.layout.impl)
@@ -269,7 +269,7 @@ def publish(
 
 
 def _known(
-    change: Change, roots: Sequence[Any], joint: Joint, plans: Sequence[Plan]
+    change: Change, roots: Sequence[Any], variables: Sequence[Any], joint: Joint
 ) -> list[Any] | None:
     """The returned objects, if all of them are roots or variables of the caller.
 
@@ -278,7 +278,7 @@ def _known(
     if not change.returned:
         return []
     definitions: list[Any] = [*joint.definitions, *joint.variable_definitions]
-    objects = [*roots, *joint.variables(plans)]
+    objects = [*roots, *variables]
     outer = {d.index: x for d, x in zip(definitions, objects, strict=True)}
     old = dict(change.mapping)
     found = [

@@ -199,6 +199,7 @@ class Frame:
         ) and are_arrays([*map(leaves.__getitem__, self.given)])
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Divided:
     """A pytree apart: its arrays, or some of them, and its frame. Itself a pytree.
 
@@ -215,12 +216,9 @@ class Divided:
         (1, <built-in function abs>)
     """
 
-    __slots__ = ("arrays", "frame", "tree")
-
-    def __init__(self, arrays: Sequence[Any], frame: Frame, tree: Any = None) -> None:
-        self.arrays = arrays
-        self.frame = frame
-        self.tree = tree
+    arrays: Sequence[Any]
+    frame: Frame
+    tree: Any = None
 
     def __repr__(self) -> str:
         return f"Divided({self.arrays}, {self.frame})"

@@ -26,7 +26,6 @@ from graphcore.boundary.change import Change, publish
 from graphcore.boundary.divided import Divided
 from graphcore.boundary.places import (
     Direct,
-    Joining,
     Place,
     Places,
     is_object,
@@ -91,7 +90,6 @@ class Entry:
     plans: list[Plan]
     variables: list[Any]
     raw: list[Any]
-    all_owned: bool
     is_of_one_trace: bool
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -108,7 +106,7 @@ class Entry:
     @property
     def has_objects(self) -> bool:
         """Whether there is anything that JAX can't be given as it is."""
-        return bool(self.roots) or type(self.body.structure.places) is Joining
+        return bool(self.roots) or self.body.structure.places.has_divided
 
     def divide(self) -> bool:
         """Divides the values of variables that JAX does not take as they are.
@@ -147,15 +145,14 @@ class Entry:
         """
         values = groups[0] if len(groups) == 1 else [*chain.from_iterable(groups)]
         if not change.is_in_place:
-            known = self.roots, self.joint, self.plans
-            return publish(*known, change, values, out, now=self.raw)
+            return self._publish(change, values, out)
         if values:
             variables = self.variables
             if not change.is_in_order:
                 variables = [variables[p] for p in change.positions]  # type: ignore[index]
             if not self.is_of_one_trace:
                 check_writes(self.plans, variables[: len(values)])
-            if self.all_owned:
+            if self.joint.layout.all_owned:
                 # One call into C, as no setter returns anything: a signal can't be
                 # handled halfway through.
                 any(map(set_raw_value, variables, values))
@@ -175,9 +172,11 @@ class Entry:
             The output with objects: the caller's own, as they are, where it had them.
         """
         values = [*chain.from_iterable(groups)]
-        return publish(
-            self.roots, self.joint, self.plans, change, values, out, write=False
-        )
+        return self._publish(change, values, out, write=False)
+
+    def _publish(self, *left: Any, write: bool = True) -> Any:
+        known = self.roots, self.variables, self.joint, self.plans
+        return publish(*known, *left, write=write, now=self.raw)
 
 
 class Bodies:
@@ -296,7 +295,7 @@ def enter(
     else:
         callees = [g if type(g) is Callee else Callee(g) for g in f]
         bounds = [_numbers(callee.bound, roots) for callee in callees]
-    if only_with_objects and not roots and type(places) is not Joining:
+    if only_with_objects and not roots and not places.has_divided:
         return None
     joint, plans = joint_of(roots)
     here = current_trace()
@@ -310,10 +309,11 @@ def enter(
     entry.roots, entry.joint, entry.plans = roots, joint, plans
     entry.args, entry.kwargs = tuple(plain), named
     if len(plans) == 1 and plans[0].all_owned:
-        entry.variables, entry.all_owned = plans[0].variables, True
+        entry.variables = plans[0].variables
         entry.raw = [variable._raw_value for variable in entry.variables]
     else:
-        entry.variables, entry.raw, entry.all_owned = joint.read(plans)
+        entry.variables = joint.variables(plans)
+        entry.raw = joint.layout.values(entry.variables)
     if divide:
         entry.divide()
     is_plain = settings is UNSET and out_settings is UNSET and not statics
@@ -328,8 +328,6 @@ def enter(
             ):
                 entry.body = last
                 return entry
-    if settings is not UNSET and not isinstance(settings, tuple):
-        settings = (settings,) * len(args)
     entry._settings = settings, kwargs_settings, bound_setting
     entry._out_settings = out_settings
     if type(f) is not tuple:
@@ -347,7 +345,7 @@ def enter(
 def _find_or_make(
     functions: Sequence[tuple[Callee, tuple[int, ...], Any]],
     entry: Entry,
-    places: Direct | Places | Joining,
+    places: Direct | Places,
     tree: tuple[tuple[Any, ...], dict[str, Any]],
     statics: Mapping[Place, Any],
     options: Any,
@@ -450,7 +448,7 @@ def _resolve(entry: Entry, tree: Any, bound: Sequence[int]) -> Settings:
 
 
 def _root_places(
-    roots: list[Any], places: Direct | Places | Joining, tree: Any
+    roots: list[Any], places: Direct | Places, tree: Any
 ) -> tuple[tuple[Path, ...], ...]:
     found: list[list[Path]] = [[] for _ in roots]
     for path, number in places.paths(tree):

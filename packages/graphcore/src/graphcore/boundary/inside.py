@@ -13,7 +13,7 @@ import jax
 from graphcore._jax import current_trace
 from graphcore.boundary.change import Change, Left, Written, publish, same_value
 from graphcore.boundary.divided import divided, joined, may_be_divided
-from graphcore.boundary.places import OF_A_LEAF, Joining, Places, take_objects
+from graphcore.boundary.places import OF_A_LEAF, Places, take_objects
 from graphcore.boundary.settings import UNSET, Settings, setting_of, settings_of_leaves
 from graphcore.cache.plans import different_trace
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef
@@ -86,7 +86,7 @@ class Inside:
         if change.is_in_place:
             return out
         values = [*chain.from_iterable(groups)]
-        return publish((), self._joint, (), change, values, out)
+        return publish((), (), self._joint, (), change, values, out)
 
     def leave(
         self, out: Any, settings: Settings | None = None, keep: Collection[int] = ()
@@ -184,7 +184,7 @@ class Inside:
     def _only_written(
         self,
         tree: Any,
-        places: Places | Joining,
+        places: Places,
         settings: Sequence[Any],
         keep: Collection[int],
     ) -> Left:
@@ -233,7 +233,7 @@ class Inside:
         self,
         out: Any,
         settings: Settings,
-        places: Places | Joining,
+        places: Places,
         returned: list[Any],
         paths: list[tuple[Path, int]],
     ) -> list[Any]:
@@ -261,7 +261,7 @@ def _copied(values: Sequence[Any]) -> Sequence[Any]:
     return [jax.tree.map(lambda x: x, value) for value in values]
 
 
-def _has_divided(places: Places | Joining, written: Sequence[Written]) -> bool:
-    return type(places) is Joining or any(
+def _has_divided(places: Places, written: Sequence[Written]) -> bool:
+    return places.has_divided or any(
         may_be_divided(w.impl.get_value(w.variable)) for w in written
     )

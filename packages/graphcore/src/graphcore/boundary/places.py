@@ -25,7 +25,7 @@ from graphcore.probing import probing
 from graphcore.trails import Path, key_of
 from graphcore.variables.impl import is_variable, is_variable_type
 
-__all__ = ["Joining", "Places", "has_objects", "is_object", "key_path", "take_objects"]
+__all__ = ["Places", "has_objects", "is_object", "key_path", "take_objects"]
 
 Place: TypeAlias = int | str
 """The position of an argument, or its name."""
@@ -156,6 +156,7 @@ class Places:
     Args:
         structure: The structure of the pytree, objects counting as leaves.
         spots: For each object in it, the number of the leaf and of the object.
+        has_divided: Whether a part of the pytree without objects is a `Divided`.
 
     Example:
         >>> import graphcore as gc
@@ -167,6 +168,7 @@ class Places:
 
     structure: Any
     spots: tuple[tuple[int, int], ...]
+    has_divided: bool = False
 
     def fill(self, plain: Any, objects: Sequence[Any]) -> Any:
         """Puts objects into a pytree from which they were taken.
@@ -176,8 +178,10 @@ class Places:
             objects: The objects by number.
 
         Returns:
-            The pytree with objects.
+            The pytree with objects, and with what is divided joined.
         """
+        if self.has_divided:
+            plain = Divided.map(Divided.join, plain)
         if not self.spots:
             return plain
         leaves = jax.tree.leaves(plain, is_leaf=is_object)
@@ -203,13 +207,17 @@ class Direct(NamedTuple):
     Args:
         places: Where they are.
         numbers: For each place the number of the object.
+        has_divided: Whether there is a `Divided` among the other arguments.
     """
 
     places: tuple[Place, ...]
     numbers: tuple[int, ...]
+    has_divided: bool = False
 
     def fill(self, plain: Any, objects: Sequence[Any]) -> Any:
         """Puts objects into the arguments of a call, as `Places.fill` does."""
+        if self.has_divided:
+            plain = Divided.map(Divided.join, plain)
         args, kwargs = [*plain[0]], dict(plain[1])
         for place, number in zip(self.places, self.numbers, strict=True):
             if isinstance(place, str):
@@ -224,48 +232,7 @@ class Direct(NamedTuple):
         return [((isinstance(place, str), place), n) for place, n in pairs]
 
 
-class Joining(NamedTuple):
-    """Places in a pytree parts of which are a `Divided`.
-
-    Args:
-        places: Those of the objects.
-
-    Example:
-        >>> import graphcore as gc, jax
-        >>> from graphcore.authors import Joining, enter
-        >>> @jax.tree_util.register_pytree_node_class
-        ... class Layer:
-        ...     def tree_flatten(self): return (abs,), None
-        ...     @classmethod
-        ...     def tree_unflatten(cls, _, children): return cls()
-        >>> gc.register_filtered_type(Layer)
-        >>> entry = enter(lambda v, layer: None, (gc.Variable(1), Layer()))
-        >>> isinstance(entry.body.structure.places, Joining)
-        True
-    """
-
-    places: Direct | Places
-
-    @property
-    def structure(self) -> Any:
-        """That of the pytree."""
-        return self.places.structure  # type: ignore[union-attr]
-
-    @property
-    def spots(self) -> Any:
-        """Those of the places."""
-        return self.places.spots  # type: ignore[union-attr]
-
-    def paths(self, tree: Any) -> list[tuple[Path, int]]:
-        """As those of the places."""
-        return self.places.paths(tree)
-
-    def fill(self, plain: Any, objects: Sequence[Any]) -> Any:
-        """Joins what is divided, and puts objects into the pytree."""
-        return self.places.fill(Divided.map(Divided.join, plain), objects)
-
-
-def take_objects(tree: Any) -> tuple[Any, Places | Joining, list[Any]]:
+def take_objects(tree: Any) -> tuple[Any, Places, list[Any]]:
     """Takes the objects out of a pytree.
 
     Args:
@@ -292,8 +259,8 @@ def take_objects(tree: Any) -> tuple[Any, Places | Joining, list[Any]]:
             leaves[place] = None
         tree = jax.tree.unflatten(structure, leaves)
     plain, has_divided = Divided.within(tree)
-    places = Places(structure, tuple(zip(found, numbers, strict=True)))
-    return plain, Joining(places) if has_divided else places, objects
+    spots = tuple(zip(found, numbers, strict=True))
+    return plain, Places(structure, spots, has_divided), objects
 
 
 def _numbered(objects: list[Any]) -> tuple[list[Any], Sequence[int]]:
@@ -312,7 +279,8 @@ class _Spots(NamedTuple):
     containers: tuple[Place, ...]
     # Those among them that are of a filtered type.
     filtered: frozenset[Place]
-    joining: Joining
+    # The places where one of those is.
+    joining: Direct
     # The position of the only object, if there is nothing else to look at.
     only: int | None
 
@@ -324,7 +292,7 @@ _spots: dict[tuple[Any, ...], _Spots] = {}
 
 def separate(
     args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[Sequence[Any], dict[str, Any], Direct | Places | Joining, list[Any]]:
+) -> tuple[Sequence[Any], dict[str, Any], Direct | Places, list[Any]]:
     """Takes the objects out of the arguments of a call.
 
     Args:
@@ -384,13 +352,13 @@ def separate(
     if len(roots) > 1 and len(set(map(id, roots))) < len(roots):
         roots, numbers = _numbered(roots)
         direct = Direct(direct.places, tuple(numbers))
-        joining = Joining(direct)
+        joining = direct._replace(has_divided=True)
     return plain, kwargs, joining if has_divided else direct, roots
 
 
 def _take_all(
     args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[Sequence[Any], dict[str, Any], Direct | Places | Joining, list[Any]]:
+) -> tuple[Sequence[Any], dict[str, Any], Direct | Places, list[Any]]:
     plain, places, objects = take_objects((tuple(args), kwargs))
     return plain[0], plain[1], places, objects
 
@@ -414,9 +382,8 @@ def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> 
     only: int | None = None
     if len(objects) == 1 and not containers and isinstance(objects[0], int):
         only = objects[0]
-    found = _Spots(
-        direct, tuple(containers), frozenset(filtered), Joining(direct), only
-    )
+    joining = direct._replace(has_divided=True)
+    found = _Spots(direct, tuple(containers), frozenset(filtered), joining, only)
     if len(_spots) >= _MAX_KNOWN:
         _spots.clear()
     _spots[key] = found

@@ -28,7 +28,7 @@ from typing import Any
 
 from jax.tree_util import all_leaves
 
-from graphcore._jax import OUTSIDE, TraceState, current_trace
+from graphcore._jax import OUTSIDE, TraceState
 from graphcore.adapters.loading import registrations
 from graphcore.cache.compaction import copies_side_by_side
 from graphcore.cache.comparing import comparing
@@ -323,14 +323,11 @@ class Plan:
         return bool(all_leaves(each))  # JAX does not tell when a type is registered
 
     def _statics_hold(self) -> bool:
-        try:
-            for value, recorded, recorded_hash in self._mutable_statics:
-                found = content_key(value)
-                if hash(found) != recorded_hash or found != recorded:
-                    return False
-            return True
-        except Exception:  # a stranger's `__hash__` or `__eq__`
-            return False
+        for value, recorded, recorded_hash in self._mutable_statics:
+            found = content_key(value)
+            if hash(found) != recorded_hash or found != recorded:
+                return False
+        return True
 
     def _arrays_hold(self) -> bool:
         return are_arrays([*map(getitem, self._array_holders, self._array_keys)])
@@ -342,10 +339,7 @@ class Plan:
             now, metadata_now = impl.flatten(node)
             if len(now) != len(pairs):
                 return False
-            try:
-                if static_key(metadata) != static_key(metadata_now):
-                    return False
-            except Exception:  # a stranger's `__eq__`
+            if static_key(metadata) != static_key(metadata_now):
                 return False
             for (key, value), (key_now, value_now) in zip(pairs, now, strict=True):
                 if value is not value_now or key != key_now:
@@ -418,20 +412,6 @@ def check_writes(plans: Sequence[Plan], variables: Sequence[Any]) -> None:
                     trace = traces[0] if traces else None
                 if type(trace) is ByValue:
                     raise wrong_trace(trace, type(variable))
-
-
-def check_traces(plans: Sequence[Plan]) -> None:
-    """Checks that several graphs may be used and changed from the running trace.
-
-    Args:
-        plans: Their plans.
-
-    Raises:
-        TraceContextError: If one belongs to another trace, with a path.
-    """
-    here = current_trace()
-    for plan in plans:
-        plan.check_trace(here)
 
 
 class _LastTrace:

@@ -4,8 +4,8 @@
 and Python's own containers only. Types of this package tell what is inside them by a
 method `__parts__`; for nodes and variables of any type, `descriptions` does.
 
-The layout never recurses, and never shows more than `MAX_DEPTH` levels and `MAX_ITEMS`
-entries, so that a look at a large graph stays cheap and readable.
+The layout never shows more than `MAX_DEPTH` levels and `MAX_ITEMS` entries, so that a
+look at a large graph stays cheap and readable.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import functools
 import re
 import threading
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -238,27 +238,13 @@ class _Walk:
     """Lists what is shown, parents first."""
 
     def __init__(self, root: Any, max_depth: int, max_items: int) -> None:
-        self.max_depth = max_depth
+        self.max_depth, self.max_items = max_depth, max_items
         self.items: list[_Item] = []
         self.seen: dict[int, _Item] = {}
         self.open: set[int] = set()
-        self.stack: list[tuple[_Item, Sequence[tuple[str, Any]]]] = []
-        self.visit("", root)
-        while self.stack:
-            parent, children = self.stack[-1]
-            shown = len(parent.children)
-            if shown == len(children):
-                self.open.discard(id(parent.value))
-                self.stack.pop()
-            elif len(self.items) >= max_items:
-                rest = _Item("", head=f"... {len(children) - shown} more")
-                parent.children.append(rest)
-                self.items.append(rest)
-                self.stack.pop()
-            else:
-                parent.children.append(self.visit(*children[shown]))
+        self.visit("", root, 0)
 
-    def visit(self, label: str, value: Any) -> _Item:
+    def visit(self, label: str, value: Any, depth: int) -> _Item:
         item = _Item(label, value)
         self.items.append(item)
         target = self.seen.get(id(value))
@@ -275,14 +261,25 @@ class _Walk:
         item.head, item.close = inside.brackets
         if inside.has_identity:
             self.seen[id(value)] = item
-        if not inside.children:
-            pass
-        elif id(value) in self.open or len(self.stack) >= self.max_depth:
-            item.head += "..."
-        else:
-            self.open.add(id(value))
-            self.stack.append((item, inside.children))
+        if inside.children:
+            if id(value) in self.open or depth >= self.max_depth:
+                item.head += "..."
+            else:
+                self.enter(item, inside.children, depth + 1)
         return item
+
+    def enter(
+        self, item: _Item, children: Sequence[tuple[str, Any]], depth: int
+    ) -> None:
+        self.open.add(id(item.value))
+        for shown, child in enumerate(children):
+            if len(self.items) >= self.max_items:
+                rest = _Item("", head=f"... {len(children) - shown} more")
+                item.children.append(rest)
+                self.items.append(rest)
+                break
+            item.children.append(self.visit(*child, depth))
+        self.open.discard(id(item.value))
 
 
 def _lay_out(items: list[_Item], width: float) -> str:
@@ -297,23 +294,20 @@ def _lay_out(items: list[_Item], width: float) -> str:
         if len(known) == len(inside):
             flat = f"{item.opening}{', '.join(known)}{item.close}"
             item.flat = flat if len(flat) < width or not item.children else None
-    lines: list[str] = []
-    pending: list[tuple[int, _Item | str, str]] = [(0, items[0], "")]
-    while pending:
-        depth, item_or_close, tail = pending.pop()
-        margin = " " * (depth * _INDENT)
-        if isinstance(item_or_close, str):
-            lines.append(f"{margin}{item_or_close}{tail}")
-            continue
-        item = item_or_close
-        flat_line = None if item.flat is None else f"{margin}{item.flat}{tail}"
-        if flat_line is not None and (len(flat_line) <= width or not item.children):
-            lines.append(flat_line)
-            continue
-        lines.append(f"{margin}{item.opening}")
-        pending.append((depth, item.close.removeprefix(","), tail))
-        pending += [(depth + 1, child, ",") for child in reversed(item.children)]
-    return "\n".join(lines)
+    return "\n".join(_lines(items[0], 0, "", width))
+
+
+def _lines(item: _Item, depth: int, tail: str, width: float) -> Iterator[str]:
+    margin = " " * (depth * _INDENT)
+    if item.flat is not None:
+        line = f"{margin}{item.flat}{tail}"
+        if len(line) <= width or not item.children:
+            yield line
+            return
+    yield f"{margin}{item.opening}"
+    for child in item.children:
+        yield from _lines(child, depth + 1, ",", width)
+    yield f"{margin}{item.close.removeprefix(',')}{tail}"
 
 
 class _Busy(threading.local):

@@ -109,25 +109,6 @@ class Joint:
             found += own if chosen is None else [own[i] for i in chosen]
         return found
 
-    def read(self, plans: Sequence[Plan]) -> tuple[list[Any], list[Any], bool]:
-        """The variables of all roots with their raw values.
-
-        Args:
-            plans: The plans of the roots.
-
-        Returns:
-            The variables and a value for each, in order of index; and whether all of
-            them are `Variable`s.
-        """
-        layout = self.layout
-        # One root, as in most calls, needs no choice.
-        variables = plans[0].variables if len(plans) == 1 else self.variables(plans)
-        return variables, layout.values(variables), layout.all_owned
-
-    def values(self, plans: Sequence[Plan]) -> list[Any]:
-        """The raw values of the variables of all roots in order of index."""
-        return self.read(plans)[1]
-
 
 def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:
     """Describes the graphs of several roots together.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -59,6 +60,7 @@ class _Epoch:
 metadata_epoch = _Epoch()
 
 
+@dataclass(slots=True, eq=False)
 class Facts:
     """What is known of a variable beside its value; variables that are alike share it.
 
@@ -67,11 +69,8 @@ class Facts:
         trace: The trace that the variable belongs to.
     """
 
-    __slots__ = ("metadata", "trace")
-
-    def __init__(self, metadata: HashableMapping[str, Any], trace: TraceState) -> None:
-        self.metadata = metadata
-        self.trace = trace
+    metadata: HashableMapping[str, Any]
+    trace: TraceState
 
 
 class _Plain:

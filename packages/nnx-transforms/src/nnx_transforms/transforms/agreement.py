@@ -27,7 +27,6 @@ from graphcore.authors import (
     Body,
     Change,
     Divided,
-    Joining,
     Places,
     definition_paths,
     is_variable_type,
@@ -101,7 +100,7 @@ class Description:
             raise failure(TypeError, message, found)
 
 
-def no_change(body: Body, places: Places | Joining) -> Change:
+def no_change(body: Body, places: Places) -> Change:
     """What a function does that leaves its objects alone, and returns what it is given.
 
     Args:
@@ -263,7 +262,7 @@ def _graph(
     body: Body,
     definitions: Sequence[GraphDef[Any]],
     detached: Sequence[tuple[str, GraphDef[Any]]],
-    places: Places | Joining,
+    places: Places,
     returned: Sequence[GraphDef[Any]],
 ) -> GraphDef[Any]:
     """Roots, removed and returned objects as the children of one node."""

@@ -129,8 +129,6 @@ class Compiled(_Stage):
         full = tuple(with_statics(args, self._statics))
         named = {p: x for p, x in self._statics.items() if isinstance(p, str)}
         entry = self._enter(full, {**kwargs, **named})
-        if entry is not None:
-            entry.divide()
         body = self._body
         if body is None and entry is None:
             return Inside.empty().put_together(*self._stage(*args, **kwargs))
@@ -146,6 +144,7 @@ class Compiled(_Stage):
                 "places of them among the arguments. Lower and compile it again for "
                 "these. (Static arguments are left out when it is called.)"
             )
+        entry.divide()
         _, given, named = body.prepare(entry)
         values, out, change = self._stage(*given, **named)
         return entry.commit([values] if body.is_flat else values, out, change)

@@ -274,14 +274,12 @@ class Jitted:
             'mul'
         """
         entry = self._enter(args, kwargs)
-        if entry is not None:
-            entry.divide()
         statics = self._statics.take(args, kwargs)[2]
         if entry is None:
             stage = self._plain.trace(*args, **kwargs)  # type: ignore[attr-defined]
             return Traced(stage, self._enter, statics)
-        function, given, named = entry.body.prepare(entry)
-        stage = function.trace(*given, **named)
+        entry.divide()
+        stage = entry.body.call_arranged(entry, only_trace=True)
         return Traced(stage, self._enter, statics, entry.body)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:

@@ -13,7 +13,6 @@ from graphcore import RefMap, State, VariableState, iter_graph
 from graphcore.authors import (
     UNSET,
     Body,
-    Change,
     Divided,
     Entry,
     Inside,
@@ -99,28 +98,27 @@ class JitBody(Body):
 
     # Outside
 
-    def call_arranged(self, entry: Entry) -> tuple[Any, Any, Change]:
+    def call_arranged(self, entry: Entry, only_trace: bool = False) -> Any:
         """Runs the function where it is not `direct`.
 
         Args:
             entry: The call.
+            only_trace: Whether JAX is to trace the function, and not to run it.
 
         Returns:
-            As `direct`.
+            As `direct`; or what JAX has traced.
         """
         function, args, kwargs = self.prepare(entry)
         try:
-            return function(*args, **kwargs)  # type: ignore[no-any-return]
+            return (function.trace if only_trace else function)(*args, **kwargs)
         except OtherWrites as found:
             # Another shape, another set of overwritten variables: from now on, look
             # up which it is.
             self._writes = None
             self._writes_by_shape[abstract_key(entry.values)] = found.positions
-            return self.call_arranged(entry)
+            return self.call_arranged(entry, only_trace)
 
-    def prepare(
-        self, entry: Entry
-    ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    def prepare(self, entry: Entry) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         """Chooses the compiled variant for a call, and arranges the values for it.
 
         Args:
