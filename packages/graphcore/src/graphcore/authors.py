@@ -17,9 +17,6 @@ from graphcore.boundary.inside import *
 from graphcore.boundary.places import *
 from graphcore.boundary.settings import *
 from graphcore.errors import path_text as path_text
-from graphcore.functional import CallProxy as CallProxy
-from graphcore.functional import Steps as Steps
-from graphcore.functional import reach as reach
 from graphcore.graphdef.definition import definition_paths as definition_paths
 from graphcore.named_axes import *
 from graphcore.state.filters import looks_at_no_value as looks_at_no_value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -356,15 +356,12 @@ def _copied(x: Any) -> Any:
 # Calls
 
 
-Steps: TypeAlias = tuple[tuple[bool, Any], ...]
-"""How a method is reached: for each step, whether it is an item, and its key."""
-
-
 class CallProxy:
-    """Selects a method of a node that is yet to be made; see `call`.
+    """Selects a method of a graph that is yet to be merged; see `call`.
 
     Args:
-        run: Called with the steps to the method and the arguments of a call of it.
+        definition: The definition.
+        states: Its states.
         steps: The attributes and items selected so far.
 
     Example:
@@ -374,50 +371,37 @@ class CallProxy:
         1
     """
 
-    __slots__ = ("_run", "_steps")
+    __slots__ = ("_definition", "_select", "_states")
 
-    def __init__(self, run: Callable[..., Any], steps: Steps = ()) -> None:
-        self._run = run
-        self._steps = steps
+    def __init__(
+        self,
+        definition: GraphDef[Any],
+        states: tuple[Any, ...],
+        select: Callable[[Any], Any] = lambda node: node,
+    ) -> None:
+        self._definition = definition
+        self._states = states
+        self._select = select
 
     def __getattr__(self, name: str) -> CallProxy:
         if name.startswith("__"):
             raise AttributeError(name)
-        return CallProxy(self._run, (*self._steps, (False, name)))
+        select = self._select
+        return CallProxy(
+            self._definition, self._states, lambda node: getattr(select(node), name)
+        )
 
     def __getitem__(self, key: Any) -> CallProxy:
-        return CallProxy(self._run, (*self._steps, (True, key)))
+        select = self._select
+        return CallProxy(self._definition, self._states, lambda node: select(node)[key])
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(self._steps, args, kwargs)
-
-
-def reach(x: Any, steps: Steps) -> Any:
-    """What some steps lead to from an object.
-
-    Args:
-        x: The object.
-        steps: The steps.
-
-    Example:
-        >>> reach({"a": 1j}, ((True, "a"), (False, "imag")))
-        1.0
-    """
-    for is_item, key in steps:
-        x = x[key] if is_item else getattr(x, key)
-    return x
-
-
-def _merging(definition: GraphDef[Any], states: Sequence[Any]) -> CallProxy:
-    def run(steps: Steps, args: Any, kwargs: Any) -> tuple[Any, PureState[Any]]:
-        node = merge(definition, *states)
-        out = reach(node, steps)(*args, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, PureState[Any]]:
+        node = merge(self._definition, *self._states)
+        out = self._select(node)(*args, **kwargs)
         return out, flatten(node)
 
-    return CallProxy(run)
 
-
-GraphDef._proxy = _merging
+GraphDef._proxy = CallProxy
 
 
 def call(graphdef_and_state: tuple[GraphDef[Any], Any], /) -> CallProxy:
@@ -442,4 +426,4 @@ def call(graphdef_and_state: tuple[GraphDef[Any], Any], /) -> CallProxy:
         (2, 3)
     """
     definition, *states = graphdef_and_state
-    return _merging(definition, states)
+    return CallProxy(definition, tuple(states))
