@@ -42,6 +42,17 @@ def test_an_abstract_model_knows_its_shardings():
 
 
 @pytest.mark.usefixtures("mesh")
+def test_names_of_axes_follow_the_rules_of_flax():
+    from flax.core.spmd import logical_axis_rules
+
+    with logical_axis_rules([("embed", None), ("heads", "model")]):
+        model = nnx.eval_shape(make("embed", "heads"))
+        specs = nnx.get_partition_spec(model)
+    assert value(model.kernel).sharding.spec == PartitionSpec(None, "model")
+    assert specs["kernel"].value == PartitionSpec(None, "model")
+
+
+@pytest.mark.usefixtures("mesh")
 def test_values_that_are_no_variables_stay_as_jax_gives_them():
     out = nnx.eval_shape(lambda x: {"x": x, "sum": x.sum()}, jnp.ones((2, 4)))
     assert jax.tree.map(lambda x: x.sharding, out) == {"x": None, "sum": None}
