@@ -141,7 +141,8 @@ def test_with(
 @releases(FLAX)
 def flax(session: nox.Session, release: str) -> None:
     """Test objects of Flax NNX under our transforms, on several releases of Flax."""
-    files = "test_flax_models.py", "test_flax_linen_modules.py"
+    names = "models", "linen_modules", "shardings"
+    files = [f"test_flax_{name}.py" for name in names]
     test_with(session, "flax", release, FLAX[release], *files)
 
 

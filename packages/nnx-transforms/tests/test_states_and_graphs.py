@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import PartitionSpec
 
 import nnx_transforms as nnx
 
@@ -331,8 +332,30 @@ def test_variables_are_placed_when_they_are_made():
     graphdef, abstract = nnx.get_abstract_model(make, mesh)
     assert abstract.w.value.sharding.spec[0] == "data"
     assert nnx.merge(graphdef, abstract).w.value.shape == (4, 2)
+    shape = jax.ShapeDtypeStruct((4, 2), "float32")
+    without = nnx.Dict(w=nnx.Param(shape, out_sharding=("data", None)))
     with jax.set_mesh(mesh):
-        assert nnx.as_abstract(nnx.eval_shape(make)).w.value.sharding.spec[0] == "data"
+        assert nnx.as_abstract(without).w.value.sharding.spec[0] == "data"
+
+
+def test_abstract_values_have_the_shardings_that_are_known():
+    mesh = jax.make_mesh((2,), ("data",), (jax.sharding.AxisType.Auto,))
+
+    def make():
+        node = nnx.Dict(plain=nnx.Param(jnp.ones(3)), tree=nnx.Param([jnp.ones(2)]))
+        node.logical = nnx.Param(jnp.ones(4), sharding=("embed",))
+        node.own = nnx.Param(jnp.ones(4), sharding=("data",), mesh=mesh)
+        return node, node.own
+
+    node, own = nnx.eval_shape(make)
+    assert own is node.own and own.value.sharding.spec == PartitionSpec("data")
+    assert node.plain.value.sharding is None
+    with jax.set_mesh(mesh):
+        (node, _), state = nnx.eval_shape(lambda: (make(), nnx.state(make())))
+    assert state[0].own.value.sharding.spec == PartitionSpec("data")
+    assert node.plain.value.sharding.spec == PartitionSpec()
+    assert node.logical.value.sharding is None  # nothing says where that is
+    assert node.tree.value[0].sharding is None
 
 
 @pytest.mark.parametrize(

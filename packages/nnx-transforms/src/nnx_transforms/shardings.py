@@ -53,6 +53,19 @@ def logical_axis_rules(rules: Iterable[tuple[Any, Any]]) -> Iterator[None]:
         axis_rules.reset(token)
 
 
+# Where rules in force come from.
+_rules_in_force: list[Callable[[], Iterable[tuple[Any, Any]]]] = [axis_rules.get]
+
+
+def add_axis_rules(rules_in_force: Callable[[], Iterable[tuple[Any, Any]]]) -> None:
+    """Has the rules of another library for names in shardings understood.
+
+    Args:
+        rules_in_force: Returns those that the library has in force, as pairs.
+    """
+    _rules_in_force.append(rules_in_force)
+
+
 def with_partitioning(
     initializer: Callable[..., Any],
     sharding: Any,
@@ -203,7 +216,9 @@ def _spec(path: str, metadata: Mapping[str, Any]) -> PartitionSpec:
     if isinstance(sharding, NamedSharding):
         return sharding.spec
     if isinstance(sharding, PartitionSpec | tuple | list):
-        rules = dict((*metadata.get("sharding_rules", ()), *axis_rules.get()))
+        rules = dict(metadata.get("sharding_rules", ()))
+        for rules_in_force in _rules_in_force:
+            rules.update(rules_in_force())
         return PartitionSpec(*(_mesh_axes(entry, rules) for entry in sharding))
     raise ValueError(
         f"The sharding metadata of the variable at {path!r} is {sharding!r} of type "

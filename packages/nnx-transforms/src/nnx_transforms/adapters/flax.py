@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from flax import nnx
+from flax.core.spmd import get_logical_axis_rules
 
 from graphcore import register_counterparts
 from nnx_transforms import rngs
@@ -20,11 +21,13 @@ from nnx_transforms.adapters.settings import (
 from nnx_transforms.optimizer import OptState
 from nnx_transforms.prefixes import Carry, DiffState, StateAxes, StateSharding
 from nnx_transforms.random_splits import add_stream_type
+from nnx_transforms.shardings import add_axis_rules
 
 for name in ("RngState", "RngKey", "RngCount"):
     register_counterparts(getattr(nnx, name), getattr(rngs, name))
 register_counterparts(nnx.training.optimizer.OptState, OptState)
 add_stream_type(nnx.RngStream)
+add_axis_rules(get_logical_axis_rules)
 
 
 def _axes(theirs: Any) -> StateAxes:

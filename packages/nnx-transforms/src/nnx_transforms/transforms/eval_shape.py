@@ -6,9 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding, PartitionSpec
 
-from graphcore.authors import Body, Inside, Left, enter
+from graphcore import VariableState, is_variable
+from graphcore.authors import (
+    Body,
+    Inside,
+    Left,
+    enter,
+    is_object,
+    key_path,
+    path_text,
+    variable_impl,
+)
+from nnx_transforms.atomic_writes import read_raw, write_raw
 from nnx_transforms.graph_mode import accepts_graph_mode
+from nnx_transforms.shardings import axis_names, sharding_of
+from nnx_transforms.tree_variables import tree_variables
 
 __all__ = ["eval_shape"]
 
@@ -34,7 +48,9 @@ def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     Returns:
         The output with `jax.ShapeDtypeStruct`s in the place of arrays. Objects in it
-        are new; those that share something with each other still do.
+        are new; those that share something with each other still do. Where a mesh is
+        known, by `jax.set_mesh` or the metadata of a variable, values of variables
+        have the sharding that the metadata name, and are replicated without one.
 
     Raises:
         ValueError: If an object belongs to a different trace level.
@@ -67,4 +83,38 @@ def shapes_of(
     """
     entry = enter(f, args, kwargs, statics=statics, make=_Body)
     (values,), out, change = jax.eval_shape(entry.body, *entry.values)
-    return entry.discard([values], out, change)
+    return _with_shardings(entry.discard([values], out, change))
+
+
+def _with_shardings(out: Any) -> Any:
+    """The output, after values of variables in it got the shardings that are known."""
+    in_force = jax.sharding.get_abstract_mesh()
+
+    def sharded(path: Any, metadata: Mapping[str, Any], value: Any) -> Any:
+        if not isinstance(value, jax.ShapeDtypeStruct) or value.sharding is not None:
+            return value
+        sharding = sharding_of(metadata, None, path_text(path))
+        if sharding is None or isinstance(sharding, PartitionSpec):
+            mesh = metadata.get("mesh") or in_force
+            spec = sharding or PartitionSpec()
+            names = {name for entry in spec for name in axis_names(entry)}
+            if mesh.empty or not names <= {*mesh.axis_names}:
+                return value
+            sharding = NamedSharding(mesh, spec)
+        return jax.ShapeDtypeStruct(
+            value.shape, value.dtype, sharding=sharding, weak_type=value.weak_type
+        )
+
+    def leaf(path: Any, x: Any) -> Any:
+        if not isinstance(x, VariableState):
+            return x
+        return x.replace(sharded(key_path(path), x.get_metadata(), x.value))
+
+    write_raw(
+        (x, sharded(path, variable_impl(type(x)).metadata(x), read_raw(x)))
+        for path, x in tree_variables(out)
+        if is_variable(x)
+    )
+    return jax.tree_util.tree_map_with_path(
+        leaf, out, is_leaf=lambda x: isinstance(x, VariableState) or is_object(x)
+    )
