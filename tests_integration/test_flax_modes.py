@@ -94,7 +94,9 @@ def stacked(nnx, **mode):
     blocks = make(jax.random.split(jax.random.key(0), 2))
     axes = flax.prefix(blocks, {flax.BatchStat: 0, ...: 0}, graph=mode["graph"])
     apply = nnx.vmap(lambda model, x: model(x), in_axes=(axes, None), **mode)
-    return blocks, apply(blocks, X)
+    row = flax.prefix(blocks.scale, {flax.Param: 1}, graph=mode["graph"])
+    turn = nnx.vmap(lambda scale: 2 * scale, in_axes=(row,), **mode)
+    return blocks, apply(blocks, X), turn(blocks.scale)
 
 
 def block_of(key):
