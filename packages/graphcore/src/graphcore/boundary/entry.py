@@ -44,6 +44,7 @@ from graphcore.boundary.settings import (
     prefix_leaves,
     setting_of,
     settings_of_leaves,
+    settings_within,
 )
 from graphcore.cache.plans import Plan, check_writes
 from graphcore.content import static_key
@@ -124,7 +125,10 @@ class Entry:
     def settings(self) -> tuple[list[Any], Any, Any]:
         """The setting of each list of values, and tree prefixes of the rest."""
         of_args, of_kwargs, _ = self._settings
-        return [*self.body.groups], plain_settings(of_args), plain_settings(of_kwargs)
+        plain = plain_settings(of_args), plain_settings(of_kwargs)
+        if type(self.body.structure.places) is Joining:
+            plain = settings_within(plain, (self.args, self.kwargs))
+        return [*self.body.groups], *plain
 
     @property
     def out_settings(self) -> tuple[list[Any], Any, None]:
