@@ -303,7 +303,8 @@ def enter(
     if only_with_objects and not roots and type(places) is not Joining:
         return None
     joint, plans = joint_of(roots)
-    here = current_trace()
+    # JAX runs what tells the shapes of a primitive under no trace at all.
+    here = current_trace() if plans else None
     # Without a function around it: a compiled step makes one at each call.
     entry: Entry = _new_entry(Entry)
     entry.is_of_one_trace = True
