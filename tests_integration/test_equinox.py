@@ -612,3 +612,22 @@ def test_shapes_of_a_module_are_asked_for_by_the_rule_of_a_primitive(mlp):
     primitive = jax.extend.core.Primitive("apply")
     primitive.def_abstract_eval(shapes)
     assert jax.eval_shape(primitive.bind, jnp.ones(2)).shape == (2,)
+
+
+def test_derivatives_of_integers_in_a_module_are_arrays():
+    class Counted(eqx.Module):
+        w: jax.Array
+        count: jax.Array
+
+    net = Counted(X, jnp.array(2))
+    gradient = jax.grad(lambda n: (n.w * n.count).sum(), allow_int=True)(net)
+    assert gradient.count.dtype == jax.dtypes.float0
+
+    def update(net, gradient):
+        return eqx.tree_at(lambda n: n.w, net, net.w - gradient.w)
+
+    same(nnx.jit(update)(net, gradient), eqx.filter_jit(update)(net, gradient))
+    found = nnx.jit(lambda v, g: v.value.w + g.w)(nnx.Variable(gradient), gradient)
+    same(found, 2 * gradient.w)
+    with pytest.raises(TypeError, match="'count'"):
+        nnx.jit(lambda n: n.w)(Counted(X, np.array(["text"])))
