@@ -9,6 +9,7 @@ import weakref
 
 import equinox as eqx
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -578,3 +579,55 @@ def test_an_unknown_release_that_passes_warns_once_also_inside_a_trace():
             for _ in range(2): jax.jit(double)(jax.numpy.ones(2))
         (warning,) = [w for w in caught if "99.1" in str(w.message)]
     """)
+
+
+# Where modules stand
+
+
+def test_a_dtype_in_a_module_is_static_in_loops(mlp):
+    class Typed(eqx.Module):
+        net: eqx.nn.MLP
+        dtype: np.dtype
+
+    net = Typed(mlp, jnp.dtype("float32"))
+
+    def step(net, x):
+        return net, net.net(x).astype(net.dtype)
+
+    carried, ys = nnx.scan(step)(net, jnp.ones((3, 2)))
+    assert carried.dtype == net.dtype
+    same(ys[2], mlp(X))
+    other = eqx.tree_at(lambda n: n.dtype, net, jnp.dtype("int32"))
+    with pytest.raises(TypeError, match="carry/dtype: float32 -> int32"):
+        nnx.scan(lambda n, x: (other, x))(net, jnp.ones((3, 2)))
+
+
+def test_shapes_of_a_module_are_asked_for_by_the_rule_of_a_primitive(mlp):
+    # JAX runs such a rule under no trace.
+    def shapes(x):
+        leaf = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        found = nnx.eval_shape(nnx.jit(lambda net, x: net(x)), mlp, leaf)
+        return jax.core.ShapedArray(found.shape, found.dtype)
+
+    primitive = jax.extend.core.Primitive("apply")
+    primitive.def_abstract_eval(shapes)
+    assert jax.eval_shape(primitive.bind, jnp.ones(2)).shape == (2,)
+
+
+def test_derivatives_of_integers_in_a_module_are_arrays():
+    class Counted(eqx.Module):
+        w: jax.Array
+        count: jax.Array
+
+    net = Counted(X, jnp.array(2))
+    gradient = jax.grad(lambda n: (n.w * n.count).sum(), allow_int=True)(net)
+    assert gradient.count.dtype == jax.dtypes.float0
+
+    def update(net, gradient):
+        return eqx.tree_at(lambda n: n.w, net, net.w - gradient.w)
+
+    same(nnx.jit(update)(net, gradient), eqx.filter_jit(update)(net, gradient))
+    found = nnx.jit(lambda v, g: v.value.w + g.w)(nnx.Variable(gradient), gradient)
+    same(found, 2 * gradient.w)
+    with pytest.raises(TypeError, match="'count'"):
+        nnx.jit(lambda n: n.w)(Counted(X, np.array(["text"])))

@@ -297,6 +297,23 @@ def test_bound_functions_see_later_updates():
     assert "add" in str(jaxpr) and int(counter.n.value) == 11
 
 
+@pytest.mark.parametrize("static_argnums", [(), (1,)])
+def test_a_jaxpr_comes_with_shapes_if_asked(static_argnums):
+    model = nnx.Dict(w=nnx.Param(jnp.ones(3)))
+
+    def twice(model, k):
+        model.w.value *= k
+        return model, model.w.value.sum()
+
+    shown = nnx.make_jaxpr(static_argnums=static_argnums, return_shape=True)(twice)
+    jaxpr, (made, total) = shown(model, 2)
+    assert "mul" in str(jaxpr) and model.w.value.tolist() == [1.0] * 3
+    assert made.w.value == jax.ShapeDtypeStruct((3,), jnp.float32)
+    assert total.shape == ()
+    with pytest.raises(TypeError, match="axis_env"):
+        nnx.make_jaxpr(twice, axis_env=[("i", 2)])
+
+
 def test_a_prefix_is_that_of_the_tree():
     model = nnx.Dict(w=nnx.Param(jnp.arange(3.0)), b=nnx.BatchStat(jnp.array(2.0)))
     tree = {"m": model, "x": jnp.ones(3)}

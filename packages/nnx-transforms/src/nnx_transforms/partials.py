@@ -49,16 +49,26 @@ def jit_partial(
     return functools.partial(jit(fun, **options), *partial_args)
 
 
-def make_jaxpr(fun: Any = None, *, static_argnums: Any = (), **modes: Any) -> Any:
+def make_jaxpr(
+    fun: Any = None,
+    *,
+    static_argnums: Any = (),
+    return_shape: bool = False,
+    graph: Any = None,
+    graph_updates: Any = None,
+) -> Any:
     """Shows what JAX makes of a function of objects.
 
     Args:
         fun: The function. Left out, a decorator is returned.
         static_argnums: Positions of arguments that are not traced.
-        **modes: Flax's `graph` and `graph_updates`, of any value: nothing is updated.
+        return_shape: Whether to return a pair of the jaxpr and the output with
+            `jax.ShapeDtypeStruct`s in the place of arrays.
+        graph: Flax's, of any value: nothing is updated.
+        graph_updates: Likewise.
 
     Returns:
-        A function of the same arguments that returns a jaxpr.
+        A function of the same arguments that returns a jaxpr, or such a pair.
 
     Example:
         >>> import nnx_transforms as nnx
@@ -68,6 +78,13 @@ def make_jaxpr(fun: Any = None, *, static_argnums: Any = (), **modes: Any) -> An
         ['mul']
     """
     if fun is None:
-        return functools.partial(make_jaxpr, static_argnums=static_argnums, **modes)
+        return functools.partial(
+            make_jaxpr, static_argnums=static_argnums, return_shape=return_shape
+        )
     jitted = jit(fun, static_argnums=static_argnums or None)
-    return lambda *args, **kwargs: jitted.trace(*args, **kwargs).jaxpr
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        jaxpr = jitted.trace(*args, **kwargs).jaxpr
+        return (jaxpr, jitted.eval_shape(*args, **kwargs)) if return_shape else jaxpr
+
+    return made

@@ -43,6 +43,7 @@ from graphcore.boundary.settings import (
     prefix_leaves,
     setting_of,
     settings_of_leaves,
+    settings_within,
 )
 from graphcore.cache.plans import Plan, check_writes
 from graphcore.content import static_key
@@ -122,7 +123,10 @@ class Entry:
     def settings(self) -> tuple[list[Any], Any, Any]:
         """The setting of each list of values, and tree prefixes of the rest."""
         of_args, of_kwargs, _ = self._settings
-        return [*self.body.groups], plain_settings(of_args), plain_settings(of_kwargs)
+        plain = plain_settings(of_args), plain_settings(of_kwargs)
+        if type(self.body.structure.places) is Joining:
+            plain = settings_within(plain, (self.args, self.kwargs))
+        return [*self.body.groups], *plain
 
     @property
     def out_settings(self) -> tuple[list[Any], Any, None]:
@@ -298,7 +302,8 @@ def enter(
     if only_with_objects and not roots and not places.has_divided:
         return None
     joint, plans = joint_of(roots)
-    here = current_trace()
+    # JAX runs what tells the shapes of a primitive under no trace at all.
+    here = current_trace() if plans else None
     # Without a function around it: a compiled step makes one at each call.
     entry: Entry = _new_entry(Entry)
     entry.is_of_one_trace = True

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from graphcore.boundary.divided import Divided, is_filtered
 from graphcore.boundary.places import is_object
 from graphcore.prefixes import PrefixMapping, broadcast_prefix
 from graphcore.trails import Path
@@ -27,6 +28,7 @@ __all__ = [
     "prefix_leaves",
     "setting_of",
     "settings_of_leaves",
+    "settings_within",
 ]
 
 
@@ -263,3 +265,46 @@ def map_settings(function: Callable[[Any], Any], prefix: Any) -> Any:
         (0, {'a': 1})
     """
     return jax.tree.map(function, prefix, is_leaf=is_prefix_leaf)
+
+
+def settings_within(prefix: Any, plain: Any) -> Any:
+    """A tree prefix for a pytree in which parts are a `Divided`.
+
+    Args:
+        prefix: A tree prefix of the pytree as the user gave it. It may go on inside of
+            a part, where it has settings for single arrays.
+        plain: The pytree without objects.
+
+    Returns:
+        The prefix that JAX is given.
+
+    Raises:
+        ValueError: If the one is no prefix of the other.
+
+    Example:
+        >>> import graphcore as gc, jax, jax.numpy as jnp
+        >>> from graphcore.authors import Divided, settings_within
+        >>> @jax.tree_util.register_pytree_node_class
+        ... class Layer:
+        ...     def __init__(self, w, f): self.w, self.f = w, f
+        ...     def tree_flatten(self): return (self.w, self.f), None
+        ...     @classmethod
+        ...     def tree_unflatten(cls, _, children): return cls(*children)
+        >>> gc.register_filtered_type(Layer)
+        >>> plain, _ = Divided.within([Layer(jnp.ones(2), abs)])
+        >>> settings_within([Layer(1, None)], plain)[0].arrays
+        [1]
+    """
+    inner = jax.tree.leaves(prefix, is_leaf=is_filtered)
+    if not any(map(is_filtered, inner)):
+        return prefix
+
+    def within(setting: Any, tree: Any) -> Any:
+        if not (is_filtered(setting) and Divided.matches(tree)):
+            return setting
+        per_leaf = broadcast_prefix(setting, tree.join(), is_prefix_leaf)
+        return Divided([per_leaf[i] for i in tree.frame.given], tree.frame)
+
+    return jax.tree.map(
+        within, prefix, plain, is_leaf=lambda p: is_prefix_leaf(p) or is_filtered(p)
+    )

@@ -49,8 +49,10 @@ def is_array(x: Any) -> bool:
     if isinstance(x, jax.Array | jax.ShapeDtypeStruct):
         _array_types.add(kind)
         return True
-    return isinstance(x, np.ndarray) and any(
-        jax.dtypes.issubdtype(x.dtype, kind) for kind in _DTYPES
+    return isinstance(x, np.ndarray) and (
+        any(jax.dtypes.issubdtype(x.dtype, kind) for kind in _DTYPES)
+        # What JAX gives for the derivatives of integers.
+        or x.dtype == jax.dtypes.float0
     )
 
 

@@ -350,7 +350,8 @@ def type_differences(
 
 
 def _agree(a: Any, b: Any, promotes: bool) -> bool:
-    if not (hasattr(a, "shape") and hasattr(b, "shape")):
-        return bool(a == b)
+    # What is static may have one of the two: a dtype has a shape.
+    if not all(hasattr(x, name) for x in (a, b) for name in ("shape", "dtype")):
+        return bool(a is b or a == b)
     may_promote = promotes and getattr(a, "weak_type", False)
     return bool(a.shape == b.shape and (may_promote or a.dtype == b.dtype))

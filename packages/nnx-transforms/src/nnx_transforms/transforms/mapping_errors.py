@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from graphcore import broadcast_prefix
-from graphcore.authors import Entry, key_path, path_text
+from graphcore.authors import Divided, Entry, key_path, path_text
 from nnx_transforms.transforms.agreement import failure
 from nnx_transforms.transforms.mapping import MappedBody, is_axis
 
@@ -42,7 +42,7 @@ def explain(
     has_run = progress.notes is not None
     if progress.entered and not has_run:
         return  # It comes from the function.
-    if not (entry.roots or (has_run and progress.returns_objects)):
+    if not (entry.has_objects or (has_run and progress.returns_objects)):
         again()
     elif has_run:
         after()
@@ -115,7 +115,9 @@ def _mapped_leaves(entry: Entry) -> Iterator[tuple[str, tuple[int, ...], Any, bo
             yield body.place(path), np.shape(leaf), axis, True
     plain = entry.args, entry.kwargs
     axes = broadcast_prefix(entry.settings[1:], plain, lambda p: p is None)
-    pairs = jax.tree_util.tree_flatten_with_path(plain)[0]
+    # As the user knows it, with the same arrays in the same order.
+    bare = Divided.map(Divided.bare, plain)
+    pairs = jax.tree_util.tree_flatten_with_path(bare)[0]
     for (path, leaf), axis in zip(pairs, axes, strict=True):
         if is_axis(axis):
             yield path_text(key_path(path[1:])), np.shape(leaf), axis, False

@@ -9,6 +9,14 @@ import jax
 
 from graphcore.authors import enter, lifted, plain_settings
 from nnx_transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.leafwise import (
+    LeafwiseBody,
+    apply_rules,
+    axes_key,
+    has_rules,
+    is_leafwise,
+    without_rules,
+)
 from nnx_transforms.transforms.mapping import (
     NO_METADATA,
     MappedBody,
@@ -44,7 +52,9 @@ def vmap(
     Args:
         f: The function. Left out, `vmap` returns a decorator.
         in_axes: As for `jax.vmap`. For an object: an axis of all its variables (None
-            for one value for all indices), or a `StateAxes`.
+            for one value for all indices), or a `StateAxes`. For anything else also a
+            function from a leaf to its axis, such as `equinox.if_array(0)`; and for a
+            pytree of a filtered type a pytree of axes of the same structure.
         out_axes: Likewise, for the output. An argument that is returned must have
             the same axes here as there.
         axis_name: As for `jax.vmap`.
@@ -80,38 +90,52 @@ def vmap(
         (5, 3)
     """
     in_axes, out_axes = axes_given("vmap", in_axes, out_axes)
-    plain = plain_settings(in_axes), plain_settings(out_axes)
+    fixed_in, fixed_out = without_rules(in_axes), without_rules(out_axes)
+    asks, is_spread = has_rules(in_axes), is_leafwise(out_axes)
+    plain_out = plain_settings(fixed_out)
     options: dict[str, Any] = {
         "axis_name": axis_name,
         "axis_size": axis_size,
         "spmd_axis_name": spmd_axis_name,
         **more,
     }
-    metadata = metadata_key(transform_metadata)
-    jax.vmap(f, *plain, **options)  # JAX's own checks of these
+    make: Any = LeafwiseBody if is_spread else MappedBody
+    told: Any = metadata_key(transform_metadata)
+    if is_spread:
+        told = told, axes_key(out_axes)
+    jax.vmap(f, plain_settings(fixed_in), plain_out, **options)  # JAX's own checks
 
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = with_positions(f, in_axes, args, kwargs)
+        axes = axes_of_arguments("vmap", in_axes, args, by_jax=not asks)
+        if asks:
+            axes = apply_rules(axes, args, "in_axes")
         entry = enter(
             f,
             args,
             kwargs,
-            settings=axes_of_arguments("vmap", in_axes, args, by_jax=True),
+            settings=axes,
             kwargs_settings=0,
-            out_settings=out_axes,
-            make=MappedBody,
-            options=metadata,
+            out_settings=fixed_out,
+            make=make,
+            options=told,
         )
         if axis_size is not None and entry.roots:  # JAX 0.8 does not look.
             check_sizes("vmap", entry, options, None)
-        mapped = jax.vmap(entry.body, entry.settings, entry.out_settings, **options)
+        leave = entry.out_settings
+        if is_spread:
+            leave = leave[0], (0, None, None), None
+        mapped = jax.vmap(entry.body, entry.settings, leave, **options)
         try:
-            out = entry.body.attempt(lambda: mapped(*entry.values))
+            groups, out, change = entry.body.attempt(lambda: mapped(*entry.values))
         except (TypeError, ValueError) as error:
-            again = jax.vmap(f, *plain, **options)
+            again = jax.vmap(f, plain_settings(axes), plain_out, **options)
             explain_axes("vmap", entry, options, error, lambda: again(*args, **kwargs))
             raise
-        return entry.commit(*out)
+        if is_spread:
+            stacked, same, spread = out
+            out = spread.together(stacked, same)
+        return entry.commit(groups, out, change)
 
     return call
