@@ -12,7 +12,6 @@ from graphcore.boundary.callees import *
 from graphcore.boundary.captures import *
 from graphcore.boundary.change import *
 from graphcore.boundary.divided import Divided as Divided
-from graphcore.boundary.divided import is_filtered as is_filtered
 from graphcore.boundary.entry import *
 from graphcore.boundary.inside import *
 from graphcore.boundary.places import *

@@ -270,6 +270,11 @@ class Divided:
         return Divided([leaves[i] for i in self.frame.given], self.frame)
 
     @staticmethod
+    def is_due(x: Any) -> bool:
+        """Whether an object is of a type that `register_filtered_type` declared."""
+        return is_filtered(x)
+
+    @staticmethod
     def matches(x: Any) -> bool:
         """Tells whether something stands for a pytree."""
         return type(x) is Divided

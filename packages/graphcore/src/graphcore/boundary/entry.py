@@ -124,7 +124,7 @@ class Entry:
         """The setting of each list of values, and tree prefixes of the rest."""
         of_args, of_kwargs, _ = self._settings
         plain = plain_settings(of_args), plain_settings(of_kwargs)
-        if type(self.body.structure.places) is Joining:
+        if self.body.structure.places.has_divided:
             plain = settings_within(plain, (self.args, self.kwargs))
         return [*self.body.groups], *plain
 

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 
 from graphcore import broadcast_prefix
 from graphcore.authors import (
+    Divided,
     Inside,
     Left,
-    is_filtered,
     is_mapping,
     is_object,
     key_path,
@@ -48,8 +48,8 @@ def without_rules(axes: Any) -> Any:
 
 def is_leafwise(axes: Any) -> bool:
     """Whether there are functions among the axes, or axes inside of a module."""
-    nodes = jax.tree.leaves(axes, is_leaf=is_filtered)
-    return has_rules(axes) or any(map(is_filtered, nodes))
+    nodes = jax.tree.leaves(axes, is_leaf=Divided.is_due)
+    return has_rules(axes) or any(map(Divided.is_due, nodes))
 
 
 def apply_rules(axes: Any, tree: Any, name: str) -> Any:
