@@ -631,3 +631,28 @@ def test_derivatives_of_integers_in_a_module_are_arrays():
     same(found, 2 * gradient.w)
     with pytest.raises(TypeError, match="'count'"):
         nnx.jit(lambda n: n.w)(Counted(X, np.array(["text"])))
+
+
+def test_the_tangent_of_a_static_number_is_not_lost():
+    class Scale(eqx.Module):
+        w: object
+        n: object
+
+    def scaled(scale):
+        return scale.w * scale.n, scale
+
+    scale = Scale(jnp.array(2.0), 3.0)
+    apply = lambda scale: scaled(scale)[0]
+    _, dot = nnx.jvp(apply, (scale,), (Scale(jnp.array(1.0), None),))
+    assert float(dot) == 3.0
+    for lost in (1.0, jnp.array(1.0)):
+        with pytest.raises(TypeError, match=r"'0/n', where nothing is differentiated"):
+            nnx.jvp(apply, (scale,), (Scale(jnp.array(1.0), lost),))
+    traced = Scale(jnp.array(2.0), jnp.array(3.0))
+    _, dot = nnx.jvp(apply, (traced,), (Scale(jnp.array(1.0), jnp.array(1.0)),))
+    assert float(dot) == 5.0
+    _, pull = nnx.vjp(scaled, scale)
+    bar = Scale(jnp.array(1.0), None)
+    assert float(pull((jnp.array(1.0), bar))[0].w) == 4.0
+    with pytest.raises(TypeError, match="nothing is differentiated"):
+        pull((jnp.array(1.0), Scale(jnp.array(1.0), 1.0)))

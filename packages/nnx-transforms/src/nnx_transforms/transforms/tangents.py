@@ -408,6 +408,8 @@ def from_states(tree: Any, like: Any, where: str, checks: Checks = Checks.EXACT)
 
     def found(path: Path, due: Any, value: Any) -> Any:
         if not is_part(due):
+            if checks is Checks.EXACT:
+                _check_statics(due, value, where, path)
             return _like(due, value)
         layout = due.layout
         values = layout.take(value, where, path, checks)
@@ -430,6 +432,22 @@ def _like(due: Any, given: Any) -> Any:
     pairs = zip(found.arrays, due.arrays, strict=True)
     arrays = [instantiate(zero_of(aval)) if x is None else x for x, aval in pairs]
     return Divided(arrays, due.frame)
+
+
+def _check_statics(due: Any, given: Any, where: str, at: Path) -> None:
+    """Refuses the tangent of a number that is static in a pytree: it would be lost."""
+    if not Divided.matches(due) or given is None or Divided.matches(given):
+        return
+    structure = due.frame.structure
+    places = structure.unflatten(range(structure.num_leaves))
+    paths = jax.tree_util.tree_leaves_with_path(places)
+    for (path, i), leaf in zip(paths, structure.flatten_up_to(given), strict=True):
+        if i not in due.frame.given and is_inexact(leaf):
+            raise TypeError(
+                f"{where} {_kind_of(leaf)} at {path_text((*at, *key_path(path)))!r}, "
+                "where nothing is differentiated: a number of Python's is static "
+                "there. Make it an array, or give None."
+            )
 
 
 def _is_whole(x: Any) -> bool:
