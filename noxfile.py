@@ -141,7 +141,7 @@ def test_with(
 @releases(FLAX)
 def flax(session: nox.Session, release: str) -> None:
     """Test objects of Flax NNX under our transforms, on several releases of Flax."""
-    names = "models", "linen_modules", "shardings"
+    names = "models", "linen_modules", "modes", "shardings"
     files = [f"test_flax_{name}.py" for name in names]
     test_with(session, "flax", release, FLAX[release], *files)
 
@@ -151,7 +151,8 @@ def flax(session: nox.Session, release: str) -> None:
 def equinox(session: nox.Session, release: str) -> None:
     """Test modules of Equinox under our transforms, on several releases of Equinox."""
     jax = EQUINOX[release]
-    test_with(session, "equinox", release, jax, "test_equinox.py")
+    files = "test_equinox.py", "test_equinox_mapping.py"
+    test_with(session, "equinox", release, jax, *files)
 
 
 @nox.session

@@ -111,15 +111,12 @@ class _Modules:
         self._own_names = (self.state_name, self.marks_name)
         self._known_marks: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         # Whose numbers stand for positions, as in a `List`.
-        self._has_positions = attrgetter(
-            self.state_name.replace("__state", "__has_int_keys")
-        )
+        self._positions = self.state_name.replace("__state", "__has_int_keys")
 
     def has_positions(self, node: Any) -> bool:
-        try:
-            return bool(self._has_positions(node))
-        except AttributeError:  # before 0.12.1
-            return False
+        # Asked of the class, which has it since 0.12.1: a module may ask its parts
+        # about attributes that it lacks, and one that is being made has none.
+        return bool(getattr(type(node), self._positions, False))
 
     # Of the marks only those are described that don't follow from what is marked. So
     # a variable that a function adds changes nothing but the place where it stands.
