@@ -16,15 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 import jax
 import jax.numpy as jnp
 
-from graphcore import (
-    All,
-    Filter,
-    State,
-    VariableState,
-    clone,
-    iter_graph,
-    to_predicate,
-)
+from graphcore import All, Filter, State, VariableState, clone, iter_graph, to_predicate
 from graphcore.authors import path_text, variable_impl
 from nnx_transforms.atomic_writes import read_raw, write_raw
 from nnx_transforms.graph import recursive_map
