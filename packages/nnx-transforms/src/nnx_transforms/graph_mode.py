@@ -9,7 +9,6 @@ that is asked for.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -32,25 +31,26 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MODES = ("graph", "graph_updates")
 
 
-def take_graph_mode(function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+def take_graph_mode(function: Any, arguments: dict[str, Any]) -> None:
     """Takes `graph` and `graph_updates` out of the arguments of a function.
 
     Args:
         function: The function.
         arguments: Its keyword arguments. If one of the two is there and False, and the
-            function has an argument `as_objects`, that becomes True.
+            function has a keyword argument `as_objects`, that becomes True.
 
     Example:
-        >>> import nnx_transforms as nnx
+        >>> def derive(x, *, as_objects=False): ...
         >>> arguments = {'graph': False}
-        >>> take_graph_mode(nnx.grad, arguments); arguments
+        >>> take_graph_mode(derive, arguments); arguments
         {'as_objects': True}
-        >>> arguments = {'graph': False}
-        >>> take_graph_mode(nnx.vmap, arguments); arguments
+        >>> arguments = {'graph': True}
+        >>> take_graph_mode(derive, arguments); arguments
         {}
     """
     of_trees = [arguments.pop(mode, None) is False for mode in _MODES]
-    if any(of_trees) and "as_objects" in inspect.signature(function).parameters:
+    # Of functions that run at each call; a signature would take longer than many.
+    if any(of_trees) and "as_objects" in (function.__kwdefaults__ or ()):
         arguments["as_objects"] = True
 
 

@@ -249,12 +249,13 @@ def plain_settings(prefix: Any, replacement: Any = None) -> Any:
     return map_settings(lambda p: replacement if is_mapping(p) else p, prefix)
 
 
-def map_settings(function: Callable[[Any], Any], prefix: Any) -> Any:
+def map_settings(function: Callable[..., Any], prefix: Any, *trees: Any) -> Any:
     """Applies a function to every setting in a tree prefix, None among them.
 
     Args:
-        function: From setting to setting.
+        function: From a setting, and the part of each tree at its place, to a setting.
         prefix: A tree prefix.
+        *trees: What it is a prefix of, if the function is to see that.
 
     Returns:
         The new prefix.
@@ -264,7 +265,7 @@ def map_settings(function: Callable[[Any], Any], prefix: Any) -> Any:
         >>> map_settings(lambda axis: axis or 0, (None, {'a': 1}))
         (0, {'a': 1})
     """
-    return jax.tree.map(function, prefix, is_leaf=is_prefix_leaf)
+    return jax.tree.map(function, prefix, *trees, is_leaf=is_prefix_leaf)
 
 
 def settings_within(prefix: Any, plain: Any) -> Any:

@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from graphcore import broadcast_prefix
 from graphcore.authors import (
     Divided,
     Inside,
@@ -26,6 +25,7 @@ from graphcore.authors import (
     map_settings,
     path_text,
     prefix_leaves,
+    settings_of_leaves,
     settings_within,
 )
 from nnx_transforms.transforms.mapping import MappedBody, is_axis
@@ -74,15 +74,11 @@ def apply_rules(axes: Any, tree: Any, name: str) -> Any:
     def ask(axis: Any, part: Any) -> Any:
         return jax.tree.map(axis, part) if is_rule(axis) else axis
 
-    return jax.tree.map(ask, axes, tree, is_leaf=_is_setting)
-
-
-def _is_setting(axis: Any) -> bool:
-    return axis is None or is_mapping(axis)
+    return map_settings(ask, axes, tree)
 
 
 def _refuse_objects(axes: Any, tree: Any, name: str) -> None:
-    per_leaf = broadcast_prefix(axes, tree, _is_setting, is_object)
+    per_leaf = settings_of_leaves(axes, tree)
     pairs = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_object)
     for (path, leaf), axis in zip(pairs, per_leaf, strict=True):
         if is_object(leaf) and is_rule(axis):
@@ -95,8 +91,8 @@ def _refuse_objects(axes: Any, tree: Any, name: str) -> None:
 
 def axes_key(axes: Any) -> tuple[Any, ...]:
     """Axes in a form that bodies are found by."""
-    leaves, structure = jax.tree.flatten(axes, is_leaf=_is_setting)
-    return tuple(leaves), structure
+    structure = jax.tree.structure(map_settings(lambda axis: 0, axes))
+    return tuple(prefix_leaves(axes)), structure
 
 
 @jax.tree_util.register_static
@@ -157,9 +153,7 @@ class LeafwiseBody(MappedBody):
     def leave(self, inside: Inside, out: Any) -> Left:
         axes = apply_rules(self._axes, out, "out_axes")
         left = super().leave(inside, out)
-        per_leaf = broadcast_prefix(
-            settings_within(axes, left.out), left.out, _is_setting
-        )
+        per_leaf = settings_of_leaves(settings_within(axes, left.out), left.out)
         for axis in per_leaf:
             if not (axis is None or is_axis(axis)):
                 raise TypeError(

@@ -62,6 +62,8 @@ class RuleFunction:
         nondiff_argnames: Names of arguments that are not differentiated.
     """
 
+    _as_objects = False
+
     def __init__(
         self,
         fun: Callable[..., Any],
@@ -72,7 +74,6 @@ class RuleFunction:
         is_function = isinstance(fun, types.FunctionType)
         updated = functools.WRAPPER_UPDATES if is_function else ()
         functools.update_wrapper(self, fun, updated=updated)
-        self._as_objects = False
         self._name = Callee(fun).name
         self._nondiff, self._filters = nondiff_arguments(
             fun, self._name, nondiff_argnums, nondiff_argnames
@@ -140,8 +141,8 @@ class RuleFunction:
 
         callees = tuple(map(Callee, functions))
         entered = enter(callees, args)
-        call = RuleCall(name, callees, entered, args, names, selects, nondiff)
-        call.as_objects, call.passed = self._as_objects, passed
+        how = nondiff, passed, self._as_objects
+        call = RuleCall(name, callees, entered, args, names, selects, *how)
         values, out = self._define(call, fun)(*call.pure_args(entered, args))
         return entered.commit([values], out, call.change)
 
@@ -207,7 +208,9 @@ class RuleCall:
         args: The arguments.
         names: What each of them is called in messages.
         selects: Tells by argument and path which variables may be differentiated.
-        nondiff: The positions of arguments that are not.
+        nondiff: The positions of arguments that are not, which JAX is to keep.
+        passed: The positions of those with objects, which the backward rule is given.
+        as_objects: Whether rules are shown objects in the place of those returned.
 
     Raises:
         TypeError: If a variable holds what JAX does not take, with the path.
@@ -220,13 +223,9 @@ class RuleCall:
         selected: The numbers of the variables that can be differentiated.
         avals: For each variable the abstract values of its value.
         settled: What the first run did to the structure; None before it.
-        as_objects: Whether rules are shown objects in the place of those returned.
-        nondiff: The positions of arguments that JAX is to keep.
-        passed: The positions of those with objects that the backward rule is given.
+        nondiff: As given.
+        passed: As given.
     """
-
-    as_objects = False
-    passed: Sequence[int] = ()
 
     def __init__(
         self,
@@ -237,6 +236,8 @@ class RuleCall:
         names: Sequence[str],
         selects: Callable[[int, Any, Any], bool] = lambda argnum, path, x: True,
         nondiff: Sequence[int] = (),
+        passed: Sequence[int] = (),
+        as_objects: bool = False,
     ) -> None:
         self.name = name
         self.has_objects = entry.has_objects
@@ -246,7 +247,8 @@ class RuleCall:
         self._bodies = entry.bodies
         self.joint = entry.joint
         self.names = names
-        self.nondiff = nondiff
+        self.nondiff, self.passed = nondiff, passed
+        self._as_objects = as_objects
         self._differentiable = [i for i in range(len(args)) if i not in nondiff]
         self._run = ""
         # The arguments in parts with all variables, and in which one each of these is.
@@ -393,7 +395,7 @@ class RuleCall:
             after = [layout.only(new) for layout in layouts(inside.roots)]
             self._new = dict(zip(map(id, self._layouts), after, strict=True))
         if left.change.places.spots:
-            self._returned = layouts(out, self.as_objects)
+            self._returned = layouts(out, self._as_objects)
         # Last: whoever sees a change may rely on the rest.
         self.settled = left.change
 
