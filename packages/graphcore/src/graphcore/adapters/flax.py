@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -109,7 +110,8 @@ class _Modules:
         self.marks_name = self.state_name.replace("__state", "__nodes")
         self._new_marks = type(names[self.marks_name])
         self._own_names = (self.state_name, self.marks_name)
-        self._known_marks: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        # Each is one object: where nobody tells, a child that is another one is new.
+        self._known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         # Whose numbers stand for positions, as in a `List`.
         self._positions = self.state_name.replace("__state", "__has_int_keys")
 
@@ -126,7 +128,7 @@ class _Modules:
             marks = {key for key, is_marked in marks.items() if is_marked}
         unusual = [k for k, x in items.items() if (k in marks) != _is_data(x)]
         names = tuple(sorted(unusual, key=key_order))
-        return self._known_marks.setdefault(names, names)
+        return self._known.setdefault(names, names)
 
     def _marks(self, items: Mapping[Any, Any], unusual: Sequence[Any]) -> Any:
         marks = {self.state_name: True, self.marks_name: False}
@@ -185,6 +187,50 @@ class _Modules:
 
     def get_trace(self, node: Any) -> Any:
         return vars(node)[self.state_name].trace_state.jax_trace
+
+
+class _FlaggedModules(_Modules):
+    """How modules are handled whose state says more than in which trace they were made.
+
+    While Linen's variables are made, and once `setup` has run, it says so. That is a
+    child where it is not as usual.
+    """
+
+    _names = "_initializing", "_is_setup"
+    _usual = False, False
+
+    def _set_flags(self, node: Any, flags: Sequence[bool]) -> None:
+        for name, flag in zip(self._names, flags, strict=True):
+            setattr(vars(node)[self.state_name], name, flag)
+
+    def flatten(self, node: Any) -> tuple[list[tuple[Any, Any]], Any]:
+        pairs, metadata = super().flatten(node)
+        flags = attrgetter(*self._names)(vars(node)[self.state_name])
+        if flags != self._usual:
+            pairs.append((self.state_name, self._known.setdefault(flags, flags)))
+        return pairs, metadata
+
+    def set_key(self, node: Any, key: Any, child: Any) -> None:
+        if key == self.state_name:
+            self._set_flags(node, child)
+        else:
+            super().set_key(node, key, child)
+
+    def pop_key(self, node: Any, key: Any) -> Any:
+        if key != self.state_name:
+            return super().pop_key(node, key)
+        flags = attrgetter(*self._names)(vars(node)[key])
+        self._set_flags(node, self._usual)
+        return flags
+
+    def clear(self, node: Any) -> None:
+        super().clear(node)
+        self._set_flags(node, self._usual)
+
+    def init(self, node: Any, pairs: Pairs) -> None:
+        items = dict(pairs)
+        self._set_flags(node, items.pop(self.state_name, self._usual))
+        super().init(node, items.items())
 
 
 def _is_data(x: Any) -> bool:
@@ -265,6 +311,22 @@ def _add_filters() -> None:
         add_filter_type(getattr(theirs, name), function)
 
 
+def _add_modules(kind: Any, how: _Modules, containers: Sequence[str]) -> None:
+    gc.register_graph_node_type(
+        kind,
+        flatten=how.flatten,
+        set_key=how.set_key,
+        pop_key=how.pop_key,
+        create_empty=how.create_empty,
+        clear=how.clear,
+        init=how.init,
+        subclasses=True,
+        containers=containers,
+        get_trace=how.get_trace,
+        give_state=_give_state,
+    )
+
+
 def install() -> None:
     """Registers the types of Flax NNX.
 
@@ -303,19 +365,10 @@ def install() -> None:
                 "`hijax=False` to have a transform carry its value."
             ),
         )
-    gc.register_graph_node_type(
-        Module,
-        flatten=modules.flatten,
-        set_key=modules.set_key,
-        pop_key=modules.pop_key,
-        create_empty=modules.create_empty,
-        clear=modules.clear,
-        init=modules.init,
-        subclasses=True,
-        containers=["__dict__"],
-        get_trace=modules.get_trace,
-        give_state=_give_state,
-    )
+    _add_modules(Module, modules, ["__dict__"])
+    # Flags do not show in a container.
+    for name in filter(partial(hasattr, nnx.bridge), ("Module", "ToNNX")):
+        _add_modules(getattr(nnx.bridge, name), _FlaggedModules(), [])
     _add_filters()
     gc.register_pytree_node_type(
         nnx.State,
