@@ -62,7 +62,9 @@ def test_a_model_is_called_as_being_initialized_only_while_it_is(is_first):
             made.append(jnp.array(self.inner.kernel[...]))
             return out
 
-    model.to_nnx__rngs.params.count[...] += 1
+    # Other keys, under the name that this release has for them.
+    rngs = next(x for x in vars(model).values() if isinstance(x, flax_nnx.Rngs))
+    rngs.params()
     bridge.lazy_init(Around(), X)
     assert not (made[0] == kernel).all()
     call(model, X)
