@@ -572,6 +572,25 @@ def test_a_foreign_root_that_a_static_function_captures_is_freed(capture):
     assert alive() is None
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: bag(w=gc.Param(1)),
+        lambda: bag(w=jnp.ones(2), s={1}),
+        lambda: shelf(inner=bag(w=zoo.Cell(1))),
+        lambda: zoo.Cell(1),
+    ],
+)
+def test_a_foreign_root_is_freed(make):
+    root = make()
+    for _ in range(2):
+        plan_of(root)
+    alive = weakref.ref(root)
+    del root
+    garbage.collect()
+    assert alive() is None
+
+
 def test_a_plan_that_is_used_often_is_arranged_for_it_once():
     node = gc.Dict(a=gc.Param(1))
     with mock.patch.object(

@@ -311,6 +311,35 @@ def test_an_error_in_a_branch_changes_nothing():
     assert_unchanged(before, m)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f, x: cond(True, f, f, x),
+        lambda f, x: switch(0, [f, f], x),
+        lambda f, x: fori_loop(0, 1, f, x),
+        lambda f, x: while_loop(lambda y: y[0] < 1.5, f, x),
+    ],
+)
+@pytest.mark.parametrize("bound", [False, True])
+def test_objects_captured_by_a_branch_or_a_body_are_read_anew(call, bound):
+    class Scale(Dict):
+        def times(self, *args):
+            return args[-1] * self.w.value
+
+    scale = Scale(w=Param(jnp.array(2.0)))
+
+    def f(*args):
+        return scale.times(*args)
+
+    f = scale.times if bound else f
+    x = jnp.ones(2)
+    for w in (2.0, 3.0, 5.0):
+        scale.w.value = jnp.array(w)
+        # From inside of another transformation the object is not the method's own.
+        for result in (call(f, x), jax.vmap(lambda x: call(f, x))(x[None])[0]):
+            np.testing.assert_array_equal(result, [w, w])
+
+
 def test_objects_captured_by_a_branch_may_be_read_only():
     m = Model()
     out = cond(True, lambda x: x * m.w.value, lambda x: x + m.w.value, jnp.ones(3))

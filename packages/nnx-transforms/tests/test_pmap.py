@@ -209,6 +209,8 @@ def test_errors():
     for _ in range(2):
         with pytest.raises(ValueError, match="'0/steps' has axis None"):
             f(cells, jnp.arange(N))
+    with pytest.raises(ValueError, match="'0/steps' over axis 1, but its value has"):
+        pmap(lambda c: 0, in_axes=1)(cells)
     with pytest.raises(ValueError, match="0/w: axis 0 of shape"):
         pmap(lambda c, x: x, in_axes=(AXES, 0))(cells, jnp.arange(N - 1))
     make = pmap(Cell, out_axes=None)

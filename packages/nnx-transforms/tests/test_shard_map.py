@@ -244,6 +244,9 @@ def test_errors():
         mapped(lambda c: c, (SPECS,), P())(cells)
     with pytest.raises(TypeError, match="shard_map's in_specs"):
         mapped(differ, (StateSharding({...: 0}), P("x")))
+    for specs, out in ((0, P()), (P(), 0)):
+        with pytest.raises(TypeError, match="of an object, but got 0"):
+            mapped(lambda c: 0, specs, out)(cells)
     with pytest.raises(ValueError, match="in_specs has 1 entries"):
         mapped(differ, (SPECS,))(cells, x)
     with pytest.raises(ValueError, match="needs in_specs"):

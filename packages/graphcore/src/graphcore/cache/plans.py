@@ -117,7 +117,12 @@ class Plan:
                 watched.append((variable, impl))
             else:
                 self._foreign.append((variable, definition, impl))
-        self._unwatched = self._watch_containers(root, visit, watched)
+        unwatched = self._watch_containers(root, visit, watched)
+        # The root itself must not be kept: None stands for it.
+        self._unwatched = [
+            (None if node is root else node, impl, pairs, metadata)
+            for node, impl, pairs, metadata in unwatched
+        ]
         self._strangers = [*{id(x): x for x in visit.strangers}.values()]
         self._stranger_types = list(map(type, self._strangers))
         each = dict(zip(self._stranger_types, self._strangers, strict=True))
@@ -268,7 +273,7 @@ class Plan:
             if self._until_often > 0:
                 self._count_down()
             return (self._epoch is metadata_epoch.mark or self._metadata_holds()) and (
-                not self._needs_closer_look or self._holds_closer()
+                not self._needs_closer_look or self._holds_closer(root)
             )
         except Exception:  # a stranger refuses to be compared, or a thread changes it
             return False
@@ -290,13 +295,13 @@ class Plan:
         if self._root_type is None:  # another thread has cleared it meanwhile
             self.clear()
 
-    def _holds_closer(self) -> bool:
+    def _holds_closer(self, root: Any) -> bool:
         """Whether all holds that doesn't show in the children of a container."""
         return (
             (not self._strangers or self._strangers_hold())
             and (not self._mutable_statics or self._statics_hold())
             and (not self._foreign or all(map(_is_as_defined, self._foreign)))
-            and (not self._unwatched or self._unwatched_hold())
+            and (not self._unwatched or self._unwatched_hold(root))
             and (not self._array_keys or self._arrays_hold())
         )
 
@@ -332,8 +337,9 @@ class Plan:
     def _arrays_hold(self) -> bool:
         return are_arrays([*map(getitem, self._array_holders, self._array_keys)])
 
-    def _unwatched_hold(self) -> bool:
-        for node, impl, pairs, metadata in self._unwatched:
+    def _unwatched_hold(self, root: Any) -> bool:
+        for inner, impl, pairs, metadata in self._unwatched:
+            node = root if inner is None else inner
             if find_node_impl(node) is not impl:
                 return False
             now, metadata_now = impl.flatten(node)
@@ -564,10 +570,13 @@ def renewed_plan(root: Any) -> Plan:
 
 
 def _may_be_kept_beside(root: Any, plan: Plan) -> bool:
-    """Whether a plan outlives a trace, and nothing in the graph refers to the root."""
+    """Whether a plan outlives a trace, and holds nothing that refers to the root."""
     layout = plan.layout
     return (
         (plan.trace is None or plan.trace == OUTSIDE)
         and all(thing != layout.roots[0] for _, thing in layout.references)
-        and not any(type(x) is BareArray and x.holder is root for x in plan.variables)
+        and not any(
+            x is root or (type(x) is BareArray and x.holder is root)
+            for x in plan.variables
+        )
     )

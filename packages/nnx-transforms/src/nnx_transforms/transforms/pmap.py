@@ -166,7 +166,7 @@ def pmap(
         groups = body.grouped(kept), body.grouped(away)
         try:
             out = body.attempt(lambda: body.mapped(*groups, entry.kwargs, *entry.args))
-        except (TypeError, ValueError) as error:
+        except (IndexError, TypeError, ValueError) as error:
             explain_axes(
                 "pmap", entry, named, error, lambda: by_jax()(*given, **given_kwargs)
             )

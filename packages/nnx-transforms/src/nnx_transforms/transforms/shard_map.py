@@ -158,9 +158,15 @@ def _check_given(entry: Entry, mesh: Any, error: BaseException) -> None:
 
     Raises:
         ValueError: If there is one, with its path.
-        TypeError: Likewise.
+        TypeError: Likewise; or if what is given for variables is no spec.
     """
     body = entry.body
+    for spec in map(_spec, body.groups):
+        if not isinstance(spec, PartitionSpec):
+            raise TypeError(
+                "shard_map takes a PartitionSpec, or a StateSharding of them, for the "
+                f"variables of an object, but got {spec!r}."
+            ) from error
     body.blame(entry.raw, error, _HOLDS)
     sizes = dict((jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape)
     for position, (setting, value) in enumerate(
