@@ -1,4 +1,5 @@
 import types
+from unittest import mock
 
 import graph_zoo as zoo
 import jax.numpy as jnp
@@ -37,6 +38,17 @@ def test_a_global_is_captured_where_it_is_read_and_not_where_an_attribute_is():
 def test_what_a_plain_object_holds_is_captured_with_it():
     holder = types.SimpleNamespace(parts=[model])
     assert captured_objects(lambda: holder.parts) == [model]
+
+
+class Hooks(dict):
+    def on_start(self, trainer): ...
+
+
+def test_mocks_in_what_a_function_captures_are_looked_through():
+    for made in (mock.Mock(spec=Hooks), mock.create_autospec(Hooks), mock.MagicMock()):
+        made.parts = [model]
+        assert captured_objects(lambda holder=made: holder.parts) == [model]
+        assert not made.mock_calls
 
 
 def test_a_function_of_an_attribute_named_like_a_global_keeps_its_body():
