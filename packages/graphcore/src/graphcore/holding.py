@@ -41,8 +41,10 @@ def held_by(x: Any) -> list[Any] | None:
         return [x.__self__, x.__func__]
     if issubclass(kind, functools.partial):
         return [x.func, *x.args, *x.keywords.values()]
-    if issubclass(kind, Mapping):
-        return list(x.values())
+    if issubclass(kind, dict):
+        return list(dict.values(x))
+    if issubclass(kind, Mapping):  # What it gives may be in a file, or be missing.
+        return list(vars(x).values() if hasattr(x, "__dict__") else x.values())
     return list(x) if issubclass(kind, list | tuple | set | frozenset) else None
 
 
