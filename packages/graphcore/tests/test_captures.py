@@ -1,4 +1,6 @@
 import types
+from collections.abc import Mapping
+from unittest import mock
 
 import graph_zoo as zoo
 import jax.numpy as jnp
@@ -37,6 +39,62 @@ def test_a_global_is_captured_where_it_is_read_and_not_where_an_attribute_is():
 def test_what_a_plain_object_holds_is_captured_with_it():
     holder = types.SimpleNamespace(parts=[model])
     assert captured_objects(lambda: holder.parts) == [model]
+
+
+class Hooks(dict):
+    def on_start(self, trainer): ...
+
+
+def test_mocks_in_what_a_function_captures_are_looked_through():
+    for made in (mock.Mock(spec=Hooks), mock.create_autospec(Hooks), mock.MagicMock()):
+        made.parts = [model]
+        assert captured_objects(lambda holder=made: holder.parts) == [model]
+        assert not made.mock_calls
+
+
+class Stored(Mapping):
+    """A mapping whose values are in a file, as those of h5py and `np.load` are."""
+
+    def __init__(self):
+        self.beside = [model]
+
+    def __getitem__(self, key):
+        raise OSError("the file is closed")
+
+    def __iter__(self):
+        return iter(["a"])
+
+    def __len__(self):
+        return 1
+
+
+class Imported(dict):
+    def values(self):
+        raise ImportError("an optional package")
+
+
+def test_values_that_a_mapping_makes_are_not_asked_for():
+    stored, imported = Stored(), Imported(a=model)
+    assert captured_objects(lambda: stored) == [model]
+    assert captured_objects(lambda: imported) == [model]
+    proxy = types.MappingProxyType({"a": model})
+    assert captured_objects(lambda: proxy) == [model]
+
+
+class Remote:
+    """An object that has every attribute, as proxies for other processes do."""
+
+    asked = 0
+
+    def __getattr__(self, name):
+        Remote.asked += 1
+        assert Remote.asked < 99
+        return Remote()
+
+
+def test_attributes_that_an_object_makes_are_not_asked_for():
+    remote = Remote()
+    assert captured_objects(lambda: remote) == []
 
 
 def test_a_function_of_an_attribute_named_like_a_global_keeps_its_body():

@@ -6,6 +6,8 @@ with live objects, and by hand as a pure function of a state. All ordered pairs 
 first must do what the same pairs of the second do, in values and in side effects.
 """
 
+from unittest import mock
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -301,3 +303,12 @@ def test_transformations_of_transformed_methods(name, compiled):
         np.testing.assert_array_equal(call(m, jnp.arange(3.0)), [0.0, 3.0, 6.0])
         assert int(m.calls.value) == count
         m.w.value = jnp.array(3.0)
+
+
+@pytest.mark.parametrize("mocked", [mock.Mock, mock.MagicMock])
+def test_transformations_of_mocks(mocked):
+    f = mocked(side_effect=live_step)
+    model, x = Model(), jnp.ones(3)
+    for transform in (nnx.jit, nnx.remat, nnx.checkify):
+        transform(f)(model, x)
+    assert f.call_count == int(model.calls.value) == 3

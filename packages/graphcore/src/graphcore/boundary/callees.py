@@ -138,7 +138,8 @@ def mark_lifted(wrapper: Any, call: Callable[..., Any]) -> None:
 
 
 def _lifted_call(f: Any) -> Callable[..., Any] | None:
-    reference, call = getattr(f, "_lifted", (None, None))
+    # Not by `getattr`: there are callables that have every attribute, such as mocks.
+    reference, call = getattr(f, "__dict__", {}).get("_lifted", (None, None))
     return call if reference is not None and reference() is f else None
 
 

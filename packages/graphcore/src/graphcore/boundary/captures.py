@@ -83,8 +83,8 @@ def _globals_of(f: Any) -> Any:
 def _contents(x: Any) -> list[Any]:
     found = held_by(x)
     if found is None:
-        # Compiled and wrapped functions; and plain objects that hold others.
-        found = [x.__wrapped__] if hasattr(x, "__wrapped__") else []
+        # Wrapped functions have them as attributes, but for proxies; their types tell.
+        found = [x.__wrapped__] if hasattr(type(x), "__wrapped__") else []
         attributes = getattr(x, "__dict__", None)
         if isinstance(attributes, dict):
             found += attributes.values()
