@@ -93,3 +93,12 @@ def test_layers_with_static_arrays_of_their_own_under_remat():
     grads = nnx.grad(loss)(layers, 2.0)
     np.testing.assert_allclose(grads[0].w, [8.0, 16.0])
     np.testing.assert_allclose(grads[1].w, [6.0, 18.0])
+
+
+def test_a_loop_that_changes_a_number_in_a_module_is_refused():
+    with pytest.raises(TypeError, match=r"what is static.*\n  carry/field: 0 -> 1"):
+        nnx.fori_loop(0, 3, lambda i, term: Term(term.field + 1), Term(0))
+    looped = nnx.fori_loop(
+        0, 3, lambda i, term: Term(term.field + 1), Term(jnp.array(0))
+    )
+    assert int(looped.field) == 3
