@@ -102,3 +102,16 @@ def test_a_loop_that_changes_a_number_in_a_module_is_refused():
         0, 3, lambda i, term: Term(term.field + 1), Term(jnp.array(0))
     )
     assert int(looped.field) == 3
+
+
+@pytest.mark.parametrize("held", [lambda net: net, nnx.Param])
+def test_compilations_are_explained_by_the_paths_in_a_module(held):
+    jitted = nnx.jit(lambda net: jax.tree.leaves(nnx.as_pure(net))[0])
+    found = []
+    for width, act in [(3, "relu"), (4, "relu"), (4, "tanh")]:
+        net = eqx.nn.MLP(2, 2, width, 1, getattr(jax.nn, act), key=jax.random.key(0))
+        jitted(held(net))
+        found.append({place: new for place, _, new in nnx.explain_recompile(jitted)})
+    weight = next(place for place in found[1] if place.endswith("layers/0/weight"))
+    assert found[1][weight] == "float32[4,2]"
+    assert [place.endswith("/activation") for place in found[2]] == [True]

@@ -1,6 +1,7 @@
 """Jitted methods of an object, handed on as values: the object goes with them."""
 
 import copy
+import inspect
 
 import jax.numpy as jnp
 import pytest
@@ -71,3 +72,9 @@ def test_a_deep_copy_is_bound_to_a_copy():
     assert float(other(2.0)) == 6.0
     assert other.__self__ is not model
     assert int(model.calls.value) == 0
+
+
+def test_its_signature_is_without_the_object():
+    model = Counter()
+    assert str(inspect.signature(model.scaled)) == "(x)"
+    assert float(nnx.jit(model.scaled, donate_argnames="x")(jnp.array(2.0))) == 6.0

@@ -12,6 +12,7 @@ import copy
 import functools
 import inspect
 import sys
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -441,6 +442,10 @@ class _BoundJitted(functools.partial[Any]):
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
         return self.func.__doc__
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(types.MethodType(self.func, self.args[0]))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.func, name)
