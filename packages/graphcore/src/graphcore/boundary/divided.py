@@ -149,7 +149,12 @@ class Frame:
         self._key = self.structure, self.given, keys
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Frame) and self._key == other._key)
+        try:
+            return self is other or (
+                isinstance(other, Frame) and self._key == other._key
+            )
+        except ValueError:  # static arrays of a module, which can't be compared
+            return False
 
     def __hash__(self) -> int:
         if self._hash is None:
@@ -350,9 +355,12 @@ def divide(tree: Any) -> Divided:
         if frame is not None:
             return Divided(arrays, frame, tree)
     leaves, structure = jax.tree.flatten(tree)
-    frame = _frames.get(structure)
-    if frame is None or not frame.fits(leaves):
-        frame = _frames[structure] = _frame_of(tree, leaves, structure)
+    try:
+        frame = _frames.get(structure)
+        if frame is None or not frame.fits(leaves):
+            frame = _frames[structure] = _frame_of(tree, leaves, structure)
+    except ValueError:  # as in `Frame.__eq__`
+        frame = _frame_of(tree, leaves, structure)
     arrays = [*map(leaves.__getitem__, frame.given)]
     found = Divided(arrays, frame, tree if frame.is_fixed else None)
     keep(tree, found)

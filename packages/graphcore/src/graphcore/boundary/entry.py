@@ -376,7 +376,7 @@ def _find_or_make(
         if cache is None:
             bodies = _bodies_of(function)
         else:
-            key += (function,)  # type: ignore[assignment]
+            key += (id(function),)  # type: ignore[assignment]
         body = None
         if bodies is not None:
             try:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from graphcore import GraphDef, diff
-from graphcore.authors import Body, key_path, path_text
+from graphcore.authors import Body, Divided, key_path, path_text
 
 
 class Explanation(list[tuple[str, Any, Any]]):
@@ -74,19 +74,17 @@ class Signature:
             The signature.
         """
         of_plain = {
-            path_text(("args" if p[0].idx == 0 else "kwargs", *key_path(p[1:]))): (
-                abstract_value(leaf)
-            )
-            for p, leaf in jax.tree_util.tree_flatten_with_path(plain)[0]
+            path_text(("args" if p[0].idx == 0 else "kwargs", *key_path(p[1:]))): text
+            for p, text in jax.tree_util.tree_flatten_with_path(_texts(plain))[0]
         }
         if body is None:
             return cls((), (), {}, of_plain, {})
         of_values: dict[str, str] = {}
         for position, value in enumerate(values):
             how = ", donated" if position in donated else ""
-            for inner, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+            for inner, text in jax.tree_util.tree_flatten_with_path(_texts(value))[0]:
                 where = path_text((*body.variable_path(position), *key_path(inner)))
-                of_values[where] = abstract_value(leaf) + how
+                of_values[where] = text + how
         structure = body.structure
         return cls(
             structure.joint.definitions,
@@ -127,6 +125,20 @@ class Signature:
                 if type(was) is not type(now) or was != now:
                     found.append((path, was, now))
         return found or Explanation([("<configuration>", "other", "JAX settings")])
+
+
+def _texts(tree: Any) -> Any:
+    """A pytree with what its leaves are; what is static in it by value, at its path."""
+
+    def of_divided(whole: Divided) -> Any:
+        arrays = [*map(abstract_value, whole.arrays)]
+        joined = Divided(arrays, whole.frame).join()
+        return jax.tree.map(lambda x: x if isinstance(x, str) else repr(x), joined)
+
+    return jax.tree.map(
+        lambda x: x if isinstance(x, str) else abstract_value(x),
+        Divided.map(of_divided, tree),
+    )
 
 
 class Notes:

@@ -8,9 +8,11 @@ function is traced; see `jit_body`.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import sys
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -441,8 +443,15 @@ class _BoundJitted(functools.partial[Any]):
     def __doc__(self) -> str | None:  # type: ignore[override]
         return self.func.__doc__
 
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(types.MethodType(self.func, self.args[0]))
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.func, name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return _BoundJitted(self.func, *copy.deepcopy(self.args, memo))
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         return self.__func__.eval_shape(*self.args, *args, **kwargs)
@@ -453,6 +462,14 @@ class _BoundJitted(functools.partial[Any]):
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         return self.trace(*args, **kwargs).lower()
+
+
+# As `jax.tree_util.Partial`: the instance is where the method is, as an argument too.
+jax.tree_util.register_pytree_node(
+    _BoundJitted,
+    lambda bound: (bound.args, bound.func),
+    lambda func, args: _BoundJitted(func, *args),
+)
 
 
 def explain_recompile(jitted: Jitted) -> Explanation:

@@ -179,8 +179,8 @@ class _WholeIteration(_Carried, WholeBody):
         # JAX itself promotes weak types in the first carry, and then traces again.
         before.check_values(
             after,
-            f"An iteration of `{self.options}` must keep shapes and dtypes. It changes "
-            "(before -> after):",
+            f"An iteration of `{self.options}` must keep shapes, dtypes and what is "
+            "static. It changes (before -> after):",
             promotes=True,
         )
         return now, left.out, left.change

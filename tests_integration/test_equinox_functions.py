@@ -1,0 +1,117 @@
+"""Equinox modules as functions, their methods, and arrays that are static in them."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import nnx_transforms as nnx
+
+
+class Scale(eqx.Module):
+    w: jax.Array
+
+    @nnx.jit
+    def __call__(self, x):
+        return (self.w * x).sum()
+
+
+class Term(eqx.Module):
+    field: object
+
+
+class Grid(eqx.Module):
+    w: jax.Array
+    points: np.ndarray = eqx.field(static=True)
+
+    def __call__(self, x):
+        return (self.w * x * self.points).sum()
+
+
+@pytest.fixture
+def scale():
+    return Scale(jnp.arange(3.0))
+
+
+def test_a_module_is_part_of_its_jitted_method(scale):
+    traces = []
+
+    @nnx.jit
+    def gradient(term, x):
+        traces.append(term)
+        return nnx.grad(lambda term: term.field(x))(term)
+
+    x = jnp.ones(3)
+    for _ in range(2):
+        grads = gradient(Term(scale.__call__), x)
+        np.testing.assert_allclose(grads.field.__self__.w, x)
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("made", [lambda f: f, lambda f: eqx.Partial(f, x=2.0)])
+@pytest.mark.parametrize("argument", [Scale, nnx.Param])
+def test_a_module_that_is_jitted_takes_modules_and_objects(made, argument):
+    class Product(eqx.Module):
+        w: jax.Array
+
+        def __call__(self, other, x=2.0):
+            value = other.w if isinstance(other, Scale) else other.value
+            return (self.w * value).sum() * x
+
+    jitted = nnx.jit(made(Product(jnp.ones(3))))
+    for _ in range(2):
+        assert float(jitted(argument(jnp.arange(3.0)))) == 6.0
+
+
+warns_of_arrays = pytest.mark.filterwarnings("ignore:A JAX array is being set as stat")
+
+
+@warns_of_arrays
+@pytest.mark.parametrize("transform", [nnx.jit, nnx.grad, nnx.remat])
+def test_static_arrays_of_modules_may_differ(transform):
+    transformed = transform(Grid.__call__)
+    points = np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([1.0, 2.0, 3.0])
+    grids = [Grid(jnp.ones(len(p)), p) for p in points]
+    for grid in [*grids, *grids]:
+        out = transformed(grid, 2.0)
+        if transform is nnx.grad:
+            np.testing.assert_allclose(out.w, 2 * grid.points)
+        else:
+            np.testing.assert_allclose(out, 2 * grid.points.sum())
+
+
+@warns_of_arrays
+def test_layers_with_static_arrays_of_their_own_under_remat():
+    @nnx.jit
+    def loss(layers, x):
+        for layer in layers:
+            x = nnx.remat(Grid.__call__)(layer, x)
+        return x
+
+    layers = [Grid(jnp.ones(2), np.array([1.0, k])) for k in (2.0, 3.0)]
+    grads = nnx.grad(loss)(layers, 2.0)
+    np.testing.assert_allclose(grads[0].w, [8.0, 16.0])
+    np.testing.assert_allclose(grads[1].w, [6.0, 18.0])
+
+
+def test_a_loop_that_changes_a_number_in_a_module_is_refused():
+    with pytest.raises(TypeError, match=r"what is static.*\n  carry/field: 0 -> 1"):
+        nnx.fori_loop(0, 3, lambda i, term: Term(term.field + 1), Term(0))
+    looped = nnx.fori_loop(
+        0, 3, lambda i, term: Term(term.field + 1), Term(jnp.array(0))
+    )
+    assert int(looped.field) == 3
+
+
+@pytest.mark.parametrize("held", [lambda net: net, nnx.Param])
+def test_compilations_are_explained_by_the_paths_in_a_module(held):
+    jitted = nnx.jit(lambda net: jax.tree.leaves(nnx.as_pure(net))[0])
+    found = []
+    for width, act in [(3, "relu"), (4, "relu"), (4, "tanh")]:
+        net = eqx.nn.MLP(2, 2, width, 1, getattr(jax.nn, act), key=jax.random.key(0))
+        jitted(held(net))
+        found.append({place: new for place, _, new in nnx.explain_recompile(jitted)})
+    weight = next(place for place in found[1] if place.endswith("layers/0/weight"))
+    assert found[1][weight] == "float32[4,2]"
+    assert [place.endswith("/activation") for place in found[2]] == [True]
