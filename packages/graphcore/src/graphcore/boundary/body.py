@@ -75,7 +75,7 @@ class Body:
     Attributes:
         groups: The distinct settings with which values enter and leave.
         keep: The variables that count as written in any case.
-        key: What it was found by: equal for equal structures.
+        key: What it was found by: equal for equal structures. None if it is not kept.
 
     Example:
         >>> import graphcore as gc, jax

@@ -109,6 +109,15 @@ class Entry:
         """Whether there is anything that JAX can't be given as it is."""
         return bool(self.roots) or self.body.structure.places.has_divided
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the bodies are the same next time.
+
+        Those of a function that was seen to capture objects are not: it must read them
+        anew, also without any among the arguments.
+        """
+        return all(body.key is not None for body in self.bodies)
+
     def divide(self) -> bool:
         """Divides the values of variables that JAX does not take as they are.
 
@@ -394,8 +403,8 @@ def _find_or_make(
             weakly = cache is None and bodies is not None
             reference = weakref.ref(function) if weakly else _strong(function)
             body = make(callee, structure, options, reference)
-            body.key = key
             if bodies is not None:
+                body.key = key
                 body = bodies.keep(key, body)
         found.append(body)
     return found

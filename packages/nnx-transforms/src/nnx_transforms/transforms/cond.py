@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from graphcore.authors import Entry, captured_objects, enter
+from graphcore.authors import Entry, enter
 from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.agreement import (
     Description,
@@ -164,7 +164,7 @@ def _choose(
     """
     refused: Exception | None = None
     entry = enter(functions, operands, make=_Branch)
-    if not (entry.has_objects or any(map(captured_objects, functions))):
+    if entry.is_kept and not entry.has_objects:
         # As in JAX, and by JAX, unless what a branch returns is an object.
         try:
             return choose(functions, *operands)

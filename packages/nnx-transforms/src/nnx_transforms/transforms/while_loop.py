@@ -12,15 +12,7 @@ from typing import Any, TypeAlias
 
 import jax
 
-from graphcore.authors import (
-    Body,
-    Entry,
-    Inside,
-    captured_objects,
-    enter,
-    path_text,
-    take_objects,
-)
+from graphcore.authors import Body, Entry, Inside, enter, path_text, take_objects
 from nnx_transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.agreement import (
     check_unchanged,
@@ -62,9 +54,8 @@ def while_loop(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
     """
     if callable(cond_fun) and callable(body_fun):
         how: Any = {"make": (_Iteration, _Condition), "options": "while_loop"}
-        functions = body_fun, cond_fun
-        entry = enter(functions, (init_val,), **how)
-        if entry.has_objects or any(map(captured_objects, functions)):
+        entry = enter((body_fun, cond_fun), (init_val,), **how)
+        if entry.has_objects or not entry.is_kept:
             step, holds = entry.bodies
             return _repeated(entry, lambda c: jax.lax.while_loop(holds, step, c))
     return jax.lax.while_loop(cond_fun, body_fun, init_val)
@@ -110,7 +101,7 @@ def fori_loop(
     if callable(body_fun):
         # Any integer stands for the first one; JAX gives each.
         entry = enter(body_fun, (0, init_val), make=_Iteration, options="fori_loop")
-        if entry.has_objects or captured_objects(body_fun):
+        if entry.has_objects or not entry.is_kept:
             return _repeated(
                 entry,
                 lambda c: jax.lax.fori_loop(lower, upper, entry.body, c, unroll=unroll),
