@@ -82,6 +82,25 @@ def test_static_arrays_of_modules_may_differ(transform):
 
 
 @warns_of_arrays
+def test_static_arrays_of_modules_that_are_attributes_may_differ():
+    class Holder(nnx.Module):
+        def __init__(self, points):
+            self.grid = Grid(jnp.ones(2), points)
+
+    @nnx.jit
+    def double(holder):
+        grid = holder.grid
+        holder.grid = eqx.tree_at(lambda g: g.w, grid, 2 * grid.w)
+        return holder.grid(1.0)
+
+    for points in np.array([1.0, 2.0]), np.array([3.0, 4.0]):
+        holder = Holder(points)
+        assert float(double(holder)) == 2 * points.sum()
+        assert float(double(holder)) == 4 * points.sum()
+        np.testing.assert_allclose(nnx.clone(holder).grid.w, [4.0, 4.0])
+
+
+@warns_of_arrays
 def test_layers_with_static_arrays_of_their_own_under_remat():
     @nnx.jit
     def loss(layers, x):

@@ -116,6 +116,8 @@ def same_content(a: Any, b: Any) -> bool:
             return bool(static_key(a) == static_key(b))
         except ValueError:  # There is an array, which has no truth value.
             return values_equal(a, b)
+    except ValueError:  # There is one in the structure of a pytree.
+        return False
 
 
 def snapshot(value: Any) -> Any:
