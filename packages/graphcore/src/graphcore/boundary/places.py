@@ -97,8 +97,13 @@ def contents(tree: Any) -> int:
         `OBJECTS` if there are any; else `FILTERED` if there are pytrees of such a type,
         to be divided; else 0.
     """
-    if type(tree) in (list, tuple) and _arrays.issuperset(map(type, tree)):
+    kind = type(tree)
+    parts = tree if kind in (list, tuple) else tree.values() if kind is dict else [tree]
+    if _arrays.issuperset(map(type, parts)):
         return 0  # as most often, without going through it as a pytree
+    # Nor through objects, where they are seen: a foreign one may refer to itself.
+    if any(map(is_object, {type(x): x for x in parts}.values())):
+        return OBJECTS
     probing.active, probing.found = True, False
     try:
         leaves, structure = jax.tree.flatten(tree)
