@@ -528,6 +528,7 @@ CALLS = {
     "grad by keyword": lambda m: nnx.grad(lambda x, m: x * total(m))(1.0, m=m),
     "jit of a list": lambda m: nnx.jit(lambda ms: total(*ms))([m]),
     "jit of a dict": lambda m: nnx.jit(lambda ms: total(ms["a"]))({"a": m, "x": X}),
+    "jit of dicts": lambda m: nnx.jit(lambda ms: total(ms["a"]["b"]))({"a": {"b": m}}),
     "remat": lambda m: nnx.remat(total)(m),
     "scan": lambda m: nnx.scan(lambda c, _: ((c[0], total(c[0])), 0), length=1)(
         (m, jnp.array(0.0)), None
