@@ -518,6 +518,35 @@ def test_a_dropped_model_goes(points_back):
         collector.enable()
 
 
+def total(model):
+    return model(X).sum()
+
+
+# Transformed functions that call a model among their arguments once.
+CALLS = {
+    "grad": lambda m: nnx.grad(total)(m),
+    "grad by keyword": lambda m: nnx.grad(lambda x, m: x * total(m))(1.0, m=m),
+    "jit of a list": lambda m: nnx.jit(lambda ms: total(*ms))([m]),
+    "jit of a dict": lambda m: nnx.jit(lambda ms: total(ms["a"]))({"a": m, "x": X}),
+    "jit of dicts": lambda m: nnx.jit(lambda ms: total(ms["a"]["b"]))({"a": {"b": m}}),
+    "remat": lambda m: nnx.remat(total)(m),
+    "scan": lambda m: nnx.scan(lambda c, _: ((c[0], total(c[0])), 0), length=1)(
+        (m, jnp.array(0.0)), None
+    ),
+    "while_loop": lambda m: nnx.while_loop(
+        lambda c: c[1] < 1, lambda c: (c[0], c[1] + 1 + 0 * total(c[0])), (m, 0.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_part_of_a_model_may_refer_to_the_model(call):
+    model = Counted()
+    model.linear.above = flax.data(model) if hasattr(flax, "data") else model
+    call(model)
+    assert int(read(model.count)) == 1 and model.linear.above is model
+
+
 def test_an_error_leaves_the_model_as_it_was():
     model = Counted()
     before = leaves(model), gc.graphdef(model)

@@ -4,13 +4,13 @@ A transformation passes arrays to JAX, so objects are taken out of the pytrees t
 stand in, and put back, or others that stand for them. In most calls the objects are
 arguments themselves and all other arguments are arrays or containers of arrays. Which
 of them are what depends on their types alone, so it is found out once for each
-combination of types. What a container holds is told by its treedef and the types of
-its leaves, for which no Python runs per leaf.
+combination of types. What a list, tuple or dict holds is told by the types in it, and
+what another pytree does by its treedef and the types of its leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, NamedTuple, TypeAlias
@@ -34,9 +34,8 @@ _NUMBERS = (bool, int, float, complex)
 # Types whose instances surely are objects, or surely are not. A type that is unknown
 # now may be registered later, so a "no" is kept only for the types listed here, and
 # for arrays and tracers.
-_known: dict[type[Any], bool] = dict.fromkeys(
-    (*_NUMBERS, str, tuple, list, dict, type(None), FunctionType, jax.Array), False
-)
+_NO_OBJECTS = (str, tuple, list, dict, type(None), FunctionType, jax.Array, np.ndarray)
+_known: dict[type[Any], bool] = dict.fromkeys((*_NUMBERS, *_NO_OBJECTS), False)
 _arrays: set[type[Any]] = {*_NUMBERS}
 _ARRAYS = (jax.Array, np.ndarray, np.generic, *_NUMBERS)
 
@@ -99,6 +98,12 @@ def contents(tree: Any) -> int:
     """
     if type(tree) in (list, tuple) and _arrays.issuperset(map(type, tree)):
         return 0  # as most often, without going through it as a pytree
+    # Nor through objects, where they are seen: a foreign one may refer to itself.
+    tree = _other_parts([tree])
+    if not tree:
+        return 0
+    if any(map(is_object, {type(x): x for x in tree}.values())):
+        return OBJECTS
     probing.active, probing.found = True, False
     try:
         leaves, structure = jax.tree.flatten(tree)
@@ -125,6 +130,21 @@ def contents(tree: Any) -> int:
         if key is not None:
             _structures[key] = known
     return known
+
+
+def _other_parts(parts: Collection[Any]) -> list[Any]:
+    """What is neither an array nor a container, among parts and in containers there."""
+    others: list[Any] = []
+    if not _arrays.issuperset(map(type, parts)):
+        for part in parts:
+            kind = type(part)
+            if kind is dict:
+                others += _other_parts(part.values())
+            elif kind is list or kind is tuple:
+                others += _other_parts(part)
+            elif kind not in _arrays:
+                others.append(part)
+    return others
 
 
 # Pytrees of these structures hold no objects but, maybe, among their leaves.

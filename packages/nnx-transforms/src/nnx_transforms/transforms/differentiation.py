@@ -196,7 +196,7 @@ class Differentiation:
         scalar: bool = False,
         as_objects: bool = False,
     ) -> None:
-        among = has_objects((args, kwargs))
+        among = has_objects((*args, *kwargs.values()))
         if kwargs and among:
             args, kwargs = positions_of(f, args, kwargs)
         of_args = dict(filters(len(args)))

@@ -184,7 +184,11 @@ class Jitted:
         callee = self._callee or Callee(self.__wrapped__)
         settings: Any = UNSET
         statics: dict[Any, Any] = {}
-        if kwargs and self._in_shardings is not None and has_objects((args, kwargs)):
+        if (
+            kwargs
+            and self._in_shardings is not None
+            and has_objects((*args, *kwargs.values()))
+        ):
             # Shardings are told by position, so keyword arguments need theirs.
             args, kwargs = positions_of(self.__wrapped__, args, kwargs)
         if self._statics:

@@ -207,7 +207,7 @@ def with_positions(
     count = len(in_axes) if isinstance(in_axes, tuple) else None
     # Without objects, where JAX has a meaning for the call, that is it.
     if not (count is not None and count > len(args)) and not has_objects(
-        (args, kwargs)
+        (*args, *kwargs.values())
     ):
         return args, kwargs
     positions, rest = positions_of(f, args, kwargs)
