@@ -643,6 +643,51 @@ def test_shared_variables_keep_their_type_and_are_not_made():
     mp.assert_untouched(m, before)
 
 
+def test_a_shared_object_changes_as_it_would_in_a_loop_or_not_at_all():
+    class Noted(Module):
+        def __init__(self):
+            self.total, self.count = BatchStat(jnp.array(0.0)), 0
+            self.parts, self.training, self.shape = List(), True, None
+
+        def note(self, x):
+            self.total.value += x
+            self.training, self.shape, self.same = False, x.shape, self.total
+
+    def count(m, x):
+        m.note(x)
+        m.count += 1
+
+    def collect(m, x):
+        m.parts.append(m.total)
+
+    def swap(m, x):
+        m.training = not m.training
+
+    m = Noted()
+    before = mp.snapshot(m)
+    refused = [(count, "'0/count' is one .*static 1 -> 2"), (swap, "'0/training'")]
+    for f, what in [*refused, (collect, "'0/parts/1'")]:
+        for each in (f, lambda m, x, f=f: jit(f)(m, x)):
+            with pytest.raises(ValueError, match=what):
+                scan(each, in_axes=(None, 0), out_axes=0)(m, jnp.arange(3.0))
+    mp.assert_untouched(m, before)
+    # The same in each iteration is as good as once.
+    scan(Noted.note, in_axes=(None, 0), out_axes=0)(m, jnp.arange(3.0))
+    assert (float(m.total.value), m.training, m.shape) == (3.0, False, ())
+    assert m.same is m.total
+    scan(Noted().note, in_axes=0, out_axes=0)(jnp.arange(3.0))
+    with pytest.raises(ValueError, match="'self/count'"):
+        scan(Counter().step, in_axes=0, out_axes=0)(jnp.arange(3.0))
+
+
+class Counter(Module):
+    def __init__(self):
+        self.count = 0
+
+    def step(self, x):
+        self.count += 1
+
+
 def test_a_shared_random_stream_gives_each_iteration_its_own_key():
     def noise(rngs, x):
         return x * jax.random.uniform(rngs.default())

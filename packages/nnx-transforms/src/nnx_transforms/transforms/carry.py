@@ -16,6 +16,7 @@ from graphcore import RefMap, diff, graphdef, iter_graph
 from graphcore.authors import (
     Body,
     Inside,
+    enter,
     is_mapping,
     is_object,
     key_path,
@@ -229,6 +230,54 @@ class CarriedGraph:
             f"structure there: {how}. Make the change before the scan, or give the "
             "object an axis."
         )
+
+
+def check_settled(
+    body: Body,
+    inside: Inside,
+    changed: Sequence[Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> None:
+    """Makes sure that objects of all iterations stay as the first one leaves them.
+
+    A function may set an attribute, each time to the same. What it counts there is
+    another number after each iteration, but one trace stands for all.
+
+    Args:
+        body: The function of one iteration.
+        inside: The objects that it has run on.
+        changed: Their definitions, which it has changed.
+        args: Its arguments.
+        kwargs: Likewise.
+
+    Raises:
+        ValueError: If another iteration would change a structure again; with the path.
+    """
+    structure = body.structure
+    shared = RefMap(
+        (inside.roots[number], number)
+        for number, setting in enumerate(structure.settings.roots)
+        if not any(map(is_axis, _settings(setting)))
+        and changed[number] != structure.joint.definitions[number]
+    )
+    if not shared:
+        return
+    bound = [inside.roots[number] for number in structure.bound]
+    entry = enter(body.__wrapped__, (*bound, *args), kwargs)
+    *_, change = jax.eval_shape(entry.body, *entry.values)
+    definitions = entry.joint.definitions
+    for root, old, new in zip(
+        entry.roots, definitions, change.definitions or definitions, strict=True
+    ):
+        if root in shared and old != new:
+            found = diff(old, new)[0]
+            raise ValueError(
+                f"{body.place((shared[root], *found.path))!r} is one for all "
+                "iterations, but the function changes it in each: "
+                f"{str(found).partition(': ')[2]} in the second. Count in a variable, "
+                "or give the object an axis."
+            )
 
 
 def _paths(roots: dict[int, Any]) -> RefMap[Any, tuple[Any, ...]]:

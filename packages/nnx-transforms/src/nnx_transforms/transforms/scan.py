@@ -34,6 +34,7 @@ from nnx_transforms.transforms.carry import (
     CarriedGraph,
     check_carried_objects,
     check_scan_axes,
+    check_settled,
     put_carry,
     take_carry,
 )
@@ -95,7 +96,8 @@ def scan(
     Raises:
         ValueError: If the axes contradict each other. At a call, if an object is
             reached under different axes, if a carried object is not returned or its
-            structure changed, or if sizes differ; with the paths.
+            structure changed, if that of a shared one would change in each iteration,
+            or if sizes differ; with the paths.
         TypeError: At a call, if the shape or dtype of a carry changed, or of a variable
             that all iterations share; with the path.
 
@@ -263,7 +265,6 @@ class _Body(MappedBody):
                 values[position] = value
         args = put_carry(_together(common, own_args), plain_carry, self.place_in)
         left = self.run(values, args, {})
-        self._check_made(left)
         check_out_ranks(self, None)
         new = {w.position: w.value for w in left.written}
         next_threaded = [
@@ -281,6 +282,16 @@ class _Body(MappedBody):
             found = type_differences(("carry",), *pair, promotes=True)
             self.progress.changed = [*self.progress.changed, *found]
         return (next_threaded, next_plain, shared), (groups, rest, change)
+
+    def run_inside(
+        self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Left:
+        left = super().run_inside(inside, args, kwargs)
+        self._check_made(left)
+        changed = left.change.definitions
+        if changed is not None:
+            check_settled(self, inside, changed, *self.fill(inside, args, kwargs))
+        return left
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         graph = CarriedGraph(self, inside)
