@@ -151,7 +151,8 @@ def flax(session: nox.Session, release: str) -> None:
 def equinox(session: nox.Session, release: str) -> None:
     """Test modules of Equinox under our transforms, on several releases of Equinox."""
     jax = EQUINOX[release]
-    files = "test_equinox.py", "test_equinox_mapping.py"
+    names = "", "_functions", "_mapping"
+    files = [f"test_equinox{name}.py" for name in names]
     test_with(session, "equinox", release, jax, *files)
 
 
