@@ -94,7 +94,8 @@ class Processes:
     def _read(self, output: IO[str], lines: list[str]) -> None:
         with output:
             for line in output:
-                if line.startswith("[Gloo]"):  # which reports to everybody
+                # Gloo reports to everybody, from several threads at once.
+                if line.startswith("[Gloo]") or "connected peer ranks" in line:
                     continue
                 with self._news:
                     lines.append(line.strip())
