@@ -71,31 +71,6 @@ def test_a_model_is_called_as_being_initialized_only_while_it_is(is_first):
     np.testing.assert_array_equal(model.kernel[...], made[0])
 
 
-def test_setup_runs_once_wherever_it_ran_first():
-    runs = []
-
-    class Net(bridge.Module):
-        def setup(self):
-            runs.append(1)
-            self.dense = flax_nnx.Linear(2, 3, rngs=flax_nnx.Rngs(0))
-
-        def __call__(self, x):
-            return self.dense(x)
-
-    class Outer(bridge.Module):
-        def setup(self):
-            self.net = Net()
-
-        def __call__(self, x):
-            return self.net(x)
-
-    outer = Outer()
-    out, variables = outer.init_with_output(0, X)
-    assert variables["params"]["net"]["dense"]["kernel"].shape == (2, 3)
-    apply = nnx.jit(lambda outer, variables, x: outer.apply(variables, x))
-    np.testing.assert_allclose(apply(outer, variables, X), out, rtol=1e-6)
-
-
 def test_flags_cross_a_boundary_with_their_object():
     class Net(bridge.Module):
         pass

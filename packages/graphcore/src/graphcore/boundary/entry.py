@@ -385,6 +385,7 @@ def _find_or_make(
         if cache is None:
             bodies = _bodies_of(function)
         else:
+            # Its body holds the function, so no other one has this id meanwhile.
             key += (id(function),)  # type: ignore[assignment]
         body = None
         if bodies is not None:
