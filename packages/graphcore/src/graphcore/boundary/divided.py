@@ -24,7 +24,13 @@ import numpy as np
 from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.content import static_key
 from graphcore.errors import path_text
-from graphcore.variables.bare_arrays import are_arrays, frozen, is_array, is_frozen
+from graphcore.variables.bare_arrays import (
+    are_arrays,
+    are_known_arrays,
+    frozen,
+    is_array,
+    is_frozen,
+)
 
 __all__ = ["register_filtered_type"]
 
@@ -132,6 +138,7 @@ class Frame:
         is_filtered: Whether the pytree is, or has in it, one of a filtered type.
         is_fixed: Whether no part of the pytree can be replaced in place.
         has_objects: Whether there are any in the pytree; None if nobody looked.
+        places: Where in `given` each of its numbers is.
     """
 
     structure: Any
@@ -140,6 +147,7 @@ class Frame:
     is_filtered: bool = False
     is_fixed: bool = False
     has_objects: bool | None = None
+    places: dict[int, int] = field(init=False)
     _key: Any = field(init=False)
     _hash: int | None = field(default=None, init=False)
     _edit: _Edit | None = field(default=None, init=False)
@@ -147,6 +155,7 @@ class Frame:
     def __post_init__(self) -> None:
         keys = tuple([(i, static_key(x)) for i, x in self.statics.items()])
         self._key = self.structure, self.given, keys
+        self.places = {leaf: place for place, leaf in enumerate(self.given)}
 
     def __eq__(self, other: object) -> bool:
         try:
@@ -192,8 +201,7 @@ class Frame:
             arrays: The arrays.
         """
         if self._edit is None:
-            places = {leaf: place for place, leaf in enumerate(self.given)}
-            self._edit = _edit_of(tree, 0, places)
+            self._edit = _edit_of(tree, 0, self.places)
         return _edited(tree, self._edit, arrays)
 
     def fits(self, leaves: Sequence[Any]) -> bool:
@@ -265,9 +273,10 @@ class Divided:
 
     def over(self, whole: Divided) -> Divided:
         """The same with the rest of the arrays, and the static part, of another."""
-        arrays = dict(zip(whole.frame.given, whole.arrays, strict=True))
-        arrays.update(zip(self.frame.given, self.arrays, strict=True))
-        return Divided([*arrays.values()], whole.frame)
+        arrays = [*whole.arrays]
+        for leaf, array in zip(self.frame.given, self.arrays, strict=True):
+            arrays[whole.frame.places[leaf]] = array
+        return Divided(arrays, whole.frame)
 
     def like(self, tree: Any) -> Divided:
         """Divides a pytree that stands for this one, such as a tangent of it."""
@@ -284,7 +293,7 @@ class Divided:
     @staticmethod
     def of_values(values: list[Any]) -> list[Any]:
         """The values of variables as JAX takes them; the list itself if they were."""
-        if are_arrays(values):
+        if are_known_arrays(values):
             return values
         found = [*map(divided, values)]
         return values if all(map(is_, found, values)) else found
@@ -349,11 +358,9 @@ def divide(tree: Any) -> Divided:
     Raises:
         TypeError: If a static leaf can't be hashed, with its path.
     """
-    reference, arrays, kept = _kept.get(id(tree), _NOT_KEPT)
-    if reference() is tree:
-        frame = kept()
-        if frame is not None:
-            return Divided(arrays, frame, tree)
+    found = _remembered(tree)
+    if found is not None:
+        return found
     leaves, structure = jax.tree.flatten(tree)
     try:
         frame = _frames.get(structure)
@@ -371,6 +378,12 @@ def divide(tree: Any) -> Divided:
 # id. The frame is held weakly: what is static in it might refer to the pytree.
 _kept: dict[int, tuple[Any, Sequence[Any], Any]] = {}
 _NOT_KEPT: tuple[Any, Sequence[Any], Any] = (lambda: _kept, (), None)
+
+
+def _remembered(tree: Any) -> Divided | None:
+    reference, arrays, frame_of = _kept.get(id(tree), _NOT_KEPT)
+    frame = frame_of() if reference() is tree else None
+    return None if frame is None else Divided(arrays, frame, tree)
 
 
 def keep(tree: Any, whole: Divided) -> None:
@@ -425,9 +438,12 @@ def divided(value: Any) -> Any:
     Returns:
         A `Divided` where there is something static in the value; else the value.
     """
-    if is_array(value) or type(value) is Divided or not may_be_divided(value):
-        return value  # If JAX does not take it, the user is told.
-    found = divide(value)
+    # First: some modules take their time to tell what they are no instance of.
+    found = _remembered(value)
+    if found is None:
+        if is_array(value) or type(value) is Divided or not may_be_divided(value):
+            return value  # If JAX does not take it, the user is told.
+        found = divide(value)
     return found if found.frame.statics or found.frame.is_filtered else value
 
 

@@ -19,7 +19,7 @@ from graphcore.content import is_immutable, static_key
 from graphcore.getters import getter
 from graphcore.graphdef.definition import GraphDef, NodeDef
 from graphcore.graphdef.layouts import layout_of
-from graphcore.graphdef.walk import HEAP_TYPE, Visit
+from graphcore.graphdef.walk import Visit, is_stranger
 from graphcore.hashable_mapping import as_kept
 from graphcore.identity import identity
 from graphcore.nodes.owned import OwnedNode, attributes_of
@@ -63,7 +63,7 @@ class Pattern:
         self._strangers = [
             (value, type(value))
             for value in layout.statics
-            if type(value).__flags__ & HEAP_TYPE
+            if is_stranger(value)
         ]
         # What gets the children of a node, which come next in the order of places; one
         # that keeps them all in its `__dict__` needs no implementation for that.

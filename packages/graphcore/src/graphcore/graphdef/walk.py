@@ -121,7 +121,13 @@ class _Frame:
 
 
 # What CPython sets in `__flags__` of types that are not built in.
-HEAP_TYPE = 1 << 9
+_HEAP_TYPE = 1 << 9
+
+
+def is_stranger(value: Any) -> bool:
+    """Whether a static value is of a type that may yet be registered for nodes."""
+    # Of classes, which are static values often, the types are metaclasses.
+    return bool(type(value).__flags__ & _HEAP_TYPE) and not isinstance(value, type)
 
 
 def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
@@ -266,7 +272,7 @@ def _visit_variable(
 
 
 def _static(key: Any, value: Any, visit: Visit) -> StaticAttribute:
-    if type(value).__flags__ & HEAP_TYPE:
+    if is_stranger(value):
         visit.strangers.append(value)
     if not is_immutable(value):
         visit.mutable_statics.append(value)

@@ -56,13 +56,18 @@ def is_array(x: Any) -> bool:
     )
 
 
+def are_known_arrays(values: Sequence[Any]) -> bool:
+    """Tells whether all of some objects are of types that are known for arrays."""
+    return _array_types.issuperset(map(type, values))
+
+
 def are_arrays(values: Sequence[Any]) -> bool:
     """Tells whether all of some objects are arrays; mostly in C.
 
     Args:
         values: Any objects.
     """
-    return _array_types.issuperset(map(type, values)) or all(map(is_array, values))
+    return are_known_arrays(values) or all(map(is_array, values))
 
 
 class BareArray:
