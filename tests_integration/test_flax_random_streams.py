@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import nnx_transforms as ours
-from nnx_transforms.random_methods import _FUNCTIONS, _INITIALIZERS
+from nnx_transforms.randomness.random_methods import _FUNCTIONS, _INITIALIZERS
 
 theirs = pytest.importorskip("flax.nnx")
 

@@ -18,7 +18,7 @@ from nnx_transforms.layers import (
     Linear,
     Sequential,
 )
-from nnx_transforms.rngs import Rngs, RngStream
+from nnx_transforms.randomness.rngs import Rngs, RngStream
 
 
 def random(seed, shape, dtype=np.float32):

@@ -8,7 +8,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import graphcore as gc
 import nnx_transforms as nnx
-from nnx_transforms.metadata_axes import add_axis, remove_axis
+from nnx_transforms.transforms.mapped.metadata_axes import add_axis, remove_axis
 
 MESH = Mesh(np.array(jax.devices()[:1]).reshape(1, 1, 1, 1), ("a", "b", "L", "M"))
 

@@ -9,7 +9,7 @@ import pytest
 
 import graphcore as gc
 import nnx_transforms as nnx
-from nnx_transforms.module import Module
+from nnx_transforms.modules.module import Module
 
 
 class Block(Module):

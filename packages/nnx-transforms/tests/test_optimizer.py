@@ -9,9 +9,9 @@ import pytest
 import graphcore as gc
 import nnx_transforms as nnx
 from nnx_transforms.layers import Linear
-from nnx_transforms.module import Module
-from nnx_transforms.optimizer import Optimizer, OptState
-from nnx_transforms.rngs import Rngs
+from nnx_transforms.modules.module import Module
+from nnx_transforms.randomness.rngs import Rngs
+from nnx_transforms.training.optimizer import Optimizer, OptState
 
 
 class Model(Module):

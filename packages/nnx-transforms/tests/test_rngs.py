@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphcore as gc
-from nnx_transforms.random_splits import (
+from nnx_transforms.randomness.random_splits import (
     fork,
     fork_rngs,
     reseed,
@@ -17,7 +17,7 @@ from nnx_transforms.random_splits import (
     split_rngs,
     with_rngs,
 )
-from nnx_transforms.rngs import RngCount, RngKey, Rngs, RngState, RngStream
+from nnx_transforms.randomness.rngs import RngCount, RngKey, Rngs, RngState, RngStream
 
 
 def data(key):

@@ -5,7 +5,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import graphcore as gc
-from nnx_transforms.shardings import (
+from nnx_transforms.sharding.shardings import (
     get_named_sharding,
     get_partition_spec,
     sharding_of,

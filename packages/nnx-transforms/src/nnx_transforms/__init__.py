@@ -16,24 +16,24 @@ from graphcore import *
 from nnx_transforms import layers as layers
 from nnx_transforms import lazy
 from nnx_transforms.arguments import *
-from nnx_transforms.attributes import *
-from nnx_transforms.containers import *
-from nnx_transforms.eager_sharding import *
-from nnx_transforms.graph_mode import *
-from nnx_transforms.metadata_axes import *
-from nnx_transforms.module import *
-from nnx_transforms.optimizer import *
+from nnx_transforms.modules.attributes import *
+from nnx_transforms.modules.containers import *
+from nnx_transforms.modules.module import *
 from nnx_transforms.prefixes import *
-from nnx_transforms.rngs import *
-from nnx_transforms.shardings import *
-from nnx_transforms.transforms.ahead_of_time import *
+from nnx_transforms.randomness.rngs import *
+from nnx_transforms.sharding.eager_sharding import *
+from nnx_transforms.sharding.shardings import *
+from nnx_transforms.states.unpacked import *  # type: ignore[assignment]
+from nnx_transforms.training.optimizer import *
 from nnx_transforms.transforms.checkpoint import *
+from nnx_transforms.transforms.compiled.ahead_of_time import *
 from nnx_transforms.transforms.eval_shape import *
 from nnx_transforms.transforms.grad import *
+from nnx_transforms.transforms.graph_mode import *
 from nnx_transforms.transforms.jit import *
+from nnx_transforms.transforms.mapped.metadata_axes import *
 from nnx_transforms.transforms.scan import *
 from nnx_transforms.transforms.vmap import *
-from nnx_transforms.unpacked import *  # type: ignore[assignment]
 
 _graphcore.register_adapter("flax.nnx", "nnx_transforms.adapters.flax")
 
@@ -55,23 +55,26 @@ Example:
 # What is imported when it is first used.
 _LAZY = {
     layers.__name__: " ".join(layers.__all__),  # type: ignore[attr-defined]
-    "nnx_transforms.abstract_models": "as_abstract get_abstract_model",
-    "nnx_transforms.capturing": "capture",
-    "nnx_transforms.ema": "EMA",
     "nnx_transforms.filterlib": "filterlib",
     "nnx_transforms.graph": "graph iter_children recursive_map",
     "nnx_transforms.legacy.constructors": "Grad Jit Pmap Remat Scan Vmap",
-    "nnx_transforms.metrics": "Metric MetricState MultiMetric metrics",
-    "nnx_transforms.partials": "cached_partial jit_partial make_jaxpr",
-    "nnx_transforms.placement_table": "Placed Placement placement",
-    "nnx_transforms.random_splits": "ForkStates backup_keys fork fork_rngs reseed "
-    "restore_rngs split_rngs with_rngs",
-    "nnx_transforms.sharded": "create_sharded shard",
+    "nnx_transforms.training.metrics": "Metric MetricState MultiMetric metrics",
+    "nnx_transforms.modules.capturing": "capture",
+    "nnx_transforms.modules.summary": "tabulate",
+    "nnx_transforms.modules.views": "iter_module_children iter_modules view view_info "
+    "with_attributes",
+    "nnx_transforms.randomness.random_splits": "ForkStates backup_keys fork fork_rngs "
+    "reseed restore_rngs split_rngs with_rngs",
+    "nnx_transforms.sharding.abstract_models": "as_abstract get_abstract_model",
+    "nnx_transforms.sharding.placement_table": "Placed Placement placement",
+    "nnx_transforms.sharding.sharded": "create_sharded shard",
     "nnx_transforms.statelib": "filter_state from_flat_state map_state merge_state "
     "replace_by_pure_dict restore_int_paths split_state statelib "
     "to_flat_state to_pure_dict",
-    "nnx_transforms.summary": "tabulate",
-    "nnx_transforms.train_state": "TrainState",
+    "nnx_transforms.states.variable_tools": "as_pure pure register_variable_name "
+    "set_metadata var_defaults vars_as with_vars",
+    "nnx_transforms.training.ema": "EMA",
+    "nnx_transforms.training.train_state": "TrainState",
     "nnx_transforms.transforms.checkify": "checkify",
     "nnx_transforms.transforms.closure_convert": "closure_convert",
     "nnx_transforms.transforms.cond": "cond switch",
@@ -81,6 +84,7 @@ _LAZY = {
     "nnx_transforms.transforms.jacobian": "hessian jacfwd jacrev",
     "nnx_transforms.transforms.jvp": "jvp linearize",
     "nnx_transforms.transforms.linear_call": "linear_call",
+    "nnx_transforms.transforms.partials": "cached_partial jit_partial make_jaxpr",
     "nnx_transforms.transforms.pmap": "pmap",
     "nnx_transforms.transforms.shard_map": "shard_map",
     "nnx_transforms.transforms.split_inputs": "merge_inputs split_inputs",
@@ -88,33 +92,30 @@ _LAZY = {
     "nnx_transforms.transforms.vjp": "vjp",
     "nnx_transforms.transforms.while_loop": "fori_loop while_loop",
     "nnx_transforms.traversals": "traversals",
-    "nnx_transforms.variable_tools": "as_pure pure register_variable_name set_metadata "
-    "var_defaults vars_as with_vars",
-    "nnx_transforms.views": "iter_module_children iter_modules view view_info "
-    "with_attributes",
 }
 if typing.TYPE_CHECKING:
     from nnx_transforms import filterlib as filterlib
     from nnx_transforms import graph as graph
-    from nnx_transforms import metrics as metrics
     from nnx_transforms import statelib as statelib
     from nnx_transforms import traversals as traversals
-    from nnx_transforms.abstract_models import *
-    from nnx_transforms.capturing import *
-    from nnx_transforms.ema import *
     from nnx_transforms.graph import *
     from nnx_transforms.layers import *
     from nnx_transforms.legacy.constructors import *
-    from nnx_transforms.metrics import Metric as Metric
-    from nnx_transforms.metrics import MetricState as MetricState
-    from nnx_transforms.metrics import MultiMetric as MultiMetric
-    from nnx_transforms.partials import *
-    from nnx_transforms.placement_table import *
-    from nnx_transforms.random_splits import *
-    from nnx_transforms.sharded import *
+    from nnx_transforms.modules.capturing import *
+    from nnx_transforms.modules.summary import *
+    from nnx_transforms.modules.views import *
+    from nnx_transforms.randomness.random_splits import *
+    from nnx_transforms.sharding.abstract_models import *
+    from nnx_transforms.sharding.placement_table import *
+    from nnx_transforms.sharding.sharded import *
     from nnx_transforms.statelib import *  # type: ignore[assignment]
-    from nnx_transforms.summary import *
-    from nnx_transforms.train_state import *
+    from nnx_transforms.states.variable_tools import *
+    from nnx_transforms.training import metrics as metrics
+    from nnx_transforms.training.ema import *
+    from nnx_transforms.training.metrics import Metric as Metric
+    from nnx_transforms.training.metrics import MetricState as MetricState
+    from nnx_transforms.training.metrics import MultiMetric as MultiMetric
+    from nnx_transforms.training.train_state import *
     from nnx_transforms.transforms.checkify import *
     from nnx_transforms.transforms.closure_convert import *
     from nnx_transforms.transforms.cond import *
@@ -125,14 +126,13 @@ if typing.TYPE_CHECKING:
     from nnx_transforms.transforms.jvp import *
     from nnx_transforms.transforms.linear_call import *
     from nnx_transforms.transforms.map import map as map  # noqa: A004  JAX's own name
+    from nnx_transforms.transforms.partials import *
     from nnx_transforms.transforms.pmap import *
     from nnx_transforms.transforms.shard_map import *
     from nnx_transforms.transforms.split_inputs import *
     from nnx_transforms.transforms.transform_metadata import *
     from nnx_transforms.transforms.vjp import *
     from nnx_transforms.transforms.while_loop import *
-    from nnx_transforms.variable_tools import *
-    from nnx_transforms.views import *
 else:
     # Other names are listed where they are defined. Type checkers follow the imports.
     __all__ = [

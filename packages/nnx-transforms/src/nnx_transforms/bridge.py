@@ -31,12 +31,12 @@ from graphcore import (
     variable_type_from_name,
 )
 from graphcore.authors import path_text
-from nnx_transforms.metadata_axes import add_axis, remove_axis
-from nnx_transforms.module import Module
-from nnx_transforms.rngs import RngCount, RngKey, Rngs, RngState
-from nnx_transforms.shardings import get_var_pspec
-from nnx_transforms.shardings import with_partitioning as _with_partitioning
+from nnx_transforms.modules.module import Module
+from nnx_transforms.randomness.rngs import RngCount, RngKey, Rngs, RngState
+from nnx_transforms.sharding.shardings import get_var_pspec
+from nnx_transforms.sharding.shardings import with_partitioning as _with_partitioning
 from nnx_transforms.transforms.eval_shape import eval_shape
+from nnx_transforms.transforms.mapped.metadata_axes import add_axis, remove_axis
 from nnx_transforms.traversals import flatten_mapping, unflatten_mapping
 
 __all__ = [

@@ -14,7 +14,7 @@ from graphcore import (
     is_variable,
 )
 from graphcore.authors import path_text
-from nnx_transforms.graph_mode import accepts_graph_mode, clone, iter_graph
+from nnx_transforms.transforms.graph_mode import accepts_graph_mode, clone, iter_graph
 
 _A = TypeVar("_A")
 Key = Any

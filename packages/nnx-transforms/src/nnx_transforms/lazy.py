@@ -20,7 +20,7 @@ def lazily(
     Args:
         package: Its dotted name.
         homes: For the dotted name of each module the names in it, separated by spaces.
-            A module of the package is there by its own name as well.
+            A module is there by its own name as well, unless it has that itself.
 
     Returns:
         The two functions.
@@ -33,16 +33,17 @@ def lazily(
         >>> package.gcd(4, 6), 'gcd' in dir(package)
         (2, True)
     """
-    home = {name: module for module, names in homes.items() for name in names.split()}
-    parents = {module: module.rpartition(".") for module in homes}
-    home |= {name: m for m, (parent, _, name) in parents.items() if parent == package}
+    home = {module.rpartition(".")[2]: module for module in homes}
+    home |= {name: module for module, names in homes.items() for name in names.split()}
 
     def find(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found: Any = importlib.import_module(home[name])
-        if home[name] != f"{package}.{name}":
-            found = getattr(found, name)
+        module = importlib.import_module(home[name])
+        is_module = home[name].endswith(f".{name}")
+        found: Any = (
+            getattr(module, name, module) if is_module else getattr(module, name)
+        )
         # The next look at the name is an ordinary one.
         setattr(sys.modules[package], name, found)
         return found

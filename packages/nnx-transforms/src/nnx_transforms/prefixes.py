@@ -27,7 +27,7 @@ from graphcore import (
     variables,
 )
 from graphcore.authors import key_path, looks_at_no_value, path_text
-from nnx_transforms.graph_mode import accepts_graph_mode
+from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
 __all__ = ["Carry", "DiffState", "StateAxes", "StateSharding", "prefix"]
 

@@ -61,9 +61,7 @@ class Pattern:
             raise ValueError("metadata that can change in place")
         self._types = [d.type for d in layout.definitions]
         self._strangers = [
-            (value, type(value))
-            for value in layout.statics
-            if is_stranger(value)
+            (value, type(value)) for value in layout.statics if is_stranger(value)
         ]
         # What gets the children of a node, which come next in the order of places; one
         # that keeps them all in its `__dict__` needs no implementation for that.

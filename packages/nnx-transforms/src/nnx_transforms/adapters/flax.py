@@ -11,17 +11,17 @@ from flax import nnx
 from flax.core.spmd import get_logical_axis_rules
 
 from graphcore import register_counterparts
-from nnx_transforms import rngs
 from nnx_transforms.adapters.settings import (
     add_setting_class,
     add_setting_type,
     by_path,
     own_settings,
 )
-from nnx_transforms.optimizer import OptState
 from nnx_transforms.prefixes import Carry, DiffState, StateAxes, StateSharding
-from nnx_transforms.random_splits import add_stream_type
-from nnx_transforms.shardings import add_axis_rules
+from nnx_transforms.randomness import rngs
+from nnx_transforms.randomness.random_splits import add_stream_type
+from nnx_transforms.sharding.shardings import add_axis_rules
+from nnx_transforms.training.optimizer import OptState
 
 for name in ("RngState", "RngKey", "RngCount"):
     register_counterparts(getattr(nnx, name), getattr(rngs, name))

@@ -29,7 +29,7 @@ from nnx_transforms.layers.linear import (
 )
 from nnx_transforms.layers.masks import combine_masks
 from nnx_transforms.layers.normalization import LayerNorm
-from nnx_transforms.rngs import Rngs, RngStream
+from nnx_transforms.randomness.rngs import Rngs, RngStream
 
 __all__ = ["MultiHeadAttention"]
 

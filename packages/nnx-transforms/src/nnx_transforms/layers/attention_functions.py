@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from graphcore import Intermediate
 from nnx_transforms.layers.dtypes import Array, DType, Promotion, promote_dtype
-from nnx_transforms.module import Module
+from nnx_transforms.modules.module import Module
 
 __all__ = ["dot_product_attention", "dot_product_attention_weights"]
 

@@ -24,7 +24,7 @@ from nnx_transforms.layers.linear import (
     default_bias_init,
     default_kernel_init,
 )
-from nnx_transforms.rngs import Rngs, RngStream
+from nnx_transforms.randomness.rngs import Rngs, RngStream
 
 __all__ = ["GRUCell", "LSTMCell", "OptimizedLSTMCell", "RNNCellBase", "SimpleCell"]
 

@@ -25,7 +25,7 @@ from nnx_transforms.layers.linear import (
     default_kernel_init,
     given,
 )
-from nnx_transforms.rngs import Rngs
+from nnx_transforms.randomness.rngs import Rngs
 
 __all__ = ["Conv", "ConvTranspose"]
 

@@ -22,7 +22,7 @@ from nnx_transforms.layers.moments import (
     Norm,
     canonical_axes,
 )
-from nnx_transforms.rngs import Rngs
+from nnx_transforms.randomness.rngs import Rngs
 
 __all__ = ["GroupNorm", "InstanceNorm"]
 

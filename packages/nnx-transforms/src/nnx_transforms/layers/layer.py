@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from graphcore import Param
 from nnx_transforms.layers.dtypes import promote_dtype
-from nnx_transforms.module import Module
-from nnx_transforms.rngs import Rngs, RngStream
+from nnx_transforms.modules.module import Module
+from nnx_transforms.randomness.rngs import Rngs, RngStream
 
 _NO_OPTION = property()
 

@@ -22,7 +22,7 @@ from nnx_transforms.layers.dtypes import (
     promote_dtype,
 )
 from nnx_transforms.layers.layer import Layer
-from nnx_transforms.rngs import Rngs
+from nnx_transforms.randomness.rngs import Rngs
 
 __all__ = [
     "Einsum",

@@ -23,7 +23,7 @@ from nnx_transforms.layers.dtypes import (
 )
 from nnx_transforms.layers.layer import Layer
 from nnx_transforms.layers.linear import NO_METADATA, Linear
-from nnx_transforms.rngs import Rngs
+from nnx_transforms.randomness.rngs import Rngs
 
 __all__ = ["LoRA", "LoRALinear", "LoRAParam"]
 

@@ -28,7 +28,7 @@ from nnx_transforms.layers.moments import (
     canonical_axes,
     squared,
 )
-from nnx_transforms.rngs import Rngs
+from nnx_transforms.randomness.rngs import Rngs
 
 __all__ = ["BatchNorm", "LayerNorm", "RMSNorm"]
 

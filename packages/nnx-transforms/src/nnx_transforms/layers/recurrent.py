@@ -12,10 +12,10 @@ from graphcore import Filter, iter_graph, to_predicate
 from nnx_transforms.layers.cells import RNNCellBase
 from nnx_transforms.layers.dtypes import Array
 from nnx_transforms.layers.layer import own_stream, stream_of
-from nnx_transforms.module import Module
+from nnx_transforms.modules.module import Module
 from nnx_transforms.prefixes import Carry, StateAxes
-from nnx_transforms.random_splits import split_rngs
-from nnx_transforms.rngs import Rngs, RngStream
+from nnx_transforms.randomness.random_splits import split_rngs
+from nnx_transforms.randomness.rngs import Rngs, RngStream
 from nnx_transforms.transforms.scan import scan
 
 __all__ = ["RNN", "Bidirectional", "flip_sequences"]

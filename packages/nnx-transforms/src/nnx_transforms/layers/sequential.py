@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from nnx_transforms.containers import List
-from nnx_transforms.module import Module
+from nnx_transforms.modules.containers import List
+from nnx_transforms.modules.module import Module
 
 __all__ = ["Sequential"]
 
@@ -26,7 +26,7 @@ class Sequential(Module):
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from nnx_transforms.layers.linear import Linear
-        >>> from nnx_transforms.rngs import Rngs
+        >>> from nnx_transforms.randomness.rngs import Rngs
         >>> rngs = Rngs(0)
         >>> model = Sequential(Linear(2, 4, rngs=rngs), jax.nn.relu)
         >>> model(jnp.ones(2)).shape, len(model.layers)

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from nnx_transforms.layers.dtypes import Array
 from nnx_transforms.layers.layer import chosen, own_stream, stream_of
-from nnx_transforms.module import Module
-from nnx_transforms.rngs import Rngs, RngStream
+from nnx_transforms.modules.module import Module
+from nnx_transforms.randomness.rngs import Rngs, RngStream
 
 __all__ = ["Dropout"]
 

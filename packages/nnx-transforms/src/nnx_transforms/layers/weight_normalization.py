@@ -27,7 +27,7 @@ from nnx_transforms.layers.dtypes import (
 )
 from nnx_transforms.layers.layer import Layer, chosen
 from nnx_transforms.layers.moments import Axes, canonical_axes
-from nnx_transforms.rngs import Rngs
+from nnx_transforms.randomness.rngs import Rngs
 
 __all__ = ["SpectralNorm", "WeightNorm"]
 

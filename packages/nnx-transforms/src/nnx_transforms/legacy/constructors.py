@@ -21,7 +21,7 @@ from nnx_transforms.legacy.state_axes import (
     scan,
     vmap,
 )
-from nnx_transforms.module import Module
+from nnx_transforms.modules.module import Module
 from nnx_transforms.transforms.checkpoint import remat
 from nnx_transforms.transforms.grad import grad
 from nnx_transforms.transforms.jit import jit

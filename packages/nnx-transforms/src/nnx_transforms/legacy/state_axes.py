@@ -34,12 +34,16 @@ from graphcore.authors import (
     take_objects,
 )
 from nnx_transforms.arguments import positions_of
-from nnx_transforms.atomic_writes import read_raw
-from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.prefixes import Carry, StateAxes
-from nnx_transforms.random_splits import split_rngs as with_split_rngs
-from nnx_transforms.rngs import RngState
-from nnx_transforms.transforms.mapping import NO_METADATA, axes_of_arguments, is_axis
+from nnx_transforms.randomness.random_splits import split_rngs as with_split_rngs
+from nnx_transforms.randomness.rngs import RngState
+from nnx_transforms.states.atomic_writes import read_raw
+from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.mapped.mapping import (
+    NO_METADATA,
+    axes_of_arguments,
+    is_axis,
+)
 from nnx_transforms.transforms.pmap import pmap as pmap_by_axes
 from nnx_transforms.transforms.scan import scan as scan_by_axes
 from nnx_transforms.transforms.vmap import vmap as vmap_by_axes

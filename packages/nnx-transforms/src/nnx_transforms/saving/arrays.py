@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec, Sharding
 
 from nnx_transforms.saving.contents import Leaf, is_key, key_impl
-from nnx_transforms.shardings import mesh_in_force
+from nnx_transforms.sharding.shardings import mesh_in_force
 
 Placement: TypeAlias = Sharding | None
 """Where an array is to lie; None for JAX's default device, as after `jnp.asarray`."""

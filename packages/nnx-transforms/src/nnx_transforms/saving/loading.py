@@ -21,7 +21,7 @@ from nnx_transforms.saving.comparison import differences
 from nnx_transforms.saving.contents import Contents, contents_of, value_leaves, value_of
 from nnx_transforms.saving.errors import DifferentGraphError
 from nnx_transforms.saving.names import Path, name_of
-from nnx_transforms.shardings import sharding_of
+from nnx_transforms.sharding.shardings import sharding_of
 
 
 class Source(NamedTuple):

@@ -1,1 +1,1 @@
-"""The transformations, one file each, and what they share."""
+"""The transformations, one file each; in folders, what families of them share."""

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax.experimental import checkify as jax_checkify
 
 from graphcore.authors import Body, Change, Entry, enter, lifted
-from nnx_transforms.decorators import LATER, optional_function
-from nnx_transforms.transforms.agreement import (
+from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.loops.agreement import (
     abstract,
     check_unchanged,
     failure,

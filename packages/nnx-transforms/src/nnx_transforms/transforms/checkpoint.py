@@ -10,7 +10,7 @@ import jax
 
 from graphcore.authors import Entry, enter, lifted
 from nnx_transforms.arguments import ChosenArguments, positions_of
-from nnx_transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.decorators import LATER, optional_function
 
 __all__ = ["checkpoint", "remat"]
 

@@ -16,10 +16,10 @@ from graphcore.authors import (
     take_objects,
     variable_impl,
 )
-from nnx_transforms.atomic_writes import read_raw
-from nnx_transforms.transforms.agreement import failure
-from nnx_transforms.transforms.rules import RuleCall, named_like
-from nnx_transforms.tree_variables import tree_variables
+from nnx_transforms.states.atomic_writes import read_raw
+from nnx_transforms.states.tree_variables import tree_variables
+from nnx_transforms.transforms.derivatives.rules import RuleCall, named_like
+from nnx_transforms.transforms.loops.agreement import failure
 
 
 @contextmanager

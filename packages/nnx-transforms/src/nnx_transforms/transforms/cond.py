@@ -14,13 +14,13 @@ from typing import Any
 import jax
 
 from graphcore.authors import Entry, enter
-from nnx_transforms.graph_mode import accepts_graph_mode
-from nnx_transforms.transforms.agreement import (
+from nnx_transforms.transforms.graph_mode import accepts_graph_mode
+from nnx_transforms.transforms.loops.agreement import (
     Description,
     describe_left,
     merged_change,
 )
-from nnx_transforms.transforms.traced import HOLDS, TracedBody, WholeBody
+from nnx_transforms.transforms.loops.traced import HOLDS, TracedBody, WholeBody
 
 _MISSING: Any = object()
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import jax
 
-from nnx_transforms.graph_mode import accepts_graph_mode
-from nnx_transforms.transforms.rules import (
+from nnx_transforms.transforms.derivatives.rules import (
     RuleCall,
     RuleFunction,
     named_like,
     pair_of,
 )
-from nnx_transforms.transforms.tangents import zeros_like
+from nnx_transforms.transforms.derivatives.tangents import zeros_like
+from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
 
 class CustomGradient(RuleFunction):

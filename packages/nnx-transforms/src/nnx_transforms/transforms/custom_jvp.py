@@ -10,14 +10,18 @@ import jax
 import jax.numpy as jnp
 
 from graphcore.authors import Callee, is_object
-from nnx_transforms.decorators import LATER, optional_function
-from nnx_transforms.transforms.rules import (
+from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.derivatives.rules import (
     RuleCall,
     RuleFunction,
     named_like,
     pair_of,
 )
-from nnx_transforms.transforms.tangents import instantiate, to_states, zero_of
+from nnx_transforms.transforms.derivatives.tangents import (
+    instantiate,
+    to_states,
+    zero_of,
+)
 
 
 class CustomJVP(RuleFunction):

@@ -9,17 +9,17 @@ import jax
 
 from graphcore import Static, from_tree, to_tree
 from graphcore.authors import Callee, Divided
-from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.prefixes import DiffState
-from nnx_transforms.transforms.key_data import keys_from_data, keys_to_data
-from nnx_transforms.transforms.rules import (
+from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.derivatives.key_data import keys_from_data, keys_to_data
+from nnx_transforms.transforms.derivatives.rules import (
     RuleCall,
     RuleFunction,
     named_like,
     pair_of,
     unwrap,
 )
-from nnx_transforms.transforms.tangents import zero_of, zeros_like
+from nnx_transforms.transforms.derivatives.tangents import zero_of, zeros_like
 
 
 class CustomVJP(RuleFunction):

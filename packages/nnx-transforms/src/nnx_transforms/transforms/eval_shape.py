@@ -19,10 +19,10 @@ from graphcore.authors import (
     path_text,
     variable_impl,
 )
-from nnx_transforms.atomic_writes import read_raw, write_raw
-from nnx_transforms.graph_mode import accepts_graph_mode
-from nnx_transforms.shardings import axis_names, sharding_of
-from nnx_transforms.tree_variables import tree_variables
+from nnx_transforms.sharding.shardings import axis_names, sharding_of
+from nnx_transforms.states.atomic_writes import read_raw, write_raw
+from nnx_transforms.states.tree_variables import tree_variables
+from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
 __all__ = ["eval_shape"]
 

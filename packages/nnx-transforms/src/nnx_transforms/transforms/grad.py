@@ -12,8 +12,8 @@ from typing import Any
 import jax
 
 from graphcore import Filter
-from nnx_transforms.decorators import LATER, optional_function
-from nnx_transforms.transforms.differentiation import derivative_function
+from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.derivatives.differentiation import derivative_function
 
 __all__ = ["grad", "value_and_grad"]
 

@@ -40,12 +40,16 @@ from nnx_transforms.arguments import (
     positions_of,
     with_statics,
 )
-from nnx_transforms.decorators import LATER, optional_function
-from nnx_transforms.transforms.ahead_of_time import Lowered, Traced
+from nnx_transforms.transforms.compiled.ahead_of_time import Lowered, Traced
+from nnx_transforms.transforms.compiled.explain_recompile import (
+    Explanation,
+    Notes,
+    Signature,
+)
+from nnx_transforms.transforms.compiled.jit_body import JitBody, Options
+from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.eval_shape import shapes_of
-from nnx_transforms.transforms.explain_recompile import Explanation, Notes, Signature
-from nnx_transforms.transforms.jit_body import JitBody, Options
-from nnx_transforms.transforms.traced import HOLDS
+from nnx_transforms.transforms.loops.traced import HOLDS
 
 __all__ = ["Jitted", "explain_recompile", "jit"]
 

@@ -9,9 +9,12 @@ from typing import Any
 import jax
 
 from graphcore import Filter
-from nnx_transforms.decorators import LATER, at_once_or_later
-from nnx_transforms.transforms.differentiation import Differentiation, all_arguments
-from nnx_transforms.transforms.tangents import (
+from nnx_transforms.transforms.decorators import LATER, at_once_or_later
+from nnx_transforms.transforms.derivatives.differentiation import (
+    Differentiation,
+    all_arguments,
+)
+from nnx_transforms.transforms.derivatives.tangents import (
     abstract,
     from_states,
     has_parts,

@@ -8,10 +8,10 @@ from typing import Any
 import jax
 
 from graphcore.authors import enter
-from nnx_transforms.graph_mode import accepts_graph_mode
-from nnx_transforms.transforms.donation import together
-from nnx_transforms.transforms.mapping import MappedBody, is_axis
-from nnx_transforms.transforms.mapping_errors import check_given
+from nnx_transforms.transforms.compiled.donation import together
+from nnx_transforms.transforms.graph_mode import accepts_graph_mode
+from nnx_transforms.transforms.mapped.mapping import MappedBody, is_axis
+from nnx_transforms.transforms.mapped.mapping_errors import check_given
 
 
 @accepts_graph_mode

@@ -10,9 +10,13 @@ import jax
 
 from graphcore.authors import Bodies, Entry, Inside, Left, enter, lifted, plain_settings
 from nnx_transforms.arguments import ChosenArguments, check_hashable
-from nnx_transforms.decorators import LATER, optional_function
-from nnx_transforms.transforms.donation import held_twice, together, variables_at
-from nnx_transforms.transforms.mapping import (
+from nnx_transforms.transforms.compiled.donation import (
+    held_twice,
+    together,
+    variables_at,
+)
+from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.mapped.mapping import (
     NO_METADATA,
     MappedBody,
     axes_given,
@@ -20,7 +24,10 @@ from nnx_transforms.transforms.mapping import (
     metadata_key,
     with_positions,
 )
-from nnx_transforms.transforms.mapping_errors import check_broadcast, explain_axes
+from nnx_transforms.transforms.mapped.mapping_errors import (
+    check_broadcast,
+    explain_axes,
+)
 
 # How many structures one mapped function keeps compiled functions for.
 _MAX_STRUCTURES = 64

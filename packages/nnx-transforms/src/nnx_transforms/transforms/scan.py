@@ -22,15 +22,15 @@ from graphcore.authors import (
 )
 from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
-from nnx_transforms.decorators import LATER, optional_function
 from nnx_transforms.prefixes import Carry
-from nnx_transforms.transforms.agreement import (
+from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.loops.agreement import (
     abstract,
     failure,
     has_type,
     type_differences,
 )
-from nnx_transforms.transforms.carry import (
+from nnx_transforms.transforms.loops.carry import (
     CarriedGraph,
     check_carried_objects,
     check_scan_axes,
@@ -38,14 +38,14 @@ from nnx_transforms.transforms.carry import (
     put_carry,
     take_carry,
 )
-from nnx_transforms.transforms.mapping import (
+from nnx_transforms.transforms.mapped.mapping import (
     NO_METADATA,
     MappedBody,
     axes_of_arguments,
     is_axis,
     metadata_key,
 )
-from nnx_transforms.transforms.mapping_errors import check_given, check_out_ranks
+from nnx_transforms.transforms.mapped.mapping_errors import check_given, check_out_ranks
 
 __all__ = ["scan"]
 

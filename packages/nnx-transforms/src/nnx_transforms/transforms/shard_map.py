@@ -19,14 +19,14 @@ from graphcore.authors import (
     path_text,
 )
 from nnx_transforms.arguments import resolve_kwargs
-from nnx_transforms.decorators import LATER, optional_function
-from nnx_transforms.shardings import axis_names, check_fits
-from nnx_transforms.transforms.mapping import (
+from nnx_transforms.sharding.shardings import axis_names, check_fits
+from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.mapped.mapping import (
     MappedBody,
     axes_given,
     axes_of_arguments,
 )
-from nnx_transforms.transforms.mapping_errors import explain
+from nnx_transforms.transforms.mapped.mapping_errors import explain
 
 _ONE_FOR_ALL = PartitionSpec()
 _INFER: Any = object()

@@ -25,7 +25,7 @@ from graphcore import (
 )
 from graphcore.authors import is_object
 from nnx_transforms.arguments import resolve_kwargs
-from nnx_transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.decorators import LATER, optional_function
 
 _TAG = "split_inputs and merge_inputs"
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from graphcore.authors import enter, lifted
-from nnx_transforms.decorators import LATER, optional_function
-from nnx_transforms.metadata_axes import PARTITION_NAME
-from nnx_transforms.transforms.mapping import (
+from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.mapped.mapping import (
     MappedBody,
     axes_given,
     axes_of_arguments,
     with_positions,
 )
+from nnx_transforms.transforms.mapped.metadata_axes import PARTITION_NAME
 
 __all__ = ["transform_metadata"]
 

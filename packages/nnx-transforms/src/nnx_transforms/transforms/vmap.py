@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from graphcore.authors import enter, lifted, plain_settings
-from nnx_transforms.decorators import LATER, optional_function
-from nnx_transforms.transforms.leafwise import (
+from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.mapped.leafwise import (
     LeafwiseBody,
     apply_rules,
     axes_key,
@@ -17,7 +17,7 @@ from nnx_transforms.transforms.leafwise import (
     is_leafwise,
     without_rules,
 )
-from nnx_transforms.transforms.mapping import (
+from nnx_transforms.transforms.mapped.mapping import (
     NO_METADATA,
     MappedBody,
     axes_given,
@@ -25,7 +25,7 @@ from nnx_transforms.transforms.mapping import (
     metadata_key,
     with_positions,
 )
-from nnx_transforms.transforms.mapping_errors import check_sizes, explain_axes
+from nnx_transforms.transforms.mapped.mapping_errors import check_sizes, explain_axes
 
 __all__ = ["vmap"]
 

@@ -13,15 +13,15 @@ from typing import Any, TypeAlias
 import jax
 
 from graphcore.authors import Body, Entry, Inside, enter, path_text, take_objects
-from nnx_transforms.graph_mode import accepts_graph_mode
-from nnx_transforms.transforms.agreement import (
+from nnx_transforms.transforms.graph_mode import accepts_graph_mode
+from nnx_transforms.transforms.loops.agreement import (
     check_unchanged,
     describe_left,
     failure,
     merged_change,
     no_change,
 )
-from nnx_transforms.transforms.traced import HOLDS, TracedBody, WholeBody
+from nnx_transforms.transforms.loops.traced import HOLDS, TracedBody, WholeBody
 
 
 @accepts_graph_mode

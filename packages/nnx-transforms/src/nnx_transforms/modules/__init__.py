@@ -1,0 +1,1 @@
+"""Modules, what their attributes are, and what can be asked of whole models."""

@@ -1,0 +1,122 @@
+"""What happens inside a model, collected beside the result of a call."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from graphcore import State, Variable, VariableState
+from nnx_transforms.modules.containers import Dict
+from nnx_transforms.modules.module import CAPTURED, Module
+from nnx_transforms.modules.views import iter_modules
+from nnx_transforms.statelib import to_flat_state
+
+Kind = type[Variable[Any]]
+# Methods are wrapped in their classes, which threads share.
+_wrapping = threading.RLock()
+
+
+def capture(
+    fn: Any,
+    *variable_types: Kind,
+    init: Mapping[Any, Any] | None = None,
+    method_outputs: Kind | None = None,
+) -> Any:
+    """Has a function return what `sow` and `perturb` record while it runs.
+
+    Nothing stays in the model: what other types of variables are sown is dropped.
+
+    Args:
+        fn: A function whose first argument is a module, a module, or one of its
+            methods. A variable type instead gives a decorator with the other arguments.
+        *variable_types: The types of variables to collect.
+        init: A state of variables at the paths where they are recorded, to start from:
+            perturbations to differentiate by.
+        method_outputs: A variable type; under it the result of each public method of
+            the modules and of `__call__` is recorded, by the method's name. Methods
+            that a class inherits are not looked at.
+
+    Returns:
+        A function that returns the result and a state for each type; the result alone,
+        if no types are given.
+
+    Example:
+        >>> import graphcore as gc
+        >>> class Double(Module):
+        ...     def __call__(self, x):
+        ...         self.sow(gc.Intermediate, 'inputs', x)
+        ...         return 2 * x
+        >>> y, recorded = capture(Double(), gc.Intermediate)(3)
+        >>> y, recorded['inputs'].value
+        (6, (3,))
+    """
+    if isinstance(fn, type) and issubclass(fn, Variable):
+        types = (fn, *variable_types)
+        return lambda f: capture(f, *types, init=init, method_outputs=method_outputs)
+    bound = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        module = bound if isinstance(bound, Module) else args[0]
+        # What a `Dict` holds are its items: nothing is put there.
+        modules = [(p, m) for p, m in iter_modules(module) if type(m) is not Dict]
+        start: dict[Any, dict[Kind, dict[str, Any]]] = {}
+        for path, leaf in to_flat_state(init or {}):
+            kind = leaf.type if isinstance(leaf, VariableState) else type(leaf)
+            start.setdefault(path[:-1], {}).setdefault(kind, {})[path[-1]] = leaf[...]
+        try:
+            for path, inner in modules:
+                empty: dict[Kind, dict[str, Any]] = {
+                    kind: {} for kind in variable_types
+                }
+                values = empty | start.get(path, {})
+                setattr(inner, CAPTURED, tuple(k(v) for k, v in values.items()))
+            with _outputs_sown([type(m) for _, m in modules], method_outputs):
+                result = fn(*args, **kwargs)
+            found: State[Any, Any] = State.from_flat_path(
+                ((*path, name), type(variable).state(value))
+                for path, inner in modules
+                for variable in getattr(inner, CAPTURED)
+                if type(variable) in variable_types
+                for name, value in variable.value.items()
+            )
+        finally:
+            for _, inner in modules:
+                if CAPTURED in vars(inner):
+                    delattr(inner, CAPTURED)
+        if not variable_types:
+            return result
+        states = found.split(*variable_types)
+        return (result, *(states if len(variable_types) > 1 else (states,)))
+
+    return functools.wraps(fn)(wrapper) if inspect.isroutine(fn) else wrapper
+
+
+@contextlib.contextmanager
+def _outputs_sown(kinds: list[type[Module]], variable_type: Any) -> Iterator[None]:
+    """Has the methods of classes record their results, on modules that capture."""
+    if variable_type is None:
+        yield
+        return
+
+    def sowing(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = method(self, *args, **kwargs)
+            if CAPTURED in self.__dict__:
+                self.sow(variable_type, name, result)
+            return result
+
+        return wrapper
+
+    with _wrapping, contextlib.ExitStack() as undo:
+        for kind in set(kinds):
+            for name, method in [*vars(kind).items()]:
+                is_shown = not name.startswith("_") or name == "__call__"
+                if is_shown and inspect.isfunction(method):
+                    undo.callback(setattr, kind, name, method)
+                    setattr(kind, name, sowing(name, method))
+        yield

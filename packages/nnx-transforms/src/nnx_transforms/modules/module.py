@@ -1,0 +1,323 @@
+"""Modules: objects with a few methods for what happens inside a model.
+
+A module is a graph node whose attributes are its layers, variables and settings. What
+is here beyond `graphcore.Object` lets a forward pass leave values behind (`sow`,
+`perturb`) and lets a whole tree of modules change its settings (`train`, `eval`).
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from graphcore import (
+    Filter,
+    Object,
+    Perturbation,
+    Variable,
+    get_node_impl,
+    is_variable,
+    iter_graph,
+    to_predicate,
+    variable_type_from_name,
+)
+from nnx_transforms.transforms.graph_mode import accepts_graph_mode
+
+__all__ = ["Module"]
+
+_MISSING: Any = object()
+CAPTURED = "__captures__"
+"""The attribute that holds what `capture` collects from a module while it runs: one
+variable for each type, whose value is a dict."""
+
+
+class Module(Object):
+    """Base class of layers and models.
+
+    What is marked with `abc.abstractmethod` must be there in a subclass before it
+    makes modules, with or without `abc.ABC` among the bases.
+
+    Example:
+        >>> import graphcore as gc, jax.numpy as jnp
+        >>> class Scale(Module):
+        ...     def __init__(self, factor):
+        ...         self.factor = gc.Param(jnp.array(factor))
+        ...     def __call__(self, x):
+        ...         self.sow(gc.Intermediate, 'inputs', x)
+        ...         return self.factor.value * x
+        >>> scale = Scale(2.0)
+        >>> float(scale(3.0)), scale.inputs.value
+        (6.0, (3.0,))
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # `abc` looks only at classes that have this already.
+        cls.__abstractmethods__ = frozenset[str]()
+        abc.update_abstractmethods(cls)
+
+    def sow(
+        self,
+        variable_type: type[Variable[Any]] | str,
+        name: str,
+        value: Any,
+        reduce_fn: Callable[[Any, Any], Any] = lambda found, x: (*found, x),
+        init_fn: Callable[[], Any] = tuple,
+        capture_noop: bool | None = None,
+    ) -> bool:
+        """Records a value in a variable of this module, or for `capture`.
+
+        Args:
+            variable_type: The type of the variable, or its snake-case name.
+            name: The attribute that holds the variable; made by the first call.
+            value: An array of any shape and dtype, or a pytree.
+            reduce_fn: `reduce_fn(recorded, value)` returns what is recorded next; by
+                default, the value is appended to a tuple.
+            init_fn: Returns what is recorded before the first value.
+            capture_noop: Whether to record for `capture` only.
+
+        Returns:
+            Whether the value was recorded: `capture` may collect other types.
+
+        Raises:
+            ValueError: If the attribute is there and no variable of that type.
+
+        Example:
+            >>> import graphcore as gc
+            >>> m = Module()
+            >>> for x in (1, 2, 3):
+            ...     _ = m.sow(gc.Intermediate, 'xs', x)
+            ...     _ = m.sow(gc.Cache, 'total', x, lambda a, b: a + b, lambda: 0)
+            >>> m.xs.value, m.total.value
+            ((1, 2, 3), 6)
+        """
+        kind = _variable_type(variable_type)
+        captured = self._captured(kind, capture_noop)
+        if captured is not None:
+            for variable in captured:
+                recorded = variable.value
+                before = recorded[name] if name in recorded else init_fn()
+                variable.value = {**recorded, name: reduce_fn(before, value)}
+            return bool(captured)
+        variable = self._own_variable("sow", kind, name)
+        if variable is None:
+            setattr(self, name, kind(reduce_fn(init_fn(), value)))
+        else:
+            variable.value = reduce_fn(variable.value, value)
+        return True
+
+    def perturb(
+        self,
+        name: str,
+        value: Any,
+        variable_type: type[Variable[Any]] | str = Perturbation,
+        capture_noop: bool | None = None,
+    ) -> Any:
+        """Adds a variable that is zero to a value on its way through this module.
+
+        The gradient with respect to the variable is the one with respect to the value,
+        which is otherwise out of reach.
+
+        Args:
+            name: The attribute that holds the variable; made by the first call.
+            value: An array of any shape and an inexact dtype, or a pytree of them.
+            variable_type: The type of the variable, or its snake-case name.
+            capture_noop: Whether to do so for `capture` only.
+
+        Returns:
+            The value plus the variable; the value itself, where `capture` collects
+            other types.
+
+        Raises:
+            ValueError: If the attribute is there and no variable of that type.
+
+        Example:
+            >>> import graphcore as gc, jax, jax.numpy as jnp
+            >>> class Model(Module):
+            ...     def __call__(self, x):
+            ...         return self.perturb('hidden', 3 * x) ** 2
+            >>> m = Model(); y = m(jnp.array(2.0))
+            >>> graphdef, state = gc.split(m)
+            >>> g = jax.grad(lambda s: gc.merge(graphdef, s)(jnp.array(2.0)))(state)
+            >>> float(g.hidden.value)
+            12.0
+        """
+        kind = _variable_type(variable_type)
+        captured = self._captured(kind, capture_noop)
+        if captured is not None:
+            for variable in captured:
+                if name not in variable.value:
+                    zero = jax.tree.map(jnp.zeros_like, value)
+                    variable.value = {**variable.value, name: zero}
+                value = jax.tree.map(jnp.add, value, variable.value[name])
+            return value
+        variable = self._own_variable("perturb", kind, name)
+        if variable is None:
+            variable = kind(jax.tree.map(jnp.zeros_like, value))
+            setattr(self, name, variable)
+        return jax.tree.map(jnp.add, value, variable.value)
+
+    def _captured(
+        self, kind: type[Variable[Any]], capture_noop: bool | None
+    ) -> list[Any] | None:
+        """The variables of a type that `capture` collects; None if it does not run."""
+        captured = self.__dict__.get(CAPTURED, () if capture_noop else None)
+        if captured is None:
+            return None
+        return [variable for variable in captured if type(variable) is kind]
+
+    def _own_variable(
+        self, method: str, kind: type[Variable[Any]], name: str
+    ) -> Any | None:
+        found = getattr(self, name, _MISSING)
+        if found is _MISSING:
+            return None
+        if not is_variable(found) or type(found) is not kind:
+            raise ValueError(
+                f"Cannot {method} into {type(self).__name__}/{name}: expected a "
+                f"{kind.__name__} or no attribute of that name, found a "
+                f"{type(found).__name__}. Choose another name or variable type."
+            )
+        return found
+
+    def iter_modules(self) -> Iterator[tuple[tuple[Any, ...], Module]]:
+        """Lists this module and all modules below it, children before parents.
+
+        Yields:
+            `(path, module)`, each module once, at its first path.
+
+        Example:
+            >>> m = Module(); m.layers = [Module(), Module()]; m.last = m.layers[1]
+            >>> [path for path, _ in m.iter_modules()]
+            [('last',), ('layers', 0), ()]
+        """
+        return ((path, x) for path, x in iter_graph(self) if isinstance(x, Module))
+
+    def iter_children(self) -> Iterator[tuple[Any, Module]]:
+        """Lists the modules that are attributes of this one.
+
+        Yields:
+            `(name, module)`, in sorted order.
+
+        Example:
+            >>> m = Module(); m.b = Module(); m.a = Module(); m.a.inner = Module()
+            >>> [name for name, _ in m.iter_children()]
+            ['a', 'b']
+        """
+        pairs = get_node_impl(self).flatten(self)[0]
+        return ((key, x) for key, x in pairs if isinstance(x, Module))
+
+    @accepts_graph_mode
+    def set_attributes(
+        self,
+        *filters: Filter,
+        raise_if_not_found: bool = True,
+        **attributes: Any,
+    ) -> None:
+        """Sets attributes of this module and the modules below it that have them.
+
+        Args:
+            *filters: Select the modules, any of them by path or type; all if left out.
+            raise_if_not_found: Whether each attribute must be there at least once.
+            **attributes: The new values.
+
+        Raises:
+            ValueError: If no selected module has one of the attributes; nothing is
+                changed then.
+
+        Example:
+            >>> m = Module(); m.inner = Module(); m.inner.rate = 0.5
+            >>> m.set_attributes(rate=0.1)
+            >>> m.inner.rate, hasattr(m, 'rate')
+            (0.1, False)
+        """
+        set_on_modules(self, filters or ..., raise_if_not_found, attributes)
+
+    def train(self, **attributes: Any) -> None:
+        """Switches this module and those below it to training.
+
+        Sets `deterministic` and `use_running_average` to False where they are.
+
+        Args:
+            **attributes: Further attributes to set where they are.
+
+        Example:
+            >>> m = Module(); m.deterministic = True; m.train(); m.deterministic
+            False
+        """
+        mode = {"deterministic": False, "use_running_average": False, **attributes}
+        self.set_attributes(raise_if_not_found=False, **mode)
+
+    def eval(self, **attributes: Any) -> None:
+        """Switches this module and those below it to evaluation.
+
+        Sets `deterministic` and `use_running_average` to True where they are.
+
+        Args:
+            **attributes: Further attributes to set where they are.
+
+        Example:
+            >>> m = Module(); m.deterministic = False; m.eval(); m.deterministic
+            True
+        """
+        mode = {"deterministic": True, "use_running_average": True, **attributes}
+        self.set_attributes(raise_if_not_found=False, **mode)
+
+
+def set_on_modules(
+    node: Any, only: Filter, must_be_found: bool, attributes: dict[str, Any]
+) -> None:
+    """Sets attributes of the modules of a graph that have them: all or none.
+
+    Args:
+        node: The graph.
+        only: Selects modules.
+        must_be_found: Whether an attribute that no selected module has is an error.
+        attributes: The attributes.
+
+    Raises:
+        ValueError: If no selected module has one of them.
+    """
+    takes = to_predicate(only)
+    modules = (
+        m for path, m in iter_graph(node) if isinstance(m, Module) and takes(path, m)
+    )
+    changes = [(m, name) for m in modules for name in attributes if hasattr(m, name)]
+    missing = attributes.keys() - {name for _, name in changes}
+    if missing and must_be_found:
+        raise unused("attribute", missing, node)
+    with contextlib.ExitStack() as undo:
+        for module, name in changes:
+            before = getattr(module, name)
+            setattr(module, name, attributes[name])
+            undo.callback(setattr, module, name, before)
+        undo.pop_all()
+
+
+def unused(what: str, missing: Iterable[str], node: Any) -> ValueError:
+    """The error where no selected module takes what is to be set.
+
+    Args:
+        what: What is to be set, in words.
+        missing: The names that none has.
+        node: The model.
+
+    Returns:
+        The error.
+    """
+    return ValueError(
+        f"No selected module of the {type(node).__name__} has the {what} "
+        f"{sorted(missing)}. Check the names and filters, or pass "
+        "`raise_if_not_found=False`."
+    )
+
+
+def _variable_type(variable_type: type[Variable[Any]] | str) -> type[Variable[Any]]:
+    if isinstance(variable_type, str):
+        return variable_type_from_name(variable_type)
+    return variable_type

@@ -1,0 +1,1 @@
+"""Random streams, and streams of their own for each index of a mapped axis."""

@@ -1,0 +1,553 @@
+"""Giving each index of a mapped axis its own random streams, and new seeds.
+
+Inside a transformation that maps a function, every index should draw its own keys.
+`split_rngs` replaces the key of a stream by an array of keys, one an index, and
+`restore_rngs` undoes that; `fork_rngs` does so for streams that get a single new key.
+`with_rngs` leaves the streams as they are and returns a copy with new ones. `fork` is
+the same for states.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from graphcore import All, Filter, State, VariableState, clone, iter_graph, to_predicate
+from graphcore.authors import path_text, variable_impl
+from nnx_transforms.graph import recursive_map
+from nnx_transforms.randomness.rngs import (
+    ByFilter,
+    RngCount,
+    RngKey,
+    Rngs,
+    RngStream,
+    by_filters,
+    chooser,
+)
+from nnx_transforms.states.atomic_writes import read_raw, write_raw
+from nnx_transforms.transforms.graph_mode import accepts_graph_mode
+
+F = TypeVar("F", bound=Callable[..., Any])
+Path: TypeAlias = tuple[Any, ...]
+Policy: TypeAlias = Callable[[Path, jax.Array, tuple[int, ...]], jax.Array]
+_MISSING: Any = object()
+
+
+class StreamBackup(NamedTuple):
+    """What a split replaced in one stream.
+
+    Args:
+        stream: The stream.
+        key: Its root key.
+        draws: Its count, with the key that the split drew.
+
+    Example:
+        >>> from nnx_transforms.randomness.rngs import Rngs
+        >>> (backup,) = split_rngs(Rngs(0), splits=2)
+        >>> backup.stream.tag, int(backup.draws)
+        ('default', 1)
+    """
+
+    stream: RngStream
+    key: jax.Array
+    draws: jax.Array
+
+
+Backup: TypeAlias = StreamBackup | tuple[RngStream, jax.Array]
+"""Of a stream whose count is not to be restored, there is none. So it is in Flax, whose
+`restore_rngs` takes these."""
+
+
+class SplitBackups(tuple[Backup, ...]):
+    """What a split replaced; leaving it as a context manager restores it.
+
+    After an exception, the counts too are what they were before the split.
+
+    Example:
+        >>> from nnx_transforms.randomness.rngs import Rngs
+        >>> rngs = Rngs(0)
+        >>> with split_rngs(rngs, splits=2) as backups:
+        ...     print(len(backups), rngs.default.key.shape)
+        1 (2,)
+        >>> rngs.default.key.shape
+        ()
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> SplitBackups:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if kind is None:
+            restore_rngs(self)
+        else:
+            restore_rngs((s, key, *[d - 1 for d in draws]) for s, key, *draws in self)
+
+
+def split_rngs(
+    node: Any = _MISSING,
+    /,
+    *,
+    splits: int | tuple[int, ...],
+    only: Filter = ...,
+    squeeze: bool = False,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Replaces the keys of random streams by arrays of keys.
+
+    Each selected stream gives out a key, as for any draw; `jax.random.split` of that
+    becomes its root key, and its count becomes as many zeros.
+
+    Args:
+        node: A graph node, or a pytree with graph nodes. Left out, a decorator is
+            returned, which does this to the arguments of each call of a function and
+            restores them afterwards.
+        splits: The shape of the arrays of keys; an integer stands for one axis.
+        only: Selects streams: a name, or any filter that takes both the stream's key
+            and its count.
+        squeeze: Whether to drop the new axis; only for `splits=1`.
+        graph: False asks for a copy with such keys, which has the same variables
+            otherwise; the streams of the node give out a key each.
+        graph_updates: Likewise.
+
+    Returns:
+        Backups for `restore_rngs`, which are also a context manager that restores at
+        its end; the copy; or a decorator.
+
+    Raises:
+        ValueError: If a selected stream holds an array of keys already, with its path,
+            or if `squeeze` is asked for with several splits. Nothing is changed then.
+        TraceContextError: If a stream belongs to another JAX trace.
+
+    Example:
+        >>> from nnx_transforms.randomness.rngs import Rngs
+        >>> rngs = Rngs(params=0, dropout=1)
+        >>> backups = split_rngs(rngs, splits=5, only='params')
+        >>> rngs.params.key.shape, rngs.params.count.shape, rngs.dropout.key.shape
+        ((5,), (5,), ())
+        >>> restore_rngs(backups)
+        >>> rngs.params.key.shape, int(rngs.params.count.value)
+        ((), 1)
+        >>> @split_rngs(splits=(2, 3))
+        ... def shape(rngs):
+        ...     return rngs.params.key.shape
+        >>> shape(rngs), rngs.params.key.shape
+        ((2, 3), ())
+    """
+    shape = splits if isinstance(splits, tuple) else (splits,)
+    if squeeze and shape != (1,):
+        raise ValueError(
+            "`squeeze=True` drops an axis of size one: expected `splits=1`, got "
+            f"{splits!r}."
+        )
+    how = {"squeeze": squeeze, "copies": False in (graph, graph_updates)}
+    return _replace_streams(node, {...: shape}, only, **how)
+
+
+def fork_rngs(
+    node: Any = _MISSING,
+    /,
+    *,
+    split: ByFilter = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Replaces the keys of random streams by the next key of each.
+
+    Args:
+        node: A graph node, or a pytree with graph nodes. Left out, a decorator is
+            returned, which does this to the arguments of each call of a function and
+            restores them afterwards.
+        split: The shape of the arrays of keys that replace the keys; a mapping from
+            filters over streams to such shapes, of which the first match counts and
+            which leaves other streams alone. None stands for a single key.
+        graph: False asks for a copy, as for `split_rngs`.
+        graph_updates: Likewise.
+
+    Returns:
+        Backups, as `split_rngs` returns them; the copy; or a decorator.
+
+    Raises:
+        ValueError: If a selected stream holds an array of keys already, with its path.
+        TraceContextError: If a stream belongs to another JAX trace.
+
+    Example:
+        >>> from nnx_transforms.randomness.rngs import Rngs
+        >>> rngs = Rngs(params=0, dropout=1)
+        >>> with fork_rngs(rngs, split={'dropout': 4}):
+        ...     print(rngs.params.key.shape, rngs.dropout.key.shape)
+        () (4,)
+        >>> rngs.dropout.key.shape
+        ()
+    """
+    by_filter = by_filters(split)
+    copies = False in (graph, graph_updates)
+    return _replace_streams(node, by_filter, tuple(by_filter), copies=copies)
+
+
+def _replace_streams(
+    node: Any,
+    rules: Mapping[Filter, Any],
+    only: Filter,
+    squeeze: bool = False,
+    copies: bool = False,
+) -> Any:
+    """Gives each stream that a filter takes a new key, of the shape of its rule.
+
+    With `copies`, a copy of the node has them, and is returned.
+    """
+    if node is _MISSING:
+        return functools.partial(_with_arguments, rules, only, squeeze)
+    if copies:
+        with _replace_streams(node, rules, only, squeeze) as replaced:
+            keys = {id(stream.key) for stream, *_ in replaced}
+
+            def copied(path: Path, x: Any) -> Any:
+                is_new = isinstance(x, _stream_types) and id(x.key) in keys
+                return clone(x) if is_new else x
+
+            return recursive_map(copied, node)
+    takes = to_predicate(only)
+    choose = chooser(rules)
+    backups: list[StreamBackup] = []
+    writes: list[tuple[Any, Any]] = []
+    for path, stream in _streams(node):
+        at_key = (*path, "key"), stream.key
+        at_count = (*path, "count"), stream.count
+        if not (takes(*at_key) and takes(*at_count)):
+            continue
+        shape = choose(*at_key)
+        key, count = read_raw(stream.key), read_raw(stream.count)
+        _refuse_array(path, _tag(stream), key)
+        forked = jax.random.fold_in(key, count)
+        if shape is not None:
+            forked = jax.random.split(forked, shape)
+        if squeeze:
+            forked = forked[0]
+        backups.append(StreamBackup(stream, key, count + 1))
+        writes.append((stream.key, forked))
+        writes.append((stream.count, jnp.zeros(forked.shape, jnp.uint32)))
+    write_raw(writes)
+    return SplitBackups(backups)
+
+
+def _with_arguments(
+    rules: Mapping[Filter, Any], only: Filter, squeeze: bool, function: F
+) -> F:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with _replace_streams((args, kwargs), rules, only, squeeze):
+            return function(*args, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def with_rngs(
+    node: Any = _MISSING,
+    /,
+    *,
+    split: ByFilter = None,
+    fork: Filter | Sequence[Filter] = None,
+    broadcast: ByFilter = None,
+    only: Filter = ...,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Copies a graph with other random streams, made of the next keys of its own.
+
+    Args:
+        node: A graph node, or a pytree with graph nodes; it keeps its streams, which
+            give out a key each. Left out, a decorator is returned, which does this to
+            the arguments of each call of a function.
+        split: For which streams arrays of keys are made, as for `Rngs.split`.
+        fork: Filters that select the streams that are forked, unless they are split
+            or broadcast.
+        broadcast: For which streams the next key is repeated, as for
+            `Rngs.broadcast`.
+        only: Selects the streams that are looked at; the others stay.
+        graph: Accepted for Flax; nodes are always copied as graphs.
+        graph_updates: Accepted for Flax; nothing is changed in place.
+
+    Returns:
+        The copy, which has the same variables otherwise; or a decorator.
+
+    Raises:
+        ValueError: If a stream is selected both by a filter of `split` and by one of
+            `broadcast` or `fork`, neither of which is `...`, with its path.
+        TraceContextError: If a stream belongs to another JAX trace.
+
+    Example:
+        >>> from nnx_transforms.randomness.rngs import Rngs
+        >>> rngs = Rngs(params=0, dropout=1)
+        >>> new = with_rngs(rngs, split={'params': 4}, fork=...)
+        >>> new.params.key.shape, new.dropout.key.shape, rngs.params.key.shape
+        ((4,), (), ())
+    """
+    if node is _MISSING:
+        settings = {"split": split, "fork": fork, "broadcast": broadcast, "only": only}
+        return functools.partial(_with_copies, settings)
+    forks = fork if isinstance(fork, Sequence) and not isinstance(fork, str) else [fork]
+    rules: dict[str, Mapping[Filter, Any]] = {
+        "split": by_filters(split),
+        "broadcast": by_filters(broadcast),
+        "fork": dict.fromkeys(forks, ()),
+    }
+    takes = to_predicate(only)
+
+    def replaced(path: tuple[Any, ...], value: Any) -> Any:
+        if not isinstance(value, _stream_types) or not takes(path, value):
+            return value
+        found = {
+            rule: (chosen, shape)
+            for rule, by_filter in rules.items()
+            for chosen, shape in reversed(list(by_filter.items()))
+            if shape is not None and to_predicate(chosen)(path, value)
+        }
+        if sum(chosen not in (..., True) for chosen, _ in found.values()) > 1:
+            raise ValueError(
+                f"The random stream {value.tag!r} at {path_text(path)!r} is selected "
+                f"by several rules: {found}. Leave it to one of them."
+            )
+        if not found:
+            return value
+        rule, (_, shape) = next(iter(found.items()))
+        return value.fork() if rule == "fork" else getattr(value, rule)(shape)
+
+    return recursive_map(replaced, node)
+
+
+def _with_copies(settings: dict[str, Any], function: F) -> F:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = with_rngs((args, kwargs), **settings)
+        return function(*args, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
+@accepts_graph_mode
+def backup_keys(node: Any, /) -> SplitBackups:
+    """Notes the root keys of random streams, for `restore_rngs`.
+
+    Args:
+        node: A graph node, or a pytree with graph nodes.
+
+    Returns:
+        Backups, whose restoring leaves the counts alone.
+
+    Example:
+        >>> from nnx_transforms.randomness.rngs import Rngs
+        >>> rngs = Rngs(0); backups = backup_keys(rngs)
+        >>> reseed(rngs, default=1); restore_rngs(backups)
+        >>> bool(rngs.default.key.value == Rngs(0).default.key.value)
+        True
+    """
+    return SplitBackups((stream, stream.key.value) for _, stream in _streams(node))
+
+
+def restore_rngs(backups: Iterable[tuple[Any, ...]], /) -> None:
+    """Gives random streams the keys back that a split replaced.
+
+    The split drew one key of each stream, so their counts are one higher than before:
+    another split gives other keys.
+
+    Args:
+        backups: As `split_rngs` returned them, or that of Flax.
+
+    Raises:
+        TraceContextError: If a stream belongs to another JAX trace.
+
+    Example:
+        >>> from nnx_transforms.randomness.rngs import Rngs
+        >>> rngs = Rngs(0)
+        >>> restore_rngs(split_rngs(rngs, splits=3))
+        >>> int(rngs.default.count.value), rngs().shape
+        (1, ())
+    """
+    writes: list[tuple[Any, Any]] = []
+    for stream, key, *draws in backups:
+        writes.append((stream.key, key))
+        writes += [(stream.count, count) for count in draws]
+    write_raw(writes)
+
+
+@accepts_graph_mode
+def reseed(
+    node: Any,
+    /,
+    *,
+    policy: Literal["scalars_only", "match_shape"] | Policy = "match_shape",
+    **stream_keys: Any,
+) -> None:
+    """Starts random streams anew, with keys that are drawn from other seeds.
+
+    The streams of a name get the keys that `Rngs` with these seeds gives out one after
+    the other, in the order in which they stand in the graph.
+
+    Args:
+        node: A graph node, or a pytree with graph nodes.
+        policy: What becomes of a stream that holds an array of keys: with
+            `match_shape` it gets as many keys, split from its new one; with
+            `scalars_only` it is an error; or a function that returns the new root key,
+            of the path, the new key and the shape of the old one.
+        **stream_keys: Seeds by the name of the stream, as for `Rngs`.
+
+    Raises:
+        ValueError: If there is no stream of a name, or one holds an array of keys
+            where there may be none; nothing is changed then.
+        TypeError: If a seed is neither an integer nor a key.
+        TraceContextError: If a stream belongs to another JAX trace.
+
+    Example:
+        >>> from nnx_transforms.randomness.rngs import Rngs
+        >>> rngs = Rngs(params=0, dropout=1); key = rngs.dropout()
+        >>> reseed(rngs, dropout=7)
+        >>> bool(rngs.dropout.key.value == Rngs(dropout=7).dropout())
+        True
+    """
+    if not callable(policy):
+        policy = {"match_shape": _match_shape, "scalars_only": _scalar}[policy]
+    streams = list(_streams(node))
+    missing = sorted(stream_keys.keys() - {_tag(stream) for _, stream in streams})
+    if missing:
+        raise ValueError(
+            f"There are no random streams named {missing} to reseed; found "
+            f"{sorted({_tag(stream) for _, stream in streams})}."
+        )
+    seeds = Rngs(stream_keys)
+    writes: list[tuple[Any, Any]] = []
+    for path, stream in streams:
+        tag = _tag(stream)
+        if tag in stream_keys:
+            key = policy(path, seeds[tag](), read_raw(stream.key).shape)
+            writes.append((stream.key, key))
+            writes.append((stream.count, jnp.zeros(key.shape, jnp.uint32)))
+    write_raw(writes)
+
+
+def _match_shape(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return jax.random.split(key, shape) if shape else key
+
+
+def _scalar(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    if shape:
+        raise ValueError(
+            f"The random stream at {path_text(path)!r} holds an array of keys of shape "
+            f"{shape}, which policy='scalars_only' does not reseed: expected a single "
+            "key. Pass policy='match_shape' for as many keys."
+        )
+    return key
+
+
+class ForkStates(NamedTuple):
+    """The state of random streams, divided by how it enters a mapped function.
+
+    Args:
+        split_keys: Arrays of keys, to be mapped over.
+        split_counts: The counts of those streams.
+        broadcast_keys: The keys that all indices share.
+        broadcast_counts: The counts of those streams.
+
+    Example:
+        >>> ForkStates._fields
+        ('split_keys', 'split_counts', 'broadcast_keys', 'broadcast_counts')
+    """
+
+    split_keys: State[Any, Any]
+    split_counts: State[Any, Any]
+    broadcast_keys: State[Any, Any]
+    broadcast_counts: State[Any, Any]
+
+
+def fork(
+    state: State[Any, Any],
+    split_filter: Filter,
+    split_pattern: int | None | tuple[int | None, ...],
+) -> ForkStates:
+    """Divides the state of random streams for a mapped function; changes nothing.
+
+    The key of a selected stream is split; counts stay as they are, one for all
+    indices. So the keys that an index draws depend on the root key, on the index, and
+    on how many keys the stream gave out before.
+
+    Args:
+        state: A state with the variables of random streams and no others.
+        split_filter: Selects the streams that are split: a name, or any filter over
+            their keys and counts.
+        split_pattern: The shape of the arrays of keys. An integer stands for one axis;
+            None in a tuple for an axis of size one, along which the key is shared.
+
+    Returns:
+        The four parts.
+
+    Raises:
+        ValueError: If the pattern is None, if the state holds something else, or if a
+            selected stream holds an array of keys already; with the paths.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from nnx_transforms.randomness.rngs import Rngs
+        >>> forked = fork(gc.state(Rngs(params=0, dropout=1)), 'params', 4)
+        >>> forked.split_keys.params.key.value.shape
+        (4,)
+        >>> forked.broadcast_keys.dropout.key.value.shape
+        ()
+    """
+    if split_pattern is None:
+        raise ValueError(
+            "`split_pattern` is None: expected an integer or a tuple, the shape of the "
+            "arrays of keys. Where nothing is to be split, there is no need to fork."
+        )
+    if isinstance(split_pattern, int):
+        split_pattern = (split_pattern,)
+    shape = tuple(1 if size is None else size for size in split_pattern)
+    split_keys, split_counts, broadcast_keys, broadcast_counts = state.split(
+        All(split_filter, RngKey), All(split_filter, RngCount), RngKey, RngCount
+    )
+
+    def split_leaf(path: tuple[Any, ...], leaf: VariableState[Any]) -> Any:
+        _refuse_array(path[:-1], getattr(leaf, "tag", None), leaf.value)
+        return leaf.replace(jax.random.split(leaf.value, shape))
+
+    return ForkStates(
+        split_keys.map(split_leaf), split_counts, broadcast_keys, broadcast_counts
+    )
+
+
+def _streams(node: Any) -> Iterator[tuple[tuple[Any, ...], RngStream]]:
+    for path, value in iter_graph(node):
+        if isinstance(value, _stream_types):
+            yield path, value
+
+
+_stream_types: tuple[type[Any], ...] = (RngStream,)
+
+
+def add_stream_type(kind: type[Any]) -> None:
+    """Has random streams of another library split and seeded as our own.
+
+    Args:
+        kind: Their type: a graph node with a `key` and a `count` as `RngStream` has.
+    """
+    global _stream_types
+    _stream_types = (*_stream_types, kind)
+
+
+def _tag(stream: Any) -> str:
+    metadata = variable_impl(type(stream.key)).get_metadata(stream.key)
+    return str(metadata["tag"])
+
+
+def _refuse_array(path: Iterable[Any], tag: str | None, key: jax.Array) -> None:
+    if key.shape:
+        raise ValueError(
+            f"The random stream {tag!r} at {path_text(path)!r} holds an array of keys "
+            f"of shape {key.shape}, expected a single key. Undo an earlier split with "
+            "`restore_rngs` first, or leave the stream out with a filter."
+        )

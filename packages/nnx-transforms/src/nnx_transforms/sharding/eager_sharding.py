@@ -1,0 +1,163 @@
+"""Values placed on the devices of a mesh, as the metadata of their variable say.
+
+A variable whose sharding is given as `out_sharding`, as `with_partitioning` does, is
+placed when it is made, if its mesh is known: the metadata `mesh`, or the mesh in force.
+So a large model is never on one device. As `sharding`, it is only described.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, Self
+
+import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from graphcore import register_creation_hook
+from nnx_transforms.sharding.shardings import axis_names, sharding_of
+
+__all__ = ["use_eager_sharding", "using_eager_sharding"]
+
+
+class use_eager_sharding:  # noqa: N801  a function that is a context manager too
+    """Sets whether variables with `out_sharding` are placed when they are made.
+
+    Args:
+        value: Whether they are. That holds from now on; until the end of the block, if
+            it is entered as a context manager.
+
+    Example:
+        >>> with use_eager_sharding(False):
+        ...     print(using_eager_sharding())
+        False
+        >>> using_eager_sharding()
+        True
+    """
+
+    def __init__(self, value: bool) -> None:
+        self._before = _is_eager.get()
+        _is_eager.set(value)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _is_eager.set(self._before)
+
+
+def using_eager_sharding() -> bool:
+    """Whether variables with `out_sharding` are placed when they are made.
+
+    Returns:
+        What `use_eager_sharding` set, True at first.
+
+    Example:
+        >>> using_eager_sharding()
+        True
+    """
+    return _is_eager.get()
+
+
+_is_eager: ContextVar[bool] = ContextVar("_is_eager", default=True)
+
+
+def _place_new(variable: Any, value: Any) -> Any:
+    metadata = variable.get_metadata()
+    if not metadata.get("eager_sharding", using_eager_sharding()):
+        return value
+    return placed_by(metadata, value)
+
+
+register_creation_hook("out_sharding", _place_new)
+
+
+def placed_by(metadata: Mapping[str, Any], value: Any, path: str = "") -> Any:
+    """Places a value as the metadata of its variable say.
+
+    Args:
+        metadata: The metadata: `sharding`, `sharding_rules` and `mesh`.
+        value: An array, inside a traced function or outside.
+        path: Where the variable stands, for messages.
+
+    Returns:
+        The value with that sharding; itself, where no sharding or no mesh is known.
+
+    Raises:
+        ValueError: If the sharding is of an unknown kind, with the path.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> mesh = jax.make_mesh((1,), ('data',))
+        >>> metadata = {'sharding': ('data',), 'mesh': mesh}
+        >>> tuple(placed_by(metadata, jnp.ones(2)).sharding.spec)
+        ('data',)
+    """
+    sharding = sharding_of(metadata, None, path)
+    if sharding is None or isinstance(value, jax.ShapeDtypeStruct):
+        return value
+    if isinstance(sharding, PartitionSpec) and not _mesh_in_force():
+        return value
+    return constrained(value, sharding)
+
+
+def constrained(value: Any, sharding: Any) -> Any:
+    """Says where a traced value lies.
+
+    Args:
+        value: A pytree of arrays.
+        sharding: A `PartitionSpec` on the mesh in force, or a `Sharding`.
+
+    Returns:
+        The same pytree, constrained; over explicit axes, of another type.
+    """
+    explicit = _explicit_axes(sharding)
+    if not explicit:
+        return jax.lax.with_sharding_constraint(value, sharding)
+    # Over an explicit axis a sharding is a type, over an automatic one a hint: JAX has
+    # a function for each, which takes no names of the other kind.
+    value = jax.sharding.reshard(value, _part(sharding, explicit.__contains__))
+    if all(kind is AxisType.Explicit for kind in _mesh(sharding).axis_types):
+        return value
+    automatic = _part(sharding, lambda name: name not in explicit)
+    return jax.lax.with_sharding_constraint(value, automatic)
+
+
+def _mesh(sharding: Any) -> Any:
+    if isinstance(sharding, NamedSharding):
+        return sharding.mesh
+    return jax.sharding.get_abstract_mesh()
+
+
+def _explicit_axes(sharding: Any) -> set[Any]:
+    """The axes of its mesh on which a sharding is not a hint but a type."""
+    if not isinstance(sharding, PartitionSpec | NamedSharding):
+        return set()
+    mesh = _mesh(sharding)
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return {name for name, kind in kinds if kind is AxisType.Explicit}
+
+
+def _part(sharding: Any, selects: Callable[[Any], bool]) -> Any:
+    """What a sharding says about some axes of the mesh."""
+    named = isinstance(sharding, NamedSharding)
+    entries = sharding.spec if named else sharding
+    spec = PartitionSpec(
+        *(tuple(filter(selects, axis_names(e))) or None for e in entries)
+    )
+    return NamedSharding(sharding.mesh, spec) if named else spec
+
+
+def _mesh_in_force() -> bool:
+    if not jax.sharding.get_abstract_mesh().empty:
+        return True
+    # `with mesh:`, the older way, is not seen by `get_abstract_mesh`; a constraint
+    # to no particular sharding tells whether there is one.
+    try:
+        jax.eval_shape(
+            lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec()),
+            jax.ShapeDtypeStruct((), "float32"),
+        )
+    except (RuntimeError, ValueError):  # the latter from what programs put in its place
+        return False
+    return True

@@ -1,0 +1,251 @@
+"""Placing objects on a mesh of devices: those that are there, and those to be made.
+
+Where a variable lies is written in its metadata (see `shardings`), which all who need
+to know ask: `jit(constrain_state=True)` keeps the variable there, an optimizer that is
+made for it puts its state beside it, a checkpoint is restored to it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
+
+from graphcore import RefMap, is_variable, iter_graph
+from graphcore.authors import (
+    OUTSIDE,
+    current_trace,
+    is_object,
+    path_text,
+    variable_impl,
+)
+from nnx_transforms.prefixes import StateSharding
+from nnx_transforms.sharding.eager_sharding import constrained
+from nnx_transforms.sharding.shardings import (
+    PLACEMENT,
+    axis_names,
+    check_fits,
+    mesh_in_force,
+    sharding_key,
+    sharding_of,
+)
+from nnx_transforms.states.atomic_writes import read_raw, write_raw
+from nnx_transforms.states.tree_variables import tree_variables
+from nnx_transforms.training.optimizer import Optimizer, slot_placement
+from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.jit import jit
+
+Shardings: TypeAlias = Mapping[Any, Any] | StateSharding
+Rules: TypeAlias = Mapping[str, Any]
+ELSEWHERE = ("out_sharding", "mesh")
+"""Metadata that no longer holds when there is a new setting."""
+
+
+def shard(
+    node: Any, shardings: Shardings | None = None, *, rules: Rules | None = None
+) -> None:
+    """Places the variables of an object, and notes in their metadata where.
+
+    Outside of transformations values are moved. In a compiled function they are
+    constrained, so what is made there is made in shards; see `create_sharded`.
+
+    Args:
+        node: A graph node, or a pytree with graph nodes in it. Abstract values, as
+            `eval_shape` makes them, become `jax.ShapeDtypeStruct`s with a sharding.
+            Arrays that have no variable around them are left alone.
+        shardings: From filters to a `PartitionSpec` (or a tuple of axis names) on the
+            mesh in force, or to a `jax.sharding.Sharding`; the first match counts.
+            None stands for what the variable's own metadata says. Without any, a
+            variable lies whole on each device. The state of an `Optimizer` lies where
+            its parameters do, whatever the filters say.
+        rules: From logical axis names, in the shardings here or in the metadata, to
+            the mesh axes that stand for them: a name, a tuple of names, or None. They
+            are noted, too; the logical names stay.
+
+    Raises:
+        ValueError: If no filter selects a variable, there is no mesh, an axis is not on
+            the mesh, or a value can't be divided as its spec says; with the path.
+            Nothing is changed then.
+        TraceContextError: If a variable belongs to another JAX trace.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = jax.make_mesh((jax.device_count(),), ('model',))
+        >>> layer = nnx.Linear(4, 16, rngs=nnx.Rngs(0))
+        >>> layout = {nnx.PathContains('kernel'): P(None, 'model'), ...: P()}
+        >>> with jax.set_mesh(mesh):
+        ...     nnx.shard(layer, layout)
+        >>> tuple(layer.kernel.value.sharding.spec), tuple(layer.bias.sharding)
+        ((None, 'model'), ())
+    """
+    settings: Any = {...: None} if shardings is None else shardings
+    given = StateSharding(settings)
+    noted: RefMap[Any, dict[str, Any]] = RefMap()
+    paths: RefMap[Any, str] = RefMap()
+    for path, x in tree_variables(node):
+        if is_variable(x):
+            paths[x] = path_text(path)
+            noted[x] = _with_setting(x, given.map_prefix(path, x), rules)
+    for optimizer in [x for _, x in iter_graph(node) if isinstance(x, Optimizer)]:
+        for slot, parameter in optimizer.mirrors():
+            own = {k: v for k, v in noted[slot].items() if k not in PLACEMENT}
+            noted[slot] = own | slot_placement(noted[parameter])
+    mesh = None if _is_inside() else mesh_in_force()
+    write_raw(
+        [(x, _placed(x, metadata, mesh, paths[x])) for x, metadata in noted.items()]
+    )
+    for x, metadata in noted.items():
+        impl = variable_impl(type(x))
+        if impl.set_metadata is not None and metadata != impl.metadata(x):
+            impl.set_metadata(x, type(impl.metadata(x))(metadata))
+
+
+@optional_function
+def create_sharded(
+    f: Callable[..., Any] = LATER,
+    *,
+    shardings: Shardings | None = None,
+    rules: Rules | None = None,
+) -> Any:
+    """Compiles a function that makes objects, so that they are made in shards.
+
+    No device ever holds the whole of a variable that is divided. An optimizer that the
+    function makes gets its state placed beside the parameters. Call it with the mesh in
+    force, `with jax.set_mesh(mesh):`. Axes of the mesh may be explicit: the function
+    itself runs with automatic ones, and what it returns has explicit types.
+
+    Args:
+        f: The function. Left out, `create_sharded` returns a decorator.
+        shardings: As for `shard`, of what the function returns.
+        rules: As for `shard`.
+
+    Returns:
+        A compiled function, as `jit` returns it, with `lower` and the rest.
+
+    Raises:
+        ValueError: At a call, as for `shard`.
+
+    Example:
+        >>> import nnx_transforms as nnx, jax
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = jax.make_mesh((jax.device_count(),), ('model',))
+        >>> @nnx.create_sharded(shardings={nnx.Param: P('model'), ...: P()})
+        ... def make(rngs):
+        ...     return nnx.Linear(16, 4, use_bias=False, rngs=rngs)
+        >>> with jax.set_mesh(mesh):
+        ...     layer = make(nnx.Rngs(0))
+        >>> 16 // layer.kernel.value.addressable_shards[0].data.shape[0] == mesh.size
+        True
+    """
+
+    @functools.wraps(f)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        out = _with_automatic_axes(f, args, kwargs)
+        shard(out, shardings, rules=rules)
+        return out
+
+    return jit(make)
+
+
+def _with_automatic_axes(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Calls a function with all axes of the mesh automatic.
+
+    With explicit ones, whatever an initializer makes before it is placed would be whole
+    on each device: that is what its type says.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if AxisType.Explicit not in mesh.axis_types:
+        return f(*args, **kwargs)
+    kinds = dict.fromkeys(mesh.axis_names, AxisType.Auto)
+    given = RefMap(
+        (x, jax.tree.map(lambda value: jax.typeof(value).sharding.spec, read_raw(x)))
+        for _, x in tree_variables((args, kwargs))
+        if is_variable(x)
+    )
+    with jax.sharding.use_abstract_mesh(mesh.update_axis_types(kinds)):
+        # Nothing moves: over automatic axes this only changes the type.
+        write_raw([(x, _typed(read_raw(x))) for x in given])
+        args, kwargs = _map_arrays(_typed, (args, kwargs))
+        out = f(*args, **kwargs)
+    placed_later = RefMap((x, None) for _, x in tree_variables(out))
+    write_raw(
+        [
+            (x, jax.tree.map(jax.sharding.reshard, read_raw(x), spec))
+            for x, spec in given.items()
+            if x not in placed_later
+        ]
+    )
+    return _map_arrays(_typed, out)
+
+
+def _typed(value: Any) -> Any:
+    return jax.sharding.reshard(value, PartitionSpec())
+
+
+def _map_arrays(function: Callable[[Any], Any], tree: Any) -> Any:
+    return jax.tree.map(
+        lambda x: x if is_object(x) else function(x), tree, is_leaf=is_object
+    )
+
+
+def _with_setting(x: Any, setting: Any, rules: Rules | None) -> dict[str, Any]:
+    """The metadata of a variable that is to be placed."""
+    metadata = dict(variable_impl(type(x)).metadata(x))
+    if setting is not None:
+        metadata = {k: v for k, v in metadata.items() if k not in ELSEWHERE}
+        metadata["sharding"] = setting
+    if metadata.get(sharding_key(metadata)) is None:
+        # Noted as well: what is not told where to lie, XLA places as it likes.
+        metadata[sharding_key(metadata)] = PartitionSpec()
+    if rules is not None:
+        metadata["sharding_rules"] = tuple(rules.items())
+    return metadata
+
+
+def _placed(x: Any, metadata: Mapping[str, Any], mesh: Any, path: str) -> Any:
+    """The value of a variable where it is to lie."""
+    place: Any = sharding_of(metadata, None, path)
+    for leaf in jax.tree.leaves(read_raw(x)):
+        _check(place, np.shape(leaf), path)
+    if _is_inside():
+        return constrained(read_raw(x), place)
+    if not isinstance(place, Sharding):
+        if mesh is None:
+            raise ValueError(
+                f"There is no mesh to place the variable at {path!r} on, as {place}: "
+                "put one in force, `with jax.set_mesh(mesh):`, or give Shardings."
+            )
+        place = NamedSharding(mesh, place)
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, jax.ShapeDtypeStruct):
+            return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=place)
+        return jax.device_put(value, place)
+
+    return jax.tree.map(moved, read_raw(x))
+
+
+def _check(place: Any, shape: tuple[int, ...], path: str) -> None:
+    mesh: Any = jax.sharding.get_abstract_mesh()
+    if isinstance(place, NamedSharding):
+        mesh, place = place.mesh, place.spec
+    if not isinstance(place, PartitionSpec) or mesh.empty:
+        return
+    sizes = dict(mesh.shape)
+    unknown = {n for entry in place for n in axis_names(entry)} - set(sizes)
+    if unknown:
+        raise ValueError(
+            f"The variable at {path!r} is to be sharded by {place}, but the mesh has "
+            f"no axes {sorted(map(str, unknown))}: its axes are {list(sizes)}. Say in "
+            "`rules` which mesh axis, or None, stands for each name."
+        )
+    check_fits(path, place, shape, sizes)
+
+
+def _is_inside() -> bool:
+    return bool(current_trace() != OUTSIDE)

@@ -1,0 +1,1 @@
+"""States of graphs, and what is done to all variables at once."""

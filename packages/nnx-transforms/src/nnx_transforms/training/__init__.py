@@ -1,0 +1,1 @@
+"""Optimizers, averages of variables, and the state of training."""

@@ -1,0 +1,500 @@
+"""An optimizer: a gradient transformation together with its state.
+
+The state of an optax transformation is a pytree. Each of its leaves is kept in a
+variable of its own, an `OptState`, at the same path:
+
+- a leaf that belongs to a parameter (a momentum, say) carries that parameter's
+  `sharding` and `mesh`, and is placed where the parameter is;
+- filters, checkpoints and `explain_recompile` can speak of a single leaf, and a leaf
+  that a step does not write costs nothing on the way out.
+
+What holds them are the tuples and dicts of optax. Tuples can't change, so a compiled
+step need not look at them. A `State`, which would have to be taken apart on each call,
+is kept as graph nodes, and made of them where it is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from graphcore import (
+    Dict,
+    Filter,
+    FlatState,
+    Object,
+    Param,
+    State,
+    Variable,
+    VariableState,
+    is_graph_node,
+    is_variable,
+    to_predicate,
+    update,
+    variables,
+)
+from graphcore.authors import Divided, key_path, path_text, raw_value_of, variable_impl
+from nnx_transforms.sharding.shardings import PLACEMENT, sharding_key
+from nnx_transforms.states.atomic_writes import write_raw
+from nnx_transforms.transforms.graph_mode import accepts_graph_mode
+
+__all__ = ["ModelAndOptimizer", "OptState", "Optimizer"]
+
+A = TypeVar("A")
+M = TypeVar("M")
+Path = tuple[Any, ...]
+_MISSING: Any = object()
+
+
+class OptState(Variable[A]):
+    """A leaf of the state of an optimizer, or its step count.
+
+    Example:
+        >>> OptState(0).value
+        0
+    """
+
+    __slots__ = ()
+
+
+class _Items(dict[Any, Any]):
+    """A dict in the state of a transformation: what is set goes to the variables."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        kept = self[key]
+        if is_variable(kept):
+            value = jnp.asarray(value, kept.dtype)
+        write_raw(_writes(kept, value))
+
+    update = MutableMapping.update  # that of `dict` goes past `__setitem__`
+
+
+class _LiveState(State[Any, Any]):
+    """A `State` in the state of a transformation, likewise."""
+
+    __slots__ = ()
+    __setitem__ = _Items.__setitem__
+
+    def __getitem__(self, key: Any) -> Any:
+        x = super().__getitem__(key)
+        return _LiveState.lazily(lambda: x.raw_mapping) if type(x) is State else x
+
+
+def _flatten_live(x: Any) -> tuple[list[Any], Any]:
+    plain: Any = State.lazily(lambda: x.raw_mapping) if isinstance(x, State) else {**x}
+    below = {"is_leaf": lambda child: child is not plain}
+    children, structure = jax.tree_util.tree_flatten_with_path(plain, **below)
+    return [(path[0], child) for path, child in children], structure
+
+
+# To JAX they are a dict and a `State`, and whatever it makes of them is one.
+for _kind in (_Items, _LiveState):
+    jax.tree_util.register_pytree_with_keys(_kind, _flatten_live, jax.tree.unflatten)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Rule:
+    """What an optimizer knows beside its state.
+
+    Static. Two optimizers made alike with one transformation share what was compiled.
+    """
+
+    tx: Any
+    wrt: Filter
+    tree: Any
+    mirrored: tuple[Path | None, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is _Rule
+            and self.tx is other.tx  # whatever it takes for equal
+            and self.tree is other.tree
+            and self.mirrored == other.mirrored
+            and bool(self.wrt == other.wrt)
+        )
+
+    def __hash__(self) -> int:
+        return hash((id(self.tx), len(self.mirrored)))
+
+    # Nothing in it changes, so a copy of an optimizer shares it, and what was compiled.
+    def __copy__(self) -> _Rule:
+        return self
+
+    def __deepcopy__(self, memo: object) -> _Rule:
+        return self
+
+
+class Optimizer(Object, Generic[M]):
+    """Updates the parameters of a model by a gradient transformation.
+
+    Args:
+        model: A graph node; kept, so that `update(grads)` knows what to update.
+        tx: Anything with the `init(params)` and `update(grads, state, params)` of
+            `optax.GradientTransformation`. Parameters and gradients are given to it as
+            `State`s of arrays, keyed as in the model. They are nested dicts if its
+            `init` refuses `State`s, because a mask or labels are such dicts.
+        wrt: Selects the variables, and arrays without one, that are updated.
+
+    Attributes:
+        step: How many updates there were; a uint32 scalar.
+
+    Raises:
+        TypeError: If `tx` is no gradient transformation.
+        ValueError: If the filter selects nothing.
+
+    Example:
+        >>> import graphcore as gc, jax.numpy as jnp, optax
+        >>> model = gc.Dict(w=gc.Param(jnp.array([1.0, 2.0])))
+        >>> optimizer = Optimizer(model, optax.sgd(0.5, momentum=0.9))
+        >>> updates = optimizer.update(gc.State({'w': jnp.array([1.0, 1.0])}))
+        >>> model.w.value.tolist(), optimizer.opt_state[0].trace['w'].value.tolist()
+        ([0.5, 1.5], [1.0, 1.0])
+        >>> gc.state(optimizer, OptState).flat_state().paths
+        (('opt_state', 0, 'trace', 'w'), ('step',))
+    """
+
+    step: OptState[jax.Array]
+    model: M
+
+    @accepts_graph_mode
+    def __init__(self, model: M, tx: Any, wrt: Filter = Param) -> None:
+        init = getattr(tx, "init", None)
+        if not callable(init) or not callable(getattr(tx, "update", None)):
+            raise TypeError(
+                f"Optimizer got tx={tx!r} of type {type(tx).__name__}, expected a "
+                "gradient transformation with `init` and `update`, such as "
+                "`optax.adam(1e-3)`."
+            )
+        selected: FlatState[Any] = variables(model, wrt).flat_state()
+        if not selected:
+            raise ValueError(
+                f"wrt={wrt!r} selects no variables of the {type(model).__name__}, so "
+                "there is nothing to optimize."
+            )
+        params = list(map(_parameters, selected.leaves))
+        # A `State` takes a dict among its values for a part of itself.
+        has_dicts = any(isinstance(value, Mapping) for value in params)
+        tree = _dicts if has_dicts else _state
+        try:
+            state = init(tree(selected.paths, params))
+        except Exception as error:
+            # Masks and labels may be dicts, which don't fit a `State`.
+            tree = _dicts
+            try:
+                state = init(tree(selected.paths, params))
+            except Exception:
+                raise error from None
+        leaves, structure = jax.tree_util.tree_flatten_with_path(state)
+        shapes = dict(zip(selected.paths, map(_shape, params), strict=True))
+        mirrored = tuple(_mirrored(path, leaf, shapes) for path, leaf in leaves)
+        placed: dict[Path | None, Any] = {
+            path: slot_placement(variable_impl(type(v)).metadata(v))
+            for path, v in selected
+            if is_variable(v)
+        }
+        self.model = model
+        self.step = OptState(jnp.zeros((), jnp.uint32))
+        slots = [
+            OptState(jnp.asarray(leaf), **placed.get(parameter, {}))
+            for (_, leaf), parameter in zip(leaves, mirrored, strict=True)
+        ]
+        self.__dict__["opt_state"] = jax.tree.map(
+            lambda x: nodes_of(x) if type(x) is State else x,
+            jax.tree.unflatten(structure, slots),
+            is_leaf=lambda x: type(x) is State or is_variable(x),
+        )
+        self._rule = _Rule(tx, wrt, tree, mirrored)
+
+    @property
+    def tx(self) -> Any:
+        """The gradient transformation."""
+        return self._rule.tx
+
+    @property
+    def wrt(self) -> Filter:
+        """The filter that selects what is updated."""
+        return self._rule.wrt
+
+    def mirrors(self) -> Iterator[tuple[OptState[Any], Any]]:
+        """Pairs the leaves of the state that stand beside a parameter with it.
+
+        Yields:
+            An `OptState` and the variable of the model that it belongs to, which has
+            the same shape and is placed alike.
+
+        Example:
+            >>> import graphcore as gc, jax.numpy as jnp, optax
+            >>> model = gc.Dict(w=gc.Param(jnp.ones(2)))
+            >>> optimizer = Optimizer(model, optax.adam(0.1))
+            >>> [parameter is model.w for _, parameter in optimizer.mirrors()]
+            [True, True]
+        """
+        parameters: dict[Path | None, Any] = dict(
+            variables(self.model, self.wrt).flat_state()
+        )
+        slots = _by_path(self.opt_state)
+        for slot, path in zip(slots.values(), self._rule.mirrored, strict=True):
+            if path in parameters:
+                yield slot, parameters[path]
+
+    @property
+    def opt_state(self) -> Any:
+        """The state of the gradient transformation, as the pytree that it made.
+
+        Its leaves are the variables. One that is written is what the next step takes,
+        and so is an item that is set: `opt_state.hyperparams['learning_rate'] = 0.1`,
+        `opt_state[0].mu['kernel'] = x`. Setting it as a whole writes all of them; the
+        paths must be the same.
+        """
+        return _shown(vars(self)["opt_state"])
+
+    @opt_state.setter
+    def opt_state(self, state: Any) -> None:
+        write_raw(_writes(self.opt_state, state))
+
+    def update(self, model: Any = _MISSING, grads: Any = _MISSING, **extra: Any) -> Any:
+        """Updates the parameters, the transformation's state and the step count.
+
+        Called as `update(grads)` or `update(model, grads)`.
+
+        Args:
+            model: The model to update; the one that the optimizer was made with, if
+                left out.
+            grads: The gradients, with a leaf for each variable that `wrt` selects, at
+                the same path: a `State` as `grad` returns it, a module as `jax.grad`
+                does, or nested dicts. What `wrt` does not select in a state is left
+                out.
+            **extra: Further arguments of the transformation's `update`, such as the
+                `value` of the loss; `State`s become such ones as the parameters.
+
+        Returns:
+            What was added to the parameters, a `State` of arrays.
+
+        Raises:
+            ValueError: If the gradients don't have the paths and shapes of the
+                parameters. Nothing is changed then.
+            TypeError: If the gradients are not a mapping.
+
+        Example:
+            >>> import graphcore as gc, jax.numpy as jnp, optax
+            >>> model = gc.Dict(w=gc.Param(jnp.array(1.0)))
+            >>> optimizer = Optimizer(model, optax.sgd(0.1))
+            >>> updates = optimizer.update(model, gc.State({'w': jnp.array(5.0)}))
+            >>> float(updates.w), float(model.w.value)
+            (-0.5, 0.5)
+        """
+        if grads is _MISSING:
+            model, grads = _MISSING, model
+        elif is_graph_node(grads):
+            grads = variables(grads)
+        if model is _MISSING:
+            model = self.model
+        if grads is _MISSING:
+            raise TypeError(
+                "Optimizer.update got no gradients: `update(model, grads)`."
+            )
+        selected: FlatState[Any] = variables(model, self.wrt).flat_state()
+        values = list(map(_parameters, selected.leaves))
+        tree = self._rule.tree
+        params, kept = tree(selected.paths, values), self.opt_state
+        updates, state = self.tx.update(
+            tree(selected.paths, _aligned(grads, selected.paths, values, self.wrt)),
+            jax.tree.map(raw_value_of, kept, is_leaf=is_variable),
+            params,
+            **{name: _pure(value, tree) for name, value in extra.items()},
+        )
+        updated = jax.tree.map(moved, params, updates)
+        after = {p: functools.reduce(operator.getitem, p, updated) for p, _ in selected}
+        arrays = {path: x for path, x in selected if not is_variable(x)}
+        writes: list[tuple[Any, Any]] = [(self.step, self.step.raw_value + 1)]
+        writes += [(x, _with(x, after[p])) for p, x in selected if p not in arrays]
+        with contextlib.ExitStack() as undo:
+            if arrays:
+                update(model, _state((*arrays,), map(after.__getitem__, arrays)))
+                undo.callback(update, model, _state((*arrays,), arrays.values()))
+            write_raw([*writes, *_writes(kept, state)])
+            undo.pop_all()
+        return updates if isinstance(updates, State) else State(updates)
+
+
+class ModelAndOptimizer(Optimizer[M]):
+    """An `Optimizer`, by the name that Flax has for one that keeps its model.
+
+    Example:
+        >>> import graphcore as gc, jax.numpy as jnp, optax
+        >>> model = gc.Dict(w=gc.Param(jnp.array(1.0)))
+        >>> optimizer = ModelAndOptimizer(model, optax.sgd(0.5), wrt=gc.Param)
+        >>> updates = optimizer.update(gc.State({'w': jnp.array(1.0)}))
+        >>> float(optimizer.model.w.value)
+        0.5
+    """
+
+
+def _parts(variable: Any) -> tuple[Any, Divided | None]:
+    """The value of a variable, and what of it has a gradient, if that is not all."""
+    (value,) = Divided.of_values([raw_value_of(variable)])
+    if not Divided.matches(value):
+        return value, None
+    return value, value.only(lambda x: jnp.issubdtype(x.dtype, jnp.inexact))
+
+
+def _parameters(variable: Any) -> Any:
+    """The value of a variable; of a module, its inexact arrays, None for the rest."""
+    value, part = _parts(variable)
+    return value if part is None else part.bare()
+
+
+def _with(variable: Any, parameters: Any) -> Any:
+    """The value of a variable with other parameters; see `_parameters`."""
+    value, part = _parts(variable)
+    if part is None:
+        return parameters
+    return Divided(jax.tree.leaves(parameters), part.frame).over(value).join()
+
+
+def moved(param: Any, update: Any) -> jax.Array:
+    """A parameter after an update, in the parameter's dtype."""
+    return jnp.asarray(param + update, jnp.result_type(param))
+
+
+def _aligned(
+    grads: Any, paths: tuple[Path, ...], values: list[Any], wrt: Filter
+) -> list[Any]:
+    """The gradients in the order of the parameters."""
+    if not isinstance(grads, Mapping):
+        raise TypeError(
+            f"Optimizer.update got gradients of type {type(grads).__name__}, expected "
+            "a State, as `grad` returns it for a graph node, or nested dicts."
+        )
+    state: State[Any, Any] = grads if isinstance(grads, State) else State(grads)
+    found = dict(state.flat_state())
+    missing = [path_text(path) for path in paths if path not in found]
+    # Gradients of more than is trained are usual: all parameters, say, where an adapter
+    # of low rank is. What says that the filter doesn't select it was not misplaced.
+    selects = to_predicate(wrt)
+    extra = [
+        path_text(path)
+        for path in found.keys() - set(paths)
+        if not isinstance(found[path], VariableState) or selects(path, found[path])
+    ]
+    if missing or extra:
+        raise ValueError(
+            "The gradients don't fit the variables that the optimizer updates: none "
+            f"for {missing}, superfluous ones for {sorted(extra)}. Differentiate with "
+            "respect to the same filter, `wrt`, that the optimizer has."
+        )
+    aligned = [raw_value_of(found[path]) for path in paths]
+    for path, gradient, value in zip(paths, aligned, values, strict=True):
+        if _shape(gradient) != _shape(value):
+            raise ValueError(
+                f"The gradient for {path_text(path)!r} has shape {_shape(gradient)}, "
+                f"expected that of the variable, {_shape(value)}."
+            )
+    return aligned
+
+
+def _shape(value: Any) -> Any:
+    """The shape of an array; of a pytree of arrays, the shapes of all."""
+    if jax.tree_util.all_leaves((value,)):
+        return jnp.shape(value)
+    return [jnp.shape(leaf) for leaf in jax.tree.leaves(value)]
+
+
+def _state(paths: tuple[Path, ...], values: Iterable[Any]) -> Any:
+    return State.from_flat_path(zip(paths, values, strict=True))
+
+
+def _dicts(paths: tuple[Path, ...], values: Iterable[Any]) -> Any:
+    return _state(paths, values).raw_mapping
+
+
+def _pure(value: Any, tree: Callable[..., Any]) -> Any:
+    """A state without variables, as the transformation gets those of parameters."""
+    if not isinstance(value, State):
+        return value
+    flat: FlatState[Any] = value.flat_state()
+    return tree(flat.paths, map(raw_value_of, flat.leaves))
+
+
+def nodes_of(state: State[Any, Any]) -> Dict:
+    """Graph nodes that hold what a state holds, nested as it is."""
+    return Dict((k, nodes_of(x) if type(x) is State else x) for k, x in state.items())
+
+
+def _of_nodes(node: Dict) -> dict[Any, Any]:
+    # Keys may be names of methods.
+    return {k: _of_nodes(x) if type(x) is Dict else x for k, x in vars(node).items()}
+
+
+def _shown(tree: Any) -> Any:
+    """What an optimizer keeps, as the pytree that the transformation made."""
+
+    def shown(x: Any) -> Any:
+        if type(x) is Dict:
+            return _LiveState.lazily(functools.partial(_of_nodes, x))
+        return _Items((k, _shown(y)) for k, y in x.items()) if type(x) is dict else x
+
+    return jax.tree.map(
+        shown, tree, is_leaf=lambda x: type(x) in (dict, Dict) or is_variable(x)
+    )
+
+
+def _writes(kept: Any, state: Any) -> list[tuple[Any, Any]]:
+    """What a state of a transformation, or a part of one, is to write where."""
+    slots, leaves = map(_by_path, (kept, state))
+    if slots.keys() != leaves.keys():
+        missing = [path_text(path) for path in slots if path not in leaves]
+        extra = [path_text(path) for path in leaves if path not in slots]
+        raise ValueError(
+            "The state of the gradient transformation changed its structure, so it "
+            f"can't be stored: there is nothing for {missing}, and no place for "
+            f"{extra}. Make a new Optimizer for another transformation or other "
+            "parameters."
+        )
+    return [(x, jnp.asarray(raw_value_of(leaves[path]))) for path, x in slots.items()]
+
+
+def _by_path(tree: Any) -> dict[Path, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(
+        tree, is_leaf=lambda x: is_variable(x) or isinstance(x, VariableState)
+    )
+    return {key_path(path): leaf for path, leaf in leaves}
+
+
+def _mirrored(path: Any, leaf: Any, shapes: Mapping[Path, Any]) -> Path | None:
+    """The path of the parameter that a leaf of the state stands beside.
+
+    The state mirrors the parameters, so the path of such a leaf ends in the path of its
+    parameter, and the shapes agree.
+    """
+    keys = key_path(path)
+    tails = (keys[start:] for start in range(len(keys)))
+    return next((tail for tail in tails if shapes.get(tail) == _shape(leaf)), None)
+
+
+def slot_placement(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Says where what stands beside a parameter is placed.
+
+    Args:
+        metadata: The metadata of the parameter.
+
+    Returns:
+        The metadata of its place; of another one, if `optimizer_sharding` names it.
+
+    Example:
+        >>> slot_placement({'sharding': ('model',), 'unit': 'm'})
+        {'sharding': ('model',)}
+    """
+    kept = {key: metadata[key] for key in PLACEMENT if key in metadata}
+    if "optimizer_sharding" in metadata:
+        name = sharding_key(metadata)
+        name = name if name in metadata else "out_sharding"
+        kept[name] = metadata["optimizer_sharding"]
+    return kept

@@ -1,0 +1,150 @@
+"""Tracing, lowering and compiling ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from graphcore.authors import Entry, Inside
+from nnx_transforms.arguments import with_statics
+from nnx_transforms.transforms.compiled.jit_body import JitBody
+
+__all__ = ["Compiled", "Lowered", "Traced"]
+
+S = TypeVar("S", bound="_Stage")
+# What JAX reports of outputs, which for JAX are three: the values of variables, the
+# output of the user's function, and what became of objects.
+_OF_OUTPUTS = ("out_info", "output_formats", "output_layouts", "output_shardings")
+
+
+@dataclass(repr=False, eq=False, slots=True)
+class _Stage:
+    """A stage of JAX's, with everything that it offers.
+
+    Args:
+        _stage: JAX's own stage.
+        _enter: Takes a call with all arguments apart; None if there are no objects.
+        _statics: The static arguments by position or name. As in JAX, the compiled
+            function is called without them.
+        _body: The function for the structure of the objects; None if there are none.
+        _bound: The instance of a bound method, which is called without it.
+    """
+
+    _stage: Any
+    _enter: Callable[[tuple[Any, ...], dict[str, Any]], Entry | None]
+    _statics: dict[Any, Any]
+    _body: JitBody | None = None
+    _bound: tuple[Any, ...] = ()
+
+    def of(self, *bound: Any) -> Self:
+        """The same stage of a bound method, which is called without the instance."""
+        self._bound = bound
+        return self
+
+    def _next(self, kind: type[S], stage: Any) -> S:
+        return kind(stage, self._enter, self._statics, self._body, self._bound)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in _Stage.__slots__:
+            raise AttributeError(name)
+        found = getattr(self._stage, name)
+        if name in _OF_OUTPUTS:
+            return found[1]
+        return found.children()[1] if name == "out_tree" else found
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._stage!r})"
+
+
+class Traced(_Stage):
+    """A traced function: `jaxpr`, `lower()`, and the rest of `jax.stages.Traced`.
+
+    Example:
+        >>> import nnx_transforms as nnx
+        >>> len(nnx.jit(lambda x: x * 2).trace(1.0).jaxpr.eqns)
+        1
+    """
+
+    __slots__ = ()
+
+    def lower(self, **options: Any) -> Lowered:
+        """Lowers the function.
+
+        Args:
+            **options: As for `jax.stages.Traced.lower`.
+
+        Returns:
+            The lowered function.
+
+        Example:
+            >>> import nnx_transforms as nnx
+            >>> 'multiply' in nnx.jit(lambda x: x * 2).trace(1.0).lower().as_text()
+            True
+        """
+        return self._next(Lowered, self._stage.lower(**options))
+
+
+class Lowered(_Stage):
+    """A lowered function: `compile()`, `as_text()`, and the rest of JAX's.
+
+    Example:
+        >>> import nnx_transforms as nnx
+        >>> 'multiply' in nnx.jit(lambda x: x * 2).lower(1.0).as_text()
+        True
+    """
+
+    __slots__ = ()
+
+    def compile(self, **options: Any) -> Compiled:
+        """Compiles the function.
+
+        Args:
+            **options: As for `jax.stages.Lowered.compile`.
+
+        Returns:
+            The compiled function.
+
+        Example:
+            >>> import nnx_transforms as nnx
+            >>> float(nnx.jit(lambda x: x * 2).lower(1.0).compile()(2.0))
+            4.0
+        """
+        return self._next(Compiled, self._stage.compile(**options))
+
+
+class Compiled(_Stage):
+    """A compiled function; call it with objects of the structure it was made for.
+
+    Example:
+        >>> import nnx_transforms as nnx
+        >>> float(nnx.jit(lambda x: x * 2).lower(1.0).compile()(2.0))
+        4.0
+    """
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args = (*self._bound, *args)
+        full = tuple(with_statics(args, self._statics))
+        named = {p: x for p, x in self._statics.items() if isinstance(p, str)}
+        entry = self._enter(full, {**kwargs, **named})
+        body = self._body
+        if body is None and entry is None:
+            return Inside.empty().put_together(*self._stage(*args, **kwargs))
+        if body is None or entry is None:
+            one, other = (" no", "are some") if entry else ("", "are none")
+            raise TypeError(
+                f"This function was compiled for a call with{one} objects, but there "
+                f"{other} among the arguments."
+            )
+        if entry.body is not body and entry.body.key != body.key:
+            raise TypeError(
+                "This function was compiled for objects of another structure, or other "
+                "places of them among the arguments. Lower and compile it again for "
+                "these. (Static arguments are left out when it is called.)"
+            )
+        entry.divide()
+        _, given, named = body.prepare(entry)
+        values, out, change = self._stage(*given, **named)
+        return entry.commit([values] if body.is_flat else values, out, change)

@@ -1,0 +1,299 @@
+"""The compiled form of a function for one structure of its objects."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+
+from graphcore import RefMap, State, VariableState, iter_graph
+from graphcore.authors import (
+    UNSET,
+    Body,
+    Divided,
+    Entry,
+    Inside,
+    Left,
+    is_object,
+    path_text,
+    plain_settings,
+    setting_of,
+    settings_of_leaves,
+)
+from nnx_transforms.arguments import ChosenArguments, with_statics
+from nnx_transforms.states.atomic_writes import write_raw
+from nnx_transforms.transforms.compiled.constrain_state import constrain
+from nnx_transforms.transforms.compiled.donation import (
+    OtherWrites,
+    abstract_key,
+    held_twice,
+    together,
+    variables_at,
+)
+from nnx_transforms.transforms.compiled.explain_recompile import Notes, Signature
+
+Path: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """What `jit` was told.
+
+    Args:
+        in_shardings: As given, a list as a tuple.
+        out_shardings: As given.
+        donated: Which arguments are donated.
+        donate_state: Whether to donate what is overwritten.
+        constrain_state: Whether, or how, to constrain shardings.
+        passed_on: Further arguments for `jax.jit`.
+        notes: Told whenever the function is traced.
+    """
+
+    in_shardings: Any
+    out_shardings: Any
+    donated: ChosenArguments
+    donate_state: bool
+    constrain_state: bool | Callable[[Any], Any]
+    passed_on: dict[str, Any]
+    notes: Notes
+
+
+class JitBody(Body):
+    """A function, compiled for one structure of its objects and its static arguments.
+
+    JAX decides by abstract values whether to trace again.
+
+    Attributes:
+        direct: JAX's function; returns the written values, the output and the change.
+        is_flat: Whether values enter and leave it as one list, and other arguments as
+            they are called: what JAX has to take apart costs time at each call. With
+            shardings and donation there is more to tell it.
+        is_direct: Whether it is flat, and the values may go there as they are.
+        has_divided: Whether the values of variables were seen not to be arrays.
+    """
+
+    called = ("args", None)
+    options: Options
+    has_divided = False
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        options = self.options
+        donated = options.donated
+        self._always_donated = variables_at(self, {*donated.numbers, *donated.names})
+        self._has_shardings = (
+            options.in_shardings is not None or options.out_shardings is not None
+        )
+        self.is_flat = self.is_direct = not (
+            self._has_shardings or bool(donated) or options.donate_state
+        )
+        self._variants: dict[Any, Callable[..., Any]] = {}
+        # What the function overwrites, while that does not depend on shapes.
+        self._writes: frozenset[int] | None = None
+        self._writes_by_shape: dict[Any, frozenset[int]] = {}
+        self.direct = self._compile(self._flat() if self.is_flat else self)
+
+    # Outside
+
+    def call_arranged(self, entry: Entry, only_trace: bool = False) -> Any:
+        """Runs the function where it is not `direct`.
+
+        Args:
+            entry: The call.
+            only_trace: Whether JAX is to trace the function, and not to run it.
+
+        Returns:
+            As `direct`; or what JAX has traced.
+        """
+        function, args, kwargs = self.prepare(entry)
+        try:
+            return (function.trace if only_trace else function)(*args, **kwargs)
+        except OtherWrites as found:
+            # Another shape, another set of overwritten variables: from now on, look
+            # up which it is.
+            self._writes = None
+            self._writes_by_shape[abstract_key(entry.values)] = found.positions
+            return self.call_arranged(entry, only_trace)
+
+    def prepare(self, entry: Entry) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """Chooses the compiled variant for a call, and arranges the values for it.
+
+        Args:
+            entry: The call.
+
+        Returns:
+            A function of JAX, its positional arguments and its named ones.
+        """
+        if self.has_divided:
+            entry.divide()
+        values, args, kwargs = entry.raw, entry.args, entry.kwargs
+        if self.is_flat:
+            return self.direct, (values, *args), kwargs
+        chosen = self.options.donated
+        if not (chosen or self.options.donate_state):
+            return self.direct, (self.grouped(values), args, kwargs), {}
+        writes: frozenset[int] | None = None
+        donated = self._always_donated
+        if self.options.donate_state:
+            writes = self._find_writes(entry)
+            donated = donated | writes
+        if donated:
+            donated = donated - held_twice(values, (args, kwargs))
+        function = self._variants.get((writes, donated))
+        if function is None:
+            function = self._variants[writes, donated] = self._donating(writes, donated)
+        kept = [None if i in donated else value for i, value in enumerate(values)]
+        given = [value if i in donated else None for i, value in enumerate(values)]
+        args, kwargs, away = chosen.take(args, kwargs)
+        args_away = tuple(away.get(i) for i in range(len(args)))
+        kwargs_away = {k: x for k, x in away.items() if isinstance(k, str)}
+        groups = self.grouped(kept), self.grouped(given)
+        return function, (*groups, args, args_away, kwargs, kwargs_away), {}
+
+    def _find_writes(self, entry: Entry) -> frozenset[int]:
+        if self._writes is not None:
+            return self._writes
+        key = abstract_key(entry.values)
+        known = self._writes_by_shape.get(key)
+        if known is None:
+            *_, change = jax.eval_shape(self, *entry.values)
+            known = frozenset(p for p in change.positions if p is not None)
+            if not self._writes_by_shape:
+                self._writes = known
+            self._writes_by_shape[key] = known
+        return known
+
+    # Compiling
+
+    def _compile(
+        self, function: Callable[..., Any], donates: bool = False
+    ) -> Callable[..., Any]:
+        """Has JAX compile this body, or another form of it."""
+        options = self.options
+        passed_on = dict(options.passed_on)
+        if donates:
+            passed_on["donate_argnums"] = (1, 3, 5)
+        if self._has_shardings:
+            groups = [None if setting is UNSET else setting for setting in self.groups]
+            plain = self._plain_shardings()
+            once: tuple[Any, ...] = (groups, plain, None)
+            twice = (groups, groups, plain, plain, None, None)
+            passed_on["in_shardings"] = twice if donates else once
+            out = plain_settings(options.out_shardings)
+            passed_on["out_shardings"] = (groups, out, None)
+        return jax.jit(function, **passed_on)
+
+    def _plain_shardings(self) -> Any:
+        """The shardings of positional arguments; static ones have none."""
+        given = plain_settings(self.options.in_shardings)
+        if not isinstance(given, tuple):
+            return given
+        return tuple(with_statics(given, dict.fromkeys(self.structure.statics)))
+
+    def _flat(self) -> Callable[..., Any]:
+        def pure(variables: Any, /, *args: Any, **kwargs: Any) -> Any:
+            (values,), out, change = self([variables], args, kwargs)
+            return values, out, change
+
+        return self._shown_as_the_function(pure)
+
+    def _donating(
+        self, writes: frozenset[int] | None, donated: frozenset[int]
+    ) -> Callable[..., Any]:
+        def pure(
+            kept: Any, given: Any, args: Any, args_given: Any, kwargs: Any, away: Any
+        ) -> Any:
+            pairs = zip(kept, given, strict=True)
+            values = self.ungrouped([together(*pair) for pair in pairs])
+            args = tuple(together(args, args_given))
+            # A donated variable is returned even if the function left it alone: its
+            # old buffer is gone, and handing it through costs nothing.
+            left = self._run(values, args, {**kwargs, **away}, donated)
+            if writes is not None:
+                found = left.overwritten(values)
+                if found != writes:
+                    raise OtherWrites(found)
+            groups, change = self.divide(left)
+            return groups, left.out, change
+
+        return self._compile(self._shown_as_the_function(pure), donates=True)
+
+    def _shown_as_the_function(self, form: Any) -> Callable[..., Any]:
+        """Has JAX show a form of this body by the name and place of the function."""
+        form.__signature__ = inspect.signature(form)
+        form.__name__ = form.__qualname__ = self.__name__
+        form.__wrapped__ = self
+        return form  # type: ignore[no-any-return]
+
+    # Inside
+
+    def run(
+        self, values: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Left:
+        return self._run(values, args, kwargs, frozenset())
+
+    def _run(
+        self, values: Sequence[Any], args: Any, kwargs: Any, keep: frozenset[int]
+    ) -> Left:
+        given = [*values]
+        if Divided.of_values(given) is not given:
+            raise TypeError("A value has a static part; see `Jitted.__call__`.")
+        self.options.notes.take(Signature.of(self, (args, kwargs), values, keep))
+        inside = Inside(self.structure.joint, values)
+        how = self.options.constrain_state
+        if how:
+            paths = self.structure.joint.paths
+            self._constrain(how, list(zip(inside.variables, paths, strict=True)))
+        args, kwargs = self.fill(inside, args, kwargs)
+        out = self.call(inside, args, kwargs)
+        settings = self.structure.settings
+        if settings.out is not UNSET:
+            variables, placed = self._place_returned(out, inside)
+            settings = settings.with_variables(variables)
+            keep = keep | placed
+        left = inside.leave(out, settings, keep)
+        self.check_written(left)
+        if how:
+            self._constrain(how, [(w.variable, w.path) for w in left.written])
+        return left
+
+    def _place_returned(
+        self, out: Any, inside: Inside
+    ) -> tuple[tuple[Any, ...], frozenset[int]]:
+        """Has arguments that are returned placed where the output is to be.
+
+        Args:
+            out: What the function returned.
+            inside: Its objects.
+
+        Returns:
+            The sharding of each variable, and the variables that are returned, if only
+            for their sharding.
+        """
+        settings, placed = list(self.structure.settings.variables), set()
+        positions = RefMap((x, number) for number, x in enumerate(inside.variables))
+        leaves = jax.tree.leaves(out, is_leaf=is_object)
+        per_leaf = settings_of_leaves(self.structure.settings.out, out)
+        for x, setting in zip(leaves, per_leaf, strict=True):
+            if setting is UNSET or not is_object(x):
+                continue
+            for path, variable in iter_graph(x):
+                position = positions.get(variable)
+                if position is not None and settings[position] in (None, UNSET):
+                    settings[position] = setting_of(setting, path, variable)
+                    placed.add(position)
+        return tuple(settings), frozenset(placed)
+
+    def _constrain(self, how: Any, variables: list[tuple[Any, Path]]) -> None:
+        if not callable(how):
+            for variable, path in variables:
+                constrain(variable, path_text(path))
+            return
+        by_path = {path: variable for variable, path in variables}
+        given: State[Any, Any] = State.from_flat_path(
+            (path, VariableState.from_variable(v)) for path, v in by_path.items()
+        )
+        write_raw((by_path[path], leaf.value) for path, leaf in how(given).flat_state())

@@ -1,0 +1,78 @@
+"""Transformations as functions, as decorators, and as decorators with options."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from nnx_transforms.transforms.graph_mode import take_graph_mode
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+LATER: Any = inspect.Parameter.empty
+"""The default of a function that a decorator with options gets afterwards."""
+
+
+def optional_function(transform: T) -> T:
+    """Lets a transformation be used as `t(f, ...)`, as `@t` and as `@t(...)`.
+
+    Args:
+        transform: Takes the function that is transformed first, then options. Type
+            checkers want a default for it: `LATER`.
+
+    Returns:
+        The same, with the function optional: without it, a decorator.
+
+    Example:
+        >>> @optional_function
+        ... def scaled(f, by=2):
+        ...     return lambda x: by * f(x)
+        >>> @scaled(by=10)
+        ... def add_one(x):
+        ...     return x + 1
+        >>> scaled(abs)(-3), add_one(1)
+        (6, 20)
+    """
+    return _optional(transform, lambda f, options: transform(f, **options))
+
+
+def at_once_or_later(transform: T) -> T:
+    """Lets a transformation that calls its function decorate it as well.
+
+    Args:
+        transform: Takes the function first, then arguments of it, then options by
+            keyword. Type checkers want a default for it: `LATER`.
+
+    Returns:
+        The same, with the function optional: without it, a decorator with options,
+        which makes a function that takes the other arguments.
+
+    Example:
+        >>> @at_once_or_later
+        ... def scaled(f=LATER, *args, by=2):
+        ...     return by * f(*args)
+        >>> @scaled(by=10)
+        ... def add_one(x):
+        ...     return x + 1
+        >>> scaled(abs, -3), add_one(1)
+        (6, 20)
+    """
+    return _optional(
+        transform, lambda f, options: functools.partial(transform, f, **options)
+    )
+
+
+def _optional(transform: T, later: Callable[[Any, dict[str, Any]], Any]) -> T:
+    name = next(iter(inspect.signature(transform).parameters))
+
+    @functools.wraps(transform)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            take_graph_mode(transform, kwargs)
+        if args or name in kwargs:
+            return transform(*args, **kwargs)
+        return lambda f: later(f, kwargs)
+
+    return wrapper  # type: ignore[return-value]

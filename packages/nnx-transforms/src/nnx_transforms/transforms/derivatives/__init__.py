@@ -1,0 +1,1 @@
+"""What derivatives share: tangents of objects, and how functions with rules run."""

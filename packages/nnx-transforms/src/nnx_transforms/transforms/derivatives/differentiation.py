@@ -1,0 +1,400 @@
+"""One call of a differentiated function: what JAX gets, and what becomes of it.
+
+`Differentiation` prepares a call for any of JAX's derivatives. In the arguments each
+object is replaced by the `Part` of it that is differentiated, which may be empty; the
+values of all other variables are closed over, as JAX itself does it with arguments
+that are not differentiated. So JAX sees the user's own arguments where there are no
+objects, and its errors are about them.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from graphcore import Filter, Not, Param, is_variable
+from graphcore.authors import (
+    UNSET,
+    Divided,
+    Inside,
+    enter,
+    has_objects,
+    is_object,
+    lifted,
+    psum_cotangents,
+    take_objects,
+)
+from nnx_transforms.adapters.settings import own_settings
+from nnx_transforms.arguments import positions_of
+from nnx_transforms.prefixes import DiffState, StateAxes
+from nnx_transforms.transforms.derivatives.tangents import (
+    is_inexact,
+    layouts_of,
+    map_parts,
+    take_parts,
+    to_parts,
+    to_states,
+)
+
+_MISSING: Any = object()
+
+
+class Argnums:
+    """Which arguments are differentiated, and which of their variables.
+
+    Args:
+        argnums: An integer, a `DiffState`, or a sequence of them.
+        wrt: The filter where there is no `DiffState`; None for the default.
+
+    Raises:
+        TypeError: If an entry is neither.
+        ValueError: If an argument is named twice.
+
+    Attributes:
+        numbers: The integers in the form that JAX takes.
+    """
+
+    def __init__(self, argnums: Any, wrt: Filter | None) -> None:
+        argnums = own_settings(argnums)
+
+        def setting(entry: Any) -> tuple[int, Filter | None]:
+            if isinstance(entry, DiffState):
+                return entry.argnum, entry.filter
+            return operator.index(entry), wrt
+
+        try:
+            self._settings, single = [setting(argnums)], True
+        except TypeError:
+            self._settings, single = [*map(setting, argnums)], False
+        numbers = tuple(number for number, _ in self._settings)
+        self.numbers: Any = numbers[0] if single else numbers
+        _refuse_repeats(numbers)
+
+    def filters(self, count: int) -> dict[int, Filter | None]:
+        """The filter of each differentiated argument.
+
+        Args:
+            count: How many positional arguments there are.
+
+        Returns:
+            By position; None where the default holds. Positions that are out of
+            range are left for JAX to refuse.
+
+        Raises:
+            ValueError: If an argument is named twice.
+        """
+        numbers = [n + count if n < 0 else n for n, _ in self._settings]
+        _refuse_repeats(numbers)
+        return dict(zip(numbers, (f for _, f in self._settings), strict=True))
+
+
+def all_arguments(wrt: Filter | None) -> Callable[[int], dict[int, Filter | None]]:
+    """The filters where all arguments are differentiated.
+
+    Args:
+        wrt: The filter; None for the default.
+
+    Returns:
+        As `Argnums.filters`.
+    """
+    return lambda count: dict.fromkeys(range(count), wrt)
+
+
+def _refuse_repeats(numbers: Sequence[int]) -> None:
+    for number in numbers:
+        if numbers.count(number) > 1:
+            raise ValueError(
+                f"The argument {number} is named more than once in argnums: give it "
+                "one entry. To select more of its variables, combine filters, as in "
+                f"DiffState({number}, Any(filter, filter))."
+            )
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Whether a variable is differentiated: the setting of it.
+
+    Two choices are equal if they agree about that, whatever says so.
+    """
+
+    is_yes: bool
+    why: DiffState | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        return repr(self.why) if self.why else "not differentiated"
+
+
+_NOT = _Choice(False)
+
+
+class _Choices(StateAxes):
+    """The choices for one object, by filter."""
+
+    __slots__ = ()
+
+    first_path_counts = True
+
+
+def _choices(tree: Any, argnum: int, filter: Filter | None, default: Filter) -> Any:
+    """The settings of one differentiated argument: a prefix of it."""
+
+    def choice(x: Any) -> Any:
+        if not is_object(x):
+            return _NOT
+        chosen = filter
+        if chosen is None:
+            # A variable that is an argument itself was chosen by that.
+            chosen = ... if is_variable(x) else default
+        yes = _Choice(True, DiffState(argnum, chosen))
+        # In this order, since behind a filter that takes everything there is no other.
+        return _Choices([(Not(chosen), _NOT), (..., yes)])
+
+    return jax.tree.map(choice, tree, is_leaf=is_object)
+
+
+class Differentiation:
+    """A call of a function, prepared for one of JAX's derivatives.
+
+    Args:
+        f: The user's function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        filters: Given the number of positional arguments, the filter of each one that
+            is differentiated.
+        has_aux: Whether the function returns a pair of which the second is not
+            differentiated.
+        reduce_axes: Named axes over which cotangents are summed.
+        scalar: Whether the differentiated output must be a number.
+        as_objects: Whether derivatives are objects, and not states; then the default
+            is to differentiate by everything in them.
+
+    Raises:
+        ValueError: If an object can't be flattened, belongs to another trace, or is
+            differentiated in one argument and not in another.
+
+    Attributes:
+        args: The positional arguments with parts in the place of objects.
+        kwargs: The keyword arguments, likewise.
+        has_objects: Whether objects take part.
+    """
+
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        filters: Callable[[int], Mapping[int, Filter | None]],
+        *,
+        has_aux: bool,
+        reduce_axes: Hashable = (),
+        scalar: bool = False,
+        as_objects: bool = False,
+    ) -> None:
+        among = has_objects((*args, *kwargs.values()))
+        if kwargs and among:
+            args, kwargs = positions_of(f, args, kwargs)
+        of_args = dict(filters(len(args)))
+        settings: Any = UNSET
+        if among:
+            default = ... if as_objects else Param
+            settings = tuple(
+                _choices(x, i, of_args[i], default) if i in of_args else _NOT
+                for i, x in enumerate(args)
+            )
+        self._f = f
+        self._entry = entry = enter(
+            f,
+            args,
+            dict(kwargs),
+            settings=settings,
+            kwargs_settings=_NOT,
+            bound_setting=_NOT,
+        )
+        self._has_aux = has_aux
+        self._reduce_axes = reduce_axes
+        self._scalar = scalar
+        self._as_objects = as_objects
+        self._differentiated = [n for n in of_args if 0 <= n < len(args)]
+        self.has_objects = entry.has_objects
+        of_variables = entry.body.structure.settings.variables
+        chosen = {
+            i for i, setting in enumerate(of_variables) if setting == _Choice(True)
+        }
+        layouts = layouts_of(entry, as_objects)
+        parts = to_parts((args, dict(kwargs)), entry, layouts, chosen)
+        if self.has_objects:
+            # What is static has no derivative, and neither have integers beside it.
+            parts = Divided.map(lambda whole: whole.only(is_inexact), parts)
+        self.args, self.kwargs = parts
+
+    def check(self, derivative: Callable[..., Any], **options: Any) -> None:
+        """Checks that the selected variables can be differentiated.
+
+        Args:
+            derivative: The derivative of JAX's that is going to be taken.
+            **options: Its options.
+
+        Raises:
+            TypeError: JAX's own, with the path.
+        """
+        kind = np.complexfloating if options.get("holomorphic") else np.floating
+        for number, value in take_parts(self.args)[1].items():
+            for leaf in jax.tree.leaves(value):
+                dtype = getattr(leaf, "dtype", None)
+                if dtype is not None and jax.dtypes.issubdtype(dtype, kind):
+                    continue
+                # JAX says best what is wrong, if anything is.
+                try:
+                    derivative(lambda _: (0.0, ()), has_aux=True, **options)(leaf)
+                except TypeError as error:
+                    where = self._entry.body.place(self._entry.joint.paths[number])
+                    raise TypeError(
+                        f"The variable at {where!r} is selected to be "
+                        f"differentiated: {error}"
+                    ) from None
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What JAX differentiates, with `has_aux=True`.
+
+        It takes `args` and `kwargs`. It returns the differentiated output with parts
+        in the place of objects, and what `publish` needs besides.
+        """
+
+        @functools.wraps(self._f, updated=())
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return self._run(args, kwargs)
+
+        return function
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._reduce_axes != ():
+            numbers = self._differentiated
+            summed = psum_cotangents([args[n] for n in numbers], self._reduce_axes)
+            found = {**dict(enumerate(args)), **dict(zip(numbers, summed, strict=True))}
+            args = tuple(found.values())
+        body = self._entry.body
+        (args, kwargs), values = take_parts((args, kwargs))
+        if self.has_objects:
+            whole, given = (self._entry.args, self._entry.kwargs), (args, kwargs)
+            args, kwargs = jax.tree.map(_whole, whole, given, is_leaf=Divided.matches)
+        inside = Inside(
+            body.structure.joint,
+            [
+                _whole(value, values.get(i, value))
+                for i, value in enumerate(self._entry.raw)
+            ],
+        )
+        args, kwargs = body.fill(inside, args, kwargs)
+        out = body.bind(inside)(*args, **kwargs)
+        differentiated = out
+        if self._has_aux:
+            if not isinstance(out, tuple | list) or len(out) != 2:
+                return out  # JAX refuses it.
+            differentiated, _ = out
+        if self._scalar:
+            self._refuse_objects(differentiated)
+        left = inside.leave(out)
+        if left.change.places.spots or left.change.has_divided:
+            differentiated = _parts_of_output(differentiated, self._as_objects)
+        return differentiated, (left.values(), left.out, left.change)
+
+    def _refuse_objects(self, value: Any) -> None:
+        for found in take_objects(value)[2][:1]:
+            hint = " Return its value." if is_variable(found) else ""
+            raise TypeError(
+                "Gradient only defined for scalar-output functions, but "
+                f"{self._entry.body.__name__!r} returned a "
+                f"{type(found).__name__}.{hint}"
+            )
+
+    def result(self, rest: Any, derived: Any, out: Any = _MISSING) -> tuple[Any, ...]:
+        """Brings what the function did to the caller's objects: all of it, or nothing.
+
+        Args:
+            rest: The second half of what `function` returned.
+            derived: What the derivative is.
+            out: The first half of what `function` returned, if JAX gave it back.
+
+        Returns:
+            The output of the user's function, if JAX gave it back; what was derived;
+            and the second output of the function, if it has one.
+        """
+        values, tree, change = rest
+        if out is not _MISSING:
+            # JAX has made arrays of the numbers in it.
+            plain = map_parts(lambda part: None, out) if change.places.spots else out
+            tree = (plain, tree[1]) if self._has_aux else plain
+        whole = self._entry.commit([values], tree, change)
+        outs = tuple(whole) if self._has_aux else (whole,)
+        return (*outs[: out is not _MISSING], derived, *outs[1:])
+
+
+def derivative_function(
+    derivative: Callable[..., Any],
+    f: Callable[..., Any],
+    argnums: Any,
+    wrt: Filter | None,
+    has_aux: bool,
+    *,
+    arranged: Callable[[Any, Any], Any] = lambda derived, aux: (derived, aux),
+    reduce_axes: Hashable = (),
+    scalar: bool = False,
+    as_objects: bool = False,
+    **options: bool,
+) -> Callable[..., Any]:
+    """Makes the function that computes a derivative of a function of live objects.
+
+    Args:
+        derivative: Makes it for a pure function that has further output.
+        f: The function.
+        argnums: Which arguments are differentiated; see `Argnums`.
+        wrt: The filter of those for which there is no other.
+        has_aux: Whether the function has further output.
+        arranged: Makes the result of the derivative and the further output.
+        reduce_axes: As for `Differentiation`.
+        scalar: Likewise.
+        as_objects: Likewise.
+        **options: Further ones for `derivative`.
+
+    Returns:
+        A function of the same arguments.
+    """
+    chosen = Argnums(argnums, wrt)
+    how: Any = {"has_aux": has_aux, "reduce_axes": reduce_axes, "scalar": scalar}
+    how["as_objects"] = as_objects
+
+    @lifted(f)
+    def compute(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        call = Differentiation(f, args, kwargs, chosen.filters, **how)
+        call.check(derivative, **options)
+        derive = derivative(call.function, chosen.numbers, has_aux=True, **options)
+        derived, rest = derive(*call.args, **call.kwargs)
+        found = call.result(rest, to_states(derived))
+        return arranged(*found) if has_aux else found[0]
+
+    return compute
+
+
+def _whole(value: Any, given: Any) -> Any:
+    """What JAX gives of a value, with the rest of it."""
+    return given.over(value) if Divided.matches(given) else given
+
+
+def _returned(out: Any) -> None:
+    """What the objects of an output enter."""
+
+
+def _parts_of_output(out: Any, as_objects: bool) -> Any:
+    """Replaces the objects that a function returned by their inexact variables."""
+    entry = enter(_returned, (out,))
+    chosen = {
+        i for i, x in enumerate(entry.raw) if any(map(is_inexact, jax.tree.leaves(x)))
+    }
+    return to_parts(out, entry, layouts_of(entry, as_objects), chosen)

@@ -1,0 +1,590 @@
+"""Functions of live objects with derivative rules: what all kinds of them share.
+
+JAX runs either the function or its rule, and where it stages the call, the function
+first and the rule later. Both must leave the same kind of thing. So the first run
+decides which variables count as written, and every later one returns those.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+from jax.custom_derivatives import CustomVJPPrimal
+
+from graphcore import RefMap
+from graphcore.authors import (
+    Callee,
+    Change,
+    Entry,
+    Inside,
+    Left,
+    enter,
+    has_objects,
+    is_object,
+    mark_lifted,
+    take_objects,
+)
+from nnx_transforms.prefixes import DiffState
+from nnx_transforms.transforms.derivatives.guards import without_tangents
+from nnx_transforms.transforms.derivatives.rule_arguments import (
+    bind_positions,
+    nondiff_arguments,
+)
+from nnx_transforms.transforms.derivatives.tangents import (
+    Checks,
+    Layout,
+    Part,
+    abstract,
+    check_tangent,
+    from_states,
+    has_parts,
+    is_inexact,
+    layouts_of,
+    map_parts,
+    take_parts,
+    to_parts,
+)
+
+
+class RuleFunction:
+    """A function with a derivative of its own.
+
+    Args:
+        fun: The function.
+        nondiff_argnums: Positions of arguments that are not differentiated, and
+            `DiffState`s for those of which a part is.
+        nondiff_argnames: Names of arguments that are not differentiated.
+    """
+
+    _as_objects = False
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        nondiff_argnums: int | DiffState | Sequence[int | DiffState] = (),
+        nondiff_argnames: Sequence[str] = (),
+    ) -> None:
+        # A callable object keeps its attributes for itself.
+        is_function = isinstance(fun, types.FunctionType)
+        updated = functools.WRAPPER_UPDATES if is_function else ()
+        functools.update_wrapper(self, fun, updated=updated)
+        self._name = Callee(fun).name
+        self._nondiff, self._filters = nondiff_arguments(
+            fun, self._name, nondiff_argnums, nondiff_argnames
+        )
+        me = weakref.ref(self)
+        mark_lifted(self, lambda f, /, *args, **kwargs: me()._on(f, args, kwargs))  # type: ignore[union-attr]
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function.
+
+        Args:
+            *args: Its arguments: any pytrees with objects in them.
+            **kwargs: Likewise, resolved to positions.
+
+        Returns:
+            What it returns.
+
+        Raises:
+            AttributeError: If no rule was defined.
+            TypeError: If an argument that is not differentiated holds a graph node.
+        """
+        return self._on(self.__wrapped__, args, kwargs)  # type: ignore[attr-defined]
+
+    def _rules_of_objects(self) -> tuple[Callable[..., Any], ...]:
+        """The rules that run on the objects of the call, as the function does."""
+        return ()
+
+    def _define(self, call: RuleCall, fun: Callable[..., Any]) -> Callable[..., Any]:
+        """Makes JAX's function with rules; it must not refer to objects."""
+        raise NotImplementedError
+
+    def _on(self, fun: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        name = self._name
+        functions = [fun]
+        rule: Any
+        for rule in self._rules_of_objects():
+            # Where another transformation put an inner object in the place of the one
+            # that the function is bound to, its rules are bound to that as well.
+            outer = getattr(self.__wrapped__, "__self__", None)  # type: ignore[attr-defined]
+            if is_object(outer) and getattr(rule, "__self__", None) is outer:
+                rule = types.MethodType(rule.__func__, fun.__self__)
+            functions.append(rule)
+        args, names = bind_positions(fun, args, kwargs)
+        chosen = {n: n for n in self._nondiff} | self._filters
+        for position, entry in chosen.items():
+            if position >= len(args):
+                raise IndexError(
+                    f"nondiff_argnums of {name!r} names argument {position}, as "
+                    f"{entry!r}, but the call has {len(args)} arguments."
+                )
+        passed: list[int] = []
+        if self._as_objects:
+            passed = [n for n in self._nondiff if has_objects(args[n])]
+        nondiff = [n for n in self._nondiff if n not in passed]
+        for position in nondiff:
+            _refuse_objects(args[position], f"{names[position]} of {name!r}")
+
+        def selects(argnum: int, path: Any, variable: Any) -> bool:
+            by = self._filters.get(argnum)
+            chosen = by is None or bool(by.predicate(path, variable))
+            return chosen and argnum not in passed
+
+        callees = tuple(map(Callee, functions))
+        entered = enter(callees, args)
+        how = nondiff, passed, self._as_objects
+        call = RuleCall(name, callees, entered, args, names, selects, *how)
+        values, out = self._define(call, fun)(*call.pure_args(entered, args))
+        return entered.commit([values], out, call.change)
+
+
+def _refuse_objects(x: Any, where: str) -> None:
+    for found in take_objects(x)[2][:1]:
+        raise TypeError(
+            f"{where} holds a {type(found).__name__}, but an integer in "
+            "nondiff_argnums must not name an argument with graph nodes: leave the "
+            "integer out, and give no tangent for it. In `custom_vjp`, "
+            "`DiffState(argnum, filter)` says what is differentiable in it."
+        )
+
+
+def named_like(f: Callable[..., Any], pure: Callable[..., Any]) -> Callable[..., Any]:
+    """A function with the name of another, but not its signature."""
+
+    def named(*args: Any) -> Any:
+        return pure(*args)
+
+    functools.update_wrapper(named, f, updated=())
+    del named.__wrapped__  # type: ignore[attr-defined]
+    return named
+
+
+def unwrap(tree: Any) -> Any:
+    """Replaces what JAX gives a forward rule about symbolic zeros by the values."""
+    return jax.tree.map(lambda x: x.value if type(x) is CustomVJPPrimal else x, tree)
+
+
+def pair_of(pair: Any, what: str, due: str) -> tuple[Any, Any]:
+    """Checks that a function returned two things.
+
+    Args:
+        pair: What it returned.
+        what: What the function is called in messages.
+        due: What it must return.
+
+    Returns:
+        The two.
+
+    Raises:
+        TypeError: If it returned anything else.
+    """
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise TypeError(f"{what} must return a pair {due}, but returned {pair!r}.")
+    return pair[0], pair[1]
+
+
+class RuleCall:
+    """One call of a function with derivative rules.
+
+    JAX may run a rule much later, so this holds neither objects nor arrays of the
+    call. In the arguments, objects are replaced by their `Part`s: the variables that
+    can be differentiated. The values of all others come as one more argument.
+
+    Args:
+        name: What the function is called.
+        callees: The function, and those of its rules that run on the objects. They are
+            found anew at each call: whether the object that a method is bound to takes
+            part depends on the running trace.
+        entry: The call of all of them.
+        args: The arguments.
+        names: What each of them is called in messages.
+        selects: Tells by argument and path which variables may be differentiated.
+        nondiff: The positions of arguments that are not, which JAX is to keep.
+        passed: The positions of those with objects, which the backward rule is given.
+        as_objects: Whether rules are shown objects in the place of those returned.
+
+    Raises:
+        TypeError: If a variable holds what JAX does not take, with the path.
+
+    Attributes:
+        name: What the function is called.
+        names: What its arguments are called.
+        joint: The description of the objects.
+        has_objects: Whether there is any object, be it a hidden one.
+        selected: The numbers of the variables that can be differentiated.
+        avals: For each variable the abstract values of its value.
+        settled: What the first run did to the structure; None before it.
+        nondiff: As given.
+        passed: As given.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        callees: Sequence[Callee],
+        entry: Entry,
+        args: Sequence[Any],
+        names: Sequence[str],
+        selects: Callable[[int, Any, Any], bool] = lambda argnum, path, x: True,
+        nondiff: Sequence[int] = (),
+        passed: Sequence[int] = (),
+        as_objects: bool = False,
+    ) -> None:
+        self.name = name
+        self.has_objects = entry.has_objects
+        self.settled: Change | None = None
+        # The bodies hold them weakly.
+        self._functions = [callee.function for callee in callees]
+        self._bodies = entry.bodies
+        self.joint = entry.joint
+        self.names = names
+        self.nondiff, self.passed = nondiff, passed
+        self._as_objects = as_objects
+        self._differentiable = [i for i in range(len(args)) if i not in nondiff]
+        self._run = ""
+        # The arguments in parts with all variables, and in which one each of these is.
+        count = len(entry.raw)
+        self._layouts = layouts_of(entry)
+        shown = to_parts(tuple(args), entry, self._layouts, range(count))
+        self._owners = {n: i for i, x in enumerate(shown) for n in take_parts(x)[1]}
+        self.avals = [
+            _abstract(value, lambda i=i: self.place(i))  # type: ignore[misc]
+            for i, value in enumerate(entry.raw)
+        ]
+        self.selected = frozenset(
+            n
+            for n, owner in self._owners.items()
+            if any(map(is_inexact, jax.tree.leaves(self.avals[n])))
+            and selects(owner, self.joint.paths[n][1:], entry.variables[n])
+        )
+        self._rest = [i for i in range(count) if i not in self.selected]
+        self._hidden = [i for i in range(count) if i not in self._owners]
+        # With abstract values; and, by the identity of the layouts, the variables that
+        # a run made in the objects.
+        self._outline: list[Any] = [None] * len(args)
+        for i in self._differentiable if self.has_objects else ():
+            self._outline[i] = _abstract(shown[i], lambda i=i: names[i])  # type: ignore[misc]
+        self._new: dict[int, Layout] = {}
+        self._returned: list[Layout] = []
+
+    def pure_args(self, entry: Entry, args: Sequence[Any]) -> list[Any]:
+        """The arguments for JAX.
+
+        Args:
+            entry: The call, or another one of the same structure.
+            args: Its arguments.
+
+        Returns:
+            The arguments with parts; if there are objects, the values of all other
+            variables come last.
+        """
+        shown = to_parts(tuple(args), entry, self._layouts, self.selected)
+        pairs = enumerate(zip(shown, args, strict=True))
+        parts = [x if i in self._differentiable else given for i, (x, given) in pairs]
+        return [*parts, self._guarded(entry.raw)] if self.has_objects else [*args]
+
+    def _guarded(self, values: Sequence[Any]) -> list[Any]:
+        """Sees to it that nobody differentiates by an object behind a function.
+
+        No rule is told of its tangents, and gives any.
+        """
+
+        def error() -> TypeError:
+            return TypeError(
+                f"{self.name!r} is bound to an object, or one of its rules is, by "
+                "which it is being differentiated; but derivative rules go by "
+                "arguments. Decorate the method in its class, or pass the object as an "
+                "argument."
+            )
+
+        guarded = without_tangents({i: values[i] for i in self._hidden}, error)
+        return [guarded[i] if i in guarded else values[i] for i in self._rest]
+
+    def place(self, position: int) -> str:
+        """Where a variable stands, in words."""
+        where = self._bodies[0].place(self.joint.paths[position]).partition("/")[2]
+        owner = self._owners.get(position)
+        name = "the bound object" if owner is None else self.names[owner]
+        return f"{where!r} of {name}"
+
+    @property
+    def change(self) -> Change:
+        """What the first run did to the structure."""
+        assert self.settled is not None
+        return self.settled
+
+    # Runs
+
+    def enter(
+        self, function: int, args: Sequence[Any]
+    ) -> tuple[Inside, Callable[..., Any], tuple[Any, ...]]:
+        """Builds inner objects.
+
+        Args:
+            function: The number of the function that is going to run on them.
+            args: The arguments that JAX gives.
+
+        Returns:
+            The objects, the function, and its arguments.
+        """
+        rest: Sequence[Any] = ()
+        if self.has_objects:
+            *args, rest = args
+        plain, values = take_parts(tuple(args))
+        values.update(zip(self._rest, unwrap(rest), strict=True))
+        body = self._bodies[function]
+        inside = Inside(self.joint, [values[i] for i in range(len(self.avals))])
+        inner, _ = body.fill(inside, plain, {})
+        return inside, body.bind(inside), inner
+
+    def primal(self, *args: Any) -> tuple[list[Any], Any]:
+        """Runs the function; see `leave`."""
+        inside, function, inner = self.enter(0, args)
+        return self.leave(inside, function(*inner), "the function")
+
+    def leave(self, inside: Inside, out: Any, run: str) -> tuple[list[Any], Any]:
+        """Takes apart what a run left behind.
+
+        Args:
+            inside: The objects that it ran on.
+            out: What it returned.
+            run: What it is called in messages.
+
+        Returns:
+            The values of the written variables, and the output without objects.
+
+        Raises:
+            ValueError: If it wrote more, or left another structure, than the first.
+        """
+        first = self.settled
+        keep: set[Any] = set(first.positions) if first else set()
+        left = inside.leave(out, keep=keep)
+        if first is None:
+            self._run = run
+            self._note(inside, left, out)
+        elif left.change != first:
+            raise self._disagreement(left, first, run)
+        return [unwrap(value) for value in left.values()], left.out
+
+    def _note(self, inside: Inside, left: Left, out: Any) -> None:
+        numbers = RefMap((v, i) for i, v in enumerate(inside.variables))
+        variables = [written.variable for written in left.written]
+        numbers.update(zip(variables, self._numbers(left.change), strict=True))
+
+        def layouts(tree: Any, as_objects: bool = False) -> list[Layout]:
+            entry = enter(_left, (tree,))
+            return [
+                replace(
+                    x, numbers=tuple(numbers[entry.variables[n]] for n in x.numbers)
+                )
+                for x in layouts_of(entry, as_objects)
+            ]
+
+        if left.change.definitions is not None:
+            count = len(self.avals)
+            new = range(count, count + len(variables))
+            after = [layout.only(new) for layout in layouts(inside.roots)]
+            self._new = dict(zip(map(id, self._layouts), after, strict=True))
+        if left.change.places.spots:
+            self._returned = layouts(out, self._as_objects)
+        # Last: whoever sees a change may rely on the rest.
+        self.settled = left.change
+
+    def _new_in(self, layout: Layout) -> Layout:
+        """The variables that are new in an object, by its layout in the outline."""
+        return self._new.get(id(layout)) or Layout(layout.type)
+
+    def _disagreement(self, left: Left, first: Change, run: str) -> ValueError:
+        more = [
+            self.place(w.position)
+            for w in left.written
+            if w.position is not None and w.position not in first.positions
+        ]
+        if more:
+            what = f"wrote {', '.join(more)}, which {self._run} did not"
+        else:
+            what = f"left objects of another structure than {self._run}"
+        return ValueError(
+            f"{run} of {self.name!r} {what}. What the call updates was settled when "
+            f"JAX traced {self._run}: let both make the same updates, or "
+            "differentiate inside the transformation that traces the call."
+        )
+
+    # What rules are shown, and what they return
+
+    def _numbers(self, change: Change) -> list[int]:
+        """The number of each written variable; new ones come behind those there are."""
+        count = len(self.avals)
+        return [count + i if p is None else p for i, p in enumerate(change.positions)]
+
+    def updated(self) -> list[bool]:
+        """Whether each written variable belongs to an argument, not to the output."""
+        new = {number for layout in self._new.values() for number in layout.numbers}
+        count = len(self.avals)
+        return [n < count or n in new for n in self._numbers(self.change)]
+
+    def values(
+        self, given: Sequence[Any], default: Callable[[int], Any]
+    ) -> Callable[[int], Any]:
+        """A value for any variable of the arguments, whether it was written or not.
+
+        Args:
+            given: A value for each written variable.
+            default: For the number of another variable its value.
+
+        Returns:
+            A function of the number.
+        """
+        found = dict(zip(self._numbers(self.change), given, strict=True))
+        return lambda number: found[number] if number in found else default(number)
+
+    def update_states(self, value: Callable[[int], Any]) -> tuple[Any, ...]:
+        """Shows all variables of the arguments as states.
+
+        Args:
+            value: For the number of a variable its value.
+
+        Returns:
+            For each differentiable argument its state; None if there is no object in
+            it. In a pytree with objects in it, None in the place of other leaves.
+        """
+
+        def state(part: Part) -> Any:
+            layout, new = part.layout, self._new_in(part.layout)
+            # One at a path that another has had takes its place.
+            pairs = zip(layout.paths, layout.numbers, strict=True)
+            layout = layout.only({n for path, n in pairs if path not in new.paths})
+            paths, kinds = layout.paths + new.paths, layout.kinds + new.kinds
+            numbers = layout.numbers + new.numbers
+            return replace(layout, paths=paths, kinds=kinds).state(
+                [value(number) for number in numbers]
+            )
+
+        return tuple(
+            map_parts(state, x, lambda leaf: None) if has_parts(x) else None
+            for x in (self._outline[i] for i in self._differentiable)
+        )
+
+    def out_states(
+        self, tree: Any, value: Callable[[int], Any], *, with_old: bool
+    ) -> Any:
+        """Puts states in the places of the objects of an output.
+
+        Args:
+            tree: A pytree like the output, None in the place of objects.
+            value: For the number of a variable its value.
+            with_old: Whether to show what can be reached from the arguments as well.
+
+        Returns:
+            The pytree with states.
+        """
+        layouts = self._returned if with_old else self._new_in_output()
+        states = [x.state([value(number) for number in x.numbers]) for x in layouts]
+        return self.change.places.fill(tree, states)
+
+    def _new_in_output(self) -> list[Layout]:
+        numbers = zip(self._numbers(self.change), self.updated(), strict=True)
+        new = {number for number, is_update in numbers if not is_update}
+        return [layout.only(new) for layout in self._returned]
+
+    def take_out(self, given: Any, out: Any, where: str) -> tuple[Any, dict[int, Any]]:
+        """Takes the tangent of an output apart.
+
+        Args:
+            out: The output, None in the place of objects.
+            given: The pytree, with a state in the place of each object, or None.
+            where: As for `from_states`.
+
+        Returns:
+            The pytree with None in the place of objects; and, by place among the
+            written variables, what is there for those that are new in the output.
+
+        Raises:
+            TypeError: If it has another structure, or no state stands where one is due.
+        """
+        places = self.change.places
+        if not places.spots:
+            like = abstract(out) if self.change.has_divided else None
+            return from_states(given, like, where), {}
+        parts = [Part(x, [None] * len(x.numbers)) for x in self._new_in_output()]
+        like = places.fill(out, parts)
+        taken, found = take_parts(
+            from_states(given, like, where, checks=Checks.OF_AN_OUTPUT)
+        )
+        numbers = {n: i for i, n in enumerate(self._numbers(self.change))}
+        return taken, {numbers[n]: x for n, x in found.items() if x is not None}
+
+    def take_tangents(self, given: Any, rule: str) -> Any:
+        """Takes apart what a rule returned: a tangent for each argument.
+
+        Args:
+            given: What it returned.
+            rule: What the rule is called in messages.
+
+        Returns:
+            One for each argument that `pure_args` gives, with parts.
+
+        Raises:
+            TypeError: If a tangent is of the wrong kind, with the argument.
+            ValueError: If the tangent of an object has not the paths or shapes that
+                are due, with the argument and the path.
+        """
+        if not self.has_objects:
+            return given  # JAX checks it.
+        due_for = [i for i in self._differentiable if i not in self.passed]
+        names = ", ".join(self.names[i] for i in due_for)
+        due = f"{rule} must return a tuple with one tangent for each of {names}, but"
+        if not isinstance(given, tuple | list):
+            raise TypeError(f"{due} returned a {type(given).__name__}.")
+        if len(given) != len(due_for):
+            raise TypeError(f"{due} returned {len(given)} of them.")
+        pairs = zip(due_for, given, strict=True)
+        found = {i: self.take_tangent(i, x, rule) for i, x in pairs}
+        return (*map(found.get, self._differentiable), None)
+
+    def take_tangent(self, argnum: int, given: Any, rule: str) -> Any:
+        """Takes apart the tangent of one argument; see `take_tangents`."""
+        like = self.due(argnum)
+        where = f"{rule} returned for {self.names[argnum]}"
+        found = from_states(given, like, where, checks=Checks.OF_A_RULE)
+        plain, avals = (take_parts(tree)[0] for tree in (found, like))
+        check_tangent(plain, avals, where, Checks.OF_A_RULE)
+        return found
+
+    def due(self, argnum: int) -> Any:
+        """What an argument has tangents for: its abstract values, with parts.
+
+        Args:
+            argnum: The position of the argument.
+
+        Returns:
+            The pytree.
+        """
+
+        def part(part: Part) -> Part:
+            layout = part.layout.only(self.selected)
+            others = layout.others + self._new_in(part.layout).paths
+            values = [self.avals[n] for n in layout.numbers]
+            return Part(replace(layout, others=others), values)
+
+        return map_parts(part, self._outline[argnum])
+
+
+def _left(*objects: Any) -> None:
+    """What objects enter that a function made or returned."""
+
+
+def _abstract(tree: Any, place: Callable[[], str]) -> Any:
+    try:
+        return abstract(tree)
+    except TypeError as error:
+        raise TypeError(f"{place()}: {error}") from error

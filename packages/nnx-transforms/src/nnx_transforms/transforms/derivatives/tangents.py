@@ -1,0 +1,559 @@
+"""Tangents of objects: which variables have one, and how it is written.
+
+JAX differentiates arrays in pytrees. An object takes part in that through some of its
+variables; towards JAX it is a `Part`, which holds their values, and towards the user
+its tangent, cotangent or gradient is a `State` over the same variables. A variable is
+shown where it stands first; an object that reaches it again has a part without it.
+
+JAX gives back what it computed in the shape of what it was given: the gradient of a
+`Part` is a `Part`, its Jacobian one that holds `Part`s. So a `Part` knows the paths of
+its variables, and becomes a `State` without anything else being known of the object.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import operator
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+
+from graphcore import GraphDef, State, VariableState, state, unflatten
+from graphcore.authors import (
+    Divided,
+    Entry,
+    given_state,
+    is_object,
+    is_variable_type,
+    key_path,
+    path_text,
+    taken_state,
+)
+from nnx_transforms.transforms.loops.agreement import has_type
+
+Path: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The variables of one object that are shown, without any of its arrays.
+
+    It is the static part of a `Part`: two are equal if they show the same.
+
+    Args:
+        type: The type of the object.
+        paths: The paths of the variables in it.
+        kinds: Their types and metadata.
+        numbers: The number of each among all variables of a call.
+        others: The paths of its variables that are not shown.
+        form: The definition of the object, if it is to be given back as an object.
+    """
+
+    type: type[Any]
+    paths: tuple[Path, ...] = ()
+    kinds: tuple[Any, ...] = field(default=(), hash=False)
+    numbers: tuple[int, ...] = ()
+    others: tuple[Path, ...] = field(default=(), compare=False)
+    form: GraphDef[Any] | None = None
+
+    def only(self, chosen: Collection[int]) -> Layout:
+        """Leaves out variables.
+
+        Args:
+            chosen: The numbers of those that stay.
+
+        Returns:
+            The layout of these.
+        """
+        kept = [number in chosen for number in self.numbers]
+        if all(kept):
+            return self
+        columns: Any = self.paths, self.kinds, self.numbers
+        paths, kinds, numbers = (tuple(itertools.compress(c, kept)) for c in columns)
+        left_out = itertools.compress(self.paths, map(operator.not_, kept))
+        others = (*self.others, *left_out)
+        return Layout(self.type, paths, kinds, numbers, others, self.form)
+
+    def state(self, values: Sequence[Any]) -> Any:
+        """Writes values of the variables as users see them.
+
+        Args:
+            values: One for each variable.
+
+        Returns:
+            A `State`; a `VariableState` if the object is a variable; what stands for
+            either with objects of another library. With a `form`, an object.
+
+        Raises:
+            ValueError: If an object is due, and some of its variables are not shown.
+        """
+        values = [_shown(x) if Divided.matches(x) else x for x in values]
+        if self._is_variable:
+            tangents: Any = VariableState.of(self.kinds[0], values[0])
+        else:
+            states = VariableState.of_many(self.kinds, values)
+            tangents = State.from_flat_path(zip(self.paths, states, strict=True))
+        if self.form is None:
+            return given_state(self.type, tangents)
+        try:
+            return unflatten(self.form, tangents)
+        except ValueError as error:
+            raise ValueError(
+                f"The derivative of a {self.type.__name__} can't be one itself: "
+                f"{error} Everything in it must be differentiated, and it must share "
+                "nothing with objects before it. Without `as_objects`, or with True "
+                "for `graph` and `graph_updates`, the derivative is a `State`."
+            ) from error
+
+    @property
+    def _is_variable(self) -> bool:
+        return bool(self.paths) and is_variable_type(self.type)
+
+    def take(self, given: Any, where: str, at: Path, checks: Checks) -> list[Any]:
+        """Takes the state of the object apart.
+
+        Args:
+            given: What the user gave.
+            where: What it was given for, as for `from_states`.
+            at: The path of the object.
+            checks: How strict to be.
+
+        Returns:
+            A value for each variable, None for one that is not there.
+
+        Raises:
+            TypeError: If it is no state.
+            ValueError: If it lacks variables, or has too many; with the paths.
+        """
+        partial = checks is Checks.OF_AN_OUTPUT
+        if given is None and partial:
+            return [None] * len(self.paths)
+        if type(given) is self.type:  # an object whose variables hold the tangents
+            given = (
+                VariableState.from_variable(given)
+                if self._is_variable
+                else state(given)
+            )
+        kind = self.type.__name__
+        found: Iterable[tuple[Path, Any]]
+        is_own = isinstance(given, State)
+        given = taken_state(given)
+        if isinstance(given, VariableState) and is_variable_type(self.type):
+            found = [((), given)]
+        elif isinstance(given, State):
+            found = given.flat_state()
+        else:
+            due = "VariableState" if self._is_variable else "State"
+            owner = f"{kind} at {path_text(at)!r}" if at else kind
+            raise TypeError(
+                f"{where} {_kind_of(given)}, but a {due} is due for a {owner}: the "
+                f"tangent of an object must be a {due} over its differentiated "
+                f"variables. Start from one that there is, or make one with `{due}`."
+            )
+        values: dict[Path, Any] = dict.fromkeys(self.paths)
+        ignored = set() if checks is Checks.EXACT else {*self.others}
+        # The state of an array that stands in a node by itself is an array.
+        bare = {
+            path
+            for path, kind in zip(self.paths, self.kinds, strict=True)
+            if not isinstance(VariableState.of(kind, None), VariableState)
+        }
+        for path, leaf in found:
+            if path in values:
+                if isinstance(leaf, VariableState):
+                    leaf = leaf.value
+                elif is_own and checks is not Checks.EXACT and path not in bare:
+                    raise TypeError(
+                        f"{where} a State with {_kind_of(leaf)} at "
+                        f"{path_text((*at, *path))!r}, where a VariableState is due: "
+                        "set the `.value` of the one that is there."
+                    )
+                values[path] = leaf
+            elif path not in ignored and not partial:
+                raise ValueError(
+                    f"{where} a State with {_names(at, [path])}, but no tangent is due "
+                    f"there: what is differentiated in the {kind} is "
+                    f"{_names(at, self.paths)}."
+                )
+        missing = values.keys() - {path for path, _ in found}
+        if missing and not partial:
+            raise ValueError(
+                f"{where} a State without {_names(at, sorted(missing, key=repr))}, "
+                f"which the {kind} has: give a tangent for every differentiable "
+                "variable, or leave others out with a filter, as in `DiffState`."
+            )
+        return list(values.values())
+
+
+class Checks(enum.Enum):
+    """How strictly the tangents of objects are checked.
+
+    `EXACT`: as JAX checks tangents. `OF_A_RULE`: there may be some for variables that
+    are not differentiated, and None, or one leaf, may stand for a pytree.
+    `OF_AN_OUTPUT`: there may be any, and what is missing is zero.
+    """
+
+    EXACT = 0
+    OF_A_RULE = 1
+    OF_AN_OUTPUT = 2
+
+
+class Part:
+    """What is shown of an object; a pytree.
+
+    Args:
+        layout: Which variables it has.
+        values: Their raw values, or their tangents or derivatives.
+    """
+
+    __slots__ = ("layout", "values")
+
+    def __init__(self, layout: Layout, values: list[Any]) -> None:
+        self.layout = layout
+        self.values = values
+
+    def __repr__(self) -> str:
+        return f"Part({[path_text(path) for path in self.layout.paths]})"
+
+
+jax.tree_util.register_pytree_node(
+    Part,
+    lambda part: (part.values, part.layout),
+    lambda layout, values: Part(layout, list(values)),
+)
+
+
+def is_part(x: Any) -> bool:
+    """Tells whether a leaf of a pytree stands for an object."""
+    return type(x) is Part
+
+
+def has_parts(tree: Any) -> bool:
+    """Tells whether there are parts in a pytree."""
+    return any(map(is_part, jax.tree.leaves(tree, is_leaf=is_part)))
+
+
+def map_parts(
+    function: Callable[[Part], Any],
+    tree: Any,
+    otherwise: Callable[[Any], Any] = lambda x: x,
+) -> Any:
+    """Replaces the parts in a pytree.
+
+    Args:
+        function: From a part to what takes its place.
+        tree: The pytree.
+        otherwise: The same for other leaves.
+
+    Returns:
+        The new pytree.
+    """
+    return jax.tree.map(
+        lambda x: function(x) if type(x) is Part else otherwise(x),
+        tree,
+        is_leaf=is_part,
+    )
+
+
+def layouts_of(entry: Entry, as_objects: bool = False) -> list[Layout]:
+    """The layout of each object that entered a call, each variable in the first.
+
+    Args:
+        entry: The call.
+        as_objects: Whether derivatives are to be objects, and not states.
+
+    Returns:
+        One layout a root, with the position of each variable as its number.
+    """
+    joint = entry.joint
+    of_root: list[list[int]] = [[] for _ in entry.roots]
+    for position, path in enumerate(joint.paths):
+        of_root[path[0]].append(position)
+    return [
+        Layout(
+            type(root),
+            tuple(joint.paths[i][1:] for i in positions),
+            tuple(joint.variable_definitions[i].kind for i in positions),
+            tuple(positions),
+            form=definition if as_objects else None,
+        )
+        for root, positions, definition in zip(
+            entry.roots, of_root, joint.definitions, strict=True
+        )
+    ]
+
+
+def to_parts(
+    tree: Any, entry: Entry, layouts: Sequence[Layout], chosen: Collection[int]
+) -> Any:
+    """Replaces the objects in a pytree by their parts.
+
+    Args:
+        tree: The pytree.
+        entry: The call that they entered.
+        layouts: Their layouts, as `layouts_of` gives them.
+        chosen: The numbers of the variables to show.
+
+    Returns:
+        The pytree with parts.
+    """
+    if not entry.roots:
+        return Divided.within(tree)[0]
+    pending = {id(root): x for root, x in zip(entry.roots, layouts, strict=True)}
+
+    def part_of(x: Any) -> Any:
+        if not is_object(x):
+            return x
+        layout = pending[id(x)]
+        pending[id(x)] = Layout(layout.type, form=layout.form)
+        layout = layout.only(chosen)
+        return Part(layout, [entry.raw[number] for number in layout.numbers])
+
+    whole = Divided.within(jax.tree.map(part_of, tree, is_leaf=is_object))[0]
+    return Divided.map(_without_parts, whole)
+
+
+def _without_parts(divided: Divided) -> Divided:
+    """A divided pytree if there are no objects in it.
+
+    Raises:
+        TypeError: If there are: what is derived would stand inside of what is.
+    """
+    module = divided.bare()
+
+    def refuse(part: Part) -> None:
+        raise TypeError(
+            f"The {type(module).__name__} holds a live {part.layout.type.__name__}, so "
+            "no derivative can be taken: pass the object as an argument of its own, "
+            "or hold the module in the object."
+        )
+
+    map_parts(refuse, module)
+    return divided
+
+
+def take_parts(tree: Any) -> tuple[Any, dict[int, Any]]:
+    """Takes the parts out of a pytree.
+
+    Args:
+        tree: A pytree with parts.
+
+    Returns:
+        The pytree with None in their places; and their values by number.
+    """
+    values: dict[int, Any] = {}
+
+    def take(part: Part) -> None:
+        values.update(zip(part.layout.numbers, part.values, strict=True))
+
+    return map_parts(take, tree), values
+
+
+def to_states(tree: Any) -> Any:
+    """Replaces all parts in a pytree by states.
+
+    Args:
+        tree: A pytree that JAX computed; parts may hold parts.
+
+    Returns:
+        The pytree with states.
+    """
+    return map_parts(
+        lambda part: part.layout.state(to_states(part.values)),
+        Divided.map(lambda x: _shown(Divided(to_states(x.arrays), x.frame)), tree),
+    )
+
+
+def _shown(tangent: Divided) -> Any:
+    """The tangent of a pytree, with None where there is none: of what is inexact."""
+    no_dtype = jax.dtypes.float0
+    return tangent.only(lambda x: getattr(x, "dtype", None) != no_dtype).bare()
+
+
+def from_states(tree: Any, like: Any, where: str, checks: Checks = Checks.EXACT) -> Any:
+    """Replaces the states that a user gave by parts, and checks them.
+
+    Args:
+        tree: The tangents: a pytree with states in the place of objects.
+        like: The abstract values of what they are tangents of: the same pytree with
+            parts in it.
+        where: What they were given for, for messages: a sentence without an end.
+        checks: How strict to be.
+
+    Returns:
+        The pytree with parts. Leaves outside of objects are as they were given.
+
+    Raises:
+        TypeError: If there is no state where one is due, or the tangent of a variable
+            has another structure or dtype.
+        ValueError: If a state lacks variables or has too many, or the tangent of a
+            variable has another shape; with the paths.
+    """
+    pairs, structure = jax.tree_util.tree_flatten_with_path(like, is_leaf=_is_whole)
+    if not any(_is_whole(x) for _, x in pairs):
+        return tree
+    try:
+        given = structure.flatten_up_to(tree)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{where} a {type(tree).__name__} of structure {jax.tree.structure(tree)}, "
+            f"but {structure} is due, with a State in the place of each object: {error}"
+        ) from None
+
+    def found(path: Path, due: Any, value: Any) -> Any:
+        if not is_part(due):
+            if checks is Checks.EXACT:
+                _check_statics(due, value, where, path)
+            return _like(due, value)
+        layout = due.layout
+        values = layout.take(value, where, path, checks)
+        values = [_like(aval, x) for aval, x in zip(due.values, values, strict=True)]
+        for inner, x, aval in zip(layout.paths, values, due.values, strict=True):
+            if checks is not Checks.OF_AN_OUTPUT:  # JAX checks it
+                place = f"{where} at {path_text((*path, *inner))!r}"
+                check_tangent(x, aval, place, checks)
+        return Part(layout, values)
+
+    triples = zip(pairs, given, strict=True)
+    return structure.unflatten([found(key_path(p), x, y) for (p, x), y in triples])
+
+
+def _like(due: Any, given: Any) -> Any:
+    """Divides the tangent of what is divided; None stands for zeros."""
+    if not Divided.matches(due) or given is None or Divided.matches(given):
+        return given
+    found = due.like(given)
+    pairs = zip(found.arrays, due.arrays, strict=True)
+    arrays = [instantiate(zero_of(aval)) if x is None else x for x, aval in pairs]
+    return Divided(arrays, due.frame)
+
+
+def _check_statics(due: Any, given: Any, where: str, at: Path) -> None:
+    """Refuses the tangent of a number that is static in a pytree: it would be lost."""
+    if not Divided.matches(due) or given is None or Divided.matches(given):
+        return
+    structure = due.frame.structure
+    places = structure.unflatten(range(structure.num_leaves))
+    paths = jax.tree_util.tree_leaves_with_path(places)
+    for (path, i), leaf in zip(paths, structure.flatten_up_to(given), strict=True):
+        if i not in due.frame.given and is_inexact(leaf):
+            raise TypeError(
+                f"{where} {_kind_of(leaf)} at {path_text((*at, *key_path(path)))!r}, "
+                "where nothing is differentiated: a number of Python's is static "
+                "there. Make it an array, or give None."
+            )
+
+
+def _is_whole(x: Any) -> bool:
+    return is_part(x) or Divided.matches(x)
+
+
+def check_tangent(tangent: Any, due: Any, where: str, checks: Checks) -> None:
+    """Checks a tangent.
+
+    Args:
+        tangent: A pytree of arrays.
+        due: The abstract values of what it is a tangent of.
+        where: What it was given for, as for `from_states`.
+        checks: How strict to be.
+
+    Raises:
+        TypeError: If it has another structure than is due, or another dtype.
+        ValueError: If it has another shape.
+    """
+    exact = checks is Checks.EXACT
+    found, expected = map(jax.tree.structure, (tangent, due))
+    pairs: list[tuple[Any, Any]] = []
+    try:
+        if exact and found != expected:
+            raise ValueError
+        jax.tree.map(
+            lambda leaf, avals: pairs.extend((leaf, a) for a in jax.tree.leaves(avals)),
+            tangent,
+            due,
+            is_leaf=lambda x: x is None,
+        )
+    except ValueError:
+        raise TypeError(
+            f"{where} a tangent of structure {found}, but {expected} is due."
+        ) from None
+    for leaf, aval in pairs:
+        if exact or (leaf is not None and is_inexact(aval)):
+            _check_leaf(leaf, aval.to_tangent_aval(), where, exact)
+
+
+def _check_leaf(leaf: Any, due: Any, where: str, exact: bool) -> None:
+    try:
+        found: Any = leaf.aval if type(leaf) is SymbolicZero else jax.typeof(leaf)
+    except TypeError:
+        raise TypeError(
+            f"{where} a {type(leaf).__name__}, but an array of type {due} is due."
+        ) from None
+    text = f"{where} a tangent of type {found}, but one of type {due} is due: the"
+    if found.shape != due.shape:
+        raise ValueError(f"{text} shape differs.")
+    if exact and found.dtype != due.dtype:
+        raise TypeError(f"{text} dtype differs.")
+
+
+def _names(at: Path, paths: Sequence[Path]) -> str:
+    return ", ".join(repr(path_text((*at, *path))) for path in paths) or "nothing"
+
+
+def _kind_of(x: Any) -> str:
+    is_array = has_type(x)
+    return f"an array of type {jax.typeof(x)}" if is_array else f"a {type(x).__name__}"
+
+
+def abstract(tree: Any) -> Any:
+    """The abstract values of a pytree, so that no array is kept alive."""
+    return jax.tree.map(jax.typeof, tree)
+
+
+def is_inexact(x: Any) -> bool:
+    """Tells whether an array, or arrays of an abstract value, have tangents.
+
+    Args:
+        x: Either of the two, or anything else.
+
+    Returns:
+        Whether these are other than zero.
+    """
+    try:
+        dtype = x.dtype if hasattr(x, "dtype") else jax.typeof(x).dtype
+    except (TypeError, AttributeError):  # not a JAX type, or one without a dtype
+        return False
+    return bool(jnp.issubdtype(dtype, np.inexact))
+
+
+def zero_of(aval: Any) -> Any:
+    """The symbolic zero tangent of arrays of an abstract value."""
+    return SymbolicZero(aval.to_tangent_aval())
+
+
+def instantiate(zero: Any) -> Any:
+    """The array that a symbolic zero stands for; anything else stays as it is.
+
+    Args:
+        zero: Any leaf of a tangent.
+
+    Returns:
+        An array of zeros, of dtype `float0` where the primal is not inexact.
+    """
+    if type(zero) is not SymbolicZero:
+        return zero
+    aval: Any = zero.aval
+    if aval.dtype == jax.dtypes.float0:
+        return np.zeros(aval.shape, aval.dtype)
+    return jnp.zeros(aval.shape, aval.dtype)
+
+
+def zeros_like(avals: Any) -> Any:
+    """Arrays of zeros: the tangents of arrays of abstract values."""
+    return jax.tree.map(lambda aval: instantiate(zero_of(aval)), avals)

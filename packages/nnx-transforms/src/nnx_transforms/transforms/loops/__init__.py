@@ -1,0 +1,1 @@
+"""What loops and branches share: what they carry, and whether runs agree."""

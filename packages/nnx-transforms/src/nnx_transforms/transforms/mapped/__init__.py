@@ -1,0 +1,1 @@
+"""What transformations share that map a function over an axis."""

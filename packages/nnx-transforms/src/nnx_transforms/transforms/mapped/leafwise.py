@@ -1,0 +1,165 @@
+"""Axes of single leaves: functions from a leaf to its axis, and trees in modules.
+
+JAX wants to know the axes of the output before it runs a function. Where each leaf has
+its own, they are known only afterwards. So the leaves leave in two lists: those that
+are mapped, over the first axis, and those that are the same for all indices. The axis
+of each is put in its place when they are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from graphcore.authors import (
+    Divided,
+    Inside,
+    Left,
+    is_mapping,
+    is_object,
+    key_path,
+    map_settings,
+    path_text,
+    prefix_leaves,
+    settings_of_leaves,
+    settings_within,
+)
+from nnx_transforms.transforms.mapped.mapping import MappedBody, is_axis
+
+
+def is_rule(axis: Any) -> bool:
+    """Whether a setting is a function from a leaf to its axis."""
+    return callable(axis) and not is_mapping(axis)
+
+
+def has_rules(axes: Any) -> bool:
+    """Whether there is a function among the axes."""
+    return any(map(is_rule, prefix_leaves(axes)))
+
+
+def without_rules(axes: Any) -> Any:
+    """The axes with None in the place of each function."""
+    return map_settings(lambda axis: None if is_rule(axis) else axis, axes)
+
+
+def is_leafwise(axes: Any) -> bool:
+    """Whether there are functions among the axes, or axes inside of a module."""
+    nodes = jax.tree.leaves(axes, is_leaf=Divided.is_due)
+    return has_rules(axes) or any(map(Divided.is_due, nodes))
+
+
+def apply_rules(axes: Any, tree: Any, name: str) -> Any:
+    """Asks the functions among the axes about the leaves of a pytree.
+
+    Args:
+        axes: A tree prefix of the pytree.
+        tree: The pytree, objects counting as leaves.
+        name: What it is called, for messages.
+
+    Returns:
+        The prefix with trees of axes in the place of functions.
+
+    Raises:
+        TypeError: If an object stands where a function is to be asked, with its path.
+        ValueError: If the one is no prefix of the other.
+    """
+    if not has_rules(axes):
+        return axes
+    _refuse_objects(axes, tree, name)
+
+    def ask(axis: Any, part: Any) -> Any:
+        return jax.tree.map(axis, part) if is_rule(axis) else axis
+
+    return map_settings(ask, axes, tree)
+
+
+def _refuse_objects(axes: Any, tree: Any, name: str) -> None:
+    per_leaf = settings_of_leaves(axes, tree)
+    pairs = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_object)
+    for (path, leaf), axis in zip(pairs, per_leaf, strict=True):
+        if is_object(leaf) and is_rule(axis):
+            raise TypeError(
+                f"{name} has the function {axis!r} for a {type(leaf).__name__} at "
+                f"{path_text(key_path(path))!r}, but a function gives the axes of "
+                "arrays. Give an object an axis of its own, or a `StateAxes`."
+            )
+
+
+def axes_key(axes: Any) -> tuple[Any, ...]:
+    """Axes in a form that bodies are found by."""
+    structure = jax.tree.structure(map_settings(lambda axis: 0, axes))
+    return tuple(prefix_leaves(axes)), structure
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Spread:
+    """Where the leaves of an output belong that left in two lists.
+
+    Args:
+        structure: That of the output without objects.
+        axes: The axis of each leaf, None for one that is not mapped.
+    """
+
+    structure: Any
+    axes: tuple[Any, ...]
+
+    def take(self, out: Any) -> tuple[list[Any], list[Any], Spread]:
+        """Divides an output by whether its leaves are mapped.
+
+        Args:
+            out: A pytree of the structure.
+
+        Returns:
+            The leaves that are, those that are not, and this.
+        """
+        pairs = [*zip(jax.tree.leaves(out), self.axes, strict=True)]
+        mapped = [leaf for leaf, axis in pairs if axis is not None]
+        return mapped, [leaf for leaf, axis in pairs if axis is None], self
+
+    def together(self, mapped: Sequence[Any], whole: Sequence[Any]) -> Any:
+        """Undoes `take`, and moves the mapped axes to their places.
+
+        Args:
+            mapped: The leaves that are mapped over their first axis.
+            whole: The others.
+
+        Returns:
+            The output.
+        """
+        stacked, same = iter(mapped), iter(whole)
+        leaves = [
+            next(same) if axis is None else jnp.moveaxis(next(stacked), 0, axis)
+            for axis in self.axes
+        ]
+        return self.structure.unflatten(leaves)
+
+
+class LeafwiseBody(MappedBody):
+    """The function of one index whose output has axes of its own for single leaves.
+
+    Its options are those of a `MappedBody`, and the axes as `axes_key` gives them.
+    """
+
+    def __init__(self, callee: Any, structure: Any, options: Any, reference: Any):
+        metadata, (axes, tree) = options
+        super().__init__(callee, structure, metadata, reference)
+        self._axes = tree.unflatten(axes)
+
+    def leave(self, inside: Inside, out: Any) -> Left:
+        axes = apply_rules(self._axes, out, "out_axes")
+        left = super().leave(inside, out)
+        per_leaf = settings_of_leaves(settings_within(axes, left.out), left.out)
+        for axis in per_leaf:
+            if not (axis is None or is_axis(axis)):
+                raise TypeError(
+                    "out_axes must give an integer or None for each array of the "
+                    f"output, but there is {axis!r}."
+                )
+        spread = Spread(jax.tree.structure(left.out), tuple(per_leaf))
+        left.out = spread.take(left.out)
+        return left

@@ -1,0 +1,249 @@
+"""What transformations share that map a function over an axis.
+
+A mapped function leaves variables with different settings: axes for `vmap` and `scan`,
+partition specs for `shard_map`. JAX wants to know them before it runs the function,
+which variables it leaves is known only afterwards. The settings that can occur are
+known beforehand, though, so values leave in one list a setting.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+from graphcore.authors import (
+    Body,
+    Inside,
+    Left,
+    has_objects,
+    is_mapping,
+    prefix_leaves,
+)
+from nnx_transforms.adapters.settings import own_settings
+from nnx_transforms.arguments import positions_of
+from nnx_transforms.prefixes import StateAxes
+from nnx_transforms.transforms.loops.agreement import has_type
+from nnx_transforms.transforms.mapped.metadata_axes import add_axis, remove_axis
+
+Path: TypeAlias = tuple[Any, ...]
+
+NO_METADATA: Mapping[str, Any] = MappingProxyType({})
+
+
+def is_axis(setting: Any) -> bool:
+    """Whether a setting is a mapped axis."""
+    return isinstance(setting, int) and not isinstance(setting, bool)
+
+
+def metadata_key(transform_metadata: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a transformation tells variables, in a form that bodies are found by."""
+    return tuple(sorted(transform_metadata.items()))
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is remembered of a written variable after its trace has ended.
+
+    Args:
+        path: Where it is, as in `Written`.
+        setting: Its setting.
+        rank: The least number of axes of an array in its value.
+        varying: The mesh axes over which its value varies, where JAX tells.
+    """
+
+    path: Path
+    setting: Any
+    rank: int
+    varying: frozenset[Any]
+
+
+class _Progress(threading.local):
+    """How far the last run of a body came, in this thread."""
+
+    entered = False
+    notes: Sequence[Note] | None = None
+    returns_objects = False
+    changed: Sequence[str] = ()
+
+
+class MappedBody(Body):
+    """The function of one index.
+
+    Its options are those of `transform_metadata`, as `metadata_key` writes them.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._metadata = dict(self.options)
+        self.progress = _Progress()
+
+    def run(
+        self, values: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Left:
+        progress = self.progress
+        progress.entered, progress.notes = True, None
+        left = super().run(values, args, kwargs)
+        # No value may be kept here: that would leak tracers.
+        progress.notes = [
+            Note(w.path, w.setting, _least_rank(w.value), _varying(w.value))
+            for w in left.written
+        ]
+        progress.returns_objects = bool(left.change.returned)
+        return left
+
+    def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        settings, paths = self.structure.settings.variables, self.structure.joint.paths
+        for key, name in self._metadata.items():
+            for each in zip(inside.variables, settings, paths, strict=True):
+                variable, setting, path = each
+                if is_axis(setting):
+                    remove_axis(variable, setting, name, path[1:], key)
+        return super().call(inside, args, kwargs)
+
+    def leave(self, inside: Inside, out: Any) -> Left:
+        if self._metadata:
+            # Variables that were left alone get back the axis that was removed.
+            everything = range(len(inside.variables))
+            left = inside.leave(out, self.structure.settings, everything)
+            for key, name in self._metadata.items():
+                for w in left.written:
+                    if is_axis(w.setting):
+                        add_axis(w.variable, w.setting, name, w.path[1:], key)
+        return super().leave(inside, out)
+
+    def attempt(self, function: Callable[[], Any]) -> Any:
+        """Calls what runs this body; forgets before how an earlier run ended.
+
+        Args:
+            function: Has JAX run the body.
+
+        Returns:
+            What it returns.
+        """
+        self.progress.entered, self.progress.notes = False, None
+        return function()
+
+
+def _least_rank(value: Any) -> int:
+    return min((np.ndim(leaf) for leaf in jax.tree.leaves(value)), default=0)
+
+
+def _varying(value: Any) -> frozenset[Any]:
+    found: set[Any] = set()
+    for leaf in jax.tree.leaves(value):
+        kind = jax.typeof(leaf) if has_type(leaf) else None
+        manual = getattr(kind, "manual_axis_type", None)
+        # The attribute of older versions of JAX is deprecated in newer ones.
+        found |= getattr(kind, "vma", frozenset()) if manual is None else manual.varying
+    return frozenset(found)
+
+
+# Arguments and their axes
+
+
+def _is_axis_or_none(leaf: Any, setting: Any) -> bool:
+    return isinstance(leaf, StateAxes) and (setting is None or is_axis(setting))
+
+
+def axes_given(
+    name: str,
+    in_axes: Any,
+    out_axes: Any,
+    called: str = "axes",
+    takes: str = "integers, None, or a StateAxes",
+    is_known: Callable[[Any, Any], bool] = _is_axis_or_none,
+) -> tuple[Any, Any]:
+    """The axes that a transformation was given, after a check.
+
+    Args:
+        name: What it is called.
+        in_axes: Those of the arguments.
+        out_axes: Those of the output.
+        called: What they are called, behind `in_` and `out_`.
+        takes: What the transformation takes, for messages.
+        is_known: Whether it knows a setting, of a mapping by filter.
+
+    Returns:
+        Both with settings of our own.
+
+    Raises:
+        TypeError: If a mapping by filter has settings that it does not know.
+        ValueError: If an object stands where an axis is due.
+    """
+    in_axes, out_axes = own_settings(in_axes), own_settings(out_axes)
+    for which, prefix in (("in", in_axes), ("out", out_axes)):
+        for leaf in filter(is_mapping, prefix_leaves(prefix)):
+            for setting in leaf.settings:
+                if not is_known(leaf, setting):
+                    raise TypeError(
+                        f"{name}'s {which}_{called} takes {takes} of these, but got "
+                        f"{setting!r} in {leaf!r}."
+                    )
+    return tuple(in_axes) if isinstance(in_axes, list) else in_axes, out_axes
+
+
+def with_positions(
+    f: Callable[..., Any], in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Gives keyword arguments the axes of their positions, where they have one.
+
+    Args:
+        f: The function.
+        in_axes: Axes of the positional arguments.
+        args: The positional arguments of the call.
+        kwargs: Its keyword arguments.
+
+    Returns:
+        Both, after the move.
+    """
+    if not kwargs:
+        return args, kwargs
+    count = len(in_axes) if isinstance(in_axes, tuple) else None
+    # Without objects, where JAX has a meaning for the call, that is it.
+    if not (count is not None and count > len(args)) and not has_objects(
+        (*args, *kwargs.values())
+    ):
+        return args, kwargs
+    positions, rest = positions_of(f, args, kwargs)
+    if count is not None and len(positions) > count:
+        return args, kwargs
+    return positions, rest
+
+
+def axes_of_arguments(
+    name: str,
+    in_axes: Any,
+    args: Sequence[Any],
+    by_jax: bool = False,
+    what: str = "in_axes",
+) -> tuple[Any, ...]:
+    """The axes of each positional argument.
+
+    Args:
+        name: The name of the transformation.
+        in_axes: As given.
+        args: The positional arguments.
+        by_jax: Whether JAX itself says what is wrong with a call without objects.
+        what: What the transformation calls them.
+
+    Returns:
+        As many tree prefixes as arguments.
+
+    Raises:
+        ValueError: If there are not as many axes as arguments.
+    """
+    if not isinstance(in_axes, tuple):
+        return (in_axes,) * len(args)
+    if len(in_axes) != len(args) and not (by_jax and not has_objects(args)):
+        raise ValueError(
+            f"{name}'s {what} has {len(in_axes)} entries, {in_axes}, but the function "
+            f"got {len(args)} arguments: give one entry for each, or one setting "
+            "for all."
+        )
+    return in_axes
