@@ -119,6 +119,21 @@ def test_a_live_object_inside_of_a_module_is_updated(library, wrapped):
         nnx.grad(lambda tree: X.sum())(wrapped(around))
 
 
+def test_a_live_object_inside_of_a_module_need_not_be_a_tree():
+    inner = nnx.Module()
+    around = Around(inner, X)
+    inner.calls = inner.same = nnx.Variable(jnp.array(0))
+    inner.me = inner
+
+    def step(around):
+        around.inner.calls += 1
+        return around.inner.me.same[...]
+
+    assert int(nnx.jit(step)(around)) == 1
+    assert int(nnx.cond(True, step, step, around)) == 2
+    assert int(inner.calls[...]) == 2
+
+
 def test_what_can_not_be_hashed_is_refused_with_its_path():
     class Odd(eqx.Module):
         w: jax.Array

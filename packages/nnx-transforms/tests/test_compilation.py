@@ -755,6 +755,34 @@ def test_warm_calls_are_left_to_jax_at_once_whatever_the_values_are():
     assert sum("/jax/" in file for file, _ in frames_of(step, m)) < 20
 
 
+def test_a_call_may_learn_in_the_middle_of_another_what_values_jax_takes():
+    class Told:
+        """Has something done where JAX asks whether it is an array."""
+
+        hooks: list = []
+
+        def __eq__(self, other):
+            return type(other) is Told
+
+        def __hash__(self):
+            return 0
+
+        @property
+        def __jax_array__(self):
+            while self.hooks:
+                self.hooks.pop()()
+            raise AttributeError
+
+    def model():
+        return nnx.Dict(net=nnx.Param({"w": jnp.ones(2), "act": Told()}))
+
+    step = nnx.jit(lambda m: m.net.value["w"] * 2)
+    # As another thread would, that calls the same function.
+    Told.hooks.append(lambda: step(model()))
+    assert step(model()).tolist() == [2.0, 2.0]
+    assert not Told.hooks
+
+
 def test_warm_calls_with_donated_state_look_at_no_shapes():
     step = nnx.jit(lambda m: setattr(m.n, "value", m.n.value + 1), donate_state=True)
     m = nnx.Dict(n=nnx.Variable(jnp.array(0)), w=nnx.Param(jnp.ones(3)))

@@ -174,6 +174,22 @@ def test_structure_changed_alike_in_all_branches():
     assert (float(new.value), float(fresh.value), m.rate) == (6.0, 2.0, 1.0)
 
 
+def test_arrays_that_are_attributes_may_be_moved_and_replaced():
+    def move(m):
+        m.x = m.scale * 2
+        del m.scale
+        m.mean = [m.mean]
+
+    m = Model()
+    m.scale, m.mean = jnp.ones(2), jnp.zeros(2)
+    cond(True, move, move, m)
+    assert not hasattr(m, "scale")
+    assert (m.x.tolist(), m.mean[0].tolist()) == ([2.0, 2.0], [0.0, 0.0])
+    with pytest.raises(ValueError, match="carry/x: missing BareArray"):
+        fori_loop(0, 2, lambda i, m: delattr(m, "x") or m, m)
+    assert m.x.tolist() == [2.0, 2.0]
+
+
 def test_swaps_and_cycles_made_alike():
     m = Model()
     w, b = m.w, m.b

@@ -63,6 +63,12 @@ def test_a_call_that_passes_is_published():
     assert (m.w.value.tolist(), int(m.count.value)) == ([2.0, 4.0, 6.0], 1)
 
 
+def test_constants_are_written_as_arrays():
+    m = Dict(steps=jnp.array(3))
+    checkify(lambda m: setattr(m, "steps", jnp.array(0)))(m)
+    assert isinstance(m.steps, jax.Array)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_call_that_fails_is_not(compiled):
     m = Model()

@@ -238,6 +238,18 @@ def test_structural_changes_and_returned_objects():
     assert_close((m.new.value, new.value, x), (X, X * 2, X))
 
 
+def test_constants_are_written_as_arrays():
+    def reset(m):
+        m.steps = jnp.array(0)
+        m.count.value = jnp.array(0)
+
+    m = gc.Dict(steps=jnp.array(3), count=gc.Variable(jnp.array(5)))
+    remat(reset)(m)
+    # As attributes, numbers would be static, and compile anew with each new one.
+    assert isinstance(m.steps, jax.Array)
+    assert (m.count.value.shape, int(m.count.value)) == ((), 0)
+
+
 def test_unwritten_variables_keep_their_arrays():
     m = Layer()
     w = m.w.value

@@ -180,6 +180,19 @@ class Left:
         """The raw values of the written variables."""
         return [w.value for w in self.written]
 
+    def all_values(self, given: Sequence[Any]) -> list[Any]:
+        """The raw values of all variables of the inputs.
+
+        Args:
+            given: What they had before, by position. What stands where nothing is any
+                more, as an array whose attribute was removed, is as it was.
+        """
+        values = [*given]
+        for w in self.written:
+            if w.position is not None:
+                values[w.position] = w.value
+        return values
+
     def overwritten(self, values: Sequence[Any]) -> frozenset[int]:
         """Which of the values that a function was given it left otherwise.
 

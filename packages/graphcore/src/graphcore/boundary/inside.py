@@ -12,7 +12,7 @@ import jax
 
 from graphcore._jax import current_trace
 from graphcore.boundary.change import Change, Left, Written, publish, same_value
-from graphcore.boundary.divided import divided, joined, may_be_divided
+from graphcore.boundary.divided import joined, may_be_divided
 from graphcore.boundary.places import OF_A_LEAF, Places, take_objects
 from graphcore.boundary.settings import UNSET, Settings, setting_of, settings_of_leaves
 from graphcore.cache.plans import different_trace
@@ -60,11 +60,6 @@ class Inside:
         self._values = values
         # What a function changes inside of a value must differ from what was there.
         self._objects, self.roots, self.variables = joint.build(_copied(values))
-
-    def values(self) -> list[Any]:
-        """The raw values of the variables now, as JAX takes them."""
-        pairs = zip(self._joint.layout.impls, self.variables, strict=True)
-        return [divided(impl.get_value(variable)) for impl, variable in pairs]
 
     @classmethod
     @functools.cache

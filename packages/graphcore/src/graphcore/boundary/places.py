@@ -344,7 +344,13 @@ def separate(
     for place in containers:
         arg = kwargs[place] if isinstance(place, str) else args[place]
         if place in filtered:
-            divided = divide(arg)
+            try:
+                divided = divide(arg)
+            except ValueError:
+                # An object in it may be no tree.
+                if any(map(is_object, jax.tree.leaves(arg, is_leaf=is_object))):
+                    return _take_all(given, given_kwargs)
+                raise
             if divided.frame.has_objects is None:
                 divided.frame.has_objects = has_objects(arg)
             if divided.frame.has_objects:

@@ -67,7 +67,9 @@ def checkify(
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         entry = enter(f, args, kwargs, make=_Body)
         checked = jax_checkify.checkify(entry.body, errors)
-        error, ((values,), out, change) = checked(*entry.values)
+        error, left = checked(*entry.values)
+        # JAX may return a constant as a number.
+        (values,), out, change = jax.tree.map(jnp.asarray, left)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(error)):
             values = _select(entry, change, _has_failed(error), values)
         elif error.get_exception() is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from graphcore.authors import Entry, enter, lifted
 from nnx_transforms.arguments import ChosenArguments, positions_of
@@ -92,7 +93,8 @@ def remat(
                 raise
             jax.checkpoint(f, **of_jax)(*args, **kwargs)  # JAX says what is wrong
             raise
-        return entry.commit(*out)
+        # JAX may return a constant as a number.
+        return entry.commit(*jax.tree.map(jnp.asarray, out))
 
     return call
 

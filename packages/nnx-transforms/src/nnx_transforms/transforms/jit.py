@@ -150,7 +150,7 @@ class Jitted:
                 result = body.call_arranged(entry)
         except TypeError as error:
             # Nothing is looked at as long as all values are arrays.
-            if body.has_divided or not entry.divide():
+            if not entry.divide():
                 body.blame(entry.raw, error, HOLDS)
                 raise
             body.is_direct, body.has_divided = False, True

@@ -158,7 +158,7 @@ class _WholeIteration(_Carried, WholeBody):
         before = describe_left(self, given, values, (), carry)
         left = self.leave(inside, self.bind(inside)(*args))
         self.check_written(left)
-        now = inside.values()
+        now = left.all_values(values)
         new = [w.value for w in left.written if w.position is None]
         after = describe_left(self, left.change, now, new, left.out)
         before.check_graph(

@@ -145,7 +145,12 @@ def describe_left(
     ]
     new_index = {old: new for new, old in change.mapping}
     variables = zip(body.structure.joint.variable_definitions, values, strict=True)
-    avals = {new_index[d.index]: abstract(value) for d, value in variables}
+    # An array whose attribute was removed is nowhere.
+    avals = {
+        new_index[d.index]: abstract(value)
+        for d, value in variables
+        if d.index in new_index
+    }
     pairs = zip(change.positions, change.indices, strict=True)
     made = [index for position, index in pairs if position is None]
     avals.update(zip(made, map(abstract, new), strict=False))

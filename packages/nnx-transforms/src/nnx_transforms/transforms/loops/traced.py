@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from graphcore.authors import Body, Change, Inside
+from graphcore.authors import Body, Change
 
 HOLDS = (
     "Values of variables are arrays; keep anything else as a static attribute or in "
@@ -33,11 +33,11 @@ class WholeBody(Body):
     def __call__(  # type: ignore[override]  # what it returns is for JAX
         self, groups: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> tuple[list[Any], list[Any], Any, Change]:
-        inside = Inside(self.structure.joint, self.ungrouped(groups))
-        left = self.run_inside(inside, args, kwargs or {})
+        values = self.ungrouped(groups)
+        left = self.run(values, args, kwargs or {})
         self.check_written(left)
         new = [w.value for w in left.written if w.position is None]
-        return inside.values(), new, left.out, left.change
+        return left.all_values(values), new, left.out, left.change
 
 
 class TracedBody(Body):
