@@ -596,3 +596,12 @@ def test_promotion(inexact):
             assert [x is None for x in found] == [x is None for x in expected]
     with pytest.raises(ValueError, match="int32"):
         nn.promote_dtype(jnp.ones(2), dtype=jnp.int32)
+
+
+def test_layers_are_found_in_modules_called_as_in_flax():
+    assert nn.combinators.Sequential is nn.Sequential
+    assert nn.stochastic.Dropout is nn.Dropout
+    assert nn.activation.PReLU is nn.PReLU
+    functions = {name for name in dir(jax.nn) if hasattr(flax_nn.activation, name)}
+    assert "relu" in functions
+    assert functions <= {*dir(nn.activation)}

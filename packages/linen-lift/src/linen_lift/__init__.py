@@ -45,9 +45,11 @@ from .transforms.variables import *
 
 # Code for Flax Linen also writes `nn.linear.default_kernel_init`, `nn.meta.unbox` and
 # the like: its modules of layers have these names.
+activation, combinators = layers.activations, layers.combinators
 attention, dtypes, linear = layers.attention, layers.dtypes, layers.linear
 initializers, normalization = layers.initializers, layers.normalization
 pooling, recurrent = layers.pooling, layers.recurrent
+stochastic = layers.stochastic
 meta = metadata
 
 # Names are listed where they are defined; those of modules are listed here. Type
