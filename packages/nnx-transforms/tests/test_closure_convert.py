@@ -147,6 +147,13 @@ def test_objects_among_the_arguments():
         f(m, (2.0, 3.0), *hoisted)
 
 
+def test_constants_are_written_as_arrays():
+    m = Dict(steps=jnp.array(3))
+    converted, _ = closure_convert(lambda m: setattr(m, "steps", jnp.array(0)), m)
+    converted(m)
+    assert isinstance(m.steps, jax.Array)
+
+
 def test_tracers_are_hoisted_as_in_jax():
     m = Model()
 

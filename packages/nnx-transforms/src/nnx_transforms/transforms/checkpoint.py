@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from graphcore.authors import Entry, enter, lifted
 from nnx_transforms.arguments import ChosenArguments, positions_of
 from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.literals import as_arrays
 
 __all__ = ["checkpoint", "remat"]
 
@@ -93,8 +93,7 @@ def remat(
                 raise
             jax.checkpoint(f, **of_jax)(*args, **kwargs)  # JAX says what is wrong
             raise
-        # JAX may return a constant as a number.
-        return entry.commit(*jax.tree.map(jnp.asarray, out))
+        return entry.commit(*as_arrays(out))
 
     return call
 

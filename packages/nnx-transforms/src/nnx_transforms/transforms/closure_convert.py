@@ -19,6 +19,7 @@ from graphcore.authors import (
 from nnx_transforms.states.atomic_writes import read_raw
 from nnx_transforms.states.tree_variables import tree_variables
 from nnx_transforms.transforms.derivatives.rules import RuleCall, named_like
+from nnx_transforms.transforms.literals import as_arrays
 from nnx_transforms.transforms.loops.agreement import failure
 
 
@@ -135,7 +136,7 @@ def _of_objects(
                 "structure than the example arguments that it was converted for.",
                 lines,
             )
-        values, out = pure(*call.pure_args(entry, args), *hoisted)
+        values, out = as_arrays(pure(*call.pure_args(entry, args), *hoisted))
         return entry.commit([values], out, call.change)
 
     converted.__name__ = call.name
