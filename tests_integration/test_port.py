@@ -318,15 +318,15 @@ def test_modules_below():
         import flax.linen as nn
         from flax import core
         x = nn.initializers.zeros_init(), nn.recurrent.RNN, nn.module.compact
-        y = core.meta.unbox, core.frozen_dict.freeze, nn.activation . relu
-        z = nn.stochastic.Dropout(0.1).apply, nn.combinators.Sequential
+        y = core.meta.unbox, core.frozen_dict.freeze, nn.summary . tabulate
+        z = nn.batch_apply.BatchApply(f).fun, nn.combinators.Sequential
         """,
         """\
         import linen_lift as nn
         import linen_lift as core
         x = nn.initializers.zeros_init(), nn.recurrent.RNN, nn.module.compact
-        y = core.meta.unbox, core.frozen_dict.freeze, nn.relu
-        z = nn.Dropout(0.1).apply, nn.Sequential
+        y = core.meta.unbox, core.frozen_dict.freeze, nn.tabulate
+        z = nn.BatchApply(f).fun, nn.combinators.Sequential
         """,
     )
 
@@ -380,14 +380,14 @@ def test_names_that_mean_something_else_as_well_are_left_alone():
 
         def f():
             from torch import nn
-            return nn.stochastic, nn.Linear
+            return nn.summary, nn.Linear
         """,
         """\
         import linen_lift as nn
 
         def f():
             from torch import nn
-            return nn.stochastic, nn.Linear
+            return nn.summary, nn.Linear
         """,
         problems=2,
     )

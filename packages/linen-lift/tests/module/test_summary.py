@@ -160,3 +160,17 @@ def test_as_a_function():
     make = nn.tabulate(Net(), KEY, depth=1, compute_flops=True)
     x = jnp.ones((2, 3))
     assert make(x) == Net().tabulate(KEY, x, depth=1, compute_flops=True)
+
+
+def test_what_is_in_scopes_of_ones_own_is_counted_once():
+    class Tower(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            layers = self.scope.push("layers")
+            for i in range(2):
+                x = nn.Dense(3, parent=layers.push(str(i)))(x)
+            return x
+
+    table = Tower().tabulate(KEY, jnp.ones((1, 3)))
+    assert "layers/1" in table
+    assert "Total Parameters: 24" in table
