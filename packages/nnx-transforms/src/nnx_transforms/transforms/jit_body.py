@@ -178,10 +178,12 @@ class JitBody(Body):
             passed_on["donate_argnums"] = (1, 3, 5)
         if self._has_shardings:
             groups = [None if setting is UNSET else setting for setting in self.groups]
-            plain = self._plain_shardings()
-            once: tuple[Any, ...] = (groups, plain, None)
-            twice = (groups, groups, plain, plain, None, None)
-            passed_on["in_shardings"] = twice if donates else once
+            plain = kept = given = self._plain_shardings()
+            if isinstance(plain, tuple):  # What is donated goes apart, as in `prepare`.
+                kept, _, away = options.donated.take(plain, {})
+                given = tuple(away.get(i) for i in range(len(plain)))
+            twice: tuple[Any, ...] = (groups, groups, kept, given, None, None)
+            passed_on["in_shardings"] = twice if donates else (groups, plain, None)
             out = plain_settings(options.out_shardings)
             passed_on["out_shardings"] = (groups, out, None)
         return jax.jit(function, **passed_on)
