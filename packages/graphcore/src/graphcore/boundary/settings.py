@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from graphcore.boundary.divided import Divided, is_filtered
+from graphcore.boundary.divided import Divided, Frame, is_filtered
 from graphcore.boundary.places import is_object
 from graphcore.prefixes import PrefixMapping, broadcast_prefix
 from graphcore.trails import Path
@@ -27,6 +27,7 @@ __all__ = [
     "plain_settings",
     "prefix_leaves",
     "setting_of",
+    "settings_apart",
     "settings_of_leaves",
     "settings_within",
 ]
@@ -309,3 +310,38 @@ def settings_within(prefix: Any, plain: Any) -> Any:
     return jax.tree.map(
         within, prefix, plain, is_leaf=lambda p: is_prefix_leaf(p) or is_filtered(p)
     )
+
+
+def settings_apart(prefix: Any, kinds: tuple[type[Any], ...]) -> Any:
+    """The same where the pytree is not known yet.
+
+    Args:
+        prefix: A tree prefix of the pytree as the user gave it. It may have parts of
+            filtered types, with settings for their arrays, and what else is in them.
+        kinds: The types of settings.
+
+    Returns:
+        The prefix that JAX is given.
+
+    Example:
+        >>> import graphcore as gc, jax, jax.numpy as jnp
+        >>> from graphcore.authors import Divided, settings_apart
+        >>> @jax.tree_util.register_pytree_node_class
+        ... class Layer:
+        ...     def __init__(self, w, f): self.w, self.f = w, f
+        ...     def tree_flatten(self): return (self.w, self.f), None
+        ...     @classmethod
+        ...     def tree_unflatten(cls, _, children): return cls(*children)
+        >>> gc.register_filtered_type(Layer)
+        >>> settings_apart([Layer(1, abs)], (int,))[0].arrays
+        [1]
+    """
+
+    def apart(part: Divided) -> Divided:
+        leaves = part.frame.statics
+        given = {i: x for i, x in leaves.items() if isinstance(x, kinds)}
+        statics = {i: x for i, x in leaves.items() if i not in given}
+        frame = Frame(part.frame.structure, tuple(given), statics)
+        return Divided([*given.values()], frame)
+
+    return Divided.map(apart, Divided.within(prefix)[0])

@@ -21,6 +21,7 @@ from graphcore.authors import (
     path_text,
     plain_settings,
     setting_of,
+    settings_apart,
     settings_of_leaves,
 )
 from nnx_transforms.arguments import ChosenArguments, with_statics
@@ -59,6 +60,27 @@ class Options:
     constrain_state: bool | Callable[[Any], Any]
     passed_on: dict[str, Any]
     notes: Notes
+
+
+# What is told of single arrays, in modules of shardings.
+_SHARDINGS = (jax.sharding.Sharding, jax.sharding.PartitionSpec)
+
+
+def jax_shardings(prefix: Any) -> Any:
+    """The shardings that JAX is given: none for objects, and modules of them apart.
+
+    Args:
+        prefix: A tree prefix as the user gave it.
+
+    Returns:
+        One that fits what enters and leaves the compiled function.
+    """
+    return settings_apart(plain_settings(prefix), _SHARDINGS)
+
+
+def shardings_alone(prefix: Any) -> Any:
+    """The same tree prefix with None for all else that is in modules of shardings."""
+    return Divided.map(Divided.bare, settings_apart(prefix, _SHARDINGS))
 
 
 class JitBody(Body):
@@ -184,13 +206,13 @@ class JitBody(Body):
                 given = tuple(away.get(i) for i in range(len(plain)))
             twice: tuple[Any, ...] = (groups, groups, kept, given, None, None)
             passed_on["in_shardings"] = twice if donates else (groups, plain, None)
-            out = plain_settings(options.out_shardings)
+            out = jax_shardings(options.out_shardings)
             passed_on["out_shardings"] = (groups, out, None)
         return jax.jit(function, **passed_on)
 
     def _plain_shardings(self) -> Any:
         """The shardings of positional arguments; static ones have none."""
-        given = plain_settings(self.options.in_shardings)
+        given = jax_shardings(self.options.in_shardings)
         if not isinstance(given, tuple):
             return given
         return tuple(with_statics(given, dict.fromkeys(self.structure.statics)))
