@@ -1,4 +1,4 @@
-"""Axes of Equinox modules: functions from leaves to axes, and trees of axes."""
+"""Axes and shardings of Equinox modules: by functions of leaves, and by trees."""
 
 import re
 
@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import nnx_transforms as nnx
 
@@ -211,3 +212,41 @@ def test_sizes_that_differ_are_told_by_the_paths_in_a_module(ensemble, in_axes):
     lines = re.escape("0/layers/0/bias: axis 0 of shape (3, 4) has size 3")
     with pytest.raises(ValueError, match=lines):
         nnx.vmap(call, in_axes=in_axes)(ensemble, jnp.ones((4, 2)))
+
+
+@pytest.mark.parametrize("donated", [{}, {"donate_argnums": 0}])
+@pytest.mark.parametrize("parted", [False, True])
+def test_shardings_of_a_module_for_single_arrays(mlp, parted, donated):
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
+    # Equinox's way for `jax.jit`: the arrays of a module, and None for all else.
+    net = eqx.filter(mlp, eqx.is_array) if parted else mlp
+    whole, split = (NamedSharding(mesh, PartitionSpec(*p)) for p in ((), ("x",)))
+    placed = jax.tree.map(lambda x: whole if eqx.is_array(x) else x, net)
+    placed = eqx.tree_at(bias_of, placed, split)
+
+    def double(net):
+        return jax.tree.map(lambda x: 2 * x if eqx.is_array(x) else x, net)
+
+    counter = nnx.Variable(jnp.array(0))
+
+    def step(net, counter):
+        counter.value += 1
+        return double(net), counter.value
+
+    expected = double(net)
+    given = double(jax.tree.map(lambda x: x / 2 if eqx.is_array(x) else x, net))
+    jitted = nnx.jit(step, in_shardings=(placed, None), **donated)
+    out, count = jitted(given, counter)
+    same(out, expected)
+    assert bias_of(out).sharding == split and int(count) == int(counter) == 1
+    # Of the output, with objects and without arguments.
+    out = nnx.jit(step, out_shardings=(placed, None))(net, counter)[0]
+    same(out, expected)
+    made = nnx.jit(lambda: double(net), out_shardings=placed)()
+    same(made, expected)
+    for x in (out, made):
+        assert bias_of(x).sharding == split
+        assert x.layers[1].weight.sharding == whole
+    # Those of another module are refused.
+    with pytest.raises(ValueError, match="out_shardings"):
+        nnx.jit(lambda: double(net.layers[0]), out_shardings=placed)()

@@ -324,3 +324,27 @@ def test_arrays_beside_objects_are_donated(which, by_keyword):
         np.testing.assert_array_equal(m.w.value, jnp.full(4, 2.0))
         assert x.is_deleted()
         assert held.is_deleted() == (which == "both")
+
+
+@pytest.mark.parametrize(
+    "options", [{"donate_argnums": (0, 2)}, {"donate_state": True}]
+)
+def test_shardings_of_what_dicts_hold_beside_donation(options):
+    m = mesh()
+    split, whole = (NamedSharding(m, PartitionSpec(*p)) for p in (("data",), ()))
+
+    @nnx.jit(in_shardings=(whole, {"x": split}, [whole, split], None), **options)
+    def step(model, batch, rest, k):
+        model.w.value = model.w.value + k
+        return batch["x"] * model.w.value, rest
+
+    x = np.arange(8.0)
+    for _ in range(2):
+        model = nnx.Dict(w=nnx.Param(jnp.ones(8)))
+        rest = [jnp.zeros(8), jnp.ones(8)]
+        y, (a, b) = step(model, {"x": x}, rest, 1.0)
+        np.testing.assert_array_equal(y, 2 * x)
+        np.testing.assert_array_equal(
+            jnp.stack([a, b]), np.eye(2)[1][:, None].repeat(8, 1)
+        )
+        assert (y.sharding, a.sharding, b.sharding) == (split, whole, split)

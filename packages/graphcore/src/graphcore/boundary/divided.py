@@ -271,6 +271,19 @@ class Divided:
         structure = self.frame.structure
         return Divided([*kept.values()], Frame(structure, (*kept,), {}))
 
+    def of_settings(self, kinds: tuple[type[Any], ...]) -> Divided:
+        """The same for a pytree of settings, which take the place of arrays.
+
+        Args:
+            kinds: The types of settings.
+        """
+        leaves = self.frame.statics
+        given = {i: x for i, x in leaves.items() if isinstance(x, kinds)}
+        statics = {i: x for i, x in leaves.items() if i not in given}
+        return Divided(
+            [*given.values()], Frame(self.frame.structure, (*given,), statics)
+        )
+
     def over(self, whole: Divided) -> Divided:
         """The same with the rest of the arrays, and the static part, of another."""
         arrays = [*whole.arrays]

@@ -30,7 +30,6 @@ from graphcore.authors import (
     is_object,
     map_settings,
     mark_lifted,
-    plain_settings,
     prefix_leaves,
 )
 from nnx_transforms.adapters.settings import own_settings
@@ -46,7 +45,12 @@ from nnx_transforms.transforms.compiled.explain_recompile import (
     Notes,
     Signature,
 )
-from nnx_transforms.transforms.compiled.jit_body import JitBody, Options
+from nnx_transforms.transforms.compiled.jit_body import (
+    JitBody,
+    Options,
+    jax_shardings,
+    shardings_alone,
+)
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.eval_shape import shapes_of
 from nnx_transforms.transforms.loops.traced import HOLDS
@@ -90,11 +94,12 @@ class Jitted:
         for name in ("in_shardings", "out_shardings"):
             arguments[name] = own_settings(arguments[name])
         shardings = arguments["in_shardings"]
-        self._in_shardings = tuple(shardings) if type(shardings) is list else shardings
+        shardings = tuple(shardings) if type(shardings) is list else shardings
+        self._in_shardings = shardings_alone(shardings)
         out_shardings = arguments["out_shardings"]
         self._out_settings: Any = UNSET
         if out_shardings is not None:
-            self._out_settings = map_settings(_or_unset, out_shardings)
+            self._out_settings = map_settings(_or_unset, shardings_alone(out_shardings))
         # Objects in the output are placed by filter, even if none came in.
         self._places_objects = any(map(is_mapping, prefix_leaves(out_shardings)))
         known = ("keep_unused", "inline", "device", "backend")
@@ -104,7 +109,7 @@ class Jitted:
         passed_on.update(arguments["more"])
         self._notes = Notes()
         self._options = Options(
-            in_shardings=self._in_shardings,
+            in_shardings=shardings,
             out_shardings=out_shardings,
             donated=ChosenArguments(
                 f, arguments["donate_argnums"], arguments["donate_argnames"]
@@ -258,9 +263,9 @@ class Jitted:
             passed_on[f"static_{place}"] = arguments[f"static_{place}"]
             passed_on[f"donate_{place}"] = arguments[f"donate_{place}"]
         if arguments["in_shardings"] is not None:
-            passed_on["in_shardings"] = plain_settings(arguments["in_shardings"])
+            passed_on["in_shardings"] = jax_shardings(arguments["in_shardings"])
         if arguments["out_shardings"] is not None:
-            given = plain_settings(arguments["out_shardings"])
+            given = jax_shardings(arguments["out_shardings"])
             whole = given if isinstance(given, jax.sharding.Sharding) else None
             passed_on["out_shardings"] = whole, given, None
         return jax.jit(pure, **{k: v for k, v in passed_on.items() if v is not None})

@@ -75,14 +75,14 @@ class Signature:
         """
         of_plain = {
             path_text(("args" if p[0].idx == 0 else "kwargs", *key_path(p[1:]))): text
-            for p, text in jax.tree_util.tree_flatten_with_path(_texts(plain))[0]
+            for p, text in _texts(plain)
         }
         if body is None:
             return cls((), (), {}, of_plain, {})
         of_values: dict[str, str] = {}
         for position, value in enumerate(values):
             how = ", donated" if position in donated else ""
-            for inner, text in jax.tree_util.tree_flatten_with_path(_texts(value))[0]:
+            for inner, text in _texts(value):
                 where = path_text((*body.variable_path(position), *key_path(inner)))
                 of_values[where] = text + how
         structure = body.structure
@@ -127,18 +127,23 @@ class Signature:
         return found or Explanation([("<configuration>", "other", "JAX settings")])
 
 
-def _texts(tree: Any) -> Any:
-    """A pytree with what its leaves are; what is static in it by value, at its path."""
+def _texts(tree: Any) -> list[tuple[Any, str]]:
+    """What the leaves of a pytree are, with their paths; what is static in it by value.
 
-    def of_divided(whole: Divided) -> Any:
-        arrays = [*map(abstract_value, whole.arrays)]
-        joined = Divided(arrays, whole.frame).join()
-        return jax.tree.map(lambda x: x if isinstance(x, str) else repr(x), joined)
-
-    return jax.tree.map(
-        lambda x: x if isinstance(x, str) else abstract_value(x),
-        Divided.map(of_divided, tree),
-    )
+    No pytree is made of the texts: a class may look at what it is made of.
+    """
+    found: list[tuple[Any, str]] = []
+    flatten = jax.tree_util.tree_flatten_with_path
+    for path, x in flatten(tree, is_leaf=Divided.matches)[0]:
+        if type(x) is not Divided:
+            found.append((path, abstract_value(x)))
+            continue
+        for number, (rest, leaf) in enumerate(flatten(x.join())[0]):
+            is_static = number in x.frame.statics
+            found.append(
+                ((*path, *rest), (repr if is_static else abstract_value)(leaf))
+            )
+    return found
 
 
 class Notes:

@@ -61,6 +61,32 @@ class Options:
     notes: Notes
 
 
+# What is told of single arrays, in modules of shardings.
+_SHARDINGS = (jax.sharding.Sharding, jax.sharding.PartitionSpec)
+
+
+def jax_shardings(prefix: Any) -> Any:
+    """The shardings that JAX is given: none for objects, and modules of them apart.
+
+    Args:
+        prefix: A tree prefix as the user gave it.
+
+    Returns:
+        One that fits what enters and leaves the compiled function.
+    """
+    return _apart(plain_settings(prefix))
+
+
+def shardings_alone(prefix: Any) -> Any:
+    """The same tree prefix with None for all else that is in modules of shardings."""
+    return Divided.map(Divided.bare, _apart(prefix))
+
+
+def _apart(prefix: Any) -> Any:
+    divided, _ = Divided.within(prefix)
+    return Divided.map(lambda part: part.of_settings(_SHARDINGS), divided)
+
+
 class JitBody(Body):
     """A function, compiled for one structure of its objects and its static arguments.
 
@@ -178,17 +204,19 @@ class JitBody(Body):
             passed_on["donate_argnums"] = (1, 3, 5)
         if self._has_shardings:
             groups = [None if setting is UNSET else setting for setting in self.groups]
-            plain = self._plain_shardings()
-            once: tuple[Any, ...] = (groups, plain, None)
-            twice = (groups, groups, plain, plain, None, None)
-            passed_on["in_shardings"] = twice if donates else once
-            out = plain_settings(options.out_shardings)
+            plain = kept = given = self._plain_shardings()
+            if isinstance(plain, tuple):  # What is donated goes apart, as in `prepare`.
+                kept, _, away = options.donated.take(plain, {})
+                given = tuple(away.get(i) for i in range(len(plain)))
+            twice: tuple[Any, ...] = (groups, groups, kept, given, None, None)
+            passed_on["in_shardings"] = twice if donates else (groups, plain, None)
+            out = jax_shardings(options.out_shardings)
             passed_on["out_shardings"] = (groups, out, None)
         return jax.jit(function, **passed_on)
 
     def _plain_shardings(self) -> Any:
         """The shardings of positional arguments; static ones have none."""
-        given = plain_settings(self.options.in_shardings)
+        given = jax_shardings(self.options.in_shardings)
         if not isinstance(given, tuple):
             return given
         return tuple(with_statics(given, dict.fromkeys(self.structure.statics)))

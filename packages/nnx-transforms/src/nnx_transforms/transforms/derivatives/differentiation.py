@@ -155,7 +155,10 @@ def _choices(tree: Any, argnum: int, filter: Filter | None, default: Filter) -> 
         # In this order, since behind a filter that takes everything there is no other.
         return _Choices([(Not(chosen), _NOT), (..., yes)])
 
-    return jax.tree.map(choice, tree, is_leaf=is_object)
+    # No class of the user's is made of choices, unless there are objects in it.
+    return jax.tree.map(
+        choice, tree, is_leaf=lambda x: is_object(x) or not has_objects((x,))
+    )
 
 
 class Differentiation:

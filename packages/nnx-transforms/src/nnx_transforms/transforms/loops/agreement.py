@@ -154,7 +154,9 @@ def describe_left(
     pairs = zip(change.positions, change.indices, strict=True)
     made = [index for position, index in pairs if position is None]
     avals.update(zip(made, map(abstract, new), strict=False))
-    graph = _graph(body, definitions, detached, change.places, change.returned)
+    whole = change.places.fill(out, [object()] * len(change.returned))
+    places = change.places.paths(whole)
+    graph = _graph(body, definitions, detached, places, change.returned)
     return Description(graph, origins, avals, abstract({body.out_called: out}))
 
 
@@ -267,21 +269,18 @@ def _graph(
     body: Body,
     definitions: Sequence[GraphDef[Any]],
     detached: Sequence[tuple[str, GraphDef[Any]]],
-    places: Places,
+    places: Sequence[tuple[Path, int]],
     returned: Sequence[GraphDef[Any]],
 ) -> GraphDef[Any]:
     """Roots, removed and returned objects as the children of one node."""
     children = [*zip(_names(body), definitions, strict=True), *detached]
-    count = places.structure.num_leaves
-    numbered = jax.tree.unflatten(places.structure, range(count))
-    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
     seen: set[int] = set()
-    for position, number in places.spots:
+    for path, number in places:
         definition = returned[number]
         if number in seen:
             definition = _reference(definition)
         seen.add(number)
-        place = path_text(("returned", *key_path(paths[position])))
+        place = path_text(("returned", *path))
         children.append((place, definition))
     return NodeDef(tuple, -1, tuple(_attribute(*child) for child in children))
 

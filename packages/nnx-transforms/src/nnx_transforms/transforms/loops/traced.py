@@ -60,6 +60,7 @@ class TracedBody(Body):
         structure = getattr(traced, "out_tree", None)
         if structure is None:
             structure = jax.tree.structure(traced.out_info)
-        *_, change = jax.tree.unflatten(structure, [None] * structure.num_leaves)
+        *_, static = jax.tree_util.treedef_children(structure)
+        change = jax.tree.unflatten(static, ())
         assert isinstance(change, Change)
         return change
