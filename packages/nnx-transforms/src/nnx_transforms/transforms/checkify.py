@@ -68,8 +68,8 @@ def checkify(
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         entry = enter(f, args, kwargs, make=_Body)
         checked = jax_checkify.checkify(entry.body, errors)
-        error, left = checked(*entry.values)
-        (values,), out, change = as_arrays(left)
+        error, (groups, out, change) = checked(*entry.values)
+        (values,) = as_arrays(groups)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(error)):
             values = _select(entry, change, _has_failed(error), values)
         elif error.get_exception() is not None:

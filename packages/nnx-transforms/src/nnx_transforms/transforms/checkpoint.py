@@ -87,13 +87,14 @@ def remat(
         if not isinstance(prevent_cse, bool):
             told = {**options, "prevent_cse": _per_list(entry, prevent_cse)}
         try:
-            out = jax.checkpoint(entry.body, **told)(*entry.values)
+            left = jax.checkpoint(entry.body, **told)(*entry.values)
         except TypeError:
             if entry.roots or (names and not _JAX_TAKES_NAMES):
                 raise
             jax.checkpoint(f, **of_jax)(*args, **kwargs)  # JAX says what is wrong
             raise
-        return entry.commit(*as_arrays(out))
+        groups, out, change = left
+        return entry.commit(as_arrays(groups), out, change)
 
     return call
 

@@ -136,8 +136,8 @@ def _of_objects(
                 "structure than the example arguments that it was converted for.",
                 lines,
             )
-        values, out = as_arrays(pure(*call.pure_args(entry, args), *hoisted))
-        return entry.commit([values], out, call.change)
+        values, out = pure(*call.pure_args(entry, args), *hoisted)
+        return entry.commit([as_arrays(values)], out, call.change)
 
     converted.__name__ = call.name
     return converted

@@ -17,7 +17,7 @@ def as_arrays(tree: T) -> T:
     the traced function as a number, which would be static as an attribute.
 
     Args:
-        tree: What JAX returned.
+        tree: The values of variables and attributes that JAX returned.
     """
     return jax.tree.map(_as_array, tree)  # type: ignore[no-any-return]
 
