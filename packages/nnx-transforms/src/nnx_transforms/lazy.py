@@ -20,7 +20,7 @@ def lazily(
     Args:
         package: Its dotted name.
         homes: For the dotted name of each module the names in it, separated by spaces.
-            A module is there by its own name as well, unless it has that itself.
+            A module is there by its own name as well, unless it defines that name.
 
     Returns:
         The two functions.
@@ -39,11 +39,9 @@ def lazily(
     def find(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(home[name])
-        is_module = home[name].endswith(f".{name}")
-        found: Any = (
-            getattr(module, name, module) if is_module else getattr(module, name)
-        )
+        found: Any = importlib.import_module(home[name])
+        if hasattr(found, name) or not home[name].endswith(f".{name}"):
+            found = getattr(found, name)
         # The next look at the name is an ordinary one.
         setattr(sys.modules[package], name, found)
         return found
