@@ -40,6 +40,7 @@ from nnx_transforms.arguments import (
     with_statics,
 )
 from nnx_transforms.transforms.compiled.ahead_of_time import Lowered, Traced
+from nnx_transforms.transforms.compiled.array_paths import add_paths
 from nnx_transforms.transforms.compiled.explain_recompile import (
     Explanation,
     Notes,
@@ -160,6 +161,9 @@ class Jitted:
                 raise
             body.is_direct, body.has_divided = False, True
             result = body.call_arranged(entry)
+        except (ValueError, RuntimeError) as error:
+            add_paths(error, body, entry.raw)
+            raise
         values, out, change = result
         return entry.commit([values] if body.is_flat else values, out, change)
 

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 
 from graphcore.authors import Entry, Inside
 from nnx_transforms.arguments import with_statics
+from nnx_transforms.transforms.compiled.array_paths import add_paths
 from nnx_transforms.transforms.compiled.jit_body import JitBody
 
 __all__ = ["Compiled", "Lowered", "Traced"]
@@ -146,5 +147,9 @@ class Compiled(_Stage):
             )
         entry.divide()
         _, given, named = body.prepare(entry)
-        values, out, change = self._stage(*given, **named)
+        try:
+            values, out, change = self._stage(*given, **named)
+        except (TypeError, ValueError, RuntimeError) as error:
+            add_paths(error, body, entry.raw)
+            raise
         return entry.commit([values] if body.is_flat else values, out, change)

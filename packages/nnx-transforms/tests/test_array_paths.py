@@ -1,0 +1,106 @@
+"""`jit`: errors of JAX's about arrays say which variables these are in."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import nnx_transforms as nnx
+
+several_devices = pytest.mark.skipif(
+    jax.device_count() < 2, reason="needs several devices"
+)
+
+
+class Model(nnx.Module):
+    def __init__(self):
+        self.first = nnx.Linear(3, 3, rngs=nnx.Rngs(0))
+        self.last = nnx.Linear(3, 3, rngs=nnx.Rngs(1))
+        self.calls = nnx.Variable(jnp.array(0))
+
+
+def step(x, model):
+    model.calls.value += 1
+    return model.last(model.first(x))
+
+
+def notes_of(call, *args):
+    """What stands below the error that a call ends in."""
+    with pytest.raises((ValueError, TypeError, RuntimeError)) as caught:
+        call(*args)
+    return "\n".join(caught.value.__notes__)
+
+
+def scattered():
+    model = Model()
+    kernel = model.last.kernel
+    kernel.value = jax.device_put(kernel.value, jax.devices()[1])
+    return model
+
+
+HOW = [{}, {"donate_state": True}, {"donate_argnums": 1}, {"donate_argnums": (0, 1)}]
+
+
+@several_devices
+@pytest.mark.parametrize("options", HOW)
+def test_a_variable_on_another_device_is_named(options):
+    x = jax.device_put(jnp.ones((1, 3)), jax.devices()[0])
+    notes = notes_of(nnx.jit(step, **options), x, scattered())
+    assert "at 'args/1/last/kernel'" in notes
+    assert "first/kernel" not in notes
+
+
+@several_devices
+def test_what_was_compiled_for_other_devices_names_the_variable():
+    x = jnp.ones((1, 3))
+    compiled = nnx.jit(step).lower(x, Model()).compile()
+    assert "at 'args/1/last/kernel'" in notes_of(compiled, x, scattered())
+
+
+def test_what_was_compiled_for_other_shapes_names_the_variable():
+    x, other = jnp.ones((1, 3)), Model()
+    compiled = nnx.jit(step).lower(x, Model()).compile()
+    other.first.bias.value = jnp.ones((1, 3))
+    assert "at 'args/1/first/bias'" in notes_of(compiled, x, other)
+
+
+@several_devices
+@pytest.mark.parametrize("options", HOW)
+def test_a_sharding_that_does_not_divide_names_the_variable(options):
+    count = jax.device_count()
+    mesh = jax.make_mesh((count,), ("x",))
+    kernels = nnx.StateSharding(
+        {nnx.PathContains("kernel"): NamedSharding(mesh, P("x")), ...: None}
+    )
+    model = Model()
+    model.first.kernel.value = jnp.ones((count, 3))  # this one can be divided
+    f = nnx.jit(step, in_shardings=(None, kernels), **options)
+    notes = notes_of(f, jnp.ones((1, count)), model)
+    assert "at 'args/1/last/kernel'" in notes
+    assert "first/kernel" not in notes
+
+
+@pytest.mark.parametrize("options", HOW)
+def test_an_array_that_is_gone_is_named(options):
+    model = Model()
+    model.last.bias.value.delete()
+    notes = notes_of(nnx.jit(step, **options), jnp.ones((1, 3)), model)
+    assert "The array of the variable at 'args/1/last/bias' is gone" in notes
+    assert notes.count("is gone") == 1
+
+
+def test_the_object_of_a_method_is_called_self():
+    model = Model()
+    call = nnx.jit(model.first.__call__)
+    model.first.kernel.value.delete()
+    assert "at 'self/kernel' is gone" in notes_of(call, jnp.ones((1, 3)))
+
+
+def test_errors_of_the_function_are_left_alone():
+    def f(model):
+        raise ValueError("variables[0] is too small, as its argument is")
+
+    with pytest.raises(ValueError, match="too small") as caught:
+        nnx.jit(f)(Model())
+    assert not any("'args" in note for note in getattr(caught.value, "__notes__", ()))
