@@ -512,3 +512,52 @@ def test_attributes_of_a_subclass_are_no_options():
         kernel_init = staticmethod(jax.nn.initializers.zeros)
 
     assert set(vars(Own(2, 3, rngs=nnx.Rngs(0)))) == {"kernel", "bias"}
+
+
+IMAGES, SEQUENCES = (2, 6, 6, 4), (2, 5, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda rngs: nnx.Linear(4, 3, rngs=rngs), SEQUENCES),
+        (lambda rngs: nnx.LinearGeneral(4, (3, 2), rngs=rngs), SEQUENCES),
+        (lambda rngs: nnx.Einsum("btd,dh->bth", (4, 3), (3,), rngs=rngs), SEQUENCES),
+        (lambda rngs: nnx.LoRALinear(4, 3, lora_rank=2, rngs=rngs), SEQUENCES),
+        (lambda rngs: nnx.Conv(4, 3, (3, 3), rngs=rngs), IMAGES),
+        (lambda rngs: nnx.ConvTranspose(4, 3, (3, 3), rngs=rngs), IMAGES),
+        (lambda rngs: nnx.BatchNorm(4, rngs=rngs), IMAGES),
+        (
+            lambda rngs: nnx.BatchNorm(4, use_running_average=True, rngs=rngs),
+            IMAGES,
+        ),
+        (lambda rngs: nnx.LayerNorm(4, rngs=rngs), IMAGES),
+        (lambda rngs: nnx.RMSNorm(4, rngs=rngs), IMAGES),
+        (lambda rngs: nnx.GroupNorm(4, num_groups=2, rngs=rngs), IMAGES),
+        (lambda rngs: nnx.InstanceNorm(4, rngs=rngs), IMAGES),
+        (
+            lambda rngs: nnx.MultiHeadAttention(
+                2, 4, normalize_qk=True, decode=False, rngs=rngs
+            ),
+            SEQUENCES,
+        ),
+        (lambda rngs: nnx.RNN(nnx.LSTMCell(4, 3, rngs=rngs)), SEQUENCES),
+        (lambda rngs: nnx.RNN(nnx.OptimizedLSTMCell(4, 3, rngs=rngs)), SEQUENCES),
+        (lambda rngs: nnx.RNN(nnx.GRUCell(4, 3, rngs=rngs)), SEQUENCES),
+        (
+            lambda rngs: (
+                lambda x: nnx.avg_pool(
+                    x, (2, 2), padding="SAME", count_include_pad=False
+                )
+            ),
+            IMAGES,
+        ),
+    ],
+)
+def test_layers_promote_no_ranks(make, shape):
+    # A setting of JAX's that programs use to find mistakes of their own.
+    layer, x = make(nnx.Rngs(0)), jax.random.normal(jax.random.key(0), shape)
+    expected = layer(x)
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        found = make(nnx.Rngs(0))(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -525,3 +525,46 @@ def test_the_scale_of_a_boxed_weight():
     model, x = nn.WeightNorm(nn.Dense(3, kernel_init=boxed)), jnp.ones((2, 4))
     params = jax.eval_shape(model.init, KEY, x)["params"]
     assert sorted(params) == ["layer_instance", "layer_instance/kernel/value/scale"]
+
+
+# --- settings of JAX's ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Dense(3), (2, 5, 4)),
+        (nn.DenseGeneral((3, 2), batch_dims=(0,)), (2, 5, 4)),
+        (nn.Einsum((4, 3), "btd,dh->bth"), (2, 5, 4)),
+        (nn.Conv(3, (3, 3)), (2, 6, 6, 4)),
+        (nn.ConvLocal(3, (3, 3)), (2, 6, 6, 4)),
+        (nn.ConvTranspose(3, (3, 3)), (2, 6, 6, 4)),
+        (nn.BatchNorm(use_running_average=True), (2, 6, 6, 4)),
+        (nn.BatchNorm(use_running_average=False), (2, 6, 6, 4)),
+        (nn.LayerNorm(), (2, 6, 6, 4)),
+        (nn.RMSNorm(), (2, 6, 6, 4)),
+        (nn.GroupNorm(num_groups=2), (2, 6, 6, 4)),
+        (nn.InstanceNorm(), (2, 6, 6, 4)),
+        (nn.SelfAttention(2, normalize_qk=True), (2, 5, 4)),
+        (nn.RNN(nn.LSTMCell(3)), (2, 5, 4)),
+        (nn.RNN(nn.OptimizedLSTMCell(3)), (2, 5, 4)),
+        (nn.RNN(nn.GRUCell(3)), (2, 5, 4)),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_layers_promote_no_ranks(layer, shape):
+    # Programs set this to find mistakes of their own.
+    x = normal(*shape)
+    expected, _ = layer.init_with_output(KEY, x)
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        found, _ = layer.init_with_output(KEY, x)
+    close(found, expected)
+
+
+def test_means_of_windows_promote_no_ranks():
+    x = normal(2, 6, 6, 4)
+    settings = {"padding": "SAME", "count_include_pad": False}
+    expected = nn.avg_pool(x, (2, 2), **settings)
+    with jax.numpy_rank_promotion("raise"):
+        found = nn.avg_pool(x, (2, 2), **settings)
+    np.testing.assert_array_equal(found, expected)

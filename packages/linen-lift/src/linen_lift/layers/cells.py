@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.nn import initializers
 
 from ..module import Module, compact, nowrap
@@ -244,7 +245,9 @@ class OptimizedLSTMCell(LSTMCell):
             bias = None if biases[0] is None else jnp.concatenate(biases, -1)
             x, kernel, bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
             out = jnp.dot(x, kernel)
-            return out if bias is None else out + bias
+            if bias is not None:
+                out = out + lax.broadcast_to_rank(bias, out.ndim)
+            return out
 
         from_input = product(inputs, "i", False, None)
         from_state = product(h, "h", True, self.bias_init)

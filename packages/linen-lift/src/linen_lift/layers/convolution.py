@@ -159,7 +159,9 @@ class Conv(Module):
         kernel = _masked(kernel, self.mask)
         flat, kernel, bias = self.promote_dtype(flat, kernel, bias, dtype=self.dtype)
         out = convolve(flat, kernel)
-        return restored(out if bias is None else out + bias)
+        if bias is not None:
+            out = out + lax.broadcast_to_rank(bias, out.ndim)
+        return restored(out)
 
     @nowrap
     def _plan(self, flat: jax.Array, size: Shape, options: dict[str, Any]) -> Plan:
@@ -330,7 +332,9 @@ class ConvTranspose(Module):
         if padding == "CIRCULAR":
             for axis, stride in enumerate(strides, start=1):
                 out = self._wrapped(out, axis, stride * flat.shape[axis])
-        return restored(out if bias is None else out + bias)
+        if bias is not None:
+            out = out + lax.broadcast_to_rank(bias, out.ndim)
+        return restored(out)
 
     @nowrap
     def _wrapped(self, out: jax.Array, axis: int, period: int) -> jax.Array:

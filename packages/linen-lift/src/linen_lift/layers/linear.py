@@ -111,7 +111,7 @@ class Dense(Module):
         product = chosen(self.dot_general_cls, self.dot_general, lax.dot_general)
         axes = (((x.ndim - 1,), (0,)), ((), ()))
         out: jax.Array = product(x, kernel, axes, precision=self.precision)
-        return out if bias is None else out + bias
+        return out if bias is None else out + lax.broadcast_to_rank(bias, out.ndim)
 
 
 def as_tuple(value: int | Sequence[int]) -> tuple[int, ...]:

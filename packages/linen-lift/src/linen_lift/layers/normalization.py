@@ -84,19 +84,17 @@ def _scaled(
     """Normalizes, then scales and shifts with the parameters of a layer."""
     shape = tuple(x.shape[a] for a in feature_axes)
     spread = tuple(x.shape[a] if a in feature_axes else 1 for a in range(x.ndim))
-    # Parameters of the last axes broadcast by themselves.
-    trailing = spread[x.ndim - len(shape) :] == shape
     multiplier = lax.rsqrt(var + layer.epsilon)
     dtypes = [x.dtype]
     if layer.use_scale:
         scale = layer.param("scale", layer.scale_init, shape, layer.param_dtype)
         dtypes.append(scale.dtype)
-        multiplier = multiplier * (scale if trailing else scale.reshape(spread))
+        multiplier = multiplier * scale.reshape(spread)
     y = (x if mean is None else x - mean) * multiplier
     if getattr(layer, "use_bias", False):
         bias = layer.param("bias", layer.bias_init, shape, layer.param_dtype)
         dtypes.append(bias.dtype)
-        y = y + (bias if trailing else bias.reshape(spread))
+        y = y + bias.reshape(spread)
     dtype = layer.dtype
     if dtype is None:
         dtype = dtypes[0] if len(set(dtypes)) == 1 else jnp.result_type(*dtypes)

@@ -103,7 +103,8 @@ def avg_pool(
     if count_include_pad:
         return total / math.prod(window_shape)
     rank = len(window_shape)
-    counted = jnp.ones((*jnp.shape(inputs)[-1 - rank : -1], 1))
+    batch = (1,) * (jnp.ndim(inputs) - 1 - rank)
+    counted = jnp.ones((*batch, *jnp.shape(inputs)[-1 - rank : -1], 1))
     return total / pool(counted, 0.0, lax.add, window_shape, strides, padding)
 
 

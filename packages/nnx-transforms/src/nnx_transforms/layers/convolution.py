@@ -274,7 +274,9 @@ class Conv(_Convolution):
             **options,
             **given(out_sharding=out_sharding),
         )
-        return restored(y if bias is None else y + bias)
+        if bias is not None:
+            y = y + lax.broadcast_to_rank(bias, y.ndim)
+        return restored(y)
 
 
 class ConvTranspose(_Convolution):
@@ -384,7 +386,9 @@ class ConvTranspose(_Convolution):
         if padding == "CIRCULAR":
             for axis, stride in enumerate(strides, start=1):
                 y = self._wrapped(y, axis, stride * inputs.shape[axis])
-        return restored(y if bias is None else y + bias)
+        if bias is not None:
+            y = y + lax.broadcast_to_rank(bias, y.ndim)
+        return restored(y)
 
     def _wrapped(self, y: jax.Array, axis: int, period: int) -> jax.Array:
         """Adds up what lies a multiple of `period` apart along an axis.

@@ -197,7 +197,7 @@ class Linear(Affine):
         else:
             axes = (((inputs.ndim - 1,), (0,)), ((), ()))
             y = self.dot_general(inputs, kernel, axes, **options)
-        return y if bias is None else y + bias
+        return y if bias is None else y + lax.broadcast_to_rank(bias, y.ndim)
 
 
 class LinearGeneral(Affine):

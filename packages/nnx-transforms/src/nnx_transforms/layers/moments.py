@@ -203,5 +203,5 @@ def along(vector: jax.Array, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
         (1, 3, 1)
     """
     if axes == (x.ndim - 1,):
-        return vector
+        return lax.broadcast_to_rank(vector, x.ndim)
     return vector.reshape([n if i in axes else 1 for i, n in enumerate(x.shape)])
