@@ -40,7 +40,10 @@ from nnx_transforms.arguments import (
     with_statics,
 )
 from nnx_transforms.transforms.compiled.ahead_of_time import Lowered, Traced
-from nnx_transforms.transforms.compiled.array_paths import add_paths
+from nnx_transforms.transforms.compiled.array_errors import (
+    explain_arrays,
+    explain_output,
+)
 from nnx_transforms.transforms.compiled.explain_recompile import (
     Explanation,
     Notes,
@@ -54,7 +57,6 @@ from nnx_transforms.transforms.compiled.jit_body import (
 )
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.eval_shape import shapes_of
-from nnx_transforms.transforms.loops.traced import HOLDS
 
 __all__ = ["Jitted", "explain_recompile", "jit"]
 
@@ -147,23 +149,24 @@ class Jitted:
         else:
             entry = self._enter(args, kwargs)
         if entry is None:
-            return Inside.empty().put_together(*self._plain(*args, **kwargs))
+            try:
+                return Inside.empty().put_together(*self._plain(*args, **kwargs))
+            except Exception as error:
+                explain_output(error)
+                raise
         body: JitBody = entry.body
         try:
             if body.is_direct:
                 result = body.direct(entry.raw, *entry.args, **entry.kwargs)
             else:
                 result = body.call_arranged(entry)
-        except TypeError as error:
+        except Exception as error:
             # Nothing is looked at as long as all values are arrays.
-            if not entry.divide():
-                body.blame(entry.raw, error, HOLDS)
+            if not (isinstance(error, TypeError) and entry.divide()):
+                explain_arrays(error, body, entry.raw)
                 raise
             body.is_direct, body.has_divided = False, True
             result = body.call_arranged(entry)
-        except (ValueError, RuntimeError) as error:
-            add_paths(error, body, entry.raw)
-            raise
         values, out, change = result
         return entry.commit([values] if body.is_flat else values, out, change)
 

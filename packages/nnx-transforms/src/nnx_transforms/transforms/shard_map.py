@@ -120,6 +120,7 @@ def shard_map(
 
         told = {**options, **{k: (groups, *value) for k, value in given.items()}}
         told["out_specs"] = groups, plain_out, _ONE_FOR_ALL
+        pure.__name__ = pure.__qualname__ = body.__name__
         mapped: Any = jax.shard_map(pure, **told)
         values, args, _ = entry.values
         try:

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 from graphcore.authors import Entry, Inside
 from nnx_transforms.arguments import with_statics
-from nnx_transforms.transforms.compiled.array_paths import add_paths
+from nnx_transforms.transforms.compiled.array_errors import explain_arrays
 from nnx_transforms.transforms.compiled.jit_body import JitBody
 
 __all__ = ["Compiled", "Lowered", "Traced"]
@@ -149,7 +149,7 @@ class Compiled(_Stage):
         _, given, named = body.prepare(entry)
         try:
             values, out, change = self._stage(*given, **named)
-        except (TypeError, ValueError, RuntimeError) as error:
-            add_paths(error, body, entry.raw)
+        except Exception as error:
+            explain_arrays(error, body, entry.raw)
             raise
         return entry.commit([values] if body.is_flat else values, out, change)

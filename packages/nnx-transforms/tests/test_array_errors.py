@@ -97,6 +97,40 @@ def test_the_object_of_a_method_is_called_self():
     assert "at 'self/kernel' is gone" in notes_of(call, jnp.ones((1, 3)))
 
 
+def test_a_value_that_decides_what_is_traced_is_named():
+    @nnx.jit
+    def halve(model, last):
+        return 1 if model.calls.value > last.bias.value[0] else 2
+
+    notes = notes_of(halve, Model(), Model().last)
+    assert "at 'args/0/calls'" in notes
+    assert "at 'args/1/bias'" in notes
+
+
+def test_the_innermost_call_tells_what_its_variables_are():
+    @nnx.jit
+    def inner(last, model):
+        return 1 if model.calls.value > 0 else 2
+
+    @nnx.jit
+    def outer(model):
+        return inner(nnx.Dict(a=model.first.bias), model)
+
+    notes = notes_of(outer, Model())
+    assert "at 'args/1/calls'" in notes
+    assert notes.count("is the value of the variable") == 1
+
+
+@pytest.mark.parametrize("args", [(Model(),), (1.0,)])
+def test_a_wrong_output_is_told_from_the_values(args):
+    with pytest.raises(TypeError) as caught:
+        jax.jit(lambda: ["text"])()
+    if "component [0]" not in str(caught.value):
+        pytest.skip("This JAX does not tell the place of a wrong output.")
+    notes = notes_of(nnx.jit(lambda *args: {"name": "text"}), *args)
+    assert "What the function returned is output component [1]" in notes
+
+
 def test_errors_of_the_function_are_left_alone():
     def f(model):
         raise ValueError("variables[0] is too small, as its argument is")

@@ -1,0 +1,85 @@
+"""Where the arrays are that JAX speaks of when it refuses a compiled call.
+
+JAX knows the values of variables by their numbers in lists, as `variables[3]`, the
+output of the function as one part of what is compiled, and of an array whose buffer is
+gone it tells the shape alone. So what that means is added to its errors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from graphcore.authors import path_text
+from nnx_transforms.transforms.compiled.jit_body import JitBody
+from nnx_transforms.transforms.loops.traced import HOLDS
+
+# The lists of values, as the forms of `JitBody` have them among their parameters.
+_LISTS = r"((?:variables|kept|given)\[(\d+)\](?:\[(\d+)\])?)"
+_VALUE = re.compile(f"(?:arguments?|key path|,|and) '?{_LISTS}", re.IGNORECASE)
+_OUTPUT = "output component [1]"
+
+
+def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> None:
+    """Adds to an error of JAX's the paths of the variables that it is about.
+
+    Args:
+        error: What a call raised.
+        body: The function.
+        values: The raw values of the variables.
+
+    Raises:
+        TypeError: If a variable holds what JAX does not take, with the path.
+    """
+    if isinstance(error, TypeError):
+        body.blame(values, error, HOLDS)
+    # A call inside of this one knows better what its own variables are.
+    known = "\n".join(getattr(error, "__notes__", ()))
+    for name, place in _named(str(error), body, len(values)):
+        if f"{name} is" not in known:
+            error.add_note(f"{name} is the value of the variable at {place}.")
+    if isinstance(error, RuntimeError) and "deleted" in str(error):
+        for position, value in enumerate(values):
+            if any(map(_is_deleted, jax.tree.leaves(value))):
+                error.add_note(
+                    f"The array of the variable at {_shown(body, position)} is gone: "
+                    "it was donated to an earlier call, or deleted."
+                )
+    explain_output(error)
+
+
+def explain_output(error: Exception) -> None:
+    """Adds to an error of JAX's about outputs what stands for that of the function.
+
+    Args:
+        error: What a call raised.
+    """
+    note = f"What the function returned is {_OUTPUT} there."
+    if _OUTPUT in str(error) and note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
+
+
+def _named(text: str, body: JitBody, count: int) -> Iterator[tuple[str, str]]:
+    """What values are called in a text, and the places of their variables."""
+    # As the compiled function has them: in one list, or in one a setting.
+    groups = body.grouped(range(count))
+    for name, first, second in dict.fromkeys(_VALUE.findall(text)):
+        if body.is_flat:
+            yield name, _shown(body, int(first))
+        elif second:
+            yield name, _shown(body, groups[int(first)][int(second)])
+
+
+def _shown(body: JitBody, position: int) -> str:
+    return repr(path_text(body.variable_path(position)))
+
+
+def _is_deleted(x: Any) -> bool:
+    return (
+        isinstance(x, jax.Array)
+        and not isinstance(x, jax.core.Tracer)
+        and x.is_deleted()
+    )
