@@ -120,6 +120,14 @@ def test_the_innermost_call_tells_what_its_variables_are():
     assert "at 'args/1/calls'" in notes
     assert notes.count("is the value of the variable") == 1
 
+    @nnx.jit
+    def branches(model):
+        return nnx.cond(
+            True, lambda m: 1 if m.calls.value > 0 else 2, lambda m: 1, model
+        )
+
+    assert "is the value of the variable" not in notes_of(branches, Model())
+
 
 @pytest.mark.parametrize("args", [(Model(),), (1.0,)])
 def test_a_wrong_output_is_told_from_the_values(args):
