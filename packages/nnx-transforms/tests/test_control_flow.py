@@ -21,6 +21,7 @@ from nnx_transforms import (
     Variable,
     cond,
     fori_loop,
+    scan,
     switch,
     while_loop,
 )
@@ -879,3 +880,29 @@ def test_loops_as_rewritten_by_hand(node, program, n):
     for x in (node, again):
         assert gc.graphdef(x) == graphdef
         jax.tree.map(np.testing.assert_allclose, gc.state(x), expected)
+
+
+@pytest.mark.skipif(jax.device_count() < 2, reason="needs several devices")
+def test_loops_and_branches_name_what_changes_its_sharding():
+    kinds = (jax.sharding.AxisType.Explicit,)
+    mesh = jax.make_mesh((2,), ("x",), axis_types=kinds, devices=jax.devices()[:2])
+    spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+
+    def add(n):
+        n.total.value = n.total.value + step
+        return n
+
+    with jax.set_mesh(mesh):
+        n = Dict(total=Variable(jnp.zeros(4)))
+        step = jax.device_put(jnp.ones(4), spread)
+        for path, call in [
+            ("carry", lambda: fori_loop(0, 3, lambda i, n: add(n), n)),
+            ("carry", lambda: while_loop(lambda n: n.total[0] < 3, add, n)),
+            ("operands/0", lambda: cond(True, lambda n: n, add, n)),
+            ("0", lambda: scan(lambda n, x: (add(n), x))(n, jnp.arange(3))),
+        ]:
+            message = rf"{path}/total: float32\[4\] -> float32\[4@x\] .*reshard"
+            with pytest.raises((TypeError, ValueError), match=message):
+                call()
+        n.total.value = jax.sharding.reshard(n.total.value, spread)
+        assert fori_loop(0, 3, lambda i, n: add(n), n).total.value.tolist() == [3] * 4

@@ -715,6 +715,25 @@ def test_carries_that_change_shape_or_dtype():
         scan(to_float)(v, jnp.arange(3))
 
 
+def test_a_plain_carry_that_changes_its_type_is_told_by_its_path():
+    v = Dict(a=Variable(jnp.zeros(3)))
+    axes = {"in_axes": (None, Carry, 0)}
+
+    def halved(v, c, x):
+        return {"at": c["at"], "size": c["size"] / 2}, x
+
+    carry = {"at": jnp.ones(2), "size": jnp.int32(4)}
+    with pytest.raises(TypeError, match=r"\n  carry/size: int32\[\] -> float32\[\]$"):
+        scan(halved, **axes)(v, carry, jnp.arange(3))
+    with pytest.raises(TypeError, match=r"\n  carry: float32\[2\] -> float32\[1\]$"):
+        scan(lambda c, x: (c[:1], x))(jnp.ones(2), jnp.arange(3))
+    with pytest.raises(TypeError, match=r"carry/0: \(none\) -> float32\[\]"):
+        scan(lambda c, x: ((c, c), x))(jnp.float32(0), jnp.arange(3))
+    # A weak type may become a stronger one, as in JAX.
+    last, _ = scan(lambda c, x: (c + x, x))(0, jnp.ones(3))
+    assert (float(last), last.dtype) == (3.0, jnp.float32)
+
+
 def test_inconsistent_sizes_and_ranks():
     cells = stack()
     f = lambda c, x: x

@@ -277,10 +277,10 @@ class _Body(MappedBody):
             if not is_axis(setting):  # leaves with the carry
                 group[:] = [()] * len(group)
         next_plain, rest = take_carry(left.out, self.place_out)
-        if change.has_divided:  # JAX would speak of it as it is taken apart
-            pair = abstract(plain_carry), abstract(next_plain)
-            found = type_differences(("carry",), *pair, promotes=True)
-            self.progress.changed = [*self.progress.changed, *found]
+        # JAX would speak of it as one part of what is carried, or as it is taken apart.
+        pair = abstract(plain_carry), abstract(next_plain)
+        found = type_differences(("carry",), *pair, promotes=True)
+        self.progress.changed = [*self.progress.changed, *found]
         return (next_threaded, next_plain, shared), (groups, rest, change)
 
     def run_inside(
@@ -347,6 +347,6 @@ def _explain(entry: Entry, options: dict[str, Any], error: BaseException) -> Non
         raise failure(
             TypeError,
             "What is carried, and a variable that all iterations share, must keep its "
-            "structure, shape and dtype, but the function changed it:",
+            "structure, shape, dtype and sharding, but the function changed it:",
             progress.changed,
         ) from error

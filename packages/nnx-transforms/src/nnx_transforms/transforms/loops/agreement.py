@@ -36,6 +36,7 @@ from graphcore.authors import (
 
 Path: TypeAlias = tuple[Any, ...]
 _MAX_LINES = 10
+_RESHARD = " (`jax.sharding.reshard`, or `jax.lax.pcast` in `shard_map`, changes that)"
 _NOTHING = Places(jax.tree.structure(None), ())
 
 
@@ -347,15 +348,19 @@ def type_differences(
             texts = [
                 "(none)" if x is None else str(x).removeprefix("~") for x in (a, b)
             ]
-            yield f"{place}: {' -> '.join(texts)}"
+            hint = _RESHARD if _agree(a, b, promotes, anywhere=True) else ""
+            yield f"{place}: {' -> '.join(texts)}{hint}"
     structures = [*map(jax.tree.structure, trees)]
     if not found and structures[0] != structures[1]:
         yield f"{path_text(path)}: {structures[0]} -> {structures[1]}"
 
 
-def _agree(a: Any, b: Any, promotes: bool) -> bool:
+def _agree(a: Any, b: Any, promotes: bool, anywhere: bool = False) -> bool:
     # What is static may have one of the two: a dtype has a shape.
     if not all(hasattr(x, name) for x in (a, b) for name in ("shape", "dtype")):
         return bool(a is b or a == b)
     may_promote = promotes and getattr(a, "weak_type", False)
-    return bool(a.shape == b.shape and (may_promote or a.dtype == b.dtype))
+    same = a.shape == b.shape and (may_promote or a.dtype == b.dtype)
+    # On a mesh, the text of a type has the axes behind the dtype: `f32[4@x]{V:y}`.
+    behind, other = (str(x).partition("[")[2] for x in (a, b))
+    return bool(same and (anywhere or behind == other))
