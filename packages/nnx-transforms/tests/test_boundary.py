@@ -1,5 +1,6 @@
 """Transformations of JAX that are lifted by hand."""
 
+import dataclasses
 import gc as garbage
 import weakref
 
@@ -61,6 +62,74 @@ def test_what_changes_inside_a_value_leaves_with_it():
         transformed(v)
         assert v.value == {"list": [2.0], "kept": 5.0, "new": 4.0}
         assert set(value) == {"list", "kept"}  # what others hold is as it was
+
+
+class Online(Module):
+    """A network in plain containers, and the target that it starts as."""
+
+    def __init__(self):
+        self.params = {"w": jnp.ones(2), "layers": [jnp.ones(2), jnp.ones(2)]}
+        self.target = self.params
+        self.steps = Variable(jnp.zeros(2))
+
+    def replace(self):
+        self.params = jax.tree.map(lambda x: x / 2, self.params)
+        self.steps.value = self.steps.value + 1
+
+    def replace_layers(self):
+        self.params["layers"] = [x / 2 for x in self.params["layers"]]
+
+    def edit(self):
+        self.params["layers"][0] = self.params["layers"][0] / 2
+
+
+def nothing(m):
+    pass
+
+
+where_containers_are_written = {
+    "jit": nnx.jit,
+    "remat": nnx.remat,
+    "vmap": nnx.vmap,
+    "cond": lambda f: lambda m: nnx.cond(jnp.array(True), f, nothing, m),
+    "other branch": lambda f: lambda m: nnx.cond(jnp.array(False), nothing, f, m),
+    "fori_loop": lambda f: lambda m: nnx.fori_loop(0, 1, lambda i, m: (f(m), m)[1], m),
+    "scan in jit": lambda f: nnx.jit(nnx.scan(lambda m, _: (m, f(m)), length=1)),
+    "with what is returned": lambda f: nnx.jit(lambda m: (f(m), Variable(m.steps[0]))),
+}
+
+
+@pytest.mark.parametrize("write", [Online.replace, Online.replace_layers, Online.edit])
+@pytest.mark.parametrize("name", where_containers_are_written)
+def test_who_holds_a_container_sees_edits_of_it_and_not_what_replaces_it(name, write):
+    def run(transformed):
+        m, other = Online(), Dict()
+        other.params = kept = m.params
+        layers = kept["layers"]
+        for _ in range(2):
+            transformed(m, None) if "scan" in name else transformed(m)
+        return jax.tree.map(list, [m.params, m.target, other.params, kept, layers])
+
+    transformed = where_containers_are_written[name](write)
+    assert run(transformed) == run(lambda m, _=None: write(m))
+
+
+def test_a_frozen_record_that_was_kept_is_as_it_was():
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass(frozen=True)
+    class Record:
+        params: dict
+
+    m = Dict(record=Record({"w": jnp.ones(2)}))
+    before = m.record
+
+    @nnx.jit
+    def step(m):
+        m.record = jax.tree.map(lambda x: x * 2, m.record)
+
+    step(m)
+    assert m.record.params["w"].tolist() == [2.0, 2.0]
+    assert before.params["w"].tolist() == [1.0, 1.0]
 
 
 def test_an_error_leaves_the_inside_of_a_value_alone():

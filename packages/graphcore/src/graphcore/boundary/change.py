@@ -44,6 +44,9 @@ class Change:
         detached: Those of the objects that no root reaches any more.
         returned: Those of the returned objects that no root reaches, or references.
         has_divided: Whether a value, or part of the output, comes as a `Divided`.
+        renewed: Plain containers in the place of which the function put others: who
+            else holds them sees nothing of what is written. Each by its depth, the
+            outer ones first, and the number of an array in it.
 
     Attributes:
         is_in_place: Whether it did nothing but write arrays, and returned no object.
@@ -67,13 +70,14 @@ class Change:
     detached: tuple[GraphDef[Any], ...] = ()
     returned: tuple[GraphDef[Any], ...] = ()
     has_divided: bool = False
+    renewed: tuple[tuple[int, int], ...] = ()
     # Asked at each call, so not computed then.
     is_in_place: bool = field(init=False, compare=False)
     is_in_order: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        is_in_place = not (self.definitions or self.returned or self.has_divided)
-        object.__setattr__(self, "is_in_place", is_in_place)
+        more = self.definitions or self.returned or self.has_divided or self.renewed
+        object.__setattr__(self, "is_in_place", not more)
         in_order = tuple(range(len(self.positions)))
         object.__setattr__(self, "is_in_order", self.positions == in_order)
 
@@ -252,6 +256,7 @@ def publish(
             if values and write:
                 chosen = [variables[p] for p in change.positions]  # type: ignore[index]
                 check_writes(plans, chosen)
+                _renew(change, variables)
                 set_values(chosen, values, joint.layout.impl)
             refilled = returned or change.has_divided
             return change.places.fill(out, returned) if refilled else out
@@ -269,6 +274,7 @@ def publish(
     if change.definitions is None:
         if write:
             check_writes(plans, [existing[i] for i in leaves if i in existing])
+            _renew(change, variables)
         for index, value in leaves.items():
             if index in existing:
                 builder.write_value(existing[index], value[0])
@@ -279,6 +285,11 @@ def publish(
     if write:
         builder.commit()
     return change.places.fill(out, returned)
+
+
+def _renew(change: Change, variables: Sequence[Any]) -> None:
+    for depth, position in change.renewed:
+        variables[position].renew(depth)
 
 
 def _known(

@@ -51,7 +51,7 @@ class Inside:
         [6]
     """
 
-    __slots__ = ("_joint", "_objects", "_values", "roots", "variables")
+    __slots__ = ("_joint", "_objects", "_values", "_ways", "roots", "variables")
 
     def __init__(self, joint: Joint, values: Sequence[Any]) -> None:
         self._joint = joint
@@ -60,6 +60,9 @@ class Inside:
         self._values = values
         # What a function changes inside of a value must differ from what was there.
         self._objects, self.roots, self.variables = joint.build(_copied(values))
+        # The containers that arrays without a variable stand in.
+        bare = self.variables if joint.layout.bare else ()
+        self._ways = {i: x.way() for i, x in enumerate(bare) if type(x) is BareArray}
 
     @classmethod
     @functools.cache
@@ -173,8 +176,23 @@ class Inside:
             ),
             places=places,
             has_divided=_has_divided(places, written),
+            renewed=self._renewed(written) if unchanged else (),
         )
         return Left(written, tree, change)
+
+    def _renewed(self, written: Sequence[Written]) -> tuple[tuple[int, int], ...]:
+        """Where the function put other containers of the same structure."""
+        found: dict[Any, tuple[int, int]] = {}
+        for w in written:
+            if w.position in self._ways:
+                place, before = w.variable, self._ways[w.position]
+                for depth, (x, y) in enumerate(
+                    zip(before, place.way(), strict=True), 1
+                ):
+                    if x is not y:
+                        key = id(place.holder), place.path[:depth]
+                        found.setdefault(key, (depth, w.position))
+        return tuple(sorted(found.values()))
 
     def _only_written(
         self,
@@ -198,8 +216,8 @@ class Inside:
         positions = tuple([w.position for w in written])
         # The same structure with every array that is returned: it is made once.
         change: Change | None = None
-        has_divided = _has_divided(places, written)
-        is_usual = places is OF_A_LEAF and not has_divided
+        has_divided, renewed = _has_divided(places, written), self._renewed(written)
+        is_usual = places is OF_A_LEAF and not has_divided and not renewed
         if is_usual:
             change = joint.layout.notes.get(positions)
         if change is None:
@@ -209,6 +227,7 @@ class Inside:
                 mapping=joint.identity,
                 places=places,
                 has_divided=has_divided,
+                renewed=renewed,
             )
             if is_usual:
                 joint.layout.notes[positions] = change

@@ -175,7 +175,11 @@ class Plan:
         self._array_keys: list[Any] = []
         replaced: set[int] = set()
         if self.layout.bare:
-            inside = self._let_arrays_change(replaced)
+            # Once it did not hold, and nothing but the objects differed: then a
+            # function is likely to make containers anew at every call.
+            last = kept_plan(root)
+            by_structure = last is not None and last.definition is self.definition
+            inside = self._let_arrays_change(replaced, by_structure)
             unwatched = [each for each in unwatched if id(each[0]) not in inside]
         # Of our own nodes and variables, a comparison sees whether they are the same.
         # Others could be equal to what took their place.
@@ -207,24 +211,30 @@ class Plan:
             self._identities = Identities(nodes, exactly, variables, replaced)
         return unwatched
 
-    def _let_arrays_change(self, replaced: set[int]) -> set[int]:
+    def _let_arrays_change(self, replaced: set[int], by_structure: bool) -> set[int]:
         """Records what equals any array in the place of arrays.
 
         Args:
             replaced: Extended by the ids of what other objects may take the place of.
+            by_structure: Whether that is so for plain containers of arrays.
 
         Returns:
             The ids of pytrees of which nothing else needs to be watched.
         """
         inside: set[int] = set()
-        for container, content in zip(self._containers, self._contents, strict=True):
+        for content in self._contents:
             for key, child in [*items_of(content)]:
-                recorded = stand_in(child, inside)
-                if recorded is child:
-                    continue
-                content[key] = recorded
-                replaced.add(id(child))
-                if content[key] is ANY_ARRAY:
+                recorded = stand_in(child, inside, by_structure)
+                if recorded is not child:
+                    content[key] = recorded
+                    replaced.add(id(child))
+        pairs = zip(self._containers, self._contents, strict=True)
+        watched = [pair for pair in pairs if id(pair[0]) not in inside]
+        self._containers = [container for container, _ in watched]
+        self._contents = [content for _, content in watched]
+        for container, content in watched:
+            for key, recorded in items_of(content):
+                if recorded is ANY_ARRAY:
                     self._array_holders.append(container)
                     self._array_keys.append(key)
         return inside

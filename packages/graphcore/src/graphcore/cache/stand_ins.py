@@ -63,12 +63,13 @@ def _stands_for(recorded: Any, child: Any) -> bool:
     return recorded is child
 
 
-def stand_in(child: Any, inside: set[int]) -> Any:
+def stand_in(child: Any, inside: set[int], by_structure: bool = False) -> Any:
     """What to compare the children of a container with later.
 
     Args:
         child: A child.
         inside: Extended by the ids of containers that need no look of their own then.
+        by_structure: Whether one plain container of arrays is as good as another.
 
     Returns:
         The child itself, or what equals it also when arrays in it were replaced.
@@ -76,13 +77,13 @@ def stand_in(child: Any, inside: set[int]) -> Any:
     if is_array(child):
         return ANY_ARRAY
     kind = type(child)
-    if kind is dict or kind is list or kind is str:
+    if kind is str or (kind in (dict, list) and not by_structure):
         return child
     impl = find_node_impl(child)
     if not isinstance(impl, PytreeNodeImpl):
         return child
     pairs = impl.flatten(child)[0]
-    stand_ins = [(key, stand_in(x, inside)) for key, x in pairs]
+    stand_ins = [(key, stand_in(x, inside, by_structure)) for key, x in pairs]
     if all(new is old for (_, new), (_, old) in zip(stand_ins, pairs, strict=True)):
         return child
     inside.add(id(child))

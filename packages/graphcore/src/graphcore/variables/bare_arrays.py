@@ -126,6 +126,23 @@ class BareArray:
             found = _children(found)[key]
         return found
 
+    def way(self) -> list[Any]:
+        """What stands between the holder and the array, the outermost first."""
+        passed = [self.holder]
+        for key in self.path[:-1]:
+            passed.append(_children(passed[-1])[key])
+        return passed[1:]
+
+    def renew(self, depth: int) -> None:
+        """Puts a copy in the place of a plain container on the way to the array.
+
+        Args:
+            depth: Which one, as the number of keys from the holder.
+        """
+        container = self.way()[depth - 1]
+        if type(container) in (dict, list):
+            _with(self.holder, self.path[:depth], container.copy())
+
     def set(self, value: Any) -> None:
         """Puts another array there.
 
