@@ -11,6 +11,7 @@ from jax import lax
 from jax.nn import initializers
 
 from ..module import Module, compact, merge_param, nowrap
+from .dtypes import canonicalize_dtype
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
 
@@ -87,21 +88,17 @@ def _scaled(
     # Parameters of the last axes broadcast by themselves.
     trailing = spread[x.ndim - len(shape) :] == shape
     multiplier = lax.rsqrt(var + layer.epsilon)
-    dtypes = [x.dtype]
+    arrays = [x]
     if layer.use_scale:
         scale = layer.param("scale", layer.scale_init, shape, layer.param_dtype)
-        dtypes.append(scale.dtype)
+        arrays.append(scale)
         multiplier = multiplier * (scale if trailing else scale.reshape(spread))
     y = (x if mean is None else x - mean) * multiplier
     if getattr(layer, "use_bias", False):
         bias = layer.param("bias", layer.bias_init, shape, layer.param_dtype)
-        dtypes.append(bias.dtype)
+        arrays.append(bias)
         y = y + (bias if trailing else bias.reshape(spread))
-    dtype = layer.dtype
-    if dtype is None:
-        dtype = dtypes[0] if len(set(dtypes)) == 1 else jnp.result_type(*dtypes)
-        if not jnp.issubdtype(dtype, jnp.inexact):
-            dtype = jnp.promote_types(dtype, jnp.float32)
+    dtype = canonicalize_dtype(*arrays, dtype=layer.dtype)
     return y if y.dtype == dtype else y.astype(dtype)
 
 
