@@ -313,6 +313,21 @@ def test_a_scope_works_under_another_trace_as_long_as_nothing_leaks():
         )
 
 
+def test_what_leaks_inside_of_a_lift_is_named_by_its_whole_path():
+    def leaks(scope, x):
+        def row(x):
+            return scope.variable("state", "first", lambda: x).value
+
+        jax.vmap(row)(x)
+        return scope.get_variable("state", "first")
+
+    def model(scope, x):
+        return nn.lift.checkpoint(leaks)(scope.push("inner"), x)
+
+    with pytest.raises(errors.JaxTransformError, match='at path "/inner"'):
+        init(model)(KEY, jnp.ones(2))
+
+
 def test_threads_do_not_disturb_each_other():
     def model(scope, x):
         return scope.child(dense, "d")(x)

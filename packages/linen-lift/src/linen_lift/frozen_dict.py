@@ -159,15 +159,14 @@ def pretty_repr(x: Any, num_spaces: int = 4) -> str:
     return lines(x, 0)
 
 
-def _flatten_with_keys(frozen: FrozenDict[Any, Any]) -> Any:
-    keys = sorted(frozen._dict)
-    children = [(jax.tree_util.DictKey(k), frozen._dict[k]) for k in keys]
-    return children, tuple(keys)
-
-
 def _flatten(frozen: FrozenDict[Any, Any]) -> Any:
     keys = sorted(frozen._dict)
     return [frozen._dict[k] for k in keys], tuple(keys)
+
+
+def _flatten_with_keys(frozen: FrozenDict[Any, Any]) -> Any:
+    children, keys = _flatten(frozen)
+    return zip(map(jax.tree_util.DictKey, keys), children, strict=True), keys
 
 
 def _unflatten(keys: Any, children: Any) -> FrozenDict[Any, Any]:
@@ -269,7 +268,5 @@ def pop(tree: Mapping[Any, Any], key: Any) -> tuple[Any, Any]:
     """
     if isinstance(tree, FrozenDict):
         return tree.pop(key)
-    if isinstance(tree, dict):
-        rest = jax.tree.map(lambda x: x, tree)
-        return rest, rest.pop(key)
-    raise TypeError(f"Expected a dict or a FrozenDict, found {type(tree).__name__}.")
+    rest = copy(tree)
+    return rest, rest.pop(key)

@@ -278,10 +278,15 @@ def with_partitioning(
         >>> init(jax.random.key(0), (4, 2)).names
         ('rows', None)
     """
+    return boxed(Partitioned, fn, names, mesh)
+
+
+def boxed(box: type[P], fn: Callable[..., Any], *about: Any) -> Callable[..., P]:
+    """Makes an initializer put its result into a box."""
 
     @functools.wraps(fn)
-    def boxed_init(*args: Any, **kwargs: Any) -> Partitioned:
-        return Partitioned(fn(*args, **kwargs), names, mesh)
+    def boxed_init(*args: Any, **kwargs: Any) -> P:
+        return box(fn(*args, **kwargs), *about)
 
     return boxed_init
 

@@ -22,6 +22,7 @@ from .lift.axes import Out as ScanOut
 from .metadata import PARTITION_NAME, Partitioned
 from .module.context import context
 from .scope import Variable
+from .signatures import parameters_of
 from .spmd import (
     LogicalRules,
     RulesFallback,
@@ -392,9 +393,7 @@ def vmap_with_axes(
     return _with_axes(lifted, variable_axes, partitioning_axis_names)
 
 
-_REMAT = inspect.signature(lifted_remat)
-
-
+@parameters_of(lifted_remat)
 def remat(*_args: Any, **_options: Any) -> Any:
     """`remat`, which counts static arguments without the module.
 
@@ -422,10 +421,7 @@ def remat(*_args: Any, **_options: Any) -> Any:
         >>> model.init_with_output(jax.random.key(0), jnp.ones(2), True)[0].shape
         (3,)
     """
-    given = _REMAT.bind(*_args, **_options)
+    given = inspect.signature(lifted_remat).bind(*_args, **_options)
     positions = given.arguments.get("static_argnums", ())
     given.arguments["static_argnums"] = tuple(i + 1 for i in positions)
     return lifted_remat(*given.args, **given.kwargs)
-
-
-remat.__signature__ = _REMAT  # type: ignore[attr-defined]

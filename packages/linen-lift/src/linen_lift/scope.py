@@ -19,6 +19,7 @@ from .filters import *
 from .leaves import separate
 from .scope_tree import Scope
 from .scope_variable import Variable
+from .signatures import parameters_of
 
 __all__ = ["Scope", "Variable", "apply", "bind", "init", "lazy_init"]
 __all__ += filters.__all__
@@ -106,7 +107,6 @@ def apply(
         (5, {'state': {'n': 5}})
     """
     is_filter_empty(mutable)  # refuses what is no filter
-    returns_variables = mutable is not False
 
     @functools.wraps(fn)
     def wrapper(
@@ -115,7 +115,7 @@ def apply(
         root = bind(variables, rngs, mutable, flags)
         try:
             out = fn(root, *args, **kwargs)
-            return (out, root.mutable_variables()) if returns_variables else out
+            return out if mutable is False else (out, root.mutable_variables())
         finally:
             root.invalidate()
 
@@ -147,21 +147,17 @@ def init(
         {'params': {'w': (3, 2)}}
     """
     applied = apply(fn, mutable, {**(flags or {}), "initializing": True})
-    returns_variables = mutable is not False
 
     @functools.wraps(fn)
     def wrapper(rngs: Any, *args: Any, **kwargs: Any) -> Any:
         out = applied({}, *args, rngs=rngs, **kwargs)
-        return out if returns_variables else (out, {})
+        return (out, {}) if mutable is False else out
 
     return wrapper
 
 
-def lazy_init(
-    fn: Callable[..., Any],
-    mutable: CollectionFilter = True,
-    flags: Mapping[Any, Any] | None = None,
-) -> Callable[..., dict[str, Any]]:
+@parameters_of(init)
+def lazy_init(*_args: Any, **_options: Any) -> Callable[..., dict[str, Any]]:
     """Like `init`, but inputs may be given as shapes and nothing else is computed.
 
     Args:
@@ -185,9 +181,9 @@ def lazy_init(
         >>> jax.tree.map(jax.numpy.shape, variables)
         {'params': {'w': (3, 2)}}
     """
-    initialize = init(fn, mutable, flags)
+    initialize = init(*_args, **_options)
 
-    @functools.wraps(fn)
+    @functools.wraps(initialize)
     def wrapper(rngs: Any, *args: Any, **kwargs: Any) -> Any:
         unknown, fill = separate(
             (args, kwargs), lambda x: isinstance(x, jax.ShapeDtypeStruct)

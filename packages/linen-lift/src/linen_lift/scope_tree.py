@@ -17,6 +17,7 @@ when the last reference to it goes.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -55,6 +56,8 @@ class Scope:
         [1.0, 1.0]
     """
 
+    parent: Scope | None = None
+
     def __init__(
         self,
         variables: Mapping[str, Any],
@@ -66,37 +69,37 @@ class Scope:
         debug_path: Iterable[str] = (),
         flags: Mapping[Any, Any] | None = None,
     ) -> None:
-        if parent is not None:
-            if variables:
-                raise ValueError(
-                    "A scope with a parent uses the parent's variables; pass {}."
-                )
-            if name is None:
-                raise ValueError("A scope with a parent needs a name.")
-            self._open(parent._tree, parent._counts, name, parent)
-            return
-        writable = _writable(variables, mutable)
-        tree = Tree(writable, checked_rngs(rngs), mutable, dict(flags or {}))
-        self._open(tree, ChainMap(), name)
-        self.path: Path = tuple(path)
-        self.debug_path: Path = tuple(debug_path) or self.path
+        if parent is None:
+            path = tuple(path)
+            given = _writable(variables, mutable), checked_rngs(rngs), mutable
+            tree = Tree(*given, dict(flags or {}), len(path))
+            debug_path = tuple(debug_path) or path
+            self._open(tree, ChainMap(), name, path, debug_path)
+        elif variables:
+            raise ValueError(
+                "A scope with a parent uses the parent's variables; pass {}."
+            )
+        elif name is None:
+            raise ValueError("A scope with a parent needs a name.")
+        else:
+            path = (*parent.path, name)
+            debug_path = (*parent.debug_path, name)
+            self._open(parent._tree, parent._counts, name, path, debug_path)
+            self.parent = parent
 
     def _open(
         self,
         tree: Tree,
         counts: DrawCounts,
         name: str | None,
-        parent: Scope | None = None,
+        path: Path,
+        debug_path: Path,
     ) -> None:
         self._tree = tree
         self._counts = counts
         self.name = name
-        self.parent = parent
-        self._relative: Path = ()
-        if parent is not None and name is not None:
-            self.path = (*parent.path, name)
-            self.debug_path = (*parent.debug_path, name)
-            self._relative = (*parent._relative, name)
+        self.path = path
+        self.debug_path = debug_path
         self._valid = True
         # What `reserve` took (cleared for each call of a compact method), and what
         # setup and fields of a module took for good.
@@ -124,12 +127,12 @@ class Scope:
         if offset is not None:
             place = offset, self.path
         writable = _writable(variables, mutable)
-        tree = Tree(writable, dict(rngs), mutable, outer.flags, variables, *place)
-        new = Scope.__new__(Scope)
-        new._open(tree, self._counts.new_child(), self.name)
-        new.path = self.path
+        below = outer.flags, len(self.path), variables, *place
+        tree = Tree(writable, dict(rngs), mutable, *below)
         *above, here = self.debug_path or ("",)
-        new.debug_path = (*above, f"{label}({here})")
+        debug_path = (*above, f"{label}({here})")
+        new = Scope.__new__(Scope)
+        new._open(tree, self._counts.new_child(), self.name, self.path, debug_path)
         new._outside, new._numbers = self._names(), dict(self._numbers)
         return new
 
@@ -178,10 +181,10 @@ class Scope:
         # Two scopes are the same place if they read and write the same variables.
         if not isinstance(other, Scope):
             return NotImplemented
-        return self._tree is other._tree and self._relative == other._relative
+        return self._tree is other._tree and self.path == other.path
 
     def __hash__(self) -> int:
-        return hash((id(self._tree), self._relative))
+        return hash((id(self._tree), self.path))
 
     def has_flag(self, key: Any) -> bool:
         """Whether a flag is set.
@@ -211,7 +214,7 @@ class Scope:
         """Refuses every later use of this scope and, for a root, of all below."""
         self._valid = False
         if self.parent is None:
-            self._tree.valid = False
+            self._tree.lifetime.over = True
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[Scope]:
@@ -222,7 +225,7 @@ class Scope:
             self.invalidate()
 
     def _check_valid(self) -> None:
-        if not (self._valid and self._tree.valid):
+        if not self._valid or self._tree.lifetime.over:
             raise errors.InvalidScopeError(self.path_text)
 
     # --- names ------------------------------------------------------------------
@@ -234,12 +237,9 @@ class Scope:
             name: a name.
             col: the collection of a variable; None for a child scope.
         """
-        if name in self._passed:
-            return True
-        for taken in (self._reserved.get(name), self._fixed.get(name)):
-            if taken is not None and (col is None or None in taken or col in taken):
-                return True
-        return False
+        taken = {*self._reserved.get(name, ()), *self._fixed.get(name, ())}
+        clash = taken if col is None else taken & {col, None}
+        return bool(clash) or name in self._passed
 
     def reserve(self, name: str, col: str | None = None) -> None:
         """Takes a name, so that nothing else can have it.
@@ -305,12 +305,7 @@ class Scope:
             self.reserve(name)
         elif name not in self._reserved:
             self._reserved[name] = (None,)
-        return self._child_scope(name)
-
-    def _child_scope(self, name: str) -> Scope:
-        child = Scope.__new__(Scope)
-        child._open(self._tree, self._counts, name, self)
-        return child
+        return Scope({}, name=name, parent=self)
 
     def child(
         self,
@@ -358,8 +353,7 @@ class Scope:
             A scope with the same variables.
         """
         self._check_valid()
-        new = Scope.__new__(Scope)
-        new.__dict__.update(self.__dict__)
+        new = copy.copy(self)
         new._reserved, new._fixed, new._numbers = {}, {}, {}
         new._outside = new._passed = frozenset()
         if rewind_rngs:
@@ -410,19 +404,13 @@ class Scope:
 
     # --- variables --------------------------------------------------------------
 
-    def _collection(self, col: str) -> Any:
-        """The mapping of a collection at this path, or None."""
-        node = self._tree.find(col, self._relative)
-        return node if isinstance(node, (dict, Mapping)) else None
-
     def _lookup(self, col: str, name: str) -> Any:
         tree = self._tree
         if tree.pending:
             tree.settle()
-        found = tree.find(col, self._relative, name)
-        if found is MISSING and tree.pending:
-            make = tree.pending.get((col, self._relative, name))
-            return MISSING if make is None else make()
+        found = tree.find(col, self.path, name)
+        if found is MISSING and (make := tree.pending.get((col, self.path, name))):
+            return make()
         return found
 
     def _create(self, col: str, name: str, make: Callable[[], Any]) -> Any:
@@ -431,7 +419,7 @@ class Scope:
         if current_trace() == tree.trace:
             self.put_variable(col, name, value)
         else:
-            tree.pending[col, self._relative, name] = make
+            tree.pending[col, self.path, name] = make
         return value
 
     def _lacks(self, col: str, name: str, error: type[Exception]) -> Exception:
@@ -505,8 +493,8 @@ class Scope:
         tree = self._tree
         if current_trace() != tree.trace and has_tracer(value):
             raise errors.JaxTransformError(col, name, self.path_text)
-        tree.pending.pop((col, self._relative, name), None)
-        tree.put(col, self._relative, name, value)
+        tree.pending.pop((col, self.path, name), None)
+        tree.put(col, self.path, name, value)
 
     def variable(
         self,
@@ -609,8 +597,8 @@ class Scope:
         self._check_valid()
         self._tree.settle()
         for col in self._tree.variables:
-            node = self._collection(col)
-            if node is not None:
+            node = self._tree.find(col, self.path)
+            if isinstance(node, Mapping):
                 yield col, unfreeze(node) if self.is_mutable_collection(col) else node
 
 

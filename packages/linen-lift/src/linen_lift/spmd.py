@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from graphcore.authors import axis_rules
 
-from .metadata import Partitioned, constrained
+from .metadata import Partitioned, boxed, constrained
 
 __all__ = [
     "LogicalRules",
@@ -375,9 +374,4 @@ def with_logical_partitioning(
     """
     if rules is not None:  # as metadata of a pytree they are hashed
         rules = tuple((name, place) for name, place in rules)
-
-    @functools.wraps(fn)
-    def boxed_init(*args: Any, **kwargs: Any) -> LogicallyPartitioned:
-        return LogicallyPartitioned(fn(*args, **kwargs), names, mesh, rules)
-
-    return boxed_init
+    return boxed(LogicallyPartitioned, fn, names, mesh, rules)

@@ -19,7 +19,13 @@ from .rng import Path
 MISSING: Any = object()
 
 
-@dataclasses.dataclass(slots=True, weakref_slot=True, eq=False)
+class Lifetime:
+    """How long scopes may be used: until the call that made them returns."""
+
+    over = False
+
+
+@dataclasses.dataclass(slots=True, eq=False)
 class Tree:
     """What all scopes of one tree have in common.
 
@@ -28,12 +34,13 @@ class Tree:
         rngs: root keys by stream.
         mutable: which collections may be written.
         flags: see `Scope.get_flag`.
+        depth: how many names the path of the topmost scope has.
         entry: what came in, to tell later what was changed.
         offset: see `linen_lift.rng`: the number of a path outside of a compiled
             function.
         offset_path: that path.
         trace: the trace in which the tree was made.
-        valid: whether it may still be used.
+        lifetime: whether it may still be used.
         adopted: modules from outside, by identity, and their clones that live in this
             tree; nothing but their parents keeps these alive.
         pending: variables first declared inside a JAX transform that is not lifted, by
@@ -44,11 +51,12 @@ class Tree:
     rngs: dict[str, Any]
     mutable: CollectionFilter
     flags: Mapping[Any, Any]
+    depth: int = 0
     entry: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     offset: Any = None
     offset_path: Path = ()
     trace: Any = dataclasses.field(default_factory=current_trace)
-    valid: bool = True
+    lifetime: Lifetime = dataclasses.field(default_factory=Lifetime)
     adopted: dict[int, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
     pending: dict[Any, Callable[[], Any]] = dataclasses.field(default_factory=dict)
 
@@ -57,21 +65,21 @@ class Tree:
 
         Args:
             col: the collection.
-            path: the path.
+            path: the path of a scope.
             name: further names.
         """
         node: Any = self.variables.get(col)
         try:
-            for part in path + name:
+            for part in path[self.depth :] + name:
                 node = node[part]
         except (KeyError, TypeError, IndexError):
             return MISSING  # also where a variable is in the place of a scope
         return node
 
     def put(self, col: str, path: Path, name: str, value: Any) -> None:
-        """Stores a value under a path from the root of the tree."""
+        """Stores a value at the path of a scope."""
         node = self.variables.setdefault(col, {})
-        for i, part in enumerate(path):
+        for i, part in enumerate(path[self.depth :], self.depth):
             inner = node.get(part)
             if not isinstance(inner, dict):
                 if inner is not None and not isinstance(inner, Mapping):

@@ -107,6 +107,22 @@ class _Cell(RNNCellBase):
         return cell.carry_init(rng, shape, cell.param_dtype)
 
     @nowrap
+    def _mixed(
+        self, h: jax.Array, inputs: jax.Array, keep: jax.Array, reset: Any, bias: Any
+    ) -> Pair:
+        """The state after a step: `keep` of the old one, the rest of a candidate."""
+        cell: Any = self
+        size = h.shape[-1]
+        # Inside of the reset a bias is not the same as outside.
+        inner = None if reset is None else bias
+        kept = _linear(self, "hn", size, True, inner)(h)
+        if reset is not None:
+            kept = reset * kept
+        n = cell.activation_fn(_linear(self, "in", size, False, bias)(inputs) + kept)
+        new_h = (1.0 - keep) * n + keep * h
+        return new_h, new_h
+
+    @nowrap
     def _total(
         self, gate: str, inputs: jax.Array, h: jax.Array, bias_init: Any
     ) -> jax.Array:
@@ -334,14 +350,9 @@ class GRUCell(_GatedCell):
         Returns:
             The new state, twice.
         """
-        h, size, bias = carry, carry.shape[-1], self.bias_init
-
+        h, bias = carry, self.bias_init
         r, z = (self.gate_fn(self._total(gate, inputs, h, bias)) for gate in "rz")
-        # The candidate needs a bias inside of the reset as well.
-        kept = r * _linear(self, "hn", size, True, bias)(h)
-        n = self.activation_fn(_linear(self, "in", size, False, bias)(inputs) + kept)
-        new_h = (1.0 - z) * n + z * h
-        return new_h, new_h
+        return self._mixed(h, inputs, z, r, bias)
 
 
 class MGUCell(_Cell):
@@ -394,16 +405,9 @@ class MGUCell(_Cell):
         Returns:
             The new state, twice.
         """
-        h, size, bias = carry, carry.shape[-1], self.activation_bias_init
-        f = self.gate_fn(self._total("f", inputs, h, self.forget_bias_init))
-        # Inside of the gate a bias is not the same as outside.
-        inner = bias if self.reset_gate else None
-        kept = _linear(self, "hn", size, True, inner)(h)
-        if self.reset_gate:
-            kept = kept * f
-        n = self.activation_fn(_linear(self, "in", size, False, bias)(inputs) + kept)
-        new_h = (1.0 - f) * n + f * h
-        return new_h, new_h
+        f = self.gate_fn(self._total("f", inputs, carry, self.forget_bias_init))
+        reset = f if self.reset_gate else None
+        return self._mixed(carry, inputs, f, reset, self.activation_bias_init)
 
 
 class ConvLSTMCell(_PairCell):

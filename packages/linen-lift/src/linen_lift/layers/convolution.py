@@ -26,7 +26,8 @@ from .linear import (
 __all__ = ["Conv", "ConvLocal", "ConvTranspose"]
 
 Shape: TypeAlias = tuple[int, ...]
-Plan: TypeAlias = tuple[Shape, Shape, Callable[..., jax.Array]]
+Plan: TypeAlias = tuple[jax.Array, Shape, Shape, Callable[..., jax.Array]]
+"""The input, the shapes of kernel and bias, and what to do with input and kernel."""
 
 _WRAPS = {"CIRCULAR": "wrap", "REFLECT": "reflect"}
 
@@ -86,7 +87,38 @@ def _masked(kernel: jax.Array, mask: Any) -> jax.Array:
     return masked
 
 
-class Conv(Module):
+class _Convolution(Module):
+    """What convolutions have in common: a kernel, a bias, and any number of batches."""
+
+    @compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Convolves.
+
+        Args:
+            inputs: an array of shape `(*batch, *spatial, in)`, with any number of
+                batch axes, none included.
+
+        Returns:
+            An array of shape `(*batch, *spatial, features)`.
+
+        Raises:
+            ValueError: if options do not fit the kernel's axes, or the channels do not
+                fit the groups or the mask.
+        """
+        layer: Any = self
+        size = as_tuple(layer.kernel_size)
+        flat, restored = _one_batch_axis(jnp.asarray(inputs), len(size))
+        flat, shape, bias_shape, convolve = layer._plan(flat, size)
+        kernel, bias = kernel_and_bias(layer, shape, bias_shape)
+        kernel = _masked(kernel, layer.mask)
+        flat, kernel, bias = layer.promote_dtype(flat, kernel, bias, dtype=layer.dtype)
+        out = convolve(flat, kernel)
+        if bias is not None:
+            out = out + lax.broadcast_to_rank(bias, out.ndim)
+        return restored(out)
+
+
+class Conv(_Convolution):
     """A convolution over the axes before the last one.
 
     Args:
@@ -136,56 +168,8 @@ class Conv(Module):
     conv_general_dilated: Callable[..., Any] | None = None
     conv_general_dilated_cls: Any = None
 
-    @compact
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Convolves.
-
-        Args:
-            inputs: an array of shape `(*batch, *spatial, in)`, with any number of
-                batch axes, none included.
-
-        Returns:
-            An array of shape `(*batch, *spatial, features)`.
-
-        Raises:
-            ValueError: if options do not fit the kernel's axes, or the channels do not
-                fit the groups or the mask.
-        """
-        size = as_tuple(self.kernel_size)
-        flat, restored = _one_batch_axis(jnp.asarray(inputs), len(size))
-        flat, options = self._options(flat, size)
-        shape, bias_shape, convolve = self._plan(flat, size, options)
-        kernel, bias = kernel_and_bias(self, shape, bias_shape)
-        kernel = _masked(kernel, self.mask)
-        flat, kernel, bias = self.promote_dtype(flat, kernel, bias, dtype=self.dtype)
-        out = convolve(flat, kernel)
-        if bias is not None:
-            out = out + lax.broadcast_to_rank(bias, out.ndim)
-        return restored(out)
-
     @nowrap
-    def _plan(self, flat: jax.Array, size: Shape, options: dict[str, Any]) -> Plan:
-        """The shapes of kernel and bias, and what to do with input and kernel."""
-        channels, groups = flat.shape[-1], self.feature_group_count
-        if channels % groups:
-            raise ValueError(
-                f"The {channels} input channels cannot be split into "
-                f"feature_group_count={groups} groups."
-            )
-        options |= {"feature_group_count": groups, "precision": self.precision}
-        convolve = functools.partial(self._convolve(), **options)
-        return (*size, channels // groups, self.features), (self.features,), convolve
-
-    @nowrap
-    def _convolve(self) -> Callable[..., jax.Array]:
-        given = (self.conv_general_dilated_cls, self.conv_general_dilated)
-        return chosen(*given, lax.conv_general_dilated)
-
-    @nowrap
-    def _options(
-        self, flat: jax.Array, size: tuple[int, ...]
-    ) -> tuple[jax.Array, dict[str, Any]]:
-        """The input, padded as JAX cannot, and the options that JAX is called with."""
+    def _plan(self, flat: jax.Array, size: Shape) -> Plan:
         rank = len(size)
         dilation = _per_axis(self.kernel_dilation, rank, "kernel_dilation")
         padding = padding_pairs(self.padding, size)
@@ -201,7 +185,7 @@ class Conv(Module):
                 )
             flat, padding = jnp.pad(flat, [(0, 0), (reach[0], 0), (0, 0)]), "VALID"
         axes = tuple(range(1, rank + 1))
-        return flat, {
+        options = {
             "window_strides": _per_axis(self.strides, rank, "stride"),
             "padding": padding,
             "lhs_dilation": _per_axis(self.input_dilation, rank, "input_dilation"),
@@ -212,6 +196,21 @@ class Conv(Module):
                 (0, rank + 1, *axes),
             ),
         }
+        given = (self.conv_general_dilated_cls, self.conv_general_dilated)
+        convolve = chosen(*given, lax.conv_general_dilated)
+        return self._with_kernel(flat, size, functools.partial(convolve, **options))
+
+    @nowrap
+    def _with_kernel(self, flat: jax.Array, size: Shape, convolve: Any) -> Plan:
+        channels, groups = flat.shape[-1], self.feature_group_count
+        if channels % groups:
+            raise ValueError(
+                f"The {channels} input channels cannot be split into "
+                f"feature_group_count={groups} groups."
+            )
+        shape = (*size, channels // groups, self.features)
+        options = {"feature_group_count": groups, "precision": self.precision}
+        return flat, shape, shape[-1:], functools.partial(convolve, **options)
 
 
 class ConvLocal(Conv):
@@ -230,7 +229,7 @@ class ConvLocal(Conv):
     """
 
     @nowrap
-    def _plan(self, flat: jax.Array, size: Shape, options: dict[str, Any]) -> Plan:
+    def _with_kernel(self, flat: jax.Array, size: Shape, convolve: Any) -> Plan:
         if self.feature_group_count != 1:
             raise ValueError(
                 "ConvLocal has no groups; found "
@@ -238,17 +237,16 @@ class ConvLocal(Conv):
             )
         channels = flat.shape[-1]
         shared = jax.ShapeDtypeStruct((*size, channels, self.features), flat.dtype)
-        convolved = jax.eval_shape(
-            lambda x, kernel: self._convolve()(x, kernel, **options), flat, shared
-        )
-        places = convolved.shape[1:-1]
+        places = jax.eval_shape(convolve, flat, shared).shape[1:-1]
         shape = (*places, math.prod(size) * channels, self.features)
-        options |= {"filter_shape": size, "precision": self.precision}
-        convolve = functools.partial(lax.conv_general_dilated_local, **options)
-        return shape, (*places, self.features), convolve
+        options = {"filter_shape": size, "precision": self.precision}
+        each = functools.partial(
+            lax.conv_general_dilated_local, **convolve.keywords, **options
+        )
+        return flat, shape, (*places, self.features), each
 
 
-class ConvTranspose(Module):
+class ConvTranspose(_Convolution):
     """A transposed convolution over the axes before the last one.
 
     Args:
@@ -294,47 +292,32 @@ class ConvTranspose(Module):
     promote_dtype: Promotion = promote_dtype
     preferred_element_type: Any = None
 
-    @compact
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Convolves.
-
-        Args:
-            inputs: an array of shape `(*batch, *spatial, in)`, with any number of
-                batch axes, none included.
-
-        Returns:
-            An array of shape `(*batch, *spatial, features)`.
-
-        Raises:
-            ValueError: if options do not fit the kernel's axes or the mask does not fit
-                the kernel.
-        """
-        size = as_tuple(self.kernel_size)
+    @nowrap
+    def _plan(self, flat: jax.Array, size: Shape) -> Plan:
         strides = _per_axis(self.strides, len(size), "stride")
         padding = padding_pairs(self.padding, size)
-        flat, restored = _one_batch_axis(jnp.asarray(inputs), len(size))
         channels = (flat.shape[-1], self.features)
         if self.transpose_kernel:
             channels = channels[::-1]
-        kernel, bias = kernel_and_bias(self, (*size, *channels), (self.features,))
-        kernel = _masked(kernel, self.mask)
-        flat, kernel, bias = self.promote_dtype(flat, kernel, bias, dtype=self.dtype)
-        out = lax.conv_transpose(
-            flat,
-            kernel,
-            strides,
-            "VALID" if padding == "CIRCULAR" else padding,
-            rhs_dilation=_per_axis(self.kernel_dilation, len(size), "kernel_dilation"),
-            transpose_kernel=self.transpose_kernel,
-            precision=self.precision,
-            preferred_element_type=self.preferred_element_type,
-        )
-        if padding == "CIRCULAR":
-            for axis, stride in enumerate(strides, start=1):
-                out = self._wrapped(out, axis, stride * flat.shape[axis])
-        if bias is not None:
-            out = out + lax.broadcast_to_rank(bias, out.ndim)
-        return restored(out)
+        dilation = _per_axis(self.kernel_dilation, len(size), "kernel_dilation")
+
+        def convolve(flat: jax.Array, kernel: jax.Array) -> jax.Array:
+            out = lax.conv_transpose(
+                flat,
+                kernel,
+                strides,
+                "VALID" if padding == "CIRCULAR" else padding,
+                rhs_dilation=dilation,
+                transpose_kernel=self.transpose_kernel,
+                precision=self.precision,
+                preferred_element_type=self.preferred_element_type,
+            )
+            if padding == "CIRCULAR":
+                for axis, stride in enumerate(strides, start=1):
+                    out = self._wrapped(out, axis, stride * flat.shape[axis])
+            return out
+
+        return flat, (*size, *channels), (self.features,), convolve
 
     @nowrap
     def _wrapped(self, out: jax.Array, axis: int, period: int) -> jax.Array:

@@ -33,7 +33,10 @@ def canonicalize_dtype(*args: Any, dtype: Any = None, inexact: bool = True) -> A
     """
     if dtype is None:
         # Types alone would forget which of them are weak.
-        found = jnp.result_type(*[jnp.asarray(x) for x in args if x is not None])
+        arrays = [_array(x) for x in args if x is not None]
+        types = {x.dtype for x in arrays}
+        # Almost always all have one type, which is then found without asking JAX.
+        found = types.pop() if len(types) == 1 else jnp.result_type(*arrays)
         if inexact and not jnp.issubdtype(found, jnp.inexact):
             found = jnp.promote_types(found, jnp.float32)
         return found
@@ -64,15 +67,10 @@ def promote_dtype(*args: Any, dtype: Any = None, inexact: bool = True) -> list[A
         >>> x.dtype.name, bias.dtype.name
         ('float32', 'float32')
     """
-    arrays = [
-        x if x is None or isinstance(x, jax.Array) else jnp.asarray(x) for x in args
-    ]
-    if dtype is None:
-        # Almost always all have one type, which is then found without asking JAX.
-        types = {x.dtype for x in arrays if x is not None}
-        dtype = types.pop() if len(types) == 1 else None
-        if dtype is None or (inexact and not jnp.issubdtype(dtype, jnp.inexact)):
-            dtype = canonicalize_dtype(*arrays, inexact=inexact)
-    else:
-        dtype = canonicalize_dtype(dtype=dtype, inexact=inexact)
+    arrays = [None if x is None else _array(x) for x in args]
+    dtype = canonicalize_dtype(*arrays, dtype=dtype, inexact=inexact)
     return [x if x is None or x.dtype == dtype else x.astype(dtype) for x in arrays]
+
+
+def _array(x: Any) -> jax.Array:
+    return x if isinstance(x, jax.Array) else jnp.asarray(x)

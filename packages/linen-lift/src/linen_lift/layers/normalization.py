@@ -11,6 +11,7 @@ from jax import lax
 from jax.nn import initializers
 
 from ..module import Module, compact, merge_param, nowrap
+from .dtypes import canonicalize_dtype
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
 
@@ -85,21 +86,17 @@ def _scaled(
     shape = tuple(x.shape[a] for a in feature_axes)
     spread = tuple(x.shape[a] if a in feature_axes else 1 for a in range(x.ndim))
     multiplier = lax.rsqrt(var + layer.epsilon)
-    dtypes = [x.dtype]
+    arrays = [x]
     if layer.use_scale:
         scale = layer.param("scale", layer.scale_init, shape, layer.param_dtype)
-        dtypes.append(scale.dtype)
+        arrays.append(scale)
         multiplier = multiplier * scale.reshape(spread)
     y = (x if mean is None else x - mean) * multiplier
     if getattr(layer, "use_bias", False):
         bias = layer.param("bias", layer.bias_init, shape, layer.param_dtype)
-        dtypes.append(bias.dtype)
+        arrays.append(bias)
         y = y + bias.reshape(spread)
-    dtype = layer.dtype
-    if dtype is None:
-        dtype = dtypes[0] if len(set(dtypes)) == 1 else jnp.result_type(*dtypes)
-        if not jnp.issubdtype(dtype, jnp.inexact):
-            dtype = jnp.promote_types(dtype, jnp.float32)
+    dtype = canonicalize_dtype(*arrays, dtype=layer.dtype)
     return y if y.dtype == dtype else y.astype(dtype)
 
 

@@ -240,22 +240,13 @@ class Bidirectional(Module):
         common = {
             "seq_lengths": seq_lengths,
             "return_carry": True,
+            "keep_order": True,
             "time_major": self.time_major if time_major is None else time_major,
         }
-        first, forward = self.forward_rnn(
-            inputs,
-            initial_carry=carries[0],
-            init_key=keys[0],
-            reverse=False,
-            **common,
-        )
-        second, backward = self.backward_rnn(
-            inputs,
-            initial_carry=carries[1],
-            init_key=keys[1],
-            reverse=True,
-            keep_order=True,
-            **common,
+        layers, ways = (self.forward_rnn, self.backward_rnn), (False, True)
+        (first, forward), (second, backward) = (
+            layer(inputs, initial_carry=carry, init_key=key, reverse=way, **common)
+            for layer, carry, key, way in zip(layers, carries, keys, ways, strict=True)
         )
         outputs = jax.tree.map(self.merge_fn, forward, backward)
         if self.return_carry if return_carry is None else return_carry:

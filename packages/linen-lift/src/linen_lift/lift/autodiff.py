@@ -17,6 +17,7 @@ from graphcore.authors import psum_cotangents
 
 from ..errors import MultipleScopesError
 from ..filters import CollectionFilter, StreamFilter
+from ..signatures import parameters_of
 from .pack import Boundary, joined, packed
 from .variables import path_offsets
 
@@ -127,19 +128,18 @@ def vjp(
             return out, (aux, left)
 
         # Variables that are just made have cotangents too: they are differentiated
-        # again, now that they exist. But those that were also written are made anew,
+        # again, now that they exist. But those that are also written are made anew,
         # because their initial values are not known.
-        made: tuple[dict[str, Any], ...] = ({},) * len(wanted)
-        renewed = made
+        none: tuple[dict[str, Any], ...] = ({},) * len(wanted)
+        made = none
         while True:
             known = tuple(map(joined, wanted, made))
             out, vjp_fn, (aux, left) = jax.vjp(pure, known, *args, has_aux=True)
-            new = tuple(map(_without, left[0], known))
-            written = tuple(map(_without, map(_without, left[0], wanted), new))
-            renewed = tuple(map(joined, renewed, written))
-            made = tuple(map(_without, map(joined, made, new), renewed))
-            if not any(written) and not any(map(_without, made, known)):
+            written = tuple(map(_without, left[0], wanted))
+            kept = written if made is none else tuple(map(_without, made, written))
+            if jax.tree.structure(kept) == jax.tree.structure(made):
                 break
+            made = kept
         left = (tuple(map(joined, made, left[0])), *left[1:])
         pull_back = jax.tree_util.Partial(_pull_back, vjp_fn)
         return ((out, pull_back, aux) if has_aux else (out, pull_back)), left
@@ -209,15 +209,8 @@ def value_and_grad(
     return ((out, *aux) if has_aux else out), tuple(grads)
 
 
-def grad(
-    fn: Callable[..., Any],
-    scope: Any,
-    *primals: Any,
-    has_aux: bool = False,
-    reduce_axes: Sequence[Any] = (),
-    variables: CollectionFilter = True,
-    rngs: StreamFilter = True,
-) -> Any:
+@parameters_of(value_and_grad)
+def grad(*_args: Any, has_aux: bool = False, **_options: Any) -> Any:
     """The gradients of a scope function with respect to arguments.
 
     Args:
@@ -246,15 +239,7 @@ def grad(
         >>> float(x_grad)
         3.0
     """
-    out, grads = value_and_grad(
-        fn,
-        scope,
-        *primals,
-        has_aux=has_aux,
-        reduce_axes=reduce_axes,
-        variables=variables,
-        rngs=rngs,
-    )
+    out, grads = value_and_grad(*_args, has_aux=has_aux, **_options)
     return (grads, out[1]) if has_aux else grads
 
 
@@ -300,18 +285,16 @@ def jvp(
         (found,) = call.variables
         roots = call.roots
         given = _per_scope(variable_tangents, roots, "variable_tangents")
-        moving = []
-        for cols, directions, root in zip(found, given, roots, strict=True):
-            for col in directions:
-                if col not in cols and jax.tree.leaves(directions[col]):
+        moving, directions = [], []
+        for cols, known, root in zip(found, given, roots, strict=True):
+            for col in known:
+                if col not in cols and jax.tree.leaves(known[col]):
                     raise ValueError(
                         f'variable_tangents has collection "{col}", but the scope at '
                         f'path "{root.path_text}" has no such variables.'
                     )
-            moving.append({c: t for c, t in cols.items() if c in directions})
-        directions = [
-            {c: t[c] for c in cols} for cols, t in zip(moving, given, strict=True)
-        ]
+            moving.append({c: t for c, t in cols.items() if c in known})
+            directions.append({c: t for c, t in known.items() if c in cols})
         if len(tangents) != len(args):
             raise ValueError(
                 "jvp needs one tangent per primal; found "

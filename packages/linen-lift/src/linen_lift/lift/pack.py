@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import copy
 import functools
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -26,13 +25,13 @@ from ..filters import (
     CollectionFilter,
     StreamFilter,
     group_collections,
-    in_filter,
     intersect_filters,
+    is_filter_empty,
     union_filters,
 )
 from ..frozen_dict import unfreeze
 from ..scope import Scope
-from ..tree import MISSING
+from ..tree import MISSING, Lifetime
 
 __all__ = ["pack"]
 
@@ -75,9 +74,9 @@ class Boundary:
         self._label = label
         self.variables = _grouped([root.variables() for root in self.roots], in_filters)
         self.streams = _grouped([root.rngs for root in self.roots], stream_filters)
-        # Inner scopes hold tracers, so nothing here may keep them alive: the trees are
-        # known weakly, and of all scopes only the counts and names.
-        self._opened: list[weakref.ref[Any]] = []
+        # Inner scopes hold tracers, so nothing here may keep them alive: only their
+        # lifetime, counts and names are known.
+        self._lifetime = Lifetime()
         self._effects: list[list[tuple[Any, Any, Any]]] = []
 
     def writable(self, group: Sequence[Any]) -> tuple[dict[str, Any], ...]:
@@ -86,6 +85,11 @@ class Boundary:
             {c: t for c, t in cols.items() if root.is_mutable_collection(c)}
             for cols, root in zip(group, self.roots, strict=True)
         )
+
+    def can_write(self, names: CollectionFilter) -> bool:
+        """Whether a collection may change inside that a filter selects."""
+        found = (self.inner_mutable(root, names) for root in self.roots)
+        return not all(map(is_filter_empty, found))
 
     # --- inside -------------------------------------------------------------------
 
@@ -124,8 +128,8 @@ class Boundary:
             mutable = self.inner_mutable(outer, mutable_filter)
             offset = None if rng_offsets is None else rng_offsets[i]
             inner = outer._reopen(variables, rngs, mutable, self._label, offset)
+            inner._tree.lifetime = self._lifetime
             inner_roots.append(inner)
-            self._opened.append(weakref.ref(inner._tree))
         known: dict[Any, Scope] = {}
         scopes = []
         for outer, (index, relative) in zip(self._scopes, self._places, strict=True):
@@ -134,7 +138,7 @@ class Boundary:
                 place = (index, relative[: depth + 1])
                 inner._passed |= {name}
                 if place not in known:
-                    known[place] = inner._child_scope(name)
+                    known[place] = Scope({}, name=name, parent=inner)
                 inner = known[place]
             if relative:
                 inner._outside, inner._numbers = outer._names(), dict(outer._numbers)
@@ -161,14 +165,9 @@ class Boundary:
         for index in range(len(self.roots)):
             tree = trees[index]
             tree.settle()
-            found = {}
-            for col, now in tree.variables.items():
-                if in_filter(tree.mutable, col):
-                    before = tree.entry.get(col, {})
-                    kept = _changes(now, before) if changed_only else unfreeze(now)
-                    if kept or not changed_only:
-                        found[col] = kept
-            per_root.append(found)
+            (now,) = group_collections(tree.variables, [tree.mutable])
+            kept = _changes(now, tree.entry) if changed_only else unfreeze(now)
+            per_root.append(kept)
         return _grouped(per_root, self._out_filters)
 
     def run(
@@ -202,7 +201,7 @@ class Boundary:
         new = copy.copy(self)
         new._scopes = [scope._hollow(self._label) for scope in self._scopes]
         new.roots = [root._hollow(self._label) for root in self.roots]
-        new._opened, new._effects = [], []
+        new._lifetime, new._effects = Lifetime(), []
         new.variables = new.streams = ()
         return new
 
@@ -213,8 +212,7 @@ class Boundary:
         for group in packed:
             for root, collections in zip(self.roots, group, strict=True):
                 for col, tree in collections.items():
-                    if tree:
-                        _write(root, col, tree)
+                    _write(root, col, tree)
 
     def effects(self) -> Any:
         """Draws and names of all inner scopes so far, relative to the paths here.
@@ -230,11 +228,10 @@ class Boundary:
                 index, _ = self._places[i]
                 skip = len(self.roots[index].path)
                 for (path, stream), count in drawn.items():
-                    place = (index, path[skip:], stream)
-                    counts[place] = max(counts.get(place, 0), count)
+                    _at_least(counts, (index, path[skip:], stream), count)
                 names.update(dict.fromkeys((i, name) for name in reserved))
                 for prefix, number in numbered.items():
-                    numbers[i, prefix] = max(numbers.get((i, prefix), 0), number)
+                    _at_least(numbers, (i, prefix), number)
         return tuple(counts.items()), tuple(names), tuple(numbers.items())
 
     def replay(self, effects: Any) -> None:
@@ -249,14 +246,11 @@ class Boundary:
         counts, names, numbers = effects
         for (index, path, stream), count in counts:
             root = self.roots[index]
-            place = ((*root.path, *path), stream)
-            if count > root._counts.get(place, 0):
-                root._counts[place] = count
+            _at_least(root._counts, ((*root.path, *path), stream), count)
         for i, name in names:
             self._scopes[i]._outside |= {name}
         for (i, prefix), number in numbers:
-            known = self._scopes[i]._numbers
-            known[prefix] = max(known.get(prefix, 0), number)
+            _at_least(self._scopes[i]._numbers, prefix, number)
 
     def history(self) -> Any:
         """The draws before this call and the names taken, relative to the paths.
@@ -285,10 +279,7 @@ class Boundary:
     def close(self) -> None:
         """Ends the call: no inner scope can be used any more."""
         self.variables = self.streams = ()
-        for ref in self._opened:
-            tree = ref()
-            if tree is not None:
-                tree.valid = False
+        self._lifetime.over = True
 
 
 def _grouped(
@@ -298,22 +289,26 @@ def _grouped(
     return tuple(zip(*groups, strict=True)) if groups else ((),) * len(filters)
 
 
+def _at_least(counts: MutableMapping[Any, int], place: Any, count: int) -> None:
+    counts[place] = max(counts.get(place, 0), count)
+
+
 def _topmost(scopes: Sequence[Scope]) -> tuple[list[Scope], list[tuple[int, Any]]]:
     """The scopes that no other contains, and the place of each among them."""
     if len(scopes) == 1:
         return list(scopes), [(0, ())]
-    known = {(id(s._tree), s._relative) for s in scopes}
+    known = {(id(s._tree), s.path) for s in scopes}
     tops: dict[Any, int] = {}
     roots: list[Scope] = []
     places = []
     for scope in scopes:
-        relative = scope._relative
-        for depth in range(len(relative) + 1):
-            top = (id(scope._tree), relative[:depth])
+        path = scope.path
+        for depth in range(len(path) + 1):
+            top = (id(scope._tree), path[:depth])
             if top in known:
                 break
-        places.append((top, relative[depth:]))
-        if depth == len(relative) and top not in tops:
+        places.append((top, path[depth:]))
+        if depth == len(path) and top not in tops:
             tops[top] = len(roots)
             roots.append(scope)
     return roots, [(tops[top], rest) for top, rest in places]

@@ -151,7 +151,6 @@ def scan(
             ],
         )
         # Immutable collections cannot change: they need not be carried.
-        roots = call.roots
         moving = call.writable(carried)
 
         def iteration(
@@ -176,10 +175,16 @@ def scan(
             return new_shared, new_carried, carry, ys, new_stacked
 
         created: Any = tuple({} for _ in shared)
-        if not filters.is_filter_empty(variable_broadcast) and any(
-            not filters.is_filter_empty(root.mutable) for root in roots
-        ):
-            created = _create_shared(iteration, shared, moving, init, xs, roots)
+        if call.can_write(variable_broadcast):
+
+            def create(carried: Any, carry: Any, xs: Any) -> Any:
+                return iteration(shared, carried, carry, xs, True)[0]
+
+            first = _one_iteration(moving, init, xs)
+            created, key_path = evaluate_independent(create, *first)
+            if key_path is not None:
+                root = call.roots[key_path[0].idx].path_text
+                raise BroadcastVariableError(*describe_place(key_path, root))
             shared = tuple(map(joined, shared, created))
 
         def grows(old: Any, new: Any) -> bool:
@@ -217,13 +222,8 @@ def scan(
 
         may_grow = size != 0
         grew = False
-        if may_grow and any(
-            not filters.is_filter_empty(
-                filters.intersect_filters(variable_carry, root.mutable)
-            )
-            and not any(cols.values())
-            for cols, root in zip(moving, roots, strict=True)
-        ):
+        stored = all(any(cols.values()) for cols in moving)
+        if may_grow and not stored and call.can_write(variable_carry):
             # They are often about to be made. To find out costs a trace of one
             # iteration, which is less than a loop in vain.
             def made(carried: Any, carry: Any, xs: Any) -> Any:
@@ -279,21 +279,6 @@ def scan(
         return loop_over(*bound.args)
 
     return wrapper
-
-
-def _create_shared(
-    iteration: Any, shared: Any, carried: Any, init: Any, xs: Any, roots: Any
-) -> Any:
-    """The broadcast variables that the first iteration creates."""
-
-    def create(carried: Any, carry: Any, xs: Any) -> Any:
-        return iteration(shared, carried, carry, xs, True)[0]
-
-    new, key_path = evaluate_independent(create, *_one_iteration(carried, init, xs))
-    if key_path is not None:
-        root = roots[key_path[0].idx].path_text
-        raise BroadcastVariableError(*describe_place(key_path, root))
-    return new
 
 
 def _one_iteration(carried: Any, init: Any, xs: Any) -> tuple[Any, Any, Any]:

@@ -67,8 +67,7 @@ def map_variables(
             return tuple(map_out_fn(view) if view else {} for view in views)
 
         created: Any = tuple({} for _ in stored)
-        writable = any(not filters.is_filter_empty(root.mutable) for root in call.roots)
-        if init and writable and not any(stored):
+        if init and call.can_write(mapped_collections) and not any(stored):
             first = call((stored, others), call.streams)
             fn(first, *args, **kwargs)
             stored = created = out(call.collect(first)[0])
@@ -76,8 +75,6 @@ def map_variables(
         scope = call((views, others), call.streams, closed)
         result = fn(scope, *args, **kwargs)
         after, rest = call.collect(scope)
-        if not returns:
-            return result, (created, rest)
         # A view that was only read need not go back: what it was made of is stored.
         changed, _ = call.collect(scope, changed_only=True)
         written = out(

@@ -17,6 +17,7 @@ from .. import errors
 from .. import scope as scopes
 from ..filters import CollectionFilter
 from ..scope import Scope
+from ..signatures import parameters_of
 from .adoption import adopt, bind_to, register
 from .calling import call_intercepted
 from .containers import replace
@@ -122,19 +123,16 @@ class Module(Declarations, Summaries):
         if free or (self.scope is None and not state.in_setup):
             object.__setattr__(self, name, value)
             return
-        about = type(self).__name__, name, _path(self)
         if not state.in_setup:
-            raise errors.SetAttributeFrozenModuleError(*about)
+            raise errors.SetAttributeFrozenModuleError(*_about(self, name))
         if name in self._init_names or name in RESERVED:
-            raise errors.SetAttributeInModuleSetupError(*about)
+            raise errors.SetAttributeInModuleSetupError(*_about(self, name))
         object.__setattr__(self, name, adopt(self, name, value))
 
     def __delattr__(self, name: str) -> None:
         state = self.__dict__.get("_state")
         if state is not None and self.scope is not None and not state.in_setup:
-            raise errors.SetAttributeFrozenModuleError(
-                type(self).__name__, name, _path(self)
-            )
+            raise errors.SetAttributeFrozenModuleError(*_about(self, name))
         object.__delattr__(self, name)
 
     def __getattr__(self, name: str) -> Any:
@@ -210,7 +208,7 @@ class Module(Declarations, Summaries):
         scope._fixed.setdefault(name, (None,))
         made = state.children[name] = NameScope(parent=None, name=name)
         made.parent = self
-        bind_to(made, scope._child_scope(name))
+        bind_to(made, Scope({}, name=name, parent=scope))
         return made
 
     def setup(self) -> None:
@@ -386,15 +384,8 @@ class Module(Declarations, Summaries):
         make = pure(scopes.init, name, method, self, mutable, capture)
         return make(rngs, *args, **kwargs)
 
-    def init(
-        self,
-        rngs: Any,
-        *args: Any,
-        method: Any = None,
-        mutable: CollectionFilter = INIT_MUTABLE,
-        capture_intermediates: CaptureFilter = False,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
+    @parameters_of(init_with_output)
+    def init(self, *_args: Any, **_options: Any) -> dict[str, Any]:
         """Creates the variables of a module.
 
         Args:
@@ -414,9 +405,8 @@ class Module(Declarations, Summaries):
             >>> variables['params']['kernel'].shape
             (3, 2)
         """
-        capture = capture_intermediates
-        make = pure(scopes.init, "init", method, self, mutable, capture)
-        return make(rngs, *args, **kwargs)[1]
+        check_instance(self, "init")
+        return self.init_with_output(*_args, **_options)[1]
 
     def lazy_init(
         self,
@@ -486,5 +476,6 @@ class NameScope(Module):
         return method(*args, **kwargs)
 
 
-def _path(module: Module) -> str:
-    return "unbound" if module.scope is None else module.scope.path_text
+def _about(module: Module, attribute: str) -> tuple[str, str, str]:
+    where = "unbound" if module.scope is None else module.scope.path_text
+    return type(module).__name__, attribute, where

@@ -19,13 +19,6 @@ _LEAVES |= {type, types.FunctionType, types.BuiltinFunctionType, types.MethodTyp
 _LEAVES |= set(map(type, (jnp.float32, jnp.tanh, jax.nn.relu, jax.nn.sigmoid)))
 
 
-def _is_leaf(value: Any) -> bool:
-    if hasattr(value, "dtype"):  # an array or a tracer
-        return True
-    structure = jax.tree.structure(value, is_leaf=lambda x: x is not value)
-    return bool(jax.tree_util.treedef_is_leaf(structure))
-
-
 def find(value: Any, wanted: tuple[type, ...]) -> list[Any]:
     """All instances of some classes in nested containers, in order.
 
@@ -92,7 +85,7 @@ def replace(
             return value
         new = dict(zip(value, items, strict=True))
         return FrozenDict(new) if freeze or isinstance(value, FrozenDict) else new
-    if not _is_leaf(value):
+    if not hasattr(value, "dtype"):  # as arrays and tracers have
         leaves, treedef = jax.tree.flatten(
             value, is_leaf=lambda x: isinstance(x, wanted)
         )

@@ -52,6 +52,16 @@ class _Context(threading.local):
         self.interceptors: tuple[Interceptor, ...] = ()
         self.named_call: bool | None = None
 
+    @contextlib.contextmanager
+    def having(self, **values: Any) -> Iterator[None]:
+        """Sets some of it for the time of a `with` block."""
+        before = {name: getattr(self, name) for name in values}
+        self.__dict__.update(values)
+        try:
+            yield
+        finally:
+            self.__dict__.update(before)
+
     def __reduce__(self) -> str:
         return "context"  # wherever it is pickled with a method that refers to it
 
@@ -102,12 +112,8 @@ def override_named_call(enable: bool = True) -> Iterator[None]:
         >>> with nn.override_named_call(False):
         ...     pass
     """
-    before = context.named_call
-    context.named_call = enable
-    try:
+    with context.having(named_call=enable):
         yield
-    finally:
-        context.named_call = before
 
 
 @contextlib.contextmanager
@@ -131,9 +137,5 @@ def intercept_methods(interceptor: Interceptor) -> Iterator[None]:
         ...     layer.apply(variables, x).tolist()
         [6.0]
     """
-    before = context.interceptors
-    context.interceptors = (*before, interceptor)
-    try:
+    with context.having(interceptors=(*context.interceptors, interceptor)):
         yield
-    finally:
-        context.interceptors = before

@@ -9,6 +9,7 @@ from typing import Any
 from .. import scope as scopes
 from ..errors import CallShareScopeOnUnboundModuleError, InvalidInstanceModuleError
 from ..filters import CollectionFilter
+from ..signatures import parameters_of
 from .base import Module
 from .preparation import INIT_MUTABLE, CaptureFilter, pure
 
@@ -76,12 +77,8 @@ def init_with_output(
     return pure(scopes.init, name, fn, module, mutable, capture)
 
 
-def init(
-    fn: Callable[..., Any],
-    module: Module,
-    mutable: CollectionFilter = INIT_MUTABLE,
-    capture_intermediates: CaptureFilter = False,
-) -> Callable[..., Any]:
+@parameters_of(init_with_output)
+def init(*_args: Any, **_options: Any) -> Callable[..., Any]:
     """A function that creates the variables a function of a module needs.
 
     Args:
@@ -99,7 +96,7 @@ def init(
         >>> make(jax.random.key(0), jnp.ones(3))['params']['bias'].shape
         (2,)
     """
-    make = init_with_output(fn, module, mutable, capture_intermediates)
+    make = init_with_output(*_args, **_options)
 
     def wrapper(rngs: Any, *args: Any, **kwargs: Any) -> Any:
         return make(rngs, *args, **kwargs)[1]

@@ -109,10 +109,7 @@ def pure(
 
     def run(scope: Scope, *args: Any, **kwargs: Any) -> Any:
         # A call from inside of another module's method starts a tree of its own.
-        outer, context.modules = context.modules, []
-        try:
+        with context.having(modules=[]):
             return fn(module.clone(parent=scope), *args, **kwargs)
-        finally:
-            context.modules = outer
 
     return make(run, mutable, flags)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import lift
-from ..filters import CollectionFilter
 from ..module.base import Module
+from ..signatures import parameters_of
 from .frame import Frame
 from .targets import as_body, check_function, make_core, with_module
 
@@ -156,13 +155,8 @@ def jvp(*_: Any, **__: Any) -> Any:
     """
 
 
-def custom_vjp(
-    fn: Callable[..., Any],
-    forward_fn: Callable[..., Any],
-    backward_fn: Callable[..., Any],
-    grad_vars: CollectionFilter = "params",
-    nondiff_argnums: int | Sequence[int] = (),
-) -> Callable[..., Any]:
+@parameters_of(lift.custom_vjp)
+def custom_vjp(fn: Any, forward_fn: Any, *_rule: Any, **_options: Any) -> Any:
     """Lifted `jax.custom_vjp`: a function of a module with its own backward rule.
 
     Args:
@@ -203,8 +197,7 @@ def custom_vjp(
     """
     for each in (fn, forward_fn):
         check_function("custom_vjp", each)
-    options = (backward_fn, grad_vars, nondiff_argnums)
-    lift.custom_vjp(fn, forward_fn, *options)  # refuses wrong options early
+    lift.custom_vjp(fn, forward_fn, *_rule, **_options)  # refuses wrong options early
     bodies = [as_body(each) for each in (fn, forward_fn)]
 
     def wrapper(mdl: Module, *args: Any) -> Any:
@@ -212,7 +205,7 @@ def custom_vjp(
         # JAX keeps the functions beyond the call.
         inner = frame.detached()
         f, forward = (make_core(body, inner) for body in bodies)
-        rule = lift.custom_vjp(f, forward, *options)
+        rule = lift.custom_vjp(f, forward, *_rule, **_options)
         return rule(frame.scopes, *frame.args)
 
     return wrapper

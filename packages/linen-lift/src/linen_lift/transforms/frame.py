@@ -182,40 +182,33 @@ class Frame:
         Raises:
             TypeError: if a field cannot be hashed.
         """
-        description = _Description(self._index)
+        arrays: dict[int, Any] = {}
+        described = functools.partial(self._described, ({}, arrays))
         live = (*self._in_args, self.module)
-        return tuple([description.of(each) for each in live]), description.arrays
+        return tuple([described(each) for each in live]), arrays
 
-
-class _Description:
-    """Turns modules into hashable descriptions; each object is described once."""
-
-    __slots__ = ("_index", "_seen", "arrays")
-
-    def __init__(self, index: dict[Scope, int]) -> None:
-        self._index = index
-        self._seen: dict[int, int] = {}
-        self.arrays: dict[int, Any] = {}
-
-    def of(self, value: Any, _: str = "") -> Any:
-        if id(value) in self._seen:
-            return "same as", self._seen[id(value)]
-        self._seen[id(value)] = len(self._seen)
+    def _described(self, known: tuple[Any, ...], value: Any, _: str = "") -> Any:
+        """A hashable description; each object is described once."""
+        seen, arrays = known
+        if id(value) in seen:
+            return "same as", seen[id(value)]
+        seen[id(value)] = len(seen)
         if isinstance(value, Module):
-            return self._module(value)
+            return self._fields(known, value)
         if isinstance(value, Variable):
             place = self._index[value.scope]
             return Variable, place, value.collection, value.name, value.unbox
-        self.arrays[id(value)] = value
+        arrays[id(value)] = value
         return "array"
 
-    def _module(self, module: Module) -> Any:
+    def _fields(self, known: tuple[Any, ...], module: Module) -> Any:
         attributes, state = module.__dict__, module._state
+        described = functools.partial(self._described, known)
         fields = []
         for name in state.base:
             if name in ("parent", "name"):
                 continue
-            field = replace(attributes[name], (*_LIVE, *_ARRAYS), self.of)
+            field = replace(attributes[name], (*_LIVE, *_ARRAYS), described)
             fields.append(StaticAttribute(name, field))
             try:
                 hash(fields[-1])
