@@ -300,16 +300,12 @@ class RuleCall:
 
         No rule is told of its tangents, and gives any.
         """
-
-        def error() -> TypeError:
-            return TypeError(
-                f"{self.name!r} is bound to an object, or one of its rules is, by "
-                "which it is being differentiated; but derivative rules go by "
-                "arguments. Decorate the method in its class, or pass the object as an "
-                "argument."
-            )
-
-        guarded = without_tangents({i: values[i] for i in self._hidden}, error)
+        message = (
+            f"{self.name!r} is bound to an object, or one of its rules is, by which it "
+            "is being differentiated; but derivative rules go by arguments. Decorate "
+            "the method in its class, or pass the object as an argument."
+        )
+        guarded = without_tangents({i: values[i] for i in self._hidden}, message)
         return [guarded[i] if i in guarded else values[i] for i in self._rest]
 
     def place(self, position: int) -> str:
