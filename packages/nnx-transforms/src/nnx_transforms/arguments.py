@@ -109,7 +109,7 @@ def positions_of(
             f"The arguments do not fit {Callee(f).name!r}, whose signature is "
             f"{signature}: {error}."
         ) from None
-    names = _positional(signature)
+    names = positional_names(signature)
     count = max(
         (i + 1 for i, name in enumerate(names) if name in bound.arguments), default=0
     )
@@ -139,7 +139,7 @@ class ChosenArguments:
         if (argnums is None) != (argnames is None):
             positional: list[str] = []  # if one can't tell
             with contextlib.suppress(TypeError, ValueError):
-                positional = _positional(inspect.signature(f))
+                positional = positional_names(inspect.signature(f))
             if argnums is None:
                 numbers = tuple(positional.index(n) for n in names if n in positional)
             else:
@@ -177,7 +177,7 @@ class ChosenArguments:
         return tuple(rest), kwargs, found
 
 
-def _positional(signature: inspect.Signature) -> list[str]:
+def positional_names(signature: inspect.Signature) -> list[str]:
     """The names of the parameters that have a position."""
     kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     return [p.name for p in signature.parameters.values() if p.kind in kinds]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from graphcore import (
@@ -50,38 +50,30 @@ def recursive_map(f: Callable[[Path, Any], Any], node: _A, /) -> _A:
         Dict({'a': 2, 'b': [4, 6]})
     """
     node = clone(node, variables=False)
-    by_path: dict[Path, Any] = {}
-    by_identity: dict[int, Any] = {}  # of what may be reached in several ways
+    # By path, and by identity of what may be reached in several ways.
+    done: dict[Path | int, Any] = {}
     result: Any = node
     for path, value in list(iter_graph(node)):
         is_leaf = is_variable(value) or not is_node(value)
-        result = value if is_leaf else _with_children(path, value, by_path, by_identity)
-        result = f(path, result)
-        if is_variable(value) or is_graph_node(value):
-            by_identity[id(value)] = result
-        else:
-            by_path[path] = result
+        result = f(path, value if is_leaf else _with_children(path, value, done))
+        is_object = is_variable(value) or is_graph_node(value)
+        done[id(value) if is_object else path] = result
     return result  # type: ignore[no-any-return]
 
 
-def _with_children(
-    path: Path,
-    node: Any,
-    by_path: dict[Path, Any],
-    by_identity: dict[int, Any],
-) -> Any:
+def _with_children(path: Path, node: Any, done: Mapping[Path | int, Any]) -> Any:
     impl = get_node_impl(node)
     pairs, metadata = impl.flatten(node)
     new = []
     for key, child in pairs:
         where = (*path, key)
-        if where not in by_path and id(child) not in by_identity:
+        if where not in done and id(child) not in done:
             raise ValueError(
                 f"The {type(child).__name__} at {path_text(where)!r} is below itself: "
                 "a graph with a cycle has no order in which each node comes after its "
                 "children. Change it in place, as `iter_graph` visits it."
             )
-        new.append((key, by_path.get(where, by_identity.get(id(child)))))
+        new.append((key, done.get(where, done.get(id(child)))))
     both = zip(pairs, new, strict=True)
     changed = [pair for old, pair in both if old[1] is not pair[1]]
     if not isinstance(impl, GraphNodeImpl):

@@ -11,12 +11,7 @@ from flax import nnx
 from flax.core.spmd import get_logical_axis_rules
 
 from graphcore import register_counterparts
-from nnx_transforms.adapters.settings import (
-    add_setting_class,
-    add_setting_type,
-    by_path,
-    own_settings,
-)
+from nnx_transforms.adapters.settings import add_setting_type, by_path, own_settings
 from nnx_transforms.prefixes import Carry, DiffState, StateAxes, StateSharding
 from nnx_transforms.randomness import rngs
 from nnx_transforms.randomness.random_splits import add_stream_type
@@ -35,7 +30,7 @@ def _axes(theirs: Any) -> StateAxes:
     return StateAxes(list(zip(theirs.filters, axes, strict=True)))
 
 
-add_setting_class(nnx.Carry, Carry)
+add_setting_type(nnx.Carry, lambda _: Carry)
 add_setting_type(nnx.StateAxes, _axes)
 add_setting_type(
     nnx.StateSharding,

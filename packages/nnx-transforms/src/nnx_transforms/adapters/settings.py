@@ -15,29 +15,18 @@ from graphcore import State, is_graph_node, is_node_type, is_variable
 from graphcore.authors import key_path
 from nnx_transforms.prefixes import StateAxes, StateSharding
 
-# What makes ours of a setting, by its type; and ours for a setting that is a class.
+# What makes ours of a setting, by its type; of a setting that is a class, by the class.
 _by_type: dict[type[Any], Callable[[Any], Any]] = {}
-_classes: dict[type[Any], Any] = {}
 
 
 def add_setting_type(kind: type[Any], convert: Callable[[Any], Any]) -> None:
-    """Has settings of a type understood.
+    """Has settings of a type understood, or a class that is itself a setting.
 
     Args:
-        kind: The type.
+        kind: The type, or the class.
         convert: Makes one of ours.
     """
     _by_type[kind] = convert
-
-
-def add_setting_class(theirs: type[Any], ours: Any) -> None:
-    """Has a class understood that is itself a setting.
-
-    Args:
-        theirs: The class.
-        ours: What it stands for.
-    """
-    _classes[theirs] = ours
 
 
 def own_settings(prefix: Any) -> Any:
@@ -66,11 +55,9 @@ def _is_setting(x: Any) -> bool:
 
 
 def _own(x: Any) -> Any:
-    if isinstance(x, type):
-        return _classes.get(x, x)
     if is_graph_node(x):
         return _by_place(x)
-    convert = _by_type.get(type(x))
+    convert = _by_type.get(x if isinstance(x, type) else type(x))
     return x if convert is None else convert(x)
 
 

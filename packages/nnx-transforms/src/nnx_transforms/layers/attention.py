@@ -19,7 +19,7 @@ from nnx_transforms.layers.dtypes import (
     Promotion,
     promote_dtype,
 )
-from nnx_transforms.layers.layer import Layer, chosen, own_stream, stream_of
+from nnx_transforms.layers.layer import Layer, chosen, dropout_key, own_stream
 from nnx_transforms.layers.linear import (
     NO_METADATA,
     LinearGeneral,
@@ -309,7 +309,7 @@ class MultiHeadAttention(Layer):
                 self, "deterministic", deterministic, self.deterministic
             )
             if not deterministic:
-                dropout_rng = self._dropout_key(rngs)
+                dropout_rng = dropout_key(self, rngs, "dropout", "keep_rngs=True")
         attended = self.attention_fn(
             query,
             key,
@@ -327,16 +327,6 @@ class MultiHeadAttention(Layer):
             **given(input_positions=input_positions),
         )
         return self.out(attended, out_sharding=out_sharding)
-
-    def _dropout_key(self, rngs: Rngs | RngStream | None) -> jax.Array:
-        stream = stream_of(self.rngs if rngs is None else rngs, "dropout")
-        if stream is None:
-            raise ValueError(
-                "MultiHeadAttention has no random stream for dropout: pass `rngs` with "
-                "the call, make the layer with `keep_rngs=True`, or set "
-                "`deterministic=True`."
-            )
-        return stream()
 
     def _remember(
         self, key: jax.Array, value: jax.Array, mask: Array | None

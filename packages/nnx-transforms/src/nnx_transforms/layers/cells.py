@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,11 @@ from nnx_transforms.layers.linear import (
 from nnx_transforms.randomness.rngs import Rngs, RngStream
 
 __all__ = ["GRUCell", "LSTMCell", "OptimizedLSTMCell", "RNNCellBase", "SimpleCell"]
+
+Product: TypeAlias = Callable[..., Linear]
+"""Makes the product of a kernel with what it is for, of so many features."""
+LSTMStep: TypeAlias = tuple[tuple[jax.Array, jax.Array], jax.Array]
+"""Memory and output, and the output."""
 
 
 def orthogonal_init(
@@ -175,9 +180,7 @@ class _Cell(RNNCellBase):
         )
         self._make_products(of_input, of_last)
 
-    def _make_products(
-        self, of_input: Callable[..., Linear], of_last: Callable[..., Linear]
-    ) -> None:
+    def _make_products(self, of_input: Product, of_last: Product) -> None:
         """Makes products of the input, and of the last output, each of a size."""
         raise NotImplementedError
 
@@ -235,9 +238,7 @@ class LSTMCell(_Cell):
 
     _orthogonal_init: Any = staticmethod(_rounded_orthogonal_init)
 
-    def _make_products(
-        self, of_input: Callable[..., Linear], of_last: Callable[..., Linear]
-    ) -> None:
+    def _make_products(self, of_input: Product, of_last: Product) -> None:
         size = self.hidden_features
         # The two products are added, so one bias is enough.
         self.ii, self.if_, self.ig, self.io = (
@@ -245,9 +246,7 @@ class LSTMCell(_Cell):
         )
         self.hi, self.hf, self.hg, self.ho = (of_last(size) for _ in range(4))
 
-    def __call__(
-        self, carry: tuple[Array, Array], inputs: Array
-    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+    def __call__(self, carry: tuple[Array, Array], inputs: Array) -> LSTMStep:
         """Makes one step.
 
         Args:
@@ -274,7 +273,7 @@ class LSTMCell(_Cell):
 
     def _step(
         self, memory: Array, i: jax.Array, f: jax.Array, g: jax.Array, o: jax.Array
-    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+    ) -> LSTMStep:
         written = self.gate_fn(i) * self.activation_fn(g)
         memory = self.gate_fn(f) * memory + written
         output: jax.Array = self.gate_fn(o) * self.activation_fn(memory)
@@ -322,15 +321,11 @@ class OptimizedLSTMCell(LSTMCell):
 
     _orthogonal_init: Any = staticmethod(orthogonal_init)
 
-    def _make_products(
-        self, of_input: Callable[..., Linear], of_last: Callable[..., Linear]
-    ) -> None:
+    def _make_products(self, of_input: Product, of_last: Product) -> None:
         self.dense_i = of_input(4 * self.hidden_features, use_bias=False)
         self.dense_h = of_last(4 * self.hidden_features)
 
-    def __call__(
-        self, carry: tuple[Array, Array], inputs: Array
-    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+    def __call__(self, carry: tuple[Array, Array], inputs: Array) -> LSTMStep:
         memory, last = carry
         gates = self.dense_i(inputs) + self.dense_h(last)
         return self._step(memory, *jnp.split(gates, 4, axis=-1))
@@ -392,9 +387,7 @@ class SimpleCell(_Cell):
         super().keep(locals())
         self._set_up(locals())
 
-    def _make_products(
-        self, of_input: Callable[..., Linear], of_last: Callable[..., Linear]
-    ) -> None:
+    def _make_products(self, of_input: Product, of_last: Product) -> None:
         self.dense_h = of_last(self.hidden_features, use_bias=False)
         self.dense_i = of_input(self.hidden_features)
 
@@ -453,9 +446,7 @@ class GRUCell(_Cell):
         ((2, 4), True)
     """
 
-    def _make_products(
-        self, of_input: Callable[..., Linear], of_last: Callable[..., Linear]
-    ) -> None:
+    def _make_products(self, of_input: Product, of_last: Product) -> None:
         self.dense_i = of_input(3 * self.hidden_features)
         self.dense_h = of_last(3 * self.hidden_features, use_bias=False)
 

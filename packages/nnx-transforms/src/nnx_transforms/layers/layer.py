@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from graphcore import Param
@@ -177,3 +178,31 @@ def stream_of(rngs: Rngs | RngStream | None, name: str) -> RngStream | None:
         f"Expected random streams, `Rngs` or an `RngStream`, got a "
         f"{type(rngs).__name__}: make some with `Rngs({name}=seed)`."
     )
+
+
+def dropout_key(
+    layer: Any, given: Rngs | RngStream | None, name: str, option: str = "rngs=rngs"
+) -> jax.Array:
+    """Draws a key to drop by, from what a call was given, or else the layer's own.
+
+    Args:
+        layer: The layer, with its stream as `rngs`.
+        given: Streams or one stream.
+        name: The name of the stream, where there are several.
+        option: With what the layer is made so that it has one, for messages.
+
+    Returns:
+        The key.
+
+    Raises:
+        ValueError: If there is no stream.
+    """
+    stream = stream_of(layer.rngs if given is None else given, name)
+    if stream is None:
+        kind = type(layer).__name__
+        raise ValueError(
+            f"{kind} has no random streams: let it keep some when it is made, "
+            f"`{kind}(..., {option})`, pass `rngs` with the call, or set "
+            "`deterministic=True`."
+        )
+    return stream()

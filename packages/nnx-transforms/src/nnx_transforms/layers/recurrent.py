@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from graphcore import Filter, iter_graph, to_predicate
+from graphcore import All, Filter, variables
 from nnx_transforms.layers.cells import RNNCellBase
 from nnx_transforms.layers.dtypes import Array
 from nnx_transforms.layers.layer import own_stream, stream_of
 from nnx_transforms.modules.module import Module
 from nnx_transforms.prefixes import Carry, StateAxes
 from nnx_transforms.randomness.random_splits import split_rngs
-from nnx_transforms.randomness.rngs import Rngs, RngStream
+from nnx_transforms.randomness.rngs import RngCount, Rngs, RngStream
 from nnx_transforms.transforms.scan import scan
 
 __all__ = ["RNN", "Bidirectional", "flip_sequences"]
@@ -144,8 +144,9 @@ class RNN(Module):
         all_states = seq_lengths is not None and return_carry
 
         def step(cell: RNNCellBase, carry: Any, x: Any) -> tuple[Any, Any]:
-            for stream in self._broadcast(cell):
-                stream.count.value = jnp.zeros_like(stream.count.value)
+            counts = variables(cell, All(RngCount, self.broadcast_rngs))
+            for _, count in counts.flat_state():
+                count.value = jnp.zeros_like(count.value)
             carry, y = cell(carry, x)
             return carry, (carry, y) if all_states else y
 
@@ -165,14 +166,6 @@ class RNN(Module):
         if reverse and option(keep_order, self.keep_order):
             outputs = flipped(outputs)
         return (carry, outputs) if return_carry else outputs
-
-    def _broadcast(self, cell: RNNCellBase) -> Iterator[RngStream]:
-        if self.broadcast_rngs is None:
-            return
-        predicate = to_predicate(self.broadcast_rngs)
-        for path, node in iter_graph(cell):
-            if isinstance(node, RngStream) and predicate((*path, "count"), node.count):
-                yield node
 
 
 def _carry_stream(rngs: Rngs | RngStream | bool) -> RngStream | None:

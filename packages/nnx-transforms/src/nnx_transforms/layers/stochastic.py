@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from nnx_transforms.layers.dtypes import Array
-from nnx_transforms.layers.layer import chosen, own_stream, stream_of
+from nnx_transforms.layers.layer import chosen, dropout_key, own_stream
 from nnx_transforms.modules.module import Module
 from nnx_transforms.randomness.rngs import Rngs, RngStream
 
@@ -96,20 +96,10 @@ class Dropout(Module):
         for axis in self.broadcast_dims:
             shape[axis] = 1
         kept = 1 - self.rate
-        mask = jax.random.bernoulli(self._key(rngs), kept, tuple(shape))
+        if not isinstance(rngs, jax.Array):
+            rngs = dropout_key(self, rngs, self.rng_collection)
+        mask = jax.random.bernoulli(rngs, kept, tuple(shape))
         return jnp.where(mask, values / kept, 0)
-
-    def _key(self, rngs: Rngs | RngStream | jax.Array | None) -> jax.Array:
-        if isinstance(rngs, jax.Array):
-            return rngs
-        source = stream_of(self.rngs if rngs is None else rngs, self.rng_collection)
-        if source is None:
-            raise ValueError(
-                "Dropout has no random streams: give it some when it is made, "
-                "`Dropout(rate, rngs=rngs)`, or with the call, or set "
-                "`deterministic=True`."
-            )
-        return source()
 
     def set_view(self, deterministic: bool | None = None) -> None:
         """Switches the mode of this layer, for a view of a model.

@@ -17,19 +17,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from graphcore import (
-    All,
-    Filter,
-    Static,
-    is_variable,
-    iter_graph,
-    to_predicate,
-)
+from graphcore import All, Filter, Static, to_predicate
 from graphcore.authors import (
     Callee,
+    enter,
     is_object,
     plain_settings,
-    setting_of,
     settings_of_leaves,
     take_objects,
 )
@@ -37,13 +30,14 @@ from nnx_transforms.arguments import positions_of
 from nnx_transforms.prefixes import Carry, StateAxes
 from nnx_transforms.randomness.random_splits import split_rngs as with_split_rngs
 from nnx_transforms.randomness.rngs import RngState
-from nnx_transforms.states.atomic_writes import read_raw
+from nnx_transforms.states.tree_variables import tree_variables
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.mapped.mapping import (
     NO_METADATA,
     axes_of_arguments,
     is_axis,
 )
+from nnx_transforms.transforms.mapped.mapping_errors import mapped_leaves
 from nnx_transforms.transforms.pmap import pmap as pmap_by_axes
 from nnx_transforms.transforms.scan import scan as scan_by_axes
 from nnx_transforms.transforms.vmap import vmap as vmap_by_axes
@@ -265,18 +259,14 @@ def scan(
     object_axes = _object_axes(_pairs(state_axes, Carry), split_rngs, Carry)
     callee = Callee(f)
 
-    def body(
-        carry: Any, bound: Any, kwargs: dict[str, Any], *rest: Any
-    ) -> tuple[Any, Any]:
-        function = functools.partial(callee.function, *bound)
+    if carry_argnum is not None:
+        out_axes = (Carry, out_axes) if scan_output else Carry
+
+    def body(bound: Any, kwargs: dict[str, Any], *args: Any) -> Any:
+        out = callee.function(*bound, *args, **kwargs)
         if carry_argnum is None:
-            out = function(*rest, **kwargs)
-            return (), out if scan_output else None
-        args = (*rest[:carry_argnum], carry, *rest[carry_argnum:])
-        out = function(*args, **kwargs)
-        if not scan_output:
-            return out, None
-        if not (isinstance(out, tuple) and len(out) == 2):
+            return out if scan_output else None
+        if scan_output and not (isinstance(out, tuple) and len(out) == 2):
             raise ValueError(
                 "The scanned function must return a pair (carry, output), but it "
                 f"returned {out!r}. With `scan_output=False` it returns the carry "
@@ -295,27 +285,24 @@ def scan(
                     "or None."
                 )
         axes = [*axes_of_arguments("scan", _as_tuple(in_axes), args)]
-        rest = list(args)
-        carry: Any = ()
+        given: list[Any] = [kwargs, *args]
         if carry_argnum is not None:
-            carry = rest.pop(carry_argnum)
-            del axes[carry_argnum]
-        given = (kwargs, *rest)
-        all_axes = _with_objects((in_axes_kwargs, *axes), given, object_axes)
+            # It has no axes, and keeps its random streams.
+            axes[carry_argnum], given[1 + carry_argnum] = None, ()
+        all_axes = _with_objects([in_axes_kwargs, *axes], given, object_axes)
         with _split("length", given, all_axes, length, split_rngs):
-            carry, out = scan_by_axes(
+            if carry_argnum is not None:
+                all_axes[1 + carry_argnum] = Carry
+            return scan_by_axes(
                 body,
                 length=length,
                 reverse=reverse,
                 unroll=unroll,
                 _split_transpose=_split_transpose,
-                in_axes=(Carry, None, *all_axes),
-                out_axes=(Carry, out_axes),
+                in_axes=(None, *all_axes),
+                out_axes=out_axes,
                 transform_metadata=transform_metadata,
-            )(carry, list(callee.bound), *given)
-        if carry_argnum is None:
-            return out
-        return (carry, out) if scan_output else carry
+            )(list(callee.bound), kwargs, *args)
 
     return wrapper
 
@@ -367,30 +354,18 @@ def _split(
         with with_split_rngs(tree, splits=size, only=single):
             yield
         return
-    for root in filter(is_object, jax.tree.leaves(tree, is_leaf=is_object)):
-        for path, x in iter_graph(root):
-            if is_variable(x) and single(path, x):
-                raise ValueError(
-                    f"Into how many is the random stream {x.tag!r} to be split? No "
-                    f"array or variable is mapped: give `{size_name}`."
-                )
+    for path, x in tree_variables(tree):
+        if single(path, x):
+            raise ValueError(
+                f"Into how many is the random stream {x.tag!r} to be split? No array "
+                f"or variable is mapped: give `{size_name}`."
+            )
     yield
 
 
 def _sizes(tree: Any, axes: Any) -> Iterator[int]:
     """The sizes of mapped axes."""
-    leaves = jax.tree.leaves(tree, is_leaf=is_object)
-    per_leaf = settings_of_leaves(axes, tree)
-    for leaf, prefix in zip(leaves, per_leaf, strict=True):
-        pairs = [(prefix, leaf)]
-        if is_object(leaf):
-            pairs = [
-                (setting_of(prefix, path, v), read_raw(v))
-                for path, v in iter_graph(leaf)
-                if is_variable(v) and not isinstance(v, RngState)
-            ]
-        for axis, value in pairs:
-            for x in jax.tree.leaves(value):
-                shape = np.shape(x)
-                if is_axis(axis) and -len(shape) <= axis < len(shape):
-                    yield shape[axis]
+    entry = enter(_sizes, tuple(tree), settings=tuple(axes))
+    for _, shape, axis, _ in mapped_leaves(entry):
+        if -len(shape) <= axis < len(shape):
+            yield shape[axis]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -96,20 +97,11 @@ class Module(Object):
             >>> m.xs.value, m.total.value
             ((1, 2, 3), 6)
         """
-        kind = _variable_type(variable_type)
-        captured = self._captured(kind, capture_noop)
-        if captured is not None:
-            for variable in captured:
-                recorded = variable.value
-                before = recorded[name] if name in recorded else init_fn()
-                variable.value = {**recorded, name: reduce_fn(before, value)}
-            return bool(captured)
-        variable = self._own_variable("sow", kind, name)
-        if variable is None:
-            setattr(self, name, kind(reduce_fn(init_fn(), value)))
-        else:
-            variable.value = reduce_fn(variable.value, value)
-        return True
+        records = self._records("sow", variable_type, name, capture_noop)
+        for before, record in records:
+            before = init_fn() if before is _MISSING else before
+            record(reduce_fn(before, value))
+        return bool(records)
 
     def perturb(
         self,
@@ -147,43 +139,46 @@ class Module(Object):
             >>> float(g.hidden.value)
             12.0
         """
-        kind = _variable_type(variable_type)
-        captured = self._captured(kind, capture_noop)
-        if captured is not None:
-            for variable in captured:
-                if name not in variable.value:
-                    zero = jax.tree.map(jnp.zeros_like, value)
-                    variable.value = {**variable.value, name: zero}
-                value = jax.tree.map(jnp.add, value, variable.value[name])
-            return value
-        variable = self._own_variable("perturb", kind, name)
-        if variable is None:
-            variable = kind(jax.tree.map(jnp.zeros_like, value))
-            setattr(self, name, variable)
-        return jax.tree.map(jnp.add, value, variable.value)
+        records = self._records("perturb", variable_type, name, capture_noop)
+        for before, record in records:
+            if before is _MISSING:
+                before = jax.tree.map(jnp.zeros_like, value)
+                record(before)
+            value = jax.tree.map(jnp.add, value, before)
+        return value
 
-    def _captured(
-        self, kind: type[Variable[Any]], capture_noop: bool | None
-    ) -> list[Any] | None:
-        """The variables of a type that `capture` collects; None if it does not run."""
+    def _records(
+        self,
+        method: str,
+        variable_type: type[Variable[Any]] | str,
+        name: str,
+        capture_noop: bool | None,
+    ) -> list[tuple[Any, Callable[[Any], None]]]:
+        """What is recorded under a name, and what records something in its place.
+
+        That is an attribute of this module; while `capture` runs, an item in each
+        variable of the type that it collects.
+        """
+        kind: Any = variable_type
+        if isinstance(kind, str):
+            kind = variable_type_from_name(kind)
         captured = self.__dict__.get(CAPTURED, () if capture_noop else None)
-        if captured is None:
-            return None
-        return [variable for variable in captured if type(variable) is kind]
-
-    def _own_variable(
-        self, method: str, kind: type[Variable[Any]], name: str
-    ) -> Any | None:
+        if captured is not None:
+            return [
+                (x.value.get(name, _MISSING), functools.partial(_set_item, x, name))
+                for x in captured
+                if type(x) is kind
+            ]
         found = getattr(self, name, _MISSING)
         if found is _MISSING:
-            return None
+            return [(_MISSING, lambda first: setattr(self, name, kind(first)))]
         if not is_variable(found) or type(found) is not kind:
             raise ValueError(
                 f"Cannot {method} into {type(self).__name__}/{name}: expected a "
                 f"{kind.__name__} or no attribute of that name, found a "
                 f"{type(found).__name__}. Choose another name or variable type."
             )
-        return found
+        return [(found.value, functools.partial(setattr, found, "value"))]
 
     def iter_modules(self) -> Iterator[tuple[tuple[Any, ...], Module]]:
         """Lists this module and all modules below it, children before parents.
@@ -317,7 +312,5 @@ def unused(what: str, missing: Iterable[str], node: Any) -> ValueError:
     )
 
 
-def _variable_type(variable_type: type[Variable[Any]] | str) -> type[Variable[Any]]:
-    if isinstance(variable_type, str):
-        return variable_type_from_name(variable_type)
-    return variable_type
+def _set_item(variable: Any, name: str, value: Any) -> None:
+    variable.value = {**variable.value, name: value}

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec, Sharding
 
-from nnx_transforms.saving.contents import Leaf, is_key, key_impl
+from nnx_transforms.saving.contents import Leaf, key_impl, without_keys
 from nnx_transforms.sharding.shardings import mesh_in_force
 
 Placement: TypeAlias = Sharding | None
@@ -59,7 +59,7 @@ def to_write(value: Any) -> Any:
         return np.asarray(value)
     if jax.process_count() == 1 or not value.is_fully_addressable:
         return value
-    return np.asarray(jax.random.key_data(value) if is_key(value) else value)
+    return np.asarray(without_keys(value))
 
 
 def placement_of(value: Any) -> Placement:

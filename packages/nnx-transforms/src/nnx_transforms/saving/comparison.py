@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphcore import Filter, Variable, VariableState, to_predicate
 from graphcore import variable_type_from_name as type_from_name
 from nnx_transforms.saving.contents import BARE, Contents, Leaf
 from nnx_transforms.saving.errors import Difference
 from nnx_transforms.saving.names import path_of, text_of
-
-_NUMBERS: dict[str, Any] = {
-    "bool": jnp.bool_,
-    "int": jnp.integer,
-    "float": jnp.floating,
-    "complex": jnp.complexfloating,
-}
 
 
 def differences(
@@ -76,7 +69,7 @@ def _same_dtype(one: Leaf, other: Leaf) -> bool:
     if one.form == other.form:
         return False
     if "python" in (one.form, other.form):
-        return _number(one) == _number(other) is not None
+        return _number(one) == _number(other)
     return "numpy" in (one.form, other.form) and _of_jax(one) == _of_jax(other)
 
 
@@ -86,16 +79,11 @@ def _of_jax(leaf: Leaf) -> str:
     return str(jax.dtypes.canonicalize_dtype(leaf.dtype)) if is_numpy else leaf.dtype
 
 
-def _number(leaf: Leaf) -> str | None:
+def _number(leaf: Leaf) -> str:
     """`int` for `int32` and `uint8`, `float` for `bfloat16`, and so on."""
-    if leaf.form == "python":
-        return leaf.dtype if leaf.dtype in _NUMBERS else None
-    if leaf.is_key:
-        return None
-    dtype = jnp.dtype(leaf.dtype)
-    return next(
-        (n for n, kind in _NUMBERS.items() if jnp.issubdtype(dtype, kind)), None
-    )
+    if leaf.form == "python" or leaf.is_key:
+        return leaf.dtype
+    return type(np.zeros((), jnp.dtype(leaf.dtype)).item()).__name__
 
 
 def _stand_in(leaf: Leaf, metadata: dict[str, dict[str, object]], name: str) -> object:

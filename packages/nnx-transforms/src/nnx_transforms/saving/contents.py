@@ -140,12 +140,8 @@ class Contents(NamedTuple):
         if found["checksum"] != _checksum(graph):
             raise ValueError("its description is not what was written")
         leaves = {
-            name: Leaf(
-                leaf["type"],
-                leaf["form"],
-                tuple(leaf["shape"]),
-                leaf["dtype"],
-                decoded(leaf["value"]),
+            name: Leaf(**leaf)._replace(
+                shape=tuple(leaf["shape"]), value=decoded(leaf["value"])
             )
             for name, leaf in graph["leaves"].items()
         }
@@ -234,6 +230,11 @@ def is_key(value: Any) -> bool:
     """Whether a value is an array of random keys, or a stand-in for one."""
     dtype = getattr(value, "dtype", None)
     return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def without_keys(value: Any) -> Any:
+    """The data of random keys; any other value as it is."""
+    return jax.random.key_data(value) if is_key(value) else value
 
 
 def key_impl(keys: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from types import TracebackType
 from typing import Any, Self
 
 import jax
@@ -167,10 +166,5 @@ class Manager:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()

@@ -20,9 +20,9 @@ from graphcore import Filter, State, update
 from nnx_transforms.saving.contents import (
     Contents,
     contents_of,
-    is_key,
     key_impl,
     leaf_of,
+    without_keys,
 )
 from nnx_transforms.saving.errors import DamagedCheckpointError
 from nnx_transforms.saving.files import PathLike, absolute, agreed
@@ -110,11 +110,7 @@ def _source(
             contents.leaves[name] = leaf._replace(form="array") if is_array else leaf
 
     def arrays(requests: Mapping[str, Any]) -> dict[str, Any]:
-        plain = {name: found[name] for name in requests}
-        return {
-            name: np.asarray(jax.random.key_data(value) if is_key(value) else value)
-            for name, value in plain.items()
-        }
+        return {name: np.asarray(without_keys(found[name])) for name in requests}
 
     def first_name(name: str) -> str:
         mapped = source_name(name)
@@ -276,8 +272,7 @@ def _aliases(contents: Contents) -> Iterator[tuple[str, str]]:
 
 
 def _on_host(name: str, value: Any) -> Any:
-    if is_key(value):
-        value = jax.random.key_data(value)
+    value = without_keys(value)
     if isinstance(value, jax.Array) and not value.is_fully_addressable:
         value = multihost_utils.process_allgather(value, tiled=True)
     array = np.asarray(value, order="C")

@@ -108,9 +108,7 @@ class CustomJVP(RuleFunction):
             ]
             if not parts:
                 parts = [jax.tree.map(_zero_like, out, is_leaf=is_object)]
-            return out, functools.reduce(
-                lambda a, b: jax.tree.map(_add, a, b), parts[1:], parts[0]
-            )
+            return out, functools.reduce(functools.partial(jax.tree.map, _add), parts)
 
         self.defjvp(named_like(self, rule))
 

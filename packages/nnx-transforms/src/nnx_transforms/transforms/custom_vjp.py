@@ -102,11 +102,13 @@ class CustomVJP(RuleFunction):
             saved, structure = jax.tree.flatten(pure)
             if call.has_objects:
                 saved = unwrap(saved)
-            return left, (keys_to_data(saved), Static(structure))
+            saved, kinds = keys_to_data(saved)
+            return left, (saved, Static((structure, kinds)))
 
         def backward(*args: Any) -> Any:
             *nondiff, (saved, how), (values_g, tree_g) = args
-            tree = jax.tree.unflatten(how.value, keys_from_data(saved))
+            structure, kinds = how.value
+            tree = jax.tree.unflatten(structure, keys_from_data(saved, kinds))
             zeros: list[Any] = []
 
             def zero(number: int) -> Any:

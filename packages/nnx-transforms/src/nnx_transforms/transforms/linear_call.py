@@ -49,8 +49,8 @@ def _together_rule(primals: Any, tangents: Any) -> Any:
 _together.defjvp(_together_rule, symbolic_zeros=True)
 
 
-def _not_differentiable(name: str, what: str) -> TypeError:
-    return TypeError(
+def _not_differentiable(name: str, what: str) -> str:
+    return (
         f"linear_call of {name!r} has no derivative with respect to {what}, for JAX "
         "knows only that the function is linear in linear_args: compute what depends "
         "on the residuals outside, or stop their gradient with "
@@ -134,10 +134,10 @@ def linear_call(
 
     def filled(part: Part) -> Part:
         """The tangent of an object with arrays in the place of None."""
-        pairs = zip(part.values, part.layout.numbers, strict=True)
+        pairs = zip(part.values, part.layout.shown, strict=True)
         return Part(
             part.layout,
-            [zeros_like(call.avals[n]) if x is None else x for x, n in pairs],
+            [zeros_like(call.avals[s.number]) if x is None else x for x, s in pairs],
         )
 
     try:
@@ -145,7 +145,7 @@ def linear_call(
             named_like(fun, primal),
             named_like(fun_transpose, transposed),
             without_tangents(
-                (residual, rest), lambda: _not_differentiable(name, "residual_args")
+                (residual, rest), _not_differentiable(name, "residual_args")
             ),
             on_tracers(_together, linear),
         )
@@ -153,7 +153,8 @@ def linear_call(
         if call.settled is None:
             raise  # from the user's function
         # JAX asserts that no value that the function closes over has a tangent.
-        raise _not_differentiable(name, "what the function closes over") from error
+        what = "what the function closes over"
+        raise TypeError(_not_differentiable(name, what)) from error
     values = of_output
     if any(call.updated()):
         # They are no output of the linear function: it runs once more for them.

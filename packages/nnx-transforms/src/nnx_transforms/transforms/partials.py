@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.jit import jit
 
 cached_partial = functools.partial
@@ -49,13 +50,9 @@ def jit_partial(
     return functools.partial(jit(fun, **options), *partial_args)
 
 
+@optional_function
 def make_jaxpr(
-    fun: Any = None,
-    *,
-    static_argnums: Any = (),
-    return_shape: bool = False,
-    graph: Any = None,
-    graph_updates: Any = None,
+    fun: Any = LATER, *, static_argnums: Any = (), return_shape: bool = False
 ) -> Any:
     """Shows what JAX makes of a function of objects.
 
@@ -64,8 +61,6 @@ def make_jaxpr(
         static_argnums: Positions of arguments that are not traced.
         return_shape: Whether to return a pair of the jaxpr and the output with
             `jax.ShapeDtypeStruct`s in the place of arrays.
-        graph: Flax's, of any value: nothing is updated.
-        graph_updates: Likewise.
 
     Returns:
         A function of the same arguments that returns a jaxpr, or such a pair.
@@ -77,10 +72,6 @@ def make_jaxpr(
         >>> [equation.primitive.name for equation in jaxpr.eqns]
         ['mul']
     """
-    if fun is None:
-        return functools.partial(
-            make_jaxpr, static_argnums=static_argnums, return_shape=return_shape
-        )
     jitted = jit(fun, static_argnums=static_argnums or None)
 
     def made(*args: Any, **kwargs: Any) -> Any:

@@ -23,6 +23,7 @@ from graphcore.authors import (
 from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.prefixes import Carry
+from nnx_transforms.transforms.compiled.donation import together
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.loops.agreement import (
     abstract,
@@ -151,10 +152,10 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
     axes = take_carry(entry.settings[1], body.place_in)[1]
     try:
         shared, scanned = _divided(others, axes)
-        own = [_moved(entry.raw[p], body.axes[p], 0) for p in body.scanned]
-        values, shared, held = _without_constants(
-            [entry.raw[p] for p in body.threaded], shared
-        )
+        pairs = [*zip(entry.raw, body.axes, strict=True)]
+        own = [_moved(x, axis, 0) if is_axis(axis) else None for x, axis in pairs]
+        threaded = [None if is_axis(axis) else x for x, axis in pairs]
+        values, shared, held = _without_constants(threaded, shared)
         # What JAX does not take is the same in all iterations: a closure has it.
         step = functools.partial(body, held=held) if held else body
         init = values, carry, shared
@@ -164,12 +165,12 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
     except (IndexError, TypeError, ValueError) as error:
         _explain(entry, options, error)
         raise
-    final = dict(zip(body.threaded, last[0], strict=True))
     positions = iter(change.positions)
     for group, setting in zip(groups, body.groups, strict=True):
         for number, (value, position) in enumerate(zip(group, positions, strict=False)):
-            threaded = position in final
-            group[number] = final[position] if threaded else _moved(value, 0, setting)
+            # What all iterations share left with the carry.
+            stacked = position is None or is_axis(setting)
+            group[number] = _moved(value, 0, setting) if stacked else last[0][position]
     rest_axes = take_carry(plain_settings(body.out_axes), body.place_out)[1]
     out = put_carry(_stacked_output(rest, rest_axes), last[1], body.place_out)
     return entry.commit(groups, out, change)
@@ -236,8 +237,6 @@ class _Body(MappedBody):
 
     Attributes:
         axes: The setting of each variable.
-        scanned: The positions of the variables with an axis.
-        threaded: Those of all others.
         place_in: The place of the carry among the arguments.
         place_out: Its place in the output.
         out_axes: The axes of the output.
@@ -248,8 +247,6 @@ class _Body(MappedBody):
         super().__init__(callee, structure, metadata, reference)
         self.axes = structure.settings.variables
         self.out_axes = structure.settings.out
-        self.scanned = [p for p, axis in enumerate(self.axes) if is_axis(axis)]
-        self.threaded = [p for p, axis in enumerate(self.axes) if not is_axis(axis)]
 
     def __call__(  # type: ignore[override]  # as JAX calls it
         self, carry: Any, scanned: Any, held: Any = None
@@ -259,18 +256,11 @@ class _Body(MappedBody):
         mine, common = threaded, shared
         if held:
             mine, common = _together((threaded, shared), held)
-        values: list[Any] = [None] * len(self.axes)
-        for positions, given in ((self.threaded, mine), (self.scanned, own)):
-            for position, value in zip(positions, given, strict=True):
-                values[position] = value
         args = put_carry(_together(common, own_args), plain_carry, self.place_in)
-        left = self.run(values, args, {})
+        left = self.run(together(mine, own), args, {})
         check_out_ranks(self, None)
-        new = {w.position: w.value for w in left.written}
-        next_threaded = [
-            new.get(position, value)
-            for position, value in zip(self.threaded, threaded, strict=True)
-        ]
+        new = {w.position: w.value for w in left.written if not is_axis(w.setting)}
+        next_threaded = [new.get(p, value) for p, value in enumerate(threaded)]
         self._note_carry(threaded, next_threaded)
         groups, change = self.divide(left)
         for group, setting in zip(groups, self.groups, strict=True):
@@ -324,10 +314,10 @@ class _Body(MappedBody):
     def _note_carry(self, old: Sequence[Any], new: Sequence[Any]) -> None:
         """Takes note of threaded variables that changed their shape or dtype."""
         changed: list[str] = []
-        for position, a, b in zip(self.threaded, old, new, strict=True):
-            if a is not b:
-                pair = abstract(a), abstract(b)
-                changed += type_differences(self.variable_path(position), *pair)
+        for position, pair in enumerate(zip(old, new, strict=True)):
+            if pair[0] is not pair[1]:
+                types = map(abstract, pair)
+                changed += type_differences(self.variable_path(position), *types)
         self.progress.changed = changed
 
 

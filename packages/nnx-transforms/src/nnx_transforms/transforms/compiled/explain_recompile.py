@@ -46,17 +46,14 @@ class Signature:
     Args:
         definitions: The definition of each root.
         places: The path of each root.
-        values: The abstract value of each leaf of a variable, by path, and whether it
-            is donated.
-        plain: The abstract value of each leaf of the other arguments, by path.
-        statics: The static arguments, by name.
+        values: By path the abstract value of each leaf of a variable, and whether it is
+            donated; that of each leaf of the other arguments; and, by name, the static
+            arguments.
     """
 
     definitions: tuple[GraphDef[Any], ...]
     places: tuple[str, ...]
-    values: dict[str, str]
-    plain: dict[str, str]
-    statics: dict[str, Any]
+    values: dict[str, Any]
 
     @classmethod
     def of(
@@ -78,7 +75,7 @@ class Signature:
             for p, text in _texts(plain)
         }
         if body is None:
-            return cls((), (), {}, of_plain, {})
+            return cls((), (), of_plain)
         of_values: dict[str, str] = {}
         for position, value in enumerate(values):
             how = ", donated" if position in donated else ""
@@ -86,13 +83,10 @@ class Signature:
                 where = path_text((*body.variable_path(position), *key_path(inner)))
                 of_values[where] = text + how
         structure = body.structure
-        return cls(
-            structure.joint.definitions,
-            tuple(map(path_text, body.first_places)),
-            of_values,
-            of_plain,
-            {str(name): value for name, value in structure.statics.items()},
-        )
+        statics = {str(name): value for name, value in structure.statics.items()}
+        places = tuple(map(path_text, body.first_places))
+        known = {**of_values, **of_plain, **statics}
+        return cls(structure.joint.definitions, places, known)
 
     def differences(self, before: Signature | None) -> Explanation:
         """Compares with the signature of an earlier compilation.
@@ -115,15 +109,10 @@ class Signature:
                     old = "absent" if d.kind == "extra" else d.old
                     new = "absent" if d.kind == "missing" else d.new
                     found.append((path_text((place, *d.path)), old, new))
-        for old, new in (
-            (before.values, self.values),
-            (before.plain, self.plain),
-            (before.statics, self.statics),
-        ):
-            for path in dict.fromkeys((*old, *new)):
-                was, now = old.get(path, "absent"), new.get(path, "absent")
-                if type(was) is not type(now) or was != now:
-                    found.append((path, was, now))
+        for path in dict.fromkeys((*before.values, *self.values)):
+            was, now = (x.values.get(path, "absent") for x in (before, self))
+            if type(was) is not type(now) or was != now:
+                found.append((path, was, now))
         return found or Explanation([("<configuration>", "other", "JAX settings")])
 
 

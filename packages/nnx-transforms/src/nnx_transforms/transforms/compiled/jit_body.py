@@ -22,10 +22,11 @@ from graphcore.authors import (
     plain_settings,
     setting_of,
     settings_of_leaves,
+    variable_impl,
 )
 from nnx_transforms.arguments import ChosenArguments, with_statics
-from nnx_transforms.states.atomic_writes import write_raw
-from nnx_transforms.transforms.compiled.constrain_state import constrain
+from nnx_transforms.sharding.eager_sharding import placed_by
+from nnx_transforms.states.atomic_writes import read_raw, write_raw
 from nnx_transforms.transforms.compiled.donation import (
     OtherWrites,
     abstract_key,
@@ -317,11 +318,17 @@ class JitBody(Body):
 
     def _constrain(self, how: Any, variables: list[tuple[Any, Path]]) -> None:
         if not callable(how):
-            for variable, path in variables:
-                constrain(variable, path_text(path))
+            # Where metadata say nothing, or there is no mesh, a value stays as it is.
+            write_raw((x, _constrained(x, path_text(path))) for x, path in variables)
             return
         by_path = {path: variable for variable, path in variables}
         given: State[Any, Any] = State.from_flat_path(
             (path, VariableState.from_variable(v)) for path, v in by_path.items()
         )
         write_raw((by_path[path], leaf.value) for path, leaf in how(given).flat_state())
+
+
+def _constrained(variable: Any, path: str) -> Any:
+    """The value of a variable, sharded as its metadata say."""
+    metadata = variable_impl(type(variable)).metadata(variable)
+    return placed_by(metadata, read_raw(variable), path)

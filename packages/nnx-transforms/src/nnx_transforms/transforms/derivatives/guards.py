@@ -15,19 +15,19 @@ from jax.custom_derivatives import SymbolicZero
 from nnx_transforms.transforms.derivatives.tangents import is_inexact
 
 
-def without_tangents(tree: Any, error: Callable[[], Exception]) -> Any:
+def without_tangents(tree: Any, message: str) -> Any:
     """Returns the same values, which raise an error when they are differentiated.
 
     Args:
         tree: A pytree of arrays.
-        error: Makes the error.
+        message: What the error says, a `TypeError`.
 
     Returns:
         The same pytree; what is no tracer can't be differentiated, and stays as it is.
 
     Example:
         >>> import jax
-        >>> f = lambda x: without_tangents(x, lambda: TypeError('not by x')) * 2
+        >>> f = lambda x: without_tangents(x, 'not by x') * 2
         >>> try: jax.grad(f)(1.0)
         ... except TypeError as e: print(e)
         not by x
@@ -39,7 +39,7 @@ def without_tangents(tree: Any, error: Callable[[], Exception]) -> Any:
 
     def rule(primals: Any, tangents: Any) -> Any:
         if any(type(t) is not SymbolicZero for t in tangents[0]):
-            raise error()
+            raise TypeError(message)
         return primals[0], tangents[0]
 
     guarded.defjvp(rule, symbolic_zeros=True)

@@ -7,64 +7,50 @@ streams included.
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=("data",), meta_fields=("impl",)
-)
-@dataclass
-class _KeyData:
-    """The data of an array of keys; a pytree whose only child it is."""
-
-    data: Any
-    impl: Any
-
-    def keys(self) -> Any:
-        return jax.random.wrap_key_data(self.data, impl=self.impl)
-
-
-def keys_to_data(tree: Any) -> Any:
+def keys_to_data(leaves: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
     """Replaces keys by their data.
 
     Args:
-        tree: A pytree of arrays.
+        leaves: Arrays.
 
     Returns:
-        The pytree for `keys_from_data`.
+        The arrays for `keys_from_data`; and for each the implementation of its keys,
+        None if it has none.
 
     Example:
-        >>> import jax
-        >>> data = keys_to_data([jax.random.key(0)])
-        >>> [x.dtype.name for x in jax.tree.leaves(data)], keys_from_data(data)[0].dtype
-        (['uint32'], key<fry>)
+        >>> data, kinds = keys_to_data([jax.random.key(0)])
+        >>> data[0].dtype.name, keys_from_data(data, kinds)[0].dtype
+        ('uint32', key<fry>)
     """
-
-    def to_data(x: Any) -> Any:
-        dtype = getattr(x, "dtype", None)
-        if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
-            return x
-        return _KeyData(jax.random.key_data(x), jax.random.key_impl(x))
-
-    return jax.tree.map(to_data, tree)
+    kinds = tuple(map(_implementation, leaves))
+    pairs = zip(leaves, kinds, strict=True)
+    return [x if kind is None else jax.random.key_data(x) for x, kind in pairs], kinds
 
 
-def keys_from_data(tree: Any) -> Any:
+def keys_from_data(leaves: Sequence[Any], kinds: Sequence[Any]) -> list[Any]:
     """Brings back the keys.
 
     Args:
-        tree: What `keys_to_data` returned, or a pytree of the same structure.
+        leaves: What `keys_to_data` returned, or arrays like those.
+        kinds: The implementations.
 
     Returns:
-        The pytree with keys.
+        The arrays with keys.
     """
-    return jax.tree.map(
-        lambda x: x.keys() if type(x) is _KeyData else x,
-        tree,
-        is_leaf=lambda x: type(x) is _KeyData,
-    )
+    return [
+        x if kind is None else jax.random.wrap_key_data(x, impl=kind)
+        for x, kind in zip(leaves, kinds, strict=True)
+    ]
+
+
+def _implementation(x: Any) -> Any:
+    dtype = getattr(x, "dtype", None)
+    is_key = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    return jax.random.key_impl(x) if is_key else None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nnx_transforms.adapters.settings import own_settings
-from nnx_transforms.arguments import resolve_kwargs
+from nnx_transforms.arguments import positional_names, resolve_kwargs
 from nnx_transforms.prefixes import DiffState
 
 
@@ -38,20 +38,18 @@ def bind_positions(
         TypeError: If the arguments do not fit, or one has no position.
     """
     positions: tuple[Any, ...] = resolve_kwargs(f, args, kwargs)
-    parameters: list[inspect.Parameter] = []
+    known: list[str] = []
     with contextlib.suppress(ValueError):  # Some functions of C have no signature.
         signature = inspect.signature(f)
-        parameters = list(signature.parameters.values())
+        known = positional_names(signature)
         # The defaults of a partial function are no arguments of the rules, as in JAX.
         if not isinstance(f, functools.partial):
             bound = signature.bind(*positions)
             bound.apply_defaults()
             positions = bound.args
     names = [f"argument {i}" for i in range(len(positions))]
-    for i, parameter in enumerate(parameters[: len(positions)]):
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            break
-        names[i] += f" ({parameter.name!r})"
+    for i, name in enumerate(known[: len(positions)]):
+        names[i] += f" ({name!r})"
     return positions, names
 
 

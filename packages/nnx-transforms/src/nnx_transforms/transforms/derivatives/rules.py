@@ -268,11 +268,14 @@ class RuleCall:
         )
         self._rest = [i for i in range(count) if i not in self.selected]
         self._hidden = [i for i in range(count) if i not in self._owners]
-        # With abstract values; and, by the identity of the layouts, the variables that
-        # a run made in the objects.
+        # With abstract values; the numbers of the written variables, and of those among
+        # them that are new in the output; and, by the identity of the layouts, the
+        # variables that a run made in the objects.
         self._outline: list[Any] = [None] * len(args)
         for i in self._differentiable if self.has_objects else ():
             self._outline[i] = _abstract(shown[i], lambda i=i: names[i])  # type: ignore[misc]
+        self._numbers: list[int] = []
+        self._made: set[int] = set()
         self._new: dict[int, Layout] = {}
         self._returned: list[Layout] = []
 
@@ -297,16 +300,12 @@ class RuleCall:
 
         No rule is told of its tangents, and gives any.
         """
-
-        def error() -> TypeError:
-            return TypeError(
-                f"{self.name!r} is bound to an object, or one of its rules is, by "
-                "which it is being differentiated; but derivative rules go by "
-                "arguments. Decorate the method in its class, or pass the object as an "
-                "argument."
-            )
-
-        guarded = without_tangents({i: values[i] for i in self._hidden}, error)
+        message = (
+            f"{self.name!r} is bound to an object, or one of its rules is, by which it "
+            "is being differentiated; but derivative rules go by arguments. Decorate "
+            "the method in its class, or pass the object as an argument."
+        )
+        guarded = without_tangents({i: values[i] for i in self._hidden}, message)
         return [guarded[i] if i in guarded else values[i] for i in self._rest]
 
     def place(self, position: int) -> str:
@@ -376,24 +375,23 @@ class RuleCall:
         return [unwrap(value) for value in left.values()], left.out
 
     def _note(self, inside: Inside, left: Left, out: Any) -> None:
+        count = len(self.avals)
+        positions = enumerate(left.change.positions)
+        # New variables come behind those there are.
+        self._numbers = [count + i if p is None else p for i, p in positions]
         numbers = RefMap((v, i) for i, v in enumerate(inside.variables))
         variables = [written.variable for written in left.written]
-        numbers.update(zip(variables, self._numbers(left.change), strict=True))
+        numbers.update(zip(variables, self._numbers, strict=True))
 
         def layouts(tree: Any, as_objects: bool = False) -> list[Layout]:
             entry = enter(_left, (tree,))
-            return [
-                replace(
-                    x, numbers=tuple(numbers[entry.variables[n]] for n in x.numbers)
-                )
-                for x in layouts_of(entry, as_objects)
-            ]
+            return layouts_of(entry, as_objects, [numbers[v] for v in entry.variables])
 
+        self._made = {number for number in self._numbers if number >= count}
         if left.change.definitions is not None:
-            count = len(self.avals)
-            new = range(count, count + len(variables))
-            after = [layout.only(new) for layout in layouts(inside.roots)]
+            after = [layout.only(self._made) for layout in layouts(inside.roots)]
             self._new = dict(zip(map(id, self._layouts), after, strict=True))
+            self._made -= {x.number for layout in after for x in layout.shown}
         if left.change.places.spots:
             self._returned = layouts(out, self._as_objects)
         # Last: whoever sees a change may rely on the rest.
@@ -421,16 +419,9 @@ class RuleCall:
 
     # What rules are shown, and what they return
 
-    def _numbers(self, change: Change) -> list[int]:
-        """The number of each written variable; new ones come behind those there are."""
-        count = len(self.avals)
-        return [count + i if p is None else p for i, p in enumerate(change.positions)]
-
     def updated(self) -> list[bool]:
         """Whether each written variable belongs to an argument, not to the output."""
-        new = {number for layout in self._new.values() for number in layout.numbers}
-        count = len(self.avals)
-        return [n < count or n in new for n in self._numbers(self.change)]
+        return [number not in self._made for number in self._numbers]
 
     def values(
         self, given: Sequence[Any], default: Callable[[int], Any]
@@ -444,7 +435,7 @@ class RuleCall:
         Returns:
             A function of the number.
         """
-        found = dict(zip(self._numbers(self.change), given, strict=True))
+        found = dict(zip(self._numbers, given, strict=True))
         return lambda number: found[number] if number in found else default(number)
 
     def update_states(self, value: Callable[[int], Any]) -> tuple[Any, ...]:
@@ -459,14 +450,11 @@ class RuleCall:
         """
 
         def state(part: Part) -> Any:
-            layout, new = part.layout, self._new_in(part.layout)
+            new = self._new_in(part.layout)
             # One at a path that another has had takes its place.
-            pairs = zip(layout.paths, layout.numbers, strict=True)
-            layout = layout.only({n for path, n in pairs if path not in new.paths})
-            paths, kinds = layout.paths + new.paths, layout.kinds + new.kinds
-            numbers = layout.numbers + new.numbers
-            return replace(layout, paths=paths, kinds=kinds).state(
-                [value(number) for number in numbers]
+            shown = {x.path: x for x in (*part.layout.shown, *new.shown)}
+            return replace(part.layout, shown=(*shown.values(),)).state(
+                [value(x.number) for x in shown.values()]
             )
 
         return tuple(
@@ -488,13 +476,13 @@ class RuleCall:
             The pytree with states.
         """
         layouts = self._returned if with_old else self._new_in_output()
-        states = [x.state([value(number) for number in x.numbers]) for x in layouts]
+        states = [
+            layout.state([value(x.number) for x in layout.shown]) for layout in layouts
+        ]
         return self.change.places.fill(tree, states)
 
     def _new_in_output(self) -> list[Layout]:
-        numbers = zip(self._numbers(self.change), self.updated(), strict=True)
-        new = {number for number, is_update in numbers if not is_update}
-        return [layout.only(new) for layout in self._returned]
+        return [layout.only(self._made) for layout in self._returned]
 
     def take_out(self, given: Any, out: Any, where: str) -> tuple[Any, dict[int, Any]]:
         """Takes the tangent of an output apart.
@@ -515,13 +503,13 @@ class RuleCall:
         if not places.spots:
             like = abstract(out) if self.change.has_divided else None
             return from_states(given, like, where), {}
-        parts = [Part(x, [None] * len(x.numbers)) for x in self._new_in_output()]
+        parts = [Part(x, [None] * len(x.shown)) for x in self._new_in_output()]
         like = places.fill(out, parts)
         taken, found = take_parts(
             from_states(given, like, where, checks=Checks.OF_AN_OUTPUT)
         )
-        numbers = {n: i for i, n in enumerate(self._numbers(self.change))}
-        return taken, {numbers[n]: x for n, x in found.items() if x is not None}
+        pairs = ((self._numbers.index(n), x) for n, x in found.items())
+        return taken, {place: x for place, x in pairs if x is not None}
 
     def take_tangents(self, given: Any, rule: str) -> Any:
         """Takes apart what a rule returned: a tangent for each argument.
@@ -573,7 +561,7 @@ class RuleCall:
         def part(part: Part) -> Part:
             layout = part.layout.only(self.selected)
             others = layout.others + self._new_in(part.layout).paths
-            values = [self.avals[n] for n in layout.numbers]
+            values = [self.avals[x.number] for x in layout.shown]
             return Part(replace(layout, others=others), values)
 
         return map_parts(part, self._outline[argnum])

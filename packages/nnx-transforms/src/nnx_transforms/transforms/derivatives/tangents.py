@@ -13,11 +13,9 @@ its variables, and becomes a `State` without anything else being known of the ob
 from __future__ import annotations
 
 import enum
-import itertools
-import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +38,20 @@ from nnx_transforms.transforms.loops.agreement import has_type
 Path: TypeAlias = tuple[Any, ...]
 
 
+class Shown(NamedTuple):
+    """A variable that is shown.
+
+    Args:
+        path: Its path in its object.
+        kind: Its type and metadata.
+        number: Its number among all variables of a call.
+    """
+
+    path: Path
+    kind: Any
+    number: int
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The variables of one object that are shown, without any of its arrays.
@@ -48,19 +60,20 @@ class Layout:
 
     Args:
         type: The type of the object.
-        paths: The paths of the variables in it.
-        kinds: Their types and metadata.
-        numbers: The number of each among all variables of a call.
+        shown: The variables.
         others: The paths of its variables that are not shown.
         form: The definition of the object, if it is to be given back as an object.
     """
 
     type: type[Any]
-    paths: tuple[Path, ...] = ()
-    kinds: tuple[Any, ...] = field(default=(), hash=False)
-    numbers: tuple[int, ...] = ()
+    shown: tuple[Shown, ...] = field(default=(), hash=False)
     others: tuple[Path, ...] = field(default=(), compare=False)
     form: GraphDef[Any] | None = None
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The paths of the variables."""
+        return tuple([x.path for x in self.shown])
 
     def only(self, chosen: Collection[int]) -> Layout:
         """Leaves out variables.
@@ -71,14 +84,11 @@ class Layout:
         Returns:
             The layout of these.
         """
-        kept = [number in chosen for number in self.numbers]
-        if all(kept):
+        kept = tuple([x for x in self.shown if x.number in chosen])
+        if len(kept) == len(self.shown):
             return self
-        columns: Any = self.paths, self.kinds, self.numbers
-        paths, kinds, numbers = (tuple(itertools.compress(c, kept)) for c in columns)
-        left_out = itertools.compress(self.paths, map(operator.not_, kept))
-        others = (*self.others, *left_out)
-        return Layout(self.type, paths, kinds, numbers, others, self.form)
+        left_out = [x.path for x in self.shown if x.number not in chosen]
+        return replace(self, shown=kept, others=(*self.others, *left_out))
 
     def state(self, values: Sequence[Any]) -> Any:
         """Writes values of the variables as users see them.
@@ -95,9 +105,9 @@ class Layout:
         """
         values = [_shown(x) if Divided.matches(x) else x for x in values]
         if self._is_variable:
-            tangents: Any = VariableState.of(self.kinds[0], values[0])
+            tangents: Any = VariableState.of(self.shown[0].kind, values[0])
         else:
-            states = VariableState.of_many(self.kinds, values)
+            states = VariableState.of_many([x.kind for x in self.shown], values)
             tangents = State.from_flat_path(zip(self.paths, states, strict=True))
         if self.form is None:
             return given_state(self.type, tangents)
@@ -113,7 +123,7 @@ class Layout:
 
     @property
     def _is_variable(self) -> bool:
-        return bool(self.paths) and is_variable_type(self.type)
+        return bool(self.shown) and is_variable_type(self.type)
 
     def take(self, given: Any, where: str, at: Path, checks: Checks) -> list[Any]:
         """Takes the state of the object apart.
@@ -133,7 +143,7 @@ class Layout:
         """
         partial = checks is Checks.OF_AN_OUTPUT
         if given is None and partial:
-            return [None] * len(self.paths)
+            return [None] * len(self.shown)
         if type(given) is self.type:  # an object whose variables hold the tangents
             given = (
                 VariableState.from_variable(given)
@@ -160,9 +170,9 @@ class Layout:
         ignored = set() if checks is Checks.EXACT else {*self.others}
         # The state of an array that stands in a node by itself is an array.
         bare = {
-            path
-            for path, kind in zip(self.paths, self.kinds, strict=True)
-            if not isinstance(VariableState.of(kind, None), VariableState)
+            x.path
+            for x in self.shown
+            if not isinstance(VariableState.of(x.kind, None), VariableState)
         }
         for path, leaf in found:
             if path in values:
@@ -261,29 +271,29 @@ def map_parts(
     )
 
 
-def layouts_of(entry: Entry, as_objects: bool = False) -> list[Layout]:
+def layouts_of(
+    entry: Entry, as_objects: bool = False, numbers: Sequence[int] | None = None
+) -> list[Layout]:
     """The layout of each object that entered a call, each variable in the first.
 
     Args:
         entry: The call.
         as_objects: Whether derivatives are to be objects, and not states.
+        numbers: The number of each variable; None for its position.
 
     Returns:
-        One layout a root, with the position of each variable as its number.
+        One layout a root.
     """
     joint = entry.joint
-    of_root: list[list[int]] = [[] for _ in entry.roots]
-    for position, path in enumerate(joint.paths):
-        of_root[path[0]].append(position)
+    of_root: list[list[Shown]] = [[] for _ in entry.roots]
+    numbers = range(len(joint.paths)) if numbers is None else numbers
+    for path, definition, number in zip(
+        joint.paths, joint.variable_definitions, numbers, strict=True
+    ):
+        of_root[path[0]].append(Shown(path[1:], definition.kind, number))
     return [
-        Layout(
-            type(root),
-            tuple(joint.paths[i][1:] for i in positions),
-            tuple(joint.variable_definitions[i].kind for i in positions),
-            tuple(positions),
-            form=definition if as_objects else None,
-        )
-        for root, positions, definition in zip(
+        Layout(type(root), tuple(shown), form=form if as_objects else None)
+        for root, shown, form in zip(
             entry.roots, of_root, joint.definitions, strict=True
         )
     ]
@@ -313,7 +323,7 @@ def to_parts(
         layout = pending[id(x)]
         pending[id(x)] = Layout(layout.type, form=layout.form)
         layout = layout.only(chosen)
-        return Part(layout, [entry.raw[number] for number in layout.numbers])
+        return Part(layout, [entry.raw[x.number] for x in layout.shown])
 
     whole = Divided.within(jax.tree.map(part_of, tree, is_leaf=is_object))[0]
     return Divided.map(_without_parts, whole)
@@ -350,7 +360,8 @@ def take_parts(tree: Any) -> tuple[Any, dict[int, Any]]:
     values: dict[int, Any] = {}
 
     def take(part: Part) -> None:
-        values.update(zip(part.layout.numbers, part.values, strict=True))
+        numbers = [x.number for x in part.layout.shown]
+        values.update(zip(numbers, part.values, strict=True))
 
     return map_parts(take, tree), values
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import Any, TypeAlias
 
 import jax
@@ -136,28 +137,31 @@ def describe_left(
     Returns:
         Its description.
     """
-    definitions = change.definitions or body.structure.joint.definitions
-    given = _origins(body)
-    origins = {new_index: given[old] for new_index, old in change.mapping}
-    detached = [
+    joint, given = body.structure.joint, _origins(body)
+    origins = {index: given[old] for index, old in change.mapping}
+    pairs = zip(joint.variable_definitions, values, strict=True)
+    known = {definition.index: value for definition, value in pairs}
+    # An array whose attribute was removed is nowhere.
+    avals = {i: abstract(known[old]) for i, old in change.mapping if old in known}
+    written = zip(change.positions, change.indices, strict=True)
+    made = [index for position, index in written if position is None]
+    avals.update(zip(made, map(abstract, new), strict=False))
+    # Roots, removed and returned objects are the children of one node.
+    roots: Sequence[Any] = change.definitions or joint.definitions
+    children: list[tuple[str, Any]] = [*zip(_names(body), roots, strict=True)]
+    children += [
         (f"{origins[definition.index]} (removed)", definition)
         for definition in change.detached
         if isinstance(definition, NodeDef | VariableDef)
     ]
-    new_index = {old: new for new, old in change.mapping}
-    variables = zip(body.structure.joint.variable_definitions, values, strict=True)
-    # An array whose attribute was removed is nowhere.
-    avals = {
-        new_index[d.index]: abstract(value)
-        for d, value in variables
-        if d.index in new_index
-    }
-    pairs = zip(change.positions, change.indices, strict=True)
-    made = [index for position, index in pairs if position is None]
-    avals.update(zip(made, map(abstract, new), strict=False))
     whole = change.places.fill(out, [object()] * len(change.returned))
-    places = change.places.paths(whole)
-    graph = _graph(body, definitions, detached, places, change.returned)
+    seen: set[int] = set()
+    for path, number in change.places.paths(whole):
+        definition = change.returned[number]
+        shown = _reference(definition) if number in seen else definition
+        children.append((path_text(("returned", *path)), shown))
+        seen.add(number)
+    graph: GraphDef[Any] = NodeDef(tuple, -1, tuple(starmap(_attribute, children)))
     return Description(graph, origins, avals, abstract({body.out_called: out}))
 
 
@@ -265,26 +269,6 @@ def _origins(body: Body) -> dict[int, str]:
         for path, item in definition_paths(root)
         if isinstance(item, NodeDef | VariableDef) and item.index != -1
     }
-
-
-def _graph(
-    body: Body,
-    definitions: Sequence[GraphDef[Any]],
-    detached: Sequence[tuple[str, GraphDef[Any]]],
-    places: Sequence[tuple[Path, int]],
-    returned: Sequence[GraphDef[Any]],
-) -> GraphDef[Any]:
-    """Roots, removed and returned objects as the children of one node."""
-    children = [*zip(_names(body), definitions, strict=True), *detached]
-    seen: set[int] = set()
-    for path, number in places:
-        definition = returned[number]
-        if number in seen:
-            definition = _reference(definition)
-        seen.add(number)
-        place = path_text(("returned", *path))
-        children.append((place, definition))
-    return NodeDef(tuple, -1, tuple(_attribute(*child) for child in children))
 
 
 def _attribute(key: str, definition: Any) -> LeafAttribute | SubGraphAttribute:

@@ -105,7 +105,7 @@ def check_given(
     check_sizes(name, entry, options, error)
 
 
-def _mapped_leaves(entry: Entry) -> Iterator[tuple[str, tuple[int, ...], Any, bool]]:
+def mapped_leaves(entry: Entry) -> Iterator[tuple[str, tuple[int, ...], Any, bool]]:
     """Place, shape and axis of what is mapped, and whether it is in a variable."""
     body: MappedBody = entry.body
     for path, axis, value in zip(
@@ -143,7 +143,7 @@ def check_sizes(
         if options.get(key) is not None:
             sizes.add(options[key])
             lines.append(f"{key}: {options[key]}")
-    for place, shape, axis, in_variable in _mapped_leaves(entry):
+    for place, shape, axis, in_variable in mapped_leaves(entry):
         if not -len(shape) <= axis < len(shape):
             if in_variable:
                 raise ValueError(
