@@ -19,7 +19,7 @@ from nnx_transforms.transforms.compiled.jit_body import JitBody
 from nnx_transforms.transforms.loops.traced import HOLDS
 
 # The lists of values, as the forms of `JitBody` have them among their parameters.
-_LISTS = r"((?:variables|kept|given)\[(\d+)\](?:\[(\d+)\])?)"
+_LISTS = r"((?:variables|kept|given)(\[\d+\])(\[\d+\])?)"
 _VALUE = re.compile(f"(?:arguments?|key path|,|and) '?{_LISTS}", re.IGNORECASE)
 # What follows may be a function that this one calls.
 _TRACED = "while tracing the function "
@@ -67,12 +67,18 @@ def explain_output(error: Exception) -> None:
 def _named(text: str, body: JitBody, count: int) -> Iterator[tuple[str, str]]:
     """What values are called in a text, and the places of their variables."""
     # As the compiled function has them: in one list, or in one a setting.
-    groups = body.grouped(range(count))
+    if body.is_flat:
+        positions = {f"[{i}]": i for i in range(count)}
+    else:
+        positions = {
+            f"[{number}][{i}]": position
+            for number, group in enumerate(body.grouped(range(count)))
+            for i, position in enumerate(group)
+        }
     for name, first, second in dict.fromkeys(_VALUE.findall(text)):
-        if body.is_flat:
-            yield name, _shown(body, int(first))
-        elif second:
-            yield name, _shown(body, groups[int(first)][int(second)])
+        position = positions.get(first if body.is_flat else first + second)
+        if position is not None:
+            yield name, _shown(body, position)
 
 
 def _source(body: JitBody) -> str:
