@@ -541,6 +541,8 @@ IMAGES, SEQUENCES = (2, 6, 6, 4), (2, 5, 4)
             ),
             SEQUENCES,
         ),
+        (lambda rngs: nnx.RoPE(), SEQUENCES),
+        (lambda rngs: nnx.RoPE(embedding_size=4, max_seq_len=9), SEQUENCES),
         (lambda rngs: nnx.RNN(nnx.LSTMCell(4, 3, rngs=rngs)), SEQUENCES),
         (lambda rngs: nnx.RNN(nnx.OptimizedLSTMCell(4, 3, rngs=rngs)), SEQUENCES),
         (lambda rngs: nnx.RNN(nnx.GRUCell(4, 3, rngs=rngs)), SEQUENCES),

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from graphcore import Variable
 from nnx_transforms.layers.attention_functions import dot_product_attention
@@ -60,7 +61,9 @@ class RoPE(Module):
         if size <= 0 or size % 2:
             raise ValueError(f"RoPE turns vectors of an even size, got {size}.")
         frequencies = 1.0 / self.theta ** (jnp.arange(0.0, size, 2) / size)
-        angles = positions[..., None] * frequencies
+        angles = positions[..., None] * lax.expand_dims(
+            frequencies, range(positions.ndim)
+        )
         return jnp.sin(angles), jnp.cos(angles)
 
     def __call__(self, x: Array, input_positions: Array | None = None) -> jax.Array:
@@ -96,6 +99,8 @@ class RoPE(Module):
                     f"vectors of shape {x.shape}: expected {length} of them."
                 )
             sin, cos = self._angles(size, jnp.asarray(input_positions))
+        rank = max(x.ndim, sin.ndim)
+        sin, cos = (lax.broadcast_to_rank(table, rank) for table in (sin, cos))
         first, second = jnp.split(x, 2, axis=-1)
         return jnp.concatenate(
             [first * cos - second * sin, second * cos + first * sin], axis=-1
