@@ -166,7 +166,8 @@ def _flatten(frozen: FrozenDict[Any, Any]) -> Any:
 
 def _flatten_with_keys(frozen: FrozenDict[Any, Any]) -> Any:
     children, keys = _flatten(frozen)
-    return zip(map(jax.tree_util.DictKey, keys), children, strict=True), keys
+    named = zip(map(jax.tree_util.DictKey, keys), children, strict=True)
+    return list(named), keys
 
 
 def _unflatten(keys: Any, children: Any) -> FrozenDict[Any, Any]:

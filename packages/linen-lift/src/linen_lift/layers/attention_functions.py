@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -199,30 +198,20 @@ def _by_jax(
 ) -> jax.Array:
     """`jax.nn.dot_product_attention` for any number of batch axes."""
     batch = query.shape[:-3]
-    count = math.prod(batch)
-
-    def flat(x: jax.Array) -> jax.Array:
-        return x.reshape((count, *x.shape[-3:]))
 
     def pairs(x: Any) -> Any:
-        """A bias or mask with one batch axis."""
+        """A bias or mask with the axes of the batch."""
         if x is None:
             return None
         x = jnp.asarray(x)
-        if x.ndim <= 3:
-            return x
-        if any(n != 1 for n in x.shape[:-3]):
-            x = jnp.broadcast_to(x, (*batch, *x.shape[-3:]))
-        return x.reshape((-1, *x.shape[-3:]))
+        x = x.reshape((1,) * (3 - x.ndim) + x.shape)
+        return jnp.broadcast_to(x, (*batch, *x.shape[-3:]))
 
-    out = jax.nn.dot_product_attention(
-        flat(query),
-        flat(key),
-        flat(value),
-        pairs(bias),
-        None if mask is None else pairs(jnp.asarray(mask).astype(bool)),
-    )
-    return out.reshape((*batch, *out.shape[1:]))
+    attend = jax.nn.dot_product_attention
+    for _ in batch:
+        attend = jax.vmap(attend)
+    mask = None if mask is None else jnp.asarray(mask).astype(bool)
+    return attend(query, key, value, pairs(bias), pairs(mask))
 
 
 def _adds_no_axes(query: jax.Array, *pairs: Any) -> bool:
