@@ -527,6 +527,15 @@ def test_the_scale_of_a_boxed_weight():
     assert sorted(params) == ["layer_instance", "layer_instance/kernel/value/scale"]
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_attention_of_half_precision(dtype):
+    q, k, v = (normal(2, 5, 2, 3, seed=seed).astype(dtype) for seed in range(3))
+    out = jax.jit(nn.dot_product_attention)(q, k, v)
+    assert out.dtype == dtype
+    whole = nn.dot_product_attention(*(x.astype(jnp.float32) for x in (q, k, v)))
+    np.testing.assert_allclose(out.astype(jnp.float32), whole, rtol=0.1, atol=0.02)
+
+
 # --- settings of JAX's ----------------------------------------------------------------
 
 
