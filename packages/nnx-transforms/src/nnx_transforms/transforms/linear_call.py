@@ -134,10 +134,10 @@ def linear_call(
 
     def filled(part: Part) -> Part:
         """The tangent of an object with arrays in the place of None."""
-        pairs = zip(part.values, part.layout.shown, strict=True)
+        pairs = zip(part.values, part.layout.numbers, strict=True)
         return Part(
             part.layout,
-            [zeros_like(call.avals[s.number]) if x is None else x for x, s in pairs],
+            [zeros_like(call.avals[n]) if x is None else x for x, n in pairs],
         )
 
     try:

@@ -153,8 +153,8 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
     try:
         shared, scanned = _divided(others, axes)
         pairs = [*zip(entry.raw, body.axes, strict=True)]
-        own = [_moved(x, axis, 0) if is_axis(axis) else None for x, axis in pairs]
-        threaded = [None if is_axis(axis) else x for x, axis in pairs]
+        own = [None if axis is None else _moved(x, axis, 0) for x, axis in pairs]
+        threaded = [x if axis is None else None for x, axis in pairs]
         values, shared, held = _without_constants(threaded, shared)
         # What JAX does not take is the same in all iterations: a closure has it.
         step = functools.partial(body, held=held) if held else body
@@ -167,9 +167,9 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
         raise
     positions = iter(change.positions)
     for group, setting in zip(groups, body.groups, strict=True):
+        stacked = is_axis(setting)
         for number, (value, position) in enumerate(zip(group, positions, strict=False)):
             # What all iterations share left with the carry.
-            stacked = position is None or is_axis(setting)
             group[number] = _moved(value, 0, setting) if stacked else last[0][position]
     rest_axes = take_carry(plain_settings(body.out_axes), body.place_out)[1]
     out = put_carry(_stacked_output(rest, rest_axes), last[1], body.place_out)
@@ -236,7 +236,7 @@ class _Body(MappedBody):
     carry again.
 
     Attributes:
-        axes: The setting of each variable.
+        axes: The axis of each variable; None for what all iterations share.
         place_in: The place of the carry among the arguments.
         place_out: Its place in the output.
         out_axes: The axes of the output.
@@ -245,7 +245,8 @@ class _Body(MappedBody):
     def __init__(self, callee: Any, structure: Any, options: Any, reference: Any):
         metadata, self.place_in, self.place_out = options
         super().__init__(callee, structure, metadata, reference)
-        self.axes = structure.settings.variables
+        settings = structure.settings.variables
+        self.axes = [axis if is_axis(axis) else None for axis in settings]
         self.out_axes = structure.settings.out
 
     def __call__(  # type: ignore[override]  # as JAX calls it

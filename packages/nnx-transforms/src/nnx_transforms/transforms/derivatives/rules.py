@@ -391,7 +391,7 @@ class RuleCall:
         if left.change.definitions is not None:
             after = [layout.only(self._made) for layout in layouts(inside.roots)]
             self._new = dict(zip(map(id, self._layouts), after, strict=True))
-            self._made -= {x.number for layout in after for x in layout.shown}
+            self._made -= {number for layout in after for number in layout.numbers}
         if left.change.places.spots:
             self._returned = layouts(out, self._as_objects)
         # Last: whoever sees a change may rely on the rest.
@@ -452,10 +452,9 @@ class RuleCall:
         def state(part: Part) -> Any:
             new = self._new_in(part.layout)
             # One at a path that another has had takes its place.
-            shown = {x.path: x for x in (*part.layout.shown, *new.shown)}
-            return replace(part.layout, shown=(*shown.values(),)).state(
-                [value(x.number) for x in shown.values()]
-            )
+            by_path = {x[0]: x for x in (*part.layout.shown, *new.shown)}
+            layout = replace(part.layout, shown=(*by_path.values(),))
+            return layout.state([*map(value, layout.numbers)])
 
         return tuple(
             map_parts(state, x, lambda leaf: None) if has_parts(x) else None
@@ -476,9 +475,7 @@ class RuleCall:
             The pytree with states.
         """
         layouts = self._returned if with_old else self._new_in_output()
-        states = [
-            layout.state([value(x.number) for x in layout.shown]) for layout in layouts
-        ]
+        states = [layout.state([*map(value, layout.numbers)]) for layout in layouts]
         return self.change.places.fill(tree, states)
 
     def _new_in_output(self) -> list[Layout]:
@@ -561,7 +558,7 @@ class RuleCall:
         def part(part: Part) -> Part:
             layout = part.layout.only(self.selected)
             others = layout.others + self._new_in(part.layout).paths
-            values = [self.avals[x.number] for x in layout.shown]
+            values = [self.avals[number] for number in layout.numbers]
             return Part(replace(layout, others=others), values)
 
         return map_parts(part, self._outline[argnum])

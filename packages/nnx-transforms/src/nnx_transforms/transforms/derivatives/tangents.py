@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -38,18 +38,9 @@ from nnx_transforms.transforms.loops.agreement import has_type
 Path: TypeAlias = tuple[Any, ...]
 
 
-class Shown(NamedTuple):
-    """A variable that is shown.
-
-    Args:
-        path: Its path in its object.
-        kind: Its type and metadata.
-        number: Its number among all variables of a call.
-    """
-
-    path: Path
-    kind: Any
-    number: int
+Shown: TypeAlias = tuple[Path, Any, int]
+"""A variable that is shown: its path in its object, its type and metadata, and its
+number among all variables of a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +64,12 @@ class Layout:
     @property
     def paths(self) -> tuple[Path, ...]:
         """The paths of the variables."""
-        return tuple([x.path for x in self.shown])
+        return tuple([path for path, _, _ in self.shown])
+
+    @property
+    def numbers(self) -> list[int]:
+        """Their numbers."""
+        return [number for _, _, number in self.shown]
 
     def only(self, chosen: Collection[int]) -> Layout:
         """Leaves out variables.
@@ -84,10 +80,10 @@ class Layout:
         Returns:
             The layout of these.
         """
-        kept = tuple([x for x in self.shown if x.number in chosen])
+        kept = tuple([x for x in self.shown if x[2] in chosen])
         if len(kept) == len(self.shown):
             return self
-        left_out = [x.path for x in self.shown if x.number not in chosen]
+        left_out = [path for path, _, number in self.shown if number not in chosen]
         return replace(self, shown=kept, others=(*self.others, *left_out))
 
     def state(self, values: Sequence[Any]) -> Any:
@@ -105,9 +101,10 @@ class Layout:
         """
         values = [_shown(x) if Divided.matches(x) else x for x in values]
         if self._is_variable:
-            tangents: Any = VariableState.of(self.shown[0].kind, values[0])
+            tangents: Any = VariableState.of(self.shown[0][1], values[0])
         else:
-            states = VariableState.of_many([x.kind for x in self.shown], values)
+            kinds = [kind for _, kind, _ in self.shown]
+            states = VariableState.of_many(kinds, values)
             tangents = State.from_flat_path(zip(self.paths, states, strict=True))
         if self.form is None:
             return given_state(self.type, tangents)
@@ -170,9 +167,9 @@ class Layout:
         ignored = set() if checks is Checks.EXACT else {*self.others}
         # The state of an array that stands in a node by itself is an array.
         bare = {
-            x.path
-            for x in self.shown
-            if not isinstance(VariableState.of(x.kind, None), VariableState)
+            path
+            for path, kind, _ in self.shown
+            if not isinstance(VariableState.of(kind, None), VariableState)
         }
         for path, leaf in found:
             if path in values:
@@ -290,7 +287,7 @@ def layouts_of(
     for path, definition, number in zip(
         joint.paths, joint.variable_definitions, numbers, strict=True
     ):
-        of_root[path[0]].append(Shown(path[1:], definition.kind, number))
+        of_root[path[0]].append((path[1:], definition.kind, number))
     return [
         Layout(type(root), tuple(shown), form=form if as_objects else None)
         for root, shown, form in zip(
@@ -323,7 +320,7 @@ def to_parts(
         layout = pending[id(x)]
         pending[id(x)] = Layout(layout.type, form=layout.form)
         layout = layout.only(chosen)
-        return Part(layout, [entry.raw[x.number] for x in layout.shown])
+        return Part(layout, [entry.raw[number] for number in layout.numbers])
 
     whole = Divided.within(jax.tree.map(part_of, tree, is_leaf=is_object))[0]
     return Divided.map(_without_parts, whole)
@@ -360,8 +357,7 @@ def take_parts(tree: Any) -> tuple[Any, dict[int, Any]]:
     values: dict[int, Any] = {}
 
     def take(part: Part) -> None:
-        numbers = [x.number for x in part.layout.shown]
-        values.update(zip(numbers, part.values, strict=True))
+        values.update(zip(part.layout.numbers, part.values, strict=True))
 
     return map_parts(take, tree), values
 
