@@ -18,7 +18,9 @@ from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
+from graphcore.state.leaves import placed
 from graphcore.state.nesting import nested_from_flat
+from graphcore.variables.bare_arrays import BareArray
 from graphcore.variables.impl import is_variable
 
 
@@ -110,11 +112,22 @@ def test_leaves_are_found_where_they_were_nested(root):
     assert nested == nested_from_flat(
         zip((leaf.path for leaf in visit.leaves), leaves, strict=True)
     )
-    assert nesting.find(nested) == leaves
-    assert nesting.find({**nested, "one more": 0}) is None
-    if nested:
-        nested.popitem()
-        assert nesting.find(nested) is None
+    # A state of the graph has one for each, by its number; bare arrays aside.
+    state = gc.State.from_flat_path((leaf.path, leaf.state()) for leaf in visit.leaves)
+    found = placed(definition, [state])
+    if any(type(leaf.variable) is BareArray for leaf in visit.leaves):
+        assert found is None
+        return
+    assert all(
+        found[i] is leaf.impl.get_value(leaf.variable)
+        for i, leaf in enumerate(visit.leaves)
+    )
+    assert len(found) == len(leaves)
+    assert placed(definition, [state, {"one more": gc.Param.state(0)}]) is None
+    for path, _ in state.flat_state():
+        part = state.filter(gc.Not(gc.PathIn(path)))
+        assert len(placed(definition, [part])) == len(leaves) - 1
+        assert placed(definition, [part, state]).keys() == found.keys()
 
 
 def test_what_refers_to_something_outside_has_no_recipe():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from graphcore._jax import current_trace
-from graphcore.cache.plans import Plan, check_writes, kept_plan, plan_of
+from graphcore.cache.plans import check_writes, kept_plan, plan_of
 from graphcore.errors import path_text
 from graphcore.graphdef.build import set_values
 from graphcore.hashable_mapping import HashableMapping
@@ -22,8 +22,8 @@ from graphcore.state.leaves import (
     leaf_of,
     merged,
     nested_instead_of_leaf,
+    placed,
     raw,
-    unmade,
 )
 from graphcore.state.nesting import key_order
 from graphcore.state.state import State
@@ -59,6 +59,15 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
         >>> gc.update(node, {'a': 2}); node.a.value
         2
     """
+    plan = kept_plan(node) if isinstance(node, OwnedNode) else None
+    if plan is not None and plan.all_owned and plan_of(node) is plan:
+        found = placed(plan.definition, (state, *states))
+        if found is not None:
+            variables = list(map(plan.variables.__getitem__, found))
+            plan.check_trace(current_trace())
+            check_writes([plan], variables)
+            set_values(variables, [*found.values()], plan.layout.impl)
+            return
     given = merged((state, *states))
     if not isinstance(given, Mapping):
         raise ValueError(
@@ -66,56 +75,14 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
         )
     if isinstance(node, State):
         node.replace_by_pure_dict(given, _leaf_of)
-        return
-    plan = kept_plan(node) if isinstance(node, OwnedNode) else None
-    if plan is not None and plan.all_owned and plan_of(node) is plan:
-        found = _by_plan(plan, given)
-        if found is not None:
-            plan.check_trace(current_trace())
-            check_writes([plan], found[0])
-            set_values(*found, plan.layout.impl)
-            return
-    _Update(given).run(node)
+    else:
+        _Update(given).run(node)
 
 
 def _leaf_of(old: Any, new: Any) -> Any:
     """What a leaf of a state becomes, given another leaf or a value."""
     is_value = isinstance(old, VariableState) and not isinstance(new, VariableState)
     return old.replace(new) if is_value else new
-
-
-def _by_plan(plan: Plan, given: Any) -> tuple[Sequence[Any], Sequence[Any]] | None:
-    """The variables and values of a plain update; None if there is more to it."""
-    lazy = unmade(given)
-    if lazy is not None and lazy.definition is plan.definition:
-        if lazy.places is None:
-            return plan.variables, lazy.values
-        return list(map(plan.variables.__getitem__, lazy.places)), lazy.values
-    definitions, all_variables = plan.layout.definitions, plan.variables
-    variables: list[Any] = []
-    values: list[Any] = []
-    pending: list[tuple[Any, Mapping[Any, Any]]] = [
-        (plan.layout.nesting.places, raw(given))
-    ]
-    while pending:
-        places, items = pending.pop()
-        for key, item in items.items():
-            place = places.get(key)
-            if type(place) is int:
-                definition = definitions[place]
-                if (
-                    type(item) is not VariableState
-                    or item._kind[0] is not definition.type
-                    or item._kind[1] is not definition.metadata
-                ):
-                    return None
-                variables.append(all_variables[place])
-                values.append(item.value)
-            elif type(place) is dict and isinstance(item, Mapping):
-                pending.append((place, raw(item)))
-            else:
-                return None
-    return variables, values
 
 
 class _Update:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -87,7 +87,7 @@ def flatten(
     get_node_impl(node)  # raises for what is none
     if ref_index is None:
         plan = plan_of(node)
-        unmade = UnmadeState(plan.definition, plan.values())
+        unmade = UnmadeState.whole(plan.definition, plan.values())
         return plan.definition, State.lazily(unmade)
     visit = Visit()
     with forgetting(ref_index):
@@ -243,11 +243,8 @@ def unflatten(
         >>> gc.unflatten(graphdef, state).a.value
         1
     """
-    if isinstance(graphdef, NodeDef) and index_ref is None and not index_ref_cache:
-        recipe = recipe_of(graphdef)
-        if recipe is not None:
-            result: A = recipe.make(*values_for(graphdef, state))
-            return result
+    if index_ref is None and not index_ref_cache:
+        return _made(graphdef, (state,))
     index_ref = {} if index_ref is None else index_ref
     built = dict(index_ref)
     builder = Builder(leaves_for(graphdef, state), built, index_ref_cache or {})
@@ -292,11 +289,19 @@ def merge(
     """
     if isinstance(state, list):
         state = _in_order(graphdef, state)
-    given = merged((state, *states))
-    if copy:
-        return unflatten(graphdef, given)
-    leaves = leaves_for(graphdef, given, share=True)
-    return Builder(leaves, {}, {}).build(graphdef)
+    return _made(graphdef, (state, *states), share=not copy)
+
+
+def _made(graphdef: GraphDef[A], states: Sequence[Any], *, share: bool = False) -> A:
+    """Makes a new graph that refers to nothing outside."""
+    recipe = None
+    if isinstance(graphdef, NodeDef) and not share:
+        recipe = recipe_of(graphdef)
+    if recipe is None:
+        leaves = leaves_for(graphdef, merged(states), share=share)
+        return Builder(leaves, {}, {}).build(graphdef)
+    made: A = recipe.make(*values_for(graphdef, states))  # type: ignore[arg-type]
+    return made
 
 
 def _in_order(graphdef: GraphDef[Any], leaves: list[Any]) -> GraphState:

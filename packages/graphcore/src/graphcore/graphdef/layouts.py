@@ -15,7 +15,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from functools import cached_property
-from operator import getitem, itemgetter, setitem
+from operator import setitem
 from typing import Any, NamedTuple
 
 from graphcore.getters import getter, run
@@ -273,11 +273,6 @@ class _Nesting:
         self._owners = getter([owner for owner, _, _ in entries])
         self._keys = [key for _, key, _ in entries]
         self._items = getter([item for _, _, item in entries])
-        entries.sort(key=itemgetter(2))
-        self._leaf_owners = getter([owner for owner, _, _ in entries[:count]])
-        self._leaf_keys = [key for _, key, _ in entries[:count]]
-        self._parents = [owner for owner, _, _ in entries[count:]]
-        self._parent_keys = [key for _, key, _ in entries[count:]]
         self.places = self.nest(range(count))
 
     def nest(self, leaves: Sequence[Any]) -> dict[Any, Any]:
@@ -286,28 +281,6 @@ class _Nesting:
         items = self._items([*leaves, *dicts])
         run(map(setitem, self._owners(dicts), self._keys, items))
         return dicts[0]
-
-    def find(self, nested: Any) -> list[Any] | None:
-        """Finds the leaves in nested dicts, if there is nothing else in them.
-
-        Args:
-            nested: The nested dicts.
-
-        Returns:
-            The leaves in order of index; None if the dicts are others.
-        """
-        dicts: list[Any] = [nested]
-        try:
-            # Each is there before it is asked for the next.
-            parents = map(dicts.__getitem__, self._parents)
-            run(map(dicts.append, map(getitem, parents, self._parent_keys)))
-            # With as many entries as are looked up, there are no others.
-            sizes = sum(map(len, dicts))
-            if set(map(type, dicts)) != {dict} or sizes != len(self._keys):
-                return None
-            return list(map(getitem, self._leaf_owners(dicts), self._leaf_keys))
-        except (KeyError, TypeError):
-            return None
 
 
 def layout_of(definitions: Sequence[GraphDef[Any]]) -> Layout:

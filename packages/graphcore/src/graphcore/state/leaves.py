@@ -39,29 +39,37 @@ class UnmadeState:
     Args:
         definition: Of the graph.
         values: The raw values.
-        places: Which of its variables they belong to; None for all.
+        places: Which of its variables they belong to, by number.
     """
 
     definition: GraphDef[Any]
     values: Sequence[Any]
-    places: Sequence[int] | None = None
+    places: Sequence[int]
 
     @property
     def layout(self) -> Layout:
         """That of the definition."""
         return layout_of((self.definition,))
 
+    @classmethod
+    def whole(cls, definition: GraphDef[Any], values: Sequence[Any]) -> UnmadeState:
+        """That of all variables of a graph."""
+        return cls(definition, values, range(len(values)))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the values are those of all variables, in order."""
+        return type(self.places) is range
+
     def __call__(self) -> dict[Any, Any]:
-        if self.places is not None:
+        if not self.is_whole:
             return nested_from_flat(self._leaves())
         layout = self.layout
         return layout.nesting.nest(VariableState.of_many(layout.kinds, self.values))
 
     def _leaves(self) -> Iterator[tuple[Path, VariableState[Any]]]:
-        layout = self.layout
-        paths, kinds = layout.paths, layout.kinds
-        places = range(len(paths)) if self.places is None else self.places
-        for place, value in zip(places, self.values, strict=True):
+        paths, kinds = self.layout.paths, self.layout.kinds
+        for place, value in zip(self.places, self.values, strict=True):
             yield paths[place], VariableState.of(kinds[place], value)
 
     def select(
@@ -79,7 +87,7 @@ class UnmadeState:
         known = self.layout.selections
         # Of a bare array, filters see nothing but the value.
         lasting = (
-            self.places is None
+            self.is_whole
             and not self.layout.bare
             and all(map(looks_at_no_value, predicates))
         )
@@ -95,9 +103,8 @@ class UnmadeState:
         states: list[State[Any, Any]] = []
         for group in groups:
             values = list(map(self.values.__getitem__, group))
-            if self.places is not None:
-                group = list(map(self.places.__getitem__, group))
-            states.append(State.lazily(UnmadeState(self.definition, values, group)))
+            places = list(map(self.places.__getitem__, group))
+            states.append(State.lazily(UnmadeState(self.definition, values, places)))
         paths = [path for path, _ in self._leaves()] if rest else []
         return states, [paths[i] for i in rest]
 
@@ -109,31 +116,9 @@ def merged(states: Sequence[Mapping[Any, Any]]) -> Mapping[Any, Any]:
         states: At least one.
 
     Returns:
-        A state. The parts into which one state was split are put together without a
-        look at any leaf.
+        A state; the only one as it is.
     """
-    if len(states) == 1:
-        return states[0]
-    parts = [unmade(state) for state in states]
-    if parts[0] is None:
-        return State.merge(*states)
-    definition = parts[0].definition
-    values: list[Any] = [_MISSING] * len(parts[0].layout.definitions)
-    for part in parts:
-        if part is None or part.definition is not definition:
-            return State.merge(*states)
-        places = range(len(values)) if part.places is None else part.places
-        for place, value in zip(places, part.values, strict=True):
-            values[place] = value
-    if any(value is _MISSING for value in values):
-        return State.merge(*states)
-    return State.lazily(UnmadeState(definition, values))
-
-
-def unmade(state: Any) -> UnmadeState | None:
-    """What a state will be made of, if nobody has looked at it yet."""
-    found = state._unmade if isinstance(state, State) else None
-    return found if isinstance(found, UnmadeState) else None
+    return states[0] if len(states) == 1 else State.merge(*states)
 
 
 def raw(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
@@ -141,14 +126,54 @@ def raw(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
     return state.raw_mapping if isinstance(state, State) else state
 
 
+def placed(definition: GraphDef[Any], states: Sequence[Any]) -> dict[int, Any] | None:
+    """Finds which variables of a definition states give which values.
+
+    Args:
+        definition: The definition of a node.
+        states: The states; where two have the same path, the later leaf counts.
+
+    Returns:
+        Values by the number of the variable; None if there is more to the states than
+        values: another kind of leaf, or a key that there is no variable for.
+    """
+    layout = layout_of((definition,))
+    found: dict[int, Any] = {}
+    for state in states:
+        unmade = state._unmade if isinstance(state, State) else None
+        if isinstance(unmade, UnmadeState) and unmade.definition is definition:
+            found.update(zip(unmade.places, unmade.values, strict=True))
+            continue
+        if not isinstance(state, Mapping):
+            return None
+        pending: list[tuple[Any, Mapping[Any, Any]]] = [
+            (layout.nesting.places, raw(state))
+        ]
+        while pending:
+            places, items = pending.pop()
+            for key, item in items.items():
+                place = places.get(key)
+                if type(place) is int:
+                    if type(item) is not VariableState:
+                        return None
+                    if item._kind != layout.kinds[place]:
+                        return None
+                    found[place] = item.value
+                elif type(place) is dict and isinstance(item, Mapping):
+                    pending.append((place, raw(item)))
+                else:
+                    return None
+    return found
+
+
 def values_for(
-    definition: NodeDef[Any], given: Any
+    definition: NodeDef[Any], states: Sequence[Any]
 ) -> tuple[Sequence[Any], Sequence[HashableMapping[str, Any]] | None]:
-    """Finds what to make a graph of in its state.
+    """Finds what to make a graph of in its states.
 
     Args:
         definition: The definition.
-        given: The state.
+        states: The states.
 
     Returns:
         Values in order of index, and metadata, None for that of the definition.
@@ -156,23 +181,15 @@ def values_for(
     Raises:
         ValueError: As `leaves_for` does.
     """
-    lazy = unmade(given)
-    if lazy is not None and lazy.definition is definition and lazy.places is None:
-        return lazy.values, None
-    layout = layout_of((definition,))
-    if isinstance(given, State):
-        # First where it is just what taking such a graph apart gives.
-        leaves = layout.nesting.find(given.raw_mapping)
-        if leaves is not None and set(map(type, leaves)) <= {VariableState}:
-            kinds = [leaf._kind for leaf in leaves]
-            values = [leaf.value for leaf in leaves]
-            if kinds == layout.kinds:
-                return values, None
-    found = leaves_for(definition, given)
-    ordered = [found[d.index] for d in layout.definitions]
+    definitions = layout_of((definition,)).definitions
+    found = placed(definition, states)
+    if found is not None and len(found) == len(definitions):
+        return list(map(found.__getitem__, range(len(found)))), None
+    leaves = leaves_for(definition, merged(states))
+    ordered = [leaves[d.index] for d in definitions]
     return [value for value, _ in ordered], [
         d.metadata if metadata is None else metadata
-        for d, (_, metadata) in zip(layout.definitions, ordered, strict=True)
+        for d, (_, metadata) in zip(definitions, ordered, strict=True)
     ]
 
 
