@@ -9,13 +9,14 @@ from typing import Any
 from graphcore._jax import current_trace
 from graphcore.cache.plans import check_writes, kept_plan, plan_of
 from graphcore.errors import path_text
+from graphcore.functional import variables
 from graphcore.graphdef.build import set_values
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.objects import Dict
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import GraphNodeImpl, find_node_impl, get_node_impl
 from graphcore.nodes.traversal import edges
-from graphcore.state.filters import Filter, filters_to_predicates
+from graphcore.state.filters import Filter
 from graphcore.state.foreign_states import taken_state
 from graphcore.state.leaves import (
     leaf_instead_of_nested,
@@ -31,7 +32,7 @@ from graphcore.trails import Path
 from graphcore.undo import restorer, undoing
 from graphcore.variables.bare_arrays import BareArray, is_array
 from graphcore.variables.impl import find_variable_impl, is_variable, variable_impl
-from graphcore.variables.state import VariableState, shown_to_filters
+from graphcore.variables.state import VariableState
 
 __all__ = ["pop", "update"]
 
@@ -63,10 +64,10 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
     if plan is not None and plan.all_owned and plan_of(node) is plan:
         found = placed(plan.definition, (state, *states))
         if found is not None:
-            variables = list(map(plan.variables.__getitem__, found))
+            live = list(map(plan.variables.__getitem__, found))
             plan.check_trace(current_trace())
-            check_writes([plan], variables)
-            set_values(variables, [*found.values()], plan.layout.impl)
+            check_writes([plan], live)
+            set_values(live, [*found.values()], plan.layout.impl)
             return
     given = merged((state, *states))
     if not isinstance(given, Mapping):
@@ -207,25 +208,14 @@ def pop(node: Any, /, *filters: Filter) -> Any:
     """
     if not filters:
         raise ValueError("pop needs at least one filter; `...` removes all variables.")
-    predicates = filters_to_predicates(filters)
-    groups: list[list[tuple[Path, Any]]] = [[] for _ in predicates]
-    # By id: whether each variable is selected. The graph keeps them alive meanwhile.
-    selected: dict[int, bool] = {}
+    live = variables(node, *filters)
+    groups = live if isinstance(live, tuple) else (live,)
+    selected = dict(pair for group in groups for pair in group.flat_state())
+    # The graph keeps them alive meanwhile. One array at two places is two leaves.
+    ids = {id(x) for x in selected.values() if is_variable(x)}
     removals: list[tuple[Any, GraphNodeImpl, Any]] = []
     for path, holder, key, child in edges(node):
-        variable_type = find_variable_impl(type(child))
-        if variable_type is None and not is_array(child):
-            continue
-        # One array at two places is two leaves.
-        chosen = selected.get(id(child)) if variable_type else None
-        if chosen is None:
-            shown = shown_to_filters(variable_type, child) if variable_type else child
-            pairs = zip(predicates, groups, strict=True)
-            group = next((g for selects, g in pairs if selects(path, shown)), None)
-            if group is not None:
-                group.append((path, taken_state(child)))
-            chosen = selected[id(child)] = group is not None
-        if not chosen:
+        if id(child) not in ids and path not in selected:
             continue
         impl = get_node_impl(holder)
         if not isinstance(impl, GraphNodeImpl):
@@ -235,7 +225,7 @@ def pop(node: Any, /, *filters: Filter) -> Any:
                 "by graph nodes."
             )
         removals.append((holder, impl, key))
-    states: list[Any] = [State.from_flat_path(group) for group in groups]
+    states = tuple(group.map(lambda path, x: taken_state(x)) for group in groups)
     with undoing() as undo:
         noted: set[int] = set()
         # Backwards, so that positions in a sequence stay right.
@@ -244,4 +234,4 @@ def pop(node: Any, /, *filters: Filter) -> Any:
                 noted.add(id(holder))
                 undo.append(restorer(holder, impl))
             impl.pop_key(holder, key)
-    return states[0] if len(states) == 1 else tuple(states)
+    return states[0] if len(states) == 1 else states
