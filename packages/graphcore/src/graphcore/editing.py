@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from graphcore._jax import current_trace
@@ -29,10 +28,11 @@ from graphcore.state.leaves import (
 from graphcore.state.nesting import key_order
 from graphcore.state.state import State
 from graphcore.trails import Path
-from graphcore.undo import restorer, undoing
+from graphcore.undo import overwrite, restorer, undoing
 from graphcore.variables.bare_arrays import BareArray, is_array
 from graphcore.variables.impl import find_variable_impl, is_variable, variable_impl
 from graphcore.variables.state import VariableState
+from graphcore.variables.variable import Variable
 
 __all__ = ["pop", "update"]
 
@@ -94,7 +94,7 @@ class _Update:
         # In a `State` a nested mapping is always a part of the state; in plain dicts
         # it can also be the value of a variable.
         self._is_state = isinstance(given, State)
-        self._values: list[tuple[Any, Any, HashableMapping[str, Any]]] = []
+        self._values: list[tuple[Any, Any, HashableMapping[str, Any] | None]] = []
         self._added: list[tuple[Path, Any, GraphNodeImpl, Any]] = []
 
     def run(self, node: Any) -> None:
@@ -144,23 +144,18 @@ class _Update:
 
     def _set(self, path: Path, variable: Any, item: Any) -> None:
         impl = variable_impl(type(variable))
-        found = impl.metadata(variable)
         if isinstance(item, Mapping) and (
             self._is_state or not isinstance(impl.get_value(variable), Mapping)
         ):
             raise nested_instead_of_leaf(item, path, type(variable))
-        value, metadata = leaf_of(type(variable), item, path)
-        self._values.append((variable, value, found if metadata is None else metadata))
+        self._values.append((variable, *leaf_of(type(variable), item, path)))
 
     def _write(self) -> None:
         with undoing() as undo:
             for variable, value, metadata in self._values:
-                impl = variable_impl(type(variable))
-                if impl.is_owned:
+                if isinstance(variable, Variable):
                     variable._check_writable()
-                old = impl.get_value(variable), impl.metadata(variable)
-                undo.append(partial(impl.overwrite, variable, *old))
-                impl.overwrite(variable, value, metadata)
+                overwrite(undo, variable, value, metadata)
             for path, node, node_impl, child in self._added:
                 undo.append(restorer(node, node_impl))
                 try:

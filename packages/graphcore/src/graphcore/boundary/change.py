@@ -267,11 +267,10 @@ def publish(
     }
     builder = Builder(leaves, {}, existing)
     if change.definitions is None:
+        known = [index for index in leaves if index in existing]
         if write:
-            check_writes(plans, [existing[i] for i in leaves if i in existing])
-        for index, value in leaves.items():
-            if index in existing:
-                builder.write_value(existing[index], value[0])
+            check_writes(plans, [existing[i] for i in known])
+        builder.variable_writes += [(existing[i], *leaves[i]) for i in known]
     else:
         for definition in (*change.definitions, *change.detached):
             builder.build(definition)
