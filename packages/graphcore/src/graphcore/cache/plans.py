@@ -35,8 +35,8 @@ from graphcore.cache.comparing import comparing
 from graphcore.cache.identities import Identities
 from graphcore.cache.kept_beside import keep_beside, kept_beside
 from graphcore.cache.patterns import known_patterns, learn
-from graphcore.cache.stand_ins import ANY_ARRAY, STAND_INS, items_of, stand_in
-from graphcore.content import is_immutable, static_key
+from graphcore.cache.stand_ins import ANY_ARRAY, STAND_INS, Recorded, items_of, stand_in
+from graphcore.content import is_immutable
 from graphcore.content_key import content_key
 from graphcore.errors import TraceContextError, path_text
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, interned
@@ -120,8 +120,8 @@ class Plan:
         unwatched = self._watch_containers(root, visit, watched)
         # The root itself must not be kept: None stands for it.
         self._unwatched = [
-            (None if node is root else node, impl, pairs, metadata)
-            for node, impl, pairs, metadata in unwatched
+            (None if node is root else node, Recorded(node, *found))
+            for node, *found in unwatched
         ]
         self._strangers = [*{id(x): x for x in visit.strangers}.values()]
         self._stranger_types = list(map(type, self._strangers))
@@ -338,18 +338,10 @@ class Plan:
         return are_arrays([*map(getitem, self._array_holders, self._array_keys)])
 
     def _unwatched_hold(self, root: Any) -> bool:
-        for inner, impl, pairs, metadata in self._unwatched:
+        for inner, recorded in self._unwatched:
             node = root if inner is None else inner
-            if find_node_impl(node) is not impl:
+            if find_node_impl(node) is not recorded.impl or recorded != node:
                 return False
-            now, metadata_now = impl.flatten(node)
-            if len(now) != len(pairs):
-                return False
-            if static_key(metadata) != static_key(metadata_now):
-                return False
-            for (key, value), (key_now, value_now) in zip(pairs, now, strict=True):
-                if value is not value_now or key != key_now:
-                    return False
         return True
 
     def contains(self, node: Any) -> bool:
