@@ -342,7 +342,7 @@ def test_a_state_of_the_same_structure_is_written_at_once():
     gc.graphdef(node)
     states = [gc.state(other), gc.state(other), gc.state(other, gc.PathContains("c"))]
     assert states[1].b.c.value == 2  # it is made when it is looked at
-    with mock.patch.object(editing, "_Update", side_effect=AssertionError):
+    with mock.patch.object(editing, "undoing", side_effect=AssertionError):
         for state in states:
             node.b.c.value = 0
             gc.update(node, state)

@@ -18,9 +18,8 @@ from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
-from graphcore.state.leaves import placed
+from graphcore.state.leaves import given_to
 from graphcore.state.nesting import nested_from_flat
-from graphcore.variables.bare_arrays import BareArray
 from graphcore.variables.impl import is_variable
 
 
@@ -106,28 +105,27 @@ def test_several_roots_are_recognized_while_they_are_the_same(roots, edits):
 @given(gs.graphs())
 def test_leaves_are_found_where_they_were_nested(root):
     definition, visit = fresh(root)
-    nesting = layout_of([definition]).nesting
+    layout = layout_of([definition])
     leaves = list(range(len(visit.leaves)))
-    nested = nesting.nest(leaves)
+    nested = layout.nest(leaves)
     assert nested == nested_from_flat(
         zip((leaf.path for leaf in visit.leaves), leaves, strict=True)
     )
-    # A state of the graph has one for each, by its number; bare arrays aside.
     state = gc.State.from_flat_path((leaf.path, leaf.state()) for leaf in visit.leaves)
-    found = placed(definition, [state])
-    if any(type(leaf.variable) is BareArray for leaf in visit.leaves):
-        assert found is None
-        return
+    given = given_to(definition, [state])
+    assert given.values.keys() == set(leaves)
+    assert not given.metadata and not given.others
     assert all(
-        found[i] is leaf.impl.get_value(leaf.variable)
+        given.values[i] is leaf.impl.get_value(leaf.variable)
         for i, leaf in enumerate(visit.leaves)
     )
-    assert len(found) == len(leaves)
-    assert placed(definition, [state, {"one more": gc.Param.state(0)}]) is None
+    more = given_to(definition, [state, {"one more": gc.Param.state(0)}])
+    assert [path for path, _ in more.others] == [("one more",)]
     for path, _ in state.flat_state():
         part = state.filter(gc.Not(gc.PathIn(path)))
-        assert len(placed(definition, [part])) == len(leaves) - 1
-        assert placed(definition, [part, state]).keys() == found.keys()
+        assert len(given_to(definition, [part]).values) == len(leaves) - 1
+        both = given_to(definition, [part, state])
+        assert both.values.keys() == set(leaves)
 
 
 def test_what_refers_to_something_outside_has_no_recipe():

@@ -18,7 +18,7 @@ from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.registry import get_node_impl
 from graphcore.refmap import RefMap, forgetting
 from graphcore.state.filters import Filter, filters_to_predicates, grouped
-from graphcore.state.leaves import UnmadeState, leaves_for, merged, values_for
+from graphcore.state.leaves import UnmadeState, leaves_for, values_for
 from graphcore.state.nesting import nested_from_flat
 from graphcore.state.state import State
 from graphcore.variables.bare_arrays import BareArray
@@ -247,7 +247,7 @@ def unflatten(
         return _made(graphdef, (state,))
     index_ref = {} if index_ref is None else index_ref
     built = dict(index_ref)
-    builder = Builder(leaves_for(graphdef, state), built, index_ref_cache or {})
+    builder = Builder(leaves_for(graphdef, (state,)), built, index_ref_cache or {})
     node = builder.build(graphdef)
     builder.commit()
     index_ref.update(built)
@@ -298,7 +298,7 @@ def _made(graphdef: GraphDef[A], states: Sequence[Any], *, share: bool = False) 
     if isinstance(graphdef, NodeDef) and not share:
         recipe = recipe_of(graphdef)
     if recipe is None:
-        leaves = leaves_for(graphdef, merged(states), share=share)
+        leaves = leaves_for(graphdef, states, share=share)
         return Builder(leaves, {}, {}).build(graphdef)
     made: A = recipe.make(*values_for(graphdef, states))  # type: ignore[arg-type]
     return made

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, TypeAlias
 
 from graphcore.errors import path_text
 from graphcore.graphdef.build import Shared
 from graphcore.graphdef.definition import (
     GraphDef,
-    LeafAttribute,
     NodeDef,
     NodeRef,
     StaticAttribute,
@@ -22,13 +22,12 @@ from graphcore.state.filters import Predicate, grouped, looks_at_no_value
 from graphcore.state.nesting import nested_from_flat
 from graphcore.state.state import State
 from graphcore.trails import Path
-from graphcore.variables.impl import is_variable
+from graphcore.variables.impl import is_variable, variable_impl
 from graphcore.variables.state import VariableState
 
 # Value and metadata by index; None stands for metadata that did not come along.
 Leaves: TypeAlias = dict[int, tuple[Any, HashableMapping[str, Any] | None]]
 
-_MISSING = object()
 _MAX_SELECTIONS = 16
 
 
@@ -65,7 +64,7 @@ class UnmadeState:
         if not self.is_whole:
             return nested_from_flat(self._leaves())
         layout = self.layout
-        return layout.nesting.nest(VariableState.of_many(layout.kinds, self.values))
+        return layout.nest(VariableState.of_many(layout.kinds, self.values))
 
     def _leaves(self) -> Iterator[tuple[Path, VariableState[Any]]]:
         paths, kinds = self.layout.paths, self.layout.kinds
@@ -103,8 +102,9 @@ class UnmadeState:
         states: list[State[Any, Any]] = []
         for group in groups:
             values = list(map(self.values.__getitem__, group))
-            places = list(map(self.places.__getitem__, group))
-            states.append(State.lazily(UnmadeState(self.definition, values, places)))
+            if not self.is_whole:
+                group = list(map(self.places.__getitem__, group))
+            states.append(State.lazily(UnmadeState(self.definition, values, group)))
         paths = [path for path, _ in self._leaves()] if rest else []
         return states, [paths[i] for i in rest]
 
@@ -126,171 +126,191 @@ def raw(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
     return state.raw_mapping if isinstance(state, State) else state
 
 
-def placed(definition: GraphDef[Any], states: Sequence[Any]) -> dict[int, Any] | None:
-    """Finds which variables of a definition states give which values.
+@dataclass(slots=True, eq=False)
+class Given:
+    """What states give to the variables of a definition; see `given_to`.
+
+    Attributes:
+        values: The raw values, by the number of the variable.
+        metadata: The metadata, where it came along and is not that of the definition.
+        others: What there is no variable for, with its path.
+    """
+
+    values: dict[int, Any] = field(default_factory=dict)
+    metadata: dict[int, HashableMapping[str, Any]] = field(default_factory=dict)
+    others: list[tuple[Path, Any]] = field(default_factory=list)
+
+
+def given_to(
+    definition: Any,
+    states: Sequence[Any],
+    *,
+    variables: Sequence[Any] | None = None,
+    share: bool = False,
+) -> Given:
+    """Finds out which variables of a definition are given what by states.
 
     Args:
         definition: The definition of a node.
         states: The states; where two have the same path, the later leaf counts.
+        variables: The variables of a graph that is there. Each may be given something
+            at any of its paths then, else at the first one.
+        share: Whether live variables in the states become part of the graph.
 
     Returns:
-        Values by the number of the variable; None if there is more to the states than
-        values: another kind of leaf, or a key that there is no variable for.
+        What is given.
+
+    Raises:
+        ValueError: If a state is no mapping, something nested stands for a variable,
+            or the state of a variable of another type.
     """
     layout = layout_of((definition,))
-    found: dict[int, Any] = {}
+    numbers = layout.numbers if variables is None else layout.all_numbers
+    kinds = layout.kinds
+    given = Given()
+    pending: list[tuple[Path, dict[Any, Any], Mapping[Any, Any]]] = []
     for state in states:
         unmade = state._unmade if isinstance(state, State) else None
         if isinstance(unmade, UnmadeState) and unmade.definition is definition:
-            found.update(zip(unmade.places, unmade.values, strict=True))
-            continue
-        if not isinstance(state, Mapping):
-            return None
-        pending: list[tuple[Any, Mapping[Any, Any]]] = [
-            (layout.nesting.places, raw(state))
-        ]
+            given.values.update(zip(unmade.places, unmade.values, strict=True))
+        elif isinstance(state, Mapping):
+            pending.append(((), numbers, raw(state)))
+        else:
+            raise ValueError(
+                f"Expected a state of the {definition.type.__name__}, a nested "
+                f"mapping; got {type(state).__name__}."
+            )
         while pending:
-            places, items = pending.pop()
+            path, numbers_here, items = pending.pop()
             for key, item in items.items():
-                place = places.get(key)
-                if type(place) is int:
-                    if type(item) is not VariableState:
-                        return None
-                    if item._kind != layout.kinds[place]:
-                        return None
-                    found[place] = item.value
-                elif type(place) is dict and isinstance(item, Mapping):
-                    pending.append((place, raw(item)))
+                number = numbers_here.get(key)
+                if type(number) is int:
+                    # First what is nearly always there.
+                    if type(item) is VariableState and item._kind == kinds[number]:
+                        given.values[number] = item.value
+                        continue
+                    kind, usual = kinds[number]
+                    # In a `State` a nested mapping is always a part of the state; in
+                    # plain dicts it can also be the value of a variable.
+                    if isinstance(item, Mapping) and (
+                        isinstance(state, State)
+                        or not (variables is None or _has_mapping(variables[number]))
+                    ):
+                        raise nested_instead_of_leaf(item, (*path, key), kind)
+                    value, metadata = leaf_of(kind, item, (*path, key), share)
+                    given.values[number] = value
+                    if metadata not in (None, usual):
+                        given.metadata[number] = metadata
+                elif type(number) is dict and isinstance(item, Mapping):
+                    pending.append(((*path, key), number, raw(item)))
                 else:
-                    return None
-    return found
+                    given.others.append(((*path, key), item))
+    if len(states) > 1 and (given.others or given.metadata):
+        return given_to(definition, [merged(states)], variables=variables, share=share)
+    return given
+
+
+def _has_mapping(variable: Any) -> bool:
+    return isinstance(variable_impl(type(variable)).get_value(variable), Mapping)
 
 
 def values_for(
-    definition: NodeDef[Any], states: Sequence[Any]
+    definition: NodeDef[Any], states: Sequence[Any], *, share: bool = False
 ) -> tuple[Sequence[Any], Sequence[HashableMapping[str, Any]] | None]:
     """Finds what to make a graph of in its states.
 
     Args:
         definition: The definition.
         states: The states.
+        share: Whether live variables in it become part of the graph themselves.
 
     Returns:
         Values in order of index, and metadata, None for that of the definition.
 
     Raises:
-        ValueError: As `leaves_for` does.
+        ValueError: If a key is missing or unknown, or a leaf stands where a subgraph
+            is due or the reverse, with the path.
     """
-    definitions = layout_of((definition,)).definitions
-    found = placed(definition, states)
-    if found is not None and len(found) == len(definitions):
-        return list(map(found.__getitem__, range(len(found)))), None
-    leaves = leaves_for(definition, merged(states))
-    ordered = [leaves[d.index] for d in definitions]
-    return [value for value, _ in ordered], [
-        d.metadata if metadata is None else metadata
-        for d, (_, metadata) in zip(definitions, ordered, strict=True)
-    ]
+    given = given_to(definition, states, share=share)
+    layout = layout_of((definition,))
+    if given.others or len(given.values) < len(layout.definitions):
+        raise _unfit(definition, given, merged(states))
+    values = list(map(given.values.__getitem__, range(len(given.values))))
+    if not given.metadata:
+        return values, None
+    return values, [given.metadata.get(i, k[1]) for i, k in enumerate(layout.kinds)]
 
 
-def leaves_for(definition: GraphDef[Any], given: Any, *, share: bool = False) -> Leaves:
-    """Finds the value of each variable of a definition in its state.
+def leaves_for(
+    definition: GraphDef[Any], states: Sequence[Any], *, share: bool = False
+) -> Leaves:
+    """Finds the value of each variable of a definition in its states.
 
     Args:
         definition: Of a node, or of a variable whose state is then a leaf.
-        given: The state.
-        share: Whether live variables in it become part of the graph themselves.
+        states: The states.
+        share: As for `values_for`.
 
     Returns:
         Value and metadata by index.
 
     Raises:
-        ValueError: If a key is missing or unknown, or a leaf stands where a subgraph
-            is due or the reverse, with the path.
+        ValueError: As `values_for` does.
     """
     if isinstance(definition, VariableDef):
-        return {definition.index: leaf_of(definition.type, given, (), share)}
+        return {definition.index: leaf_of(definition.type, merged(states), (), share)}
     if isinstance(definition, NodeRef):
         return {}
     if not isinstance(definition, NodeDef):
         raise ValueError(f"Expected a GraphDef, got {type(definition).__name__}.")
-    if not isinstance(given, Mapping):
-        raise ValueError(
-            f"Expected a state of the {definition.type.__name__}, a nested mapping; "
-            f"got {type(given).__name__}."
+    values, metadata = values_for(definition, states, share=share)
+    indices = [d.index for d in layout_of((definition,)).definitions]
+    pairs = zip(values, metadata or repeat(None), strict=False)
+    return dict(zip(indices, pairs, strict=True))
+
+
+def _unfit(definition: NodeDef[Any], given: Given, state: Any) -> ValueError:
+    """The error for states that don't give each variable something, and no more."""
+    layout = layout_of((definition,))
+    for path, item in given.others:
+        node, _ = _at(definition, state, path[:-1])
+        child = dict(node.children()).get(path[-1])
+        if isinstance(child, NodeDef):
+            return leaf_instead_of_nested(item, path, child.type)
+    for number, (*above, key) in enumerate(layout.paths):
+        if number in given.values:
+            continue
+        _, items = _at(definition, state, above)
+        return ValueError(
+            f"Expected key {key!r} in the state at {path_text(above)!r}, for a "
+            f"{layout.kinds[number][0].__name__}; found the keys {list(items)}. Pass "
+            "all states that the graph was split into."
         )
-    # In a `State` a nested mapping is always a part of the state; in plain dicts it
-    # can also be the value of a variable.
-    is_state = isinstance(given, State)
-    found: Leaves = {}
-    pending: list[tuple[Path, NodeDef[Any], Mapping[Any, Any]]] = [
-        ((), definition, raw(given))
-    ]
-    while pending:
-        path, node, items = pending.pop()
-        used = 0
-        for attribute in node.attributes:
-            if isinstance(attribute, StaticAttribute):
-                continue
-            child: Any = attribute.value
-            if isinstance(child, NodeRef):
-                continue
-            key = attribute.key
-            item = items.get(key, _MISSING)
-            if isinstance(attribute, LeafAttribute):
-                if item is _MISSING:
-                    raise _missing(path, key, child, items)
-                used += 1
-                # First what is nearly always there.
-                if type(item) is VariableState and item.type is child.type:
-                    found[child.index] = item.value, item._kind[1]
-                elif is_state and isinstance(item, Mapping):
-                    raise nested_instead_of_leaf(item, (*path, key), child.type)
-                else:
-                    found[child.index] = leaf_of(child.type, item, (*path, key), share)
-            elif item is _MISSING:
-                # A subgraph without variables may be left out.
-                pending.append(((*path, key), child, {}))
-            elif isinstance(item, Mapping):
-                used += 1
-                pending.append(((*path, key), child, raw(item)))
-            else:
-                raise leaf_instead_of_nested(item, (*path, key), child.type)
-        if used != len(items):
-            raise _unknown(path, node, items)
-    return found
-
-
-def _missing(
-    path: Path, key: Any, child: VariableDef[Any], items: Mapping[Any, Any]
-) -> ValueError:
-    return ValueError(
-        f"Expected key {key!r} in the state at {path_text(path)!r}, for a "
-        f"{child.type.__name__}; found the keys {list(items)}. Pass all states that "
-        "the graph was split into."
-    )
-
-
-def _unknown(path: Path, node: NodeDef[Any], items: Mapping[Any, Any]) -> ValueError:
-    attributes = {attribute.key: attribute for attribute in node.attributes}
+    path, _ = given.others[0]
+    node, items = _at(definition, state, path[:-1])
+    children = dict(node.children())
     for key in items:
-        if isinstance(attributes.get(key), StaticAttribute):
+        if isinstance(children.get(key), StaticAttribute):
             return ValueError(
-                f"Got state for the static attribute {path_text((*path, key))!r} of "
-                f"{node.type.__name__}: static values are in the definition, so leave "
-                "it out of the state."
+                f"Got state for the static attribute "
+                f"{path_text((*path[:-1], key))!r} of {node.type.__name__}: static "
+                "values are in the definition, so leave it out of the state."
             )
-    due = [
-        key
-        for key, attribute in attributes.items()
-        if isinstance(getattr(attribute, "value", None), NodeDef | VariableDef)
-    ]
+    due = [k for k, child in children.items() if type(child) in (NodeDef, VariableDef)]
     unknown = [key for key in items if key not in due]
     return ValueError(
-        f"Unknown keys in the state at {path_text(path)!r}: {unknown}; the "
+        f"Unknown keys in the state at {path_text(path[:-1])!r}: {unknown}; the "
         f"{node.type.__name__} there has {due}. What is reached in several ways is in "
         "the state at its first path only."
     )
+
+
+def _at(definition: Any, state: Any, path: Sequence[Any]) -> tuple[Any, Any]:
+    """The definition of a node at a path, and the part of a state there."""
+    for key in path:
+        definition = dict(definition.children())[key]
+        state = raw(state).get(key, {})
+    return definition, state
 
 
 def nested_instead_of_leaf(item: Any, path: Path, kind: type[Any]) -> ValueError:
