@@ -34,15 +34,6 @@ A = TypeVar("A")
 _MISSING = object()
 
 
-class Shared:
-    """Stands for the value of a variable that becomes part of the graph itself."""
-
-    __slots__ = ("variable",)
-
-    def __init__(self, variable: Any) -> None:
-        self.variable = variable
-
-
 class Builder:
     """Builds the graphs of several definitions that share one index space.
 
@@ -169,8 +160,8 @@ class Builder:
                 value = impl.get_value(existing)
             self.variable_writes.append((existing, value, metadata))
             return existing
-        if type(value) is Shared:
-            return value.variable
+        if type(value) is definition.type:  # a live one, which no value may be
+            return value
         if impl is OWN:
             return new_variable(definition.type, value, metadata, self._trace)
         return impl.create(definition.type, value, metadata)

@@ -8,7 +8,6 @@ from itertools import repeat
 from typing import Any, TypeAlias
 
 from graphcore.errors import path_text
-from graphcore.graphdef.build import Shared
 from graphcore.graphdef.definition import (
     GraphDef,
     NodeDef,
@@ -339,7 +338,7 @@ def leaf_of(
     """
     if is_variable(leaf):
         if share and type(leaf) is kind:
-            return Shared(leaf), None
+            return leaf, None
         leaf = VariableState.from_variable(leaf)
     if isinstance(leaf, VariableState):
         if leaf.type is not kind:
