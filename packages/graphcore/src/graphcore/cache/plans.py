@@ -42,7 +42,7 @@ from graphcore.errors import TraceContextError, path_text
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, interned
 from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.nodes.owned import OwnedNode, get_planned
+from graphcore.nodes.owned import OwnedNode, get_plan, set_plan
 from graphcore.nodes.registry import NodeImpl, containers_of, find_node_impl, trace_of
 from graphcore.rebuilt import ByValue, belongs, wrong_trace
 from graphcore.refmap import RefMap
@@ -503,7 +503,7 @@ def kept_plan(root: Any) -> Plan | None:
     """The plan that is kept with a root, whether it holds or not."""
     if isinstance(root, OwnedNode):
         try:
-            return get_planned(root).plan  # type: ignore[no-any-return]
+            return get_plan(root)  # type: ignore[no-any-return]
         except AttributeError:
             return None
     if isinstance(root, Variable):
@@ -548,14 +548,14 @@ def renewed_plan(root: Any) -> Plan:
         set_variable_plan(root, plan)
         return plan
     if isinstance(root, OwnedNode):
-        root._keep_plan(plan)
+        set_plan(root, plan)
     elif _may_be_kept_beside(root, plan):
         statics = [*plan.layout.statics]
         for definition in plan.layout.definitions:
             statics += definition.metadata.values()
         keep_beside(root, plan, statics)
     reference = weakref.ref(plan)
-    for node in plan._nodes:
+    for node in (root, *plan._nodes):
         if isinstance(node, OwnedNode):
             node._join_plan(reference)
     return plan
