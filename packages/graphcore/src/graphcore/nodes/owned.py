@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any, ClassVar, Self
 
@@ -123,20 +123,26 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
 
 get_plan = OwnedNode.__dict__["_kept_plan"].__get__
 set_plan = OwnedNode.__dict__["_kept_plan"].__set__
-_get_plans = OwnedNode.__dict__["_planned"].__get__
 _set_plans = OwnedNode.__dict__["_planned"].__set__
 set_trace = _set_trace = OwnedNode.__dict__["_trace"].__set__
 set_open_children = OwnedNode.__dict__["_open_children"].__set__
-_get_open_children = OwnedNode.__dict__["_open_children"].__get__
+attributes_of = _attributes_of.__get__
 
 
-def get_open_children(node: OwnedNode) -> frozenset[Any]:
-    """The keys of what is a child of a node whatever it is; see `pytrees`."""
-    try:
-        found: frozenset[Any] = _get_open_children(node)
-    except AttributeError:
-        return frozenset()
-    return found
+def _reader(name: str, default: Any) -> Callable[[OwnedNode], Any]:
+    get = OwnedNode.__dict__[name].__get__
+
+    def read(node: OwnedNode) -> Any:
+        try:
+            return get(node)
+        except AttributeError:
+            return default
+
+    return read
+
+
+plans_of = _reader("_planned", None)
+get_open_children = _reader("_open_children", frozenset())
 
 
 def make_owned(kinds: Iterable[type[Any]], trace: TraceState) -> list[Any]:
@@ -152,19 +158,3 @@ def make_owned(kinds: Iterable[type[Any]], trace: TraceState) -> list[Any]:
     nodes = list(map(object.__new__, kinds))
     deque(map(_set_trace, nodes, repeat(trace)), maxlen=0)
     return nodes
-
-
-def plans_of(node: OwnedNode) -> tuple[weakref.ref[Any], ...] | None:
-    """The plans that depend on a node; None if there are none.
-
-    Args:
-        node: The node.
-    """
-    try:
-        found: tuple[weakref.ref[Any], ...] | None = _get_plans(node)
-    except AttributeError:
-        return None
-    return found
-
-
-attributes_of = _attributes_of.__get__
