@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphcore._jax import current_trace
-from graphcore.cache.plans import check_writes, plan_of
+from graphcore.cache.plans import plan_of
 from graphcore.errors import path_text
 from graphcore.functional import variables
 from graphcore.graphdef.build import set_values
 from graphcore.nodes.objects import Dict
+from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import GraphNodeImpl, find_node_impl, get_node_impl
 from graphcore.nodes.traversal import edges
 from graphcore.state.filters import Filter
@@ -27,6 +28,7 @@ from graphcore.undo import overwrite, restorer, undoing
 from graphcore.variables.bare_arrays import is_array
 from graphcore.variables.impl import is_variable
 from graphcore.variables.state import VariableState
+from graphcore.variables.variable import Variable
 
 __all__ = ["pop", "update"]
 
@@ -61,8 +63,15 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
     plan = plan_of(node)
     given = given_to(plan.definition, (state, *states), variables=plan.variables)
     written = list(map(plan.variables.__getitem__, given.values))
-    plan.check_trace(current_trace())
-    check_writes([plan], written)
+    if not plan.trace == current_trace():  # noqa: SIM201
+        for variable in written:
+            if isinstance(variable, Variable):
+                variable._check_writable()
+        # For an array it is the node that it is part of.
+        for number, _, below in plan.layout.bare:
+            owner = _node_at(node, plan.layout.paths[number][: -len(below)])
+            if number in given.values and isinstance(owner, OwnedNode):
+                owner._check_writable()
     if not given.metadata and not given.others:
         set_values(written, [*given.values.values()], plan.layout.impl)
         return
@@ -87,11 +96,15 @@ def _leaf_of(old: Any, new: Any) -> Any:
     return old.replace(new) if is_value else new
 
 
+def _node_at(node: Any, path: Path) -> Any:
+    for key in path:
+        node = dict(get_node_impl(node).flatten(node)[0])[key]
+    return node
+
+
 def _added(root: Any, path: Path, item: Any) -> tuple[Any, GraphNodeImpl, Any]:
     """The node that gets a new key, how it is handled, and what it gets."""
-    node = root
-    for key in path[:-1]:
-        node = dict(get_node_impl(node).flatten(node)[0])[key]
+    node = _node_at(root, path[:-1])
     impl = get_node_impl(node)
     children = dict(impl.flatten(node)[0])
     if path[-1] in children:
