@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Any, TypeAlias
 
 from graphcore.errors import path_text
@@ -213,31 +212,27 @@ def _has_mapping(variable: Any) -> bool:
     return isinstance(variable_impl(type(variable)).get_value(variable), Mapping)
 
 
-def values_for(
+def all_given(
     definition: NodeDef[Any], states: Sequence[Any], *, share: bool = False
-) -> tuple[Sequence[Any], Sequence[HashableMapping[str, Any]] | None]:
-    """Finds what to make a graph of in its states.
+) -> Given:
+    """As `given_to`, where each variable must be given something, and nothing else.
 
     Args:
         definition: The definition.
         states: The states.
-        share: Whether live variables in it become part of the graph themselves.
+        share: Whether live variables in the states become part of the graph.
 
     Returns:
-        Values in order of index, and metadata, None for that of the definition.
+        What is given.
 
     Raises:
         ValueError: If a key is missing or unknown, or a leaf stands where a subgraph
             is due or the reverse, with the path.
     """
     given = given_to(definition, states, share=share)
-    layout = layout_of((definition,))
-    if given.others or len(given.values) < len(layout.definitions):
+    if given.others or len(given.values) < len(layout_of((definition,)).definitions):
         raise _unfit(definition, given, merged(states))
-    values = list(map(given.values.__getitem__, range(len(given.values))))
-    if not given.metadata:
-        return values, None
-    return values, [given.metadata.get(i, k[1]) for i, k in enumerate(layout.kinds)]
+    return given
 
 
 def leaves_for(
@@ -248,13 +243,13 @@ def leaves_for(
     Args:
         definition: Of a node, or of a variable whose state is then a leaf.
         states: The states.
-        share: As for `values_for`.
+        share: As for `all_given`.
 
     Returns:
         Value and metadata by index.
 
     Raises:
-        ValueError: As `values_for` does.
+        ValueError: As `all_given` does.
     """
     if isinstance(definition, VariableDef):
         return {definition.index: leaf_of(definition.type, merged(states), (), share)}
@@ -262,10 +257,11 @@ def leaves_for(
         return {}
     if not isinstance(definition, NodeDef):
         raise ValueError(f"Expected a GraphDef, got {type(definition).__name__}.")
-    values, metadata = values_for(definition, states, share=share)
-    indices = [d.index for d in layout_of((definition,)).definitions]
-    pairs = zip(values, metadata or repeat(None), strict=False)
-    return dict(zip(indices, pairs, strict=True))
+    given = all_given(definition, states, share=share)
+    return {
+        d.index: (given.values[number], given.metadata.get(number))
+        for number, d in enumerate(layout_of((definition,)).definitions)
+    }
 
 
 def _unfit(definition: NodeDef[Any], given: Given, state: Any) -> ValueError:
