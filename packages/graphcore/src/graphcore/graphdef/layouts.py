@@ -244,6 +244,7 @@ class Layout:
 
     @cached_property
     def _numbers_alone(self) -> dict[Any, Any]:
+        """Likewise, without nodes that no variable is below."""
         return self._nested(self.defined_in, prune=True)
 
     def _nested(
@@ -253,12 +254,9 @@ class Layout:
     ) -> dict[Any, Any]:
         found: dict[int, Any] = {node.thing: {} for node in self.nodes}
         found.update(enumerate(range(len(self.definitions))))
-        empty = [
-            thing
-            for thing, x in enumerate(self.statics, self.first_static)
-            if x is None
-        ]
-        found.update((thing, {}) for thing in empty)
+        for thing, value in enumerate(self.statics, self.first_static):
+            if value is None:  # a node without children
+                found[thing] = {}
         for node in reversed(self.nodes):  # children first
             for key, child in children_of(node):
                 if child in found and not (prune and found[child] == {}):
