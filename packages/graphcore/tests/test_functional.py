@@ -342,11 +342,27 @@ def test_a_state_of_the_same_structure_is_written_at_once():
     gc.graphdef(node)
     states = [gc.state(other), gc.state(other), gc.state(other, gc.PathContains("c"))]
     assert states[1].b.c.value == 2  # it is made when it is looked at
-    with mock.patch.object(editing, "_Update", side_effect=AssertionError):
+    with mock.patch.object(editing, "undoing", side_effect=AssertionError):
         for state in states:
             node.b.c.value = 0
             gc.update(node, state)
             assert (node.a.value, node.b.c.value) == (2, 2)
+
+
+def test_update_inside_a_trace_writes_what_was_made_there():
+    outer = gc.Dict(w=gc.Param(jnp.ones(2)), x=jnp.ones(2))
+
+    @jax.jit
+    def run(x):
+        node = gc.Dict(outer=outer, w=gc.Param(x), x=jnp.ones(2), captured=outer.w)
+        gc.update(node, {"w": x + 1, "x": x + 2, "new": gc.Param.state(x + 3)})
+        for refused in ({"captured": x}, {"outer": {"x": x}}, {"outer": {"y": x}}):
+            with pytest.raises(gc.TraceContextError, match="different trace level"):
+                gc.update(node, refused)
+        return node.w.value, node.x, node.new.value
+
+    assert [x.tolist() for x in run(jnp.zeros(1))] == [[1.0], [2.0], [3.0]]
+    assert outer.w.value.tolist() == outer.x.tolist() == [1.0, 1.0]
 
 
 def test_update_adds_what_a_planned_graph_has_not():

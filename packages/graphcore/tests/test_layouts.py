@@ -18,6 +18,7 @@ from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
+from graphcore.state.leaves import given_to
 from graphcore.state.nesting import nested_from_flat
 from graphcore.variables.impl import is_variable
 
@@ -104,17 +105,27 @@ def test_several_roots_are_recognized_while_they_are_the_same(roots, edits):
 @given(gs.graphs())
 def test_leaves_are_found_where_they_were_nested(root):
     definition, visit = fresh(root)
-    nesting = layout_of([definition]).nesting
+    layout = layout_of([definition])
     leaves = list(range(len(visit.leaves)))
-    nested = nesting.nest(leaves)
+    nested = layout.nest(leaves)
     assert nested == nested_from_flat(
         zip((leaf.path for leaf in visit.leaves), leaves, strict=True)
     )
-    assert nesting.find(nested) == leaves
-    assert nesting.find({**nested, "one more": 0}) is None
-    if nested:
-        nested.popitem()
-        assert nesting.find(nested) is None
+    state = gc.State.from_flat_path((leaf.path, leaf.state()) for leaf in visit.leaves)
+    given = given_to(definition, [state])
+    assert given.values.keys() == set(leaves)
+    assert not given.metadata and not given.others
+    assert all(
+        given.values[i] is leaf.impl.get_value(leaf.variable)
+        for i, leaf in enumerate(visit.leaves)
+    )
+    more = given_to(definition, [state, {"one more": gc.Param.state(0)}])
+    assert [path for path, _ in more.others] == [("one more",)]
+    for path, _ in state.flat_state():
+        part = state.filter(gc.Not(gc.PathIn(path)))
+        assert len(given_to(definition, [part]).values) == len(leaves) - 1
+        both = given_to(definition, [part, state])
+        assert both.values.keys() == set(leaves)
 
 
 def test_what_refers_to_something_outside_has_no_recipe():

@@ -221,7 +221,7 @@ class SplitContext:
     __slots__ = ("_context", "_refs")
 
     def __init__(self, context: UpdateContext | None = None) -> None:
-        self._context = context
+        self._context = context or UpdateContext(None)
         self._refs: RefMap[Any, int] = RefMap()
 
     def split(self, node: A, /, *filters: Filter) -> Any:
@@ -252,10 +252,8 @@ class SplitContext:
     def _split(self, node: Any, filters: tuple[Filter, ...]) -> Any:
         visit = Visit()
         definition = walk(node, self._refs, visit)
-        context = self._context
-        if context is not None:
-            context._notice_restart(node)
-        inner = context._inner if context is not None else None
+        self._context._notice_restart(node)
+        inner = self._context._inner
         if inner is not None and isinstance(definition, NodeDef | VariableDef):
             mapping: dict[int, int] = {
                 index: inner[x] for x, index in self._refs.items() if x in inner
@@ -270,9 +268,8 @@ class SplitContext:
         return (definition, *states) if len(filters) > 1 else (definition, states)
 
     def _finish(self) -> None:
-        context = self._context
-        if context is not None and context._inner is None:
-            context._outer = {index: x for x, index in self._refs.items()}
+        if self._context._inner is None:
+            self._context._outer = {index: x for x, index in self._refs.items()}
 
 
 class MergeContext:
@@ -295,7 +292,7 @@ class MergeContext:
     __slots__ = ("_context", "_is_last_step", "_objects")
 
     def __init__(self, context: UpdateContext | None = None) -> None:
-        self._context = context
+        self._context = context or UpdateContext(None)
         self._objects: dict[int, Any] = {}
         self._is_last_step = False
 
@@ -320,26 +317,22 @@ class MergeContext:
             >>> node.a.value
             1
         """
-        context = self._context
         existing: Mapping[int, Any] = {}
-        if context is not None and isinstance(graphdef, NodeDef | VariableDef):
-            mapping = graphdef.index_mapping
-            if mapping is not None:
-                self._is_last_step = True
-                existing = compose_mapping(mapping, context._outer)
+        mapping = getattr(graphdef, "index_mapping", None)  # a reference has none
+        if mapping is not None:
+            self._is_last_step = True
+            existing = compose_mapping(mapping, self._context._outer)
         whole = merged((state, *states))
         return unflatten(
             graphdef, whole, index_ref=self._objects, index_ref_cache=existing
         )
 
     def _finish(self) -> None:
-        context = self._context
-        if context is None:
-            return
         if self._is_last_step:
-            context._forget()
+            self._context._forget()
         else:
-            context._inner = RefMap((x, index) for index, x in self._objects.items())
+            objects = self._objects.items()
+            self._context._inner = RefMap((x, index) for index, x in objects)
 
 
 @contextlib.contextmanager

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from graphcore._jax import current_trace
-from graphcore.cache.plans import Plan, check_writes, kept_plan, plan_of
+from graphcore.cache.plans import plan_of
 from graphcore.errors import path_text
+from graphcore.functional import variables
 from graphcore.graphdef.build import set_values
-from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.objects import Dict
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import GraphNodeImpl, find_node_impl, get_node_impl
 from graphcore.nodes.traversal import edges
-from graphcore.state.filters import Filter, filters_to_predicates
+from graphcore.state.filters import Filter
 from graphcore.state.foreign_states import taken_state
 from graphcore.state.leaves import (
+    given_to,
     leaf_instead_of_nested,
-    leaf_of,
     merged,
-    nested_instead_of_leaf,
-    raw,
-    unmade,
 )
 from graphcore.state.nesting import key_order
 from graphcore.state.state import State
 from graphcore.trails import Path
-from graphcore.undo import restorer, undoing
-from graphcore.variables.bare_arrays import BareArray, is_array
-from graphcore.variables.impl import find_variable_impl, is_variable, variable_impl
-from graphcore.variables.state import VariableState, shown_to_filters
+from graphcore.undo import overwrite, restorer, undoing
+from graphcore.variables.bare_arrays import is_array
+from graphcore.variables.impl import is_variable
+from graphcore.variables.state import VariableState
+from graphcore.variables.variable import Variable
 
 __all__ = ["pop", "update"]
 
@@ -59,23 +56,38 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
         >>> gc.update(node, {'a': 2}); node.a.value
         2
     """
-    given = merged((state, *states))
-    if not isinstance(given, Mapping):
-        raise ValueError(
-            f"Expected a state or a nested mapping, got {type(given).__name__}."
-        )
     if isinstance(node, State):
-        node.replace_by_pure_dict(given, _leaf_of)
+        node.replace_by_pure_dict(merged((state, *states)), _leaf_of)
         return
-    plan = kept_plan(node) if isinstance(node, OwnedNode) else None
-    if plan is not None and plan.all_owned and plan_of(node) is plan:
-        found = _by_plan(plan, given)
-        if found is not None:
-            plan.check_trace(current_trace())
-            check_writes([plan], found[0])
-            set_values(*found, plan.layout.impl)
-            return
-    _Update(given).run(node)
+    get_node_impl(node)  # raises for what is none
+    plan = plan_of(node)
+    given = given_to(plan.definition, (state, *states), variables=plan.variables)
+    written = list(map(plan.variables.__getitem__, given.values))
+    if not plan.trace == current_trace():  # noqa: SIM201
+        for variable in written:
+            if isinstance(variable, Variable):
+                variable._check_writable()
+        # For an array it is the node that it is part of.
+        for number, _, below in plan.layout.bare:
+            owner = _node_at(node, plan.layout.paths[number][: -len(below)])
+            if number in given.values and isinstance(owner, OwnedNode):
+                owner._check_writable()
+    if not given.metadata and not given.others:
+        set_values(written, [*given.values.values()], plan.layout.impl)
+        return
+    others = sorted(given.others, key=lambda pair: tuple(map(key_order, pair[0])))
+    added = [_added(node, path, item) for path, item in others]
+    with undoing() as undo:
+        for number, value in given.values.items():
+            metadata = given.metadata.get(number)
+            overwrite(undo, plan.variables[number], value, metadata)
+        for (path, _), (holder, impl, child) in zip(others, added, strict=True):
+            undo.append(restorer(holder, impl))
+            try:
+                impl.set_key(holder, path[-1], child)
+            except Exception as error:
+                error.add_note(f"While adding {path_text(path)!r}.")
+                raise
 
 
 def _leaf_of(old: Any, new: Any) -> Any:
@@ -84,122 +96,31 @@ def _leaf_of(old: Any, new: Any) -> Any:
     return old.replace(new) if is_value else new
 
 
-def _by_plan(plan: Plan, given: Any) -> tuple[Sequence[Any], Sequence[Any]] | None:
-    """The variables and values of a plain update; None if there is more to it."""
-    lazy = unmade(given)
-    if lazy is not None and lazy.definition is plan.definition:
-        if lazy.places is None:
-            return plan.variables, lazy.values
-        return list(map(plan.variables.__getitem__, lazy.places)), lazy.values
-    definitions, all_variables = plan.layout.definitions, plan.variables
-    variables: list[Any] = []
-    values: list[Any] = []
-    pending: list[tuple[Any, Mapping[Any, Any]]] = [
-        (plan.layout.nesting.places, raw(given))
-    ]
-    while pending:
-        places, items = pending.pop()
-        for key, item in items.items():
-            place = places.get(key)
-            if type(place) is int:
-                definition = definitions[place]
-                if (
-                    type(item) is not VariableState
-                    or item._kind[0] is not definition.type
-                    or item._kind[1] is not definition.metadata
-                ):
-                    return None
-                variables.append(all_variables[place])
-                values.append(item.value)
-            elif type(place) is dict and isinstance(item, Mapping):
-                pending.append((place, raw(item)))
-            else:
-                return None
-    return variables, values
+def _node_at(node: Any, path: Path) -> Any:
+    for key in path:
+        node = dict(get_node_impl(node).flatten(node)[0])[key]
+    return node
 
 
-class _Update:
-    """What an update is going to write, found before anything is written."""
-
-    def __init__(self, given: Mapping[Any, Any]) -> None:
-        self._given = given
-        # In a `State` a nested mapping is always a part of the state; in plain dicts
-        # it can also be the value of a variable.
-        self._is_state = isinstance(given, State)
-        self._values: list[tuple[Any, Any, HashableMapping[str, Any]]] = []
-        self._added: list[tuple[Path, Any, GraphNodeImpl, Any]] = []
-
-    def run(self, node: Any) -> None:
-        # With the graph node that each is part of, and how far below it that is: the
-        # trace of that node decides about arrays in plain containers.
-        pending: list[tuple[Path, Any, Mapping[Any, Any], Any, int]] = [
-            ((), node, raw(self._given), node, 0)
-        ]
-        while pending:
-            path, target, items, owner, depth = pending.pop()
-            impl = get_node_impl(target)
-            if isinstance(impl, GraphNodeImpl):
-                owner, depth = target, len(path)
-            children = dict(impl.flatten(target)[0])
-            for key in sorted(items, key=key_order):
-                item = items[key]
-                where = (*path, key)
-                if key not in children:
-                    self._add(where, target, impl, item)
-                    continue
-                child = children[key]
-                if find_variable_impl(type(child)) is not None:
-                    self._set(where, child, item)
-                elif is_array(child):
-                    if isinstance(owner, OwnedNode):
-                        owner._check_writable()
-                    self._set(where, BareArray.at(owner, where[depth:]), item)
-                elif find_node_impl(child) is None:
-                    raise ValueError(
-                        f"Got state for the static attribute {path_text(where)!r} of "
-                        f"{type(target).__name__}, which is {child!r}: set it on the "
-                        "object."
-                    )
-                elif isinstance(item, Mapping):
-                    pending.append((where, child, raw(item), owner, depth))
-                else:
-                    raise leaf_instead_of_nested(item, where, type(child))
-        self._write()
-
-    def _add(self, path: Path, node: Any, impl: Any, item: Any) -> None:
-        if not isinstance(impl, GraphNodeImpl):
-            raise ValueError(
-                f"Cannot add the key {path_text(path)!r} to a pytree node "
-                f"({impl.type.__name__}): only graph nodes can get new keys."
-            )
-        self._added.append((path, node, impl, _new_child(item, path)))
-
-    def _set(self, path: Path, variable: Any, item: Any) -> None:
-        impl = variable_impl(type(variable))
-        found = impl.metadata(variable)
-        if isinstance(item, Mapping) and (
-            self._is_state or not isinstance(impl.get_value(variable), Mapping)
-        ):
-            raise nested_instead_of_leaf(item, path, type(variable))
-        value, metadata = leaf_of(type(variable), item, path)
-        self._values.append((variable, value, found if metadata is None else metadata))
-
-    def _write(self) -> None:
-        with undoing() as undo:
-            for variable, value, metadata in self._values:
-                impl = variable_impl(type(variable))
-                if impl.is_owned:
-                    variable._check_writable()
-                old = impl.get_value(variable), impl.metadata(variable)
-                undo.append(partial(impl.overwrite, variable, *old))
-                impl.overwrite(variable, value, metadata)
-            for path, node, node_impl, child in self._added:
-                undo.append(restorer(node, node_impl))
-                try:
-                    node_impl.set_key(node, path[-1], child)
-                except Exception as error:
-                    error.add_note(f"While adding {path_text(path)!r}.")
-                    raise
+def _added(root: Any, path: Path, item: Any) -> tuple[Any, GraphNodeImpl, Any]:
+    """The node that gets a new key, how it is handled, and what it gets."""
+    node = _node_at(root, path[:-1])
+    impl = get_node_impl(node)
+    children = dict(impl.flatten(node)[0])
+    if path[-1] in children:
+        child = children[path[-1]]
+        if find_node_impl(child) is not None:
+            raise leaf_instead_of_nested(item, path, type(child))
+        raise ValueError(
+            f"Got state for the static attribute {path_text(path)!r} of "
+            f"{type(node).__name__}, which is {child!r}: set it on the object."
+        )
+    if not isinstance(impl, GraphNodeImpl):
+        raise ValueError(
+            f"Cannot add the key {path_text(path)!r} to a pytree node "
+            f"({impl.type.__name__}): only graph nodes can get new keys."
+        )
+    return node, impl, _new_child(item, path)
 
 
 def _new_child(item: Any, path: Path) -> Any:
@@ -240,25 +161,14 @@ def pop(node: Any, /, *filters: Filter) -> Any:
     """
     if not filters:
         raise ValueError("pop needs at least one filter; `...` removes all variables.")
-    predicates = filters_to_predicates(filters)
-    groups: list[list[tuple[Path, Any]]] = [[] for _ in predicates]
-    # By id: whether each variable is selected. The graph keeps them alive meanwhile.
-    selected: dict[int, bool] = {}
+    live = variables(node, *filters)
+    groups = live if isinstance(live, tuple) else (live,)
+    selected = dict(pair for group in groups for pair in group.flat_state())
+    # The graph keeps them alive meanwhile. One array at two places is two leaves.
+    ids = {id(x) for x in selected.values() if is_variable(x)}
     removals: list[tuple[Any, GraphNodeImpl, Any]] = []
     for path, holder, key, child in edges(node):
-        variable_type = find_variable_impl(type(child))
-        if variable_type is None and not is_array(child):
-            continue
-        # One array at two places is two leaves.
-        chosen = selected.get(id(child)) if variable_type else None
-        if chosen is None:
-            shown = shown_to_filters(variable_type, child) if variable_type else child
-            pairs = zip(predicates, groups, strict=True)
-            group = next((g for selects, g in pairs if selects(path, shown)), None)
-            if group is not None:
-                group.append((path, taken_state(child)))
-            chosen = selected[id(child)] = group is not None
-        if not chosen:
+        if id(child) not in ids and path not in selected:
             continue
         impl = get_node_impl(holder)
         if not isinstance(impl, GraphNodeImpl):
@@ -268,7 +178,7 @@ def pop(node: Any, /, *filters: Filter) -> Any:
                 "by graph nodes."
             )
         removals.append((holder, impl, key))
-    states: list[Any] = [State.from_flat_path(group) for group in groups]
+    states = tuple(group.map(lambda path, x: taken_state(x)) for group in groups)
     with undoing() as undo:
         noted: set[int] = set()
         # Backwards, so that positions in a sequence stay right.
@@ -277,4 +187,4 @@ def pop(node: Any, /, *filters: Filter) -> Any:
                 noted.add(id(holder))
                 undo.append(restorer(holder, impl))
             impl.pop_key(holder, key)
-    return states[0] if len(states) == 1 else tuple(states)
+    return states[0] if len(states) == 1 else states

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -18,7 +18,7 @@ from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.registry import get_node_impl
 from graphcore.refmap import RefMap, forgetting
 from graphcore.state.filters import Filter, filters_to_predicates, grouped
-from graphcore.state.leaves import UnmadeState, leaves_for, merged, values_for
+from graphcore.state.leaves import UnmadeState, all_given, leaves_for
 from graphcore.state.nesting import nested_from_flat
 from graphcore.state.state import State
 from graphcore.variables.bare_arrays import BareArray
@@ -87,7 +87,7 @@ def flatten(
     get_node_impl(node)  # raises for what is none
     if ref_index is None:
         plan = plan_of(node)
-        unmade = UnmadeState(plan.definition, plan.values())
+        unmade = UnmadeState.whole(plan.definition, plan.values())
         return plan.definition, State.lazily(unmade)
     visit = Visit()
     with forgetting(ref_index):
@@ -243,14 +243,11 @@ def unflatten(
         >>> gc.unflatten(graphdef, state).a.value
         1
     """
-    if isinstance(graphdef, NodeDef) and index_ref is None and not index_ref_cache:
-        recipe = recipe_of(graphdef)
-        if recipe is not None:
-            result: A = recipe.make(*values_for(graphdef, state))
-            return result
+    if index_ref is None and not index_ref_cache:
+        return _made(graphdef, (state,))
     index_ref = {} if index_ref is None else index_ref
     built = dict(index_ref)
-    builder = Builder(leaves_for(graphdef, state), built, index_ref_cache or {})
+    builder = Builder(leaves_for(graphdef, (state,)), built, index_ref_cache or {})
     node = builder.build(graphdef)
     builder.commit()
     index_ref.update(built)
@@ -292,10 +289,18 @@ def merge(
     """
     if isinstance(state, list):
         state = _in_order(graphdef, state)
-    given = merged((state, *states))
-    if copy:
-        return unflatten(graphdef, given)
-    leaves = leaves_for(graphdef, given, share=True)
+    return _made(graphdef, (state, *states), share=not copy)
+
+
+def _made(graphdef: GraphDef[A], states: Sequence[Any], *, share: bool = False) -> A:
+    """Makes a new graph that refers to nothing outside."""
+    if isinstance(graphdef, NodeDef) and not share:
+        recipe, given = recipe_of(graphdef), all_given(graphdef, states)
+        if recipe is not None and not given.metadata:
+            numbers = range(len(given.values))
+            made: A = recipe.make(list(map(given.values.__getitem__, numbers)))
+            return made
+    leaves = leaves_for(graphdef, states, share=share)
     return Builder(leaves, {}, {}).build(graphdef)
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import GraphNodeImpl, containers_of
+from graphcore.variables.impl import variable_impl
 
 
 @contextlib.contextmanager
@@ -41,6 +44,37 @@ def undoing() -> Iterator[list[Callable[[], Any]]]:
             except BaseException as failure:  # the same interrupt once more, say
                 error.add_note(f"While taking back what was written: {failure!r}")
         raise
+
+
+def overwrite(
+    undo: list[Callable[[], Any]],
+    variable: Any,
+    value: Any,
+    metadata: HashableMapping[str, Any] | None = None,
+) -> None:
+    """Writes a variable that may be written, having noted what it held.
+
+    Args:
+        undo: The steps of `undoing`.
+        variable: The variable.
+        value: Its raw value from now on.
+        metadata: Its metadata; None for what it has.
+
+    Raises:
+        ValueError: If the metadata differs and the type has no way to change it.
+
+    Example:
+        >>> import graphcore as gc
+        >>> x = gc.Param(1, unit='m')
+        >>> with undoing() as undo:
+        ...     overwrite(undo, x, 2)
+        >>> x.value, x.unit
+        (2, 'm')
+    """
+    impl = variable_impl(type(variable))
+    known = None if metadata is None else impl.metadata(variable)
+    undo.append(partial(impl.overwrite, variable, impl.get_value(variable), known))
+    impl.overwrite(variable, value, metadata)
 
 
 def restorer(node: Any, impl: GraphNodeImpl) -> Callable[[], None]:

@@ -272,12 +272,11 @@ def publish(
     }
     builder = Builder(leaves, {}, existing)
     if change.definitions is None:
+        known = [index for index in leaves if index in existing]
         if write:
-            check_writes(plans, [existing[i] for i in leaves if i in existing])
+            check_writes(plans, [existing[i] for i in known])
             _renew(change, variables)
-        for index, value in leaves.items():
-            if index in existing:
-                builder.write_value(existing[index], value[0])
+        builder.variable_writes += [(existing[i], *leaves[i]) for i in known]
     else:
         for definition in (*change.definitions, *change.detached):
             builder.build(definition)

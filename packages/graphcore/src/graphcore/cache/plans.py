@@ -35,14 +35,14 @@ from graphcore.cache.comparing import comparing
 from graphcore.cache.identities import Identities
 from graphcore.cache.kept_beside import keep_beside, kept_beside
 from graphcore.cache.patterns import known_patterns, learn
-from graphcore.cache.stand_ins import ANY_ARRAY, STAND_INS, items_of, stand_in
-from graphcore.content import is_immutable, static_key
+from graphcore.cache.stand_ins import ANY_ARRAY, STAND_INS, Recorded, items_of, stand_in
+from graphcore.content import is_immutable
 from graphcore.content_key import content_key
 from graphcore.errors import TraceContextError, path_text
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, interned
 from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.nodes.owned import OwnedNode, get_planned
+from graphcore.nodes.owned import OwnedNode, get_plan, set_plan
 from graphcore.nodes.registry import NodeImpl, containers_of, find_node_impl, trace_of
 from graphcore.rebuilt import ByValue, belongs, wrong_trace
 from graphcore.refmap import RefMap
@@ -120,8 +120,8 @@ class Plan:
         unwatched = self._watch_containers(root, visit, watched)
         # The root itself must not be kept: None stands for it.
         self._unwatched = [
-            (None if node is root else node, impl, pairs, metadata)
-            for node, impl, pairs, metadata in unwatched
+            (None if node is root else node, Recorded(node, *found))
+            for node, *found in unwatched
         ]
         self._strangers = [*{id(x): x for x in visit.strangers}.values()]
         self._stranger_types = list(map(type, self._strangers))
@@ -348,18 +348,10 @@ class Plan:
         return are_arrays([*map(getitem, self._array_holders, self._array_keys)])
 
     def _unwatched_hold(self, root: Any) -> bool:
-        for inner, impl, pairs, metadata in self._unwatched:
+        for inner, recorded in self._unwatched:
             node = root if inner is None else inner
-            if find_node_impl(node) is not impl:
+            if find_node_impl(node) is not recorded.impl or recorded != node:
                 return False
-            now, metadata_now = impl.flatten(node)
-            if len(now) != len(pairs):
-                return False
-            if static_key(metadata) != static_key(metadata_now):
-                return False
-            for (key, value), (key_now, value_now) in zip(pairs, now, strict=True):
-                if value is not value_now or key != key_now:
-                    return False
         return True
 
     def contains(self, node: Any) -> bool:
@@ -521,7 +513,7 @@ def kept_plan(root: Any) -> Plan | None:
     """The plan that is kept with a root, whether it holds or not."""
     if isinstance(root, OwnedNode):
         try:
-            return get_planned(root).plan  # type: ignore[no-any-return]
+            return get_plan(root)  # type: ignore[no-any-return]
         except AttributeError:
             return None
     if isinstance(root, Variable):
@@ -566,14 +558,14 @@ def renewed_plan(root: Any) -> Plan:
         set_variable_plan(root, plan)
         return plan
     if isinstance(root, OwnedNode):
-        root._keep_plan(plan)
+        set_plan(root, plan)
     elif _may_be_kept_beside(root, plan):
         statics = [*plan.layout.statics]
         for definition in plan.layout.definitions:
             statics += definition.metadata.values()
         keep_beside(root, plan, statics)
     reference = weakref.ref(plan)
-    for node in plan._nodes:
+    for node in (root, *plan._nodes):
         if isinstance(node, OwnedNode):
             node._join_plan(reference)
     return plan

@@ -11,7 +11,7 @@ from typing import Any
 
 from graphcore.content import static_key
 from graphcore.content_key import snapshot
-from graphcore.nodes.registry import Pairs, PytreeNodeImpl, find_node_impl
+from graphcore.nodes.registry import NodeImpl, Pairs, PytreeNodeImpl, find_node_impl
 from graphcore.variables.bare_arrays import is_array
 
 
@@ -26,14 +26,21 @@ class _AnyArray:
 ANY_ARRAY = _AnyArray()
 
 
-class _AnyTree:
-    """Equals a pytree of the same structure with arrays at the same places."""
+class Recorded:
+    """Equals a node that has the same children, as far as it is flattened.
+
+    Args:
+        node: The node; it is not kept.
+        impl: How it is handled.
+        pairs: Its children with their keys, or what stands for them.
+        metadata: What else there is to it.
+    """
 
     __slots__ = ("children", "impl", "keys", "kind", "metadata")
 
-    def __init__(self, node: Any, impl: PytreeNodeImpl, pairs: Pairs) -> None:
+    def __init__(self, node: Any, impl: NodeImpl, pairs: Pairs, metadata: Any) -> None:
         self.kind, self.impl = type(node), impl
-        self.metadata = static_key(snapshot(impl.flatten(node)[1]))
+        self.metadata = static_key(snapshot(metadata))
         self.keys = [key for key, _ in pairs]
         self.children = [child for _, child in pairs]
 
@@ -58,7 +65,7 @@ class _AnyTree:
 def _stands_for(recorded: Any, child: Any) -> bool:
     if recorded is ANY_ARRAY:
         return is_array(child)
-    if type(recorded) is _AnyTree:
+    if type(recorded) is Recorded:
         return bool(recorded == child)
     return recorded is child
 
@@ -82,16 +89,16 @@ def stand_in(child: Any, inside: set[int], by_structure: bool = False) -> Any:
     impl = find_node_impl(child)
     if not isinstance(impl, PytreeNodeImpl):
         return child
-    pairs = impl.flatten(child)[0]
+    pairs, metadata = impl.flatten(child)
     stand_ins = [(key, stand_in(x, inside, by_structure)) for key, x in pairs]
     if all(new is old for (_, new), (_, old) in zip(stand_ins, pairs, strict=True)):
         return child
     inside.add(id(child))
-    return _AnyTree(child, impl, stand_ins)
+    return Recorded(child, impl, stand_ins, metadata)
 
 
 # What `==` is for them.
-STAND_INS = _AnyArray.__eq__, _AnyTree.__eq__
+STAND_INS = _AnyArray.__eq__, Recorded.__eq__
 
 
 def items_of(container: Any) -> Iterable[tuple[Any, Any]]:

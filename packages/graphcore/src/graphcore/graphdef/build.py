@@ -8,7 +8,6 @@ The second writes. If it is interrupted, what it wrote is taken back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from graphcore._jax import current_trace
@@ -26,22 +25,13 @@ from graphcore.nodes.registry import (
     trace_of,
 )
 from graphcore.rebuilt import wrong_trace
-from graphcore.undo import restorer, undoing
+from graphcore.undo import overwrite, restorer, undoing
 from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.impl import VariableImpl, is_variable, variable_impl
 from graphcore.variables.variable import OWN, new_variable
 
 A = TypeVar("A")
 _MISSING = object()
-
-
-class Shared:
-    """Stands for the value of a variable that becomes part of the graph itself."""
-
-    __slots__ = ("variable",)
-
-    def __init__(self, variable: Any) -> None:
-        self.variable = variable
 
 
 class Builder:
@@ -54,6 +44,10 @@ class Builder:
         objects: The objects of indices that were built before; extended in place.
         existing: Objects to reuse for an index: graph nodes are emptied and filled
             again, variables get the new value.
+
+    Attributes:
+        variable_writes: What existing variables are given on `commit`, as arguments of
+            `overwrite`.
     """
 
     def __init__(
@@ -66,9 +60,9 @@ class Builder:
         self._objects = objects
         self._existing = existing
         self._trace = current_trace()
-        # What existing graph nodes are going to hold, and variables.
+        # What existing graph nodes are going to hold.
         self._node_writes: list[tuple[Any, GraphNodeImpl, list[tuple[Any, Any]]]] = []
-        self._variable_writes: list[tuple[Any, Any, HashableMapping[str, Any]]] = []
+        self.variable_writes: list[tuple[Any, ...]] = []
 
     def build(self, root: GraphDef[A]) -> A:
         """Makes the object of a definition; existing ones are not written yet.
@@ -164,10 +158,10 @@ class Builder:
                 if impl.metadata(existing) == definition.metadata:
                     return existing
                 value = impl.get_value(existing)
-            self._variable_writes.append((existing, value, metadata))
+            self.variable_writes.append((existing, value, metadata))
             return existing
-        if type(value) is Shared:
-            return value.variable
+        if type(value) is definition.type:  # a live one, which no value may be
+            return value
         if impl is OWN:
             return new_variable(definition.type, value, metadata, self._trace)
         return impl.create(definition.type, value, metadata)
@@ -181,16 +175,6 @@ class Builder:
             f"{reference.index} ({reference.type.__name__}), which is not part of this "
             "definition: pass what was merged before it as well."
         )
-
-    def write_value(self, variable: Any, value: Any) -> None:
-        """Has an existing variable get a value on `commit`.
-
-        Args:
-            variable: The variable; it keeps its metadata.
-            value: The raw value.
-        """
-        metadata = variable_impl(type(variable)).metadata(variable)
-        self._variable_writes.append((variable, value, metadata))
 
     def commit(self) -> None:
         """Writes to the existing objects: all of it, or nothing."""
@@ -214,11 +198,8 @@ class Builder:
                 undo.append(restorer(node, impl))
                 impl.clear(node)
                 impl.init(node, new)
-            for variable, value, metadata in self._variable_writes:
-                how = variable_impl(type(variable))
-                before = how.get_value(variable), how.metadata(variable)
-                undo.append(partial(how.overwrite, variable, *before))
-                how.overwrite(variable, value, metadata)
+            for write in self.variable_writes:
+                overwrite(undo, *write)
 
 
 def _keep_container(old: Any, new: Any) -> Any:
@@ -261,6 +242,4 @@ def set_values(
         return
     with undoing() as undo:
         for variable, value in zip(variables, values, strict=True):
-            impl = variable_impl(type(variable))
-            undo.append(partial(impl.set_value, variable, impl.get_value(variable)))
-            impl.set_value(variable, value)
+            overwrite(undo, variable, value)

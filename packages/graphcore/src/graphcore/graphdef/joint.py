@@ -20,7 +20,7 @@ from graphcore.graphdef.definition import GraphDef, VariableDef, interned
 from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.nodes.owned import OwnedNode, get_planned
+from graphcore.nodes.owned import OwnedNode, get_plan
 from graphcore.refmap import RefMap
 from graphcore.trails import Path
 from graphcore.variables.variable import Variable
@@ -134,9 +134,7 @@ def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:
         (root,) = roots
         try:
             plan: Plan | None = (
-                get_planned(root).plan
-                if isinstance(root, OwnedNode)
-                else kept_plan(root)
+                get_plan(root) if isinstance(root, OwnedNode) else kept_plan(root)
             )
         except AttributeError:  # without a plan
             plan = None

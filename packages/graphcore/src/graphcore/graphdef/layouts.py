@@ -13,12 +13,10 @@ recognize one is to look at its places and to see the same things there (`patter
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from operator import getitem, itemgetter, setitem
 from typing import Any, NamedTuple
 
-from graphcore.getters import getter, run
 from graphcore.graphdef.definition import (
     GraphDef,
     NodeDef,
@@ -235,79 +233,50 @@ class Layout:
         return tuple([path[1:] for path in self.root_paths])
 
     @cached_property
-    def nesting(self) -> _Nesting:
-        """How a state of a single root nests its leaves."""
-        return _Nesting(self)
+    def numbers(self) -> dict[Any, Any]:
+        """The number of each variable, nested as what is defined is, of one root."""
+        return self._nested(self.defined_in)
 
+    @cached_property
+    def all_numbers(self) -> dict[Any, Any]:
+        """Likewise, at all places of each: what is shared is one dict."""
+        return self._nested(lambda node: zip(node.keys, node.children, strict=True))
 
-class _Nesting:
-    """The nested dicts in which a state has the leaves of a definition.
+    @cached_property
+    def _numbers_alone(self) -> dict[Any, Any]:
+        """Likewise, without nodes that no variable is below."""
+        return self._nested(self.defined_in, prune=True)
 
-    Args:
-        layout: Of the definition.
-
-    Attributes:
-        places: The number of each variable, nested.
-    """
-
-    def __init__(self, layout: Layout) -> None:
-        count = len(layout.definitions)
-        # Only nodes with variables below them have a dict.
-        filled: set[int] = set()
-        for node in reversed(layout.nodes):
-            if any(t < count or t in filled for _, t in layout.defined_in(node)):
-                filled.add(node.thing)
-        # All entries of all dicts: in which dict, under which key, and whether it is a
-        # leaf, by its number, or another dict, by its number after all leaves.
-        numbers = {layout.roots[0]: 0}
-        entries: list[tuple[int, Any, int]] = []
-        for node in layout.nodes:
-            for key, child in layout.defined_in(node):
-                if child in filled:
-                    numbers[child] = len(numbers)
-                elif child >= count:
-                    continue
-                item = child if child < count else count + numbers[child]
-                entries.append((numbers[node.thing], key, item))
-        self._size = len(numbers)
-        self._owners = getter([owner for owner, _, _ in entries])
-        self._keys = [key for _, key, _ in entries]
-        self._items = getter([item for _, _, item in entries])
-        entries.sort(key=itemgetter(2))
-        self._leaf_owners = getter([owner for owner, _, _ in entries[:count]])
-        self._leaf_keys = [key for _, key, _ in entries[:count]]
-        self._parents = [owner for owner, _, _ in entries[count:]]
-        self._parent_keys = [key for _, key, _ in entries[count:]]
-        self.places = self.nest(range(count))
+    def _nested(
+        self,
+        children_of: Callable[[Node], Iterable[tuple[Any, int]]],
+        prune: bool = False,
+    ) -> dict[Any, Any]:
+        found: dict[int, Any] = {node.thing: {} for node in self.nodes}
+        found.update(enumerate(range(len(self.definitions))))
+        for thing, value in enumerate(self.statics, self.first_static):
+            if value is None:  # a node without children
+                found[thing] = {}
+        for node in reversed(self.nodes):  # children first
+            for key, child in children_of(node):
+                if child in found and not (prune and found[child] == {}):
+                    found[node.thing][key] = found[child]
+        nested: dict[Any, Any] = found[self.roots[0]]
+        return nested
 
     def nest(self, leaves: Sequence[Any]) -> dict[Any, Any]:
-        """Puts leaves, in order of index, into nested dicts."""
-        dicts: list[dict[Any, Any]] = [{} for _ in range(self._size)]
-        items = self._items([*leaves, *dicts])
-        run(map(setitem, self._owners(dicts), self._keys, items))
-        return dicts[0]
-
-    def find(self, nested: Any) -> list[Any] | None:
-        """Finds the leaves in nested dicts, if there is nothing else in them.
-
-        Args:
-            nested: The nested dicts.
-
-        Returns:
-            The leaves in order of index; None if the dicts are others.
-        """
-        dicts: list[Any] = [nested]
-        try:
-            # Each is there before it is asked for the next.
-            parents = map(dicts.__getitem__, self._parents)
-            run(map(dicts.append, map(getitem, parents, self._parent_keys)))
-            # With as many entries as are looked up, there are no others.
-            sizes = sum(map(len, dicts))
-            if set(map(type, dicts)) != {dict} or sizes != len(self._keys):
-                return None
-            return list(map(getitem, self._leaf_owners(dicts), self._leaf_keys))
-        except (KeyError, TypeError):
-            return None
+        """Puts leaves, in order of index, into nested dicts as a state has them."""
+        nested: dict[Any, Any] = {}
+        pending = [(self._numbers_alone, nested)]
+        while pending:
+            numbers, own = pending.pop()
+            for key, number in numbers.items():
+                if type(number) is int:
+                    own[key] = leaves[number]
+                else:
+                    own[key] = {}
+                    pending.append((number, own[key]))
+        return nested
 
 
 def layout_of(definitions: Sequence[GraphDef[Any]]) -> Layout:

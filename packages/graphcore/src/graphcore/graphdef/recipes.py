@@ -16,7 +16,6 @@ from graphcore._jax import current_trace
 from graphcore.getters import getter, run
 from graphcore.graphdef.definition import GraphDef
 from graphcore.graphdef.layouts import Layout, layout_of
-from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.owned import attributes_of, make_owned
 from graphcore.nodes.registry import get_node_impl_for_type
 from graphcore.variables.bare_arrays import BareArray
@@ -55,21 +54,16 @@ class Recipe:
         self._indices = getter([*layout.indices.values()])
         self._roots = getter(layout.roots)
 
-    def make(
-        self,
-        values: Sequence[Any],
-        metadata: Sequence[HashableMapping[str, Any]] | None = None,
-    ) -> Any:
+    def make(self, values: Sequence[Any]) -> Any:
         """Makes a graph of a single definition.
 
         Args:
             values: The raw values of the variables, in order of index.
-            metadata: Their metadata; as in the definition if left out.
 
         Returns:
             The root.
         """
-        return self._make(values, metadata)[self._layout.roots[0]]
+        return self._make(values)[self._layout.roots[0]]
 
     def build(self, values: Sequence[Any]) -> tuple[Sequence[Any], ...]:
         """Makes the graphs.
@@ -80,34 +74,25 @@ class Recipe:
         Returns:
             The objects of all indices, the roots, and the variables.
         """
-        things = self._make(values, None)
+        things = self._make(values)
         for thing, owner, path in self._layout.bare:
             things[thing] = BareArray.at(things[owner], path)
         # Variables come first.
         return self._indices(things), self._roots(things), things[: len(values)]
 
-    def _make(
-        self,
-        values: Sequence[Any],
-        metadata: Sequence[HashableMapping[str, Any]] | None,
-    ) -> list[Any]:
+    def _make(self, values: Sequence[Any]) -> list[Any]:
         layout = self._layout
         trace = current_trace()
         if layout.all_owned:
-            if metadata is None:
-                different = [facts_of(m, trace) for m in self._different_metadata]
-                facts = self._facts(different)
-            else:
-                facts = tuple([facts_of(m, trace) for m in metadata])
+            different = [facts_of(m, trace) for m in self._different_metadata]
             things = list(map(object.__new__, self._types))
             run(map(set_raw_value, things, values))
-            run(map(set_facts, things, facts))
+            run(map(set_facts, things, self._facts(different)))
         else:
-            metadata = self._metadata if metadata is None else metadata
             things = [
                 impl.create(kind, value, data)
                 for impl, kind, value, data in zip(
-                    layout.impls, self._types, values, metadata, strict=True
+                    layout.impls, self._types, values, self._metadata, strict=True
                 )
             ]
         nodes = make_owned(self._plain_types, trace)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeVar, overload
 
 from graphcore.display.printing import Parts, label, mapping_parts, text, treescope_repr
 from graphcore.nodes.copying import deepcopy_node, reduce_node
-from graphcore.nodes.owned import OwnedNode, planned_of
+from graphcore.nodes.owned import OwnedNode, plans_of
 from graphcore.nodes.pytrees import register_as_pytree
 from graphcore.nodes.registry import UnsortableKeys, register_graph_node_type
 from graphcore.state.nesting import key_order
@@ -75,8 +75,8 @@ class Object(OwnedNode):
         if name == "__orig_class__":  # `Layer[int]()`: typing's note to itself
             raise AttributeError(name)
         self._check_writable()
-        planned = planned_of(self)
-        if planned is not None and self.__dict__.get(name, _MISSING) is not value:
+        is_planned = plans_of(self) is not None
+        if is_planned and self.__dict__.get(name, _MISSING) is not value:
             self._structure_changed()
         object.__setattr__(self, name, value)
 

@@ -9,25 +9,13 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import repeat
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 from graphcore._jax import TraceState, current_trace
 from graphcore.cache.comparing import comparing
 from graphcore.rebuilt import wrong_trace
-
-
-class Planned(NamedTuple):
-    """The plans that a node is part of.
-
-    Args:
-        plan: That of the graph below the node, if one was made.
-        dependents: Those that depend on the node as an inner one.
-    """
-
-    plan: Any
-    dependents: tuple[weakref.ref[Any], ...]
 
 
 class _Attributes:
@@ -71,10 +59,12 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
     else.
     """
 
-    __slots__ = ("_open_children", "_planned", "_trace")
+    __slots__ = ("_kept_plan", "_open_children", "_planned", "_trace")
 
-    # Not there in a node that a recipe made; see `planned_of`.
-    _planned: Planned | None
+    # That of the graph below the node, set once it is a root; see `plans`.
+    _kept_plan: Any
+    # Those that depend on the node. Not there in one that a recipe made.
+    _planned: tuple[weakref.ref[Any], ...] | None
     # Only in one that `jax.tree` made: the keys of what is a child whatever it is.
     _open_children: frozenset[Any]
     _trace: TraceState
@@ -85,7 +75,7 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         node = object.__new__(cls)
-        _set_planned(node, None)
+        _set_plans(node, None)
         _set_trace(node, current_trace())
         return node
 
@@ -115,44 +105,44 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
 
         A plan would find out by itself; this lets go of what was replaced.
         """
-        planned = planned_of(self)
-        if planned is None:
+        plans = plans_of(self)
+        if plans is None:
             return
-        _set_planned(self, None)
-        if planned.plan is not None:
-            planned.plan.clear()
-        for reference in planned.dependents:
+        _set_plans(self, None)
+        set_plan(self, None)
+        for reference in plans:
             plan = reference()
             if plan is not None:
                 plan.clear()
 
-    def _keep_plan(self, plan: Any) -> None:
-        """Keeps the plan of the graph below this node."""
-        planned = planned_of(self)
-        dependents = () if planned is None else planned.dependents
-        _set_planned(self, Planned(plan, dependents))
-
     def _join_plan(self, reference: weakref.ref[Any]) -> None:
-        """Notes a plan that depends on this node as an inner one."""
-        known = planned_of(self) or Planned(None, ())
-        alive = tuple(r for r in known.dependents if r() is not None)
-        _set_planned(self, Planned(known.plan, (*alive, reference)))
+        """Notes a plan that depends on this node."""
+        alive = tuple(r for r in plans_of(self) or () if r() is not None)
+        _set_plans(self, (*alive, reference))
 
 
-get_planned = OwnedNode.__dict__["_planned"].__get__
-_set_planned = OwnedNode.__dict__["_planned"].__set__
+get_plan = OwnedNode.__dict__["_kept_plan"].__get__
+set_plan = OwnedNode.__dict__["_kept_plan"].__set__
+_set_plans = OwnedNode.__dict__["_planned"].__set__
 set_trace = _set_trace = OwnedNode.__dict__["_trace"].__set__
 set_open_children = OwnedNode.__dict__["_open_children"].__set__
-_get_open_children = OwnedNode.__dict__["_open_children"].__get__
+attributes_of = _attributes_of.__get__
 
 
-def get_open_children(node: OwnedNode) -> frozenset[Any]:
-    """The keys of what is a child of a node whatever it is; see `pytrees`."""
-    try:
-        found: frozenset[Any] = _get_open_children(node)
-    except AttributeError:
-        return frozenset()
-    return found
+def _reader(name: str, default: Any) -> Callable[[OwnedNode], Any]:
+    get = OwnedNode.__dict__[name].__get__
+
+    def read(node: OwnedNode) -> Any:
+        try:
+            return get(node)
+        except AttributeError:
+            return default
+
+    return read
+
+
+plans_of = _reader("_planned", None)
+get_open_children = _reader("_open_children", frozenset())
 
 
 def make_owned(kinds: Iterable[type[Any]], trace: TraceState) -> list[Any]:
@@ -168,19 +158,3 @@ def make_owned(kinds: Iterable[type[Any]], trace: TraceState) -> list[Any]:
     nodes = list(map(object.__new__, kinds))
     deque(map(_set_trace, nodes, repeat(trace)), maxlen=0)
     return nodes
-
-
-def planned_of(node: OwnedNode) -> Planned | None:
-    """The plans that a node is part of; None if there are none.
-
-    Args:
-        node: The node.
-    """
-    try:
-        found: Planned | None = get_planned(node)
-    except AttributeError:
-        return None
-    return found
-
-
-attributes_of = _attributes_of.__get__

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from graphcore.errors import path_text
-from graphcore.graphdef.build import Shared
 from graphcore.graphdef.definition import (
     GraphDef,
-    LeafAttribute,
     NodeDef,
     NodeRef,
     StaticAttribute,
@@ -22,13 +20,12 @@ from graphcore.state.filters import Predicate, grouped, looks_at_no_value
 from graphcore.state.nesting import nested_from_flat
 from graphcore.state.state import State
 from graphcore.trails import Path
-from graphcore.variables.impl import is_variable
+from graphcore.variables.impl import is_variable, variable_impl
 from graphcore.variables.state import VariableState
 
 # Value and metadata by index; None stands for metadata that did not come along.
 Leaves: TypeAlias = dict[int, tuple[Any, HashableMapping[str, Any] | None]]
 
-_MISSING = object()
 _MAX_SELECTIONS = 16
 
 
@@ -39,29 +36,37 @@ class UnmadeState:
     Args:
         definition: Of the graph.
         values: The raw values.
-        places: Which of its variables they belong to; None for all.
+        places: Which of its variables they belong to, by number.
     """
 
     definition: GraphDef[Any]
     values: Sequence[Any]
-    places: Sequence[int] | None = None
+    places: Sequence[int]
 
     @property
     def layout(self) -> Layout:
         """That of the definition."""
         return layout_of((self.definition,))
 
+    @classmethod
+    def whole(cls, definition: GraphDef[Any], values: Sequence[Any]) -> UnmadeState:
+        """That of all variables of a graph."""
+        return cls(definition, values, range(len(values)))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the values are those of all variables, in order."""
+        return type(self.places) is range
+
     def __call__(self) -> dict[Any, Any]:
-        if self.places is not None:
+        if not self.is_whole:
             return nested_from_flat(self._leaves())
         layout = self.layout
-        return layout.nesting.nest(VariableState.of_many(layout.kinds, self.values))
+        return layout.nest(VariableState.of_many(layout.kinds, self.values))
 
     def _leaves(self) -> Iterator[tuple[Path, VariableState[Any]]]:
-        layout = self.layout
-        paths, kinds = layout.paths, layout.kinds
-        places = range(len(paths)) if self.places is None else self.places
-        for place, value in zip(places, self.values, strict=True):
+        paths, kinds = self.layout.paths, self.layout.kinds
+        for place, value in zip(self.places, self.values, strict=True):
             yield paths[place], VariableState.of(kinds[place], value)
 
     def select(
@@ -79,7 +84,7 @@ class UnmadeState:
         known = self.layout.selections
         # Of a bare array, filters see nothing but the value.
         lasting = (
-            self.places is None
+            self.is_whole
             and not self.layout.bare
             and all(map(looks_at_no_value, predicates))
         )
@@ -95,7 +100,7 @@ class UnmadeState:
         states: list[State[Any, Any]] = []
         for group in groups:
             values = list(map(self.values.__getitem__, group))
-            if self.places is not None:
+            if not self.is_whole:
                 group = list(map(self.places.__getitem__, group))
             states.append(State.lazily(UnmadeState(self.definition, values, group)))
         paths = [path for path, _ in self._leaves()] if rest else []
@@ -109,31 +114,9 @@ def merged(states: Sequence[Mapping[Any, Any]]) -> Mapping[Any, Any]:
         states: At least one.
 
     Returns:
-        A state. The parts into which one state was split are put together without a
-        look at any leaf.
+        A state; the only one as it is.
     """
-    if len(states) == 1:
-        return states[0]
-    parts = [unmade(state) for state in states]
-    if parts[0] is None:
-        return State.merge(*states)
-    definition = parts[0].definition
-    values: list[Any] = [_MISSING] * len(parts[0].layout.definitions)
-    for part in parts:
-        if part is None or part.definition is not definition:
-            return State.merge(*states)
-        places = range(len(values)) if part.places is None else part.places
-        for place, value in zip(places, part.values, strict=True):
-            values[place] = value
-    if any(value is _MISSING for value in values):
-        return State.merge(*states)
-    return State.lazily(UnmadeState(definition, values))
-
-
-def unmade(state: Any) -> UnmadeState | None:
-    """What a state will be made of, if nobody has looked at it yet."""
-    found = state._unmade if isinstance(state, State) else None
-    return found if isinstance(found, UnmadeState) else None
+    return states[0] if len(states) == 1 else State.merge(*states)
 
 
 def raw(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
@@ -141,139 +124,188 @@ def raw(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
     return state.raw_mapping if isinstance(state, State) else state
 
 
-def values_for(
-    definition: NodeDef[Any], given: Any
-) -> tuple[Sequence[Any], Sequence[HashableMapping[str, Any]] | None]:
-    """Finds what to make a graph of in its state.
+@dataclass(slots=True, eq=False)
+class Given:
+    """What states give to the variables of a definition; see `given_to`.
+
+    Attributes:
+        values: The raw values, by the number of the variable.
+        metadata: The metadata, where it came along and is not that of the definition.
+        others: What there is no variable for, with its path.
+    """
+
+    values: dict[int, Any] = field(default_factory=dict)
+    metadata: dict[int, HashableMapping[str, Any]] = field(default_factory=dict)
+    others: list[tuple[Path, Any]] = field(default_factory=list)
+
+
+def given_to(
+    definition: Any,
+    states: Sequence[Any],
+    *,
+    variables: Sequence[Any] | None = None,
+    share: bool = False,
+) -> Given:
+    """Finds out which variables of a definition are given what by states.
+
+    Args:
+        definition: The definition of a node.
+        states: The states; where two have the same path, the later leaf counts.
+        variables: The variables of a graph that is there. Each may be given something
+            at any of its paths then, else at the first one.
+        share: Whether live variables in the states become part of the graph.
+
+    Returns:
+        What is given.
+
+    Raises:
+        ValueError: If a state is no mapping, something nested stands for a variable,
+            or the state of a variable of another type.
+    """
+    layout = layout_of((definition,))
+    numbers = layout.numbers if variables is None else layout.all_numbers
+    kinds = layout.kinds
+    given = Given()
+    pending: list[tuple[Path, dict[Any, Any], Mapping[Any, Any]]] = []
+    for state in states:
+        unmade = state._unmade if isinstance(state, State) else None
+        if isinstance(unmade, UnmadeState) and unmade.definition is definition:
+            given.values.update(zip(unmade.places, unmade.values, strict=True))
+        elif isinstance(state, Mapping):
+            pending.append(((), numbers, raw(state)))
+        else:
+            raise ValueError(
+                f"Expected a state of the {definition.type.__name__}, a nested "
+                f"mapping; got {type(state).__name__}."
+            )
+        while pending:
+            path, numbers_here, items = pending.pop()
+            for key, item in items.items():
+                number = numbers_here.get(key)
+                if type(number) is int:
+                    # First what is nearly always there.
+                    if type(item) is VariableState and item._kind == kinds[number]:
+                        given.values[number] = item.value
+                        continue
+                    kind, usual = kinds[number]
+                    # In a `State` a nested mapping is always a part of the state; in
+                    # plain dicts it can also be the value of a variable.
+                    if isinstance(item, Mapping) and (
+                        isinstance(state, State)
+                        or not (variables is None or _has_mapping(variables[number]))
+                    ):
+                        raise nested_instead_of_leaf(item, (*path, key), kind)
+                    value, metadata = leaf_of(kind, item, (*path, key), share)
+                    given.values[number] = value
+                    if metadata not in (None, usual):
+                        given.metadata[number] = metadata
+                elif type(number) is dict and isinstance(item, Mapping):
+                    pending.append(((*path, key), number, raw(item)))
+                else:
+                    given.others.append(((*path, key), item))
+    if len(states) > 1 and (given.others or given.metadata):
+        return given_to(definition, [merged(states)], variables=variables, share=share)
+    return given
+
+
+def _has_mapping(variable: Any) -> bool:
+    return isinstance(variable_impl(type(variable)).get_value(variable), Mapping)
+
+
+def all_given(
+    definition: NodeDef[Any], states: Sequence[Any], *, share: bool = False
+) -> Given:
+    """As `given_to`, where each variable must be given something, and nothing else.
 
     Args:
         definition: The definition.
-        given: The state.
+        states: The states.
+        share: Whether live variables in the states become part of the graph.
 
     Returns:
-        Values in order of index, and metadata, None for that of the definition.
-
-    Raises:
-        ValueError: As `leaves_for` does.
-    """
-    lazy = unmade(given)
-    if lazy is not None and lazy.definition is definition and lazy.places is None:
-        return lazy.values, None
-    layout = layout_of((definition,))
-    if isinstance(given, State):
-        # First where it is just what taking such a graph apart gives.
-        leaves = layout.nesting.find(given.raw_mapping)
-        if leaves is not None and set(map(type, leaves)) <= {VariableState}:
-            kinds = [leaf._kind for leaf in leaves]
-            values = [leaf.value for leaf in leaves]
-            if kinds == layout.kinds:
-                return values, None
-    found = leaves_for(definition, given)
-    ordered = [found[d.index] for d in layout.definitions]
-    return [value for value, _ in ordered], [
-        d.metadata if metadata is None else metadata
-        for d, (_, metadata) in zip(layout.definitions, ordered, strict=True)
-    ]
-
-
-def leaves_for(definition: GraphDef[Any], given: Any, *, share: bool = False) -> Leaves:
-    """Finds the value of each variable of a definition in its state.
-
-    Args:
-        definition: Of a node, or of a variable whose state is then a leaf.
-        given: The state.
-        share: Whether live variables in it become part of the graph themselves.
-
-    Returns:
-        Value and metadata by index.
+        What is given.
 
     Raises:
         ValueError: If a key is missing or unknown, or a leaf stands where a subgraph
             is due or the reverse, with the path.
     """
+    given = given_to(definition, states, share=share)
+    if given.others or len(given.values) < len(layout_of((definition,)).definitions):
+        raise _unfit(definition, given, merged(states))
+    return given
+
+
+def leaves_for(
+    definition: GraphDef[Any], states: Sequence[Any], *, share: bool = False
+) -> Leaves:
+    """Finds the value of each variable of a definition in its states.
+
+    Args:
+        definition: Of a node, or of a variable whose state is then a leaf.
+        states: The states.
+        share: As for `all_given`.
+
+    Returns:
+        Value and metadata by index.
+
+    Raises:
+        ValueError: As `all_given` does.
+    """
     if isinstance(definition, VariableDef):
-        return {definition.index: leaf_of(definition.type, given, (), share)}
+        return {definition.index: leaf_of(definition.type, merged(states), (), share)}
     if isinstance(definition, NodeRef):
         return {}
     if not isinstance(definition, NodeDef):
         raise ValueError(f"Expected a GraphDef, got {type(definition).__name__}.")
-    if not isinstance(given, Mapping):
-        raise ValueError(
-            f"Expected a state of the {definition.type.__name__}, a nested mapping; "
-            f"got {type(given).__name__}."
+    given = all_given(definition, states, share=share)
+    return {
+        d.index: (given.values[number], given.metadata.get(number))
+        for number, d in enumerate(layout_of((definition,)).definitions)
+    }
+
+
+def _unfit(definition: NodeDef[Any], given: Given, state: Any) -> ValueError:
+    """The error for states that don't give each variable something, and no more."""
+    layout = layout_of((definition,))
+    for path, item in given.others:
+        node, _ = _at(definition, state, path[:-1])
+        child = dict(node.children()).get(path[-1])
+        if isinstance(child, NodeDef):
+            return leaf_instead_of_nested(item, path, child.type)
+    for number, (*above, key) in enumerate(layout.paths):
+        if number in given.values:
+            continue
+        _, items = _at(definition, state, above)
+        return ValueError(
+            f"Expected key {key!r} in the state at {path_text(above)!r}, for a "
+            f"{layout.kinds[number][0].__name__}; found the keys {list(items)}. Pass "
+            "all states that the graph was split into."
         )
-    # In a `State` a nested mapping is always a part of the state; in plain dicts it
-    # can also be the value of a variable.
-    is_state = isinstance(given, State)
-    found: Leaves = {}
-    pending: list[tuple[Path, NodeDef[Any], Mapping[Any, Any]]] = [
-        ((), definition, raw(given))
-    ]
-    while pending:
-        path, node, items = pending.pop()
-        used = 0
-        for attribute in node.attributes:
-            if isinstance(attribute, StaticAttribute):
-                continue
-            child: Any = attribute.value
-            if isinstance(child, NodeRef):
-                continue
-            key = attribute.key
-            item = items.get(key, _MISSING)
-            if isinstance(attribute, LeafAttribute):
-                if item is _MISSING:
-                    raise _missing(path, key, child, items)
-                used += 1
-                # First what is nearly always there.
-                if type(item) is VariableState and item.type is child.type:
-                    found[child.index] = item.value, item._kind[1]
-                elif is_state and isinstance(item, Mapping):
-                    raise nested_instead_of_leaf(item, (*path, key), child.type)
-                else:
-                    found[child.index] = leaf_of(child.type, item, (*path, key), share)
-            elif item is _MISSING:
-                # A subgraph without variables may be left out.
-                pending.append(((*path, key), child, {}))
-            elif isinstance(item, Mapping):
-                used += 1
-                pending.append(((*path, key), child, raw(item)))
-            else:
-                raise leaf_instead_of_nested(item, (*path, key), child.type)
-        if used != len(items):
-            raise _unknown(path, node, items)
-    return found
-
-
-def _missing(
-    path: Path, key: Any, child: VariableDef[Any], items: Mapping[Any, Any]
-) -> ValueError:
-    return ValueError(
-        f"Expected key {key!r} in the state at {path_text(path)!r}, for a "
-        f"{child.type.__name__}; found the keys {list(items)}. Pass all states that "
-        "the graph was split into."
-    )
-
-
-def _unknown(path: Path, node: NodeDef[Any], items: Mapping[Any, Any]) -> ValueError:
-    attributes = {attribute.key: attribute for attribute in node.attributes}
+    path, _ = given.others[0]
+    node, items = _at(definition, state, path[:-1])
+    children = dict(node.children())
     for key in items:
-        if isinstance(attributes.get(key), StaticAttribute):
+        if isinstance(children.get(key), StaticAttribute):
             return ValueError(
-                f"Got state for the static attribute {path_text((*path, key))!r} of "
-                f"{node.type.__name__}: static values are in the definition, so leave "
-                "it out of the state."
+                f"Got state for the static attribute "
+                f"{path_text((*path[:-1], key))!r} of {node.type.__name__}: static "
+                "values are in the definition, so leave it out of the state."
             )
-    due = [
-        key
-        for key, attribute in attributes.items()
-        if isinstance(getattr(attribute, "value", None), NodeDef | VariableDef)
-    ]
+    due = [k for k, child in children.items() if type(child) in (NodeDef, VariableDef)]
     unknown = [key for key in items if key not in due]
     return ValueError(
-        f"Unknown keys in the state at {path_text(path)!r}: {unknown}; the "
+        f"Unknown keys in the state at {path_text(path[:-1])!r}: {unknown}; the "
         f"{node.type.__name__} there has {due}. What is reached in several ways is in "
         "the state at its first path only."
     )
+
+
+def _at(definition: Any, state: Any, path: Sequence[Any]) -> tuple[Any, Any]:
+    """The definition of a node at a path, and the part of a state there."""
+    for key in path:
+        definition = dict(definition.children())[key]
+        state = raw(state).get(key, {})
+    return definition, state
 
 
 def nested_instead_of_leaf(item: Any, path: Path, kind: type[Any]) -> ValueError:
@@ -302,7 +334,7 @@ def leaf_of(
     """
     if is_variable(leaf):
         if share and type(leaf) is kind:
-            return Shared(leaf), None
+            return leaf, None
         leaf = VariableState.from_variable(leaf)
     if isinstance(leaf, VariableState):
         if leaf.type is not kind:

@@ -65,15 +65,19 @@ class VariableImpl:
         return as_hashable(self.get_metadata(variable))
 
     def overwrite(
-        self, variable: Any, value: Any, metadata: HashableMapping[str, Any]
+        self, variable: Any, value: Any, metadata: HashableMapping[str, Any] | None
     ) -> None:
         """Sets value and metadata of a variable that may be written.
+
+        Args:
+            variable: The variable.
+            value: The raw value.
+            metadata: The metadata; None to leave it as it is.
 
         Raises:
             ValueError: If the metadata differs and the type has no way to change it.
         """
-        found = self.metadata(variable)
-        if found is not metadata and found != metadata:
+        if metadata is not None and (found := self.metadata(variable)) != metadata:
             if self.set_metadata is None:
                 raise ValueError(
                     f"The metadata of a {type(variable).__name__} would change from "
