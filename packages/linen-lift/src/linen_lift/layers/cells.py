@@ -8,12 +8,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.nn import initializers
 
 from ..module import Module, compact, nowrap
 from .convolution import Conv
-from .dtypes import promote_dtype
+from .dtypes import promote_dtype, with_rank
 from .linear import Dense, Initializer, default_kernel_init, kernel_and_bias
 
 __all__ = [
@@ -262,7 +261,7 @@ class OptimizedLSTMCell(LSTMCell):
             x, kernel, bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
             out = jnp.dot(x, kernel)
             if bias is not None:
-                out = out + lax.broadcast_to_rank(bias, out.ndim)
+                out = out + with_rank(bias, out.ndim)
             return out
 
         from_input = product(inputs, "i", False, None)

@@ -13,7 +13,7 @@ from jax import lax
 from jax.nn import initializers
 
 from ..module import Module, compact, nowrap
-from .dtypes import promote_dtype
+from .dtypes import promote_dtype, with_rank
 from .linear import (
     Initializer,
     Promotion,
@@ -114,7 +114,7 @@ class _Convolution(Module):
         flat, kernel, bias = layer.promote_dtype(flat, kernel, bias, dtype=layer.dtype)
         out = convolve(flat, kernel)
         if bias is not None:
-            out = out + lax.broadcast_to_rank(bias, out.ndim)
+            out = out + with_rank(bias, out.ndim)
         return restored(out)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 __all__ = ["promote_dtype"]
 
@@ -74,3 +75,24 @@ def promote_dtype(*args: Any, dtype: Any = None, inexact: bool = True) -> list[A
 
 def _array(x: Any) -> jax.Array:
     return x if isinstance(x, jax.Array) else jnp.asarray(x)
+
+
+def with_rank(array: jax.Array, rank: int) -> jax.Array:
+    """Gives an array axes of size 1 in front, where JAX is told not to do it itself.
+
+    Args:
+        array: an array.
+        rank: of what it is combined with, no less than its own.
+
+    Returns:
+        The array, as `jax.numpy` takes it under `jax_numpy_rank_promotion="raise"`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> with jax.numpy_rank_promotion("raise"):
+        ...     with_rank(jnp.ones(3), 2).shape
+        (1, 3)
+    """
+    if jax.config.jax_numpy_rank_promotion == "allow":
+        return array
+    return lax.broadcast_to_rank(array, rank)

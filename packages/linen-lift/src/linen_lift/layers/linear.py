@@ -14,7 +14,7 @@ from jax.nn import initializers
 
 from ..metadata import AxisMetadata
 from ..module import Module, compact, merge_param
-from .dtypes import promote_dtype
+from .dtypes import promote_dtype, with_rank
 
 __all__ = [
     *("Dense", "DenseGeneral", "Einsum", "Embed"),
@@ -111,7 +111,7 @@ class Dense(Module):
         product = chosen(self.dot_general_cls, self.dot_general, lax.dot_general)
         axes = (((x.ndim - 1,), (0,)), ((), ()))
         out: jax.Array = product(x, kernel, axes, precision=self.precision)
-        return out if bias is None else out + lax.broadcast_to_rank(bias, out.ndim)
+        return out if bias is None else out + with_rank(bias, out.ndim)
 
 
 def as_tuple(value: int | Sequence[int]) -> tuple[int, ...]:

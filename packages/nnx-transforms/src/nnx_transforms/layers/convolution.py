@@ -16,6 +16,7 @@ from nnx_transforms.layers.dtypes import (
     Initializer,
     Promotion,
     promote_dtype,
+    with_rank,
 )
 from nnx_transforms.layers.linear import (
     NO_METADATA,
@@ -275,7 +276,7 @@ class Conv(_Convolution):
             **given(out_sharding=out_sharding),
         )
         if bias is not None:
-            y = y + lax.broadcast_to_rank(bias, y.ndim)
+            y = y + with_rank(bias, y.ndim)
         return restored(y)
 
 
@@ -387,7 +388,7 @@ class ConvTranspose(_Convolution):
             for axis, stride in enumerate(strides, start=1):
                 y = self._wrapped(y, axis, stride * inputs.shape[axis])
         if bias is not None:
-            y = y + lax.broadcast_to_rank(bias, y.ndim)
+            y = y + with_rank(bias, y.ndim)
         return restored(y)
 
     def _wrapped(self, y: jax.Array, axis: int, period: int) -> jax.Array:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from graphcore import Variable
 
@@ -157,3 +158,24 @@ def keep_dtype(variable: Variable[Any], value: jax.Array) -> None:
     if not jnp.iscomplexobj(value):
         value = cast(value, variable.value.dtype)
     variable.value = value
+
+
+def with_rank(array: jax.Array, rank: int) -> jax.Array:
+    """Gives an array axes of size 1 in front, where JAX is told not to do it itself.
+
+    Args:
+        array: An array.
+        rank: Of what it is combined with, no less than its own.
+
+    Returns:
+        The array, as `jax.numpy` takes it under `jax_numpy_rank_promotion="raise"`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> with jax.numpy_rank_promotion("raise"):
+        ...     with_rank(jnp.ones(3), 2).shape
+        (1, 3)
+    """
+    if jax.config.jax_numpy_rank_promotion == "allow":
+        return array
+    return lax.broadcast_to_rank(array, rank)

@@ -20,6 +20,7 @@ from nnx_transforms.layers.dtypes import (
     Initializer,
     Promotion,
     promote_dtype,
+    with_rank,
 )
 from nnx_transforms.layers.layer import Layer
 from nnx_transforms.randomness.rngs import Rngs
@@ -197,7 +198,7 @@ class Linear(Affine):
         else:
             axes = (((inputs.ndim - 1,), (0,)), ((), ()))
             y = self.dot_general(inputs, kernel, axes, **options)
-        return y if bias is None else y + lax.broadcast_to_rank(bias, y.ndim)
+        return y if bias is None else y + with_rank(bias, y.ndim)
 
 
 class LinearGeneral(Affine):

@@ -23,6 +23,7 @@ from nnx_transforms.layers.dtypes import (
     Array,
     canonicalize_dtype,
     cast,
+    with_rank,
 )
 from nnx_transforms.layers.layer import Layer
 
@@ -203,5 +204,5 @@ def along(vector: jax.Array, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
         (1, 3, 1)
     """
     if axes == (x.ndim - 1,):
-        return lax.broadcast_to_rank(vector, x.ndim)
+        return with_rank(vector, x.ndim)
     return vector.reshape([n if i in axes else 1 for i, n in enumerate(x.shape)])

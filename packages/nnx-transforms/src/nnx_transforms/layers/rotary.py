@@ -10,7 +10,7 @@ from jax import lax
 
 from graphcore import Variable
 from nnx_transforms.layers.attention_functions import dot_product_attention
-from nnx_transforms.layers.dtypes import Array
+from nnx_transforms.layers.dtypes import Array, with_rank
 from nnx_transforms.modules.module import Module
 
 __all__ = ["RoPE", "dot_product_attention_with_rope"]
@@ -100,7 +100,7 @@ class RoPE(Module):
                 )
             sin, cos = self._angles(size, jnp.asarray(input_positions))
         rank = max(x.ndim, sin.ndim)
-        sin, cos = (lax.broadcast_to_rank(table, rank) for table in (sin, cos))
+        sin, cos = (with_rank(table, rank) for table in (sin, cos))
         first, second = jnp.split(x, 2, axis=-1)
         return jnp.concatenate(
             [first * cos - second * sin, second * cos + first * sin], axis=-1
