@@ -18,7 +18,7 @@ from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.registry import get_node_impl
 from graphcore.refmap import RefMap, forgetting
 from graphcore.state.filters import Filter, filters_to_predicates, grouped
-from graphcore.state.leaves import UnmadeState, all_given, leaves_for
+from graphcore.state.leaves import UnmadeState, leaves_for, values_for
 from graphcore.state.nesting import nested_from_flat
 from graphcore.state.state import State
 from graphcore.variables.bare_arrays import BareArray
@@ -295,10 +295,9 @@ def merge(
 def _made(graphdef: GraphDef[A], states: Sequence[Any], *, share: bool = False) -> A:
     """Makes a new graph that refers to nothing outside."""
     if isinstance(graphdef, NodeDef) and not share:
-        recipe, given = recipe_of(graphdef), all_given(graphdef, states)
-        if recipe is not None and not given.metadata:
-            numbers = range(len(given.values))
-            made: A = recipe.make(list(map(given.values.__getitem__, numbers)))
+        recipe, values = recipe_of(graphdef), values_for(graphdef, states)
+        if recipe is not None and values is not None:
+            made: A = recipe.make(values)
             return made
     leaves = leaves_for(graphdef, states, share=share)
     return Builder(leaves, {}, {}).build(graphdef)

@@ -15,8 +15,10 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from operator import getitem
 from typing import Any, NamedTuple
 
+from graphcore.getters import Getter, getter, run
 from graphcore.graphdef.definition import (
     GraphDef,
     NodeDef,
@@ -277,6 +279,48 @@ class Layout:
                     own[key] = {}
                     pending.append((number, own[key]))
         return nested
+
+    @cached_property
+    def _places(self) -> tuple[list[int], list[Any], Getter, list[Any]]:
+        """Where nested dicts of a state are, by number of the outer one and key.
+
+        And likewise where its leaves are, in order of index.
+        """
+        dicts, parents, parent_keys = [self._numbers_alone], [], []
+        leaves: dict[int, tuple[int, Any]] = {}
+        for owner, numbers in enumerate(dicts):  # which grows meanwhile
+            for key, number in numbers.items():
+                if type(number) is int:
+                    leaves[number] = owner, key
+                else:
+                    parents.append(owner)
+                    parent_keys.append(key)
+                    dicts.append(number)
+        ordered = [leaves[number] for number in range(len(leaves))]
+        owners = getter([owner for owner, _ in ordered])
+        return parents, parent_keys, owners, [key for _, key in ordered]
+
+    def find(self, nested: Any) -> list[Any] | None:
+        """Finds the leaves in the nested dicts of a state, in C.
+
+        Args:
+            nested: The nested dicts.
+
+        Returns:
+            The leaves in order of index; None if there is anything else in the dicts.
+        """
+        parents, parent_keys, owners, keys = self._places
+        dicts: list[Any] = [nested]
+        try:
+            # Each is there before it is asked for the next.
+            outer = map(dicts.__getitem__, parents)
+            run(map(dicts.append, map(getitem, outer, parent_keys)))
+            # With as many entries as are looked up, there are no others.
+            if sum(map(len, dicts)) != len(parents) + len(keys):
+                return None
+            return list(map(getitem, owners(dicts), keys))
+        except (KeyError, TypeError):
+            return None
 
 
 def layout_of(definitions: Sequence[GraphDef[Any]]) -> Layout:

@@ -166,11 +166,12 @@ def given_to(
     numbers = layout.numbers if variables is None else layout.all_numbers
     kinds = layout.kinds
     given = Given()
+    values = given.values
     pending: list[tuple[Path, dict[Any, Any], Mapping[Any, Any]]] = []
     for state in states:
         unmade = state._unmade if isinstance(state, State) else None
         if isinstance(unmade, UnmadeState) and unmade.definition is definition:
-            given.values.update(zip(unmade.places, unmade.values, strict=True))
+            values.update(zip(unmade.places, unmade.values, strict=True))
         elif isinstance(state, Mapping):
             pending.append(((), numbers, raw(state)))
         else:
@@ -180,12 +181,13 @@ def given_to(
             )
         while pending:
             path, numbers_here, items = pending.pop()
+            number_of = numbers_here.get
             for key, item in items.items():
-                number = numbers_here.get(key)
+                number = number_of(key)
                 if type(number) is int:
                     # First what is nearly always there.
                     if type(item) is VariableState and item._kind == kinds[number]:
-                        given.values[number] = item.value
+                        values[number] = item.value
                         continue
                     kind, usual = kinds[number]
                     # In a `State` a nested mapping is always a part of the state; in
@@ -196,7 +198,7 @@ def given_to(
                     ):
                         raise nested_instead_of_leaf(item, (*path, key), kind)
                     value, metadata = leaf_of(kind, item, (*path, key), share)
-                    given.values[number] = value
+                    values[number] = value
                     if metadata not in (None, usual):
                         given.metadata[number] = metadata
                 elif type(number) is dict and isinstance(item, Mapping):
@@ -233,6 +235,35 @@ def all_given(
     if given.others or len(given.values) < len(layout_of((definition,)).definitions):
         raise _unfit(definition, given, merged(states))
     return given
+
+
+def values_for(definition: NodeDef[Any], states: Sequence[Any]) -> Sequence[Any] | None:
+    """Finds the values of the variables of a definition, without their metadata.
+
+    Args:
+        definition: The definition.
+        states: The states.
+
+    Returns:
+        The values in order of index; None if some metadata is not the definition's.
+
+    Raises:
+        ValueError: As `all_given` does.
+    """
+    layout = layout_of((definition,))
+    if len(states) == 1 and isinstance(states[0], State):
+        # First where it is just what taking such a graph apart gives.
+        unmade = states[0]._unmade
+        if not isinstance(unmade, UnmadeState):
+            leaves = layout.find(states[0].raw_mapping)
+            if leaves is not None and set(map(type, leaves)) <= {VariableState}:
+                if [leaf._kind for leaf in leaves] == layout.kinds:
+                    return [leaf.value for leaf in leaves]
+        elif unmade.is_whole and unmade.definition is definition:
+            return unmade.values
+    given = all_given(definition, states)
+    numbers = range(len(given.values))
+    return None if given.metadata else list(map(given.values.__getitem__, numbers))
 
 
 def leaves_for(
