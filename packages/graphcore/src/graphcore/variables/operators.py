@@ -42,16 +42,7 @@ def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return method
 
 
-# By the names that Python's `operator` has them by.
-_ARITHMETIC = (
-    *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow"),
-    *("lshift", "rshift", "and", "or", "xor"),
-)
-# So that type checkers don't expect to see all operators in the classes below.
-_Open: Any = object
-
-
-class ReadOperators(_Open):  # type: ignore[misc] # (a dynamic base)
+class ReadOperators:
     """Forwards operators to `value`.
 
     Example:
@@ -92,8 +83,47 @@ class ReadOperators(_Open):  # type: ignore[misc] # (a dynamic base)
     __int__ = _forward(int)
     __float__ = _forward(float)
     __complex__ = _forward(complex)
+    __index__ = _forward(operator.index)
+
+    __neg__ = _forward(operator.neg)
+    __pos__ = _forward(operator.pos)
+    __abs__ = _forward(operator.abs)
+    __invert__ = _forward(operator.invert)
+
+    __lt__ = _binary(operator.lt)
+    __le__ = _binary(operator.le)
+    __gt__ = _binary(operator.gt)
+    __ge__ = _binary(operator.ge)
+
+    __add__ = _binary(operator.add)
+    __sub__ = _binary(operator.sub)
+    __mul__ = _binary(operator.mul)
+    __matmul__ = _binary(operator.matmul)
+    __truediv__ = _binary(operator.truediv)
+    __floordiv__ = _binary(operator.floordiv)
+    __mod__ = _binary(operator.mod)
     __divmod__ = _binary(divmod)
+    __pow__ = _binary(operator.pow)
+    __lshift__ = _binary(operator.lshift)
+    __rshift__ = _binary(operator.rshift)
+    __and__ = _binary(operator.and_)
+    __or__ = _binary(operator.or_)
+    __xor__ = _binary(operator.xor)
+
+    __radd__ = _reflected(operator.add)
+    __rsub__ = _reflected(operator.sub)
+    __rmul__ = _reflected(operator.mul)
+    __rmatmul__ = _reflected(operator.matmul)
+    __rtruediv__ = _reflected(operator.truediv)
+    __rfloordiv__ = _reflected(operator.floordiv)
+    __rmod__ = _reflected(operator.mod)
     __rdivmod__ = _reflected(divmod)
+    __rpow__ = _reflected(operator.pow)
+    __rlshift__ = _reflected(operator.lshift)
+    __rrshift__ = _reflected(operator.rshift)
+    __rand__ = _reflected(operator.and_)
+    __ror__ = _reflected(operator.or_)
+    __rxor__ = _reflected(operator.xor)
 
 
 class ValueOperators(ReadOperators):
@@ -111,18 +141,16 @@ class ValueOperators(ReadOperators):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.value(*args, **kwargs)
 
-
-def _add_operators() -> None:
-    for name in ("neg", "pos", "abs", "invert", "index"):
-        of_value = getattr(operator, f"__{name}__")
-        setattr(ReadOperators, f"__{name}__", _forward(of_value))
-    for name in ("lt", "le", "gt", "ge", *_ARITHMETIC):
-        of_values = getattr(operator, f"__{name}__")
-        setattr(ReadOperators, f"__{name}__", _binary(of_values))
-    for name in _ARITHMETIC:
-        of_values = getattr(operator, f"__{name}__")
-        setattr(ReadOperators, f"__r{name}__", _reflected(of_values))
-        setattr(ValueOperators, f"__i{name}__", _in_place(of_values))
-
-
-_add_operators()
+    __iadd__ = _in_place(operator.add)
+    __isub__ = _in_place(operator.sub)
+    __imul__ = _in_place(operator.mul)
+    __imatmul__ = _in_place(operator.matmul)
+    __itruediv__ = _in_place(operator.truediv)
+    __ifloordiv__ = _in_place(operator.floordiv)
+    __imod__ = _in_place(operator.mod)
+    __ipow__ = _in_place(operator.pow)
+    __ilshift__ = _in_place(operator.lshift)
+    __irshift__ = _in_place(operator.rshift)
+    __iand__ = _in_place(operator.and_)
+    __ior__ = _in_place(operator.or_)
+    __ixor__ = _in_place(operator.xor)

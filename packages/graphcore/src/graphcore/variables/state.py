@@ -92,7 +92,7 @@ class VariableState(Reading, ReadOperators, Generic[A]):
         """
         if kind[0] is BareArray:
             return value  # type: ignore[return-value]
-        state: VariableState[B] = object.__new__(cls)
+        state: VariableState[B] = object.__new__(cls)  # type: ignore[arg-type]
         state.value = value
         state._kind = kind
         return state
