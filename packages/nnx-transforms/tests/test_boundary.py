@@ -114,6 +114,54 @@ def test_who_holds_a_container_sees_edits_of_it_and_not_what_replaces_it(name, w
     assert run(transformed) == run(lambda m, _=None: write(m))
 
 
+class Guarded:
+    """A variable of another library, which may refuse to be written."""
+
+    def __init__(self, value):
+        self.value, self.is_closed = value, False
+
+    def write(self, value):
+        if self.is_closed:
+            raise ValueError("It is closed.")
+        self.value = value
+
+
+gc.register_variable_type(
+    Guarded,
+    get_value=lambda x: x.value,
+    set_value=Guarded.write,
+    get_metadata=lambda x: {},
+    create=lambda kind, value, metadata: kind(value),
+)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [lambda m: None, lambda m: m.guarded, lambda m: Variable(m.guarded.value)],
+)
+def test_a_container_is_not_replaced_where_another_write_fails(returned):
+    m = Dict(guarded=Guarded(jnp.zeros(())), params={"w": [jnp.ones(2)]})
+
+    @nnx.jit
+    def step(m):
+        m.params = jax.tree.map(lambda x: x / 2, m.params)
+        m.guarded.value = m.guarded.value + 1
+        return returned(m)
+
+    step(m)
+    params, inner = m.params, m.params["w"]
+    m.guarded.is_closed = True
+    with pytest.raises(ValueError, match="closed"):
+        step(m)
+    assert m.params is params
+    assert m.params["w"] is inner
+    assert inner[0].tolist() == [0.5, 0.5]
+    m.guarded.is_closed = False
+    step(m)
+    assert m.params["w"][0].tolist() == [0.25, 0.25]
+    assert inner[0].tolist() == [0.5, 0.5]
+
+
 def test_a_frozen_record_that_was_kept_is_as_it_was():
     @jax.tree_util.register_dataclass
     @dataclasses.dataclass(frozen=True)

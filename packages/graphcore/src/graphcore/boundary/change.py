@@ -7,8 +7,9 @@ pytree's structure, and kept by JAX with the trace that it belongs to.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import Any
@@ -25,6 +26,7 @@ from graphcore.graphdef.joint import Joint
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
 from graphcore.trails import Path
+from graphcore.undo import undoing
 from graphcore.variables.impl import VariableImpl
 
 __all__ = ["Change", "Left", "Written"]
@@ -256,8 +258,8 @@ def publish(
             if values and write:
                 chosen = [variables[p] for p in change.positions]  # type: ignore[index]
                 check_writes(plans, chosen)
-                _renew(change, variables)
-                set_values(chosen, values, joint.layout.impl)
+                with _renewing(change, variables):
+                    set_values(chosen, values, joint.layout.impl)
             refilled = returned or change.has_divided
             return change.places.fill(out, returned) if refilled else out
     refs: RefMap[Any, int] = RefMap()
@@ -275,20 +277,24 @@ def publish(
         known = [index for index in leaves if index in existing]
         if write:
             check_writes(plans, [existing[i] for i in known])
-            _renew(change, variables)
         builder.variable_writes += [(existing[i], *leaves[i]) for i in known]
     else:
         for definition in (*change.definitions, *change.detached):
             builder.build(definition)
     returned = [builder.build(definition) for definition in change.returned]
     if write:
-        builder.commit()
+        with _renewing(change, variables):
+            builder.commit()
     return change.places.fill(out, returned)
 
 
-def _renew(change: Change, variables: Sequence[Any]) -> None:
-    for depth, position in change.renewed:
-        variables[position].renew(depth)
+@contextlib.contextmanager
+def _renewing(change: Change, variables: Sequence[Any]) -> Iterator[None]:
+    """Renews containers before values are written; not if these can't be."""
+    with undoing() as undo:
+        for depth, position in change.renewed:
+            variables[position].renew(depth, undo)
+        yield
 
 
 def _known(

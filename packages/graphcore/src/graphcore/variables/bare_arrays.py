@@ -8,8 +8,9 @@ handles variables handles it as one.
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -133,15 +134,18 @@ class BareArray:
             passed.append(_children(passed[-1])[key])
         return passed[1:]
 
-    def renew(self, depth: int) -> None:
+    def renew(self, depth: int, undo: list[Callable[[], Any]]) -> None:
         """Puts a copy in the place of a plain container on the way to the array.
 
         Args:
             depth: Which one, as the number of keys from the holder.
+            undo: The steps of `undoing`.
         """
         container = self.way()[depth - 1]
         if type(container) in (dict, list):
-            _with(self.holder, self.path[:depth], container.copy())
+            put = functools.partial(_with, self.holder, self.path[:depth])
+            undo.append(functools.partial(put, container))
+            put(container.copy())
 
     def set(self, value: Any) -> None:
         """Puts another array there.

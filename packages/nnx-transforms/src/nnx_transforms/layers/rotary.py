@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from graphcore import Variable
 from nnx_transforms.layers.attention_functions import dot_product_attention
@@ -61,9 +60,7 @@ class RoPE(Module):
         if size <= 0 or size % 2:
             raise ValueError(f"RoPE turns vectors of an even size, got {size}.")
         frequencies = 1.0 / self.theta ** (jnp.arange(0.0, size, 2) / size)
-        angles = positions[..., None] * lax.expand_dims(
-            frequencies, range(positions.ndim)
-        )
+        angles = positions[..., None] * with_rank(frequencies, positions.ndim + 1)
         return jnp.sin(angles), jnp.cos(angles)
 
     def __call__(self, x: Array, input_positions: Array | None = None) -> jax.Array:
