@@ -28,7 +28,6 @@ from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.loops.agreement import (
     abstract,
     failure,
-    has_type,
     type_differences,
 )
 from nnx_transforms.transforms.loops.carry import (
@@ -39,6 +38,7 @@ from nnx_transforms.transforms.loops.carry import (
     put_carry,
     take_carry,
 )
+from nnx_transforms.transforms.loops.held import put_held, take_held
 from nnx_transforms.transforms.mapped.mapping import (
     NO_METADATA,
     MappedBody,
@@ -155,8 +155,7 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
         pairs = [*zip(entry.raw, body.axes, strict=True)]
         own = [None if axis is None else _moved(x, axis, 0) for x, axis in pairs]
         threaded = [x if axis is None else None for x, axis in pairs]
-        values, shared, held = _without_constants(threaded, shared)
-        # What JAX does not take is the same in all iterations: a closure has it.
+        (values, shared), held = take_held((threaded, shared), with_statics=True)
         step = functools.partial(body, held=held) if held else body
         init = values, carry, shared
         last, (groups, rest, change) = body.attempt(
@@ -187,25 +186,6 @@ def _divided(args: Any, axes: Any) -> tuple[Any, Any]:
     shared = [leaf if axis is None else None for leaf, axis in pairs]
     scanned = [None if axis is None else _moved(leaf, axis, 0) for leaf, axis in pairs]
     return structure.unflatten(shared), structure.unflatten(scanned)
-
-
-def _without_constants(values: list[Any], shared: Any) -> tuple[Any, Any, Any]:
-    """Takes out of what enters a scan what is no array; None if there is none."""
-    whole = values, shared
-    held = jax.tree.map(lambda x: None if has_type(x) else x, whole)
-    if not jax.tree.leaves(held):
-        return values, shared, None
-    return *jax.tree.map(lambda x: x if has_type(x) else None, whole), held
-
-
-def _together(shared: Any, scanned: Any) -> Any:
-    """Undoes `_divided`."""
-    return jax.tree.map(
-        lambda x, y: y if x is None else x,
-        shared,
-        scanned,
-        is_leaf=lambda x: x is None,
-    )
 
 
 def _moved(value: Any, source: int, destination: int) -> Any:
@@ -254,10 +234,8 @@ class _Body(MappedBody):
     ) -> Any:
         """Runs one iteration."""
         (threaded, plain_carry, shared), (own, own_args) = carry, scanned
-        mine, common = threaded, shared
-        if held:
-            mine, common = _together((threaded, shared), held)
-        args = put_carry(_together(common, own_args), plain_carry, self.place_in)
+        mine, common = put_held((threaded, shared), held)
+        args = put_carry(put_held(common, own_args), plain_carry, self.place_in)
         left = self.run(together(mine, own), args, {})
         check_out_ranks(self, None)
         new = {w.position: w.value for w in left.written if not is_axis(w.setting)}

@@ -7,6 +7,7 @@ while it is traced.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -20,6 +21,11 @@ from nnx_transforms.transforms.loops.agreement import (
     failure,
     merged_change,
     no_change,
+)
+from nnx_transforms.transforms.loops.held import (
+    put_held,
+    take_held,
+    without_held,
 )
 from nnx_transforms.transforms.loops.traced import HOLDS, TracedBody, WholeBody
 
@@ -56,8 +62,7 @@ def while_loop(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
         how: Any = {"make": (_Iteration, _Condition), "options": "while_loop"}
         entry = enter((body_fun, cond_fun), (init_val,), **how)
         if entry.has_objects or not entry.is_kept:
-            step, holds = entry.bodies
-            return _repeated(entry, lambda c: jax.lax.while_loop(holds, step, c))
+            return _repeated(entry, _while)
     return jax.lax.while_loop(cond_fun, body_fun, init_val)
 
 
@@ -104,7 +109,7 @@ def fori_loop(
         if entry.has_objects or not entry.is_kept:
             return _repeated(
                 entry,
-                lambda c: jax.lax.fori_loop(lower, upper, entry.body, c, unroll=unroll),
+                lambda c, step: jax.lax.fori_loop(lower, upper, step, c, unroll=unroll),
             )
     return jax.lax.fori_loop(lower, upper, body_fun, init_val, unroll=unroll)
 
@@ -112,24 +117,40 @@ def fori_loop(
 Path: TypeAlias = tuple[Any, ...]
 
 
-def _repeated(entry: Entry, repeat: Callable[[Any], Any]) -> Any:
+def _while(carry: Any, step: Any, holds: Any) -> Any:
+    if type(step) is not functools.partial:
+        return jax.lax.while_loop(holds, step, carry)
+
+    # JAX would show a condition each `Ref` as it was before the loop.
+    def asked(carry: Any) -> Any:
+        return holds(carry), carry
+
+    first = asked(carry)
+    return jax.lax.while_loop(lambda c: c[0], lambda c: asked(step(c[1])), first)[1]
+
+
+def _repeated(entry: Entry, repeat: Callable[..., Any]) -> Any:
     """Runs a pure loop, and publishes its last carry.
 
     Args:
         entry: The first iteration.
-        repeat: Returns the last carry for the first one.
+        repeat: Returns the last carry, given the first one and the pure functions.
 
     Returns:
         The last carry, with objects.
     """
     body: _Iteration = entry.body
     (*leading, carry) = entry.args
+    values, held = take_held(entry.raw)
+    bodies = entry.bodies
+    if held is not None:
+        bodies = [functools.partial(body, held=held) for body in bodies]
     try:
-        last = repeat((entry.raw, carry))
+        last = repeat((values, carry), *bodies)
     except TypeError as error:
         body.blame(entry.raw, error, HOLDS)
         raise
-    values, carry = last
+    values, carry = put_held(last[0], held), last[1]
     # By the types that were carried in the end: JAX promotes weak ones.
     change = body.change([values], (*leading, carry))
     change = merged_change(body, [change])
@@ -174,7 +195,7 @@ class _WholeIteration(_Carried, WholeBody):
             "static. It changes (before -> after):",
             promotes=True,
         )
-        return now, left.out, left.change
+        return without_held(now, values), left.out, left.change
 
 
 class _Iteration(_Carried, TracedBody):
@@ -182,18 +203,18 @@ class _Iteration(_Carried, TracedBody):
 
     whole = _WholeIteration
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, held: Any = None) -> Any:
         """Runs one iteration; returns the next carry."""
         *leading, (values, carry) = args
-        return self.traced([values], (*leading, carry))[:2]
+        return self.traced([put_held(values, held)], (*leading, carry))[:2]
 
 
 class _Condition(_Carried, Body):
     """The condition, as JAX calls it."""
 
-    def __call__(self, carry: Any) -> Any:  # type: ignore[override]
+    def __call__(self, carry: Any, held: Any = None) -> Any:  # type: ignore[override]
         """Asks the condition; refuses what it writes."""
-        values, plain = carry
+        values, plain = put_held(carry[0], held), carry[1]
         inside = Inside(self.structure.joint, values)
         (given,), _ = self.fill(inside, (plain,), {})
         holds = self.bind(inside)(given)

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from graphcore.authors import Body, Change
+from nnx_transforms.transforms.loops.held import without_held
 
 HOLDS = (
     "Values of variables are arrays; keep anything else as a static attribute or in "
@@ -37,7 +38,8 @@ class WholeBody(Body):
         left = self.run(values, args, kwargs or {})
         self.check_written(left)
         new = [w.value for w in left.written if w.position is None]
-        return left.all_values(values), new, left.out, left.change
+        now = without_held(left.all_values(values), values)
+        return now, new, left.out, left.change
 
 
 class TracedBody(Body):

@@ -1,0 +1,96 @@
+"""Variables that hold a `jax.Ref`: JAX writes these where they are."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import nnx_transforms as nnx
+
+
+class Model(nnx.Module):
+    def __init__(self):
+        self.w = nnx.Param(jnp.array(2.0))
+        self.seen = nnx.Variable(jax.new_ref(jnp.array(0.0)))
+
+
+def step(model, x=1.0):
+    model.seen.value[...] += x
+    model.w.value *= 2
+    return model
+
+
+def scan(model):
+    nnx.scan(lambda m, x: (step(m, x), x))(model, jnp.ones(3))
+
+
+def shared_in_scan(model):
+    nnx.scan(lambda m, x: step(m, x).w + 0, in_axes=(None, 0), out_axes=0)(
+        model, jnp.ones(3)
+    )
+
+
+def while_loop(model):
+    # The condition sees what the iterations write.
+    nnx.while_loop(lambda m: m.seen.value[...] < 3, step, model)
+
+
+def fori_loop(model):
+    nnx.fori_loop(0, 3, lambda i, m: step(m), model)
+
+
+def cond(model):
+    for _ in range(3):
+        nnx.cond(model.w > 0, lambda m: step(m) and None, lambda m: None, model)
+
+
+def switch(model):
+    nothing, three = lambda m: None, lambda m: step(step(step(m))) and None
+    nnx.switch(model.w.astype(int) - 1, [nothing, three], model)
+
+
+def remat(model):
+    nnx.remat(lambda m: step(step(step(m))).w + 0)(model)
+
+
+def grad(model):
+    nnx.grad(lambda m: step(step(step(m))).w ** 2)(model)
+
+
+TRANSFORMS = [scan, shared_in_scan, while_loop, fori_loop, cond, switch, remat, grad]
+
+
+@pytest.mark.parametrize("outer", [lambda f: f, nnx.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("transformed", TRANSFORMS, ids=lambda f: f.__name__)
+def test_a_ref_is_written_where_it_is(transformed, outer):
+    model = Model()
+    ref = model.seen.value
+    run = outer(transformed)
+    for _ in range(2):
+        model.w.value = jnp.array(2.0)
+        ref[...] = 0.0
+        run(model)
+        assert model.seen.value is ref
+        assert ref[...] == 3.0
+        assert model.w.value == 2.0 * 2**3
+
+
+def test_each_index_of_a_map_has_its_part_of_a_ref():
+    model = Model()
+    model.w.value = jnp.ones(3)
+    model.seen.value = ref = jax.new_ref(jnp.zeros(3))
+    nnx.vmap(lambda m, x: scan(m) or step(m, x).w + 0)(model, jnp.arange(3.0))
+    assert ref[...].tolist() == [3.0, 4.0, 5.0]
+
+
+@pytest.mark.parametrize("run", [cond, scan, fori_loop])
+def test_another_ref_in_its_place_is_refused(run, monkeypatch):
+    def replace(model, x=1.0):
+        model.seen.value = jax.new_ref(jnp.array(0.0))
+        return model
+
+    monkeypatch.setitem(globals(), "step", replace)
+    model = Model()
+    ref = model.seen.value
+    with pytest.raises((TypeError, ValueError), match=r"mutable array|0/seen.*Ref"):
+        run(model)
+    assert model.seen.value is ref
