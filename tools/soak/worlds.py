@@ -336,9 +336,11 @@ class World:
         key = abstract(args[:-1])
         live_args = function.args(LIVE, self.live)
         # A buffer of two variables is not given away, which may take another trace.
-        shared = about.transforms[0] == "jit_donating" and _shared_arrays(
-            live_args[:-1]
-        )
+        donates = about.transforms[0] == "jit_donating"
+        shared = donates and _shared_arrays(live_args[:-1])
+        if donates:  # What holds one besides is lost with it, as in JAX.
+            given = _places_of_arrays(live_args[:-1])
+            self.held = [h for h in self.held if not _is_given(h[0], given)]
         traces = function.traces
         try:
             with FUSE.lit(about.fuse):
@@ -472,9 +474,21 @@ class World:
             raise errors[0]
 
 
+def _places_of_arrays(roots: tuple[Any, ...]) -> list[tuple[Any, int]]:
+    """Where the arrays of live objects are, and which these are."""
+    found = Survey(LIVE, roots)
+    places = [(id(v), id(x)) for v in found.variables for x in leaves(v.raw_value)]
+    return [*places, *(((id(node), key), id(x)) for node, key, x in found.arrays)]
+
+
 def _shared_arrays(roots: tuple[Any, ...]) -> Any:
     """Which values of live variables are the very same arrays."""
-    found = Survey(LIVE, roots)
-    arrays = [id(x) for v in found.variables for x in leaves(v.raw_value)]
-    arrays += [id(x) for *_, x in found.arrays]
+    arrays = [array for _, array in _places_of_arrays(roots)]
     return tuple(arrays.index(each) for each in arrays)
+
+
+def _is_given(held: Any, given: list[tuple[Any, int]]) -> bool:
+    """Whether an object has an array that is given, in a place that is not."""
+    arrays = {array for _, array in given}
+    others = {*_places_of_arrays((held,))} - {*given}
+    return any(array in arrays for _, array in others)
