@@ -212,14 +212,18 @@ def _placed(x: Any, metadata: Mapping[str, Any], mesh: Any, path: str) -> Any:
     place: Any = sharding_of(metadata, None, path)
     for leaf in jax.tree.leaves(read_raw(x)):
         _check(place, np.shape(leaf), path)
+    no_mesh = (
+        f"There is no mesh to place the variable at {path!r} on, as {place}: "
+        "put one in force, `with jax.set_mesh(mesh):`, or give Shardings."
+    )
     if _is_inside():
-        return constrained(read_raw(x), place)
+        try:
+            return constrained(read_raw(x), place)
+        except RuntimeError as error:  # only JAX knows all that puts one in force
+            raise ValueError(no_mesh) from error
     if not isinstance(place, Sharding):
         if mesh is None:
-            raise ValueError(
-                f"There is no mesh to place the variable at {path!r} on, as {place}: "
-                "put one in force, `with jax.set_mesh(mesh):`, or give Shardings."
-            )
+            raise ValueError(no_mesh)
         place = NamedSharding(mesh, place)
 
     def moved(value: Any) -> Any:

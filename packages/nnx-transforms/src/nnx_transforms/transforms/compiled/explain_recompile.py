@@ -29,14 +29,16 @@ class Explanation(list[tuple[str, Any, Any]]):
 
 
 def abstract_value(x: Any) -> str:
-    """Shape and dtype of a leaf, as JAX writes them."""
+    """Shape and dtype of a leaf, as JAX writes them, and the mesh that it is on."""
     try:
         aval = jax.typeof(x)
     except (AttributeError, TypeError):
         return repr(x)
     text = str(aval)
     is_weak = getattr(aval, "weak_type", False) and not text.startswith("~")
-    return f"~{text}" if is_weak else text
+    text = f"~{text}" if is_weak else text
+    mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
+    return text if mesh is None or mesh.empty else f"{text} on {dict(mesh.shape)}"
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class Signature:
             was, now = (x.values.get(path, "absent") for x in (before, self))
             if type(was) is not type(now) or was != now:
                 found.append((path, was, now))
-        return found or Explanation([("<configuration>", "other", "JAX settings")])
+        return found or Explanation([("<settings of JAX>", "those before", "others")])
 
 
 def _texts(tree: Any) -> list[tuple[Any, str]]:
