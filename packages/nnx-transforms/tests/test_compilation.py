@@ -300,6 +300,13 @@ def test_explain_recompile_names_what_changed():
     ]
 
 
+def test_a_jitted_function_shows_what_it_wraps():
+    def double(x):
+        return 2 * x
+
+    assert repr(nnx.jit(double)) == f"<jitted {double!r}>"
+
+
 def test_explain_recompile_with_donation():
     @nnx.jit(donate_state=True)
     def double(pair):

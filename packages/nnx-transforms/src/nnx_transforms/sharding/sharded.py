@@ -39,6 +39,8 @@ from nnx_transforms.training.optimizer import Optimizer, slot_placement
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.jit import jit
 
+__all__ = ["create_sharded", "shard"]
+
 Shardings: TypeAlias = Mapping[Any, Any] | StateSharding
 Rules: TypeAlias = Mapping[str, Any]
 ELSEWHERE = ("out_sharding", "mesh")

@@ -8,7 +8,7 @@ while it is traced.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 
@@ -23,9 +23,13 @@ from nnx_transforms.transforms.loops.agreement import (
 )
 from nnx_transforms.transforms.loops.traced import HOLDS, TracedBody, WholeBody
 
+__all__ = ["fori_loop", "while_loop"]
+
+A = TypeVar("A")
+
 
 @accepts_graph_mode
-def while_loop(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
+def while_loop(cond_fun: Any, body_fun: Any, init_val: A) -> A:
     """Repeats a function of live objects while a condition holds.
 
     Args:
@@ -57,8 +61,10 @@ def while_loop(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
         entry = enter((body_fun, cond_fun), (init_val,), **how)
         if entry.has_objects or not entry.is_kept:
             step, holds = entry.bodies
-            return _repeated(entry, lambda c: jax.lax.while_loop(holds, step, c))
-    return jax.lax.while_loop(cond_fun, body_fun, init_val)
+            out: A = _repeated(entry, lambda c: jax.lax.while_loop(holds, step, c))
+            return out
+    last: A = jax.lax.while_loop(cond_fun, body_fun, init_val)
+    return last
 
 
 @accepts_graph_mode
@@ -66,10 +72,10 @@ def fori_loop(
     lower: Any,
     upper: Any,
     body_fun: Any,
-    init_val: Any,
+    init_val: A,
     *,
     unroll: int | bool | None = None,
-) -> Any:
+) -> A:
     """Repeats a function of live objects for each integer of a range.
 
     Args:
@@ -102,11 +108,13 @@ def fori_loop(
         # Any integer stands for the first one; JAX gives each.
         entry = enter(body_fun, (0, init_val), make=_Iteration, options="fori_loop")
         if entry.has_objects or not entry.is_kept:
-            return _repeated(
+            out: A = _repeated(
                 entry,
                 lambda c: jax.lax.fori_loop(lower, upper, entry.body, c, unroll=unroll),
             )
-    return jax.lax.fori_loop(lower, upper, body_fun, init_val, unroll=unroll)
+            return out
+    last: A = jax.lax.fori_loop(lower, upper, body_fun, init_val, unroll=unroll)
+    return last
 
 
 Path: TypeAlias = tuple[Any, ...]
