@@ -185,8 +185,7 @@ class Jitted(Generic[P, R]):
             body.is_direct, body.has_divided = False, True
             result = body.call_arranged(entry)
         values, out, change = result
-        values = [values] if body.is_flat else values
-        return entry.commit(values, out, change)  # type: ignore[no-any-return]
+        return entry.commit([values] if body.is_flat else values, out, change)  # type: ignore[no-any-return]
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> Jitted[P, R]: ...
