@@ -94,8 +94,10 @@ _LAZY = {
     "nnx_transforms.traversals": "traversals",
 }
 if typing.TYPE_CHECKING:
+    from nnx_transforms import experimental as experimental
     from nnx_transforms import filterlib as filterlib
     from nnx_transforms import graph as graph
+    from nnx_transforms import saving as saving
     from nnx_transforms import statelib as statelib
     from nnx_transforms import traversals as traversals
     from nnx_transforms.graph import iter_children as iter_children
@@ -147,8 +149,9 @@ else:
         if not (name.startswith("_") or inspect.ismodule(value))
     ]
     __all__ += [name for names in _LAZY.values() for name in names.split()]
-    # For those who ask: one would hide Python's own, the other needs linen-lift.
+    # For those who ask: one would hide Python's own, others need what is optional.
     _LAZY |= {"nnx_transforms.transforms.map": "map", "nnx_transforms.bridge": "bridge"}
+    _LAZY |= {f"nnx_transforms.{name}": name for name in ("experimental", "saving")}
     __getattr__, __dir__ = lazy.lazily(__name__, _LAZY)
     # Where Flax has its names in modules: they are all here.
     graphlib = rnglib = variablelib = spmd = helpers = compat = sys.modules[__name__]
