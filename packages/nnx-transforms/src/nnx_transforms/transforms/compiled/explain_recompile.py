@@ -25,7 +25,14 @@ class Explanation(list[tuple[str, Any, Any]]):
     def __str__(self) -> str:
         if not self:
             return "nothing was compiled"
-        return "\n".join(f"{path}: {old} -> {new}" for path, old, new in self)
+        return "\n".join(f"{path}: {_change(old, new)}" for path, old, new in self)
+
+
+def _change(old: Any, new: Any) -> str:
+    was, now = (x.__name__ if isinstance(x, type) else str(x) for x in (old, new))
+    if was == now:
+        return f"{now} was changed in place, or is another object that prints alike"
+    return f"{was} -> {now}"
 
 
 def abstract_value(x: Any) -> str:
