@@ -1,5 +1,4 @@
 # ruff: noqa: F403, F405
-# mypy: disallow-untyped-decorators=False
 """A program as users write it, for type checkers: they see every public name."""
 
 from typing import assert_type
@@ -41,8 +40,32 @@ class Block(Module):
         return assert_type(Dense(self.features)(x), jax.Array)
 
 
+class Trainer(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.model = Model(rngs)
+
+    @nnx.jit(donate_state=True)
+    def step(self, x: jax.Array) -> jax.Array:
+        return forward(self.model, x)
+
+
+def transformed(model: Model, x: jax.Array) -> None:
+    assert_type(forward(model, x), jax.Array)
+    assert_type(each(model, x), jax.Array)
+    assert_type(count(model, 2), None)
+    assert_type(Trainer(nnx.Rngs(0)).step(x), jax.Array)
+    assert_type(nnx.vmap(Model, out_axes=0)(nnx.Rngs(0)), Model)
+    assert_type(nnx.eval_shape(Model, nnx.Rngs(0)), Model)
+    assert_type(nnx.fori_loop(0, 3, lambda i, model: model, model), Model)
+    forward.lower(model, x).compile()
+    forward(model)  # type: ignore[call-arg]
+    nnx.vmap(forward, 0, out_axis=0)  # an option of another JAX
+
+
 def parameters(model: Model) -> int:
     assert_type(model.linear, nnx.Linear)
+    assert_type(model.linear.kernel, nnx.Param[jax.Array])
+    assert_type(model.linear.kernel.value, jax.Array)
     graphdef, state = gc.split(model)
     assert gc.merge(graphdef, state) is not model
     return len(jax.tree.leaves(state))

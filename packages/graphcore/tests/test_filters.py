@@ -111,8 +111,9 @@ def test_the_written_forms():
     assert gc.to_predicate(by_hand) is by_hand
     assert gc.PathIn(("a",), ("b",)) == gc.PathIn(("b",), ("a",))
     assert gc.WithTag("a") != gc.WithTag("b")
-    with pytest.raises(TypeError, match="3 is not a filter"):
-        gc.to_predicate(3)
+    for wrong in 3, gc.Param(3):  # not its value's class, and not what that does
+        with pytest.raises(TypeError, match=r"3.* is not a filter"):
+            gc.to_predicate(wrong)
 
 
 def test_a_type_of_a_value_is_not_the_type_of_its_variable():

@@ -38,6 +38,8 @@ def test_questions():
         assert gc.is_graph_node(x) == is_graph_node, x
         assert gc.is_pytree_node(x) == is_pytree_node, x
         assert gc.is_node_type(type(x)) == is_node, x
+    with pytest.raises(ValueError, match="got the class Node"):
+        gc.state(zoo.Node)  # an instance was meant
 
 
 def test_implementations_are_frozen():

@@ -372,6 +372,14 @@ def test_a_registered_mapping_is_taken_for_a_state():
     assert taken_state({"a": 1}) == {"a": 1}
 
 
+def test_interactive_shells_complete_keys():
+    state = gc.state(gc.Dict(head=gc.Param(1), layers=[gc.Param(2)]))
+    assert {"head", "layers", "flat_state"} <= {*dir(state)}
+    assert state._ipython_key_completions_() == ["head", "layers"]
+    assert state.layers._ipython_key_completions_() == [0]
+    assert all(isinstance(name, str) for name in dir(state.layers))
+
+
 def test_keys_are_no_special_methods():
     state = gc.State({"__array__": 1, "a": 2})
     assert state["__array__"] == 1 and state.a == 2

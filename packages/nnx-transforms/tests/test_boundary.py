@@ -308,3 +308,16 @@ def test_nothing_is_kept():
     del m
     garbage.collect()
     assert reference() is None
+
+
+def test_a_body_whose_function_is_gone_says_so():
+    model = Model()
+
+    def total(model):
+        return model.w.value.sum()
+
+    entry = enter(total, (model,))
+    assert entry.commit(*entry.body(*entry.values)) == 3.0
+    del total
+    with pytest.raises(ReferenceError, match=r"'total' is gone.*keep it in a variable"):
+        entry.body(*entry.values)

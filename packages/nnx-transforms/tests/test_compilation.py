@@ -3,6 +3,7 @@
 import array
 import bisect
 import copy
+import functools
 import pickle
 import sys
 import types
@@ -298,6 +299,31 @@ def test_explain_recompile_names_what_changed():
     assert nnx.explain_recompile(f) == [
         ("args/0/blocks/1/w", "float32[3]", "float32[1]")
     ]
+
+
+def test_explain_recompile_of_static_values_that_print_alike():
+    model = Model()
+    model.config = types.SimpleNamespace(rates=[1])
+    model.last = functools.partial(max, 1)
+    f = nnx.jit(lambda model: None)
+    f(model)
+    model.config.rates.append(2)
+    f(model)
+    alike = "was changed in place, or is another object that prints alike"
+    assert str(nnx.explain_recompile(f)) == f"args/0/config: {model.config} {alike}"
+    model.last = functools.partial(max, 1)
+    f(model)
+    assert str(nnx.explain_recompile(f)) == f"args/0/last: {model.last} {alike}"
+    model.blocks.append(model.blocks[0])
+    f(model)
+    assert "<class" not in str(nnx.explain_recompile(f))
+
+
+def test_a_jitted_function_shows_what_it_wraps():
+    def double(x):
+        return 2 * x
+
+    assert repr(nnx.jit(double)) == f"<jitted {double!r}>"
 
 
 def test_explain_recompile_with_donation():

@@ -91,6 +91,12 @@ def test_parameters_are_drawn_from_the_stream_in_order():
     assert int(rngs.other.count.value) == 0
 
 
+@pytest.mark.parametrize("rngs", [0, jax.random.key(0)])
+def test_a_seed_or_a_key_in_the_place_of_streams_is_told_from_them(rngs):
+    with pytest.raises(TypeError, match=r"Expected random streams.*Rngs\(params=seed"):
+        Linear(3, 5, rngs=rngs)
+
+
 def test_initializers_may_bring_metadata():
     init = gc.with_metadata(jax.nn.initializers.ones, sharding=("in", "out"))
     layer = Linear(3, 5, kernel_init=init, rngs=Rngs(0))

@@ -75,3 +75,12 @@ exec("from nnx_transforms import *", namespace)
 assert namespace["MultiHeadAttention"] is nnx.MultiHeadAttention
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("name", ["bridge", "experimental", "saving"])
+def test_what_needs_more_is_there_when_it_is_asked_for(name):
+    pytest.importorskip("orbax.checkpoint")
+    pytest.importorskip("linen_lift")
+    assert getattr(nnx, name) is importlib.import_module(f"nnx_transforms.{name}")
+    assert name in dir(nnx)
+    assert name not in nnx.__all__  # `import *` imports nothing optional

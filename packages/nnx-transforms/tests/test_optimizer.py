@@ -484,4 +484,6 @@ def test_optimizers_made_alike_share_what_was_compiled():
     assert jnp.array_equal(first.model.w.value, second.model.w.value)
     for other in new(optax.adam(0.2)), new(adam, wrt=nnx.Not(nnx.BatchStat)):
         step(other)
-        assert nnx.explain_recompile(step)
+        ((path, before, now),) = nnx.explain_recompile(step)
+        assert path == "args/0/_rule"
+        assert repr(before) != repr(now) and len(repr(now)) < 100  # one can read it

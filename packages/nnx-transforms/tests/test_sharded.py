@@ -229,6 +229,15 @@ def test_names_need_a_mesh():
     model, _ = make(nnx.Rngs(0))
     with pytest.raises(ValueError, match=r"no mesh.*'bias'.*jax.set_mesh"):
         nnx.shard(model, KERNELS)
+    with pytest.raises(ValueError, match=r"no mesh.*'0/bias'.*jax.set_mesh"):
+        nnx.create_sharded(make, shardings=KERNELS)(nnx.Rngs(0))
+
+
+def test_a_spec_alone_is_no_layout():
+    model, _ = make(nnx.Rngs(0))
+    for layout in P("data"), [P("data"), P()]:
+        with pytest.raises(TypeError, match="mapping from filters to settings"):
+            nnx.shard(model, layout)
 
 
 def test_objects_of_another_trace_are_refused():
@@ -339,6 +348,22 @@ def test_a_step_keeps_everything_where_it_lies(kinds):
         assert [row.shard_shape for row in nnx.placement(optimizer)] == before
         assert kernel.is_deleted()
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_first_step_that_moves_the_model_to_a_mesh_is_explained():
+    model, _ = make(nnx.Rngs(0))
+    mesh = mesh_of()
+
+    @nnx.jit(in_shardings=(NamedSharding(mesh, P()),))
+    def step(model):
+        model.bias += 1.0
+
+    step(model)
+    step(model)
+    where = "float32[8] on {'data': 2, 'model': 4}"
+    assert nnx.explain_recompile(step) == [("args/0/bias", "float32[8]", where)]
+    step(model)
+    assert not nnx.explain_recompile(step)
 
 
 def test_embed_looks_up_what_is_divided_over_explicit_axes():

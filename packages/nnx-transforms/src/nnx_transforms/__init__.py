@@ -94,44 +94,52 @@ _LAZY = {
     "nnx_transforms.traversals": "traversals",
 }
 if typing.TYPE_CHECKING:
+    from nnx_transforms import experimental as experimental
     from nnx_transforms import filterlib as filterlib
     from nnx_transforms import graph as graph
+    from nnx_transforms import saving as saving
     from nnx_transforms import statelib as statelib
     from nnx_transforms import traversals as traversals
-    from nnx_transforms.graph import *
+    from nnx_transforms.graph import iter_children as iter_children
+    from nnx_transforms.graph import recursive_map as recursive_map
     from nnx_transforms.layers import *
     from nnx_transforms.legacy.constructors import *
-    from nnx_transforms.modules.capturing import *
+    from nnx_transforms.modules.capturing import capture as capture
     from nnx_transforms.modules.summary import *
     from nnx_transforms.modules.views import *
     from nnx_transforms.randomness.random_splits import *
     from nnx_transforms.sharding.abstract_models import *
     from nnx_transforms.sharding.placement_table import *
     from nnx_transforms.sharding.sharded import *
-    from nnx_transforms.statelib import *  # type: ignore[assignment]
+    from nnx_transforms.statelib import *
     from nnx_transforms.states.variable_tools import *
     from nnx_transforms.training import metrics as metrics
-    from nnx_transforms.training.ema import *
+    from nnx_transforms.training.ema import EMA as EMA
     from nnx_transforms.training.metrics import Metric as Metric
     from nnx_transforms.training.metrics import MetricState as MetricState
     from nnx_transforms.training.metrics import MultiMetric as MultiMetric
-    from nnx_transforms.training.train_state import *
-    from nnx_transforms.transforms.checkify import *
-    from nnx_transforms.transforms.closure_convert import *
+    from nnx_transforms.training.train_state import TrainState as TrainState
+    from nnx_transforms.transforms.checkify import checkify as checkify
+    from nnx_transforms.transforms.closure_convert import (
+        closure_convert as closure_convert,
+    )
     from nnx_transforms.transforms.cond import *
-    from nnx_transforms.transforms.custom_gradient import *
-    from nnx_transforms.transforms.custom_jvp import *
-    from nnx_transforms.transforms.custom_vjp import *
+    from nnx_transforms.transforms.custom_gradient import (
+        custom_gradient as custom_gradient,
+    )
+    from nnx_transforms.transforms.custom_jvp import custom_jvp as custom_jvp
+    from nnx_transforms.transforms.custom_vjp import custom_vjp as custom_vjp
     from nnx_transforms.transforms.jacobian import *
-    from nnx_transforms.transforms.jvp import *
-    from nnx_transforms.transforms.linear_call import *
+    from nnx_transforms.transforms.jvp import jvp as jvp
+    from nnx_transforms.transforms.jvp import linearize as linearize
+    from nnx_transforms.transforms.linear_call import linear_call as linear_call
     from nnx_transforms.transforms.map import map as map  # noqa: A004  JAX's own name
     from nnx_transforms.transforms.partials import *
-    from nnx_transforms.transforms.pmap import *
-    from nnx_transforms.transforms.shard_map import *
+    from nnx_transforms.transforms.pmap import pmap as pmap
+    from nnx_transforms.transforms.shard_map import shard_map as shard_map
     from nnx_transforms.transforms.split_inputs import *
     from nnx_transforms.transforms.transform_metadata import *
-    from nnx_transforms.transforms.vjp import *
+    from nnx_transforms.transforms.vjp import vjp as vjp
     from nnx_transforms.transforms.while_loop import *
 else:
     # Other names are listed where they are defined. Type checkers follow the imports.
@@ -141,8 +149,9 @@ else:
         if not (name.startswith("_") or inspect.ismodule(value))
     ]
     __all__ += [name for names in _LAZY.values() for name in names.split()]
-    # For those who ask: one would hide Python's own, the other needs linen-lift.
+    # For those who ask: one would hide Python's own, others need what is optional.
     _LAZY |= {"nnx_transforms.transforms.map": "map", "nnx_transforms.bridge": "bridge"}
+    _LAZY |= {f"nnx_transforms.{name}": name for name in ("experimental", "saving")}
     __getattr__, __dir__ = lazy.lazily(__name__, _LAZY)
     # Where Flax has its names in modules: they are all here.
     graphlib = rnglib = variablelib = spmd = helpers = compat = sys.modules[__name__]

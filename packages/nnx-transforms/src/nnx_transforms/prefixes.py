@@ -71,7 +71,14 @@ class _ByFilter(PrefixMapping[Any]):
             mapping = list(zip(mapping._written, mapping._settings, strict=True))
         if isinstance(mapping, State):
             mapping = create_path_filters(mapping)
-        pairs = mapping.items() if isinstance(mapping, Mapping) else mapping
+        given: Any = mapping.items() if isinstance(mapping, Mapping) else mapping
+        try:
+            pairs = [(f, setting) for f, setting in given]
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"{type(self).__name__} takes a mapping from filters to settings, such "
+                f"as {{nnx.Param: ..., ...: ...}}, got {mapping!r}."
+            ) from None
         # A filter may be a list, which is hashable only as a predicate.
         written = [(_hashable(f), setting) for f, setting in pairs]
         self._written: tuple[Any, ...] = tuple(f for f, _ in written)

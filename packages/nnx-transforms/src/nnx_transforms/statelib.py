@@ -8,6 +8,18 @@ from typing import Any
 from graphcore import FlatState, State
 from graphcore import create_path_filters as create_path_filters
 
+__all__ = [
+    "filter_state",
+    "from_flat_state",
+    "map_state",
+    "merge_state",
+    "replace_by_pure_dict",
+    "restore_int_paths",
+    "split_state",
+    "to_flat_state",
+    "to_pure_dict",
+]
+
 Path = tuple[Any, ...]
 
 

@@ -236,6 +236,11 @@ class Body:
         """The function on the inner objects that stand for those it is bound to."""
         objects = [inside.roots[n] for n in self.structure.bound]
         function = self._reference()
+        if function is None:
+            raise ReferenceError(
+                f"The function {self.__name__!r} is gone. A body holds it weakly: "
+                "keep it in a variable for as long as the body is called."
+            )
         return functools.partial(function, *objects) if objects else function
 
     def leave(self, inside: Inside, out: Any) -> Left:

@@ -295,8 +295,9 @@ def get_node_impl(x: Any, /) -> NodeImpl:
     """
     impl = find_node_impl(x)
     if impl is None:
+        found = f"the class {x.__name__}" if isinstance(x, type) else type(x).__name__
         raise ValueError(
-            f"Expected a graph node or pytree node, got {type(x).__name__}: subclass "
+            f"Expected a graph node or pytree node, got {found}: subclass "
             "`Object`, or register the type with `register_graph_node_type` or "
             "`register_pytree_node_type`."
         )

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar, Union
 
 from graphcore.adapters.loading import load_adapters
 from graphcore.trails import Path
-from graphcore.variables.impl import counterparts_of
+from graphcore.variables.impl import counterparts_of, is_variable
 
 __all__ = [
     "All",
@@ -304,7 +304,7 @@ def to_predicate(filter: Filter, /) -> Predicate:
         return Everything()
     if filter is None or filter is False:
         return Nothing()
-    if callable(filter):
+    if callable(filter) and not is_variable(filter):  # which calls its value
         convert = _converters.get(type(filter))
         if convert is None and load_adapters(type(filter)):
             convert = _converters.get(type(filter))

@@ -312,6 +312,12 @@ class State(MutableMapping[K, Any], Generic[K, L]):
     def __contains__(self, key: object) -> bool:
         return key in self.raw_mapping
 
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *(key for key in self if isinstance(key, str))]
+
+    def _ipython_key_completions_(self) -> list[K]:
+        return list(self)
+
     def __getattr__(self, name: str) -> Any:
         if name in ("_depth", "_nested", "_unmade") or name.startswith("__"):
             raise AttributeError(name)

@@ -18,7 +18,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import jax
 
@@ -115,14 +115,20 @@ def _set_class(variable: Any, kind: type[Any]) -> None:
 
 
 _class_of_object: Any = object.__dict__["__class__"]
+
+
 # The type of a variable can be changed by assignment to `__class__`; a property sees
 # that even where the assignment goes past `__setattr__`.
-_Retypable: Any = type(
-    "_Retypable", (), {"__slots__": (), "__class__": property(type, _set_class)}
-)
+class _Retypable:
+    __slots__ = ()
+    __class__ = property(type, _set_class)
+
+    if TYPE_CHECKING:  # metadata, and what the value has
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
-class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore[misc] # (a dynamic base)
+class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
     """A mutable box around one value, with metadata.
 
     Args:
@@ -524,7 +530,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):  # type: ignore
 
 
 VariableState.usual_type = Variable
-Variable.type = property(type)  # as a state has it
+Variable.type = property(type)  # type: ignore[attr-defined]  # as a state has it
 # The slots' own setters: past `__setattr__`, in C, without a check. For code that has
 # made sure that the write is allowed.
 set_raw_value = Variable.__dict__["_raw_value"].__set__

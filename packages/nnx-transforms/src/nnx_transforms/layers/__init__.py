@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from nnx_transforms.layers.convolution import *
     from nnx_transforms.layers.dtypes import *
     from nnx_transforms.layers.group_normalization import *
-    from nnx_transforms.layers.initializers import *
+    from nnx_transforms.layers.initializers import ones_init as ones_init
+    from nnx_transforms.layers.initializers import zeros_init as zeros_init
     from nnx_transforms.layers.linear import *
     from nnx_transforms.layers.lora import *
     from nnx_transforms.layers.masks import *

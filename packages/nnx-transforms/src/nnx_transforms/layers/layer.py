@@ -75,8 +75,10 @@ class Layer(Module):
         """
         for name, shape in shapes.items():
             if shape is not None:
-                key, dtype = arguments["rngs"].params(), arguments["param_dtype"]
-                made = arguments[f"{name}_init"](key, shape, dtype)
+                rngs, dtype = arguments["rngs"], arguments["param_dtype"]
+                # What has a stream for parameters need not be an `Rngs`.
+                stream: Any = getattr(rngs, "params", None) or stream_of(rngs, "params")
+                made = arguments[f"{name}_init"](stream(), shape, dtype)
                 setattr(self, name, Param(made, **arguments[f"{name}_metadata"]))
 
 

@@ -26,6 +26,8 @@ from nnx_transforms.transforms.checkpoint import remat
 from nnx_transforms.transforms.grad import grad
 from nnx_transforms.transforms.jit import jit
 
+__all__ = ["Grad", "Jit", "Pmap", "Remat", "Scan", "Vmap"]
+
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 
 Steps: TypeAlias = tuple[tuple[bool, Any], ...]

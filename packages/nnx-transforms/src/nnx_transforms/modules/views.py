@@ -13,6 +13,14 @@ from nnx_transforms.graph import Path, iter_children
 from nnx_transforms.modules.module import Module, set_on_modules, unused
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
+__all__ = [
+    "iter_module_children",
+    "iter_modules",
+    "view",
+    "view_info",
+    "with_attributes",
+]
+
 _A = TypeVar("_A")
 
 

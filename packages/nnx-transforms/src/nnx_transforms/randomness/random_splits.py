@@ -31,6 +31,17 @@ from nnx_transforms.randomness.rngs import (
 from nnx_transforms.states.atomic_writes import read_raw, write_raw
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
+__all__ = [
+    "ForkStates",
+    "backup_keys",
+    "fork",
+    "fork_rngs",
+    "reseed",
+    "restore_rngs",
+    "split_rngs",
+    "with_rngs",
+]
+
 F = TypeVar("F", bound=Callable[..., Any])
 Path: TypeAlias = tuple[Any, ...]
 Policy: TypeAlias = Callable[[Path, jax.Array, tuple[int, ...]], jax.Array]

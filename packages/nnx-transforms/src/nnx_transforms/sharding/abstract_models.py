@@ -12,6 +12,8 @@ from nnx_transforms.sharding.shardings import get_named_sharding, sharding_of
 from nnx_transforms.transforms.eval_shape import eval_shape
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
+__all__ = ["as_abstract", "get_abstract_model"]
+
 _A = TypeVar("_A")
 
 

@@ -16,6 +16,8 @@ from nnx_transforms.sharding.shardings import axis_names
 from nnx_transforms.states.atomic_writes import read_raw
 from nnx_transforms.states.tree_variables import tree_variables
 
+__all__ = ["Placed", "Placement", "placement"]
+
 _LEFT, _RIGHT = ("path", "type", "value", "shard", "devices"), ("bytes", "on each")
 
 

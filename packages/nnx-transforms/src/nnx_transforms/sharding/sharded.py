@@ -39,6 +39,8 @@ from nnx_transforms.training.optimizer import Optimizer, slot_placement
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.jit import jit
 
+__all__ = ["create_sharded", "shard"]
+
 Shardings: TypeAlias = Mapping[Any, Any] | StateSharding
 Rules: TypeAlias = Mapping[str, Any]
 ELSEWHERE = ("out_sharding", "mesh")
@@ -212,14 +214,18 @@ def _placed(x: Any, metadata: Mapping[str, Any], mesh: Any, path: str) -> Any:
     place: Any = sharding_of(metadata, None, path)
     for leaf in jax.tree.leaves(read_raw(x)):
         _check(place, np.shape(leaf), path)
+    no_mesh = (
+        f"There is no mesh to place the variable at {path!r} on, as {place}: "
+        "put one in force, `with jax.set_mesh(mesh):`, or give Shardings."
+    )
     if _is_inside():
-        return constrained(read_raw(x), place)
+        try:
+            return constrained(read_raw(x), place)
+        except RuntimeError as error:  # only JAX knows all that puts one in force
+            raise ValueError(no_mesh) from error
     if not isinstance(place, Sharding):
         if mesh is None:
-            raise ValueError(
-                f"There is no mesh to place the variable at {path!r} on, as {place}: "
-                "put one in force, `with jax.set_mesh(mesh):`, or give Shardings."
-            )
+            raise ValueError(no_mesh)
         place = NamedSharding(mesh, place)
 
     def moved(value: Any) -> Any:

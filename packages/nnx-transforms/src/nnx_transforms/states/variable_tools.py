@@ -19,6 +19,16 @@ from graphcore import (
 from graphcore.authors import path_text, raw_value_of
 from nnx_transforms.graph import Path, find_duplicates, recursive_map
 
+__all__ = [
+    "as_pure",
+    "pure",
+    "register_variable_name",
+    "set_metadata",
+    "var_defaults",
+    "vars_as",
+    "with_vars",
+]
+
 _A = TypeVar("_A")
 
 

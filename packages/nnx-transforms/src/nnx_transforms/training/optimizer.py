@@ -123,6 +123,10 @@ class _Rule:
     def __hash__(self) -> int:
         return hash((id(self.tx), len(self.mirrored)))
 
+    def __repr__(self) -> str:  # of a transformation, only which one it is matters
+        wrt = getattr(self.wrt, "__name__", self.wrt)
+        return f"Rule({type(self.tx).__name__} at {id(self.tx):#x}, wrt={wrt})"
+
     # Nothing in it changes, so a copy of an optimizer shares it, and what was compiled.
     def __copy__(self) -> _Rule:
         return self

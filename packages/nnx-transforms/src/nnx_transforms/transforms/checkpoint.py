@@ -10,7 +10,7 @@ import jax
 
 from graphcore.authors import Entry, enter, lifted
 from nnx_transforms.arguments import ChosenArguments, positions_of
-from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.decorators import LATER, called_as_before
 from nnx_transforms.transforms.literals import as_arrays
 
 __all__ = ["checkpoint", "remat"]
@@ -18,7 +18,7 @@ __all__ = ["checkpoint", "remat"]
 _JAX_TAKES_NAMES = "static_argnames" in inspect.signature(jax.checkpoint).parameters
 
 
-@optional_function
+@called_as_before
 def remat(
     f: Callable[..., Any] = LATER,
     *,

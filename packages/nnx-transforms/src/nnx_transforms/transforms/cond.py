@@ -22,6 +22,8 @@ from nnx_transforms.transforms.loops.agreement import (
 )
 from nnx_transforms.transforms.loops.traced import HOLDS, TracedBody, WholeBody
 
+__all__ = ["cond", "switch"]
+
 _MISSING: Any = object()
 
 

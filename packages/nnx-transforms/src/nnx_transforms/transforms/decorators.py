@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 from nnx_transforms.transforms.graph_mode import take_graph_mode
 
+P = ParamSpec("P")
 T = TypeVar("T", bound=Callable[..., Any])
 
 LATER: Any = inspect.Parameter.empty
@@ -36,6 +37,36 @@ def optional_function(transform: T) -> T:
         (6, 20)
     """
     return _optional(transform, lambda f, options: transform(f, **options))
+
+
+class Same(Protocol[P]):
+    """A transformation with options `P`, after which a function is called as before."""
+
+    @overload
+    def __call__(self, f: T, /, *args: P.args, **options: P.kwargs) -> T: ...
+    @overload
+    def __call__(self, *args: P.args, **options: P.kwargs) -> Callable[[T], T]: ...
+
+
+def called_as_before(
+    transform: Callable[Concatenate[Callable[..., Any], P], Any],
+) -> Same[P]:
+    """`optional_function`, for transformations that keep the type of a function.
+
+    Args:
+        transform: As for `optional_function`.
+
+    Returns:
+        The same, for type checkers too.
+
+    Example:
+        >>> @called_as_before
+        ... def twice(f=LATER, *, offset=0):
+        ...     return lambda x: 2 * f(x) + offset
+        >>> twice(offset=1)(abs)(-3)
+        7
+    """
+    return cast("Same[P]", optional_function(transform))
 
 
 def at_once_or_later(transform: T) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -26,6 +26,8 @@ from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
 __all__ = ["eval_shape"]
 
+A = TypeVar("A")
+
 
 class _Body(Body):
     """The function without what it does to its arguments."""
@@ -35,7 +37,7 @@ class _Body(Body):
 
 
 @accepts_graph_mode
-def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def eval_shape(f: Callable[..., A], *args: Any, **kwargs: Any) -> A:
     """Returns what a function would return, with shapes and dtypes for arrays.
 
     The function runs on stand-ins; the caller's objects are left alone.
@@ -61,7 +63,8 @@ def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         >>> model.kernel.value
         ShapeDtypeStruct(shape=(2, 3), dtype=float32)
     """
-    return shapes_of(f, args, kwargs, {})
+    out: A = shapes_of(f, args, kwargs, {})
+    return out
 
 
 def shapes_of(

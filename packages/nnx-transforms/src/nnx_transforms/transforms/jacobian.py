@@ -11,6 +11,8 @@ from graphcore import Filter
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.derivatives.differentiation import derivative_function
 
+__all__ = ["hessian", "jacfwd", "jacrev"]
+
 
 @optional_function
 def jacfwd(

@@ -14,7 +14,17 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+)
 
 import jax
 
@@ -60,11 +70,14 @@ from nnx_transforms.transforms.eval_shape import shapes_of
 
 __all__ = ["Jitted", "explain_recompile", "jit"]
 
+P = ParamSpec("P")
+Rest = ParamSpec("Rest")
+R = TypeVar("R")
 MAX_STRUCTURES = 1024
 """How many structures one jitted function keeps compiled functions for."""
 
 
-class Jitted:
+class Jitted(Generic[P, R]):
     """A jitted function; see `jit`.
 
     Attributes are made by `jit`; call it as the function it wraps.
@@ -76,7 +89,10 @@ class Jitted:
         4
     """
 
-    def __init__(self, f: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    __name__: str
+    __wrapped__: Callable[P, R]
+
+    def __init__(self, f: Callable[P, R], arguments: dict[str, Any]) -> None:
         if not callable(f):
             raise TypeError(f"Expected a callable value, got {f!r}.")
         functools.update_wrapper(self, f, updated=())
@@ -133,7 +149,7 @@ class Jitted:
 
     # Calls
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if self._is_simple:  # as `_enter`, without a function around it
             self._notes.explanation = None
             entry = enter(
@@ -150,7 +166,8 @@ class Jitted:
             entry = self._enter(args, kwargs)
         if entry is None:
             try:
-                return Inside.empty().put_together(*self._plain(*args, **kwargs))
+                plain: R = Inside.empty().put_together(*self._plain(*args, **kwargs))
+                return plain
             except Exception as error:
                 explain_output(error)
                 raise
@@ -168,19 +185,28 @@ class Jitted:
             body.is_direct, body.has_divided = False, True
             result = body.call_arranged(entry)
         values, out, change = result
-        return entry.commit([values] if body.is_flat else values, out, change)
+        return entry.commit([values] if body.is_flat else values, out, change)  # type: ignore[no-any-return]
 
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> Jitted[P, R]: ...
+    @overload
+    def __get__(
+        self: Jitted[Concatenate[Any, Rest], R], instance: object, owner: Any = None
+    ) -> Jitted[Rest, R]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else _BoundJitted(self, instance)
 
     # What is compiled belongs to this process, and is found by identity: a copy is the
     # same function, as with functions, and elsewhere it is made anew.
 
-    def __copy__(self) -> Jitted:
+    def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memo: object) -> Jitted:
+    def __deepcopy__(self, memo: object) -> Self:
         return self
+
+    def __repr__(self) -> str:
+        return f"<jitted {self.__wrapped__!r}>"
 
     def __reduce__(self) -> Any:
         f = self.__wrapped__
@@ -342,7 +368,7 @@ class Jitted:
         return shapes_of(self.__wrapped__, *taken)
 
     @property
-    def jitted_fn(self) -> Jitted:
+    def jitted_fn(self) -> Self:
         """The function, for code that asks it for its `_cache_size`, as JAX's have it.
 
         Example:
@@ -374,7 +400,26 @@ def _or_unset(sharding: Any) -> Any:
     return UNSET if sharding is None else sharding
 
 
-@optional_function
+class Jit(Protocol[P]):
+    """`jit`, with options `P`."""
+
+    @overload
+    def __call__(
+        self, fun: Callable[Rest, R], /, *args: P.args, **options: P.kwargs
+    ) -> Jitted[Rest, R]: ...
+    @overload
+    def __call__(
+        self, *args: P.args, **options: P.kwargs
+    ) -> Callable[[Callable[Rest, R]], Jitted[Rest, R]]: ...
+
+
+def _optional(
+    transform: Callable[Concatenate[Callable[..., Any], P], Any],
+) -> Jit[P]:
+    return cast("Jit[P]", optional_function(transform))
+
+
+@_optional  # type: ignore[arg-type]  # (`more` will not hold `fun`)
 def jit(
     fun: Callable[..., Any] = LATER,
     *,
@@ -492,7 +537,7 @@ jax.tree_util.register_pytree_node(
 )
 
 
-def explain_recompile(jitted: Jitted) -> Explanation:
+def explain_recompile(jitted: Jitted[..., Any]) -> Explanation:
     """Says why the last call of a jitted function was compiled.
 
     Args:

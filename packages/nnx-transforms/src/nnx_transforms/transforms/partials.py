@@ -9,6 +9,8 @@ from typing import Any
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.jit import jit
 
+__all__ = ["cached_partial", "jit_partial", "make_jaxpr"]
+
 cached_partial = functools.partial
 """Binds objects to a jitted function. The compiled call finds what it knows of them.
 

@@ -15,7 +15,7 @@ from nnx_transforms.transforms.compiled.donation import (
     together,
     variables_at,
 )
-from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.decorators import LATER, called_as_before
 from nnx_transforms.transforms.mapped.mapping import (
     NO_METADATA,
     MappedBody,
@@ -33,7 +33,7 @@ from nnx_transforms.transforms.mapped.mapping_errors import (
 _MAX_STRUCTURES = 64
 
 
-@optional_function
+@called_as_before  # type: ignore[arg-type]  # (`more` will not hold `f`)
 def pmap(
     f: Callable[..., Any] = LATER,
     axis_name: Any = None,

@@ -24,7 +24,7 @@ from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.prefixes import Carry
 from nnx_transforms.transforms.compiled.donation import together
-from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.decorators import LATER, called_as_before
 from nnx_transforms.transforms.loops.agreement import (
     abstract,
     failure,
@@ -51,7 +51,7 @@ from nnx_transforms.transforms.mapped.mapping_errors import check_given, check_o
 __all__ = ["scan"]
 
 
-@optional_function
+@called_as_before
 def scan(
     f: Callable[..., Any] = LATER,
     *,

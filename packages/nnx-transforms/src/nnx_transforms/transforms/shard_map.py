@@ -20,7 +20,7 @@ from graphcore.authors import (
 )
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.sharding.shardings import axis_names, check_fits
-from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.decorators import LATER, called_as_before
 from nnx_transforms.transforms.mapped.mapping import (
     MappedBody,
     axes_given,
@@ -33,7 +33,7 @@ _INFER: Any = object()
 _HOLDS = "Keep it as a static attribute of the object."
 
 
-@optional_function
+@called_as_before  # type: ignore[arg-type]  # (`more` will not hold `f`)
 def shard_map(
     f: Callable[..., Any] = LATER,
     *,

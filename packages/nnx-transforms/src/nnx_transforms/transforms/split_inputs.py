@@ -27,6 +27,8 @@ from graphcore.authors import is_object
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.transforms.decorators import LATER, optional_function
 
+__all__ = ["merge_inputs", "split_inputs"]
+
 _TAG = "split_inputs and merge_inputs"
 
 

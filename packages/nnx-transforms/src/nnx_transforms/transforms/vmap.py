@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from graphcore.authors import enter, lifted, plain_settings
-from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.decorators import LATER, called_as_before
 from nnx_transforms.transforms.mapped.leafwise import (
     LeafwiseBody,
     apply_rules,
@@ -30,7 +30,7 @@ from nnx_transforms.transforms.mapped.mapping_errors import check_sizes, explain
 __all__ = ["vmap"]
 
 
-@optional_function
+@called_as_before  # type: ignore[arg-type]  # (`more` will not hold `f`)
 def vmap(
     f: Callable[..., Any] = LATER,
     in_axes: Any = 0,

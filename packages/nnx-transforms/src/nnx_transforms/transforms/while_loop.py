@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 
@@ -29,9 +29,13 @@ from nnx_transforms.transforms.loops.held import (
 )
 from nnx_transforms.transforms.loops.traced import HOLDS, TracedBody, WholeBody
 
+__all__ = ["fori_loop", "while_loop"]
+
+A = TypeVar("A")
+
 
 @accepts_graph_mode
-def while_loop(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
+def while_loop(cond_fun: Any, body_fun: Any, init_val: A) -> A:
     """Repeats a function of live objects while a condition holds.
 
     Args:
@@ -62,8 +66,10 @@ def while_loop(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
         how: Any = {"make": (_Iteration, _Condition), "options": "while_loop"}
         entry = enter((body_fun, cond_fun), (init_val,), **how)
         if entry.has_objects or not entry.is_kept:
-            return _repeated(entry, _while)
-    return jax.lax.while_loop(cond_fun, body_fun, init_val)
+            out: A = _repeated(entry, _while)
+            return out
+    last: A = jax.lax.while_loop(cond_fun, body_fun, init_val)
+    return last
 
 
 @accepts_graph_mode
@@ -71,10 +77,10 @@ def fori_loop(
     lower: Any,
     upper: Any,
     body_fun: Any,
-    init_val: Any,
+    init_val: A,
     *,
     unroll: int | bool | None = None,
-) -> Any:
+) -> A:
     """Repeats a function of live objects for each integer of a range.
 
     Args:
@@ -107,11 +113,13 @@ def fori_loop(
         # Any integer stands for the first one; JAX gives each.
         entry = enter(body_fun, (0, init_val), make=_Iteration, options="fori_loop")
         if entry.has_objects or not entry.is_kept:
-            return _repeated(
+            out: A = _repeated(
                 entry,
                 lambda c, step: jax.lax.fori_loop(lower, upper, step, c, unroll=unroll),
             )
-    return jax.lax.fori_loop(lower, upper, body_fun, init_val, unroll=unroll)
+            return out
+    last: A = jax.lax.fori_loop(lower, upper, body_fun, init_val, unroll=unroll)
+    return last
 
 
 Path: TypeAlias = tuple[Any, ...]

@@ -25,18 +25,27 @@ class Explanation(list[tuple[str, Any, Any]]):
     def __str__(self) -> str:
         if not self:
             return "nothing was compiled"
-        return "\n".join(f"{path}: {old} -> {new}" for path, old, new in self)
+        return "\n".join(f"{path}: {_change(old, new)}" for path, old, new in self)
+
+
+def _change(old: Any, new: Any) -> str:
+    was, now = (x.__name__ if isinstance(x, type) else str(x) for x in (old, new))
+    if was == now:
+        return f"{now} was changed in place, or is another object that prints alike"
+    return f"{was} -> {now}"
 
 
 def abstract_value(x: Any) -> str:
-    """Shape and dtype of a leaf, as JAX writes them."""
+    """Shape and dtype of a leaf, as JAX writes them, and the mesh that it is on."""
     try:
         aval = jax.typeof(x)
     except (AttributeError, TypeError):
         return repr(x)
     text = str(aval)
     is_weak = getattr(aval, "weak_type", False) and not text.startswith("~")
-    return f"~{text}" if is_weak else text
+    text = f"~{text}" if is_weak else text
+    mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
+    return text if mesh is None or mesh.empty else f"{text} on {dict(mesh.shape)}"
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,7 @@ class Signature:
             was, now = (x.values.get(path, "absent") for x in (before, self))
             if type(was) is not type(now) or was != now:
                 found.append((path, was, now))
-        return found or Explanation([("<configuration>", "other", "JAX settings")])
+        return found or Explanation([("<settings of JAX>", "those before", "others")])
 
 
 def _texts(tree: Any) -> list[tuple[Any, str]]:
