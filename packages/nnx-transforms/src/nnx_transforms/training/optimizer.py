@@ -178,7 +178,7 @@ class Optimizer(Object, Generic[M]):
                 f"wrt={wrt!r} selects no variables of the {type(model).__name__}, so "
                 "there is nothing to optimize."
             )
-        params = list(map(_parameters, selected.leaves))
+        params = list(map(parameters_of, selected.leaves))
         # A `State` takes a dict among its values for a part of itself.
         has_dicts = any(isinstance(value, Mapping) for value in params)
         tree = _dicts if has_dicts else _state
@@ -301,7 +301,7 @@ class Optimizer(Object, Generic[M]):
                 "Optimizer.update got no gradients: `update(model, grads)`."
             )
         selected: FlatState[Any] = variables(model, self.wrt).flat_state()
-        values = list(map(_parameters, selected.leaves))
+        values = list(map(parameters_of, selected.leaves))
         tree = self._rule.tree
         params, kept = tree(selected.paths, values), self.opt_state
         updates, state = self.tx.update(
@@ -314,7 +314,9 @@ class Optimizer(Object, Generic[M]):
         after = {p: functools.reduce(operator.getitem, p, updated) for p, _ in selected}
         arrays = {path: x for path, x in selected if not is_variable(x)}
         writes: list[tuple[Any, Any]] = [(self.step, self.step.raw_value + 1)]
-        writes += [(x, _with(x, after[p])) for p, x in selected if p not in arrays]
+        writes += [
+            (x, with_parameters(x, after[p])) for p, x in selected if p not in arrays
+        ]
         with contextlib.ExitStack() as undo:
             if arrays:
                 update(model, _state((*arrays,), map(after.__getitem__, arrays)))
@@ -345,14 +347,14 @@ def _parts(variable: Any) -> tuple[Any, Divided | None]:
     return value, value.only(lambda x: jnp.issubdtype(x.dtype, jnp.inexact))
 
 
-def _parameters(variable: Any) -> Any:
+def parameters_of(variable: Any) -> Any:
     """The value of a variable; of a module, its inexact arrays, None for the rest."""
     value, part = _parts(variable)
     return value if part is None else part.bare()
 
 
-def _with(variable: Any, parameters: Any) -> Any:
-    """The value of a variable with other parameters; see `_parameters`."""
+def with_parameters(variable: Any, parameters: Any) -> Any:
+    """The value of a variable with other parameters; see `parameters_of`."""
     value, part = _parts(variable)
     if part is None:
         return parameters
