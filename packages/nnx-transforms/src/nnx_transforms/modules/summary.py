@@ -8,11 +8,12 @@ from typing import Any
 import jax
 
 from graphcore import Intermediate, variables
-from graphcore.authors import Divided, path_text, raw_value_of
+from graphcore.authors import path_text, raw_value_of
 from nnx_transforms.modules.capturing import capture
 from nnx_transforms.modules.views import iter_modules
 from nnx_transforms.randomness.rngs import RngState
 from nnx_transforms.sharding.placement_table import amount, columns, shape_text
+from nnx_transforms.states.values import arrays_of
 from nnx_transforms.transforms.eval_shape import eval_shape
 
 __all__ = ["tabulate"]
@@ -66,7 +67,10 @@ def tabulate(
                                             9 (36 B)
     """
     outputs = _outputs(obj, method, args, kwargs) if args or kwargs else {}
-    held = [(p, _kind(v), _arrays(v)) for p, v in variables(obj).flat_state()]
+    held = [
+        (path, _kind(variable), arrays_of(raw_value_of(variable)))
+        for path, variable in variables(obj).flat_state()
+    ]
     kinds = sorted({kind for _, kind, _ in held}, key=lambda kind: kind.__name__)
     rows = [["path", "type", "outputs", *(kind.__name__ for kind in kinds)]]
     for path, module in sorted(iter_modules(obj), key=lambda item: path_text(item[0])):
@@ -94,12 +98,6 @@ def _outputs(
 
     eval_shape(run, obj)
     return found
-
-
-def _arrays(variable: Any) -> Any:
-    """The value of a variable without what is static in it."""
-    (value,) = Divided.of_values([raw_value_of(variable)])
-    return value
 
 
 def _text(tree: Any) -> str:

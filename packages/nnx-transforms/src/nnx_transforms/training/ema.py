@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, TypeVar
 
 import jax
@@ -17,9 +18,10 @@ from graphcore import (
     merge,
     variables,
 )
-from graphcore.authors import Divided, path_text
+from graphcore.authors import path_text
 from nnx_transforms.statelib import to_flat_state
 from nnx_transforms.states.atomic_writes import write_raw
+from nnx_transforms.states.values import map_value
 from nnx_transforms.training.optimizer import nodes_of, parameters_of, with_parameters
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
@@ -122,6 +124,5 @@ def _copied(path: Any, variable: Any) -> Any:
             f"EMA got a {type(variable).__name__} at {path_text(path)!r}, expected "
             "variables alone. Leave it out with `only`, or hold it in a variable."
         )
-    (value,) = Divided.of_values([copy.raw_value])
-    copy.value = Divided.map(Divided.join, jax.tree.map(jnp.copy, value))
+    copy.value = map_value(functools.partial(jax.tree.map, jnp.copy), copy.raw_value)
     return copy

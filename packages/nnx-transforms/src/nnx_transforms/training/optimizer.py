@@ -43,6 +43,7 @@ from graphcore import (
 from graphcore.authors import Divided, key_path, path_text, raw_value_of, variable_impl
 from nnx_transforms.sharding.shardings import PLACEMENT, sharding_key
 from nnx_transforms.states.atomic_writes import write_raw
+from nnx_transforms.states.values import arrays_of
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
 __all__ = ["ModelAndOptimizer", "OptState", "Optimizer"]
@@ -192,8 +193,12 @@ class Optimizer(Object, Generic[M]):
             except Exception:
                 raise error from None
         leaves, structure = jax.tree_util.tree_flatten_with_path(state)
-        shapes = dict(zip(selected.paths, map(_shape, params), strict=True))
-        mirrored = tuple(_mirrored(path, leaf, shapes) for path, leaf in leaves)
+        arrays = {
+            (*path, *key_path(below)): (path, jnp.shape(array))
+            for path, value in zip(selected.paths, params, strict=True)
+            for below, array in jax.tree_util.tree_leaves_with_path(value)
+        }
+        mirrored = tuple(_mirrored(path, leaf, arrays) for path, leaf in leaves)
         placed: dict[Path | None, Any] = {
             path: slot_placement(variable_impl(type(v)).metadata(v))
             for path, v in selected
@@ -341,7 +346,7 @@ class ModelAndOptimizer(Optimizer[M]):
 
 def _parts(variable: Any) -> tuple[Any, Divided | None]:
     """The value of a variable, and what of it has a gradient, if that is not all."""
-    (value,) = Divided.of_values([raw_value_of(variable)])
+    value = arrays_of(raw_value_of(variable))
     if not Divided.matches(value):
         return value, None
     return value, value.only(lambda x: jnp.issubdtype(x.dtype, jnp.inexact))
@@ -470,15 +475,15 @@ def _by_path(tree: Any) -> dict[Path, Any]:
     return {key_path(path): leaf for path, leaf in leaves}
 
 
-def _mirrored(path: Any, leaf: Any, shapes: Mapping[Path, Any]) -> Path | None:
+def _mirrored(path: Any, leaf: Any, arrays: Mapping[Path, Any]) -> Path | None:
     """The path of the parameter that a leaf of the state stands beside.
 
     The state mirrors the parameters, so the path of such a leaf ends in the path of its
-    parameter, and the shapes agree.
+    parameter, or of an array in it, and the shapes agree.
     """
     keys = key_path(path)
-    tails = (keys[start:] for start in range(len(keys)))
-    return next((tail for tail in tails if shapes.get(tail) == _shape(leaf)), None)
+    found = [arrays.get(keys[start:], (None, None)) for start in range(len(keys))]
+    return next((path for path, shape in found if shape == jnp.shape(leaf)), None)
 
 
 def slot_placement(metadata: Mapping[str, Any]) -> dict[str, Any]:
