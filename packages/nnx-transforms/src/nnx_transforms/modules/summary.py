@@ -7,12 +7,14 @@ from typing import Any
 
 import jax
 
-from graphcore import Intermediate, merge, split, variables
+from graphcore import Intermediate, variables
 from graphcore.authors import path_text, raw_value_of
 from nnx_transforms.modules.capturing import capture
 from nnx_transforms.modules.views import iter_modules
 from nnx_transforms.randomness.rngs import RngState
 from nnx_transforms.sharding.placement_table import amount, columns, shape_text
+from nnx_transforms.states.values import arrays_of
+from nnx_transforms.transforms.eval_shape import eval_shape
 
 __all__ = ["tabulate"]
 
@@ -65,7 +67,10 @@ def tabulate(
                                             9 (36 B)
     """
     outputs = _outputs(obj, method, args, kwargs) if args or kwargs else {}
-    held = [(p, _kind(v), raw_value_of(v)) for p, v in variables(obj).flat_state()]
+    held = [
+        (path, _kind(variable), arrays_of(raw_value_of(variable)))
+        for path, variable in variables(obj).flat_state()
+    ]
     kinds = sorted({kind for _, kind, _ in held}, key=lambda kind: kind.__name__)
     rows = [["path", "type", "outputs", *(kind.__name__ for kind in kinds)]]
     for path, module in sorted(iter_modules(obj), key=lambda item: path_text(item[0])):
@@ -81,18 +86,17 @@ def _outputs(
 ) -> dict[Any, list[str]]:
     """What the methods of each module return, by its path."""
     found: dict[Any, list[str]] = {}
-    graphdef, state = split(obj)
 
     def call(module: Any) -> Any:
         return getattr(module, method)(*args, **kwargs)
 
-    def run(state: Any) -> None:
+    def run(module: Any) -> None:
         captured = capture(call, _Output, method_outputs=_Output)
-        _, recorded = captured(merge(graphdef, state))
+        _, recorded = captured(module)
         for (*path, _name), calls in recorded.flat_state():
             found.setdefault(tuple(path), []).extend(map(_text, calls.value))
 
-    jax.eval_shape(run, state)
+    eval_shape(run, obj)
     return found
 
 

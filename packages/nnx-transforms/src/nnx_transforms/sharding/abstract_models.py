@@ -42,7 +42,7 @@ def get_abstract_model(
     with jax.set_mesh(mesh):
         graphdef, state = split(eval_shape(init_fn))
         shardings = get_named_sharding(state, mesh)
-    return graphdef, jax.tree.map(_sharded, state, shardings)
+    return graphdef, jax.tree.map(_sharded, shardings, state)
 
 
 @accepts_graph_mode
@@ -67,17 +67,27 @@ def as_abstract(tree: _A, /) -> _A:
     """
     mesh = jax.sharding.get_abstract_mesh()
 
-    def add(path: Any, leaf: VariableState[Any]) -> Any:
-        value: Any = leaf.value
-        if getattr(value, "sharding", None) is not None:
+    def add(path: Any, leaf: Any) -> Any:
+        if not isinstance(leaf, VariableState):
             return leaf
         sharding = sharding_of(leaf.get_metadata(), mesh)
-        return leaf if sharding is None else leaf.replace(_sharded(value, sharding))
+        value: Any = leaf.value
+        known = [getattr(x, "sharding", None) for x in jax.tree.leaves(value)]
+        if sharding is None or any(place is not None for place in known):
+            return leaf
+        return leaf.replace(_sharded(sharding, value))
 
     graphdef, state = split(tree)
     twin: _A = merge(graphdef, state.map(add))
     return twin
 
 
-def _sharded(value: Any, sharding: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
+def _sharded(sharding: Any, value: Any) -> Any:
+    """The value of a variable with a sharding, where it is abstract."""
+
+    def sharded(x: Any) -> Any:
+        if not isinstance(x, jax.ShapeDtypeStruct):
+            return x
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    return jax.tree.map(sharded, value)

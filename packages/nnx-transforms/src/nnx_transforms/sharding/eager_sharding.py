@@ -7,6 +7,7 @@ So a large model is never on one device. As `sharding`, it is only described.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Self
@@ -16,6 +17,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from graphcore import register_creation_hook
 from nnx_transforms.sharding.shardings import axis_names, sharding_of
+from nnx_transforms.states.values import map_value
 
 __all__ = ["use_eager_sharding", "using_eager_sharding"]
 
@@ -105,12 +107,16 @@ def constrained(value: Any, sharding: Any) -> Any:
     """Says where a traced value lies.
 
     Args:
-        value: A pytree of arrays.
+        value: The value of a variable: a pytree of arrays, with static leaves or not.
         sharding: A `PartitionSpec` on the mesh in force, or a `Sharding`.
 
     Returns:
         The same pytree, constrained; over explicit axes, of another type.
     """
+    return map_value(functools.partial(_constrained, sharding=sharding), value)
+
+
+def _constrained(value: Any, sharding: Any) -> Any:
     explicit = _explicit_axes(sharding)
     if not explicit:
         return jax.lax.with_sharding_constraint(value, sharding)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
-from graphcore import RefMap, is_variable, iter_graph
+from graphcore import RefMap, is_variable, iter_graph, update, variables
 from graphcore.authors import (
     OUTSIDE,
     current_trace,
@@ -35,6 +35,7 @@ from nnx_transforms.sharding.shardings import (
 )
 from nnx_transforms.states.atomic_writes import read_raw, write_raw
 from nnx_transforms.states.tree_variables import tree_variables
+from nnx_transforms.states.values import arrays_of, map_value
 from nnx_transforms.training.optimizer import Optimizer, slot_placement
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.jit import jit
@@ -95,8 +96,9 @@ def shard(
             noted[x] = _with_setting(x, given.map_prefix(path, x), rules)
     for optimizer in [x for _, x in iter_graph(node) if isinstance(x, Optimizer)]:
         for slot, parameter in optimizer.mirrors():
-            own = {k: v for k, v in noted[slot].items() if k not in PLACEMENT}
-            noted[slot] = own | slot_placement(noted[parameter])
+            if is_variable(parameter):
+                own = {k: v for k, v in noted[slot].items() if k not in PLACEMENT}
+                noted[slot] = own | slot_placement(noted[parameter])
     mesh = None if _is_inside() else mesh_in_force()
     write_raw(
         [(x, _placed(x, metadata, mesh, paths[x])) for x, metadata in noted.items()]
@@ -165,19 +167,32 @@ def _with_automatic_axes(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return f(*args, **kwargs)
     kinds = dict.fromkeys(mesh.axis_names, AxisType.Auto)
     given = RefMap(
-        (x, jax.tree.map(lambda value: jax.typeof(value).sharding.spec, read_raw(x)))
+        (x, _map_arrays(lambda value: jax.typeof(value).sharding.spec, read_raw(x)))
         for _, x in tree_variables((args, kwargs))
         if is_variable(x)
     )
+    originals: RefMap[Any, Any] = RefMap()
+
+    def enter(array: Any) -> Any:
+        originals[array] = array
+        typed = _typed(array)
+        originals[typed] = array
+        return typed
+
+    def leave(array: Any) -> Any:
+        return originals[array] if array in originals else _typed(array)
+
     with jax.sharding.use_abstract_mesh(mesh.update_axis_types(kinds)):
         # Nothing moves: over automatic axes this only changes the type.
-        write_raw([(x, _typed(read_raw(x))) for x in given])
+        write_raw([(x, _map_arrays(_typed, read_raw(x))) for x in given])
+        _map_bare_arrays(enter, (args, kwargs))
         args, kwargs = _map_arrays(_typed, (args, kwargs))
         out = f(*args, **kwargs)
+    _map_bare_arrays(leave, (args, kwargs, out))
     placed_later = RefMap((x, None) for _, x in tree_variables(out))
     write_raw(
         [
-            (x, jax.tree.map(jax.sharding.reshard, read_raw(x), spec))
+            (x, _map_arrays(jax.sharding.reshard, read_raw(x), spec))
             for x, spec in given.items()
             if x not in placed_later
         ]
@@ -189,10 +204,21 @@ def _typed(value: Any) -> Any:
     return jax.sharding.reshard(value, PartitionSpec())
 
 
-def _map_arrays(function: Callable[[Any], Any], tree: Any) -> Any:
+def _map_arrays(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     return jax.tree.map(
-        lambda x: x if is_object(x) else function(x), tree, is_leaf=is_object
+        lambda x, *of_rest: function(x, *of_rest) if isinstance(x, jax.Array) else x,
+        tree,
+        *rest,
+        is_leaf=is_object,
     )
+
+
+def _map_bare_arrays(function: Callable[[Any], Any], tree: Any) -> None:
+    """Replaces the arrays that have no variable around them in objects."""
+    for x in jax.tree.leaves(tree, is_leaf=is_object):
+        if is_object(x) and not is_variable(x):
+            arrays = variables(x).filter(lambda _, leaf: isinstance(leaf, jax.Array))
+            update(x, arrays.map(lambda _, leaf: function(leaf)))
 
 
 def _with_setting(x: Any, setting: Any, rules: Rules | None) -> dict[str, Any]:
@@ -212,7 +238,7 @@ def _with_setting(x: Any, setting: Any, rules: Rules | None) -> dict[str, Any]:
 def _placed(x: Any, metadata: Mapping[str, Any], mesh: Any, path: str) -> Any:
     """The value of a variable where it is to lie."""
     place: Any = sharding_of(metadata, None, path)
-    for leaf in jax.tree.leaves(read_raw(x)):
+    for leaf in jax.tree.leaves(arrays_of(read_raw(x))):
         _check(place, np.shape(leaf), path)
     no_mesh = (
         f"There is no mesh to place the variable at {path!r} on, as {place}: "
@@ -233,7 +259,7 @@ def _placed(x: Any, metadata: Mapping[str, Any], mesh: Any, path: str) -> Any:
             return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=place)
         return jax.device_put(value, place)
 
-    return jax.tree.map(moved, read_raw(x))
+    return map_value(functools.partial(jax.tree.map, moved), read_raw(x))
 
 
 def _check(place: Any, shape: tuple[int, ...], path: str) -> None:

@@ -61,7 +61,7 @@ def set_metadata(node: Any, /, *, only: Filter = ..., **metadata: Any) -> None:
 
     Args:
         node: A graph node or pytree node.
-        only: Selects variables.
+        only: Selects variables; arrays without one are left alone.
         **metadata: What to set.
 
     Example:
@@ -71,7 +71,7 @@ def set_metadata(node: Any, /, *, only: Filter = ..., **metadata: Any) -> None:
         'm'
     """
     for _, variable in variables(node, only).flat_state():
-        for name, value in metadata.items():
+        for name, value in metadata.items() if is_variable(variable) else ():
             setattr(variable, name, value)
 
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from graphcore import Filter, Object, State, graphdef, merge, variables
-from graphcore.authors import path_text, raw_value_of
+from graphcore import (
+    Filter,
+    Object,
+    State,
+    VariableState,
+    graphdef,
+    is_variable,
+    merge,
+    variables,
+)
+from graphcore.authors import path_text
 from nnx_transforms.statelib import to_flat_state
-from nnx_transforms.states.atomic_writes import read_raw, write_raw
-from nnx_transforms.training.optimizer import nodes_of
+from nnx_transforms.states.atomic_writes import write_raw
+from nnx_transforms.states.values import map_value
+from nnx_transforms.training.optimizer import nodes_of, parameters_of, with_parameters
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
 _A = TypeVar("_A")
@@ -21,7 +32,8 @@ class EMA(Object):
     """Keeps an exponential moving average of the variables of a model.
 
     Args:
-        params: A graph node, whose variables are copied, to start from.
+        params: A graph node, or a state, whose variables are copied to start from. Of
+            a module of another library in a variable, the inexact arrays are averaged.
         decay: How much of the average is kept in an update, from 0 to 1.
         only: Selects the variables that are averaged.
 
@@ -42,7 +54,8 @@ class EMA(Object):
     def __init__(self, params: Any, decay: float, *, only: Filter = ...) -> None:
         self.decay = decay
         self.filter = only
-        self.params = nodes_of(variables(params, only).map(_copied))
+        given = params if isinstance(params, State) else variables(params)
+        self.params = nodes_of(given.filter(only).map(_copied))
 
     def update(self, updates: Any) -> None:
         """Moves the averages towards the present values of a model.
@@ -73,8 +86,11 @@ class EMA(Object):
         def moved(average: Any, value: Any) -> Any:
             return self.decay * average + (1.0 - self.decay) * value
 
-        given = ((v, read_raw(v), raw_value_of(new[p])) for p, v in averages.items())
-        write_raw([(v, jax.tree.map(moved, old, value)) for v, old, value in given])
+        def averaged(old: Any, new: Any) -> Any:
+            of_both = parameters_of(old), parameters_of(new)
+            return with_parameters(old, jax.tree.map(moved, *of_both))
+
+        write_raw([(old, averaged(old, new[p])) for p, old in averages.items()])
 
     def apply_to(self, model: _A) -> _A:
         """Copies a model, with the averages in the place of its variables.
@@ -99,6 +115,14 @@ class EMA(Object):
 
 
 def _copied(path: Any, variable: Any) -> Any:
-    copy = variable.copy()
-    copy.value = jax.tree.map(jnp.copy, copy.raw_value)
+    if isinstance(variable, VariableState):
+        copy = variable.to_variable()
+    elif is_variable(variable):
+        copy = variable.copy()
+    else:
+        raise TypeError(
+            f"EMA got a {type(variable).__name__} at {path_text(path)!r}, expected "
+            "variables alone. Leave it out with `only`, or hold it in a variable."
+        )
+    copy.value = map_value(functools.partial(jax.tree.map, jnp.copy), copy.raw_value)
     return copy

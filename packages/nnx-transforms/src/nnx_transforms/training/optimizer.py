@@ -43,6 +43,7 @@ from graphcore import (
 from graphcore.authors import Divided, key_path, path_text, raw_value_of, variable_impl
 from nnx_transforms.sharding.shardings import PLACEMENT, sharding_key
 from nnx_transforms.states.atomic_writes import write_raw
+from nnx_transforms.states.values import arrays_of
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
 __all__ = ["ModelAndOptimizer", "OptState", "Optimizer"]
@@ -182,7 +183,7 @@ class Optimizer(Object, Generic[M]):
                 f"wrt={wrt!r} selects no variables of the {type(model).__name__}, so "
                 "there is nothing to optimize."
             )
-        params = list(map(_parameters, selected.leaves))
+        params = list(map(parameters_of, selected.leaves))
         # A `State` takes a dict among its values for a part of itself.
         has_dicts = any(isinstance(value, Mapping) for value in params)
         tree = _dicts if has_dicts else _state
@@ -196,8 +197,12 @@ class Optimizer(Object, Generic[M]):
             except Exception:
                 raise error from None
         leaves, structure = jax.tree_util.tree_flatten_with_path(state)
-        shapes = dict(zip(selected.paths, map(_shape, params), strict=True))
-        mirrored = tuple(_mirrored(path, leaf, shapes) for path, leaf in leaves)
+        arrays = {
+            (*path, *key_path(below)): (path, jnp.shape(array))
+            for path, value in zip(selected.paths, params, strict=True)
+            for below, array in jax.tree_util.tree_leaves_with_path(value)
+        }
+        mirrored = tuple(_mirrored(path, leaf, arrays) for path, leaf in leaves)
         placed: dict[Path | None, Any] = {
             path: slot_placement(variable_impl(type(v)).metadata(v))
             for path, v in selected
@@ -305,7 +310,7 @@ class Optimizer(Object, Generic[M]):
                 "Optimizer.update got no gradients: `update(model, grads)`."
             )
         selected: FlatState[Any] = variables(model, self.wrt).flat_state()
-        values = list(map(_parameters, selected.leaves))
+        values = list(map(parameters_of, selected.leaves))
         tree = self._rule.tree
         params, kept = tree(selected.paths, values), self.opt_state
         updates, state = self.tx.update(
@@ -318,7 +323,9 @@ class Optimizer(Object, Generic[M]):
         after = {p: functools.reduce(operator.getitem, p, updated) for p, _ in selected}
         arrays = {path: x for path, x in selected if not is_variable(x)}
         writes: list[tuple[Any, Any]] = [(self.step, self.step.raw_value + 1)]
-        writes += [(x, _with(x, after[p])) for p, x in selected if p not in arrays]
+        writes += [
+            (x, with_parameters(x, after[p])) for p, x in selected if p not in arrays
+        ]
         with contextlib.ExitStack() as undo:
             if arrays:
                 update(model, _state((*arrays,), map(after.__getitem__, arrays)))
@@ -343,20 +350,20 @@ class ModelAndOptimizer(Optimizer[M]):
 
 def _parts(variable: Any) -> tuple[Any, Divided | None]:
     """The value of a variable, and what of it has a gradient, if that is not all."""
-    (value,) = Divided.of_values([raw_value_of(variable)])
+    value = arrays_of(raw_value_of(variable))
     if not Divided.matches(value):
         return value, None
     return value, value.only(lambda x: jnp.issubdtype(x.dtype, jnp.inexact))
 
 
-def _parameters(variable: Any) -> Any:
+def parameters_of(variable: Any) -> Any:
     """The value of a variable; of a module, its inexact arrays, None for the rest."""
     value, part = _parts(variable)
     return value if part is None else part.bare()
 
 
-def _with(variable: Any, parameters: Any) -> Any:
-    """The value of a variable with other parameters; see `_parameters`."""
+def with_parameters(variable: Any, parameters: Any) -> Any:
+    """The value of a variable with other parameters; see `parameters_of`."""
     value, part = _parts(variable)
     if part is None:
         return parameters
@@ -472,15 +479,15 @@ def _by_path(tree: Any) -> dict[Path, Any]:
     return {key_path(path): leaf for path, leaf in leaves}
 
 
-def _mirrored(path: Any, leaf: Any, shapes: Mapping[Path, Any]) -> Path | None:
+def _mirrored(path: Any, leaf: Any, arrays: Mapping[Path, Any]) -> Path | None:
     """The path of the parameter that a leaf of the state stands beside.
 
     The state mirrors the parameters, so the path of such a leaf ends in the path of its
-    parameter, and the shapes agree.
+    parameter, or of an array in it, and the shapes agree.
     """
     keys = key_path(path)
-    tails = (keys[start:] for start in range(len(keys)))
-    return next((tail for tail in tails if shapes.get(tail) == _shape(leaf)), None)
+    found = [arrays.get(keys[start:], (None, None)) for start in range(len(keys))]
+    return next((path for path, shape in found if shape == jnp.shape(leaf)), None)
 
 
 def slot_placement(metadata: Mapping[str, Any]) -> dict[str, Any]:
