@@ -21,8 +21,9 @@ import jax
 from graphcore.boundary.callees import Callee
 from graphcore.boundary.change import Change, Left
 from graphcore.boundary.inside import Inside
-from graphcore.boundary.places import Direct, Place, Places
+from graphcore.boundary.places import Direct, Place, Places, is_object, key_path
 from graphcore.boundary.settings import UNSET, Settings, check_mappings
+from graphcore.boundary.traced_values import explain_traced
 from graphcore.errors import path_text
 from graphcore.graphdef.joint import Joint
 from graphcore.trails import Path
@@ -217,7 +218,28 @@ class Body:
         Returns:
             What it returns.
         """
-        return self.bind(inside)(*args, **kwargs)
+        try:
+            return self.bind(inside)(*args, **kwargs)
+        except Exception as error:
+            explain_traced(error, self._leaves(inside, args, kwargs))
+            raise
+
+    def _leaves(
+        self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Iterator[tuple[Any, Path, str, tuple[str, ...]]]:
+        """What the function was given; see `explain_traced`."""
+        groups = self.grouped(range(len(inside.values)))
+        for number, position in chain.from_iterable(map(enumerate, groups)):
+            path, value = self.variable_path(position), inside.values[position]
+            for way, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+                rest = jax.tree_util.keystr(way)
+                ends = f"[{number}]{rest}", f"[{position}]{rest}"
+                what = "the value of the variable at"
+                yield leaf, (*path, *key_path(way)), what, ends
+        given = jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=is_object)
+        for (_, *way), leaf in given[0]:
+            path, rest = self.shown(key_path(way)), jax.tree_util.keystr(way[1:])
+            yield leaf, path, "the argument at", (rest,)
 
     def fill(
         self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]

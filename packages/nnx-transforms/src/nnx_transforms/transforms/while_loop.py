@@ -140,9 +140,13 @@ class _Carried:
     """Names the carry, which is the last argument, in messages."""
 
     out_called = "carry"
+    options: str
 
     def shown(self, path: Path) -> Path:
-        return path if path == ("self",) else ("carry", *path[1:])
+        if path == ("self",):
+            return path
+        is_index = self.options == "fori_loop" and path == (0,)
+        return ("index" if is_index else "carry", *path[1:])
 
 
 class _WholeIteration(_Carried, WholeBody):
@@ -156,7 +160,7 @@ class _WholeIteration(_Carried, WholeBody):
         args, _ = self.fill(inside, args, {})
         given = no_change(self, take_objects(args[-1])[1])
         before = describe_left(self, given, values, (), carry)
-        left = self.leave(inside, self.bind(inside)(*args))
+        left = self.leave(inside, self.call(inside, args, {}))
         self.check_written(left)
         now = left.all_values(values)
         new = [w.value for w in left.written if w.position is None]
@@ -195,8 +199,8 @@ class _Condition(_Carried, Body):
         """Asks the condition; refuses what it writes."""
         values, plain = carry
         inside = Inside(self.structure.joint, values)
-        (given,), _ = self.fill(inside, (plain,), {})
-        holds = self.bind(inside)(given)
+        args, _ = self.fill(inside, (plain,), {})
+        holds = self.call(inside, args, {})
         left = inside.leave(None)
         message = (
             f"The condition of `{self.options}` may only read, since what it writes "
