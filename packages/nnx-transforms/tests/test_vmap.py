@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.experimental import sparse
 
 import graphcore as gc
 from graphcore.authors import enter
@@ -620,3 +621,23 @@ def test_nothing_leaks():
     del cells
     garbage.collect()
     assert [r() for r in refs] == [None] * 4
+
+
+def test_a_sparse_matrix_as_a_value():
+    def matrices():
+        eye = sparse.BCOO.fromdense(jnp.eye(3))
+        return sparse.bcoo_broadcast_in_dim(
+            eye, shape=(2, 3, 3), broadcast_dimensions=(1, 2)
+        )
+
+    def double(v, x):
+        v.value = v.value * 2
+        return v.value @ x
+
+    v, x = Param(matrices()), jnp.arange(6.0).reshape(2, 3)
+    expected = jax.vmap(lambda a, x: ((a * 2), (a * 2) @ x))(matrices(), x)
+    assert vmap(double)(v, x).tolist() == expected[1].tolist()
+    assert v.value.shape == expected[0].shape
+    assert v.value.n_batch == expected[0].n_batch
+    assert v.value.todense().tolist() == expected[0].todense().tolist()
+    assert vmap(double)(v, x).tolist() == (2 * expected[1]).tolist()

@@ -252,13 +252,18 @@ class Divided:
             old: One of the same structure: what is missing is as it is there.
         """
         leaves = self.leaves()
-        frame = self.frame
-        if len(frame.given) + len(frame.statics) < len(leaves):
-            before = old.leaves() if type(old) is Divided else jax.tree.leaves(old)
+        frame, structure = self.frame, self.frame.structure
+        if len(frame.given) + len(frame.statics) < len(leaves) and old is not None:
+            # Its own structure: what is mapped may have another one inside.
+            before, structure = (
+                (old.leaves(), old.frame.structure)
+                if type(old) is Divided
+                else jax.tree.flatten(old)
+            )
             for i, leaf in enumerate(before):
                 if leaves[i] is None:
                     leaves[i] = leaf
-        return frame.structure.unflatten(leaves)
+        return structure.unflatten(leaves)
 
     def bare(self) -> Any:
         """The pytree of what there is of arrays, None in the place of all else."""
