@@ -483,7 +483,7 @@ def test_carries_must_come_back_in_their_places():
     ]:
         with pytest.raises(ValueError, match=match) as caught:
             fori_loop(0, 2, lambda i, c: out(c), (a, b))
-        assert "returned/" in str(caught.value)
+        assert "at 'carry/" in str(caught.value)
 
     def swap(i, c):
         c.a, c.b = c.b, c.a

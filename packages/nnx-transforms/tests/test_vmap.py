@@ -240,7 +240,7 @@ def test_constructors():
     def without_inputs():
         return Cell(jnp.ones(2) * jax.random.uniform(jax.random.key(0)))
 
-    with pytest.raises(ValueError, match="'output/steps' are stacked along axis 1"):
+    with pytest.raises(ValueError, match="'output/steps' is stacked along axis 1"):
         without_inputs()
 
 
@@ -507,7 +507,7 @@ def test_the_output_is_blamed_in_its_own_terms():
         c.steps.value = c.steps.value + 1
         return x
 
-    with pytest.raises(ValueError, match="out_axes"):
+    with pytest.raises(ValueError, match="'output' has axis None"):
         vmap(f, in_axes=(AXES, 0), out_axes=None)(stack(), jnp.arange(3))
 
 
@@ -528,7 +528,7 @@ def test_inconsistent_sizes_and_ranks():
     for axis in (-3, 5):
         with pytest.raises(ValueError, match=rf"'0/w' over axis {axis}, but its"):
             vmap(lambda d: 0, in_axes=axis)(Dict(w=Param(jnp.ones((2, 3)))))
-    with pytest.raises(ValueError, match=r"'0/new' are stacked along axis 1"):
+    with pytest.raises(ValueError, match=r"'0/new' is stacked along axis 1"):
         vmap(lambda d, x: setattr(d, "new", Param(x)), in_axes=(1, 0))(
             Dict(), jnp.arange(3)
         )

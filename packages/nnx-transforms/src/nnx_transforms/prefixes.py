@@ -71,6 +71,12 @@ class _ByFilter(PrefixMapping[Any]):
             mapping = list(zip(mapping._written, mapping._settings, strict=True))
         if isinstance(mapping, State):
             mapping = create_path_filters(mapping)
+        given: Any = mapping
+        if not isinstance(given, Iterable) or isinstance(given, str):
+            raise TypeError(
+                f"{type(self).__name__} takes a dict from filters to settings, such as "
+                f"{{nnx.Param: ..., ...: None}}, but got {mapping!r}."
+            )
         pairs = mapping.items() if isinstance(mapping, Mapping) else mapping
         # A filter may be a list, which is hashable only as a predicate.
         written = [(_hashable(f), setting) for f, setting in pairs]

@@ -100,6 +100,8 @@ class Body:
     # position or name.
     called: tuple[str | None, str | None] = (None, None)
     out_called = "output"
+    # What users call the settings of the arguments and of the output.
+    settings_called: tuple[str, str] = ("settings", "out_settings")
 
     def __init__(
         self, callee: Callee, structure: Structure, options: Any, reference: Any
@@ -205,7 +207,9 @@ class Body:
     ) -> Left:
         """Runs the function on inner objects; see `run`."""
         args, kwargs = self.fill(inside, args, kwargs)
-        return self.leave(inside, self.call(inside, args, kwargs))
+        left = self.leave(inside, self.call(inside, args, kwargs))
+        self.check_left(left)
+        return left
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Calls the function on inner objects; subclasses do more around that.
@@ -325,8 +329,8 @@ class Body:
             return path_text((*self.first_places[number], *rest))
         return path_text((self.out_called if number == -1 else "detached", *rest))
 
-    def check_written(self, left: Left) -> None:
-        """Says which variable was written what JAX does not accept, if one was.
+    def check_left(self, left: Left) -> None:
+        """Says what of all that is left JAX does not accept, if there is something.
 
         Args:
             left: What the function left behind.
@@ -341,6 +345,14 @@ class Body:
                 f"{self.place(written.path)!r} was given a value of type "
                 f"{type(leaf).__name__} inside {self.__name__!r}, which JAX does not "
                 f"accept: {leaf!r}. Values of variables are arrays."
+            ) from error
+        out = jax.tree_util.tree_flatten_with_path(left.out)[0]
+        for number, leaf, error in _refused([leaf for _, leaf in out]):
+            place = self.place((-1, *key_path(out[number][0])))
+            raise TypeError(
+                f"{self.__name__!r} returned a value of type {type(leaf).__name__} at "
+                f"{place!r}, which JAX does not accept: {leaf!r}. Return arrays; an "
+                "attribute of an object may be anything."
             ) from error
 
     def blame(self, values: Sequence[Any], error: BaseException, advice: str) -> None:

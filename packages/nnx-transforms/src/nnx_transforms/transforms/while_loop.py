@@ -21,6 +21,7 @@ from nnx_transforms.transforms.loops.agreement import (
     merged_change,
     no_change,
 )
+from nnx_transforms.transforms.loops.carry import check_carried_objects
 from nnx_transforms.transforms.loops.traced import HOLDS, TracedBody, WholeBody
 
 
@@ -160,8 +161,10 @@ class _WholeIteration(_Carried, WholeBody):
         args, _ = self.fill(inside, args, {})
         given = no_change(self, take_objects(args[-1])[1])
         before = describe_left(self, given, values, (), carry)
-        left = self.leave(inside, self.call(inside, args, {}))
-        self.check_written(left)
+        out = self.call(inside, args, {})
+        check_carried_objects(args[-1], out)
+        left = self.leave(inside, out)
+        self.check_left(left)
         now = left.all_values(values)
         new = [w.value for w in left.written if w.position is None]
         after = describe_left(self, left.change, now, new, left.out)

@@ -1,8 +1,8 @@
 """Where the arrays are that JAX speaks of when it refuses a compiled call.
 
-JAX knows the values of variables by their numbers in lists, as `variables[3]`, the
-output of the function as one part of what is compiled, and of an array whose buffer is
-gone it tells the shape alone. So what that means is added to its errors.
+JAX knows the values of variables by their numbers in lists, as `variables[3]`, and of
+an array whose buffer is gone it tells the shape alone. So what that means is added to
+its errors.
 """
 
 from __future__ import annotations
@@ -47,14 +47,13 @@ def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> No
                     f"The array of the variable at {_shown(body, position)} is gone: "
                     "it was donated to an earlier call, or deleted."
                 )
-    explain_output(error)
 
 
 def explain_output(error: Exception) -> None:
     """Adds to an error of JAX's about outputs what stands for that of the function.
 
     Args:
-        error: What a call raised.
+        error: What a call without objects raised.
     """
     note = f"What the function returned is {_OUTPUT} there."
     if _OUTPUT in str(error) and note not in getattr(error, "__notes__", ()):

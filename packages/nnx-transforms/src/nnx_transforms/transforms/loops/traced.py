@@ -35,7 +35,6 @@ class WholeBody(Body):
     ) -> tuple[list[Any], list[Any], Any, Change]:
         values = self.ungrouped(groups)
         left = self.run(values, args, kwargs or {})
-        self.check_written(left)
         new = [w.value for w in left.written if w.position is None]
         return left.all_values(values), new, left.out, left.change
 
