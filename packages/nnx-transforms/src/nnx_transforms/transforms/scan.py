@@ -29,6 +29,7 @@ from nnx_transforms.transforms.loops.agreement import (
     has_type,
     type_differences,
 )
+from nnx_transforms.transforms.loops.cached_properties import not_kept
 from nnx_transforms.transforms.loops.carry import (
     CarriedGraph,
     check_carried_objects,
@@ -279,7 +280,8 @@ class _Body(MappedBody):
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         graph = CarriedGraph(self, inside)
-        out = super().call(inside, args, kwargs)
+        with not_kept(inside.roots):
+            out = super().call(inside, args, kwargs)
         axes = self.out_axes
         if isinstance(axes, tuple) and not (
             isinstance(out, tuple) and len(out) == len(axes)

@@ -171,8 +171,8 @@ class _WholeIteration(_Carried, WholeBody):
         before.check_graph(
             after,
             "Carry references must be the same between iterations, and so must the "
-            f"structure of what is carried. An iteration of `{self.options}` changes "
-            "(before -> after):",
+            "structure of what is carried. Make such changes before the loop. An "
+            f"iteration of `{self.options}` changes (before -> after):",
         )
         # JAX itself promotes weak types in the first carry, and then traces again.
         before.check_values(
