@@ -23,7 +23,7 @@ import numpy as np
 
 from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.content import static_key
-from graphcore.errors import path_text
+from graphcore.errors import check_class, path_text
 from graphcore.variables.bare_arrays import (
     are_arrays,
     are_known_arrays,
@@ -63,6 +63,7 @@ def register_filtered_type(type: type[Any], /, *, immutable: bool = False) -> No
         >>> len(jax.tree.leaves(divided)), divided.join().f is jnp.sin
         (1, True)
     """
+    check_class(type, "register_filtered_type")
     _filtered.add(type)
     if immutable:
         frozen.add(type)
