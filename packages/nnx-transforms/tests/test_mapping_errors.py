@@ -278,3 +278,23 @@ def test_the_caller_has_what_it_had():
         with pytest.raises(ValueError, match="out"):
             nnx.vmap(write, out_axes=out_axes)(model, xs)
     assert model.w.value is before
+
+
+def test_arguments_of_the_function_go_to_what_is_made_of_it():
+    for transform, takes in ((nnx.scan, "f"), (nnx.jit, "fun"), (nnx.remat, "f")):
+        name = transform.__name__
+        match = rf"takes at most 1: {takes}\..*`{name}\(f\)\(\.\.\.\)`"
+        with pytest.raises(TypeError, match=match):
+            transform(first, Model(), xs)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f, x: nnx.cond(True, f, f, Model(), x),
+        lambda f, x: nnx.eval_shape(f, Model(), x),
+    ],
+)
+def test_the_function_is_called_by_its_name(call):
+    with pytest.raises(TypeError, match="function first at"):
+        call(first, {"a": "text"})

@@ -123,6 +123,9 @@ class Body:
     # JAX shows in its messages where a function comes from, and what its arguments are
     # called.
 
+    def __repr__(self) -> str:
+        return repr(self._reference())
+
     @property
     def __wrapped__(self) -> Any:
         return self._reference()

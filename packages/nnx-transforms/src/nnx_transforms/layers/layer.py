@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphcore import Param
 from nnx_transforms.layers.dtypes import promote_dtype
@@ -72,10 +73,19 @@ class Layer(Module):
             arguments: What `__init__` was given, by name.
             **shapes: By the name of the attribute; with an `_init` and a `_metadata`
                 behind it, it names what makes the parameter and says more of it.
+
+        Raises:
+            TypeError: If a seed or a key was given instead of random streams.
         """
+        rngs = arguments["rngs"]
+        if rngs is None or isinstance(rngs, int | np.ndarray | jax.Array):
+            raise TypeError(
+                f"{type(self).__name__} takes random streams, `rngs=Rngs(0)`, but got "
+                f"rngs={rngs!r}. `Rngs` takes a seed or a key."
+            )
         for name, shape in shapes.items():
             if shape is not None:
-                key, dtype = arguments["rngs"].params(), arguments["param_dtype"]
+                key, dtype = rngs.params(), arguments["param_dtype"]
                 made = arguments[f"{name}_init"](key, shape, dtype)
                 setattr(self, name, Param(made, **arguments[f"{name}_metadata"]))
 
