@@ -807,3 +807,9 @@ def test_one_plain_container_at_two_places_is_no_cycle():
     node = gc.Dict(a=shared, b=[shared, (shared, shared)])
     assert gc.state(node).flat_state().paths == (("a", 0),)
     assert gc.merge(*gc.split(node)).b[1][0][0] is not node.b[1][0][0]
+
+
+@pytest.mark.parametrize("given", [None, (), "ab", gc.Dict(a=1), gc.Param])
+def test_call_takes_a_definition_and_a_state(given):
+    with pytest.raises(TypeError, match=r"call takes what split returns"):
+        gc.call(given)

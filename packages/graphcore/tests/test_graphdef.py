@@ -4,6 +4,7 @@ import math
 import pickle
 import subprocess
 import sys
+import weakref
 
 import graph_strategies as gs
 import graph_zoo as zoo
@@ -202,3 +203,15 @@ def test_places_in_an_index_space_tell_definitions_apart():
         first, second = (ctx.split(gc.Dict(x=1))[0] for _ in range(2))
     assert first != second
     assert second != first
+
+
+def test_a_weak_proxy_says_to_hold_the_object():
+    class Parent(gc.Object):
+        def __init__(self):
+            self.child = gc.Dict(parent=weakref.proxy(self))
+
+    parent = Parent()
+    with pytest.raises(TypeError, match=r"at 'child/parent' .*graphs may have cycles"):
+        hash(gc.graphdef(parent))
+    parent.child.parent = parent
+    assert hash(gc.graphdef(parent)) == hash(gc.graphdef(gc.clone(parent)))

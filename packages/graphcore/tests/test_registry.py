@@ -188,3 +188,19 @@ def test_definitions_with_jax_pytrees_can_be_merged_in_another_process():
     )
     fresh = "import pickle, sys, graphcore as gc;" + load
     subprocess.run([sys.executable, "-c", fresh], input=made.stdout, check=True)
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        gc.register_dataclass,
+        gc.register_filtered_type,
+        gc.register_immutable_type,
+        gc.variable_name_from_type,
+        lambda x: gc.register_variable_name_type_pair("name", x),
+    ],
+)
+@pytest.mark.parametrize("given", [None, "Param", 3, gc.Param(1)])
+def test_what_is_no_class_is_refused(register, given):
+    with pytest.raises(TypeError, match=r"takes a class, but got"):
+        register(given)

@@ -385,3 +385,9 @@ def test_keys_are_no_special_methods():
     assert state["__array__"] == 1 and state.a == 2
     assert not hasattr(state, "__array__")
     assert gc.State[str, int]({"a": 1}) == gc.State({"a": 1})
+
+
+@pytest.mark.parametrize("paths", [{"a": 1}, {"a/b": 1}, [("a", 1)], {3: 1}])
+def test_a_flat_path_is_a_tuple(paths):
+    with pytest.raises(TypeError, match=r"A path is a tuple of keys, .* but got"):
+        gc.State.from_flat_path(paths)

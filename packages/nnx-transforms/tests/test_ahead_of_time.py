@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 from jitted_models import Model, assert_unchanged, counting, snapshot
 
 import nnx_transforms as nnx
@@ -109,3 +110,20 @@ def test_eval_shape_publishes_nothing():
     assert same.made is made
     assert made.value == jax.ShapeDtypeStruct((5, 5), jnp.float32)
     assert nnx.jit(f).eval_shape(model, jnp.ones(3))[1].value.shape == (5, 5)
+
+
+def test_export_takes_functions_of_arrays():
+    model, x = nnx.Dict(w=nnx.Param(jnp.arange(3.0))), jnp.ones((1, 3))
+    with pytest.raises(TypeError, match=r"`merge\(graphdef, state\)` inside"):
+        export.export(nnx.jit(lambda model, x: model.w.value * x))(model, x)
+    graphdef, state = nnx.split(model)
+
+    @nnx.jit
+    def scale(state, x):
+        return nnx.merge(graphdef, state).w.value * x
+
+    batch = jax.ShapeDtypeStruct(export.symbolic_shape("n, 3"), jnp.float32)
+    exported = export.export(scale)(state, batch)
+    for n in (1, 4):
+        xs = jnp.ones((n, 3))
+        assert exported.call(state, xs).tolist() == (model.w.value * xs).tolist()

@@ -126,16 +126,17 @@ def test_the_innermost_call_tells_what_its_variables_are():
             True, lambda m: 1 if m.calls.value > 0 else 2, lambda m: 1, model
         )
 
-    assert "is the value of the variable" not in notes_of(branches, Model())
+    notes = notes_of(branches, Model())
+    assert "at 'operands/0/calls'" in notes
+    assert notes.count("is the value of the variable") == 1
 
 
-@pytest.mark.parametrize("args", [(Model(),), (1.0,)])
-def test_a_wrong_output_is_told_from_the_values(args):
+def test_a_wrong_output_is_told_from_the_values():
     with pytest.raises(TypeError) as caught:
         jax.jit(lambda: ["text"])()
     if "component [0]" not in str(caught.value):
         pytest.skip("This JAX does not tell the place of a wrong output.")
-    notes = notes_of(nnx.jit(lambda *args: {"name": "text"}), *args)
+    notes = notes_of(nnx.jit(lambda *args: {"name": "text"}), 1.0)
     assert "What the function returned is output component [1]" in notes
 
 

@@ -1,5 +1,6 @@
 """Branches and loops over live objects, against JAX and against explicit rewrites."""
 
+import functools
 import gc as garbage
 import weakref
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import graphcore as gc
 from nnx_transforms import (
+    Carry,
     Dict,
     List,
     Module,
@@ -483,7 +485,7 @@ def test_carries_must_come_back_in_their_places():
     ]:
         with pytest.raises(ValueError, match=match) as caught:
             fori_loop(0, 2, lambda i, c: out(c), (a, b))
-        assert "returned/" in str(caught.value)
+        assert "at 'carry/" in str(caught.value)
 
     def swap(i, c):
         c.a, c.b = c.b, c.a
@@ -906,3 +908,57 @@ def test_loops_and_branches_name_what_changes_its_sharding():
                 call()
         n.total.value = jax.sharding.reshard(n.total.value, spread)
         assert fori_loop(0, 3, lambda i, n: add(n), n).total.value.tolist() == [3] * 4
+
+
+class Block(Module):
+    def __init__(self):
+        self.w = Param(jnp.ones(4))
+
+    @functools.cached_property
+    def heads(self):
+        return self.w.value.shape[0] // 2
+
+    @functools.cached_property
+    def doubled(self):
+        return 2 * self.w.value
+
+    def split(self, x):
+        return x.reshape(self.heads, -1).sum() * x
+
+
+LOOPS = [
+    lambda f, m, x: cond(x[0] > 0, f, lambda m, x: x, m, x),
+    lambda f, m, x: switch(1, [lambda m, x: x, f], m, x),
+    lambda f, m, x: fori_loop(0, 1, lambda i, c: (c[0], f(*c)), (m, x))[1],
+    lambda f, m, x: while_loop(lambda c: c[1][0] < 2, lambda c: (c[0], f(*c)), (m, x))[
+        1
+    ],
+    lambda f, m, x: scan(lambda c, _: ((c[0], f(*c)), 0), length=1)((m, x), None)[0][1],
+    lambda f, m, x: scan(lambda x, m: (f(m, x), 0), in_axes=(Carry, None), length=1)(
+        x, m
+    )[0],
+]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_cached_property_may_be_asked_for_inside(loop):
+    model, x = Block(), jnp.arange(1.0, 5.0)
+    assert loop(Block.split, model, x).tolist() == model.split(x).tolist()
+    known = Block()
+    assert known.heads == 2
+    assert loop(Block.split, known, x).tolist() == known.split(x).tolist()
+    assert known.heads == 2
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_cached_property_that_depends_on_arrays_is_asked_for_before(loop):
+    model, x = Block(), jnp.ones(4)
+    with pytest.raises(
+        ValueError, match=r"'?(operands/|carry/)?[01]/(0/)?doubled"
+    ) as caught:
+        loop(lambda m, x: m.doubled * x, model, x)
+    assert "before" in str(caught.value)
+    assert "BareArray" not in str(caught.value)
+    assert "doubled" not in vars(model)
+    expected = model.doubled * x
+    assert loop(lambda m, x: m.doubled * x, model, x).tolist() == expected.tolist()

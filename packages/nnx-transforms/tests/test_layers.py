@@ -36,7 +36,29 @@ def primitives(f, *args):
     return [e.primitive.name for e in jax.make_jaxpr(f)(*args).jaxpr.eqns]
 
 
+@pytest.mark.parametrize("rngs", [0, None, jax.random.key(0), np.uint32([0, 1])])
+def test_a_seed_is_no_random_stream(rngs):
+    for make in (
+        lambda: Linear(3, 2, rngs=rngs),
+        lambda: Conv(3, 4, (3,), rngs=rngs),
+        lambda: Embed(3, 4, rngs=rngs),
+    ):
+        with pytest.raises(
+            TypeError, match=r"Expected random streams.*Rngs\(params=seed"
+        ):
+            make()
+
+
 # Linear
+
+
+def test_linear_says_how_many_features_it_takes():
+    layer = Linear(3, 2, rngs=Rngs(0))
+    for call in (layer, nnx.jit(layer)):
+        with pytest.raises(TypeError) as caught:
+            call(jnp.ones((5, 4)))
+        notes = "".join(caught.value.__notes__)
+        assert "Linear takes 3 features, and got an input of shape (5, 4)." in notes
 
 
 @pytest.mark.parametrize("shape", [(3,), (4, 3), (2, 4, 3)])
@@ -89,12 +111,6 @@ def test_parameters_are_drawn_from_the_stream_in_order():
     assert layer.kernel.value.tolist() == kernel.tolist()
     assert layer.bias.value.tolist() == bias.tolist()
     assert int(rngs.other.count.value) == 0
-
-
-@pytest.mark.parametrize("rngs", [0, jax.random.key(0)])
-def test_a_seed_or_a_key_in_the_place_of_streams_is_told_from_them(rngs):
-    with pytest.raises(TypeError, match=r"Expected random streams.*Rngs\(params=seed"):
-        Linear(3, 5, rngs=rngs)
 
 
 def test_initializers_may_bring_metadata():

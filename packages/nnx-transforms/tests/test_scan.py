@@ -532,7 +532,7 @@ def test_axes_that_contradict_each_other():
         scan(f)(1, 2, 3)
     with pytest.raises(ValueError, match=r"returns a tuple of 2, but it returned"):
         scan(lambda c, x: c)(1, jnp.arange(3))
-    with pytest.raises(ValueError, match=r"at '1' is stacked along axis 1"):
+    with pytest.raises(ValueError, match=r"at 'output/1' is stacked along axis 1"):
         scan(lambda c, x: (c, x), out_axes=(Carry, 1))(1, jnp.arange(3))
 
 
@@ -750,7 +750,7 @@ def test_inconsistent_sizes_and_ranks():
     run = scan(lambda c, x: setattr(c.w, "value", x), in_axes=(axes, 0), out_axes=0)
     with pytest.raises(ValueError, match="'0/w' over axis 1, but its value has"):
         run(cells, jnp.arange(3.0))
-    with pytest.raises(ValueError, match="'0/w' are stacked along axis 1"):
+    with pytest.raises(ValueError, match="'0/w' is stacked along axis 1"):
         run(Cell(jnp.ones((2, 3))), jnp.arange(3.0))
     with pytest.raises(TypeError, match="'0/name' holds a value of type str"):
         scan(lambda d: 0, in_axes=0, out_axes=0)(Dict(name=Variable("x")))

@@ -134,7 +134,7 @@ def test_specs_of_whole_objects_and_named_shardings():
     assert v.a.value.tolist() == [1.0, 6.0, 11.0, 16.0]
     named = StateSharding({...: NamedSharding(m, P("x"))})
     size = shard_map(lambda v: v.a.value[0], mesh=m, in_specs=(named,), out_specs=P())
-    with pytest.raises(ValueError, match="replica"):
+    with pytest.raises(ValueError, match="'output' has the spec"):
         size(v)
     total = shard_map(
         lambda v: jax.lax.psum(v.a.value[0], "x"), mesh=m, in_specs=named, out_specs=P()
@@ -245,7 +245,7 @@ def test_errors():
     with pytest.raises(TypeError, match="shard_map's in_specs"):
         mapped(differ, (StateSharding({...: 0}), P("x")))
     for specs, out in ((0, P()), (P(), 0)):
-        with pytest.raises(TypeError, match="of an object, but got 0"):
+        with pytest.raises(TypeError, match=r"of an object .*, but got 0"):
             mapped(lambda c: 0, specs, out)(cells)
     with pytest.raises(ValueError, match="in_specs has 1 entries"):
         mapped(differ, (SPECS,))(cells, x)

@@ -28,6 +28,7 @@ from graphcore.graphdef.definition import (
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, Trail, key_of, path_of
+from graphcore.variables.bare_arrays import BareArray
 from graphcore.variables.impl import is_variable_type
 
 __all__ = ["diff"]
@@ -309,7 +310,9 @@ def _type_of(item: Any) -> Any:
 
 
 def _summary(item: Any) -> Any:
-    return item.value if isinstance(item, StaticAttribute) else item.type
+    if isinstance(item, StaticAttribute):
+        return item.value
+    return jax.Array if item.type is BareArray else item.type
 
 
 def _abstract(x: Any) -> tuple[Any, Any] | None:

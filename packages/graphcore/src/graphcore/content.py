@@ -21,6 +21,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from graphcore.errors import check_class
+
 __all__ = ["register_immutable_type"]
 
 
@@ -86,6 +88,7 @@ def register_immutable_type(type: type[Any], /) -> type[Any]:
         >>> len({gc.graphdef(gc.Dict(table=Table()))})
         1
     """
+    check_class(type, "register_immutable_type")
     _declared.add(type)
     return type
 

@@ -29,6 +29,28 @@ class TraceContextError(ValueError):
     """
 
 
+def check_class(x: Any, taker: str) -> None:
+    """Makes sure that what is to be registered is a class.
+
+    Args:
+        x: What was given.
+        taker: The function that takes classes.
+
+    Raises:
+        TypeError: If it is none.
+
+    Example:
+        >>> check_class(int, 'f')
+        >>> try: check_class(3, 'f')
+        ... except TypeError as error: print(error)
+        f takes a class, but got 3, of type int.
+    """
+    if not isinstance(x, type):
+        raise TypeError(
+            f"{taker} takes a class, but got {x!r}, of type {type(x).__name__}."
+        )
+
+
 def path_text(path: Iterable[Any]) -> str:
     """Writes a path as `layers/3/kernel`, the root as `<root>`.
 

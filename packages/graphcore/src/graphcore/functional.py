@@ -419,6 +419,9 @@ def call(graphdef_and_state: tuple[GraphDef[Any], Any], /) -> CallProxy:
         graph, calls the method, and returns `(output, (graphdef, state))` with the
         definition and state after the call.
 
+    Raises:
+        TypeError: If it is given anything else.
+
     Example:
         >>> import graphcore as gc
         >>> class Count(gc.Object):
@@ -429,5 +432,11 @@ def call(graphdef_and_state: tuple[GraphDef[Any], Any], /) -> CallProxy:
         >>> out, state['count'].n.value
         (2, 3)
     """
-    definition, *states = graphdef_and_state
+    given: Any = graphdef_and_state
+    if not isinstance(given, tuple | list) or not given:
+        raise TypeError(
+            "call takes what split returns, a definition and a state: "
+            f"call(split(node)).method(...). It got {given!r}."
+        )
+    definition, *states = given
     return CallProxy(definition, tuple(states))

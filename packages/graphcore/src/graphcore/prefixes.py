@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -13,6 +13,7 @@ from graphcore.errors import path_text
 from graphcore.nodes.registry import is_graph_node
 from graphcore.nodes.traversal import edges
 from graphcore.refmap import RefMap
+from graphcore.trails import key_of
 from graphcore.variables.impl import is_variable
 
 __all__ = ["PrefixMapping", "broadcast_prefix"]
@@ -68,6 +69,7 @@ def broadcast_prefix(
     full_tree: Any,
     prefix_is_leaf: Callable[[Any], bool] | None = None,
     tree_is_leaf: Callable[[Any], bool] | None = None,
+    called: tuple[str, str] = ("The prefix", "the tree"),
 ) -> list[Any]:
     """Lists the prefix of every leaf of a tree.
 
@@ -76,12 +78,13 @@ def broadcast_prefix(
         full_tree: The tree.
         prefix_is_leaf: What counts as a leaf of the prefix.
         tree_is_leaf: What counts as a leaf of the tree.
+        called: What the prefix and the tree are called, for messages.
 
     Returns:
         One entry a leaf of the full tree, in order.
 
     Raises:
-        ValueError: If the one is not a prefix of the other.
+        ValueError: If the one is not a prefix of the other, with the path.
 
     Example:
         >>> broadcast_prefix((0, 1), ({'a': 'x', 'b': 'y'}, 'z'))
@@ -92,8 +95,59 @@ def broadcast_prefix(
     def visit(prefix: Any, subtree: Any) -> None:
         found.extend([prefix] * len(jax.tree.leaves(subtree, is_leaf=tree_is_leaf)))
 
-    jax.tree.map(visit, prefix_tree, full_tree, is_leaf=prefix_is_leaf)
+    try:
+        jax.tree.map(visit, prefix_tree, full_tree, is_leaf=prefix_is_leaf)
+    except ValueError:
+        is_leaf = prefix_is_leaf or _never, tree_is_leaf or _never
+        path, *both = _first_difference(prefix_tree, full_tree, is_leaf) or ((),)
+        given, stands = map(_described, both or (prefix_tree, prefix_tree))
+        if given == stands:  # What is static in them differs, as JAX tells.
+            raise
+        at = f" at {path_text(map(key_of, path))!r}" if path else ""
+        raise ValueError(
+            f"{called[0]}{at} is {given}, but {called[1]}{at and ' there'} is "
+            f"{stands}. Give it the same structure, or one setting for the whole."
+        ) from None
     return found
+
+
+_LEAF = jax.tree.structure(0)
+
+
+def _never(x: Any) -> bool:
+    return False
+
+
+def _first_difference(
+    prefix: Any, tree: Any, is_leaf: Sequence[Callable[[Any], bool]]
+) -> tuple[Any, ...] | None:
+    """Where one tree is no prefix of another: the path, and what each has there."""
+    pairs, structure = _one_level(prefix, is_leaf[0])
+    if structure == _LEAF:
+        return None
+    others, other = _one_level(tree, is_leaf[1])
+    if structure != other:
+        return (), prefix, tree
+    for (way, x), (_, y) in zip(pairs, others, strict=True):
+        found = _first_difference(x, y, is_leaf)
+        if found is not None:
+            return (*way, *found[0]), *found[1:]
+    return None
+
+
+def _one_level(tree: Any, is_leaf: Callable[[Any], bool]) -> Any:
+    return jax.tree_util.tree_flatten_with_path(
+        tree, is_leaf=lambda x: x is not tree or is_leaf(x)
+    )
+
+
+def _described(tree: Any) -> str:
+    if isinstance(tree, jax.Array):
+        return "an array"
+    name = type(tree).__name__
+    if isinstance(tree, dict):
+        return f"a {name} with the keys {[*tree]}"
+    return f"a {name} of {len(tree)}" if isinstance(tree, tuple | list) else f"a {name}"
 
 
 class AliasCheck:

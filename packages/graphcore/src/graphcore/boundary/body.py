@@ -21,8 +21,9 @@ import jax
 from graphcore.boundary.callees import Callee
 from graphcore.boundary.change import Change, Left
 from graphcore.boundary.inside import Inside
-from graphcore.boundary.places import Direct, Place, Places
+from graphcore.boundary.places import Direct, Place, Places, is_object, key_path
 from graphcore.boundary.settings import UNSET, Settings, check_mappings
+from graphcore.boundary.traced_values import explain_traced
 from graphcore.errors import path_text
 from graphcore.graphdef.joint import Joint
 from graphcore.trails import Path
@@ -99,6 +100,8 @@ class Body:
     # position or name.
     called: tuple[str | None, str | None] = (None, None)
     out_called = "output"
+    # What users call the settings of the arguments and of the output.
+    settings_called: tuple[str, str] = ("settings", "out_settings")
 
     def __init__(
         self, callee: Callee, structure: Structure, options: Any, reference: Any
@@ -119,6 +122,9 @@ class Body:
 
     # JAX shows in its messages where a function comes from, and what its arguments are
     # called.
+
+    def __repr__(self) -> str:
+        return repr(self._reference())
 
     @property
     def __wrapped__(self) -> Any:
@@ -204,7 +210,9 @@ class Body:
     ) -> Left:
         """Runs the function on inner objects; see `run`."""
         args, kwargs = self.fill(inside, args, kwargs)
-        return self.leave(inside, self.call(inside, args, kwargs))
+        left = self.leave(inside, self.call(inside, args, kwargs))
+        self.check_left(left)
+        return left
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Calls the function on inner objects; subclasses do more around that.
@@ -217,7 +225,28 @@ class Body:
         Returns:
             What it returns.
         """
-        return self.bind(inside)(*args, **kwargs)
+        try:
+            return self.bind(inside)(*args, **kwargs)
+        except Exception as error:
+            explain_traced(error, self._leaves(inside, args, kwargs))
+            raise
+
+    def _leaves(
+        self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Iterator[tuple[Any, Path, str, tuple[str, ...]]]:
+        """What the function was given; see `explain_traced`."""
+        groups = self.grouped(range(len(inside.values)))
+        for number, position in chain.from_iterable(map(enumerate, groups)):
+            path, value = self.variable_path(position), inside.values[position]
+            for way, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+                rest = jax.tree_util.keystr(way)
+                ends = f"[{number}]{rest}", f"[{position}]{rest}"
+                what = "the value of the variable at"
+                yield leaf, (*path, *key_path(way)), what, ends
+        given = jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=is_object)
+        for (_, *way), leaf in given[0]:
+            path, rest = self.shown(key_path(way)), jax.tree_util.keystr(way[1:])
+            yield leaf, path, "the argument at", (rest,)
 
     def fill(
         self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]
@@ -308,8 +337,8 @@ class Body:
             return path_text((*self.first_places[number], *rest))
         return path_text((self.out_called if number == -1 else "detached", *rest))
 
-    def check_written(self, left: Left) -> None:
-        """Says which variable was written what JAX does not accept, if one was.
+    def check_left(self, left: Left) -> None:
+        """Says what of all that is left JAX does not accept, if there is something.
 
         Args:
             left: What the function left behind.
@@ -324,6 +353,14 @@ class Body:
                 f"{self.place(written.path)!r} was given a value of type "
                 f"{type(leaf).__name__} inside {self.__name__!r}, which JAX does not "
                 f"accept: {leaf!r}. Values of variables are arrays."
+            ) from error
+        out = jax.tree_util.tree_flatten_with_path(left.out)[0]
+        for number, leaf, error in _refused([leaf for _, leaf in out]):
+            place = self.place((-1, *key_path(out[number][0])))
+            raise TypeError(
+                f"{self.__name__!r} returned a value of type {type(leaf).__name__} at "
+                f"{place!r}, which JAX does not accept: {leaf!r}. Return arrays; an "
+                "attribute of an object may be anything."
             ) from error
 
     def blame(self, values: Sequence[Any], error: BaseException, advice: str) -> None:

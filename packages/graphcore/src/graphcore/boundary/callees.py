@@ -90,6 +90,9 @@ def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[...
         A decorator for a function `call(f, /, *args, **kwargs)`; it returns a function
         of the other arguments.
 
+    Raises:
+        TypeError: If it is no function.
+
     Example:
         >>> from graphcore.authors import lifted
         >>> def twice(f):
@@ -100,6 +103,8 @@ def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[...
         >>> twice(abs)(-1), twice(abs).__name__
         ((1, 1), 'abs')
     """
+    if not callable(f):
+        raise TypeError(f"Expected a callable value, got {f!r}.")
 
     def decorate(call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -23,7 +23,7 @@ import numpy as np
 
 from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.content import static_key
-from graphcore.errors import path_text
+from graphcore.errors import check_class, path_text
 from graphcore.variables.bare_arrays import (
     are_arrays,
     are_known_arrays,
@@ -63,6 +63,7 @@ def register_filtered_type(type: type[Any], /, *, immutable: bool = False) -> No
         >>> len(jax.tree.leaves(divided)), divided.join().f is jnp.sin
         (1, True)
     """
+    check_class(type, "register_filtered_type")
     _filtered.add(type)
     if immutable:
         frozen.add(type)
@@ -252,13 +253,18 @@ class Divided:
             old: One of the same structure: what is missing is as it is there.
         """
         leaves = self.leaves()
-        frame = self.frame
-        if len(frame.given) + len(frame.statics) < len(leaves):
-            before = old.leaves() if type(old) is Divided else jax.tree.leaves(old)
+        frame, structure = self.frame, self.frame.structure
+        if len(frame.given) + len(frame.statics) < len(leaves) and old is not None:
+            # Its own structure: what is mapped may have another one inside.
+            before, structure = (
+                (old.leaves(), old.frame.structure)
+                if type(old) is Divided
+                else jax.tree.flatten(old)
+            )
             for i, leaf in enumerate(before):
                 if leaves[i] is None:
                     leaves[i] = leaf
-        return frame.structure.unflatten(leaves)
+        return structure.unflatten(leaves)
 
     def bare(self) -> Any:
         """The pytree of what there is of arrays, None in the place of all else."""

@@ -367,6 +367,7 @@ def _find_or_make(
 ) -> list[Any]:
     """The bodies of a call, found or made: one for each function."""
     hidden = [number for _, bound, _ in functions for number in bound]
+    called = getattr(functions[0][2], "settings_called", Body.settings_called)[0]
     settings: Settings | None = None
     known: Any = entry.joint.definitions, places, options
     if statics:
@@ -375,7 +376,7 @@ def _find_or_make(
         prefixes = *entry._settings, entry._out_settings
         known += (*map(prefix_key, prefixes),)
         if not all(map(lasts, prefixes)):
-            settings = _resolve(entry, tree, hidden)
+            settings = _resolve(entry, tree, hidden, called)
             known += settings.roots, settings.variables
     found: list[Any] = []
     for callee, bound, make in functions:
@@ -398,7 +399,7 @@ def _find_or_make(
         if bodies is not None and body is not None:
             bodies.last = body
         else:
-            settings = settings or _resolve(entry, tree, hidden)
+            settings = settings or _resolve(entry, tree, hidden, called)
             about = entry.joint, places, bound, _root_places(entry.roots, places, tree)
             structure = Structure(*about, settings, statics)
             weakly = cache is None and bodies is not None
@@ -428,7 +429,7 @@ def _number(x: Any, roots: list[Any]) -> int:
     return len(roots) - 1
 
 
-def _resolve(entry: Entry, tree: Any, bound: Sequence[int]) -> Settings:
+def _resolve(entry: Entry, tree: Any, bound: Sequence[int], called: str) -> Settings:
     """Finds the setting of each root and variable, and checks that all agree."""
     roots, joint = entry.roots, entry.joint
     of_args, of_kwargs, of_bound = entry._settings
@@ -438,15 +439,15 @@ def _resolve(entry: Entry, tree: Any, bound: Sequence[int]) -> Settings:
         not roots and not any(map(is_mapping, prefix_leaves(of_args)))
     ):
         return Settings((UNSET,) * len(roots), (UNSET,) * count, out)
-    prefix = (of_args, of_kwargs)
+    per_leaf: list[Any] = []
+    for pair in zip((of_args, of_kwargs), tree, strict=True):
+        per_leaf += settings_of_leaves(*pair, (called, "the argument"))
     check_mappings(of_args, tree[0], "argument ")
     aliases = AliasCheck()
     of_roots: list[Any] = [of_bound] * len(roots)
     found = [False] * len(roots)
     leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)[0]
-    for (path, x), setting in zip(
-        leaves, settings_of_leaves(prefix, tree), strict=True
-    ):
+    for (path, x), setting in zip(leaves, per_leaf, strict=True):
         if is_object(x):
             aliases.add(key_path(path)[1:], x, setting)
             number = _number(x, roots)

@@ -37,6 +37,7 @@ class Inside:
 
     Attributes:
         roots: The inner objects that stand for the caller's.
+        values: What the variables held at first.
         variables: Their variables, in order of index.
 
     Example:
@@ -51,13 +52,13 @@ class Inside:
         [6]
     """
 
-    __slots__ = ("_joint", "_objects", "_values", "_ways", "roots", "variables")
+    __slots__ = ("_joint", "_objects", "_ways", "roots", "values", "variables")
 
     def __init__(self, joint: Joint, values: Sequence[Any]) -> None:
         self._joint = joint
         if not are_arrays(values):
             values = [*map(joined, values)]
-        self._values = values
+        self.values = values
         # What a function changes inside of a value must differ from what was there.
         self._objects, self.roots, self.variables = joint.build(_copied(values))
         # The containers that arrays without a variable stand in.
@@ -154,11 +155,11 @@ class Inside:
                 setting = setting_of(setting, leaf.path, leaf.variable)
             else:
                 value = leaf.impl.get_value(leaf.variable)
-                if position not in keep and same_value(value, self._values[position]):
+                if position not in keep and same_value(value, self.values[position]):
                     continue
                 setting = settings.variables[position]
                 if position not in keep:
-                    before = self._values[position]
+                    before = self.values[position]
             path = (*place, *leaf.path)
             found = position, leaf.definition.index, leaf.variable, leaf.impl
             written.append(Written(*found, path, setting, before))
@@ -202,7 +203,7 @@ class Inside:
         keep: Collection[int],
     ) -> Left:
         """What a function left that has at most written values, as most do."""
-        joint, variables, old = self._joint, self.variables, self._values
+        joint, variables, old = self._joint, self.variables, self.values
         now = joint.layout.values(variables)
         written: list[Written] = []
         if keep or not all(map(is_, now, old)):

@@ -145,12 +145,15 @@ def setting_of(prefix: Any, path: Path, variable: Any) -> Any:
     return prefix
 
 
-def settings_of_leaves(prefix: Any, tree: Any) -> list[Any]:
+def settings_of_leaves(
+    prefix: Any, tree: Any, called: tuple[str, str] = ("The prefix", "the tree")
+) -> list[Any]:
     """The setting of each leaf of a pytree, objects counting as leaves.
 
     Args:
         prefix: A tree prefix.
         tree: The pytree.
+        called: What the two are called, for messages.
 
     Returns:
         As many settings as leaves.
@@ -165,7 +168,11 @@ def settings_of_leaves(prefix: Any, tree: Any) -> list[Any]:
         [0, None, None]
     """
     return broadcast_prefix(
-        prefix, tree, prefix_is_leaf=is_prefix_leaf, tree_is_leaf=is_object
+        prefix,
+        tree,
+        prefix_is_leaf=is_prefix_leaf,
+        tree_is_leaf=is_object,
+        called=called,
     )
 
 

@@ -441,11 +441,15 @@ def _not_hashable(what: str, path: Path, value: Any) -> TypeError:
         why = "what it held when it was compared was not"
     except UnhashableContent as error:
         why = str(error)
+    way_out = (
+        "Give that type a `__hash__`, hold it in a dataclass, list, dict or array, or "
+        "declare that its instances never change: `register_immutable_type`."
+    )
+    if type(value) in weakref.ProxyTypes:
+        way_out = "Hold the object itself: graphs may have cycles."
     return TypeError(
         f"The {what} at {path_text(path)!r} is not hashable: {value!r} of type "
-        f"{type(value).__name__}; {why}. Definitions key compiled functions. Give that "
-        "type a `__hash__`, hold it in a dataclass, list, dict or array, or declare "
-        "that its instances never change: `register_immutable_type`."
+        f"{type(value).__name__}; {why}. Definitions key compiled functions. {way_out}"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from graphcore.errors import check_class
 from graphcore.nodes.registry import register_graph_node_type
 
 __all__ = ["register_dataclass"]
@@ -42,6 +43,7 @@ def register_dataclass(cls: type[T], /) -> type[T]:
         >>> gc.state(scale).flat_state().paths, gc.clone(scale).name
         ((('weight',),), 'scale')
     """
+    check_class(cls, "register_dataclass")
     slots = [name for base in cls.__mro__ for name in _slots(base)]
     has_dict = hasattr(object.__new__(cls), "__dict__")
 

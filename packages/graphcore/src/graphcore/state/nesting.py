@@ -49,6 +49,7 @@ def nested_from_flat(pairs: Iterable[tuple[Path, Any]]) -> dict[Any, Any]:
     """Builds nested plain dicts from leaves with their paths.
 
     Raises:
+        TypeError: If a path is no tuple.
         ValueError: If a path is empty, or goes through another's leaf.
     """
     root: dict[Any, Any] = {}
@@ -68,6 +69,10 @@ def nested_from_flat(pairs: Iterable[tuple[Path, Any]]) -> dict[Any, Any]:
         return node
 
     for path, leaf in pairs:
+        if not isinstance(path, tuple):
+            raise TypeError(
+                f"A path is a tuple of keys, such as ('layers', 0), but got {path!r}."
+            )
         if not path:
             raise ValueError("A state is a mapping; a leaf can't have an empty path.")
         if path in parents:

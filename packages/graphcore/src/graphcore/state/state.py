@@ -394,6 +394,7 @@ class State(MutableMapping[K, Any], Generic[K, L]):
             The nested state.
 
         Raises:
+            TypeError: If a path is no tuple.
             ValueError: If one path goes through another's leaf.
 
         Example:

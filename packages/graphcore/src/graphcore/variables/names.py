@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from graphcore.errors import check_class
 from graphcore.holding import reached
 from graphcore.variables.impl import registered_variable_types, variable_impl
 from graphcore.variables.variable import (
@@ -97,6 +98,7 @@ def variable_name_from_type(type: type[Any], /, *, allow_register: bool = True) 
         >>> variable_name_from_type(gc.Param), variable_name_from_type(RunningMax)
         ('params', 'running_max')
     """
+    check_class(type, "variable_name_from_type")
     variable_impl(type)
     return _registered_name(type) or _snake_case(type.__name__)
 
@@ -121,6 +123,7 @@ def register_variable_name_type_pair(
         >>> variable_name_from_type(Ema)
         'moving_averages'
     """
+    check_class(type, "register_variable_name_type_pair")
     variable_impl(type)
     old_type, old_name = _type_of_name.get(name), _registered_name(type)
     if not overwrite:

@@ -72,12 +72,14 @@ class Layer(Module):
             arguments: What `__init__` was given, by name.
             **shapes: By the name of the attribute; with an `_init` and a `_metadata`
                 behind it, it names what makes the parameter and says more of it.
+
+        Raises:
+            TypeError: If a seed or a key was given instead of random streams.
         """
         for name, shape in shapes.items():
             if shape is not None:
-                rngs, dtype = arguments["rngs"], arguments["param_dtype"]
-                # What has a stream for parameters need not be an `Rngs`.
-                stream: Any = getattr(rngs, "params", None) or stream_of(rngs, "params")
+                stream: Any = _stream_of_parameters(arguments["rngs"])
+                dtype = arguments["param_dtype"]
                 made = arguments[f"{name}_init"](stream(), shape, dtype)
                 setattr(self, name, Param(made, **arguments[f"{name}_metadata"]))
 
@@ -176,7 +178,19 @@ def stream_of(rngs: Rngs | RngStream | None, name: str) -> RngStream | None:
         return rngs[name]
     if rngs is None or isinstance(rngs, RngStream):
         return rngs
-    raise TypeError(
+    raise _no_streams(rngs, name)
+
+
+def _stream_of_parameters(rngs: Any) -> Any:
+    # What has a stream for parameters need not be an `Rngs`.
+    stream = getattr(rngs, "params", None) or stream_of(rngs, "params")
+    if stream is None:
+        raise _no_streams(rngs, "params")
+    return stream
+
+
+def _no_streams(rngs: Any, name: str) -> TypeError:
+    return TypeError(
         f"Expected random streams, `Rngs` or an `RngStream`, got a "
         f"{type(rngs).__name__}: make some with `Rngs({name}=seed)`."
     )

@@ -194,7 +194,14 @@ class Linear(Affine):
         code = getattr(lax.dot_general, "__code__", None)
         if is_default and code is _DOT_GENERAL:
             # The same operation, but JAX keeps its derivatives from trace to trace.
-            y = jnp.matmul(inputs, kernel, **options)
+            try:
+                y = jnp.matmul(inputs, kernel, **options)
+            except TypeError as error:
+                error.add_note(
+                    f"Linear takes {self.in_features} features, and got an input of "
+                    f"shape {inputs.shape}."
+                )
+                raise
         else:
             axes = (((inputs.ndim - 1,), (0,)), ((), ()))
             y = self.dot_general(inputs, kernel, axes, **options)

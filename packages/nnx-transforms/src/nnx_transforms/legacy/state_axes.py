@@ -37,7 +37,7 @@ from nnx_transforms.transforms.mapped.mapping import (
     axes_of_arguments,
     is_axis,
 )
-from nnx_transforms.transforms.mapped.mapping_errors import mapped_leaves
+from nnx_transforms.transforms.mapped.mapping_errors import entering
 from nnx_transforms.transforms.pmap import pmap as pmap_by_axes
 from nnx_transforms.transforms.scan import scan as scan_by_axes
 from nnx_transforms.transforms.vmap import vmap as vmap_by_axes
@@ -366,6 +366,7 @@ def _split(
 def _sizes(tree: Any, axes: Any) -> Iterator[int]:
     """The sizes of mapped axes."""
     entry = enter(_sizes, tuple(tree), settings=tuple(axes))
-    for _, shape, axis, _ in mapped_leaves(entry):
-        if -len(shape) <= axis < len(shape):
+    for _, _, leaf, axis in entering(entry):
+        shape = np.shape(leaf)
+        if is_axis(axis) and -len(shape) <= axis < len(shape):
             yield shape[axis]

@@ -263,6 +263,7 @@ def check_fits(
     shape: Sequence[int],
     axis_sizes: Mapping[Any, int],
     cause: BaseException | None = None,
+    what: str = "variable",
 ) -> None:
     """Checks that a spec can divide a variable into shards of one size.
 
@@ -272,6 +273,7 @@ def check_fits(
         shape: The shape of its value.
         axis_sizes: The sizes of the mesh axes; others count as one.
         cause: What JAX said, if anything.
+        what: What it is, if no variable.
 
     Raises:
         ValueError: If the value lacks axes, or one can't be divided by its mesh axes.
@@ -285,9 +287,9 @@ def check_fits(
         n % k for n, k in zip(shape, pieces, strict=False)
     ):
         raise ValueError(
-            f"The variable at {place!r} cannot be sharded by {spec}: its value has the "
-            f"shape {shape}, the mesh {axis_sizes}. Give it another spec, as with a "
-            "`StateSharding`."
+            f"The {what} at {place!r} cannot be sharded by {spec}: its value has the "
+            f"shape {shape}, the mesh {axis_sizes}. Give it another spec; single "
+            "variables of an object with a `StateSharding`."
         ) from cause
 
 

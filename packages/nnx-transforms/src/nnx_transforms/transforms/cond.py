@@ -221,7 +221,7 @@ def _check(
                 described(other),
                 f"All branches of `{name}` must leave the same structure and return "
                 "the same objects, because only at run time it is known which of them "
-                f"runs. {differ}",
+                f"runs. Make such changes in all of them, or before. {differ}",
             )
 
 

@@ -96,12 +96,25 @@ def at_once_or_later(transform: T) -> T:
 
 
 def _optional(transform: T, later: Callable[[Any, dict[str, Any]], Any]) -> T:
-    name = next(iter(inspect.signature(transform).parameters))
+    kinds = {k: p.kind for k, p in inspect.signature(transform).parameters.items()}
+    name = next(iter(kinds))
+    # The kinds are in order: those that may be given by position come first.
+    last = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    by_place = [k for k, kind in kinds.items() if kind <= last]
+    takes_more = inspect.Parameter.VAR_POSITIONAL in kinds.values()
 
     @functools.wraps(transform)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
             take_graph_mode(transform, kwargs)
+        if len(args) > len(by_place) and not takes_more:
+            of = transform.__name__
+            raise TypeError(
+                f"{of} got {len(args)} positional arguments, and takes at most "
+                f"{len(by_place)}: {', '.join(by_place)}. Other options are given by "
+                "keyword, and what the function is to be called with to what "
+                f"{of} makes of it: `{of}(f)(...)`."
+            )
         if args or name in kwargs:
             return transform(*args, **kwargs)
         return lambda f: later(f, kwargs)

@@ -15,9 +15,7 @@ from graphcore.authors import (
     Inside,
     Left,
     enter,
-    key_path,
     lifted,
-    path_text,
     plain_settings,
 )
 from nnx_transforms.adapters.settings import own_settings
@@ -30,6 +28,7 @@ from nnx_transforms.transforms.loops.agreement import (
     failure,
     type_differences,
 )
+from nnx_transforms.transforms.loops.cached_properties import not_kept
 from nnx_transforms.transforms.loops.carry import (
     CarriedGraph,
     check_carried_objects,
@@ -195,17 +194,10 @@ def _moved(value: Any, source: int, destination: int) -> Any:
 
 
 def _stacked_output(rest: Any, axes: Any) -> Any:
-    pairs, structure = jax.tree_util.tree_flatten_with_path(rest)
-    moved: list[Any] = []
+    leaves, structure = jax.tree.flatten(rest)
     leaf_axes = broadcast_prefix(axes, rest, lambda p: p is None)
-    for (path, leaf), axis in zip(pairs, leaf_axes, strict=True):
-        if not -leaf.ndim <= axis < leaf.ndim:
-            raise ValueError(
-                f"What the function returned at {path_text(key_path(path))!r} is "
-                f"stacked along axis {axis}, but it has {leaf.ndim - 1} axes."
-            )
-        moved.append(_moved(leaf, 0, axis))
-    return structure.unflatten(moved)
+    pairs = zip(leaves, leaf_axes, strict=True)
+    return structure.unflatten([_moved(leaf, 0, axis) for leaf, axis in pairs])
 
 
 class _Body(MappedBody):
@@ -221,6 +213,8 @@ class _Body(MappedBody):
         place_out: Its place in the output.
         out_axes: The axes of the output.
     """
+
+    speaks = True
 
     def __init__(self, callee: Any, structure: Any, options: Any, reference: Any):
         metadata, self.place_in, self.place_out = options
@@ -264,7 +258,8 @@ class _Body(MappedBody):
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         graph = CarriedGraph(self, inside)
-        out = super().call(inside, args, kwargs)
+        with not_kept(inside.roots):
+            out = super().call(inside, args, kwargs)
         axes = self.out_axes
         if isinstance(axes, tuple) and not (
             isinstance(out, tuple) and len(out) == len(axes)

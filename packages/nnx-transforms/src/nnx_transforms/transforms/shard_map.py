@@ -16,7 +16,7 @@ from graphcore.authors import (
     is_mapping,
     lifted,
     map_settings,
-    path_text,
+    prefix_leaves,
 )
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.sharding.shardings import axis_names, check_fits
@@ -26,11 +26,14 @@ from nnx_transforms.transforms.mapped.mapping import (
     axes_given,
     axes_of_arguments,
 )
-from nnx_transforms.transforms.mapped.mapping_errors import explain
+from nnx_transforms.transforms.mapped.mapping_errors import (
+    check_array,
+    entering,
+    explain,
+)
 
 _ONE_FOR_ALL = PartitionSpec()
 _INFER: Any = object()
-_HOLDS = "Keep it as a static attribute of the object."
 
 
 @called_as_before  # type: ignore[arg-type]  # (`more` will not hold `f`)
@@ -99,7 +102,7 @@ def shard_map(
             args,
             settings=(_ONE_FOR_ALL,) * len(args) if specs is _INFER else specs,
             out_settings=out_specs,
-            make=MappedBody,
+            make=_Body,
         )
         if specs is _INFER and entry.roots:
             raise ValueError(
@@ -131,7 +134,7 @@ def shard_map(
             explain(
                 entry,
                 lambda: again(*args),
-                functools.partial(_check_given, entry, mesh, error),
+                functools.partial(_check_given, entry, (given, plain_out), mesh, error),
                 functools.partial(_check_left, entry.body, error),
             )
             raise
@@ -154,49 +157,63 @@ def _plain_specs(specs: Any, none: Any) -> Any:
     )
 
 
-def _check_given(entry: Entry, mesh: Any, error: BaseException) -> None:
-    """Says which variable can't be sharded, or not as its spec says.
+class _Body(MappedBody):
+    """The function of one shard."""
+
+    settings_called = ("in_specs", "out_specs")
+
+
+def _check_given(entry: Entry, plain: Any, mesh: Any, error: BaseException) -> None:
+    """Says which variable or argument can't be sharded, or not as its spec says.
+
+    Args:
+        entry: The call.
+        plain: The specs of arguments and output without objects.
+        mesh: The mesh; None for the one in force.
+        error: What JAX said.
 
     Raises:
-        ValueError: If there is one, with its path.
-        TypeError: Likewise; or if what is given for variables is no spec.
+        ValueError: If there is one, with its path; or if a spec is none of the mesh.
+        TypeError: Likewise; or if what is given is no spec.
     """
-    body = entry.body
-    for spec in map(_spec, body.groups):
+    mesh = jax.sharding.get_abstract_mesh() if mesh is None else mesh
+    sizes = dict(getattr(mesh, "shape", ()))
+    if not sizes:
+        return  # JAX says what is wrong with the mesh.
+    for spec in map(_spec, [*entry.body.groups, *prefix_leaves(plain)]):
         if not isinstance(spec, PartitionSpec):
             raise TypeError(
-                "shard_map takes a PartitionSpec, or a StateSharding of them, for the "
-                f"variables of an object, but got {spec!r}."
+                "shard_map takes a PartitionSpec, for the variables of an object also "
+                f"a StateSharding of them, but got {spec!r}."
             ) from error
-    body.blame(entry.raw, error, _HOLDS)
-    sizes = dict((jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape)
-    for position, (setting, value) in enumerate(
-        zip(body.structure.settings.variables, entry.raw, strict=True)
-    ):
-        place = path_text(body.variable_path(position))
-        for leaf in jax.tree.leaves(value):
-            check_fits(place, _spec(setting), np.shape(leaf), sizes, error)
+        unknown = {axis for entry in spec for axis in axis_names(entry)} - {*sizes}
+        if unknown:
+            raise ValueError(
+                f"shard_map got {spec}, but the axes of the mesh are {[*sizes]}."
+            ) from error
+    for what, place, leaf, setting in entering(entry):
+        check_array("shard_map", what, place, leaf, error)
+        check_fits(place, _spec(setting), np.shape(leaf), sizes, error, what)
 
 
 def _check_left(body: MappedBody, error: BaseException) -> None:
-    """Says which written variable does not fit its spec.
+    """Says which written variable or output does not fit its spec.
 
     Raises:
         ValueError: If there is one, with its path.
     """
     for note in body.progress.notes or ():
         spec = _spec(note.setting)
-        place = body.place(note.path)
         if len(spec) > note.rank:
             raise ValueError(
-                f"The variable at {place!r} is to be put together by {spec}, but the "
-                f"function left it with an array of {note.rank} axes."
+                f"{note.shown} is to be put together by {spec}, but the function left "
+                f"an array of {note.rank} axes there."
             ) from error
         named = {name for entry in spec for name in axis_names(entry)}
         varying = sorted(map(str, note.varying - named))
         if varying:
             raise ValueError(
-                f"The variable at {place!r} has the spec {spec}, which means one value "
+                f"{note.shown} has the spec {spec}, which means one value "
                 f"over the mesh axes {varying}, but the function left it with values "
                 "that may differ there. Name these axes in its spec, or make the "
                 "values equal, for example with `jax.lax.pmean`."

@@ -25,7 +25,7 @@ from nnx_transforms.transforms.mapped.mapping import (
     metadata_key,
     with_positions,
 )
-from nnx_transforms.transforms.mapped.mapping_errors import check_sizes, explain_axes
+from nnx_transforms.transforms.mapped.mapping_errors import check_given, explain_axes
 
 __all__ = ["vmap"]
 
@@ -122,7 +122,7 @@ def vmap(
             options=told,
         )
         if axis_size is not None and entry.roots:  # JAX 0.8 does not look.
-            check_sizes("vmap", entry, options, None)
+            check_given("vmap", entry, options, None)
         leave = entry.out_settings
         if is_spread:
             leave = leave[0], (0, None, None), None

@@ -22,6 +22,7 @@ from nnx_transforms.transforms.loops.agreement import (
     merged_change,
     no_change,
 )
+from nnx_transforms.transforms.loops.carry import check_carried_objects
 from nnx_transforms.transforms.loops.held import (
     put_held,
     take_held,
@@ -169,9 +170,13 @@ class _Carried:
     """Names the carry, which is the last argument, in messages."""
 
     out_called = "carry"
+    options: str
 
     def shown(self, path: Path) -> Path:
-        return path if path == ("self",) else ("carry", *path[1:])
+        if path == ("self",):
+            return path
+        is_index = self.options == "fori_loop" and path == (0,)
+        return ("index" if is_index else "carry", *path[1:])
 
 
 class _WholeIteration(_Carried, WholeBody):
@@ -185,16 +190,18 @@ class _WholeIteration(_Carried, WholeBody):
         args, _ = self.fill(inside, args, {})
         given = no_change(self, take_objects(args[-1])[1])
         before = describe_left(self, given, values, (), carry)
-        left = self.leave(inside, self.bind(inside)(*args))
-        self.check_written(left)
+        out = self.call(inside, args, {})
+        check_carried_objects(args[-1], out)
+        left = self.leave(inside, out)
+        self.check_left(left)
         now = left.all_values(values)
         new = [w.value for w in left.written if w.position is None]
         after = describe_left(self, left.change, now, new, left.out)
         before.check_graph(
             after,
             "Carry references must be the same between iterations, and so must the "
-            f"structure of what is carried. An iteration of `{self.options}` changes "
-            "(before -> after):",
+            "structure of what is carried. Make such changes before the loop. An "
+            f"iteration of `{self.options}` changes (before -> after):",
         )
         # JAX itself promotes weak types in the first carry, and then traces again.
         before.check_values(
@@ -224,8 +231,8 @@ class _Condition(_Carried, Body):
         """Asks the condition; refuses what it writes."""
         values, plain = put_held(carry[0], held), carry[1]
         inside = Inside(self.structure.joint, values)
-        (given,), _ = self.fill(inside, (plain,), {})
-        holds = self.bind(inside)(given)
+        args, _ = self.fill(inside, (plain,), {})
+        holds = self.call(inside, args, {})
         left = inside.leave(None)
         message = (
             f"The condition of `{self.options}` may only read, since what it writes "

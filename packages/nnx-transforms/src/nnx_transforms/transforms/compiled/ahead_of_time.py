@@ -78,11 +78,21 @@ class Traced(_Stage):
         Returns:
             The lowered function.
 
+        Raises:
+            TypeError: If `jax.export` asks for it, and there are objects.
+
         Example:
             >>> import nnx_transforms as nnx
             >>> 'multiply' in nnx.jit(lambda x: x * 2).trace(1.0).lower().as_text()
             True
         """
+        if self._body is not None and "_private_parameters" in options:
+            raise TypeError(
+                "`jax.export` stores functions of arrays, but there are objects among "
+                "the arguments. Export `jax.jit` of a function that takes arrays, and "
+                "gets the objects by `graphdef, state = split(model)` before and "
+                "`merge(graphdef, state)` inside."
+            )
         return self._next(Lowered, self._stage.lower(**options))
 
 

@@ -1,13 +1,12 @@
 """Where the arrays are that JAX speaks of when it refuses a compiled call.
 
-JAX knows the values of variables by their numbers in lists, as `variables[3]`, the
-output of the function as one part of what is compiled, and of an array whose buffer is
-gone it tells the shape alone. So what that means is added to its errors.
+JAX knows the values of variables by their numbers in lists, as `variables[3]`, and of
+an array whose buffer is gone it tells the shape alone. So what that means is added to
+its errors.
 """
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,8 +20,6 @@ from nnx_transforms.transforms.loops.traced import HOLDS
 # The lists of values, as the forms of `JitBody` have them among their parameters.
 _LISTS = r"((?:variables|kept|given)(\[\d+\])(\[\d+\])?)"
 _VALUE = re.compile(f"(?:arguments?|key path|,|and) '?{_LISTS}", re.IGNORECASE)
-# What follows may be a function that this one calls.
-_TRACED = "while tracing the function "
 _OUTPUT = "output component [1]"
 
 
@@ -40,7 +37,7 @@ def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> No
     if isinstance(error, TypeError):
         body.blame(values, error, HOLDS)
     text = str(error)
-    if _TRACED not in text or _source(body) in text:
+    if "while tracing the function " not in text:  # told where that was called
         for name, place in _named(text, body, len(values)):
             error.add_note(f"{name} is the value of the variable at {place}.")
     if isinstance(error, RuntimeError) and "deleted" in text:
@@ -50,14 +47,13 @@ def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> No
                     f"The array of the variable at {_shown(body, position)} is gone: "
                     "it was donated to an earlier call, or deleted."
                 )
-    explain_output(error)
 
 
 def explain_output(error: Exception) -> None:
     """Adds to an error of JAX's about outputs what stands for that of the function.
 
     Args:
-        error: What a call raised.
+        error: What a call without objects raised.
     """
     note = f"What the function returned is {_OUTPUT} there."
     if _OUTPUT in str(error) and note not in getattr(error, "__notes__", ()):
@@ -79,13 +75,6 @@ def _named(text: str, body: JitBody, count: int) -> Iterator[tuple[str, str]]:
         position = positions.get(first if body.is_flat else first + second)
         if position is not None:
             yield name, _shown(body, position)
-
-
-def _source(body: JitBody) -> str:
-    """What JAX says of a function that it is tracing."""
-    code = getattr(inspect.unwrap(body), "__code__", None)
-    at = "" if code is None else f" at {code.co_filename}:{code.co_firstlineno}"
-    return f"{_TRACED}{body.__name__}{at} for jit"
 
 
 def _shown(body: JitBody, position: int) -> str:

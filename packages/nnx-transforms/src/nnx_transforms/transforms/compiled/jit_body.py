@@ -103,6 +103,7 @@ class JitBody(Body):
     """
 
     called = ("args", None)
+    settings_called = ("in_shardings", "out_shardings")
     options: Options
     has_divided = False
 
@@ -284,7 +285,7 @@ class JitBody(Body):
             settings = settings.with_variables(variables)
             keep = keep | placed
         left = inside.leave(out, settings, keep)
-        self.check_written(left)
+        self.check_left(left)
         if how:
             self._constrain(how, [(w.variable, w.path) for w in left.written])
         return left
@@ -305,7 +306,8 @@ class JitBody(Body):
         settings, placed = list(self.structure.settings.variables), set()
         positions = RefMap((x, number) for number, x in enumerate(inside.variables))
         leaves = jax.tree.leaves(out, is_leaf=is_object)
-        per_leaf = settings_of_leaves(self.structure.settings.out, out)
+        called = self.settings_called[1], "what the function returned"
+        per_leaf = settings_of_leaves(self.structure.settings.out, out, called)
         for x, setting in zip(leaves, per_leaf, strict=True):
             if setting is UNSET or not is_object(x):
                 continue

@@ -15,7 +15,8 @@ from typing import Any
 
 import jax
 
-from graphcore.authors import Body, Change
+from graphcore.authors import Body, Change, Inside
+from nnx_transforms.transforms.loops.cached_properties import not_kept
 from nnx_transforms.transforms.loops.held import without_held
 
 HOLDS = (
@@ -31,12 +32,15 @@ _AT_ONCE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 class WholeBody(Body):
     """Returns the values of all variables, those of new ones, output and change."""
 
+    def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        with not_kept(inside.roots):
+            return super().call(inside, args, kwargs)
+
     def __call__(  # type: ignore[override]  # what it returns is for JAX
         self, groups: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> tuple[list[Any], list[Any], Any, Change]:
         values = self.ungrouped(groups)
         left = self.run(values, args, kwargs or {})
-        self.check_written(left)
         new = [w.value for w in left.written if w.position is None]
         now = without_held(left.all_values(values), values)
         return now, new, left.out, left.change

@@ -8,7 +8,7 @@ of each is put in its place when they are put together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,6 +153,7 @@ class LeafwiseBody(MappedBody):
     def leave(self, inside: Inside, out: Any) -> Left:
         axes = apply_rules(self._axes, out, "out_axes")
         left = super().leave(inside, out)
+        self.check_left(left)  # as long as it has the places that users know
         per_leaf = settings_of_leaves(settings_within(axes, left.out), left.out)
         for axis in per_leaf:
             if not (axis is None or is_axis(axis)):
@@ -163,3 +164,6 @@ class LeafwiseBody(MappedBody):
         spread = Spread(jax.tree.structure(left.out), tuple(per_leaf))
         left.out = spread.take(left.out)
         return left
+
+    def outputs(self, left: Left) -> Iterator[tuple[Any, Any, Any]]:
+        return iter(())  # They leave in lists, over their first axis.

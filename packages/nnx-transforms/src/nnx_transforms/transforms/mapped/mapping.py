@@ -9,7 +9,7 @@ known beforehand, though, so values leave in one list a setting.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -19,11 +19,15 @@ import numpy as np
 
 from graphcore.authors import (
     Body,
+    Divided,
     Inside,
     Left,
     has_objects,
     is_mapping,
+    key_path,
+    plain_settings,
     prefix_leaves,
+    settings_of_leaves,
 )
 from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import positions_of
@@ -43,21 +47,26 @@ def is_axis(setting: Any) -> bool:
 
 def metadata_key(transform_metadata: Mapping[str, Any]) -> tuple[Any, ...]:
     """What a transformation tells variables, in a form that bodies are found by."""
+    if not isinstance(transform_metadata, Mapping):
+        raise TypeError(
+            "transform_metadata is a dict, such as {nnx.PARTITION_NAME: 'layers'}, but "
+            f"got {transform_metadata!r}."
+        )
     return tuple(sorted(transform_metadata.items()))
 
 
 @dataclass(frozen=True)
 class Note:
-    """What is remembered of a written variable after its trace has ended.
+    """What is remembered after a trace of a written variable, or an output.
 
     Args:
-        path: Where it is, as in `Written`.
+        shown: What it is, with its place.
         setting: Its setting.
         rank: The least number of axes of an array in its value.
         varying: The mesh axes over which its value varies, where JAX tells.
     """
 
-    path: Path
+    shown: str
     setting: Any
     rank: int
     varying: frozenset[Any]
@@ -69,6 +78,7 @@ class _Progress(threading.local):
     entered = False
     notes: Sequence[Note] | None = None
     returns_objects = False
+    speaks = False
     changed: Sequence[str] = ()
 
 
@@ -77,6 +87,11 @@ class MappedBody(Body):
 
     Its options are those of `transform_metadata`, as `metadata_key` writes them.
     """
+
+    settings_called = ("in_axes", "out_axes")
+    # Whether messages about outputs are ours; else JAX has a say about calls without
+    # objects.
+    speaks = False
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -91,11 +106,27 @@ class MappedBody(Body):
         left = super().run(values, args, kwargs)
         # No value may be kept here: that would leak tracers.
         progress.notes = [
-            Note(w.path, w.setting, _least_rank(w.value), _varying(w.value))
-            for w in left.written
+            Note(shown, setting, _least_rank(value), _varying(value))
+            for shown, setting, value in self.leaving(left)
         ]
         progress.returns_objects = bool(left.change.returned)
         return left
+
+    def leaving(self, left: Left) -> Iterator[tuple[str, Any, Any]]:
+        """What leaves the function and its place, the setting of that, and its value.
+
+        Args:
+            left: What the function left behind.
+        """
+        for w in left.written:
+            yield f"The variable at {self.place(w.path)!r}", w.setting, w.value
+        for path, axis, leaf in self.outputs(left) if self.progress.speaks else ():
+            yield f"The output at {self.place((-1, *key_path(path)))!r}", axis, leaf
+
+    def outputs(self, left: Left) -> Iterator[tuple[Any, Any, Any]]:
+        """Path, setting and value of each array that the function returned."""
+        settings = plain_settings(self.structure.settings.out)
+        return with_settings(left.out, settings_of_leaves(settings, left.out))
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         settings, paths = self.structure.settings.variables, self.structure.joint.paths
@@ -107,6 +138,10 @@ class MappedBody(Body):
         return super().call(inside, args, kwargs)
 
     def leave(self, inside: Inside, out: Any) -> Left:
+        self.progress.speaks = self.speaks or bool(inside.roots) or has_objects(out)
+        if self.progress.speaks:
+            called = self.settings_called[1], "what the function returned"
+            settings_of_leaves(self.structure.settings.out, out, called)
         if self._metadata:
             # Variables that were left alone get back the axis that was removed.
             everything = range(len(inside.variables))
@@ -145,6 +180,22 @@ def _varying(value: Any) -> frozenset[Any]:
 
 
 # Arguments and their axes
+
+
+def with_settings(
+    plain: Any, per_leaf: Sequence[Any]
+) -> Iterator[tuple[Any, Any, Any]]:
+    """Path, setting and value of each leaf of arguments or of an output.
+
+    Args:
+        plain: The pytree without objects.
+        per_leaf: The setting of each leaf.
+    """
+    # As the user knows it, with the same arrays in the same order.
+    bare = Divided.map(Divided.bare, plain)
+    pairs = jax.tree_util.tree_flatten_with_path(bare)[0]
+    for (path, leaf), setting in zip(pairs, per_leaf, strict=True):
+        yield path, setting, leaf
 
 
 def _is_axis_or_none(leaf: Any, setting: Any) -> bool:

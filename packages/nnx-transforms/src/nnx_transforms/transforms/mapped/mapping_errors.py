@@ -14,13 +14,16 @@ import jax
 import numpy as np
 
 from graphcore import broadcast_prefix
-from graphcore.authors import Divided, Entry, key_path, path_text
-from nnx_transforms.transforms.loops.agreement import failure
-from nnx_transforms.transforms.mapped.mapping import MappedBody, is_axis
+from graphcore.authors import Entry, key_path, path_text
+from nnx_transforms.transforms.loops.agreement import failure, has_type
+from nnx_transforms.transforms.mapped.mapping import (
+    MappedBody,
+    is_axis,
+    with_settings,
+)
 
 # Stands for the axis where the user named none.
 _INDEX = "nnx_transforms.index"
-NOT_MAPPED = "Keep it as a static attribute, or give the variable the axis None."
 
 
 def explain(
@@ -80,53 +83,52 @@ def explain_axes(
     explain(entry, again, lambda: check_given(name, entry, options, error), after)
 
 
-def check_given(
-    name: str, entry: Entry, options: Mapping[str, Any], error: BaseException
+def entering(entry: Entry) -> Iterator[tuple[str, str, Any, Any]]:
+    """Whether a variable or an argument is given; its place, value and setting.
+
+    Args:
+        entry: The call.
+    """
+    body: MappedBody = entry.body
+    settings = body.structure.settings.variables
+    for path, setting, value in zip(
+        entry.joint.paths, settings, entry.raw, strict=True
+    ):
+        for leaf in jax.tree.leaves(value):
+            yield "variable", body.place(path), leaf, setting
+    plain = entry.args, entry.kwargs
+    per_leaf = broadcast_prefix(entry.settings[1:], plain, lambda p: p is None)
+    for path, setting, leaf in with_settings(plain, per_leaf):
+        yield "argument", path_text(key_path(path[1:])), leaf, setting
+
+
+def check_array(
+    name: str, what: str, place: str, leaf: Any, error: BaseException | None
 ) -> None:
-    """Says which variable cannot be mapped.
+    """Says what a mapped function is given that is no array.
 
     Args:
         name: The name of the transformation.
-        entry: The call.
-        options: What the transformation was told.
-        error: What JAX said.
+        what: A variable or an argument.
+        place: Where it is.
+        leaf: Its value.
+        error: What JAX said, if anything.
 
     Raises:
-        ValueError: If there is one, with its path.
-        TypeError: Likewise.
+        TypeError: If it is none, with the path.
     """
-    body: MappedBody = entry.body
-    axes = body.structure.settings.variables
-    mapped = [
-        value if is_axis(axis) else None
-        for axis, value in zip(axes, entry.raw, strict=True)
-    ]
-    body.blame(mapped, error, NOT_MAPPED)
-    check_sizes(name, entry, options, error)
+    if not has_type(leaf):
+        raise TypeError(
+            f"The {what} at {place!r} holds a value of type {type(leaf).__name__}, "
+            f"which {name} cannot divide: {leaf!r}. Keep it as something static: in an "
+            "attribute, or bound by `functools.partial`."
+        ) from error
 
 
-def mapped_leaves(entry: Entry) -> Iterator[tuple[str, tuple[int, ...], Any, bool]]:
-    """Place, shape and axis of what is mapped, and whether it is in a variable."""
-    body: MappedBody = entry.body
-    for path, axis, value in zip(
-        entry.joint.paths, body.structure.settings.variables, entry.raw, strict=True
-    ):
-        for leaf in jax.tree.leaves(value if is_axis(axis) else None):
-            yield body.place(path), np.shape(leaf), axis, True
-    plain = entry.args, entry.kwargs
-    axes = broadcast_prefix(entry.settings[1:], plain, lambda p: p is None)
-    # As the user knows it, with the same arrays in the same order.
-    bare = Divided.map(Divided.bare, plain)
-    pairs = jax.tree_util.tree_flatten_with_path(bare)[0]
-    for (path, leaf), axis in zip(pairs, axes, strict=True):
-        if is_axis(axis):
-            yield path_text(key_path(path[1:])), np.shape(leaf), axis, False
-
-
-def check_sizes(
+def check_given(
     name: str, entry: Entry, options: Mapping[str, Any], error: BaseException | None
 ) -> None:
-    """Says which variable has no axis to be mapped, or one of another size.
+    """Says which variable or argument cannot be mapped, or has another size.
 
     Args:
         name: The name of the transformation.
@@ -136,6 +138,7 @@ def check_sizes(
 
     Raises:
         ValueError: If there is one, with the paths.
+        TypeError: If what is to be mapped is no array, with the path.
     """
     lines: list[str] = []
     sizes: set[Any] = set()
@@ -143,15 +146,19 @@ def check_sizes(
         if options.get(key) is not None:
             sizes.add(options[key])
             lines.append(f"{key}: {options[key]}")
-    for place, shape, axis, in_variable in mapped_leaves(entry):
+    for what, place, leaf, axis in entering(entry):
+        if not is_axis(axis):
+            continue
+        shape = np.shape(leaf) if has_type(leaf) else ()
+        if not (entry.has_objects or -len(shape) <= axis < len(shape)):
+            return  # JAX says so.
+        check_array(name, what, place, leaf, error)
         if not -len(shape) <= axis < len(shape):
-            if in_variable:
-                raise ValueError(
-                    f"{name} maps the variable at {place!r} over axis {axis}, but its "
-                    f"value has the shape {shape}. Give the variable another axis, or "
-                    "None, with a `StateAxes`."
-                ) from error
-            return
+            raise ValueError(
+                f"{name} maps the {what} at {place!r} over axis {axis}, but its "
+                f"value has the shape {shape}. Give it another axis, or None, for "
+                "single variables of an object with a `StateAxes`."
+            ) from error
         sizes.add(shape[axis])
         lines.append(f"{place}: axis {axis} of shape {shape} has size {shape[axis]}")
     if len(sizes) > 1:
@@ -165,7 +172,7 @@ def check_sizes(
 
 
 def check_out_ranks(body: MappedBody, error: BaseException | None) -> None:
-    """Says which variable was left with a value that has no room for its axis.
+    """Says which variable or output has no room for its axis.
 
     Args:
         body: The function, which has run.
@@ -177,14 +184,13 @@ def check_out_ranks(body: MappedBody, error: BaseException | None) -> None:
     for note in body.progress.notes or ():
         if is_axis(note.setting) and not -note.rank - 1 <= note.setting <= note.rank:
             raise ValueError(
-                f"The values of the variable at {body.place(note.path)!r} are stacked "
-                f"along axis {note.setting}, but the function left it with an array of "
-                f"{note.rank} axes."
+                f"{note.shown} is stacked along axis {note.setting}, but the function "
+                f"left an array of {note.rank} axes there."
             ) from error
 
 
 def find_varying(entry: Entry, options: Mapping[str, Any]) -> str | None:
-    """Finds a variable with axis None that differs from index to index.
+    """Finds a variable or output with axis None that differs from index to index.
 
     The function is traced once more, with an operation behind it that JAX tells
     which of its operands are mapped.
@@ -213,9 +219,11 @@ def find_varying(entry: Entry, options: Mapping[str, Any]) -> str | None:
 
     def probe(groups: Any, args: Any, kwargs: Any) -> tuple[()]:
         left = body.run(body.ungrouped(groups), args, kwargs)
-        broadcast = [w for w in left.written if w.setting is None]
-        places[:] = [body.place(w.path) for w in broadcast]
-        observe(jax.lax.axis_index(name), [w.value for w in broadcast])
+        broadcast = [
+            (x, shown) for shown, axis, x in body.leaving(left) if axis is None
+        ]
+        places[:] = [shown for _, shown in broadcast]
+        observe(jax.lax.axis_index(name), [x for x, _ in broadcast])
         return ()
 
     named = {**options, "axis_name": name}
@@ -226,7 +234,7 @@ def find_varying(entry: Entry, options: Mapping[str, Any]) -> str | None:
 def check_broadcast(
     entry: Entry, options: Mapping[str, Any], error: BaseException | None
 ) -> None:
-    """Says which variable with axis None became different for different indices.
+    """Says what with axis None became different for different indices.
 
     Args:
         entry: The call, whose function has run.
@@ -241,7 +249,7 @@ def check_broadcast(
         place = find_varying(entry, options)
     if place is not None:
         raise ValueError(
-            f"The variable at {place!r} has axis None, which means one value for all "
+            f"{place} has axis None, which means one value for all "
             "indices, but the function left it with a value for each index. Give it "
             "an axis, or make the values equal, for example with `jax.lax.pmean` over "
             "a named axis."

@@ -1,0 +1,60 @@
+"""Which values JAX means where it refuses to tell the value of a traced array.
+
+JAX names traced values by their places among the arguments of what it traces, as in
+`variables[0][3]`. Each transformation puts them elsewhere; but a tracer tells its own
+name, so what is meant is found here for all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+from graphcore.errors import path_text
+from graphcore.trails import Path
+
+__all__ = ["explain_traced"]
+
+# What was traced, and the names of values.
+_ORIGIN = re.compile(
+    r"(The error occurred while tracing .*? depends on the value)s? "
+    r"of the arguments? (.*)\.$",
+    re.MULTILINE,
+)
+# To look for each takes time, and nobody reads a hundred.
+_MAX_NAMES = 8
+_BETWEEN = re.compile(r", and |, | and ")
+
+
+def explain_traced(
+    error: Exception, leaves: Iterable[tuple[Any, Path, str, tuple[str, ...]]]
+) -> None:
+    """Adds to an error of JAX's what the traced values are that it is about.
+
+    Args:
+        error: What a function raised.
+        leaves: What it was given: each value with its path, what stands there, and
+            how the name may end that JAX has for it, as to ask a tracer takes time.
+    """
+    found = _ORIGIN.search(str(error))
+    if found is None:
+        return
+    told = [note.partition(" is ")[0] for note in getattr(error, "__notes__", ())]
+    names = [n for n in _BETWEEN.split(found[2])[:_MAX_NAMES] if n not in told]
+    for leaf, path, what, ends in leaves:
+        may_be_meant = any(name.endswith(ends) for name in names)
+        if not may_be_meant or not isinstance(leaf, jax.core.Tracer):
+            continue
+        own = _ORIGIN.search(str(jax.errors.ConcretizationTypeError(leaf)))
+        if own is None or own[1] != found[1]:
+            return  # It is about another function, which this one calls.
+        if own[2] in names:
+            names.remove(own[2])
+            place = path_text(path)
+            # JAX's name may say the same, as `args[0]['x']` does for `args/0/x`.
+            said = re.sub(r"['\[\]]+", "/", own[2]).strip("/").partition("args/")[2]
+            if said != place.removeprefix("args/"):
+                error.add_note(f"{own[2]} is {what} {place!r}.")
