@@ -27,6 +27,7 @@ from graphcore.boundary.traced_values import explain_traced
 from graphcore.errors import path_text
 from graphcore.graphdef.joint import Joint
 from graphcore.trails import Path
+from graphcore.variables.bare_arrays import are_known_arrays
 
 __all__ = ["Body", "Structure"]
 
@@ -354,6 +355,8 @@ class Body:
                 f"{type(leaf).__name__} inside {self.__name__!r}, which JAX does not "
                 f"accept: {leaf!r}. Values of variables are arrays."
             ) from error
+        if are_known_arrays(jax.tree.leaves(left.out)):
+            return  # as most often, without a look at each
         out = jax.tree_util.tree_flatten_with_path(left.out)[0]
         for number, leaf, error in _refused([leaf for _, leaf in out]):
             place = self.place((-1, *key_path(out[number][0])))

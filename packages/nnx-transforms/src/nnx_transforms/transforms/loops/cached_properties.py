@@ -27,16 +27,22 @@ def not_kept(roots: Sequence[Any]) -> Iterator[None]:
     Args:
         roots: The objects.
     """
-    had = [(x, {*vars(x)}) for _, x in iter_graph([*roots]) if hasattr(x, "__dict__")]
+    nodes = [x for _, x in iter_graph([*roots]) if _has_cached_properties(type(x))]
+    had = [(x, {*vars(x)}) for x in nodes]
     yield
     for x, names in had:
         for name in vars(x).keys() - names:
-            if _is_cached_property(x, name) and _is_known(vars(x)[name]):
+            if _is_cached_property(type(x), name) and _is_known(vars(x)[name]):
                 del vars(x)[name]
 
 
-def _is_cached_property(x: Any, name: str) -> bool:
-    found = inspect.getattr_static(type(x), name, None)
+@functools.cache
+def _has_cached_properties(kind: type[Any]) -> bool:
+    return any(_is_cached_property(kind, name) for name in dir(kind))
+
+
+def _is_cached_property(kind: type[Any], name: str) -> bool:
+    found = inspect.getattr_static(kind, name, None)
     return isinstance(found, functools.cached_property)
 
 
