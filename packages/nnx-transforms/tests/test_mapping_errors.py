@@ -256,7 +256,7 @@ def test_what_is_no_function_is_refused_at_once(transform):
 
 @pytest.mark.parametrize("given", [3, None, "w"])
 def test_other_settings_by_filter(given):
-    with pytest.raises(TypeError, match="takes a dict from filters to settings"):
+    with pytest.raises(TypeError, match="takes a mapping from filters to settings"):
         StateAxes(given)
 
 

@@ -37,7 +37,7 @@ def not_kept(roots: Sequence[Any]) -> Iterator[None]:
 
 
 @functools.cache
-def _has_cached_properties(kind: type[Any]) -> bool:
+def _has_cached_properties(kind: Any) -> bool:
     return any(_is_cached_property(kind, name) for name in dir(kind))
 
 
