@@ -28,7 +28,7 @@ from graphcore.errors import path_text
 from graphcore.graphdef.joint import Joint
 from graphcore.trails import Path
 
-__all__ = ["Body", "Structure"]
+__all__ = ["Body", "Structure", "check_output"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -349,14 +349,7 @@ class Body:
                 f"{type(leaf).__name__} inside {self.__name__!r}, which JAX does not "
                 f"accept: {leaf!r}. Values of variables are arrays."
             ) from error
-        out = jax.tree_util.tree_flatten_with_path(left.out)[0]
-        for number, leaf, error in _refused([leaf for _, leaf in out]):
-            place = self.place((-1, *key_path(out[number][0])))
-            raise TypeError(
-                f"{self.__name__!r} returned a value of type {type(leaf).__name__} at "
-                f"{place!r}, which JAX does not accept: {leaf!r}. Return arrays; an "
-                "attribute of an object may be anything."
-            ) from error
+        check_output(left.out, self.__name__, self.out_called)
 
     def blame(self, values: Sequence[Any], error: BaseException, advice: str) -> None:
         """Says which variable holds what JAX does not accept, if one does.
@@ -375,6 +368,33 @@ class Body:
                 f"The variable at {where!r} holds a value of type "
                 f"{type(leaf).__name__}, which JAX does not accept: {leaf!r}. {advice}"
             ) from error
+
+
+def check_output(out: Any, name: str, called: str = "output") -> None:
+    """Says what of the output of a function JAX does not accept, if there is something.
+
+    Args:
+        out: The output without objects.
+        name: The name of the function.
+        called: What the output is called.
+
+    Raises:
+        TypeError: With the path.
+
+    Example:
+        >>> from graphcore.authors import check_output
+        >>> try: check_output([1, 'relu'], 'f')
+        ... except TypeError as error: print(str(error).partition(',')[0])
+        'f' returned a value of type str at 'output/1'
+    """
+    pairs = jax.tree_util.tree_flatten_with_path(out)[0]
+    for number, leaf, error in _refused([leaf for _, leaf in pairs]):
+        place = path_text((called, *key_path(pairs[number][0])))
+        raise TypeError(
+            f"{name!r} returned a value of type {type(leaf).__name__} at {place!r}, "
+            f"which JAX does not accept: {leaf!r}. Return arrays; an attribute of an "
+            "object may be anything."
+        ) from error
 
 
 def _refused(values: Iterable[Any]) -> Iterator[tuple[int, Any, TypeError]]:

@@ -24,6 +24,7 @@ from graphcore.authors import (
     Callee,
     Entry,
     Inside,
+    check_output,
     enter,
     has_objects,
     is_mapping,
@@ -40,10 +41,7 @@ from nnx_transforms.arguments import (
     with_statics,
 )
 from nnx_transforms.transforms.compiled.ahead_of_time import Lowered, Traced
-from nnx_transforms.transforms.compiled.array_errors import (
-    explain_arrays,
-    explain_output,
-)
+from nnx_transforms.transforms.compiled.array_errors import explain_arrays
 from nnx_transforms.transforms.compiled.explain_recompile import (
     Explanation,
     Notes,
@@ -149,11 +147,7 @@ class Jitted:
         else:
             entry = self._enter(args, kwargs)
         if entry is None:
-            try:
-                return Inside.empty().put_together(*self._plain(*args, **kwargs))
-            except Exception as error:
-                explain_output(error)
-                raise
+            return Inside.empty().put_together(*self._plain(*args, **kwargs))
         body: JitBody = entry.body
         try:
             if body.is_direct:
@@ -257,12 +251,13 @@ class Jitted:
 
         JAX gets the user's own arguments, which its messages are about.
         """
-        arguments, notes = self._arguments, self._notes
+        arguments, notes, name = self._arguments, self._notes, Callee(f).name
 
         @functools.wraps(f, updated=())
         def pure(*args: Any, **kwargs: Any) -> Any:
             notes.take(Signature.of(None, (args, kwargs), {}))
             left = Inside.empty().leave(f(*args, **kwargs))
+            check_output(left.out, name)
             return [left.values()], left.out, left.change
 
         passed_on = dict(passed_on)
