@@ -391,3 +391,10 @@ def test_keys_are_no_special_methods():
 def test_a_flat_path_is_a_tuple(paths):
     with pytest.raises(TypeError, match=r"A path is a tuple of keys, .* but got"):
         gc.State.from_flat_path(paths)
+
+
+def test_a_state_may_stand_for_pure_dicts():
+    old, new = (gc.state(gc.Dict(a=gc.Param(n), b=[gc.Cache(n)])) for n in (1, 2))
+    old.replace_by_pure_dict(new)
+    assert old == new
+    assert old.to_pure_dict() == {"a": 2, "b": {0: 2}}

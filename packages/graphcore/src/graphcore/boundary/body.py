@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from graphcore.boundary.callees import Callee
-from graphcore.boundary.change import Change, Left
+from graphcore.boundary.change import Change, Left, refused
 from graphcore.boundary.inside import Inside
 from graphcore.boundary.places import Direct, Place, Places, is_object, key_path
 from graphcore.boundary.settings import UNSET, Settings, check_mappings
@@ -27,7 +27,6 @@ from graphcore.boundary.traced_values import explain_traced
 from graphcore.errors import path_text
 from graphcore.graphdef.joint import Joint
 from graphcore.trails import Path
-from graphcore.variables.bare_arrays import are_known_arrays
 
 __all__ = ["Body", "Structure"]
 
@@ -347,7 +346,7 @@ class Body:
         Raises:
             TypeError: With the path.
         """
-        for number, leaf, error in _refused(left.values()):
+        for number, leaf, error in refused(left.values()):
             written = left.written[number]
             raise TypeError(
                 f"The {type(written.variable).__name__} at "
@@ -355,16 +354,7 @@ class Body:
                 f"{type(leaf).__name__} inside {self.__name__!r}, which JAX does not "
                 f"accept: {leaf!r}. Values of variables are arrays."
             ) from error
-        if are_known_arrays(jax.tree.leaves(left.out)):
-            return  # as most often, without a look at each
-        out = jax.tree_util.tree_flatten_with_path(left.out)[0]
-        for number, leaf, error in _refused([leaf for _, leaf in out]):
-            place = self.place((-1, *key_path(out[number][0])))
-            raise TypeError(
-                f"{self.__name__!r} returned a value of type {type(leaf).__name__} at "
-                f"{place!r}, which JAX does not accept: {leaf!r}. Return arrays; an "
-                "attribute of an object may be anything."
-            ) from error
+        left.check_output(self.__name__, self.out_called)
 
     def blame(self, values: Sequence[Any], error: BaseException, advice: str) -> None:
         """Says which variable holds what JAX does not accept, if one does.
@@ -377,19 +367,9 @@ class Body:
         Raises:
             TypeError: With the path.
         """
-        for position, leaf, _ in _refused(values):
+        for position, leaf, _ in refused(values):
             where = path_text(self.variable_path(position))
             raise TypeError(
                 f"The variable at {where!r} holds a value of type "
                 f"{type(leaf).__name__}, which JAX does not accept: {leaf!r}. {advice}"
             ) from error
-
-
-def _refused(values: Iterable[Any]) -> Iterator[tuple[int, Any, TypeError]]:
-    """Which values have a leaf that JAX refuses: their number, the leaf, the error."""
-    for number, value in enumerate(values):
-        for leaf in jax.tree.leaves(value):
-            try:
-                jax.typeof(leaf)
-            except TypeError as error:
-                yield number, leaf, error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import Any
@@ -17,9 +17,10 @@ from typing import Any
 import jax
 
 from graphcore.boundary.divided import changed, divided, joined
-from graphcore.boundary.places import Places
+from graphcore.boundary.places import Places, key_path
 from graphcore.cache.plans import Plan, check_writes
 from graphcore.content import values_equal
+from graphcore.errors import path_text
 from graphcore.graphdef.build import Builder, set_values
 from graphcore.graphdef.definition import GraphDef, NodeRef
 from graphcore.graphdef.joint import Joint
@@ -27,6 +28,7 @@ from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
 from graphcore.trails import Path
 from graphcore.undo import undoing
+from graphcore.variables.bare_arrays import are_known_arrays
 from graphcore.variables.impl import VariableImpl
 
 __all__ = ["Change", "Left", "Written"]
@@ -213,6 +215,37 @@ class Left:
             for w in self.written
             if w.position is not None and not same_value(w.value, values[w.position])
         )
+
+    def check_output(self, name: str, called: str = "output") -> None:
+        """Says what of the output JAX does not accept, if there is something.
+
+        Args:
+            name: The name of the function.
+            called: What the output is called.
+
+        Raises:
+            TypeError: With the path.
+        """
+        if are_known_arrays(jax.tree.leaves(self.out)):
+            return  # as most often, without a look at each
+        pairs = jax.tree_util.tree_flatten_with_path(self.out)[0]
+        for number, leaf, error in refused([leaf for _, leaf in pairs]):
+            place = path_text((called, *key_path(pairs[number][0])))
+            raise TypeError(
+                f"{name!r} returned a value of type {type(leaf).__name__} at "
+                f"{place!r}, which JAX does not accept: {leaf!r}. Return arrays; an "
+                "attribute of an object may be anything."
+            ) from error
+
+
+def refused(values: Iterable[Any]) -> Iterator[tuple[int, Any, TypeError]]:
+    """Which values have a leaf that JAX refuses: their number, the leaf, the error."""
+    for number, value in enumerate(values):
+        for leaf in jax.tree.leaves(value):
+            try:
+                jax.typeof(leaf)
+            except TypeError as error:
+                yield number, leaf, error
 
 
 def publish(

@@ -435,9 +435,9 @@ class State(MutableMapping[K, Any], Generic[K, L]):
         """Replaces values in place by those of nested plain dicts.
 
         Args:
-            pure_dict: As `to_pure_dict` returns it; it may hold fewer leaves. A string
-                of digits stands for the integer key if there is only that one, as in
-                dicts that went through JSON.
+            pure_dict: As `to_pure_dict` returns it, or a state; it may hold fewer
+                leaves. A string of digits stands for the integer key if there is only
+                that one, as in dicts that went through JSON.
             replace_fn: Returns the new leaf, of the old one and the item of the dict;
                 if left out, the old leaf with that value.
 
@@ -483,7 +483,7 @@ class State(MutableMapping[K, Any], Generic[K, L]):
                 if replace_fn is not None:
                     item = replace_fn(leaf, item)
                 elif isinstance(leaf, VariableState):
-                    item = leaf.replace(item)
+                    item = leaf.replace(raw_value_of(item))
                 changed.append((own, key, item))
         for own, key, leaf in changed:
             own[key] = leaf

@@ -50,10 +50,7 @@ from nnx_transforms.arguments import (
     with_statics,
 )
 from nnx_transforms.transforms.compiled.ahead_of_time import Lowered, Traced
-from nnx_transforms.transforms.compiled.array_errors import (
-    explain_arrays,
-    explain_output,
-)
+from nnx_transforms.transforms.compiled.array_errors import explain_arrays
 from nnx_transforms.transforms.compiled.explain_recompile import (
     Explanation,
     Notes,
@@ -165,12 +162,8 @@ class Jitted(Generic[P, R]):
         else:
             entry = self._enter(args, kwargs)
         if entry is None:
-            try:
-                plain: R = Inside.empty().put_together(*self._plain(*args, **kwargs))
-                return plain
-            except Exception as error:
-                explain_output(error)
-                raise
+            plain: R = Inside.empty().put_together(*self._plain(*args, **kwargs))
+            return plain
         body: JitBody = entry.body
         try:
             if body.is_direct:
@@ -283,12 +276,13 @@ class Jitted(Generic[P, R]):
 
         JAX gets the user's own arguments, which its messages are about.
         """
-        arguments, notes = self._arguments, self._notes
+        arguments, notes, name = self._arguments, self._notes, Callee(f).name
 
         @functools.wraps(f, updated=())
         def pure(*args: Any, **kwargs: Any) -> Any:
             notes.take(Signature.of(None, (args, kwargs), {}))
             left = Inside.empty().leave(f(*args, **kwargs))
+            left.check_output(name)
             return [left.values()], left.out, left.change
 
         passed_on = dict(passed_on)

@@ -20,7 +20,6 @@ from nnx_transforms.transforms.loops.traced import HOLDS
 # The lists of values, as the forms of `JitBody` have them among their parameters.
 _LISTS = r"((?:variables|kept|given)(\[\d+\])(\[\d+\])?)"
 _VALUE = re.compile(f"(?:arguments?|key path|,|and) '?{_LISTS}", re.IGNORECASE)
-_OUTPUT = "output component [1]"
 
 
 def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> None:
@@ -47,17 +46,6 @@ def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> No
                     f"The array of the variable at {_shown(body, position)} is gone: "
                     "it was donated to an earlier call, or deleted."
                 )
-
-
-def explain_output(error: Exception) -> None:
-    """Adds to an error of JAX's about outputs what stands for that of the function.
-
-    Args:
-        error: What a call without objects raised.
-    """
-    note = f"What the function returned is {_OUTPUT} there."
-    if _OUTPUT in str(error) and note not in getattr(error, "__notes__", ()):
-        error.add_note(note)
 
 
 def _named(text: str, body: JitBody, count: int) -> Iterator[tuple[str, str]]:

@@ -27,8 +27,11 @@ def not_kept(roots: Sequence[Any]) -> Iterator[None]:
     Args:
         roots: The objects.
     """
-    nodes = [x for _, x in iter_graph([*roots]) if _has_cached_properties(type(x))]
-    had = [(x, {*vars(x)}) for x in nodes]
+    had = [
+        (x, {*vars(x)})
+        for _, x in iter_graph([*roots])
+        if _has_cached_properties(type(x))  # type: ignore[arg-type]  # it is hashable
+    ]
     yield
     for x, names in had:
         for name in vars(x).keys() - names:
