@@ -123,17 +123,25 @@ def _repeated(entry: Entry, repeat: Callable[[Any], Any]) -> Any:
         The last carry, with objects.
     """
     body: _Iteration = entry.body
-    (*leading, carry) = entry.args
+    *leading, carry = entry.args
+    first = entry.raw, carry
     try:
-        last = repeat((entry.raw, carry))
+        last = repeat(first)
     except TypeError as error:
         body.blame(entry.raw, error, HOLDS)
         raise
+    values, carry = jax.tree.map(_as_traced, first, last)
+    change = merged_change(body, [body.change([values], (*leading, carry))])
     values, carry = last
-    # By the types that were carried in the end: JAX promotes weak ones.
-    change = body.change([values], (*leading, carry))
-    change = merged_change(body, [change])
     return entry.commit([[values[p] for p in change.positions]], carry, change)
+
+
+def _as_traced(first: Any, last: Any) -> Any:
+    """A leaf of the type that JAX traced an iteration with.
+
+    That is of the first carry, even if it is weak, unless iterations change its dtype.
+    """
+    return first if jax.typeof(first).dtype == last.dtype else last
 
 
 class _Carried:
