@@ -7,6 +7,7 @@ while it is traced.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -130,8 +131,12 @@ def _repeated(entry: Entry, repeat: Callable[[Any], Any]) -> Any:
     except TypeError as error:
         body.blame(entry.raw, error, HOLDS)
         raise
-    values, carry = jax.tree.map(_as_traced, first, last)
-    change = merged_change(body, [body.change([values], (*leading, carry))])
+    carries = [first, jax.tree.map(_as_traced, first, last)]
+    # Where no dtype changed, JAX traced once.
+    if all(map(operator.is_, *map(jax.tree.leaves, carries))):
+        del carries[0]
+    changes = [body.change([values], (*leading, carry)) for values, carry in carries]
+    change = merged_change(body, changes)
     values, carry = last
     return entry.commit([[values[p] for p in change.positions]], carry, change)
 
