@@ -434,6 +434,48 @@ def test_a_weak_value_may_become_another_dtype_as_in_jax():
     assert v.value.dtype == by_jax.dtype
 
 
+def test_a_dtype_that_only_the_first_value_needs_is_published():
+    def widen(i, v):
+        v.value = jnp.asarray(v.value, jnp.float32)  # by JAX, no change afterwards
+        return v
+
+    v = fori_loop(0, 3, widen, Variable(2))
+    by_jax = jax.lax.fori_loop(0, 3, lambda i, x: jnp.asarray(x, jnp.float32), 2)
+    assert float(v.value) == float(by_jax) == 2.0
+    assert v.value.dtype == by_jax.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("start", [0.5, jnp.asarray(0.5)])
+@pytest.mark.parametrize("loop", ["while_loop", "fori_loop", "nested"])
+def test_a_weak_value_becomes_strong_in_one_trace_as_in_jax(loop, start):
+    traces = []
+
+    def widen(v):
+        traces.append(v)
+        v.value = jnp.asarray(v.value, jnp.float32)
+        return v
+
+    def repeat(v):
+        if loop == "fori_loop":
+            return fori_loop(0, 3, lambda i, v: widen(v), v)
+        count = Variable(jnp.array(0))
+
+        def step(carry):
+            v, count = carry
+            count.value += 1
+            return (repeat_inside if loop == "nested" else widen)(v), count
+
+        return while_loop(lambda carry: carry[1].value < 3, step, (v, count))[0]
+
+    def repeat_inside(v):
+        return fori_loop(0, 2, lambda i, v: widen(v), v)
+
+    v = repeat(Variable(start))
+    assert len(traces) == 1
+    assert v.value.dtype == jnp.float32
+    assert not v.value.weak_type
+
+
 @pytest.mark.parametrize(
     ("change", "error", "line"),
     [

@@ -8,6 +8,7 @@ while it is traced.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -149,21 +150,36 @@ def _repeated(entry: Entry, repeat: Callable[..., Any]) -> Any:
         The last carry, with objects.
     """
     body: _Iteration = entry.body
-    (*leading, carry) = entry.args
+    *leading, carry = entry.args
     values, held = take_held(entry.raw)
     bodies = entry.bodies
     if held is not None:
         bodies = [functools.partial(body, held=held) for body in bodies]
+    first = values, carry
     try:
-        last = repeat((values, carry), *bodies)
+        last = repeat(first, *bodies)
     except TypeError as error:
         body.blame(entry.raw, error, HOLDS)
         raise
+    carries = [first, jax.tree.map(_as_traced, first, last)]
+    # Where no dtype changed, JAX traced once.
+    if all(map(operator.is_, *map(jax.tree.leaves, carries))):
+        del carries[0]
+    changes = [
+        body.change([put_held(values, held)], (*leading, carry))
+        for values, carry in carries
+    ]
+    change = merged_change(body, changes)
     values, carry = put_held(last[0], held), last[1]
-    # By the types that were carried in the end: JAX promotes weak ones.
-    change = body.change([values], (*leading, carry))
-    change = merged_change(body, [change])
     return entry.commit([[values[p] for p in change.positions]], carry, change)
+
+
+def _as_traced(first: Any, last: Any) -> Any:
+    """A leaf of the type that JAX traced an iteration with.
+
+    That is of the first carry, even if it is weak, unless iterations change its dtype.
+    """
+    return first if jax.typeof(first).dtype == last.dtype else last
 
 
 class _Carried:
