@@ -78,7 +78,7 @@ class _Body(MappedBody):
             if group and not is_axis(setting):
                 note = next(n for n in self.progress.notes or () if n.setting is None)
                 raise ValueError(
-                    f"The function wrote to {note.shown.replace('The', 'the', 1)}, "
+                    f"The function wrote to the variable at {self.place(note.path)!r}, "
                     "which all indices share, as what a function is bound to is. "
                     "Return the value, or use `scan`, in which one iteration sees what "
                     "the one before wrote."

@@ -203,17 +203,17 @@ def _check_left(body: MappedBody, error: BaseException) -> None:
         ValueError: If there is one, with its path.
     """
     for note in body.progress.notes or ():
-        spec = _spec(note.setting)
+        spec, shown = _spec(note.setting), body.shown_leaving(note.path, note.is_output)
         if len(spec) > note.rank:
             raise ValueError(
-                f"{note.shown} is to be put together by {spec}, but the function left "
+                f"{shown} is to be put together by {spec}, but the function left "
                 f"an array of {note.rank} axes there."
             ) from error
         named = {name for entry in spec for name in axis_names(entry)}
         varying = sorted(map(str, note.varying - named))
         if varying:
             raise ValueError(
-                f"{note.shown} has the spec {spec}, which means one value "
+                f"{shown} has the spec {spec}, which means one value "
                 f"over the mesh axes {varying}, but the function left it with values "
                 "that may differ there. Name these axes in its spec, or make the "
                 "values equal, for example with `jax.lax.pmean`."

@@ -60,13 +60,15 @@ class Note:
     """What is remembered after a trace of a written variable, or an output.
 
     Args:
-        shown: What it is, with its place.
+        path: Where it is, as in `Written`; of an output JAX's path behind a -1.
+        is_output: Whether it is an array that was returned.
         setting: Its setting.
         rank: The least number of axes of an array in its value.
         varying: The mesh axes over which its value varies, where JAX tells.
     """
 
-    shown: str
+    path: Path
+    is_output: bool
     setting: Any
     rank: int
     varying: frozenset[Any]
@@ -106,22 +108,28 @@ class MappedBody(Body):
         left = super().run(values, args, kwargs)
         # No value may be kept here: that would leak tracers.
         progress.notes = [
-            Note(shown, setting, _least_rank(value), _varying(value))
-            for shown, setting, value in self.leaving(left)
+            Note(path, is_output, setting, _least_rank(value), _varying(value))
+            for path, is_output, setting, value in self.leaving(left)
         ]
         progress.returns_objects = bool(left.change.returned)
         return left
 
-    def leaving(self, left: Left) -> Iterator[tuple[str, Any, Any]]:
-        """What leaves the function and its place, the setting of that, and its value.
+    def leaving(self, left: Left) -> Iterator[tuple[Path, bool, Any, Any]]:
+        """What leaves the function: path and whether it is an output, setting, value.
 
         Args:
             left: What the function left behind.
         """
         for w in left.written:
-            yield f"The variable at {self.place(w.path)!r}", w.setting, w.value
+            yield w.path, False, w.setting, w.value
         for path, axis, leaf in self.outputs(left) if self.progress.speaks else ():
-            yield f"The output at {self.place((-1, *key_path(path)))!r}", axis, leaf
+            yield (-1, *path), True, axis, leaf
+
+    def shown_leaving(self, path: Path, is_output: bool) -> str:
+        """What something is that leaves the function, for messages; see `leaving`."""
+        if is_output:
+            return f"The output at {self.place((-1, *key_path(path[1:])))!r}"
+        return f"The variable at {self.place(path)!r}"
 
     def outputs(self, left: Left) -> Iterator[tuple[Any, Any, Any]]:
         """Path, setting and value of each array that the function returned."""

@@ -183,8 +183,9 @@ def check_out_ranks(body: MappedBody, error: BaseException | None) -> None:
     """
     for note in body.progress.notes or ():
         if is_axis(note.setting) and not -note.rank - 1 <= note.setting <= note.rank:
+            shown = body.shown_leaving(note.path, note.is_output)
             raise ValueError(
-                f"{note.shown} is stacked along axis {note.setting}, but the function "
+                f"{shown} is stacked along axis {note.setting}, but the function "
                 f"left an array of {note.rank} axes there."
             ) from error
 
@@ -219,11 +220,9 @@ def find_varying(entry: Entry, options: Mapping[str, Any]) -> str | None:
 
     def probe(groups: Any, args: Any, kwargs: Any) -> tuple[()]:
         left = body.run(body.ungrouped(groups), args, kwargs)
-        broadcast = [
-            (x, shown) for shown, axis, x in body.leaving(left) if axis is None
-        ]
-        places[:] = [shown for _, shown in broadcast]
-        observe(jax.lax.axis_index(name), [x for x, _ in broadcast])
+        broadcast = [each for each in body.leaving(left) if each[2] is None]
+        places[:] = [body.shown_leaving(*each[:2]) for each in broadcast]
+        observe(jax.lax.axis_index(name), [value for *_, value in broadcast])
         return ()
 
     named = {**options, "axis_name": name}
