@@ -134,3 +134,26 @@ def test_compilations_are_explained_by_the_paths_in_a_module(held):
     weight = next(place for place in found[1] if place.endswith("layers/0/weight"))
     assert found[1][weight] == "float32[4,2]"
     assert [place.endswith("/activation") for place in found[2]] == [True]
+
+
+def apply(net, x):
+    return net(x)
+
+
+@pytest.mark.parametrize("transform", [nnx.jit, nnx.remat])
+def test_a_module_may_be_an_argument_before_it_is_complete(transform):
+    applied = transform(apply)  # keeps what it was traced for
+
+    class Sized(eqx.Module):
+        layer: eqx.nn.Linear
+        size: int = eqx.field(static=True)
+
+        def __init__(self):
+            self.layer = eqx.nn.Linear(2, 3, key=jax.random.key(0))
+            self.size = applied(self, jnp.ones(2)).size
+
+        def __call__(self, x):
+            return self.layer(x)
+
+    net = Sized()
+    assert nnx.jit(lambda net: net)(net).size == 3

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -198,6 +199,24 @@ def test_a_compiled_function_is_traced_once_for_equal_modules():
     other.options["a"] = 2
     f(other), f(other)
     assert len(traces) == 2
+
+
+@pytest.mark.parametrize(
+    "model", [nnx.Dict(w=nnx.Param(jnp.ones(2))), nnx.List([jnp.ones(2), 3])]
+)
+def test_the_rule_of_a_primitive_puts_a_module_together(model):
+    # JAX asks it for shapes under no trace.
+    leaves, structure = jax.tree.flatten(model)
+
+    def shapes(*leaves):
+        again = jax.tree.unflatten(structure, leaves)
+        assert type(again) is type(model)
+        (leaf,) = jax.tree.leaves(again)
+        return jax.core.ShapedArray(leaf.shape, leaf.dtype)
+
+    primitive = jax.extend.core.Primitive("apply")
+    primitive.def_abstract_eval(shapes)
+    assert jax.eval_shape(primitive.bind, *leaves).shape == (2,)
 
 
 def test_a_class_can_refuse_to_be_a_pytree():

@@ -44,15 +44,15 @@ def _of_outside() -> Origin:
 
 def origin() -> Origin:
     """The origin of what is flattened now."""
-    here = _here()
+    here = running_trace()
     return _OUTSIDE if here == OUTSIDE else Origin(here)
 
 
-def _here() -> TraceState:
+def running_trace() -> TraceState:
     """The token of the running trace; None where JAX is between two of them.
 
     There it takes apart what a function returned (`jax.jvp`), so whoever puts that
-    together is not below.
+    together is not below; or it asks the rule of a primitive for shapes.
     """
     try:
         return current_trace()
@@ -81,7 +81,7 @@ def trace_of_rebuilt(origin: Origin) -> Any:
         The token of the running trace; or `ByValue`, if that is below the origin. Of
         two traces that are not over, the one that is running is below the other.
     """
-    here, there = _here(), origin.trace
+    here, there = running_trace(), origin.trace
     if here is None:
         return OUTSIDE
     if there is None or here in (there, OUTSIDE) or has_ended(there):

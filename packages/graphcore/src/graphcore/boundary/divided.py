@@ -388,9 +388,22 @@ def divide(tree: Any) -> Divided:
     except ValueError:  # as in `Frame.__eq__`
         frame = _frame_of(tree, leaves, structure)
     arrays = [*map(leaves.__getitem__, frame.given)]
-    found = Divided(arrays, frame, tree if frame.is_fixed else None)
-    keep(tree, found)
+    found = Divided(arrays, frame)
+    if frame.is_fixed and not _is_open(tree):
+        found.tree = tree
+        keep(tree, found)
     return found
+
+
+def _is_open(tree: Any) -> bool:
+    """Whether a pytree of an immutable type is still being made, in its `__init__`."""
+    try:
+        for name, value in vars(tree).items():
+            setattr(tree, name, value)
+            break
+    except (AttributeError, TypeError):  # it is frozen
+        return False
+    return True
 
 
 # What pytrees of immutable types were divided into, as long as these live, by their

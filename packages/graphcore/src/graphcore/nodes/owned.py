@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 from graphcore._jax import TraceState, current_trace
 from graphcore.cache.comparing import comparing
-from graphcore.rebuilt import wrong_trace
+from graphcore.rebuilt import running_trace, wrong_trace
 
 
 class _Attributes:
@@ -76,7 +76,7 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         node = object.__new__(cls)
         _set_plans(node, None)
-        _set_trace(node, current_trace())
+        _set_trace(node, running_trace())
         return node
 
     def __eq__(self, other: object) -> bool:
