@@ -211,6 +211,32 @@ def test_sharing_a_scope(nn):
     )
 
 
+@pytest.mark.parametrize("order", ["base first", "base last", "two over one"])
+@both
+def test_sharing_a_scope_of_a_module_that_is_also_called(nn, order):
+    class Over(nn.Module):
+        base: Any
+
+        def setup(self):
+            nn.share_scope(self, self.base)
+
+        @nn.compact
+        def __call__(self, x):
+            return self.base(x) * self.param("scale", ramp())
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            base = dense(nn)
+            if order == "base first":
+                return Over(base)(base(x))
+            if order == "base last":
+                return base(Over(base)(x))
+            return Over(base)(Over(base)(x))
+
+    return run(Net(), X)
+
+
 @both
 def test_intercepting_methods(nn):
     seen = []
