@@ -4,11 +4,13 @@ import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
+import pytest
 from linen_comparison import (
     KEYS,
     X,
     around,
     both,
+    changed,
     dense,
     raised,
     ramp,
@@ -65,6 +67,58 @@ def test_copies_and_clones(nn):
             return fourth(first(x)) + second(x), third(x)
 
     return run(Net(), X)
+
+
+@pytest.mark.parametrize("copying", ["clone", "copy"])
+@pytest.mark.parametrize("held", ["own", "shared", "field", "in a wrapper and alone"])
+@both
+def test_copies_of_a_module_that_holds_modules(nn, copying, held):
+    Around = around(nn)
+
+    class Net(nn.Module):
+        field: Any
+
+        def setup(self):
+            if held == "own":
+                self.layer = Around(dense(nn))
+            elif held == "shared":
+                self.dense = dense(nn)
+                self.layer = Around(self.dense)
+            elif held == "field":
+                self.layer = Around(self.field)
+            else:
+                one = dense(nn, parent=None)
+                self.layer = nn.Sequential([Around(one, parent=None), one])
+            self.second = getattr(self.layer, copying)()
+
+        def __call__(self, x):
+            return self.second(self.layer(x))
+
+    return run(Net(dense(nn)), X)
+
+
+@both
+def test_unbound_modules_share_as_bound_ones_do(nn):
+    Around = around(nn)
+    layer = dense(nn)
+    results = []
+    for layers in ([layer, layer], [Around(layer), layer], [layer, Around(layer)]):
+        model = nn.Sequential([layers[0], nn.Sequential(layers)])
+        bound = model.bind(changed(model.init(KEYS, X)))
+        for one in (bound, bound.layers[1]):
+            module, variables = one.unbind()
+            again = raised(module.apply, variables, X)
+            results.append((module.init(KEYS, X), variables, again))
+        results.append(bound.copy().init(KEYS, X))
+    return results
+
+
+@both
+def test_a_clone_of_a_bound_module_with_other_variables(nn):
+    model = around(nn)(dense(nn))
+    variables = model.init(KEYS, X)
+    clone = model.bind(variables).clone(scale=3.0)
+    return clone.apply(changed(variables), X), clone.init(KEYS, X)
 
 
 @both
@@ -155,6 +209,32 @@ def test_sharing_a_scope(nn):
         raised(Clash().init, KEYS, X),
         raised(nn.share_scope, dense(nn), dense(nn)),
     )
+
+
+@pytest.mark.parametrize("order", ["base first", "base last", "two over one"])
+@both
+def test_sharing_a_scope_of_a_module_that_is_also_called(nn, order):
+    class Over(nn.Module):
+        base: Any
+
+        def setup(self):
+            nn.share_scope(self, self.base)
+
+        @nn.compact
+        def __call__(self, x):
+            return self.base(x) * self.param("scale", ramp())
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            base = dense(nn)
+            if order == "base first":
+                return Over(base)(base(x))
+            if order == "base last":
+                return base(Over(base)(x))
+            return Over(base)(Over(base)(x))
+
+    return run(Net(), X)
 
 
 @both

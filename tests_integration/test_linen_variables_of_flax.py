@@ -3,6 +3,7 @@
 import flax.core
 import jax
 import jax.numpy as jnp
+import pytest
 from linen_comparison import (
     KEYS,
     X,
@@ -324,5 +325,22 @@ def test_the_variables_of_a_submodule(nn):
         def __call__(self, x):
             y = self.inner(x)
             return y, self.inner.variables, self.variables
+
+    return run(Net(), X)
+
+
+@pytest.mark.parametrize("lift", ["none", "jit", "remat", "named_call"])
+@both
+def test_a_dict_that_is_written_joins_the_one_that_is_there(nn, lift):
+    def count(module, x):
+        seen = module.variable("stats", "seen", lambda: {"n": jnp.zeros(()), "x": x})
+        if not module.is_initializing():
+            seen.value = {"n": seen.value["n"] + 1}
+        return x + seen.value["x"]
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return (getattr(nn, lift)(count) if lift != "none" else count)(self, x)
 
     return run(Net(), X)

@@ -480,7 +480,7 @@ class Scope:
         Args:
             col: the collection, which must be mutable.
             name: the name of the variable; created if need be.
-            value: a pytree.
+            value: a pytree. The entries of a dict join those of one that is there.
 
         Raises:
             ModifyScopeVariableError: if the collection is not mutable.

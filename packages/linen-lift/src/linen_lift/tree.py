@@ -77,7 +77,7 @@ class Tree:
         return node
 
     def put(self, col: str, path: Path, name: str, value: Any) -> None:
-        """Stores a value at the path of a scope."""
+        """Stores a value at the path of a scope; a dict joins one that is there."""
         node = self.variables.setdefault(col, {})
         for i, part in enumerate(path[self.depth :], self.depth):
             inner = node.get(part)
@@ -86,7 +86,9 @@ class Tree:
                     raise NameInUseError("submodule", part, "/" + "/".join(path[:i]))
                 inner = node[part] = unfreeze(inner) if inner else {}
             node = inner
-        node[name] = value
+        before = node.get(name)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        node[name] = joined(before, value) if both else value
 
     def settle(self) -> None:
         """Makes pending variables, if the transform that declared them is over.
@@ -120,3 +122,18 @@ def _use(value: Any) -> Any:
 def has_tracer(value: Any) -> bool:
     """Whether a pytree has leaves that belong to a running transform."""
     return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(value))
+
+
+def joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings with the entries of both; those of `new` count.
+
+    Args:
+        old: a nested mapping.
+        new: another.
+    """
+    out = dict(old)
+    for name, value in new.items():
+        before = out.get(name)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        out[name] = joined(before, value) if both else value  # type: ignore[arg-type]
+    return out

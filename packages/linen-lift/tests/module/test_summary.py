@@ -174,3 +174,29 @@ def test_what_is_in_scopes_of_ones_own_is_counted_once():
     table = Tower().tabulate(KEY, jnp.ones((1, 3)))
     assert "layers/1" in table
     assert "Total Parameters: 24" in table
+
+
+def test_variables_that_hold_dicts_are_listed():
+    class Counted(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            self.variable("state", "seen", lambda: {"n": jnp.zeros(()), "x": [x]})
+            return nn.Dense(3)(x)
+
+    table = Counted().tabulate(KEY, jnp.ones((1, 3)))
+    (row,) = (r for r in table.split("+--") if "Counted" in r and "Summary" not in r)
+    assert "seen/n: float32[]" in row and "seen/x/[0]: float32[1,3]" in row
+    assert "4 (16 B)" in row and "kernel" not in row
+
+
+def test_submodules_that_are_not_called_are_listed_with_their_parent():
+    class Quiet(nn.Module):
+        def setup(self):
+            self.w = self.param("w", nn.initializers.zeros, (5,))
+
+    class Loud(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return x * Quiet().w.sum()
+
+    assert "Quiet_0/w: float32[5]" in Loud().tabulate(KEY, jnp.ones((1, 3)))

@@ -874,3 +874,26 @@ def test_default_names_inside_are_not_those_outside():
 
     _, variables = nn.scope.init(f)(KEY, 1.0)
     assert set(variables["params"]) == {"l0", "l1"}
+
+
+@pytest.mark.parametrize("lift", [nn.remat, nn.jit, nn.named_call])
+@pytest.mark.parametrize("inside", [True, False])
+def test_one_call_is_one_call_on_either_side_of_compact(lift, inside):
+    class Net(nn.Module):
+        def __call__(self, x):
+            return nn.Dense(2, name="dense")(x)
+
+        __call__ = lift(nn.compact(__call__)) if inside else nn.compact(lift(__call__))
+
+    def note(next_fun, args, kwargs, context):
+        calls.append(context.method_name)
+        return next_fun(*args, **kwargs)
+
+    calls = []
+    x = jnp.ones((1, 3))
+    variables = Net().init(jax.random.key(0), x)
+    with nn.intercept_methods(note):
+        _, out = Net().apply(variables, x, capture_intermediates=True)
+    assert calls == ["__call__", "__call__"]  # of Net and of Dense
+    assert len(out["intermediates"]["__call__"]) == 1
+    assert len(out["intermediates"]["dense"]["__call__"]) == 1

@@ -18,7 +18,8 @@ from graphcore.authors import psum_cotangents
 from ..errors import MultipleScopesError
 from ..filters import CollectionFilter, StreamFilter
 from ..signatures import parameters_of
-from .pack import Boundary, joined, packed
+from ..tree import joined
+from .pack import Boundary, packed
 from .variables import path_offsets
 
 __all__ = ["custom_vjp", "grad", "jvp", "value_and_grad", "vjp"]

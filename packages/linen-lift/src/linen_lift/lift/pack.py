@@ -330,25 +330,7 @@ def _changes(now: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]
 def _write(scope: Scope, col: str, tree: Mapping[str, Any]) -> None:
     # One by one: `put_variable` makes sure that nothing leaks.
     for name, value in tree.items():
-        old = scope._lookup(col, name)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            value = joined(old, value)
         scope.put_variable(col, name, unfreeze(value))
-
-
-def joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested mappings with the entries of both; those of `new` count.
-
-    Args:
-        old: a nested mapping.
-        new: another.
-    """
-    out = dict(old)
-    for name, value in new.items():
-        before = out.get(name)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        out[name] = joined(before, value) if both else value  # type: ignore[arg-type]
-    return out
 
 
 def pack(

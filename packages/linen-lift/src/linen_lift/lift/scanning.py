@@ -28,6 +28,7 @@ from .. import filters
 from ..dataflow import evaluate_independent
 from ..errors import BroadcastVariableError
 from ..scope import describe_place
+from ..tree import joined
 from .axes import (
     AxisSpec,
     broadcast,
@@ -37,7 +38,7 @@ from .axes import (
     split_in_out,
     split_keys,
 )
-from .pack import Boundary, joined, packed
+from .pack import Boundary, packed
 
 __all__ = ["scan"]
 

@@ -223,7 +223,7 @@ class Module(Declarations, Summaries):
         self: M,
         *,
         parent: Any = None,
-        _deep_clone: bool = False,
+        _deep_clone: bool | dict[int, Any] = False,
         _reset_names: bool = False,
         **updates: Any,
     ) -> M:
@@ -231,27 +231,31 @@ class Module(Declarations, Summaries):
 
         Args:
             parent: a module or scope to bind the copy to.
-            _deep_clone: whether all modules in its fields are cloned, too.
+            _deep_clone: whether all modules in its fields are cloned, too, each once.
             _reset_names: whether they lose their names then.
             **updates: new values for fields.
 
         Returns:
-            The copy. Modules in its fields that belonged to this one are unbound.
+            The copy. The modules in its fields are those of the original, and bound
+            where these are: `copy` makes copies of them.
         """
         attributes = self.__dict__
         if self._state is None:
             raise errors.IncorrectPostInitOverrideError(type(self).__name__)
         values = {name: attributes[name] for name in self._init_names}
         values.update(updates)
+        clones = _deep_clone if isinstance(_deep_clone, dict) else {}
 
         def renewed(child: Module, _: str) -> Module:
-            if _deep_clone or _reset_names:
+            if id(child) not in clones:
                 new = {"name": None} if _reset_names else {}
-                return child.clone(_deep_clone=True, _reset_names=_reset_names, **new)
-            # One that belongs to this module is bound with it.
-            return child.clone() if child.parent is self else child
+                clones[id(child)] = child.clone(
+                    _deep_clone=clones, _reset_names=_reset_names, **new
+                )
+            made: Module = clones[id(child)]
+            return made
 
-        if _deep_clone or _reset_names or self.scope is not None:
+        if _reset_names or _deep_clone is not False:
             values = {k: replace(v, (Module,), renewed) for k, v in values.items()}
         if "name" not in values:
             values["name"] = None if self._state.auto_named else self.name
@@ -268,9 +272,10 @@ class Module(Declarations, Summaries):
             **updates: new values for fields.
 
         Returns:
-            The copy.
+            The copy. The modules in its fields are copies, too: what was one there is
+            one here.
         """
-        return self.clone(parent=parent, name=name, **updates)
+        return self.clone(parent=parent, name=name, _deep_clone=True, **updates)
 
     def bind(
         self: M,
@@ -292,7 +297,8 @@ class Module(Declarations, Summaries):
             InvalidInstanceModuleError: if called on a class.
         """
         check_instance(self, "bind")
-        return self.clone(parent=scopes.bind(variables, rngs, mutable))
+        scope = scopes.bind(variables, rngs, mutable)
+        return self.clone(parent=scope, _deep_clone=True)
 
     def unbind(self: M) -> tuple[M, dict[str, Any]]:
         """The inverse of `bind`, also for submodules of a bound module.
@@ -306,7 +312,7 @@ class Module(Declarations, Summaries):
         if self.scope is None:
             raise errors.CallUnbindOnUnboundModuleError(type(self).__name__)
         self._run_setup()
-        return self.clone(), self.variables
+        return self.clone(_deep_clone=True), self.variables
 
     # --- pure functions -------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from ..errors import CallShareScopeOnUnboundModuleError, InvalidInstanceModuleEr
 from ..filters import CollectionFilter
 from ..signatures import parameters_of
 from .base import Module
+from .context import context
 from .preparation import INIT_MUTABLE, CaptureFilter, pure
 
 __all__ = [
@@ -172,6 +173,8 @@ def share_scope(module: Module, other: Module) -> None:
         moved, scope = other, module.scope
     else:
         moved, scope = module, other.scope
+        if all(running.scope is not scope for running in context.modules):
+            scope._reserved = {}  # left from an earlier call
     before = moved.scope
     if before is scope:
         return

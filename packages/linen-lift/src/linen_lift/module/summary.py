@@ -75,6 +75,8 @@ class Summaries(ModuleBase):
         costs = [cost for cost, wanted in asked.items() if wanted]
         collections = list(variables)
         header = ["path", "module", "inputs", "outputs", *costs, *collections]
+        merged = _merged(rows, show_repeated)
+        modules = {row.path[:i] for row in merged for i in range(len(row.path) + 1)}
         table = [header]
         table += [
             [
@@ -83,9 +85,12 @@ class Summaries(ModuleBase):
                 _text((row.args, row.kwargs)),
                 _text(row.out),
                 *(row.flops(streams, cost == "vjp_flops") for cost in costs),
-                *(_own(variables[col], row.path, depth) for col in collections),
+                *(
+                    _own(variables[col], row.path, depth, modules)
+                    for col in collections
+                ),
             ]
-            for row in _merged(rows, show_repeated)
+            for row in merged
             if depth is None or len(row.path) <= depth
         ]
         totals = [*("" for _ in costs), "", "", "", "Total"]
@@ -240,19 +245,18 @@ def _text(tree: Any) -> str:
     return "\n".join(parts)
 
 
-def _own(tree: Any, path: tuple[str, ...], depth: int | None) -> str:
-    """The variables directly at a path; below it too if rows end there."""
+def _own(tree: Any, path: tuple[str, ...], depth: int | None, modules: Any) -> str:
+    """The variables at a path and in no module below it; all if rows end there."""
     for name in path:
         if not isinstance(tree, Mapping) or name not in tree:
             return ""
         tree = tree[name]
     if not isinstance(tree, Mapping):
         return ""
-    whole = depth is not None and len(path) == depth
+    if depth is None or len(path) < depth:
+        tree = {k: v for k, v in tree.items() if (*path, k) not in modules}
     lines = []
     for name, value in tree.items():
-        if isinstance(value, Mapping) and not whole:
-            continue
         leaves, _ = jax.tree_util.tree_flatten_with_path(
             value, is_leaf=lambda x: isinstance(x, AxisMetadata)
         )
@@ -264,8 +268,7 @@ def _own(tree: Any, path: tuple[str, ...], depth: int | None) -> str:
             axes = "" if names is None else f" P{names}".replace("'", "")
             lines.append(f"{name}{inner}: {_text(unbox(leaf))}{axes}")
     if lines:
-        local = [v for v in tree.values() if whole or not isinstance(v, Mapping)]
-        lines += ["", _size_text(local)]
+        lines += ["", _size_text(tree)]
     return "\n".join(lines)
 
 

@@ -202,7 +202,9 @@ def as_body(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_method(fn: Any, cls: type[Any]) -> bool:
     found = getattr(cls, getattr(fn, "__name__", type(fn).__name__), None)
-    return found is not None and inspect.unwrap(found) is fn
+    if found is None or is_marked(found, "_wrapped_method"):
+        return False  # or it became one outside of the transform
+    return inspect.unwrap(found) is fn
 
 
 def make_core(fn: Callable[..., Any], frame: Frame) -> Core:
