@@ -397,6 +397,9 @@ def divide(tree: Any) -> Divided:
 
 def _is_open(tree: Any) -> bool:
     """Whether a pytree of an immutable type is still being made, in its `__init__`."""
+    set_attribute: Any = type(tree).__setattr__
+    if set_attribute is object.__setattr__:
+        return False  # It never refuses: that it does not change was declared.
     try:
         for name, value in vars(tree).items():
             setattr(tree, name, value)
