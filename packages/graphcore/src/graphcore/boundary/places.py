@@ -125,10 +125,8 @@ def contents(tree: Any) -> int:
             return OBJECTS  # and what is static in them must not be kept
         leaves = jax.tree.leaves(tree, is_leaf=is_filtered)
         known = FILTERED * any(map(is_filtered, leaves))
-        if len(_structures) >= _MAX_KNOWN:
-            _structures.clear()
         if key is not None:
-            _structures[key] = known
+            _keep(_structures, key, known)
     return known
 
 
@@ -149,7 +147,15 @@ def _other_parts(parts: Collection[Any]) -> list[Any]:
 
 # Pytrees of these structures hold no objects but, maybe, among their leaves.
 _structures: dict[Any, int] = {}
+# Pytrees of these structures with objects at these spots have nothing to be divided.
+_places: dict[Any, Places] = {}
 _MAX_KNOWN = 4096
+
+
+def _keep(known: dict[Any, Any], key: Any, found: Any) -> None:
+    if len(known) >= _MAX_KNOWN:
+        known.clear()
+    known[key] = found
 
 
 def key_path(path: Any) -> Path:
@@ -278,9 +284,19 @@ def take_objects(tree: Any) -> tuple[Any, Places, list[Any]]:
         for place in found:
             leaves[place] = None
         tree = jax.tree.unflatten(structure, leaves)
-    plain, has_divided = Divided.within(tree)
     spots = tuple(zip(found, numbers, strict=True))
-    return plain, Places(structure, spots, has_divided), objects
+    key: Any = (structure, spots, registrations.count)
+    try:
+        known = _places.get(key)
+    except Exception:  # As in `contents`.
+        key = known = None
+    if known is not None:
+        return tree, known, objects
+    plain, has_divided = Divided.within(tree)
+    places = Places(structure, spots, has_divided)
+    if not has_divided and key is not None:
+        _keep(_places, key, places)
+    return plain, places, objects
 
 
 def _numbered(objects: list[Any]) -> tuple[list[Any], Sequence[int]]:
@@ -410,7 +426,5 @@ def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> 
         only = objects[0]
     joining = direct._replace(has_divided=True)
     found = _Spots(direct, tuple(containers), frozenset(filtered), joining, only)
-    if len(_spots) >= _MAX_KNOWN:
-        _spots.clear()
-    _spots[key] = found
+    _keep(_spots, key, found)
     return found
