@@ -35,8 +35,8 @@ from nnx_transforms.arguments import positions_of
 from nnx_transforms.prefixes import DiffState, StateAxes
 from nnx_transforms.transforms.derivatives.tangents import (
     is_inexact,
+    is_whole,
     layouts_of,
-    map_parts,
     take_parts,
     to_parts,
     to_states,
@@ -230,7 +230,7 @@ class Differentiation:
             i for i, setting in enumerate(of_variables) if setting == _Choice(True)
         }
         layouts = layouts_of(entry, as_objects)
-        parts = to_parts((args, dict(kwargs)), entry, layouts, chosen)
+        parts = self._whole = to_parts((args, dict(kwargs)), entry, layouts, chosen)
         if self.has_objects:
             # What is static has no derivative, and neither have integers beside it.
             parts = Divided.map(lambda whole: whole.only(is_inexact), parts)
@@ -283,10 +283,10 @@ class Differentiation:
             found = {**dict(enumerate(args)), **dict(zip(numbers, summed, strict=True))}
             args = tuple(found.values())
         body = self._entry.body
-        (args, kwargs), values = take_parts((args, kwargs))
+        given: Any = args, kwargs
         if self.has_objects:
-            whole, given = (self._entry.args, self._entry.kwargs), (args, kwargs)
-            args, kwargs = jax.tree.map(_whole, whole, given, is_leaf=Divided.matches)
+            given = jax.tree.map(_joined, self._whole, given, is_leaf=is_whole)
+        (args, kwargs), values = take_parts(given)
         inside = Inside(
             body.structure.joint,
             [
@@ -332,7 +332,9 @@ class Differentiation:
         values, tree, change = rest
         if out is not _MISSING:
             # JAX has made arrays of the numbers in it.
-            plain = map_parts(lambda part: None, out) if change.places.spots else out
+            plain = out
+            if change.places.spots:
+                plain, _ = take_parts(Divided.map(Divided.join, out))
             tree = (plain, tree[1]) if self._has_aux else plain
         whole = self._entry.commit([values], tree, change)
         outs = tuple(whole) if self._has_aux else (whole,)
@@ -388,6 +390,11 @@ def derivative_function(
 def _whole(value: Any, given: Any) -> Any:
     """What JAX gives of a value, with the rest of it."""
     return given.over(value) if Divided.matches(given) else given
+
+
+def _joined(whole: Any, given: Any) -> Any:
+    """The pytree that was divided, with parts in it and what JAX gives."""
+    return given.over(whole).join() if Divided.matches(given) else given
 
 
 def _returned(out: Any) -> None:

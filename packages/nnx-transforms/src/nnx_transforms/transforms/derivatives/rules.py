@@ -21,6 +21,7 @@ from graphcore import RefMap
 from graphcore.authors import (
     Callee,
     Change,
+    Divided,
     Entry,
     Inside,
     Left,
@@ -45,6 +46,7 @@ from nnx_transforms.transforms.derivatives.tangents import (
     from_states,
     has_parts,
     is_inexact,
+    is_part,
     layouts_of,
     map_parts,
     take_parts,
@@ -157,6 +159,18 @@ def _refuse_objects(x: Any, where: str) -> None:
         )
 
 
+def _refuse_inside(where: str, divided: Divided) -> None:
+    """Refuses objects in a pytree that is divided: a rule is told of it as a whole."""
+    module = divided.bare()
+    for part in filter(is_part, jax.tree.leaves(module, is_leaf=is_part)):
+        raise TypeError(
+            f"{where} is or contains a {type(module).__name__} that holds a live "
+            f"{part.layout.type.__name__}, for which a derivative rule can give no "
+            "tangent: pass the object as an argument of its own, or hold the module "
+            "in the object."
+        )
+
+
 def named_like(f: Callable[..., Any], pure: Callable[..., Any]) -> Callable[..., Any]:
     """A function with the name of another, but not its signature."""
 
@@ -255,6 +269,8 @@ class RuleCall:
         count = len(entry.raw)
         self._layouts = layouts_of(entry)
         shown = to_parts(tuple(args), entry, self._layouts, range(count))
+        for i, x in enumerate(shown):
+            Divided.map(functools.partial(_refuse_inside, names[i]), x)
         self._owners = {n: i for i, x in enumerate(shown) for n in take_parts(x)[1]}
         self.avals = [
             _abstract(value, lambda i=i: self.place(i))  # type: ignore[misc]

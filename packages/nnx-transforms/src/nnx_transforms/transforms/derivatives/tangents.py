@@ -322,27 +322,7 @@ def to_parts(
         layout = layout.only(chosen)
         return Part(layout, [entry.raw[number] for number in layout.numbers])
 
-    whole = Divided.within(jax.tree.map(part_of, tree, is_leaf=is_object))[0]
-    return Divided.map(_without_parts, whole)
-
-
-def _without_parts(divided: Divided) -> Divided:
-    """A divided pytree if there are no objects in it.
-
-    Raises:
-        TypeError: If there are: what is derived would stand inside of what is.
-    """
-    module = divided.bare()
-
-    def refuse(part: Part) -> None:
-        raise TypeError(
-            f"The {type(module).__name__} holds a live {part.layout.type.__name__}, so "
-            "no derivative can be taken: pass the object as an argument of its own, "
-            "or hold the module in the object."
-        )
-
-    map_parts(refuse, module)
-    return divided
+    return Divided.within(jax.tree.map(part_of, tree, is_leaf=is_object))[0]
 
 
 def take_parts(tree: Any) -> tuple[Any, dict[int, Any]]:
@@ -402,8 +382,8 @@ def from_states(tree: Any, like: Any, where: str, checks: Checks = Checks.EXACT)
         ValueError: If a state lacks variables or has too many, or the tangent of a
             variable has another shape; with the paths.
     """
-    pairs, structure = jax.tree_util.tree_flatten_with_path(like, is_leaf=_is_whole)
-    if not any(_is_whole(x) for _, x in pairs):
+    pairs, structure = jax.tree_util.tree_flatten_with_path(like, is_leaf=is_whole)
+    if not any(is_whole(x) for _, x in pairs):
         return tree
     try:
         given = structure.flatten_up_to(tree)
@@ -415,6 +395,8 @@ def from_states(tree: Any, like: Any, where: str, checks: Checks = Checks.EXACT)
 
     def found(path: Path, due: Any, value: Any) -> Any:
         if not is_part(due):
+            if Divided.matches(due) and value is not None:
+                value = from_states(value, due.bare(), where, checks)
             if checks is Checks.EXACT:
                 _check_statics(due, value, where, path)
             return _like(due, value)
@@ -457,7 +439,8 @@ def _check_statics(due: Any, given: Any, where: str, at: Path) -> None:
             )
 
 
-def _is_whole(x: Any) -> bool:
+def is_whole(x: Any) -> bool:
+    """Tells whether a leaf stands for an object, or for a pytree that is divided."""
     return is_part(x) or Divided.matches(x)
 
 
