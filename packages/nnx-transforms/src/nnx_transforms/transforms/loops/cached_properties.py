@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 
@@ -27,26 +28,33 @@ def not_kept(roots: Sequence[Any]) -> Iterator[None]:
     Args:
         roots: The objects.
     """
-    had = [
-        (x, {*vars(x)})
+    absent = [
+        (x, names - vars(x).keys())
         for _, x in iter_graph([*roots])
-        if _has_cached_properties(type(x))  # type: ignore[arg-type]  # it is hashable
+        if (names := _cached_properties(type(x)))
     ]
     yield
-    for x, names in had:
-        for name in vars(x).keys() - names:
-            if _is_cached_property(type(x), name) and _is_known(vars(x)[name]):
+    for x, names in absent:
+        for name in names & vars(x).keys():
+            if _is_known(vars(x)[name]):
                 del vars(x)[name]
 
 
-@functools.cache
-def _has_cached_properties(kind: Any) -> bool:
-    return any(_is_cached_property(kind, name) for name in dir(kind))
+# By class, as long as there is the class.
+_known: WeakKeyDictionary[type[Any], frozenset[str]] = WeakKeyDictionary()
 
 
-def _is_cached_property(kind: type[Any], name: str) -> bool:
-    found = inspect.getattr_static(kind, name, None)
-    return isinstance(found, functools.cached_property)
+def _cached_properties(kind: type[Any]) -> frozenset[str]:
+    """The names of those that a class has."""
+    found = _known.get(kind)
+    if found is None:
+        attributes: Any = ChainMap(*map(vars, kind.__mro__))  # type: ignore[arg-type]
+        found = _known[kind] = frozenset(
+            name
+            for name, attribute in attributes.items()
+            if isinstance(attribute, functools.cached_property)
+        )
+    return found
 
 
 def _is_known(value: Any) -> bool:
