@@ -168,16 +168,34 @@ def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:
     return known[number]
 
 
-def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
-    """What a value holds, with names; all that matters is in it."""
-    kind = type(value)
-    is_array = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
-    slots = {
+def slots_of(kind: type[Any]) -> dict[str, Any]:
+    """The slots of a class and its bases, by the names that instances know them by.
+
+    Args:
+        kind: Any class.
+
+    Returns:
+        The descriptors. Of a private slot the name is the mangled one.
+
+    Example:
+        >>> class Pair:
+        ...     __slots__ = ('first', '__second')
+        >>> list(slots_of(Pair))
+        ['_Pair__second', 'first']
+    """
+    return {
         name: slot
         for base in reversed(kind.__mro__)
         for name, slot in vars(base).items()
         if isinstance(slot, types.MemberDescriptorType)
     }
+
+
+def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    """What a value holds, with names; all that matters is in it."""
+    kind = type(value)
+    is_array = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+    slots = slots_of(kind)
     if not is_array and _hides_something(kind, len(slots)):
         raise UnhashableContent(value)
     if is_array or isinstance(value, np.ndarray):
