@@ -143,9 +143,15 @@ class VariableState(Reading, ReadOperators, Generic[A]):
         return cls.of((kind, metadata), impl.get_value(variable))
 
     def __setitem__(self, key: Any, item: Any) -> None:
-        # An array of its own: the one that it has may be that of the variable.
-        array: Any = self.value
-        new: Any = item if key is ... else jnp.asarray(array).at[key].set(item)
+        # A value of its own: the one that it has may be that of the variable.
+        new: Any = self.value
+        if key is ...:
+            new = item
+        elif isinstance(new, dict | list):
+            new = new.copy()
+            new[key] = item
+        else:
+            new = jnp.asarray(new).at[key].set(item)
         self.value = new
 
     def _metadata(self) -> Mapping[str, Any]:
