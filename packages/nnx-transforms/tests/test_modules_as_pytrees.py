@@ -576,3 +576,15 @@ def test_numbers_in_containers_that_are_data_are_settings():
     model.sizes = nnx.data([(1, 0)])
     assert nnx.jit(call)(model, x).tolist() == [0.0, 0.0]
     assert list(nnx.state(model)) == ["options"]
+
+
+def test_declared_fields_of_a_frozen_dataclass():
+    @nnx.dataclass(frozen=True)
+    class Schedule(nnx.Pytree):
+        rate: float = nnx.data(default=0.5)
+        name: str = nnx.static(default="constant")
+
+    schedule = Schedule()
+    assert [float(x) for x in jax.tree.leaves(schedule)] == [0.5]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        schedule.rate = 1.0

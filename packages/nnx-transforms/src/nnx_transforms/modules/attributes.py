@@ -243,6 +243,7 @@ def _checking(init: Any, declared: dict[str, Callable[[Any], Any]]) -> Any:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         init(self, *args, **kwargs)
         for name, check in declared.items():
-            setattr(self, name, check(getattr(self, name)))
+            # As the `__init__` of a frozen dataclass does it.
+            object.__setattr__(self, name, check(getattr(self, name)))
 
     return __init__
