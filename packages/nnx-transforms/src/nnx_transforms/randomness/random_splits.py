@@ -314,12 +314,12 @@ def with_rngs(
     def replaced(path: tuple[Any, ...], value: Any) -> Any:
         if not isinstance(value, _stream_types) or not takes(path, value):
             return value
-        found = {
-            rule: (chosen, shape)
-            for rule, by_filter in rules.items()
-            for chosen, shape in reversed(list(by_filter.items()))
-            if shape is not None and to_predicate(chosen)(path, value)
-        }
+        found: dict[str, tuple[Filter, Any]] = {}
+        for rule, by_filter in rules.items():
+            pairs = by_filter.items()
+            first = next((p for p in pairs if to_predicate(p[0])(path, value)), None)
+            if first is not None and first[1] is not None:
+                found[rule] = first
         if sum(chosen not in (..., True) for chosen, _ in found.values()) > 1:
             raise ValueError(
                 f"The random stream {value.tag!r} at {path_text(path)!r} is selected "
@@ -411,7 +411,7 @@ def reseed(
 
     Raises:
         ValueError: If there is no stream of a name, or one holds an array of keys
-            where there may be none; nothing is changed then.
+            where there may be none, or the policy is unknown; nothing is changed then.
         TypeError: If a seed is neither an integer nor a key.
         TraceContextError: If a stream belongs to another JAX trace.
 
@@ -423,7 +423,12 @@ def reseed(
         True
     """
     if not callable(policy):
-        policy = {"match_shape": _match_shape, "scalars_only": _scalar}[policy]
+        if policy not in _POLICIES:
+            raise ValueError(
+                f"Unknown policy {policy!r}: expected a function or one of "
+                f"{', '.join(map(repr, _POLICIES))}."
+            )
+        policy = _POLICIES[policy]
     streams = list(_streams(node))
     missing = sorted(stream_keys.keys() - {_tag(stream) for _, stream in streams})
     if missing:
@@ -454,6 +459,9 @@ def _scalar(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
             "key. Pass policy='match_shape' for as many keys."
         )
     return key
+
+
+_POLICIES: dict[str, Policy] = {"match_shape": _match_shape, "scalars_only": _scalar}
 
 
 class ForkStates(NamedTuple):
