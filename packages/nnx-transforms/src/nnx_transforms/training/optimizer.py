@@ -300,15 +300,15 @@ class Optimizer(Object, Generic[M]):
             (-0.5, 0.5)
         """
         if grads is _MISSING:
-            model, grads = _MISSING, model
-        elif is_graph_node(grads):
-            grads = variables(grads)
-        if model is _MISSING:
+            model, grads = self.model, model
+        elif model is _MISSING:
             model = self.model
-        if grads is _MISSING:
+        if grads is _MISSING or grads is self.model:
             raise TypeError(
                 "Optimizer.update got no gradients: `update(model, grads)`."
             )
+        if is_graph_node(grads):
+            grads = variables(grads)
         selected: FlatState[Any] = variables(model, self.wrt).flat_state()
         values = list(map(parameters_of, selected.leaves))
         tree = self._rule.tree
