@@ -109,3 +109,11 @@ def test_an_item_of_a_state_that_is_a_container(value):
     leaf[0] = 3
     assert leaf[0] == 3 and type(leaf.value) is type(value)
     assert value == before  # which may be that of the variable
+
+
+def test_metadata_is_removed_by_any_of_its_names():
+    v = gc.Param(1, out_sharding=("data",))
+    del v.sharding
+    assert not v.get_metadata()
+    with pytest.raises(TypeError, match="a name and a value"):
+        v.set_metadata("unit")

@@ -30,7 +30,13 @@ from graphcore.hashable_mapping import EMPTY, HashableMapping, as_hashable, as_k
 from graphcore.probing import probing
 from graphcore.rebuilt import Origin, origin, trace_of_rebuilt, wrong_trace
 from graphcore.variables.impl import VariableImpl, add_variable_impl
-from graphcore.variables.metadata import CREATION, HOOKS, VariableMetadata, as_stored
+from graphcore.variables.metadata import (
+    CREATION,
+    HOOKS,
+    VariableMetadata,
+    as_stored,
+    stored_name,
+)
 from graphcore.variables.operators import ValueOperators
 from graphcore.variables.reading import Reading
 from graphcore.variables.state import VariableState
@@ -322,10 +328,11 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
             >>> v.set_metadata({'unit': 's'}); v.get_metadata()
             {'unit': 's'}
         """
-        if len(args) > 2 or (args and metadata):
+        is_one_value = len(args) == 1 and not isinstance(args[0], Mapping)
+        if len(args) > 2 or is_one_value or (args and metadata):
             raise TypeError(
                 "set_metadata takes a name and a value, one mapping, or keywords; got "
-                f"{len(args)} positional and {len(metadata)} keyword arguments."
+                f"{args} and {len(metadata)} keyword arguments."
             )
         old: Mapping[str, Any] = {} if len(args) == 1 else self._facts.metadata
         new = dict(args[0]) if len(args) == 1 else dict([args] if args else metadata)
@@ -359,7 +366,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
             {}
         """
         kept = self.get_metadata()
-        if kept.pop(name, self) is self:
+        if kept.pop(stored_name(name, kept), self) is self:
             raise AttributeError(f"{type(self).__name__} has no metadata {name!r}.")
         Variable.set_metadata(self, kept)
 
