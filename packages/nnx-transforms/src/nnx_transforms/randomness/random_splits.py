@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from graphcore import All, Filter, State, VariableState, clone, iter_graph, to_predicate
-from graphcore.authors import path_text, variable_impl
+from graphcore.authors import path_text, raw_value_of, variable_impl, write_raw
 from nnx_transforms.graph import recursive_map
 from nnx_transforms.randomness.rngs import (
     ByFilter,
@@ -28,7 +28,6 @@ from nnx_transforms.randomness.rngs import (
     by_filters,
     chooser,
 )
-from nnx_transforms.states.atomic_writes import read_raw, write_raw
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
 __all__ = [
@@ -234,7 +233,7 @@ def _replace_streams(
         if not (takes(*at_key) and takes(*at_count)):
             continue
         shape = choose(*at_key)
-        key, count = read_raw(stream.key), read_raw(stream.count)
+        key, count = raw_value_of(stream.key), raw_value_of(stream.count)
         _refuse_array(path, _tag(stream), key)
         forked = jax.random.fold_in(key, count)
         if shape is not None:
@@ -441,7 +440,7 @@ def reseed(
     for path, stream in streams:
         tag = _tag(stream)
         if tag in stream_keys:
-            key = policy(path, seeds[tag](), read_raw(stream.key).shape)
+            key = policy(path, seeds[tag](), raw_value_of(stream.key).shape)
             writes.append((stream.key, key))
             writes.append((stream.count, jnp.zeros(key.shape, jnp.uint32)))
     write_raw(writes)

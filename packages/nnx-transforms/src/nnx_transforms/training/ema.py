@@ -18,9 +18,8 @@ from graphcore import (
     merge,
     variables,
 )
-from graphcore.authors import path_text, raw_value_of
+from graphcore.authors import path_text, raw_value_of, write_raw
 from nnx_transforms.statelib import to_flat_state
-from nnx_transforms.states.atomic_writes import write_raw
 from nnx_transforms.states.values import map_value
 from nnx_transforms.training.optimizer import nodes_of, parameters_of, with_parameters
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode

@@ -40,9 +40,15 @@ from graphcore import (
     update,
     variables,
 )
-from graphcore.authors import Divided, key_path, path_text, raw_value_of, variable_impl
+from graphcore.authors import (
+    Divided,
+    key_path,
+    path_text,
+    raw_value_of,
+    variable_impl,
+    write_raw,
+)
 from nnx_transforms.sharding.shardings import PLACEMENT, sharding_key
-from nnx_transforms.states.atomic_writes import write_raw
 from nnx_transforms.states.values import arrays_of
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 

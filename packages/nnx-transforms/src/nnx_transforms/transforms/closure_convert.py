@@ -13,10 +13,10 @@ from graphcore.authors import (
     Callee,
     captured_objects,
     enter,
+    raw_value_of,
     take_objects,
     variable_impl,
 )
-from nnx_transforms.states.atomic_writes import read_raw
 from nnx_transforms.states.tree_variables import tree_variables
 from nnx_transforms.transforms.derivatives.rules import RuleCall, named_like
 from nnx_transforms.transforms.literals import as_arrays
@@ -98,7 +98,7 @@ def closure_convert(
                 named_like(fun, call.primal), *examples
             )
         else:
-            values = [*map(read_raw, captured)]
+            values = [*map(raw_value_of, captured)]
             converted, hoisted = _hoist(named_like(fun, pure), values, examples)
     finally:
         parts.clear()

@@ -20,13 +20,14 @@ from graphcore.authors import (
     is_object,
     path_text,
     plain_settings,
+    raw_value_of,
     setting_of,
     settings_of_leaves,
     variable_impl,
+    write_raw,
 )
 from nnx_transforms.arguments import ChosenArguments, with_statics
 from nnx_transforms.sharding.eager_sharding import placed_by
-from nnx_transforms.states.atomic_writes import read_raw, write_raw
 from nnx_transforms.transforms.compiled.donation import (
     OtherWrites,
     abstract_key,
@@ -333,4 +334,4 @@ class JitBody(Body):
 def _constrained(variable: Any, path: str) -> Any:
     """The value of a variable, sharded as its metadata say."""
     metadata = variable_impl(type(variable)).metadata(variable)
-    return placed_by(metadata, read_raw(variable), path)
+    return placed_by(metadata, raw_value_of(variable), path)
