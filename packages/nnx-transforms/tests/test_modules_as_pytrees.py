@@ -546,6 +546,9 @@ def test_data_and_static_say_what_an_attribute_is():
         Schedule(name=[jnp.ones(1)])
     assert nnx.is_data(nnx.Rngs(0))
     assert not nnx.is_data([jnp.ones(1)])
+    names = np.array(["a", "b"])  # no array of JAX
+    assert not nnx.is_data(names)
+    assert nnx.static(names) is names
 
 
 def test_an_annotation_makes_a_field_of_a_dataclass_data():

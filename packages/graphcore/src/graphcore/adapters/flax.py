@@ -10,7 +10,6 @@ their base classes, so none is ever taken for a pytree.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -24,6 +23,7 @@ import graphcore as gc
 from graphcore._jax import current_trace
 from graphcore.adapters.checking import checked, require
 from graphcore.adapters.loading import AdapterError
+from graphcore.getters import consume
 from graphcore.state.filters import add_filter_type
 from graphcore.state.nesting import key_order
 from graphcore.variables.bare_arrays import is_array
@@ -73,7 +73,7 @@ class _Variables:
 
     def set_values(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         # One call into C, which can't be interrupted halfway through.
-        deque(map(self.set_value, variables, values), maxlen=0)
+        consume(map(self.set_value, variables, values))
 
     def set_metadata(self, variable: Any, metadata: Mapping[str, Any]) -> None:
         self._replace_metadata(variable, dict(metadata))

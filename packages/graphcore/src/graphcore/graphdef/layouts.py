@@ -18,7 +18,7 @@ from functools import cached_property
 from operator import getitem
 from typing import Any, NamedTuple
 
-from graphcore.getters import Getter, getter, run
+from graphcore.getters import Getter, consume, getter
 from graphcore.graphdef.definition import (
     GraphDef,
     NodeDef,
@@ -314,7 +314,7 @@ class Layout:
         try:
             # Each is there before it is asked for the next.
             outer = map(dicts.__getitem__, parents)
-            run(map(dicts.append, map(getitem, outer, parent_keys)))
+            consume(map(dicts.append, map(getitem, outer, parent_keys)))
             # With as many entries as are looked up, there are no others.
             if sum(map(len, dicts)) != len(parents) + len(keys):
                 return None

@@ -8,13 +8,13 @@ it when its structure changes.
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any, ClassVar, Self
 
 from graphcore._jax import TraceState, current_trace
 from graphcore.cache.comparing import comparing
+from graphcore.getters import consume
 from graphcore.rebuilt import running_trace, wrong_trace
 
 
@@ -156,5 +156,5 @@ def make_owned(kinds: Iterable[type[Any]], trace: TraceState) -> list[Any]:
         The nodes.
     """
     nodes = list(map(object.__new__, kinds))
-    deque(map(_set_trace, nodes, repeat(trace)), maxlen=0)
+    consume(map(_set_trace, nodes, repeat(trace)))
     return nodes

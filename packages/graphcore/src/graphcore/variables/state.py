@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import repeat
 from operator import itemgetter
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 
 from graphcore.content import values_equal
 from graphcore.display.printing import Parts, call_parts, text, treescope_repr
+from graphcore.getters import consume
 from graphcore.graphdef.definition import Kind
 from graphcore.hashable_mapping import as_kept
 from graphcore.variables.bare_arrays import BARE, BareArray
@@ -118,8 +118,8 @@ class VariableState(Reading, ReadOperators, Generic[A]):
         if BareArray in map(_first, kinds):
             return [cls.of(kind, x) for kind, x in zip(kinds, values, strict=True)]
         states = list(map(object.__new__, repeat(cls, len(values))))
-        deque(map(_set_value, states, values), maxlen=0)
-        deque(map(_set_kind, states, kinds), maxlen=0)
+        consume(map(_set_value, states, values))
+        consume(map(_set_kind, states, kinds))
         return states
 
     @classmethod

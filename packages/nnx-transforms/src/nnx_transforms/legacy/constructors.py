@@ -77,7 +77,8 @@ class _Transformed(Module):
         **options: Further options of the transformation.
     """
 
-    # Of a function of the inner module and the arguments of a method, and options.
+    # Called as `_transform(f, **options)`; `f` takes the inner module, then the
+    # arguments of its method.
     _transform: ClassVar[Callable[..., Any]]
     # The option that says how many modules there are in one.
     _size: ClassVar[str | None] = None

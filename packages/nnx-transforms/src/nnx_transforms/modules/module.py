@@ -58,7 +58,7 @@ class Module(Object):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # `abc` looks only at classes that have this already.
+        # `abc.update_abstractmethods` skips classes without this attribute.
         cls.__abstractmethods__ = frozenset[str]()
         abc.update_abstractmethods(cls)
 

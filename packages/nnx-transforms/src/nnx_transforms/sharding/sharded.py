@@ -229,7 +229,7 @@ def _with_setting(x: Any, setting: Any, rules: Rules | None) -> dict[str, Any]:
         metadata = {k: v for k, v in metadata.items() if k not in ELSEWHERE}
         metadata["sharding"] = setting
     if metadata.get(sharding_key(metadata)) is None:
-        # Noted as well: what is not told where to lie, XLA places as it likes.
+        # Replicated explicitly: without a sharding XLA would choose one.
         metadata[sharding_key(metadata)] = PartitionSpec()
     if rules is not None:
         metadata["sharding_rules"] = tuple(rules.items())
@@ -248,7 +248,7 @@ def _placed(x: Any, metadata: Mapping[str, Any], mesh: Any, path: str) -> Any:
     if _is_inside():
         try:
             return constrained(raw_value_of(x), place)
-        except RuntimeError as error:  # only JAX knows all that puts one in force
+        except RuntimeError as error:  # JAX: there is no mesh
             raise ValueError(no_mesh) from error
     if not isinstance(place, Sharding):
         if mesh is None:

@@ -36,7 +36,7 @@ def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> No
     if isinstance(error, TypeError):
         body.blame(values, error, HOLDS)
     text = str(error)
-    if "while tracing the function " not in text:  # told where that was called
+    if "while tracing the function " not in text:  # then a note was added inside
         for name, place in _named(text, body, len(values)):
             error.add_note(f"{name} is the value of the variable at {place}.")
     if isinstance(error, RuntimeError) and "deleted" in text:
@@ -50,7 +50,7 @@ def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> No
 
 def _named(text: str, body: JitBody, count: int) -> Iterator[tuple[str, str]]:
     """What values are called in a text, and the places of their variables."""
-    # As the compiled function has them: in one list, or in one a setting.
+    # The compiled function has them in one list, or in one list for each setting.
     if body.is_flat:
         positions = {f"[{i}]": i for i in range(count)}
     else:

@@ -91,8 +91,8 @@ class MappedBody(Body):
     """
 
     settings_called = ("in_axes", "out_axes")
-    # Whether messages about outputs are ours; else JAX has a say about calls without
-    # objects.
+    # Whether errors about outputs are always ours. If not, JAX reports those of calls
+    # without objects.
     speaks = False
 
     def __init__(self, *args: Any) -> None:
@@ -264,7 +264,7 @@ def with_positions(
     if not kwargs:
         return args, kwargs
     count = len(in_axes) if isinstance(in_axes, tuple) else None
-    # Without objects, where JAX has a meaning for the call, that is it.
+    # Without objects, a call that JAX itself understands means what it means to JAX.
     if not (count is not None and count > len(args)) and not has_objects(
         (*args, *kwargs.values())
     ):
