@@ -84,7 +84,7 @@ def flatten(
         >>> state.a.value
         1
     """
-    get_node_impl(node)  # raises for what is none
+    get_node_impl(node)  # raises if it is no node
     if ref_index is None:
         plan = plan_of(node)
         unmade = UnmadeState.whole(plan.definition, plan.values())
@@ -142,7 +142,7 @@ def graphdef(node: A, /) -> GraphDef[A]:
         >>> gc.graphdef(gc.Dict(a=1)) == gc.graphdef(gc.Dict(a=1))
         True
     """
-    get_node_impl(node)  # raises for what is none
+    get_node_impl(node)  # raises if it is no node
     return plan_of(node).definition
 
 
@@ -189,7 +189,7 @@ def variables(node: Any, /, *filters: Filter) -> Any:
         >>> gc.variables(node).w is node.w
         True
     """
-    get_node_impl(node)  # raises for what is none
+    get_node_impl(node)  # raises if it is no node
     plan = plan_of(node)
     live = _live(plan)
     paths = plan.layout.paths
@@ -340,7 +340,7 @@ def clone(node: A, /, variables: bool = True, *, arrays: bool = False) -> A:
         >>> gc.clone(node, variables=False).a is node.a
         True
     """
-    get_node_impl(node)  # raises for what is none
+    get_node_impl(node)  # raises if it is no node
     plan = plan_of(node)
     if not variables:
         live = zip(plan.layout.paths, _live(plan), strict=True)

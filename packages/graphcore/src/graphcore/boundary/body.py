@@ -96,8 +96,8 @@ class Body:
     """
 
     key: Any = None
-    # What positional and other arguments are called in messages, in front of their
-    # position or name.
+    # In messages, what stands before the position of an argument, and before the name
+    # of one by keyword.
     called: tuple[str | None, str | None] = (None, None)
     out_called = "output"
     # What users call the settings of the arguments and of the output.

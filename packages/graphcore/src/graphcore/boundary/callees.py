@@ -136,8 +136,8 @@ def mark_lifted(wrapper: Any, call: Callable[..., Any]) -> None:
         >>> Twice(abs)(-1)
         (1, 1)
     """
-    # With the wrapper itself, since other wrappers copy the attributes of this one;
-    # weakly, so that it goes as soon as it is dropped.
+    # With the wrapper itself, because `functools.wraps` copies this attribute to other
+    # wrappers; weakly, because it would be a cycle.
     wrapper._lifted = weakref.ref(wrapper), call
     vars(wrapper).pop("_on_object", None)
 

@@ -75,7 +75,7 @@ class Change:
     returned: tuple[GraphDef[Any], ...] = ()
     has_divided: bool = False
     renewed: tuple[tuple[int, int], ...] = ()
-    # Asked at each call, so not computed then.
+    # Computed once, because every call asks for them.
     is_in_place: bool = field(init=False, compare=False)
     is_in_order: bool = field(init=False, compare=False)
 
@@ -227,7 +227,7 @@ class Left:
             TypeError: With the path.
         """
         if are_known_arrays(jax.tree.leaves(self.out)):
-            return  # as most often, without a look at each
+            return  # the usual case, decided by types
         pairs = jax.tree_util.tree_flatten_with_path(self.out)[0]
         for number, leaf, error in refused([leaf for _, leaf in pairs]):
             place = path_text((called, *key_path(pairs[number][0])))

@@ -24,7 +24,7 @@ _ORIGIN = re.compile(
     r"of the arguments? (.*)\.$",
     re.MULTILINE,
 )
-# To look for each takes time, and nobody reads a hundred.
+# Each takes a search, and nobody reads a hundred.
 _MAX_NAMES = 8
 _BETWEEN = re.compile(r", and |, | and ")
 

@@ -40,7 +40,7 @@ class Recipe:
         nodes = {node.thing: node for node in layout.nodes}
         plain = [nodes[thing] for thing in layout.plain]
         self._plain_types = [node.kind for node in plain]
-        # All attributes of those: in which dict, under which key, what.
+        # All attributes of those: in which dict, under which key, which child.
         self._holders = getter([i for i, node in enumerate(plain) for _ in node.keys])
         self._keys = [key for node in plain for key in node.keys]
         self._children = getter([child for node in plain for child in node.children])

@@ -62,8 +62,8 @@ def _nothing(*nodes: Any) -> None:
 
 
 class _Active(threading.local):
-    # Pickle keeps the object in use while it runs, so this is dead afterwards. It is
-    # only a hint: what a node turns into does not depend on it.
+    # Weak: pickle keeps the object alive while it runs. It is only a hint, which does
+    # not decide what a node turns into.
     early: weakref.ref[_Early] | None = None
 
 
@@ -100,7 +100,7 @@ def _set_state(node: Any, early_and_state: tuple[None, Any]) -> None:
 def _early_nodes(root: OwnedNode) -> _Early:
     early = _Early()
     early.ids = set()
-    # How many levels there are, by the depth of the first, down to an early node.
+    # By depth: the number of levels from there down to an early node.
     levels: dict[int, int] = {}
     for x, depth in _left(root):
         below = levels.pop(depth + 1, 0) + 1

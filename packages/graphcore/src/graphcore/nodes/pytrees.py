@@ -46,12 +46,12 @@ __all__ = ["by_value"]
 
 
 class _Entered(threading.local):
-    # Whether this thread is flattening an object that was looked at as a whole.
+    # Whether this thread is flattening an object whose whole graph was checked already.
     from_above = False
 
     def __init__(self) -> None:
-        # The same where JAX asks for key paths, and for all children at once: the
-        # objects below that one which it has not come to.
+        # The same where JAX flattens with key paths and has all children at once: the
+        # objects of the checked graph that it has not reached yet.
         self.pending: dict[int, weakref.ref[Any]] = {}
 
 

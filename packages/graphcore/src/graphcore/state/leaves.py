@@ -185,7 +185,7 @@ def given_to(
             for key, item in items.items():
                 number = number_of(key)
                 if type(number) is int:
-                    # First what is nearly always there.
+                    # The usual case first.
                     if type(item) is VariableState and item._kind == kinds[number]:
                         values[number] = item.value
                         continue
@@ -252,7 +252,7 @@ def values_for(definition: NodeDef[Any], states: Sequence[Any]) -> Sequence[Any]
     """
     layout = layout_of((definition,))
     if len(states) == 1 and isinstance(states[0], State):
-        # First where it is just what taking such a graph apart gives.
+        # The quick way, for a state that has all leaves of the graph.
         unmade = states[0]._unmade
         if not isinstance(unmade, UnmadeState):
             leaves = layout.find(states[0].raw_mapping)

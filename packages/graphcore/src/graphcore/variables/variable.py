@@ -129,7 +129,7 @@ class _Retypable:
     __slots__ = ()
     __class__ = property(type, _set_class)
 
-    if TYPE_CHECKING:  # metadata, and what the value has
+    if TYPE_CHECKING:  # metadata, and attributes of the value
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -346,7 +346,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "__orig_class__":  # `Param[int](0)`: typing's note to itself
             raise AttributeError(name)
-        # A slot or a property goes its own way. (A class has a `__class__` itself.)
+        # Slots and properties are set as usual. (On a class, `__class__` is its own.)
         if name == "__class__" or hasattr(getattr(type(self), name, None), "__set__"):
             object.__setattr__(self, name, value)
             return
