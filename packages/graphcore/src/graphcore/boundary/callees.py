@@ -151,7 +151,7 @@ def _lifted_call(f: Any) -> Callable[..., Any] | None:
 def _with_object(
     wrapper: Any, function: Callable[..., Any], call: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The transformed function, of an object that the original is bound to then.
+    """The transformed function that takes the bound object as its first argument.
 
     It is made once, and kept with the wrapper: traces are found by its identity.
     """

@@ -267,7 +267,7 @@ class Divided:
         return structure.unflatten(leaves)
 
     def bare(self) -> Any:
-        """The pytree of what there is of arrays, None in the place of all else."""
+        """The pytree of the arrays that are here, with None at all other places."""
         return self.frame.structure.unflatten(self.leaves(with_statics=False))
 
     def only(self, chosen: Callable[[Any], bool]) -> Divided:
@@ -291,7 +291,7 @@ class Divided:
         )
 
     def over(self, whole: Divided) -> Divided:
-        """The same with the rest of the arrays, and the static part, of another."""
+        """Completes these arrays with the other ones and the static part of `whole`."""
         arrays = [*whole.arrays]
         for leaf, array in zip(self.frame.given, self.arrays, strict=True):
             arrays[whole.frame.places[leaf]] = array

@@ -202,7 +202,7 @@ class Inside:
         settings: Sequence[Any],
         keep: Collection[int],
     ) -> Left:
-        """What a function left that has at most written values, as most do."""
+        """What a function left that did no more than write values, as most do."""
         joint, variables, old = self._joint, self.variables, self.values
         now = joint.layout.values(variables)
         written: list[Written] = []

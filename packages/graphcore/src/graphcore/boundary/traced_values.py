@@ -32,7 +32,7 @@ _BETWEEN = re.compile(r", and |, | and ")
 def explain_traced(
     error: Exception, leaves: Iterable[tuple[Any, Path, str, tuple[str, ...]]]
 ) -> None:
-    """Adds to an error of JAX's what the traced values are that it is about.
+    """Adds notes to an error of JAX that say what its traced values are.
 
     Args:
         error: What a function raised.

@@ -20,7 +20,7 @@ _kept: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
 
 class _Limit:
-    """How many plans there are when those are dropped that hold no longer."""
+    """At which number of plans to drop those that hold no longer."""
 
     least = 64
     at = least

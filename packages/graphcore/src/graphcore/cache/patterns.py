@@ -28,7 +28,7 @@ from graphcore.variables.impl import find_variable_impl
 
 
 class Pattern:
-    """The looks of the graphs of some definitions in one index space.
+    """What graphs look like that have certain definitions in one index space.
 
     Args:
         definitions: Definitions that refer to nothing outside of themselves.
@@ -186,7 +186,7 @@ class Pattern:
         return [*things[:count]], [*things[count : self._layout.first_static]]
 
     def visit(self, things: Sequence[Any]) -> Visit:
-        """What a walk would have seen that a plan has to watch.
+        """What a plan has to watch, as a walk would have found it.
 
         Args:
             things: What `match` returned; the pattern `is_watched`.

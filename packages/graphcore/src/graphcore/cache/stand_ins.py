@@ -16,7 +16,7 @@ from graphcore.variables.bare_arrays import is_array
 
 
 class _AnyArray:
-    """Equals everything: whether it is an array, the plan looks at by itself."""
+    """Equals everything; the plan checks by itself whether it is an array."""
 
     # For every array at every call: `id` is written in C, and what it returns is true.
     __eq__: Any = id

@@ -59,7 +59,7 @@ _entered = _Entered()
 
 
 class _Rest:
-    """What an object holds beside its children: the static half of it as a pytree.
+    """The static half of an object as a pytree: what it holds beside its children.
 
     Args:
         children: The keys of the children.
@@ -164,7 +164,7 @@ def _below(children: list[Any]) -> Iterator[Any]:
 
 
 def _with_statics(container: Any) -> Any:
-    """A container whose leaves that are no children stand there as static nodes."""
+    """A container with its static leaves wrapped, so that JAX sees only children."""
     leaves, structure = jax.tree.flatten(container, is_leaf=is_object)
     if all(map(_is_child, leaves)):
         return container

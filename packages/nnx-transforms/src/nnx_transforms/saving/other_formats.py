@@ -262,7 +262,7 @@ def _dotted(name: str) -> str:
 
 
 def _aliases(contents: Contents) -> Iterator[tuple[str, str]]:
-    """The further names of shared arrays; a cycle has no end of them and gives none."""
+    """The further names of shared arrays, but not the endless ones through a cycle."""
     for alias, first in contents.shared.items():
         below = first + "/" if first else ""
         if alias.startswith(below):

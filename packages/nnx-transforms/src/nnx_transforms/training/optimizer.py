@@ -464,7 +464,7 @@ def _shown(tree: Any) -> Any:
 
 
 def _writes(kept: Any, state: Any) -> list[tuple[Any, Any]]:
-    """What a state of a transformation, or a part of one, is to write where."""
+    """The writes that store a state of a transformation, or a part, in variables."""
     slots, leaves = map(_by_path, (kept, state))
     if slots.keys() != leaves.keys():
         missing = [path_text(path) for path in slots if path not in leaves]

@@ -91,7 +91,7 @@ def shapes_of(
 
 
 def _with_shardings(out: Any) -> Any:
-    """The output, after values of variables in it got the shardings that are known."""
+    """The output, with the shardings that are known for values of variables in it."""
     in_force = jax.sharding.get_abstract_mesh()
 
     def sharded(path: Any, metadata: Mapping[str, Any], value: Any) -> Any:

@@ -23,7 +23,7 @@ _VALUE = re.compile(f"(?:arguments?|key path|,|and) '?{_LISTS}", re.IGNORECASE)
 
 
 def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> None:
-    """Adds to an error of JAX's the paths of the variables that it is about.
+    """Adds notes to an error of JAX that give the paths of the variables it means.
 
     Args:
         error: What a call raised.
@@ -49,7 +49,7 @@ def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> No
 
 
 def _named(text: str, body: JitBody, count: int) -> Iterator[tuple[str, str]]:
-    """What values are called in a text, and the places of their variables."""
+    """Finds the names of values in a text, with the places of their variables."""
     # The compiled function has them in one list, or in one list for each setting.
     if body.is_flat:
         positions = {f"[{i}]": i for i in range(count)}

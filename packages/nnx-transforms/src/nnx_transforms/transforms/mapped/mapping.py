@@ -115,7 +115,7 @@ class MappedBody(Body):
         return left
 
     def leaving(self, left: Left) -> Iterator[tuple[Path, bool, Any, Any]]:
-        """What leaves the function: path and whether it is an output, setting, value.
+        """What leaves the function: path, whether it is an output, setting, value.
 
         Args:
             left: What the function left behind.
@@ -161,7 +161,7 @@ class MappedBody(Body):
         return super().leave(inside, out)
 
     def attempt(self, function: Callable[[], Any]) -> Any:
-        """Calls what runs this body; forgets before how an earlier run ended.
+        """Runs a call of this body, after it has forgotten how an earlier run ended.
 
         Args:
             function: Has JAX run the body.
