@@ -37,7 +37,8 @@ def explain_traced(
     Args:
         error: What a function raised.
         leaves: What it was given: each value with its path, what stands there, and
-            how the name may end that JAX has for it, as to ask a tracer takes time.
+            possible ends of the name that JAX has for it. These spare asking most
+            tracers for their names, which takes time.
     """
     found = _ORIGIN.search(str(error))
     if found is None:

@@ -20,7 +20,7 @@ _kept: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
 
 class _Limit:
-    """At which number of plans to drop those that hold no longer."""
+    """How many plans there may be before those are dropped that hold no longer."""
 
     least = 64
     at = least
