@@ -398,7 +398,19 @@ class CallProxy:
 
 
 def reach(x: Any, steps: Steps) -> Any:
-    """What attributes and items of an object lead to."""
+    """Follows attributes and items of an object.
+
+    Args:
+        x: The object.
+        steps: The attributes and items.
+
+    Returns:
+        What they lead to.
+
+    Example:
+        >>> reach({'a': 1 + 2j}, ((True, 'a'), (False, 'imag')))
+        2.0
+    """
     for is_item, key in steps:
         x = x[key] if is_item else getattr(x, key)
     return x
