@@ -299,21 +299,21 @@ def _unfit(definition: NodeDef[Any], given: Given, state: Any) -> ValueError:
     """The error for states that don't give each variable something, and no more."""
     layout = layout_of((definition,))
     for path, item in given.others:
-        node, _ = _at(definition, state, path[:-1])
+        node, _ = _part_at(definition, state, path[:-1])
         child = dict(node.children()).get(path[-1])
         if isinstance(child, NodeDef):
             return leaf_instead_of_nested(item, path, child.type)
     for number, (*above, key) in enumerate(layout.paths):
         if number in given.values:
             continue
-        _, items = _at(definition, state, above)
+        _, items = _part_at(definition, state, above)
         return ValueError(
             f"Expected key {key!r} in the state at {path_text(above)!r}, for a "
             f"{layout.kinds[number][0].__name__}; found the keys {list(items)}. Pass "
             "all states that the graph was split into."
         )
     path, _ = given.others[0]
-    node, items = _at(definition, state, path[:-1])
+    node, items = _part_at(definition, state, path[:-1])
     children = dict(node.children())
     for key in items:
         if isinstance(children.get(key), StaticAttribute):
@@ -331,7 +331,7 @@ def _unfit(definition: NodeDef[Any], given: Given, state: Any) -> ValueError:
     )
 
 
-def _at(definition: Any, state: Any, path: Sequence[Any]) -> tuple[Any, Any]:
+def _part_at(definition: Any, state: Any, path: Sequence[Any]) -> tuple[Any, Any]:
     """The definition of a node at a path, and the part of a state there."""
     for key in path:
         definition = dict(definition.children())[key]
