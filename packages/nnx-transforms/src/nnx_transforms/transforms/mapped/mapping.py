@@ -80,7 +80,7 @@ class _Progress(threading.local):
     entered = False
     notes: Sequence[Note] | None = None
     returns_objects = False
-    speaks = False
+    explains = False
     changed: Sequence[str] = ()
 
 
@@ -93,7 +93,7 @@ class MappedBody(Body):
     settings_called = ("in_axes", "out_axes")
     # Whether errors about outputs are always ours. If not, JAX reports those of calls
     # without objects.
-    speaks = False
+    always_explains = False
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -122,7 +122,7 @@ class MappedBody(Body):
         """
         for w in left.written:
             yield w.path, False, w.setting, w.value
-        for path, axis, leaf in self.outputs(left) if self.progress.speaks else ():
+        for path, axis, leaf in self.outputs(left) if self.progress.explains else ():
             yield (-1, *path), True, axis, leaf
 
     def shown_leaving(self, path: Path, is_output: bool) -> str:
@@ -146,8 +146,9 @@ class MappedBody(Body):
         return super().call(inside, args, kwargs)
 
     def leave(self, inside: Inside, out: Any) -> Left:
-        self.progress.speaks = self.speaks or bool(inside.roots) or has_objects(out)
-        if self.progress.speaks:
+        explains = self.always_explains or bool(inside.roots) or has_objects(out)
+        self.progress.explains = explains
+        if explains:
             called = self.settings_called[1], "what the function returned"
             settings_of_leaves(self.structure.settings.out, out, called)
         if self._metadata:
