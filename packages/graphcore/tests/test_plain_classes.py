@@ -100,3 +100,20 @@ def test_a_dropped_instance_is_freed_without_the_collector():
         assert reference() is None
     finally:
         garbage.enable()
+
+
+def test_private_slots_are_children_too():
+    @gc.register_dataclass
+    class Hidden:
+        __slots__ = ("__weight", "scale")
+
+        def __init__(self):
+            self.__weight, self.scale = jnp.ones(2), jnp.ones(3)
+
+        def double(self):
+            self.__weight = self.__weight * 2
+            return self.__weight
+
+    hidden = Hidden()
+    assert run(Hidden.double, hidden).tolist() == [2.0, 2.0]
+    assert gc.clone(hidden).double().tolist() == [4.0, 4.0]

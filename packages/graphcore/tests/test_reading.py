@@ -100,3 +100,20 @@ def test_a_state_is_not_changed_by_an_operator():
     other += 1
     assert other.tolist() == [1.0, 1.0]
     assert state.value.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("value", [[1, 2], {0: 1}], ids=["list", "dict"])
+def test_an_item_of_a_state_that_is_a_container(value):
+    leaf = gc.Param.state(value)
+    before = value.copy()
+    leaf[0] = 3
+    assert leaf[0] == 3 and type(leaf.value) is type(value)
+    assert value == before  # which may be that of the variable
+
+
+def test_metadata_is_removed_by_any_of_its_names():
+    v = gc.Param(1, out_sharding=("data",))
+    del v.sharding
+    assert not v.get_metadata()
+    with pytest.raises(TypeError, match="a name and a value"):
+        v.set_metadata("unit")

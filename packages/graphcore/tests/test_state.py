@@ -398,3 +398,12 @@ def test_a_state_may_stand_for_pure_dicts():
     old.replace_by_pure_dict(new)
     assert old == new
     assert old.to_pure_dict() == {"a": 2, "b": {0: 2}}
+
+
+def test_a_shallow_copy_is_another_mapping():
+    state = gc.state(gc.Dict(a=gc.Param(1), b=gc.Dict(c=gc.Param(2))))
+    twin = copy.copy(state)
+    twin.a, twin.b.c = 3, 4
+    del twin["a"]
+    assert list(state) == ["a", "b"] and state.a.value == 1
+    assert state.b.c == 4  # as in a copy of a dict

@@ -546,6 +546,9 @@ def test_data_and_static_say_what_an_attribute_is():
         Schedule(name=[jnp.ones(1)])
     assert nnx.is_data(nnx.Rngs(0))
     assert not nnx.is_data([jnp.ones(1)])
+    names = np.array(["a", "b"])  # no array of JAX
+    assert not nnx.is_data(names)
+    assert nnx.static(names) is names
 
 
 def test_an_annotation_makes_a_field_of_a_dataclass_data():
@@ -576,3 +579,15 @@ def test_numbers_in_containers_that_are_data_are_settings():
     model.sizes = nnx.data([(1, 0)])
     assert nnx.jit(call)(model, x).tolist() == [0.0, 0.0]
     assert list(nnx.state(model)) == ["options"]
+
+
+def test_declared_fields_of_a_frozen_dataclass():
+    @nnx.dataclass(frozen=True)
+    class Schedule(nnx.Pytree):
+        rate: float = nnx.data(default=0.5)
+        name: str = nnx.static(default="constant")
+
+    schedule = Schedule()
+    assert [float(x) for x in jax.tree.leaves(schedule)] == [0.5]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        schedule.rate = 1.0

@@ -487,3 +487,13 @@ def test_optimizers_made_alike_share_what_was_compiled():
         ((path, before, now),) = nnx.explain_recompile(step)
         assert path == "args/0/_rule"
         assert repr(before) != repr(now) and len(repr(now)) < 100  # one can read it
+
+
+def test_gradients_that_are_a_module_need_no_model_beside_them():
+    model = Linear(3, 2, rngs=Rngs(0))
+    optimizer = Optimizer(model, optax.sgd(1.0))
+    before = model.bias.value
+    optimizer.update(jax.grad(loss)(model, X))
+    assert not (model.bias.value == before).all()
+    with pytest.raises(TypeError, match="no gradients"):
+        optimizer.update(model)

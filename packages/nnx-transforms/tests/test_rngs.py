@@ -431,3 +431,13 @@ def test_a_split_without_updates_is_a_copy():
     assert shape(rngs) == (2,) and rngs.b.key.shape == ()
     fork = fork_rngs(rngs, split={"b": 4}, graph=False)
     assert fork.b.key.shape == (4,) and fork.a.key.shape == rngs.b.key.shape == ()
+
+
+def test_with_rngs_leaves_a_stream_whose_first_rule_is_none():
+    new = with_rngs(Rngs(params=0, dropout=1), split={"params": None, ...: 4})
+    assert new.params.key.shape == () and new.dropout.key.shape == (4,)
+
+
+def test_reseed_names_the_policies_that_it_knows():
+    with pytest.raises(ValueError, match=r"'scalar'.*'match_shape', 'scalars_only'"):
+        reseed(Rngs(0), policy="scalar", default=1)

@@ -314,6 +314,11 @@ def test_a_jaxpr_comes_with_shapes_if_asked(static_argnums):
         nnx.make_jaxpr(twice, axis_env=[("i", 2)])
 
 
+def test_the_first_argument_of_a_jaxpr_may_be_static():
+    jaxpr = nnx.make_jaxpr(lambda n, x: n * x, static_argnums=0)(3, 2.0)
+    assert len(jaxpr.in_avals) == 1
+
+
 def test_a_prefix_is_that_of_the_tree():
     model = nnx.Dict(w=nnx.Param(jnp.arange(3.0)), b=nnx.BatchStat(jnp.array(2.0)))
     tree = {"m": model, "x": jnp.ones(3)}

@@ -641,3 +641,14 @@ def test_a_sparse_matrix_as_a_value():
     assert v.value.n_batch == expected[0].n_batch
     assert v.value.todense().tolist() == expected[0].todense().tolist()
     assert vmap(double)(v, x).tolist() == (2 * expected[1]).tolist()
+
+
+def test_a_bare_array_reached_under_two_settings_is_refused():
+    node = gc.Dict(a=jnp.arange(3.0), b=[jnp.ones(3)])
+    mapped, same = StateAxes({...: 0}), StateAxes({...: None})
+    for axes in [(mapped, same), (mapped, None)]:
+        each = vmap(lambda x, y: x.a + y.a, in_axes=axes)
+        with pytest.raises(ValueError, match=r"jax.Array is reached[^/]*0/a: 0\n +1/a"):
+            each(node, node)
+    each = vmap(lambda x, y: x.a + y.a, in_axes=(mapped, 0))
+    assert each(node, node).tolist() == [0.0, 2.0, 4.0]

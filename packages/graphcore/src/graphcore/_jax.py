@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 import jax
 
 try:
-    # As it is, without a function around it: it runs at each call and each write.
+    # JAX's function itself, unwrapped: it runs at each call and each write.
     from jax.extend.core import get_opaque_trace_state as current_trace
 except ImportError:  # JAX before 0.9
     # The type checker sees the newest JAX, which has no such name here.
@@ -38,7 +38,7 @@ __all__ = ["OUTSIDE", "TraceState", "current_trace", "has_ended"]
 TraceState: TypeAlias = Any
 """An opaque token of a trace. Compare with `==`; it keeps no tracer alive."""
 
-with jax.ensure_compile_time_eval():  # also if imported under a trace
+with jax.ensure_compile_time_eval():  # so that it holds also if imported in a trace
     _outside = current_trace()
 OUTSIDE: TraceState = _outside
 """The token of what runs outside of all transformations.

@@ -189,26 +189,19 @@ class _Side:
 class _Comparison:
     def __init__(self, a: _Side, b: _Side) -> None:
         self.a, self.b = a, b
-        self.matches: dict[int, int] = {}  # indices of the same place in both
         self.found: list[Difference] = []
 
     def run(self) -> Differences:
-        places: list[tuple[Trail, Any, Any]] = []
         pending: list[tuple[Trail, Any, Any]] = [(None, self.a.root, self.b.root)]
         while pending:
             place, a, b = pending.pop()
-            places.append((place, a, b))
-            if type(a) is type(b) and isinstance(a, NodeDef | VariableDef):
-                self.matches[a.index] = b.index
+            self.compare(place, a, b)
             if isinstance(a, NodeDef) and isinstance(b, NodeDef):
                 of_a, of_b = dict(a.children()), dict(b.children())
                 pending += [
                     ((place, key), of_a.get(key), of_b.get(key))
                     for key in reversed({**of_a, **of_b})
                 ]
-        # Now that it is known which objects match.
-        for each in places:
-            self.compare(*each)
         changed = [x for x in self.found if not x.kind.startswith("index")]
         return Differences(changed or self.found)
 
@@ -234,8 +227,9 @@ class _Comparison:
             both = is_variable_type(a.type) and is_variable_type(b.type)
             self.report(place, "variable type" if both else "type", a.type, b.type)
         if isinstance(a, NodeRef) or isinstance(b, NodeRef):
-            if not self.same_reference(a, b):
-                self.report(place, "sharing", self.a.first(a), self.b.first(b))
+            old, new = self.a.first(a), self.b.first(b)
+            if old != new:
+                self.report(place, "sharing", old, new)
                 self.compare_variables(place, self.a.variable(a), self.b.variable(b))
         elif type(a) is type(b):
             if a.index != b.index:
@@ -251,13 +245,6 @@ class _Comparison:
             orders = [k for k in of_a if k in of_b], [k for k in of_b if k in of_a]
             if orders[0] != orders[1]:
                 self.report(place, "order", *map(tuple, orders))
-
-    def same_reference(self, a: Any, b: Any) -> bool:
-        if not (isinstance(a, NodeRef) and isinstance(b, NodeRef)):
-            return False
-        if a.index in self.a.defined or b.index in self.b.defined:
-            return self.matches.get(a.index) == b.index
-        return a.index == b.index
 
     def compare_variables(
         self, place: Trail, a: VariableDef[Any] | None, b: VariableDef[Any] | None

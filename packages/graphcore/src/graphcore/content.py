@@ -55,7 +55,7 @@ def static_key(value: Any) -> Any:
     return kind, value
 
 
-# Types whose instances can't change what they equal.
+# Types whose instances always equal the same things.
 _VALUES = (int, float, complex, str, bytes, range)
 _IMMUTABLE = (
     *(type(None), type(...), *_VALUES, jax.tree_util.PyTreeDef),

@@ -25,13 +25,13 @@ from graphcore.content import (
 )
 from graphcore.errors import path_text
 
-# Built-in types whose content is compared; one that is not here may hide some.
+# Built-in types whose content is compared. Others may have content that no one sees.
 _KNOWN = (dict, list, tuple, set, frozenset, deque, bytearray, np.ndarray, jax.Array)
 _BASES = {
     *(object, *_KNOWN, OrderedDict, defaultdict, types.SimpleNamespace, slice),
     *(int, float, complex, str, bytes),
 }
-# What CPython sets in `__flags__` of types that are not written in C, as a rule.
+# Flags of a type in CPython: types written in C are immutable, or not on the heap.
 _IMMUTABLE_TYPE, _HEAP_TYPE = 1 << 8, 1 << 9
 _POINTER = struct.calcsize("P")
 
@@ -139,7 +139,7 @@ def snapshot(value: Any) -> Any:
     try:
         duplicate = copy.deepcopy(value)
         return duplicate if same_content(duplicate, value) else value
-    except Exception:  # `__deepcopy__` and `__eq__` of a stranger may raise anything.
+    except Exception:  # The `__deepcopy__` or `__eq__` of an unknown type.
         return value
 
 
@@ -154,7 +154,7 @@ def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:
         return key
     number = id(value)
     if number not in known:
-        # Where it is met again inside of itself, its place stands for it.
+        # What contains itself is named by its number there.
         known[number] = ("same as", len(known))
         parts = []
         for name, part in _parts(value):
@@ -168,16 +168,34 @@ def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:
     return known[number]
 
 
-def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
-    """What a value holds, with names; all that matters is in it."""
-    kind = type(value)
-    is_array = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
-    slots = {
+def slots_of(kind: type[Any]) -> dict[str, Any]:
+    """The slots of a class and its bases, by the names that instances know them by.
+
+    Args:
+        kind: Any class.
+
+    Returns:
+        The descriptors. Of a private slot the name is the mangled one.
+
+    Example:
+        >>> class Pair:
+        ...     __slots__ = ('first', '__second')
+        >>> list(slots_of(Pair))
+        ['_Pair__second', 'first']
+    """
+    return {
         name: slot
         for base in reversed(kind.__mro__)
         for name, slot in vars(base).items()
         if isinstance(slot, types.MemberDescriptorType)
     }
+
+
+def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    """What a value holds, with names; all that matters is in it."""
+    kind = type(value)
+    is_array = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+    slots = slots_of(kind)
     if not is_array and _hides_something(kind, len(slots)):
         raise UnhashableContent(value)
     if is_array or isinstance(value, np.ndarray):
@@ -214,7 +232,7 @@ def _hides_something(kind: type[Any], slots: int) -> bool:
     ]
     if not _BASES.issuperset(written_in_c):
         return True
-    # A type that is written in C may look like one of Python's; its size tells.
+    # A type written in C may look like one of Python; the size of instances tells.
     own = sum(
         any(name in vars(base) for base in kind.__mro__)
         for name in ("__dict__", "__weakref__")

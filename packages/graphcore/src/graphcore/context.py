@@ -67,7 +67,7 @@ class UpdateContext:
         self._inner: RefMap[Any, int] | None = None
 
     def _notice_restart(self, node: Any) -> None:
-        # An outer object that is split again: the last round ended with an error, so
+        # If an outer object is split in step 3, the last round ended with an error, and
         # this is step 1 of a new one.
         if self._inner is not None and node not in self._inner:
             if any(node is known for known in self._outer.values()):
@@ -162,7 +162,7 @@ class update_context(contextlib.ContextDecorator):  # noqa: N801
         'demo'
     """
 
-    # Holds nothing of an open context, so one instance may be entered many times.
+    # The open context is not kept here, so an instance can be entered again.
     def __init__(self, tag: Any) -> None:
         self._tag = tag
 

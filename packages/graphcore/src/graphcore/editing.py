@@ -59,7 +59,7 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
     if isinstance(node, State):
         node.replace_by_pure_dict(merged((state, *states)), _leaf_of)
         return
-    get_node_impl(node)  # raises for what is none
+    get_node_impl(node)  # raises if it is no node
     plan = plan_of(node)
     given = given_to(plan.definition, (state, *states), variables=plan.variables)
     written = list(map(plan.variables.__getitem__, given.values))
@@ -67,7 +67,7 @@ def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -
         for variable in written:
             if isinstance(variable, Variable):
                 variable._check_writable()
-        # For an array it is the node that it is part of.
+        # For a bare array, the node that holds it must be writable.
         for number, _, below in plan.layout.bare:
             owner = _node_at(node, plan.layout.paths[number][: -len(below)])
             if number in given.values and isinstance(owner, OwnedNode):

@@ -84,7 +84,7 @@ def flatten(
         >>> state.a.value
         1
     """
-    get_node_impl(node)  # raises for what is none
+    get_node_impl(node)  # raises if it is no node
     if ref_index is None:
         plan = plan_of(node)
         unmade = UnmadeState.whole(plan.definition, plan.values())
@@ -142,7 +142,7 @@ def graphdef(node: A, /) -> GraphDef[A]:
         >>> gc.graphdef(gc.Dict(a=1)) == gc.graphdef(gc.Dict(a=1))
         True
     """
-    get_node_impl(node)  # raises for what is none
+    get_node_impl(node)  # raises if it is no node
     return plan_of(node).definition
 
 
@@ -189,7 +189,7 @@ def variables(node: Any, /, *filters: Filter) -> Any:
         >>> gc.variables(node).w is node.w
         True
     """
-    get_node_impl(node)  # raises for what is none
+    get_node_impl(node)  # raises if it is no node
     plan = plan_of(node)
     live = _live(plan)
     paths = plan.layout.paths
@@ -340,7 +340,7 @@ def clone(node: A, /, variables: bool = True, *, arrays: bool = False) -> A:
         >>> gc.clone(node, variables=False).a is node.a
         True
     """
-    get_node_impl(node)  # raises for what is none
+    get_node_impl(node)  # raises if it is no node
     plan = plan_of(node)
     if not variables:
         live = zip(plan.layout.paths, _live(plan), strict=True)
@@ -360,12 +360,16 @@ def _copied(x: Any) -> Any:
 # Calls
 
 
+Steps: TypeAlias = tuple[tuple[bool, Any], ...]
+"""How a method is reached from an object: for each step, whether it is an item, and its
+key."""
+
+
 class CallProxy:
-    """Selects a method of a graph that is yet to be merged; see `call`.
+    """Selects a method by attributes and items, and calls it; see `call`.
 
     Args:
-        definition: The definition.
-        states: Its states.
+        run: Called as `run(steps, args, kwargs)`.
         steps: The attributes and items selected so far.
 
     Example:
@@ -375,37 +379,55 @@ class CallProxy:
         1
     """
 
-    __slots__ = ("_definition", "_select", "_states")
+    __slots__ = ("_run", "_steps")
 
-    def __init__(
-        self,
-        definition: GraphDef[Any],
-        states: tuple[Any, ...],
-        select: Callable[[Any], Any] = lambda node: node,
-    ) -> None:
-        self._definition = definition
-        self._states = states
-        self._select = select
+    def __init__(self, run: Callable[..., Any], steps: Steps = ()) -> None:
+        self._run = run
+        self._steps = steps
 
     def __getattr__(self, name: str) -> CallProxy:
         if name.startswith("__"):
             raise AttributeError(name)
-        select = self._select
-        return CallProxy(
-            self._definition, self._states, lambda node: getattr(select(node), name)
-        )
+        return CallProxy(self._run, (*self._steps, (False, name)))
 
     def __getitem__(self, key: Any) -> CallProxy:
-        select = self._select
-        return CallProxy(self._definition, self._states, lambda node: select(node)[key])
+        return CallProxy(self._run, (*self._steps, (True, key)))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, PureState[Any]]:
-        node = merge(self._definition, *self._states)
-        out = self._select(node)(*args, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(self._steps, args, kwargs)
+
+
+def reach(x: Any, steps: Steps) -> Any:
+    """Follows attributes and items of an object.
+
+    Args:
+        x: The object.
+        steps: The attributes and items.
+
+    Returns:
+        What they lead to.
+
+    Example:
+        >>> reach({'a': 1 + 2j}, ((True, 'a'), (False, 'imag')))
+        2.0
+    """
+    for is_item, key in steps:
+        x = x[key] if is_item else getattr(x, key)
+    return x
+
+
+def _proxy(definition: GraphDef[Any], states: tuple[Any, ...]) -> CallProxy:
+    def run(
+        steps: Steps, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, PureState[Any]]:
+        node = merge(definition, *states)
+        out = reach(node, steps)(*args, **kwargs)
         return out, flatten(node)
 
+    return CallProxy(run)
 
-GraphDef._proxy = CallProxy
+
+GraphDef._proxy = staticmethod(_proxy)
 
 
 def call(graphdef_and_state: tuple[GraphDef[Any], Any], /) -> CallProxy:
@@ -439,4 +461,4 @@ def call(graphdef_and_state: tuple[GraphDef[Any], Any], /) -> CallProxy:
             f"call(split(node)).method(...). It got {given!r}."
         )
     definition, *states = given
-    return CallProxy(definition, tuple(states))
+    return _proxy(definition, tuple(states))

@@ -1,4 +1,4 @@
-"""Doing something with many things in one call that needs no Python."""
+"""Work on many things at once that runs in C, without a step of Python for each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def getter(keys: Sequence[Any]) -> Getter:
     return itemgetter(*keys)
 
 
-def run(calls: Iterable[Any]) -> None:
+def consume(calls: Iterable[Any]) -> None:
     """Makes the calls of a `map`, and lets go of what they return.
 
     Args:
@@ -39,7 +39,7 @@ def run(calls: Iterable[Any]) -> None:
 
     Example:
         >>> found = []
-        >>> run(map(found.append, "ab")); found
+        >>> consume(map(found.append, "ab")); found
         ['a', 'b']
     """
     deque(calls, maxlen=0)

@@ -65,7 +65,7 @@ def reached(
         [<class 'bool'>, <class 'int'>, <class 'object'>]
     """
     pending = [*start]
-    seen: dict[int, Any] = {}  # with the objects, whose ids are theirs as long
+    seen: dict[int, Any] = {}  # by id; keeps the objects alive, so ids stay unique
     while pending:
         x = pending.pop()
         if id(x) not in seen:

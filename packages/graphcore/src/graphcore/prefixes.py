@@ -9,11 +9,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import jax
 
+from graphcore.cache.plans import plan_of
 from graphcore.errors import path_text
 from graphcore.nodes.registry import is_graph_node
 from graphcore.nodes.traversal import edges
 from graphcore.refmap import RefMap
 from graphcore.trails import key_of
+from graphcore.variables.bare_arrays import BareArray
 from graphcore.variables.impl import is_variable
 
 __all__ = ["PrefixMapping", "broadcast_prefix"]
@@ -188,6 +190,11 @@ class AliasCheck:
                 seen[x] = None
                 found = prefix.map_prefix(inner, x) if answers and is_asked else prefix
                 self._note(x, (*path, *inner), found)
+        plan = plan_of(root)
+        for number, *_ in plan.layout.bare:  # arrays, which are known by their places
+            inner, place = plan.layout.paths[number], plan.variables[number]
+            found = prefix.map_prefix(inner, place.get()) if answers else prefix
+            self._note(place, (*path, *inner), found)
 
     def _note(self, x: Any, path: tuple[Any, ...], prefix: Any) -> None:
         known = self._found.setdefault(x, [])
@@ -198,8 +205,8 @@ class AliasCheck:
             return
         if type(first) is not type(prefix) or first != prefix:
             lines = "\n".join(f"  {path_text(p)}: {found!r}" for p, found in known)
+            kind = "jax.Array" if type(x) is BareArray else type(x).__name__
             raise ValueError(
-                f"Inconsistent aliasing detected: a {type(x).__name__} is reached "
-                f"under different prefixes:\n{lines}\nGive all of its paths the same "
-                "prefix."
+                f"Inconsistent aliasing detected: a {kind} is reached under different "
+                f"prefixes:\n{lines}\nGive all of its paths the same prefix."
             )

@@ -95,7 +95,7 @@ class RefMap(MutableMapping[K, V]):
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By pairs: a copy of a key has another id.
+        # As pairs, because a copy of a key has another id.
         return RefMap, (list(self._entries.values()),)
 
     def __repr__(self) -> str:

@@ -50,7 +50,7 @@ class NodeStates(Generic[S]):
         1
     """
 
-    # A child without leaves rather than a part of the treedef, so that node states
+    # For JAX a child without leaves, not a part of the treedef, so that node states
     # without a definition can be a prefix of those with one.
     _graphdef: GraphDef[Any] | None
     states: tuple[S, ...]

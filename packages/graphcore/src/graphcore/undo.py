@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import GraphNodeImpl, containers_of
 from graphcore.variables.impl import variable_impl
+from graphcore.variables.variable import Variable
 
 
 @contextlib.contextmanager
@@ -75,6 +76,31 @@ def overwrite(
     known = None if metadata is None else impl.metadata(variable)
     undo.append(partial(impl.overwrite, variable, impl.get_value(variable), known))
     impl.overwrite(variable, value, metadata)
+
+
+def write_raw(writes: Iterable[tuple[Any, Any]]) -> None:
+    """Writes values past the hooks; if a variable refuses, none is changed.
+
+    Args:
+        writes: Variables with their new raw values.
+
+    Raises:
+        TraceContextError: If a variable belongs to another JAX trace.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import write_raw
+        >>> a, b = gc.Param(1), gc.Param(2)
+        >>> write_raw([(a, 3), (b, 4)]); a.value, b.value
+        (3, 4)
+    """
+    pairs = [*writes]
+    for variable, _ in pairs:
+        if isinstance(variable, Variable):
+            variable._check_writable()
+    with undoing() as undo:
+        for variable, value in pairs:
+            overwrite(undo, variable, value)
 
 
 def restorer(node: Any, impl: GraphNodeImpl) -> Callable[[], None]:

@@ -149,10 +149,11 @@ else:
         if not (name.startswith("_") or inspect.ismodule(value))
     ]
     __all__ += [name for names in _LAZY.values() for name in names.split()]
-    # For those who ask: one would hide Python's own, others need what is optional.
+    # Not for `import *`: `map` would hide Python's own, and the others import packages
+    # that are optional.
     _LAZY |= {"nnx_transforms.transforms.map": "map", "nnx_transforms.bridge": "bridge"}
     _LAZY |= {f"nnx_transforms.{name}": name for name in ("experimental", "saving")}
     __getattr__, __dir__ = lazy.lazily(__name__, _LAZY)
-    # Where Flax has its names in modules: they are all here.
+    # Modules of Flax by name, `nnx.graphlib.split`: what they hold is all here.
     graphlib = rnglib = variablelib = spmd = helpers = compat = sys.modules[__name__]
     nn = layers

@@ -137,7 +137,7 @@ class ChosenArguments:
         numbers = _as_tuple(argnums, int)
         names = _as_tuple(argnames, str)
         if (argnums is None) != (argnames is None):
-            positional: list[str] = []  # if one can't tell
+            positional: list[str] = []  # stays so for a function without a signature
             with contextlib.suppress(TypeError, ValueError):
                 positional = positional_names(inspect.signature(f))
             if argnums is None:

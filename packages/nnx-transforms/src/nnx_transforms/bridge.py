@@ -52,9 +52,9 @@ __all__ = [
 
 N = TypeVar("N", bound="ToNNX")
 M = TypeVar("M", bound=Callable[..., Any])
-# What ToNNX has for itself is under names that no module gives its parts.
+# Prefix of the attributes of ToNNX itself, so that they clash with no part of a module.
 _OWN = "to_nnx__"
-# What the fields of linen-lift's boxes are called in the metadata of variables.
+# The fields of linen-lift's boxes, with their names in the metadata of variables.
 _FIELDS = {"names": "out_sharding", "rules": "sharding_rules"}
 _BOX = "linen_meta_type"
 
@@ -252,7 +252,7 @@ class ToNNX(Module):
             kind = type(module).__name__
             raise TypeError(f"ToNNX takes a module of linen-lift; found {kind}.")
         self.to_nnx__module = module
-        # Its draws are its own: the caller's streams go on as if there were one.
+        # A fork, so that what it draws does not advance the caller's streams further.
         self.to_nnx__rngs = None if rngs is None else _streams(rngs).fork()
         self.to_nnx__is_made = False
 
@@ -462,7 +462,8 @@ class ToLinen(linen_lift.Module):
             return getattr(model, nnx_method or "__call__")(*args, **kwargs)
 
         if self.is_initializing() and not given:
-            # What the call writes are no first values: that step was not taken.
+            # The first values are saved before the call: what the call writes is the
+            # result of a step, which initialization does not take.
             model = self._make()
             self._write(model, {})
             return call(model)
@@ -506,7 +507,7 @@ class ToLinen(linen_lift.Module):
     def _key(self, tag: str) -> Any:
         if self._has_key(tag):
             return self.make_rng(tag)
-        return jax.random.key(0)  # It may not be drawn from; see `_write`.
+        return jax.random.key(0)  # A stand-in: `_write` refuses draws from it.
 
     def _write(self, model: Any, before: Mapping[Any, Any]) -> None:
         for path, variable in _variables(model):
@@ -524,7 +525,7 @@ class ToLinen(linen_lift.Module):
                 continue
             col, name, *rest = _place(path, variable)
             if path not in before and not self.is_mutable_collection(col):
-                continue  # As what is sown where nobody asked for it.
+                continue  # Dropped, like `sow` into a collection that is not mutable.
             if self.metadata_fn is not None:
                 value = self.metadata_fn(variable)
             if rest:

@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 from graphcore import (
     GraphNodeImpl,
     get_node_impl,
-    is_graph_node,
     is_node,
     is_variable,
 )
-from graphcore.authors import path_text
+from graphcore.authors import is_object, path_text
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode, clone, iter_graph
 
 _A = TypeVar("_A")
@@ -21,6 +20,7 @@ Key = Any
 Path = tuple[Key, ...]
 
 
+# As in Flax, `nnx.graph` has all functions on graphs: the others are in the package.
 def __getattr__(name: str) -> Any:
     return getattr(sys.modules[__package__], name)
 
@@ -56,8 +56,7 @@ def recursive_map(f: Callable[[Path, Any], Any], node: _A, /) -> _A:
     for path, value in list(iter_graph(node)):
         is_leaf = is_variable(value) or not is_node(value)
         result = f(path, value if is_leaf else _with_children(path, value, done))
-        is_object = is_variable(value) or is_graph_node(value)
-        done[id(value) if is_object else path] = result
+        done[id(value) if is_object(value) else path] = result
     return result  # type: ignore[no-any-return]
 
 
@@ -99,5 +98,5 @@ def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
         ['a', 'b']
     """
     for key, child in get_node_impl(node).flatten(node)[0]:
-        if is_graph_node(child) or is_variable(child):
+        if is_object(child):
             yield key, child

@@ -26,7 +26,7 @@ from graphcore import (
     to_predicate,
     variables,
 )
-from graphcore.authors import key_path, looks_at_no_value, path_text
+from graphcore.authors import is_object, key_path, looks_at_no_value, path_text
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
 __all__ = ["Carry", "DiffState", "StateAxes", "StateSharding", "prefix"]
@@ -205,10 +205,7 @@ def prefix(
             return choose(path, leaf)
         return StateAxes(variables(leaf).map(lambda p, v: choose((*path, *p), v)))
 
-    def is_leaf(x: Any) -> bool:
-        return is_variable(x) or is_graph_node(x)
-
-    return jax.tree_util.tree_map_with_path(of_leaf, node, is_leaf=is_leaf)
+    return jax.tree_util.tree_map_with_path(of_leaf, node, is_leaf=is_object)
 
 
 class StateSharding(_ByFilter):
@@ -253,7 +250,7 @@ class DiffState:
 
     argnum: int
     filter: Filter = field(default=Param, compare=False)
-    predicate: Predicate = field(init=False)  # by which two are compared
+    predicate: Predicate = field(init=False)  # compared in place of the filter
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "predicate", to_predicate(self.filter))

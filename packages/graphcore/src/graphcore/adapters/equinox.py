@@ -32,7 +32,7 @@ def check() -> None:
     Raises:
         AdapterError: If something does not come out as it must.
     """
-    # Of NumPy: the first module may be met while a function is traced.
+    # NumPy, since the first module may appear inside a trace, where JAX makes tracers.
     ones = np.ones(2)
     sample = _Sample(ones, jnp.sin, 2, "a")
     divided = divide(sample)

@@ -10,7 +10,6 @@ their base classes, so none is ever taken for a pytree.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -24,6 +23,7 @@ import graphcore as gc
 from graphcore._jax import current_trace
 from graphcore.adapters.checking import checked, require
 from graphcore.adapters.loading import AdapterError
+from graphcore.getters import consume
 from graphcore.state.filters import add_filter_type
 from graphcore.state.nesting import key_order
 from graphcore.variables.bare_arrays import is_array
@@ -48,7 +48,7 @@ def _slot(*names: str) -> Any:
 # releases, warn.
 
 
-# Without a call for each; by the name of the slot.
+# By the name of the slot; comprehensions, because a call for each is slow.
 _READ_ALL: dict[str, Any] = {
     "_raw_value": lambda variables: [variable._raw_value for variable in variables],
     "raw_value": lambda variables: [variable.raw_value for variable in variables],
@@ -73,7 +73,7 @@ class _Variables:
 
     def set_values(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         # One call into C, which can't be interrupted halfway through.
-        deque(map(self.set_value, variables, values), maxlen=0)
+        consume(map(self.set_value, variables, values))
 
     def set_metadata(self, variable: Any, metadata: Mapping[str, Any]) -> None:
         self._replace_metadata(variable, dict(metadata))
@@ -92,7 +92,7 @@ class _Variables:
 
 
 def _give_variable(state: Any) -> Any:
-    # A variable that has its gradient elsewhere has an empty state.
+    # An empty `State` stands for a variable whose gradient is at another place.
     return _give_state(state) if isinstance(state, gc.State) else state.to_variable()
 
 
@@ -112,12 +112,12 @@ class _Modules:
         self._own_names = (self.state_name, self.marks_name)
         # Each is one object: where nobody tells, a child that is another one is new.
         self._known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        # Whose numbers stand for positions, as in a `List`.
+        # The flag of modules whose integer names are positions, as in a `List`.
         self._positions = self.state_name.replace("__state", "__has_int_keys")
 
     def has_positions(self, node: Any) -> bool:
-        # Asked of the class, which has it since 0.12.1: a module may ask its parts
-        # about attributes that it lacks, and one that is being made has none.
+        # Asked of the class, which has the flag since 0.12.1. An instance without it
+        # may search its parts, and one that is being made has no parts yet.
         return bool(getattr(type(node), self._positions, False))
 
     # Of the marks only those are described that don't follow from what is marked. So

@@ -96,8 +96,8 @@ class Body:
     """
 
     key: Any = None
-    # What positional and other arguments are called in messages, in front of their
-    # position or name.
+    # In messages, what stands before the position of an argument, and before the name
+    # of one by keyword.
     called: tuple[str | None, str | None] = (None, None)
     out_called = "output"
     # What users call the settings of the arguments and of the output.
@@ -262,7 +262,7 @@ class Body:
         return args, kwargs  # type: ignore[return-value]
 
     def bind(self, inside: Inside) -> Any:
-        """The function on the inner objects that stand for those it is bound to."""
+        """The function, bound to the inner objects in place of the outer ones."""
         objects = [inside.roots[n] for n in self.structure.bound]
         function = self._reference()
         if function is None:
@@ -338,7 +338,7 @@ class Body:
         return path_text((self.out_called if number == -1 else "detached", *rest))
 
     def check_left(self, left: Left) -> None:
-        """Says what of all that is left JAX does not accept, if there is something.
+        """Raises an error if JAX refuses part of what is left, with its place.
 
         Args:
             left: What the function left behind.
@@ -357,7 +357,7 @@ class Body:
         left.check_output(self.__name__, self.out_called)
 
     def blame(self, values: Sequence[Any], error: BaseException, advice: str) -> None:
-        """Says which variable holds what JAX does not accept, if one does.
+        """Raises an error if a variable holds what JAX refuses, with its path.
 
         Args:
             values: The raw values of the variables.

@@ -136,8 +136,8 @@ def mark_lifted(wrapper: Any, call: Callable[..., Any]) -> None:
         >>> Twice(abs)(-1)
         (1, 1)
     """
-    # With the wrapper itself, since other wrappers copy the attributes of this one;
-    # weakly, so that it goes as soon as it is dropped.
+    # With the wrapper itself, because `functools.wraps` copies this attribute to other
+    # wrappers; weakly, because it would be a cycle.
     wrapper._lifted = weakref.ref(wrapper), call
     vars(wrapper).pop("_on_object", None)
 
@@ -151,7 +151,7 @@ def _lifted_call(f: Any) -> Callable[..., Any] | None:
 def _with_object(
     wrapper: Any, function: Callable[..., Any], call: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The transformed function, of an object that the original is bound to then.
+    """The transformed function that takes the bound object as its first argument.
 
     It is made once, and kept with the wrapper: traces are found by its identity.
     """

@@ -44,7 +44,7 @@ def captured_objects(f: Any) -> list[Any]:
         [Param(2.0)]
     """
     found: list[Any] = []
-    seen: dict[int, Any] = {}  # with the objects, whose ids are theirs as long
+    seen: dict[int, Any] = {}  # by id; keeps the objects alive, so ids stay unique
     home = _globals_of(f)
     pending = [f]
     while pending:

@@ -75,7 +75,7 @@ class Change:
     returned: tuple[GraphDef[Any], ...] = ()
     has_divided: bool = False
     renewed: tuple[tuple[int, int], ...] = ()
-    # Asked at each call, so not computed then.
+    # Computed once, because every call asks for them.
     is_in_place: bool = field(init=False, compare=False)
     is_in_order: bool = field(init=False, compare=False)
 
@@ -202,7 +202,7 @@ class Left:
         return values
 
     def overwritten(self, values: Sequence[Any]) -> frozenset[int]:
-        """Which of the values that a function was given it left otherwise.
+        """Which of the values that a function was given it replaced.
 
         Args:
             values: What the variables had before, by position.
@@ -217,7 +217,7 @@ class Left:
         )
 
     def check_output(self, name: str, called: str = "output") -> None:
-        """Says what of the output JAX does not accept, if there is something.
+        """Raises an error if JAX refuses part of the output, with its path.
 
         Args:
             name: The name of the function.
@@ -227,7 +227,7 @@ class Left:
             TypeError: With the path.
         """
         if are_known_arrays(jax.tree.leaves(self.out)):
-            return  # as most often, without a look at each
+            return  # the usual case, decided by types
         pairs = jax.tree_util.tree_flatten_with_path(self.out)[0]
         for number, leaf, error in refused([leaf for _, leaf in pairs]):
             place = path_text((called, *key_path(pairs[number][0])))
@@ -239,7 +239,7 @@ class Left:
 
 
 def refused(values: Iterable[Any]) -> Iterator[tuple[int, Any, TypeError]]:
-    """Which values have a leaf that JAX refuses: their number, the leaf, the error."""
+    """Finds values with a leaf that JAX refuses: number of value, leaf, error."""
     for number, value in enumerate(values):
         for leaf in jax.tree.leaves(value):
             try:
@@ -323,7 +323,7 @@ def publish(
 
 @contextlib.contextmanager
 def _renewing(change: Change, variables: Sequence[Any]) -> Iterator[None]:
-    """Renews containers before values are written; not if these can't be."""
+    """Renews containers before values are written, and undoes it if these can't be."""
     with undoing() as undo:
         for depth, position in change.renewed:
             variables[position].renew(depth, undo)

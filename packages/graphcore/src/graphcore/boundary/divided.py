@@ -255,7 +255,7 @@ class Divided:
         leaves = self.leaves()
         frame, structure = self.frame, self.frame.structure
         if len(frame.given) + len(frame.statics) < len(leaves) and old is not None:
-            # Its own structure: what is mapped may have another one inside.
+            # Of the old value, since the structure inside of a map may differ.
             before, structure = (
                 (old.leaves(), old.frame.structure)
                 if type(old) is Divided
@@ -267,7 +267,7 @@ class Divided:
         return structure.unflatten(leaves)
 
     def bare(self) -> Any:
-        """The pytree of what there is of arrays, None in the place of all else."""
+        """The pytree of the arrays that are here, with None at all other places."""
         return self.frame.structure.unflatten(self.leaves(with_statics=False))
 
     def only(self, chosen: Callable[[Any], bool]) -> Divided:
@@ -291,7 +291,7 @@ class Divided:
         )
 
     def over(self, whole: Divided) -> Divided:
-        """The same with the rest of the arrays, and the static part, of another."""
+        """Completes these arrays with the other ones and the static part of `whole`."""
         arrays = [*whole.arrays]
         for leaf, array in zip(self.frame.given, self.arrays, strict=True):
             arrays[whole.frame.places[leaf]] = array
@@ -358,7 +358,7 @@ jax.tree_util.register_pytree_with_keys(
 )
 
 
-# By structure, as long as somebody else holds the frame.
+# Equal frames are one object; an entry lives as long as somebody holds the frame.
 _frames: weakref.WeakValueDictionary[Any, Frame] = weakref.WeakValueDictionary()
 
 
@@ -453,7 +453,7 @@ def _is_fixed(tree: Any) -> bool:
         return False
     seen: list[Any] = []
 
-    def collect(x: Any) -> bool:  # asked about every node
+    def collect(x: Any) -> bool:  # JAX calls it with every node
         seen.append(x)
         return False
 
@@ -477,12 +477,12 @@ def divided(value: Any) -> Any:
     found = _remembered(value)
     if found is None:
         if is_array(value) or type(value) is Divided or not may_be_divided(value):
-            return value  # If JAX does not take it, the user is told.
+            return value  # If it is no array either, JAX will say so.
         found = divide(value)
     return found if found.frame.statics or found.frame.is_filtered else value
 
 
-# Of how many arrays at most one may be new for all others to stay where they are.
+# A pytree is edited in place of being rebuilt if at most one array in so many is new.
 _FEW = 4
 
 
@@ -497,7 +497,7 @@ def joined(value: Any, old: Any = None) -> Any:
         return value
     if type(old) is not Divided or old.frame.structure != value.frame.structure:
         return value.join(old)
-    # What enters the next call is known then.
+    # Keep the whole pytree at hand: the next call will want it.
     whole = value.over(old) if len(value.arrays) < len(old.arrays) else value
     if old.tree is not None and len(value.arrays) <= len(old.arrays) // _FEW:
         tree = value.frame.edited(old.tree, value.arrays)

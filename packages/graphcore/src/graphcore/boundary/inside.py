@@ -59,9 +59,9 @@ class Inside:
         if not are_arrays(values):
             values = [*map(joined, values)]
         self.values = values
-        # What a function changes inside of a value must differ from what was there.
+        # Copies, so that a change inside of a value shows as a difference.
         self._objects, self.roots, self.variables = joint.build(_copied(values))
-        # The containers that arrays without a variable stand in.
+        # The containers that hold arrays without a variable.
         bare = self.variables if joint.layout.bare else ()
         self._ways = {i: x.way() for i, x in enumerate(bare) if type(x) is BareArray}
 
@@ -110,7 +110,7 @@ class Inside:
         tree, places, returned = take_objects(out)
         pattern = self._joint.pattern
         if not returned and pattern is not None:
-            # Whether the objects surely are as they were built.
+            # The quick way, if the objects surely have the structure that was built.
             if pattern.is_made_of(self.roots, self._objects):
                 return self._only_written(tree, places, settings.variables, keep)
         paths = places.paths(out)
@@ -202,7 +202,7 @@ class Inside:
         settings: Sequence[Any],
         keep: Collection[int],
     ) -> Left:
-        """What a function left that has at most written values, as most do."""
+        """What a function left that did no more than write values, as most do."""
         joint, variables, old = self._joint, self.variables, self.values
         now = joint.layout.values(variables)
         written: list[Written] = []
@@ -238,7 +238,7 @@ class Inside:
         """The setting of the root through which an input object was first reached."""
         found: Any = UNSET
         for definition, setting in zip(self._joint.definitions, settings, strict=True):
-            # Indices are in order of first visit; what is a reference added none.
+            # Indices rise from root to root; a reference adds none.
             if isinstance(definition, NodeDef | VariableDef):
                 if definition.index <= index:
                     found = setting

@@ -97,8 +97,8 @@ def contents(tree: Any) -> int:
         to be divided; else 0.
     """
     if type(tree) in (list, tuple) and _arrays.issuperset(map(type, tree)):
-        return 0  # as most often, without going through it as a pytree
-    # Nor through objects, where they are seen: a foreign one may refer to itself.
+        return 0  # the usual case; no need to flatten it
+    # Objects are left out, because foreign ones may be cyclic.
     tree = _other_parts([tree])
     if not tree:
         return 0
@@ -122,7 +122,7 @@ def contents(tree: Any) -> int:
         key = known = None
     if known is None:
         if any(map(is_object, jax.tree.leaves(tree, is_leaf=is_object))):
-            return OBJECTS  # and what is static in them must not be kept
+            return OBJECTS  # not cached: the structure has static values of theirs
         leaves = jax.tree.leaves(tree, is_leaf=is_filtered)
         known = FILTERED * any(map(is_filtered, leaves))
         if key is not None:
@@ -309,20 +309,20 @@ def _numbered(objects: list[Any]) -> tuple[list[Any], Sequence[int]]:
 
 
 class _Spots(NamedTuple):
-    # What arguments of some types are: those at the first places are objects (each
-    # another one, as a rule), and those at the others might contain some.
+    # Where arguments of certain types have objects: those of `direct` are objects (as a
+    # rule all different), those of `containers` might contain some.
     direct: Direct
     containers: tuple[Place, ...]
-    # Those among them that are of a filtered type.
+    # The places of arguments of a filtered type.
     filtered: frozenset[Place]
     # The places where one of those is.
     joining: Direct
-    # The position of the only object, if there is nothing else to look at.
+    # The position of the only object, if nothing else need be looked at.
     only: int | None
 
 
-# What was found for the types of arguments, preceded by the number of positional ones
-# and the names of the others if there are others.
+# By the types of the arguments; if some go by keyword, the number of the others and the
+# keywords come first.
 _spots: dict[tuple[Any, ...], _Spots] = {}
 
 

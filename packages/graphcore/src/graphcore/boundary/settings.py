@@ -73,7 +73,7 @@ class Settings:
     def groups(self) -> tuple[Any, ...]:
         """The distinct settings with which values can enter and leave."""
         found: list[Any] = []
-        # Without a call of JAX where nothing is set, as most often.
+        # Usually nothing is set, and JAX need not be asked.
         of_out = [UNSET] if self.out is UNSET else prefix_leaves(self.out)
         for prefix in (*self.roots, *of_out):
             found += prefix.settings if is_mapping(prefix) else [prefix]

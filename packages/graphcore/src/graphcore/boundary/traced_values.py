@@ -24,7 +24,7 @@ _ORIGIN = re.compile(
     r"of the arguments? (.*)\.$",
     re.MULTILINE,
 )
-# To look for each takes time, and nobody reads a hundred.
+# Each takes a search, and nobody reads a hundred.
 _MAX_NAMES = 8
 _BETWEEN = re.compile(r", and |, | and ")
 
@@ -32,12 +32,13 @@ _BETWEEN = re.compile(r", and |, | and ")
 def explain_traced(
     error: Exception, leaves: Iterable[tuple[Any, Path, str, tuple[str, ...]]]
 ) -> None:
-    """Adds to an error of JAX's what the traced values are that it is about.
+    """Adds notes to an error of JAX that say what its traced values are.
 
     Args:
         error: What a function raised.
         leaves: What it was given: each value with its path, what stands there, and
-            how the name may end that JAX has for it, as to ask a tracer takes time.
+            possible ends of the name that JAX has for it. These spare asking most
+            tracers for their names, which takes time.
     """
     found = _ORIGIN.search(str(error))
     if found is None:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-# How often to copy all, at most: 0.5 us a dict each time. After compiling for 6,001
-# variables two to five were enough to fill the gaps.
+# At most so many copies of all dicts, each 0.5 us a dict. For 6,001 variables two to
+# five were enough to fill the gaps that compiling leaves.
 _MOST = 32
 # From one dict to the next, in bytes, with some room for what lies between them.
 _NEAR = 128

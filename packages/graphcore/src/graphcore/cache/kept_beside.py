@@ -20,7 +20,7 @@ _kept: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
 
 class _Limit:
-    """How many plans there are when those are dropped that hold no longer."""
+    """How many plans there may be before those are dropped that hold no longer."""
 
     least = 64
     at = least
@@ -44,7 +44,7 @@ def keep_beside(root: Any, plan: Any, statics: Iterable[Any]) -> None:
         plan: The plan.
         statics: The static values in the graph.
     """
-    # Functions among them may hold graph nodes, as far as can be seen.
+    # A function that holds a graph node might hold the root, and keep it alive.
     if any(map(is_graph_node, reached(statics, held_by))):
         return
     number = id(root)
@@ -53,7 +53,7 @@ def keep_beside(root: Any, plan: Any, statics: Iterable[Any]) -> None:
     except TypeError:  # no weak reference to it can be made
         return
     if len(_kept) >= _Limit.at:
-        # Two roots could keep each other alive through what they held once.
+        # Plans of roots that changed might keep other roots alive that they held once.
         for key, (reference, old) in [*_kept.items()]:
             known = reference()
             if known is None or not old.holds(known):

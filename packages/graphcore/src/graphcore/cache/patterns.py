@@ -28,7 +28,7 @@ from graphcore.variables.impl import find_variable_impl
 
 
 class Pattern:
-    """The looks of the graphs of some definitions in one index space.
+    """What graphs look like that have certain definitions in one index space.
 
     Args:
         definitions: Definitions that refer to nothing outside of themselves.
@@ -63,8 +63,8 @@ class Pattern:
         self._strangers = [
             (value, type(value)) for value in layout.statics if is_stranger(value)
         ]
-        # What gets the children of a node, which come next in the order of places; one
-        # that keeps them all in its `__dict__` needs no implementation for that.
+        # For each node, how to get its children, which stand next in the order of
+        # places: without an implementation if they are all in its `__dict__`.
         self._nodes = [
             (
                 layout.places[node.thing],
@@ -186,7 +186,7 @@ class Pattern:
         return [*things[:count]], [*things[count : self._layout.first_static]]
 
     def visit(self, things: Sequence[Any]) -> Visit:
-        """What a walk would have seen that a plan has to watch.
+        """What a plan has to watch, as a walk would have found it.
 
         Args:
             things: What `match` returned; the pattern `is_watched`.
@@ -223,7 +223,7 @@ def pattern_of(*definitions: GraphDef[Any]) -> Pattern | None:
 
 
 def _same(a: Any, b: Any) -> bool:
-    # Of these, another object may be the same static value.
+    # Atoms may be equal without being one object.
     return a is b or (type(a) in ATOMS and bool(static_key(a) == static_key(b)))
 
 
@@ -269,7 +269,7 @@ def learn(definition: NodeDef[Any]) -> None:
         known.last = key
         return
     if any(noted is definition for _, noted in known.patterns):
-        return  # A graph that can't be told at a glance, though others like it can.
+        return  # This graph has something that the pattern can't check.
     if not _may_stay(definition):
         return
     pattern = pattern_of(definition)

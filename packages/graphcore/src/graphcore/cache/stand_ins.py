@@ -16,9 +16,9 @@ from graphcore.variables.bare_arrays import is_array
 
 
 class _AnyArray:
-    """Equals everything: whether it is an array, the plan looks at by itself."""
+    """Equals everything; the plan checks by itself whether it is an array."""
 
-    # Asked of C, for every array at every call; a number of an object is never 0.
+    # For every array at every call: `id` is written in C, and what it returns is true.
     __eq__: Any = id
     __hash__ = None  # type: ignore[assignment]
 
@@ -97,7 +97,7 @@ def stand_in(child: Any, inside: set[int], by_structure: bool = False) -> Any:
     return Recorded(child, impl, stand_ins, metadata)
 
 
-# What `==` is for them.
+# The `__eq__` of these, by which they are recognized.
 STAND_INS = _AnyArray.__eq__, Recorded.__eq__
 
 

@@ -51,7 +51,7 @@ def _treescope() -> Any:
     # Whoever is in a notebook has imported IPython already.
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    if not hasattr(shell, "kernel"):  # the shell of a terminal has none
+    if not hasattr(shell, "kernel"):  # only the shell of a notebook has one
         return None
     try:
         import treescope
@@ -72,7 +72,7 @@ def _render(node: Any, path: str | None, subtree_renderer: Any) -> Any:
 class _Box:
     """A node or variable in a drawing."""
 
-    value: Any  # kept alive: its id must stay its own while the graph is walked
+    value: Any  # kept alive, so that its id stays unique during the walk
     kind: str  # "node", "variable", or "container" for one without identity
     name: str = ""
     lines: list[str] = field(default_factory=list)
@@ -145,7 +145,7 @@ def _boxes(root: Any) -> list[_Box]:
         else:
             stack.pop()
             open_ids.discard(id(box.value))
-            # Everything below is complete, but for what arrows back lead to.
+            # All boxes below are complete, except those that arrows lead back to.
             for attribute in box.attributes:
                 if attribute.target is not None and attribute.target in plain:
                     attribute.line = one_line(attribute.target.value)

@@ -67,7 +67,7 @@ def parts(x: Any) -> Parts | None:
     return None
 
 
-# Subclasses of containers bring a repr of their own, so only the very types count.
+# Exact types only: subclasses of containers may have a repr of their own.
 
 
 @parts.register(list)
@@ -96,7 +96,7 @@ def _dict_parts(x: dict[Any, Any]) -> Parts | None:
 def _set_parts(x: set[Any] | frozenset[Any]) -> Parts | None:
     if type(x) not in (set, frozenset):
         return None
-    # Sorted by text: the order of a set differs from process to process.
+    # Sorted by text, as the order of a set differs between processes.
     children = [("", v) for v in sorted(x, key=leaf_text)]
     if type(x) is set and x:
         return Parts("", children, ("{", "}"))
@@ -209,7 +209,7 @@ class _Item:
     """One line of the layout, or the two that hold its children."""
 
     label: str
-    value: Any = None  # kept alive: its id must stay its own during the walk
+    value: Any = None  # kept alive, so that its id stays unique during the walk
     head: str = ""  # the whole text of a leaf, or the opening bracket
     name: str = ""
     close: str = ""

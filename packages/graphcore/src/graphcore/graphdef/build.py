@@ -60,7 +60,7 @@ class Builder:
         self._objects = objects
         self._existing = existing
         self._trace = current_trace()
-        # What existing graph nodes are going to hold.
+        # The new children of existing graph nodes, to be set at the end.
         self._node_writes: list[tuple[Any, GraphNodeImpl, list[tuple[Any, Any]]]] = []
         self.variable_writes: list[tuple[Any, ...]] = []
 
@@ -160,7 +160,7 @@ class Builder:
                 value = impl.get_value(existing)
             self.variable_writes.append((existing, value, metadata))
             return existing
-        if type(value) is definition.type:  # a live one, which no value may be
+        if type(value) is definition.type:  # a live variable, which is no value
             return value
         if impl is OWN:
             return new_variable(definition.type, value, metadata, self._trace)

@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 A = TypeVar("A")
-# What is static of one variable: its type and its metadata.
+# The static part of a variable: its type and its metadata.
 Kind: TypeAlias = tuple[type[Any], HashableMapping[str, Any]]
 
 
@@ -69,7 +69,7 @@ class GraphDef(Generic[A]):
 
     # What `apply` returns. Calling needs everything that is built on definitions, so
     # the module that defines it sets this.
-    _proxy: ClassVar[type[Any]]
+    _proxy: ClassVar[Callable[..., Any]]
 
     def apply(self, state: Any, /, *states: Any) -> Any:
         """Calls a method of the merged node, functionally.
@@ -161,7 +161,7 @@ class VariableDef(GraphDef[A]):
     index: int
     metadata: HashableMapping[str, Any]
     index_mapping: HashableMapping[int, int] | None = None
-    # Type and metadata: what is static of a state, always the same object.
+    # Always the same tuple, which all states of the variable share.
     kind: Kind = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -221,7 +221,7 @@ class StaticAttribute(_Attribute):
     key: Any
     value: Any
     compared: Any = field(init=False)
-    # A copy, of what may change in place.
+    # A copy, if the value may change in place.
     _kept: Any = field(init=False)
 
     def __post_init__(self) -> None:
@@ -232,7 +232,7 @@ class StaticAttribute(_Attribute):
             kept = (snapshot(value),)
             try:
                 compared = content_key(value, keep=True)
-            except UnhashableContent:  # for who asks for the hash
+            except UnhashableContent:  # raised later, if the hash is asked for
                 compared, kept = static_key(kept[0]), None
         object.__setattr__(self, "compared", compared)
         object.__setattr__(self, "_kept", kept)
@@ -309,7 +309,7 @@ class NodeDef(GraphDef[A]):
     metadata: Any = None
     index_mapping: HashableMapping[int, int] | None = None
     _hash: int | None = field(default=None, init=False)
-    # Its linear form; see `layouts`.
+    # A cache; see `layouts`.
     _layout: Any = field(default=None, init=False)
 
     def children(self) -> Iterator[tuple[Any, Any]]:
@@ -349,7 +349,7 @@ class NodeDef(GraphDef[A]):
             return NotImplemented
         if None not in (self._hash, other._hash) and self._hash != other._hash:
             return False
-        # As long as they are equal, the next nodes stand at the same place.
+        # As long as nodes are equal, those that come next stand at the same place.
         return all(
             a is b
             or (
@@ -526,7 +526,7 @@ class Static(Generic[A]):
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        # As items of tuples: NaN is the same value as itself.
+        # In tuples, so that NaN equals itself.
         return (self.value,) == (other.value,)
 
     def __parts__(self) -> Parts:

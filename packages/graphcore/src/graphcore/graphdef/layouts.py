@@ -18,7 +18,7 @@ from functools import cached_property
 from operator import getitem
 from typing import Any, NamedTuple
 
-from graphcore.getters import Getter, getter, run
+from graphcore.getters import Getter, consume, getter
 from graphcore.graphdef.definition import (
     GraphDef,
     NodeDef,
@@ -98,7 +98,7 @@ class Layout:
         references: list[int] = []
         opened: list[tuple[int, int]] = []
         items: list[Any] = [*definitions]
-        for place, item in enumerate(items):  # which grow meanwhile
+        for place, item in enumerate(items):  # grows during the loop
             if isinstance(item, StaticAttribute) or item.type is type(None):
                 statics.append(place)
             elif isinstance(item, NodeRef):
@@ -161,7 +161,7 @@ class Layout:
         self.bare = self._bare_arrays() if BARE in self.impls else []
         self.selections: dict[Any, Any] = {}
         self.notes: dict[Any, Any] = {}
-        # Made when they are asked for: see there.
+        # Caches; see `recipes` and `patterns`.
         self.recipe: Any = None
         self.pattern: Any = None
 
@@ -288,7 +288,7 @@ class Layout:
         """
         dicts, parents, parent_keys = [self._numbers_alone], [], []
         leaves: dict[int, tuple[int, Any]] = {}
-        for owner, numbers in enumerate(dicts):  # which grows meanwhile
+        for owner, numbers in enumerate(dicts):  # grows during the loop
             for key, number in numbers.items():
                 if type(number) is int:
                     leaves[number] = owner, key
@@ -312,10 +312,10 @@ class Layout:
         parents, parent_keys, owners, keys = self._places
         dicts: list[Any] = [nested]
         try:
-            # Each is there before it is asked for the next.
+            # Lazy: each dict is appended before its own entries are looked up.
             outer = map(dicts.__getitem__, parents)
-            run(map(dicts.append, map(getitem, outer, parent_keys)))
-            # With as many entries as are looked up, there are no others.
+            consume(map(dicts.append, map(getitem, outer, parent_keys)))
+            # If there are as many entries as are looked up, there are no others.
             if sum(map(len, dicts)) != len(parents) + len(keys):
                 return None
             return list(map(getitem, owners(dicts), keys))

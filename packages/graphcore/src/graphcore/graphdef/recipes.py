@@ -13,7 +13,7 @@ from operator import setitem
 from typing import Any
 
 from graphcore._jax import current_trace
-from graphcore.getters import getter, run
+from graphcore.getters import consume, getter
 from graphcore.graphdef.definition import GraphDef
 from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.nodes.owned import attributes_of, make_owned
@@ -40,7 +40,7 @@ class Recipe:
         nodes = {node.thing: node for node in layout.nodes}
         plain = [nodes[thing] for thing in layout.plain]
         self._plain_types = [node.kind for node in plain]
-        # All attributes of those: in which dict, under which key, what.
+        # All attributes of those: in which dict, under which key, which child.
         self._holders = getter([i for i, node in enumerate(plain) for _ in node.keys])
         self._keys = [key for node in plain for key in node.keys]
         self._children = getter([child for node in plain for child in node.children])
@@ -86,8 +86,8 @@ class Recipe:
         if layout.all_owned:
             different = [facts_of(m, trace) for m in self._different_metadata]
             things = list(map(object.__new__, self._types))
-            run(map(set_raw_value, things, values))
-            run(map(set_facts, things, self._facts(different)))
+            consume(map(set_raw_value, things, values))
+            consume(map(set_facts, things, self._facts(different)))
         else:
             things = [
                 impl.create(kind, value, data)
@@ -106,7 +106,7 @@ class Recipe:
         # with those of other instances, until it is given another's.
         attributes = list(map(attributes_of, nodes))
         children = self._children(things)
-        run(map(setitem, self._holders(attributes), self._keys, children))
+        consume(map(setitem, self._holders(attributes), self._keys, children))
         for impl, _, _, thing, keys, children_of in self._others:
             impl.init(things[thing], list(zip(keys, children_of(things), strict=True)))
         return things

@@ -126,7 +126,7 @@ _HEAP_TYPE = 1 << 9
 
 def is_stranger(value: Any) -> bool:
     """Whether a static value is of a type that may yet be registered for nodes."""
-    # Of classes, which are static values often, the types are metaclasses.
+    # Classes are common as static values; their metaclass is no node type.
     return bool(type(value).__flags__ & _HEAP_TYPE) and not isinstance(value, type)
 
 
@@ -222,7 +222,7 @@ def _open(
         index = refs[node] = len(refs)
         visit.nodes.append((trail, node))
     else:
-        # A cycle through a graph node ends there. One without any has no end.
+        # A cycle of pytree nodes without a graph node in between would have no end.
         reopened = open_pytrees.get(id(node))
         open_pytrees[id(node)] = len(visit.nodes)
     if reopened == len(visit.nodes):

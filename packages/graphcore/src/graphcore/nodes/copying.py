@@ -32,7 +32,7 @@ def deepcopy_node(root: OwnedNode, memo: dict[int, Any]) -> Any:
         The copy.
     """
     made: list[tuple[Any, Any]] = []
-    for x, _ in _left(root):
+    for x, _ in _children_first(root):
         if not isinstance(x, OwnedNode) or id(x) in memo:
             continue
         # A class with a way of its own to be copied is left to that.
@@ -62,8 +62,8 @@ def _nothing(*nodes: Any) -> None:
 
 
 class _Active(threading.local):
-    # Pickle keeps the object in use while it runs, so this is dead afterwards. It is
-    # only a hint: what a node turns into does not depend on it.
+    # Weak: pickle keeps the object alive while it runs. It is only a hint, which does
+    # not decide what a node turns into.
     early: weakref.ref[_Early] | None = None
 
 
@@ -100,9 +100,9 @@ def _set_state(node: Any, early_and_state: tuple[None, Any]) -> None:
 def _early_nodes(root: OwnedNode) -> _Early:
     early = _Early()
     early.ids = set()
-    # How many levels there are, by the depth of the first, down to an early node.
+    # By depth: the number of levels from there down to an early node.
     levels: dict[int, int] = {}
-    for x, depth in _left(root):
+    for x, depth in _children_first(root):
         below = levels.pop(depth + 1, 0) + 1
         if isinstance(x, OwnedNode):
             early.ids.add(id(x))
@@ -113,7 +113,7 @@ def _early_nodes(root: OwnedNode) -> _Early:
     return early
 
 
-def _left(root: OwnedNode) -> Iterator[tuple[Any, int]]:
+def _children_first(root: OwnedNode) -> Iterator[tuple[Any, int]]:
     """Nodes and the containers in them with their depth, each after what is below."""
     seen = {id(root)}
     stack: list[tuple[Any, Iterator[Any]]] = [(root, _children(root))]

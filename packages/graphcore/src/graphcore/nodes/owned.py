@@ -8,13 +8,13 @@ it when its structure changes.
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any, ClassVar, Self
 
 from graphcore._jax import TraceState, current_trace
 from graphcore.cache.comparing import comparing
+from graphcore.getters import consume
 from graphcore.rebuilt import running_trace, wrong_trace
 
 
@@ -61,11 +61,11 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
 
     __slots__ = ("_kept_plan", "_open_children", "_planned", "_trace")
 
-    # That of the graph below the node, set once it is a root; see `plans`.
+    # The plan of the graph below the node, once it was a root; see `plans`.
     _kept_plan: Any
-    # Those that depend on the node. Not there in one that a recipe made.
+    # The plans that depend on the node. A node made by a recipe has no such slot yet.
     _planned: tuple[weakref.ref[Any], ...] | None
-    # Only in one that `jax.tree` made: the keys of what is a child whatever it is.
+    # In nodes made by `jax.tree`: the keys of children, whatever stands there now.
     _open_children: frozenset[Any]
     _trace: TraceState
     # Whether a new node needs nothing but these slots, and its children are attributes.
@@ -82,7 +82,7 @@ class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        # A stranger that claims to equal everything is not asked by a plan.
+        # In a plan, a foreign object that claims to equal everything must not decide.
         return False if comparing.by_identity else NotImplemented
 
     __hash__ = object.__hash__
@@ -156,5 +156,5 @@ def make_owned(kinds: Iterable[type[Any]], trace: TraceState) -> list[Any]:
         The nodes.
     """
     nodes = list(map(object.__new__, kinds))
-    deque(map(_set_trace, nodes, repeat(trace)), maxlen=0)
+    consume(map(_set_trace, nodes, repeat(trace)))
     return nodes

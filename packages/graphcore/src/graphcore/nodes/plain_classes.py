@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from graphcore.content_key import slots_of
 from graphcore.errors import check_class
 from graphcore.nodes.registry import register_graph_node_type
 
@@ -44,7 +45,7 @@ def register_dataclass(cls: type[T], /) -> type[T]:
         ((('weight',),), 'scale')
     """
     check_class(cls, "register_dataclass")
-    slots = [name for base in cls.__mro__ for name in _slots(base)]
+    slots = slots_of(cls)
     has_dict = hasattr(object.__new__(cls), "__dict__")
 
     def flatten(node: Any) -> tuple[list[tuple[str, Any]], None]:
@@ -77,9 +78,3 @@ def register_dataclass(cls: type[T], /) -> type[T]:
         containers=("__dict__",) if has_dict and not slots else (),
     )
     return cls
-
-
-def _slots(cls: type[Any]) -> tuple[str, ...]:
-    names = vars(cls).get("__slots__", ())
-    names = (names,) if isinstance(names, str) else tuple(names)
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))

@@ -46,12 +46,12 @@ __all__ = ["by_value"]
 
 
 class _Entered(threading.local):
-    # Whether this thread is flattening an object that was looked at as a whole.
+    # Whether this thread is flattening an object whose whole graph was checked already.
     from_above = False
 
     def __init__(self) -> None:
-        # The same where JAX asks for key paths, and for all children at once: the
-        # objects below that one which it has not come to.
+        # The same where JAX flattens with key paths and has all children at once: the
+        # objects of the checked graph that it has not reached yet.
         self.pending: dict[int, weakref.ref[Any]] = {}
 
 
@@ -59,7 +59,7 @@ _entered = _Entered()
 
 
 class _Rest:
-    """What an object holds beside its children: the static half of it as a pytree.
+    """The static half of an object as a pytree: what it holds beside its children.
 
     Args:
         children: The keys of the children.
@@ -164,7 +164,7 @@ def _below(children: list[Any]) -> Iterator[Any]:
 
 
 def _with_statics(container: Any) -> Any:
-    """A container whose leaves that are no children stand there as static nodes."""
+    """A container with its static leaves wrapped, so that JAX sees only children."""
     leaves, structure = jax.tree.flatten(container, is_leaf=is_object)
     if all(map(_is_child, leaves)):
         return container

@@ -109,7 +109,7 @@ NodeImpl: TypeAlias = GraphNodeImpl | PytreeNodeImpl
 # Types whose instances are static values, whatever is registered.
 ATOMS = frozenset((bool, int, float, complex, str, bytes, type, type(...)))
 _impls: dict[type[Any], NodeImpl] = {}
-# Those of base classes, which hold for subclasses as well.
+# Those registered with `subclasses=True`, by base class.
 _of_bases: dict[type[Any], NodeImpl] = {}
 
 
@@ -135,7 +135,7 @@ def _add(kind: type[Any], impl: NodeImpl, subclasses: bool = False) -> None:
             f"{kind.__name__} is a variable type; it can't be a node type as well."
         )
     if subclasses:
-        # Those that were seen before were nothing, or what JAX says.
+        # Subclasses that were seen before have the answer of JAX, or none.
         for known in [k for k in [*_impls] if issubclass(k, kind) and _is_by_jax(k)]:
             del _impls[known]
         _of_bases[kind] = impl

@@ -209,7 +209,7 @@ class PathIn(_ByMeaning):
 
 
 class _Members(_ByMeaning):
-    """What several filters say together; one of the same kind among them adds its own.
+    """Combines filters; one of the same class among them is flattened into it.
 
     Args:
         *filters: Filters in any written form.

@@ -185,7 +185,7 @@ def given_to(
             for key, item in items.items():
                 number = number_of(key)
                 if type(number) is int:
-                    # First what is nearly always there.
+                    # The usual case first.
                     if type(item) is VariableState and item._kind == kinds[number]:
                         values[number] = item.value
                         continue
@@ -252,7 +252,7 @@ def values_for(definition: NodeDef[Any], states: Sequence[Any]) -> Sequence[Any]
     """
     layout = layout_of((definition,))
     if len(states) == 1 and isinstance(states[0], State):
-        # First where it is just what taking such a graph apart gives.
+        # The quick way, for a state that has all leaves of the graph.
         unmade = states[0]._unmade
         if not isinstance(unmade, UnmadeState):
             leaves = layout.find(states[0].raw_mapping)
@@ -299,21 +299,21 @@ def _unfit(definition: NodeDef[Any], given: Given, state: Any) -> ValueError:
     """The error for states that don't give each variable something, and no more."""
     layout = layout_of((definition,))
     for path, item in given.others:
-        node, _ = _at(definition, state, path[:-1])
+        node, _ = _part_at(definition, state, path[:-1])
         child = dict(node.children()).get(path[-1])
         if isinstance(child, NodeDef):
             return leaf_instead_of_nested(item, path, child.type)
     for number, (*above, key) in enumerate(layout.paths):
         if number in given.values:
             continue
-        _, items = _at(definition, state, above)
+        _, items = _part_at(definition, state, above)
         return ValueError(
             f"Expected key {key!r} in the state at {path_text(above)!r}, for a "
             f"{layout.kinds[number][0].__name__}; found the keys {list(items)}. Pass "
             "all states that the graph was split into."
         )
     path, _ = given.others[0]
-    node, items = _at(definition, state, path[:-1])
+    node, items = _part_at(definition, state, path[:-1])
     children = dict(node.children())
     for key in items:
         if isinstance(children.get(key), StaticAttribute):
@@ -331,7 +331,7 @@ def _unfit(definition: NodeDef[Any], given: Given, state: Any) -> ValueError:
     )
 
 
-def _at(definition: Any, state: Any, path: Sequence[Any]) -> tuple[Any, Any]:
+def _part_at(definition: Any, state: Any, path: Sequence[Any]) -> tuple[Any, Any]:
     """The definition of a node at a path, and the part of a state there."""
     for key in path:
         definition = dict(definition.children())[key]

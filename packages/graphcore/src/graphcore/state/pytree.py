@@ -26,7 +26,7 @@ class _Paths(tuple[Path, ...]):
 def _in_order(keys: Iterable[Any]) -> tuple[Any, ...]:
     """Sorts keys as `key_order` says."""
     try:
-        "".join(keys)  # the quickest way to see that all of them are strings
+        "".join(keys)  # quick check that all are strings
     except TypeError:
         return tuple(sorted(keys, key=key_order))
     return tuple(sorted(keys))

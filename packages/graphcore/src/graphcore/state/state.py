@@ -362,6 +362,9 @@ class State(MutableMapping[K, Any], Generic[K, L]):
         brackets = ("{", "}") if is_inner else ("({", "})")
         return mapping_parts("" if is_inner else "State", items, brackets)
 
+    def __copy__(self) -> State[K, L]:
+        return State._view(dict(self.raw_mapping))
+
     def __reduce__(self) -> tuple[Any, ...]:
         if _is_deep(self.raw_mapping):  # pickle recurses
             return State.from_flat_path, (list(self.flat_state()),)

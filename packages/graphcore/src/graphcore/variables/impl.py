@@ -109,7 +109,7 @@ def find_variable_impl(kind: type[Any], /) -> VariableImpl | None:
         return impl
     for base in kind.__mro__:
         if base in _impls:
-            # That a type is none is not kept: it can become one.
+            # A "no" is not cached: the type may be registered later.
             impl = _impls[kind] = _impls[base]
             return impl
     return find_variable_impl(kind) if load_adapters(kind) else None

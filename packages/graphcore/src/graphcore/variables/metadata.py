@@ -16,7 +16,7 @@ A = TypeVar("A")
 Hooks: TypeAlias = Callable[..., Any] | Sequence[Callable[..., Any]]
 
 
-# The metadata names that are called rather than only kept.
+# Names of metadata that are functions to call.
 HOOKS = (
     "on_set_value",
     "on_get_value",
@@ -24,13 +24,13 @@ HOOKS = (
     "on_add_axis",
     "on_remove_axis",
 )
-# Names of one entry of metadata, of which a variable has at most one. It keeps the name
-# it was given by, but that the last, an old one, is kept as the second.
+# Names of one entry, of which a variable has at most one. It is stored by the name that
+# was given, except that the last one, an old name, is stored as the second.
 SHARDINGS = ("sharding", "out_sharding", "sharding_names")
 
 
 def stored_name(name: str, metadata: Mapping[str, Any]) -> str:
-    """The name by which metadata have an entry.
+    """The name by which an entry is stored in metadata.
 
     Args:
         name: Any name for it.
@@ -74,15 +74,15 @@ def as_stored(metadata: Mapping[str, Any]) -> HashableMapping[str, Any]:
     return HashableMapping(stored, copy=False)
 
 
-# What becomes of the value of a new variable that is given metadata by a name.
+# By name of metadata: makes the value to store in a new variable that is given them.
 CREATION: dict[str, Callable[..., Any]] = {}
 
 
 def register_creation_hook(name: str, hook: Callable[..., Any]) -> None:
-    """Registers what becomes of the values of new variables with some metadata.
+    """Registers a function that makes the values of new variables with some metadata.
 
     Args:
-        name: The name by which the metadata are given; they may be kept by another.
+        name: The name by which the metadata are given; the stored name may differ.
         hook: `hook(variable, value)` returns the value to store. It runs after the
             variable's own creation hooks.
 

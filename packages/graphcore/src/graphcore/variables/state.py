@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import repeat
 from operator import itemgetter
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 
 from graphcore.content import values_equal
 from graphcore.display.printing import Parts, call_parts, text, treescope_repr
+from graphcore.getters import consume
 from graphcore.graphdef.definition import Kind
 from graphcore.hashable_mapping import as_kept
 from graphcore.variables.bare_arrays import BARE, BareArray
@@ -118,8 +118,8 @@ class VariableState(Reading, ReadOperators, Generic[A]):
         if BareArray in map(_first, kinds):
             return [cls.of(kind, x) for kind, x in zip(kinds, values, strict=True)]
         states = list(map(object.__new__, repeat(cls, len(values))))
-        deque(map(_set_value, states, values), maxlen=0)
-        deque(map(_set_kind, states, kinds), maxlen=0)
+        consume(map(_set_value, states, values))
+        consume(map(_set_kind, states, kinds))
         return states
 
     @classmethod
@@ -143,9 +143,15 @@ class VariableState(Reading, ReadOperators, Generic[A]):
         return cls.of((kind, metadata), impl.get_value(variable))
 
     def __setitem__(self, key: Any, item: Any) -> None:
-        # An array of its own: the one that it has may be that of the variable.
-        array: Any = self.value
-        new: Any = item if key is ... else jnp.asarray(array).at[key].set(item)
+        # A value of its own: the one that it has may be that of the variable.
+        new: Any = self.value
+        if key is ...:
+            new = item
+        elif isinstance(new, dict | list):
+            new = new.copy()
+            new[key] = item
+        else:
+            new = jnp.asarray(new).at[key].set(item)
         self.value = new
 
     def _metadata(self) -> Mapping[str, Any]:

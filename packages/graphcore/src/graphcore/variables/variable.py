@@ -30,7 +30,13 @@ from graphcore.hashable_mapping import EMPTY, HashableMapping, as_hashable, as_k
 from graphcore.probing import probing
 from graphcore.rebuilt import Origin, origin, trace_of_rebuilt, wrong_trace
 from graphcore.variables.impl import VariableImpl, add_variable_impl
-from graphcore.variables.metadata import CREATION, HOOKS, VariableMetadata, as_stored
+from graphcore.variables.metadata import (
+    CREATION,
+    HOOKS,
+    VariableMetadata,
+    as_stored,
+    stored_name,
+)
 from graphcore.variables.operators import ValueOperators
 from graphcore.variables.reading import Reading
 from graphcore.variables.state import VariableState
@@ -123,7 +129,7 @@ class _Retypable:
     __slots__ = ()
     __class__ = property(type, _set_class)
 
-    if TYPE_CHECKING:  # metadata, and what the value has
+    if TYPE_CHECKING:  # metadata, and attributes of the value
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -322,10 +328,11 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
             >>> v.set_metadata({'unit': 's'}); v.get_metadata()
             {'unit': 's'}
         """
-        if len(args) > 2 or (args and metadata):
+        is_one_value = len(args) == 1 and not isinstance(args[0], Mapping)
+        if len(args) > 2 or is_one_value or (args and metadata):
             raise TypeError(
                 "set_metadata takes a name and a value, one mapping, or keywords; got "
-                f"{len(args)} positional and {len(metadata)} keyword arguments."
+                f"{args} and {len(metadata)} keyword arguments."
             )
         old: Mapping[str, Any] = {} if len(args) == 1 else self._facts.metadata
         new = dict(args[0]) if len(args) == 1 else dict([args] if args else metadata)
@@ -339,7 +346,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "__orig_class__":  # `Param[int](0)`: typing's note to itself
             raise AttributeError(name)
-        # A slot or a property goes its own way. (A class has a `__class__` itself.)
+        # Slots and properties are set as usual. (On a class, `__class__` is its own.)
         if name == "__class__" or hasattr(getattr(type(self), name, None), "__set__"):
             object.__setattr__(self, name, value)
             return
@@ -359,7 +366,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
             {}
         """
         kept = self.get_metadata()
-        if kept.pop(name, self) is self:
+        if kept.pop(stored_name(name, kept), self) is self:
             raise AttributeError(f"{type(self).__name__} has no metadata {name!r}.")
         Variable.set_metadata(self, kept)
 

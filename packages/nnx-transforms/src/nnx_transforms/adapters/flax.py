@@ -40,11 +40,11 @@ add_setting_type(nnx.DiffState, lambda x: DiffState(x.argnum, x.filter))
 
 
 def _prefix(theirs: Any) -> Any:
-    found = theirs.state  # that of a variable is a setting itself
+    found = theirs.state  # for a variable, its setting itself
     return by_path(nnx.to_flat_state(found)) if isinstance(found, nnx.State) else found
 
 
-# What `flax.nnx.prefix` makes for the mode of graphs, where a Flax has that.
+# What `flax.nnx.prefix` returns in graph mode; older versions of Flax lack it.
 _Tree = getattr(nnx.extract, "TreeState", None)
 if _Tree is not None:
     add_setting_type(_Tree, _prefix)

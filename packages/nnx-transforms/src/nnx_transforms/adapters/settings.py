@@ -15,7 +15,8 @@ from graphcore import State, is_graph_node, is_node_type, is_variable
 from graphcore.authors import key_path
 from nnx_transforms.prefixes import StateAxes, StateSharding
 
-# What makes ours of a setting, by its type; of a setting that is a class, by the class.
+# Converts a setting of another library; the key is its type, or, where the setting is
+# a class, that class.
 _by_type: dict[type[Any], Callable[[Any], Any]] = {}
 
 
@@ -49,7 +50,7 @@ def own_settings(prefix: Any) -> Any:
 
 
 def _is_setting(x: Any) -> bool:
-    # Whoever asks about a type has the adapters of its library loaded.
+    # Called for its side effect: it loads the adapters of the library of the type.
     is_node_type(x if isinstance(x, type) else type(x))
     return x is None or is_graph_node(x) or type(x) in _by_type
 

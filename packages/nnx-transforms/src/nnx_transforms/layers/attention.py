@@ -322,7 +322,7 @@ class MultiHeadAttention(Layer):
             dtype=self.dtype,
             precision=self.precision,
             module=self if sow_weights else None,
-            # The cache has only what came before.
+            # When decoding, the cache holds only earlier positions.
             is_causal=is_causal and not decode,
             **given(input_positions=input_positions),
         )

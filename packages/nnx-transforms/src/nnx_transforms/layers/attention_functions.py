@@ -155,7 +155,8 @@ def dot_product_attention(
     """
     query, key, value = promote_dtype((query, key, value), dtype=dtype)
     _check_shapes(query, key, value)
-    # JAX computes at most 32 bits, values as deep as keys, at its own precision.
+    # JAX's function computes in at most 32 bits and at the default precision, and its
+    # values have the depth of its keys.
     if (
         query.dtype in (jnp.float32, jnp.bfloat16, jnp.float16)
         and (deterministic or dropout_rate == 0.0)
@@ -251,7 +252,7 @@ def _adds_no_axes(query: jax.Array, *pairs: Array | None) -> bool:
     try:
         return all(jnp.broadcast_shapes(shape, batch) == batch for shape in shapes)
     except ValueError:
-        return False  # it does not fit at all, which the sum will say
+        return False  # The sum will report that it does not fit at all.
 
 
 def _check_shapes(query: jax.Array, key: jax.Array, *value: jax.Array) -> None:

@@ -115,7 +115,7 @@ class RNNCellBase(Layer):
         raise NotImplementedError
 
 
-# The arguments of a cell that go on to its products as they are.
+# The arguments that a cell passes on to its linear layers as they are.
 _FOR_PRODUCTS = (
     *("bias_init", "bias_metadata"),
     *("dtype", "param_dtype", "promote_dtype", "rngs"),

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from graphcore import Param
 from nnx_transforms.layers.dtypes import promote_dtype
+from nnx_transforms.layers.options import first_from
 from nnx_transforms.modules.module import Module
 from nnx_transforms.randomness.rngs import Rngs, RngStream
 
@@ -97,7 +98,7 @@ def frozen(value: Any) -> Any:
         >>> frozen([(1, 1), [2, 2]])
         ((1, 1), (2, 2))
     """
-    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+    if type(value) in (list, tuple):
         return tuple(map(frozen, value))
     return value
 
@@ -120,15 +121,13 @@ def chosen(layer: Module, name: str, *given: Any) -> Any:
         >>> chosen(Module(), 'deterministic', None, True)
         True
     """
-    for value in given:
-        if value is not None:
-            return value
     kind = type(layer).__name__
-    raise ValueError(
+    message = (
         f"{kind} does not know `{name}`: give it when the layer is made, "
         f"`{kind}(..., {name}=...)`, or with the call, or set it in the whole model, "
         f"`model.set_attributes({name}=...)`."
     )
+    return first_from(*given, error_msg=message)
 
 
 def own_stream(rngs: Rngs | RngStream | None, name: str) -> RngStream | None:

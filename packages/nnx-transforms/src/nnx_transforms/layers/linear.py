@@ -60,7 +60,7 @@ Example:
     (4, 3)
 """
 NO_METADATA: Mapping[str, Any] = {}
-# Tools that quantize models or add adapters to them put code of their own in its place.
+# Compared, to notice that a tool for quantization or adapters has patched it.
 _DOT_GENERAL = getattr(lax.dot_general, "__code__", None)
 
 
@@ -101,12 +101,11 @@ class Affine(Layer):
 
     def _options(self, out_sharding: Any) -> dict[str, Any]:
         """What a product is told beside its operands."""
-        options = {"precision": self.precision}
-        if self.preferred_element_type is not None:
-            options["preferred_element_type"] = self.preferred_element_type
-        if out_sharding is not None:
-            options["out_sharding"] = out_sharding
-        return options
+        others = given(
+            preferred_element_type=self.preferred_element_type,
+            out_sharding=out_sharding,
+        )
+        return {"precision": self.precision, **others}
 
 
 class Linear(Affine):
@@ -160,7 +159,7 @@ class Linear(Affine):
         size = (out_features,) if use_bias else None
         self._draw(locals(), kernel=(in_features, out_features), bias=size)
 
-    # What follows from the kernel is no attribute of its own.
+    # Sizes follow from the kernel, so they are not stored beside it.
 
     @property
     def in_features(self) -> int:
@@ -335,7 +334,7 @@ class LinearGeneral(Affine):
 
 
 def as_tuple(given: int | Sequence[int]) -> tuple[int, ...]:
-    # Integers of NumPy are none of Python's.
+    # `isinstance(given, int)` would miss integers of NumPy.
     return tuple(given) if isinstance(given, Iterable) else (given,)
 
 
@@ -466,7 +465,7 @@ def _sizes_of_kernel(
     def labels(subscripts: str, count: int) -> Iterator[str | int]:
         before, dots, after = subscripts.partition("...")
         yield from before
-        # What an ellipsis stands for is aligned at its end.
+        # The axes of an ellipsis are aligned at the last one, as in broadcasting.
         yield from range(-count, 0) if dots else ()
         yield from after
 

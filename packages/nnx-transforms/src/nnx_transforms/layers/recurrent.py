@@ -255,7 +255,7 @@ class Bidirectional(Module):
         self.merge_fn = merge_fn
         self.time_major = time_major
         self.return_carry = return_carry
-        # A stream is shared with whoever gave it.
+        # Of `Rngs` a stream is forked; one that is given by itself is shared.
         self.rngs = rngs if isinstance(rngs, RngStream) else _carry_stream(rngs)
 
     def __call__(

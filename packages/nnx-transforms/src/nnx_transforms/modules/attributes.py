@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphcore import Object, is_graph_node, is_node_type, is_variable
-from graphcore.authors import is_object
+from graphcore import Object, is_node_type
+from graphcore.authors import is_array, is_object
 
 __all__ = [
     "Data",
@@ -77,8 +77,7 @@ def is_data(x: Any, /) -> bool:
         >>> nnx.is_data(jnp.ones(2)), nnx.is_data(nnx.Param(1)), nnx.is_data([1])
         (True, True, False)
     """
-    is_array = isinstance(x, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
-    return is_array or is_variable(x) or is_graph_node(x)
+    return is_array(x) or is_object(x)
 
 
 def has_data(tree: Any, /) -> list[Any]:
@@ -243,6 +242,7 @@ def _checking(init: Any, declared: dict[str, Callable[[Any], Any]]) -> Any:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         init(self, *args, **kwargs)
         for name, check in declared.items():
-            setattr(self, name, check(getattr(self, name)))
+            # As the `__init__` of a frozen dataclass does it.
+            object.__setattr__(self, name, check(getattr(self, name)))
 
     return __init__

@@ -16,7 +16,7 @@ from nnx_transforms.modules.views import iter_modules
 from nnx_transforms.statelib import to_flat_state
 
 Kind = type[Variable[Any]]
-# Methods are wrapped in their classes, which threads share.
+# Methods are wrapped by changing their class, which all threads share.
 _wrapping = threading.RLock()
 
 

@@ -8,7 +8,6 @@ is here beyond `graphcore.Object` lets a forward pass leave values behind (`sow`
 from __future__ import annotations
 
 import abc
-import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -27,6 +26,7 @@ from graphcore import (
     to_predicate,
     variable_type_from_name,
 )
+from graphcore.authors import undoing
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
 __all__ = ["Module"]
@@ -58,7 +58,7 @@ class Module(Object):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # `abc` looks only at classes that have this already.
+        # `abc.update_abstractmethods` skips classes without this attribute.
         cls.__abstractmethods__ = frozenset[str]()
         abc.update_abstractmethods(cls)
 
@@ -286,12 +286,11 @@ def set_on_modules(
     missing = attributes.keys() - {name for _, name in changes}
     if missing and must_be_found:
         raise unused("attribute", missing, node)
-    with contextlib.ExitStack() as undo:
+    with undoing() as undo:
         for module, name in changes:
             before = getattr(module, name)
             setattr(module, name, attributes[name])
-            undo.callback(setattr, module, name, before)
-        undo.pop_all()
+            undo.append(functools.partial(setattr, module, name, before))
 
 
 def unused(what: str, missing: Iterable[str], node: Any) -> ValueError:

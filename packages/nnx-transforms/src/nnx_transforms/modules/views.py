@@ -171,7 +171,7 @@ def view_info(node: Any, /, *, only: Filter = ...) -> str:
     lines: list[str] = []
     for kind in sorted(classes, key=lambda kind: kind.__qualname__):
         lines.append(f"{kind.__qualname__}:")
-        said = _said_of_arguments(inspect.getdoc(kind.set_view) or "")
+        said = _argument_docs(inspect.getdoc(kind.set_view) or "")
         for name, parameter in list(
             inspect.signature(kind.set_view).parameters.items()
         )[1:]:
@@ -182,7 +182,7 @@ def view_info(node: Any, /, *, only: Filter = ...) -> str:
     return "\n".join(lines)
 
 
-def _said_of_arguments(doc: str) -> dict[str, str]:
+def _argument_docs(doc: str) -> dict[str, str]:
     """What the section `Args:` of a docstring says, by argument."""
     section = re.split(r"\n(?=\S)", doc.partition("Args:\n")[2])[0]
     _, *parts = re.split(r"^(\w+)[^:\n]*:", textwrap.dedent(section), flags=re.M)

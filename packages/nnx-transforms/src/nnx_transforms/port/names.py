@@ -148,7 +148,7 @@ def find(dotted: str) -> Place | Kept | Missing:
     if dotted.startswith("flax.") and (kept := dotted.split(".")[1]) in KEPT.split():
         return Kept(f"flax.{kept}")
     if dotted in HOMES:
-        # One of the same name, if there is one, or else what has its names.
+        # Prefer a module of the same name to another one that holds its names.
         leaf = dotted[dotted.rindex(".") :]
         for path in sorted(HOMES[dotted], key=lambda path: not path.endswith(leaf)):
             found = attribute(path)
@@ -158,7 +158,7 @@ def find(dotted: str) -> Place | Kept | Missing:
     module, _, name = dotted.rpartition(".")
     if module not in HOMES:
         return Missing("there is no such module in these packages")
-    # A module's own version of a name comes first, under the shortest path it has.
+    # Prefer the module's own version of a name, under its shortest path.
     for path in reversed(HOMES[module]):
         found = attribute(path)
         if isinstance(found, ModuleType) and _is_public(found, name):
@@ -171,7 +171,7 @@ def find(dotted: str) -> Place | Kept | Missing:
 
 def _is_public(module: ModuleType, name: str) -> bool:
     """Whether a module offers a name, rather than having it for its own use."""
-    # Of the module itself: one may pass on what it lacks to its package.
+    # Not `dir` or `getattr`: a module's `__getattr__` may pass names on to its package.
     public = vars(module).get("__all__", [n for n in vars(module) if n[0] != "_"])
     return name in public or isinstance(getattr(module, name, None), ModuleType)
 

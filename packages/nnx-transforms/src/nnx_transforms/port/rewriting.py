@@ -65,7 +65,7 @@ def port(source: str) -> Ported:
     with warnings.catch_warnings(action="ignore"):  # about what the program does
         done = _Rewriting(source.removeprefix(mark))
         out = done.text.edited()
-        ast.parse(out)  # what is returned is a program, whatever was given
+        ast.parse(out)  # never return what is no longer a program
     return Ported(
         mark + out, tuple(sorted(set(done.problems))), tuple(sorted(done.kept))
     )
@@ -95,7 +95,8 @@ class _Rewriting(ast.NodeVisitor):
         self.text = Text(source)
         self.problems: list[Problem] = []
         self.kept: set[str] = set()
-        # Packages that uses of `flax` itself need, and the uses of it that stay.
+        # By name bound to `flax`: the packages that its uses need now, and the uses
+        # that stay.
         self.needed: dict[str, set[str]] = {name: set() for name in self.names}
         self.stays: dict[str, set[str]] = {name: set() for name in self.names}
         if imports:
@@ -132,7 +133,7 @@ class _Rewriting(ast.NodeVisitor):
         """Rewrites a use where it has another path in ours."""
         place, base, reason = find(wanted), find(path), ""
         ours = base.dotted if isinstance(base, Place) else ""
-        # Whether it is enough that the import changes.
+        # If so, it is enough to change the import.
         same = ours and attribute(ours + wanted[len(path) :]) is not None
         if name in self.unclear:
             if path == "flax" or not (same or isinstance(place, Kept)):

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from graphcore import All, Filter, State, VariableState, clone, iter_graph, to_predicate
-from graphcore.authors import path_text, variable_impl
+from graphcore.authors import path_text, raw_value_of, variable_impl, write_raw
 from nnx_transforms.graph import recursive_map
 from nnx_transforms.randomness.rngs import (
     ByFilter,
@@ -28,7 +28,6 @@ from nnx_transforms.randomness.rngs import (
     by_filters,
     chooser,
 )
-from nnx_transforms.states.atomic_writes import read_raw, write_raw
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
 __all__ = [
@@ -234,7 +233,7 @@ def _replace_streams(
         if not (takes(*at_key) and takes(*at_count)):
             continue
         shape = choose(*at_key)
-        key, count = read_raw(stream.key), read_raw(stream.count)
+        key, count = raw_value_of(stream.key), raw_value_of(stream.count)
         _refuse_array(path, _tag(stream), key)
         forked = jax.random.fold_in(key, count)
         if shape is not None:
@@ -314,12 +313,12 @@ def with_rngs(
     def replaced(path: tuple[Any, ...], value: Any) -> Any:
         if not isinstance(value, _stream_types) or not takes(path, value):
             return value
-        found = {
-            rule: (chosen, shape)
-            for rule, by_filter in rules.items()
-            for chosen, shape in reversed(list(by_filter.items()))
-            if shape is not None and to_predicate(chosen)(path, value)
-        }
+        found: dict[str, tuple[Filter, Any]] = {}
+        for rule, by_filter in rules.items():
+            pairs = by_filter.items()
+            first = next((p for p in pairs if to_predicate(p[0])(path, value)), None)
+            if first is not None and first[1] is not None:
+                found[rule] = first
         if sum(chosen not in (..., True) for chosen, _ in found.values()) > 1:
             raise ValueError(
                 f"The random stream {value.tag!r} at {path_text(path)!r} is selected "
@@ -411,7 +410,7 @@ def reseed(
 
     Raises:
         ValueError: If there is no stream of a name, or one holds an array of keys
-            where there may be none; nothing is changed then.
+            where there may be none, or the policy is unknown; nothing is changed then.
         TypeError: If a seed is neither an integer nor a key.
         TraceContextError: If a stream belongs to another JAX trace.
 
@@ -423,7 +422,12 @@ def reseed(
         True
     """
     if not callable(policy):
-        policy = {"match_shape": _match_shape, "scalars_only": _scalar}[policy]
+        if policy not in _POLICIES:
+            raise ValueError(
+                f"Unknown policy {policy!r}: expected a function or one of "
+                f"{', '.join(map(repr, _POLICIES))}."
+            )
+        policy = _POLICIES[policy]
     streams = list(_streams(node))
     missing = sorted(stream_keys.keys() - {_tag(stream) for _, stream in streams})
     if missing:
@@ -436,7 +440,7 @@ def reseed(
     for path, stream in streams:
         tag = _tag(stream)
         if tag in stream_keys:
-            key = policy(path, seeds[tag](), read_raw(stream.key).shape)
+            key = policy(path, seeds[tag](), raw_value_of(stream.key).shape)
             writes.append((stream.key, key))
             writes.append((stream.count, jnp.zeros(key.shape, jnp.uint32)))
     write_raw(writes)
@@ -454,6 +458,9 @@ def _scalar(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
             "key. Pass policy='match_shape' for as many keys."
         )
     return key
+
+
+_POLICIES: dict[str, Policy] = {"match_shape": _match_shape, "scalars_only": _scalar}
 
 
 class ForkStates(NamedTuple):

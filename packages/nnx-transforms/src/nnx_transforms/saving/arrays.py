@@ -44,7 +44,7 @@ class Request(NamedTuple):
 
 
 def to_write(value: Any) -> Any:
-    """What to give to orbax for an array.
+    """What orbax is given for an array.
 
     Args:
         value: An array of JAX or NumPy.
@@ -114,7 +114,7 @@ def restore_args(request: Request) -> Any:
 
 
 def placed(request: Request, found: Any) -> Any:
-    """Makes what was read what it was.
+    """Turns what was read back into what was saved.
 
     Args:
         request: What it was, and where to put it.

@@ -30,9 +30,9 @@ from graphcore.authors import definition_paths
 from nnx_transforms.saving.names import name_of
 
 _FORMAT = 1
-# In the place of a collection name, for arrays that stand in an object as they are.
+# Stands for the collection of an array that is an attribute without a variable.
 BARE = "array"
-# Where a value lies is the matter of the program that loads it.
+# Not saved: the program that loads a value decides where it lies.
 _PLACEMENT = ("sharding", "out_sharding", "mesh")
 _PLAIN = (bool, int, float, complex, str)
 

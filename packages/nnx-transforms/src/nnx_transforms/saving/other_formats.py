@@ -93,7 +93,7 @@ def _source(
         mapped = _mapped(text_of(name), names)
         return next((mapped + end for end in _BELOW if mapped + end in found), mapped)
 
-    # The data of keys is recognized by what is due.
+    # Only the target tells that an array is the data of a key.
     for name, leaf in graph.leaves.items():
         key = source_name(name)
         if leaf.is_key and getattr(found.get(key), "dtype", None) == np.uint32:
@@ -135,7 +135,8 @@ def _mapped(name: str, names: Names | None) -> str:
 def _as_key(data: Any, like: Any) -> Any:
     try:
         return jax.random.wrap_key_data(jnp.asarray(data), impl=key_impl(like))
-    except (TypeError, ValueError):  # Of another implementation: the shapes will tell.
+    except (TypeError, ValueError):
+        # Of another implementation, which the check of shapes will report.
         return data
 
 
@@ -261,7 +262,7 @@ def _dotted(name: str) -> str:
 
 
 def _aliases(contents: Contents) -> Iterator[tuple[str, str]]:
-    """The further names of shared arrays; a cycle has no end of them and gives none."""
+    """The further names of shared arrays, but not the endless ones through a cycle."""
     for alias, first in contents.shared.items():
         below = first + "/" if first else ""
         if alias.startswith(below):

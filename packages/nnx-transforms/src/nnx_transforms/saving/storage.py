@@ -25,7 +25,7 @@ _PIECE = 1 << 24
 
 
 def handlers() -> Any:
-    """Who writes and reads the parts, for orbax."""
+    """The orbax handlers that write and read the parts."""
     import orbax.checkpoint as ocp
 
     class Arrays(ocp.PyTreeCheckpointHandler):  # type: ignore[misc]

@@ -164,6 +164,6 @@ def _mesh_in_force() -> bool:
             lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec()),
             jax.ShapeDtypeStruct((), "float32"),
         )
-    except (RuntimeError, ValueError):  # the latter from what programs put in its place
+    except (RuntimeError, ValueError):  # ValueError where a program has patched JAX
         return False
     return True

@@ -11,9 +11,8 @@ import jax
 from jax.sharding import NamedSharding, Sharding
 
 from graphcore import is_variable
-from graphcore.authors import key_path, path_text
+from graphcore.authors import key_path, path_text, raw_value_of
 from nnx_transforms.sharding.shardings import axis_names
-from nnx_transforms.states.atomic_writes import read_raw
 from nnx_transforms.states.tree_variables import tree_variables
 
 __all__ = ["Placed", "Placement", "placement"]
@@ -128,12 +127,15 @@ def placement(node: Any, /) -> Placement:
         64.2 KiB on ...
     """
     return Placement(
-        _placed((*path, *key_path(inner)), kind, value)
+        _placed((*path, *key_path(inner)), _kind(x), value)
         for path, x in tree_variables(node)
-        for kind, held in [(type(x), read_raw(x)) if is_variable(x) else (jax.Array, x)]
-        for inner, value in jax.tree_util.tree_leaves_with_path(held)
+        for inner, value in jax.tree_util.tree_leaves_with_path(raw_value_of(x))
         if hasattr(value, "dtype")
     )
+
+
+def _kind(x: Any) -> type[Any]:
+    return type(x) if is_variable(x) else jax.Array
 
 
 def _placed(path: tuple[Any, ...], kind: type[Any], value: Any) -> Placed:

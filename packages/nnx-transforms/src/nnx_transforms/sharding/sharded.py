@@ -21,7 +21,9 @@ from graphcore.authors import (
     current_trace,
     is_object,
     path_text,
+    raw_value_of,
     variable_impl,
+    write_raw,
 )
 from nnx_transforms.prefixes import StateSharding
 from nnx_transforms.sharding.eager_sharding import constrained
@@ -33,7 +35,6 @@ from nnx_transforms.sharding.shardings import (
     sharding_key,
     sharding_of,
 )
-from nnx_transforms.states.atomic_writes import read_raw, write_raw
 from nnx_transforms.states.tree_variables import tree_variables
 from nnx_transforms.states.values import arrays_of, map_value
 from nnx_transforms.training.optimizer import Optimizer, slot_placement
@@ -167,7 +168,7 @@ def _with_automatic_axes(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return f(*args, **kwargs)
     kinds = dict.fromkeys(mesh.axis_names, AxisType.Auto)
     given = RefMap(
-        (x, _map_arrays(lambda value: jax.typeof(value).sharding.spec, read_raw(x)))
+        (x, _map_arrays(lambda value: jax.typeof(value).sharding.spec, raw_value_of(x)))
         for _, x in tree_variables((args, kwargs))
         if is_variable(x)
     )
@@ -184,7 +185,7 @@ def _with_automatic_axes(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
     with jax.sharding.use_abstract_mesh(mesh.update_axis_types(kinds)):
         # Nothing moves: over automatic axes this only changes the type.
-        write_raw([(x, _map_arrays(_typed, read_raw(x))) for x in given])
+        write_raw([(x, _map_arrays(_typed, raw_value_of(x))) for x in given])
         _map_bare_arrays(enter, (args, kwargs))
         args, kwargs = _map_arrays(_typed, (args, kwargs))
         out = f(*args, **kwargs)
@@ -192,7 +193,7 @@ def _with_automatic_axes(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     placed_later = RefMap((x, None) for _, x in tree_variables(out))
     write_raw(
         [
-            (x, _map_arrays(jax.sharding.reshard, read_raw(x), spec))
+            (x, _map_arrays(jax.sharding.reshard, raw_value_of(x), spec))
             for x, spec in given.items()
             if x not in placed_later
         ]
@@ -228,7 +229,7 @@ def _with_setting(x: Any, setting: Any, rules: Rules | None) -> dict[str, Any]:
         metadata = {k: v for k, v in metadata.items() if k not in ELSEWHERE}
         metadata["sharding"] = setting
     if metadata.get(sharding_key(metadata)) is None:
-        # Noted as well: what is not told where to lie, XLA places as it likes.
+        # Replicated explicitly: without a sharding XLA would choose one.
         metadata[sharding_key(metadata)] = PartitionSpec()
     if rules is not None:
         metadata["sharding_rules"] = tuple(rules.items())
@@ -238,7 +239,7 @@ def _with_setting(x: Any, setting: Any, rules: Rules | None) -> dict[str, Any]:
 def _placed(x: Any, metadata: Mapping[str, Any], mesh: Any, path: str) -> Any:
     """The value of a variable where it is to lie."""
     place: Any = sharding_of(metadata, None, path)
-    for leaf in jax.tree.leaves(arrays_of(read_raw(x))):
+    for leaf in jax.tree.leaves(arrays_of(raw_value_of(x))):
         _check(place, np.shape(leaf), path)
     no_mesh = (
         f"There is no mesh to place the variable at {path!r} on, as {place}: "
@@ -246,8 +247,8 @@ def _placed(x: Any, metadata: Mapping[str, Any], mesh: Any, path: str) -> Any:
     )
     if _is_inside():
         try:
-            return constrained(read_raw(x), place)
-        except RuntimeError as error:  # only JAX knows all that puts one in force
+            return constrained(raw_value_of(x), place)
+        except RuntimeError as error:  # JAX: there is no mesh
             raise ValueError(no_mesh) from error
     if not isinstance(place, Sharding):
         if mesh is None:
@@ -259,7 +260,7 @@ def _placed(x: Any, metadata: Mapping[str, Any], mesh: Any, path: str) -> Any:
             return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=place)
         return jax.device_put(value, place)
 
-    return map_value(functools.partial(jax.tree.map, moved), read_raw(x))
+    return map_value(functools.partial(jax.tree.map, moved), raw_value_of(x))
 
 
 def _check(place: Any, shape: tuple[int, ...], path: str) -> None:

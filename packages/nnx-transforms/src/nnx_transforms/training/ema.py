@@ -18,9 +18,8 @@ from graphcore import (
     merge,
     variables,
 )
-from graphcore.authors import path_text
+from graphcore.authors import path_text, raw_value_of, write_raw
 from nnx_transforms.statelib import to_flat_state
-from nnx_transforms.states.atomic_writes import write_raw
 from nnx_transforms.states.values import map_value
 from nnx_transforms.training.optimizer import nodes_of, parameters_of, with_parameters
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
@@ -124,5 +123,6 @@ def _copied(path: Any, variable: Any) -> Any:
             f"EMA got a {type(variable).__name__} at {path_text(path)!r}, expected "
             "variables alone. Leave it out with `only`, or hold it in a variable."
         )
-    copy.value = map_value(functools.partial(jax.tree.map, jnp.copy), copy.raw_value)
+    copied = functools.partial(jax.tree.map, jnp.copy)
+    write_raw([(copy, map_value(copied, raw_value_of(copy)))])
     return copy

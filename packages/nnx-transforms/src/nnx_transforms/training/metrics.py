@@ -132,8 +132,9 @@ class Average(Metric):
             self.total.value += values.sum()
             self.count.value += values.size
             return
-        mask = jnp.asarray(mask)
-        self.total.value += (values * mask.astype(values.dtype)).sum()
+        mask = jnp.broadcast_to(jnp.asarray(mask, bool), values.shape)
+        # Not by a product: what does not count may be NaN.
+        self.total.value += jnp.where(mask, values, 0).sum()
         self.count.value += mask.sum().astype(jnp.int32)
 
     def compute(self) -> jax.Array:

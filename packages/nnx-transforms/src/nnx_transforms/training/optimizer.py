@@ -15,7 +15,6 @@ is kept as graph nodes, and made of them where it is asked for.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
@@ -40,9 +39,16 @@ from graphcore import (
     update,
     variables,
 )
-from graphcore.authors import Divided, key_path, path_text, raw_value_of, variable_impl
+from graphcore.authors import (
+    Divided,
+    key_path,
+    path_text,
+    raw_value_of,
+    undoing,
+    variable_impl,
+    write_raw,
+)
 from nnx_transforms.sharding.shardings import PLACEMENT, sharding_key
-from nnx_transforms.states.atomic_writes import write_raw
 from nnx_transforms.states.values import arrays_of
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
@@ -74,7 +80,7 @@ class _Items(dict[Any, Any]):
             value = jnp.asarray(value, kept.dtype)
         write_raw(_writes(kept, value))
 
-    update = MutableMapping.update  # that of `dict` goes past `__setitem__`
+    update = MutableMapping.update  # `dict.update` would bypass `__setitem__`
 
 
 class _LiveState(State[Any, Any]):
@@ -95,7 +101,7 @@ def _flatten_live(x: Any) -> tuple[list[Any], Any]:
     return [(path[0], child) for path, child in children], structure
 
 
-# To JAX they are a dict and a `State`, and whatever it makes of them is one.
+# JAX flattens them as a dict and a `State`, and unflattens to a plain one.
 for _kind in (_Items, _LiveState):
     jax.tree_util.register_pytree_with_keys(_kind, _flatten_live, jax.tree.unflatten)
 
@@ -115,7 +121,7 @@ class _Rule:
     def __eq__(self, other: object) -> bool:
         return (
             type(other) is _Rule
-            and self.tx is other.tx  # whatever it takes for equal
+            and self.tx is other.tx  # by identity, also where it defines `==`
             and self.tree is other.tree
             and self.mirrored == other.mirrored
             and bool(self.wrt == other.wrt)
@@ -124,11 +130,11 @@ class _Rule:
     def __hash__(self) -> int:
         return hash((id(self.tx), len(self.mirrored)))
 
-    def __repr__(self) -> str:  # of a transformation, only which one it is matters
+    def __repr__(self) -> str:  # short: the transformation by its identity
         wrt = getattr(self.wrt, "__name__", self.wrt)
         return f"Rule({type(self.tx).__name__} at {id(self.tx):#x}, wrt={wrt})"
 
-    # Nothing in it changes, so a copy of an optimizer shares it, and what was compiled.
+    # It never changes, so copies of an optimizer share it, and with it compiled code.
     def __copy__(self) -> _Rule:
         return self
 
@@ -184,7 +190,7 @@ class Optimizer(Object, Generic[M]):
                 "there is nothing to optimize."
             )
         params = list(map(parameters_of, selected.leaves))
-        # A `State` takes a dict among its values for a part of itself.
+        # A `State` would take a dict among its values for a nested state.
         has_dicts = any(isinstance(value, Mapping) for value in params)
         tree = _dicts if has_dicts else _state
         try:
@@ -300,15 +306,15 @@ class Optimizer(Object, Generic[M]):
             (-0.5, 0.5)
         """
         if grads is _MISSING:
-            model, grads = _MISSING, model
-        elif is_graph_node(grads):
-            grads = variables(grads)
-        if model is _MISSING:
+            model, grads = self.model, model
+        elif model is _MISSING:
             model = self.model
-        if grads is _MISSING:
+        if grads is _MISSING or grads is self.model:
             raise TypeError(
                 "Optimizer.update got no gradients: `update(model, grads)`."
             )
+        if is_graph_node(grads):
+            grads = variables(grads)
         selected: FlatState[Any] = variables(model, self.wrt).flat_state()
         values = list(map(parameters_of, selected.leaves))
         tree = self._rule.tree
@@ -326,12 +332,12 @@ class Optimizer(Object, Generic[M]):
         writes += [
             (x, with_parameters(x, after[p])) for p, x in selected if p not in arrays
         ]
-        with contextlib.ExitStack() as undo:
+        with undoing() as undo:
             if arrays:
+                before = _state((*arrays,), arrays.values())
                 update(model, _state((*arrays,), map(after.__getitem__, arrays)))
-                undo.callback(update, model, _state((*arrays,), arrays.values()))
+                undo.append(functools.partial(update, model, before))
             write_raw([*writes, *_writes(kept, state)])
-            undo.pop_all()
         return updates if isinstance(updates, State) else State(updates)
 
 
@@ -387,8 +393,8 @@ def _aligned(
     state: State[Any, Any] = grads if isinstance(grads, State) else State(grads)
     found = dict(state.flat_state())
     missing = [path_text(path) for path in paths if path not in found]
-    # Gradients of more than is trained are usual: all parameters, say, where an adapter
-    # of low rank is. What says that the filter doesn't select it was not misplaced.
+    # Gradients of more than is trained are usual, say of all parameters where only a
+    # LoRA is trained. So only those are refused that `wrt` does select.
     selects = to_predicate(wrt)
     extra = [
         path_text(path)
@@ -440,7 +446,7 @@ def nodes_of(state: State[Any, Any]) -> Dict:
 
 
 def _of_nodes(node: Dict) -> dict[Any, Any]:
-    # Keys may be names of methods.
+    # By `vars`, because keys may be names of methods of `Dict`.
     return {k: _of_nodes(x) if type(x) is Dict else x for k, x in vars(node).items()}
 
 
@@ -458,7 +464,7 @@ def _shown(tree: Any) -> Any:
 
 
 def _writes(kept: Any, state: Any) -> list[tuple[Any, Any]]:
-    """What a state of a transformation, or a part of one, is to write where."""
+    """The writes that store a state of a transformation, or a part, in variables."""
     slots, leaves = map(_by_path, (kept, state))
     if slots.keys() != leaves.keys():
         missing = [path_text(path) for path in slots if path not in leaves]

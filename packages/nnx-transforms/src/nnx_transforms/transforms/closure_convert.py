@@ -13,10 +13,10 @@ from graphcore.authors import (
     Callee,
     captured_objects,
     enter,
+    raw_value_of,
     take_objects,
     variable_impl,
 )
-from nnx_transforms.states.atomic_writes import read_raw
 from nnx_transforms.states.tree_variables import tree_variables
 from nnx_transforms.transforms.derivatives.rules import RuleCall, named_like
 from nnx_transforms.transforms.literals import as_arrays
@@ -72,8 +72,8 @@ def closure_convert(
         >>> hoisted, float(f(3.0, *hoisted)), float(f(3.0, jnp.array(10.0)))
         ([Array(2., dtype=float32, weak_type=True)], 6.0, 30.0)
     """
-    # JAX remembers what it traced, and what that refers to. It is given a function
-    # that refers to nothing once it was traced.
+    # JAX's caches keep the functions that were traced, and what these refer to. So it
+    # gets one that is made to refer to nothing after its trace.
     captured = [v for _, v in tree_variables(captured_objects(fun))]
     parts: list[tuple[Any, list[Any]]] = [(fun, captured)]
 
@@ -98,7 +98,7 @@ def closure_convert(
                 named_like(fun, call.primal), *examples
             )
         else:
-            values = [*map(read_raw, captured)]
+            values = [*map(raw_value_of, captured)]
             converted, hoisted = _hoist(named_like(fun, pure), values, examples)
     finally:
         parts.clear()
@@ -164,6 +164,6 @@ def _hoist(
         whole = jax.tree.unflatten(structure, merged)
         return converted(whole, *args[: counts[0]], *args[counts[1] :])
 
-    # The values that are not read leave no trace in what comes out of this.
+    # A second conversion drops the values that were captured but are not read.
     again, further = jax.closure_convert(with_hoisted, *examples, *chosen, *hoisted)
     return again, [*chosen, *hoisted, *further]

@@ -20,7 +20,7 @@ from nnx_transforms.transforms.loops.agreement import (
     describe_left,
     merged_change,
 )
-from nnx_transforms.transforms.loops.traced import HOLDS, TracedBody, WholeBody
+from nnx_transforms.transforms.loops.traced import ADVICE, TracedBody, WholeBody
 
 __all__ = ["cond", "switch"]
 
@@ -177,7 +177,7 @@ def _choose(
     except (TypeError, ValueError) as error:
         if refused is not None:
             raise refused from None
-        entry.body.blame(entry.raw, error, HOLDS)
+        entry.body.blame(entry.raw, error, ADVICE)
         raise
     if refused is not None and not any(change.returned for *_, change in results):
         raise refused

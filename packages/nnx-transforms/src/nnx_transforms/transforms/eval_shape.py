@@ -17,10 +17,11 @@ from graphcore.authors import (
     is_object,
     key_path,
     path_text,
+    raw_value_of,
     variable_impl,
+    write_raw,
 )
 from nnx_transforms.sharding.shardings import axis_names, sharding_of
-from nnx_transforms.states.atomic_writes import read_raw, write_raw
 from nnx_transforms.states.tree_variables import tree_variables
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
@@ -90,7 +91,7 @@ def shapes_of(
 
 
 def _with_shardings(out: Any) -> Any:
-    """The output, after values of variables in it got the shardings that are known."""
+    """The output, with the shardings that are known for values of variables in it."""
     in_force = jax.sharding.get_abstract_mesh()
 
     def sharded(path: Any, metadata: Mapping[str, Any], value: Any) -> Any:
@@ -114,7 +115,7 @@ def _with_shardings(out: Any) -> Any:
         return x.replace(sharded(key_path(path), x.get_metadata(), x.value))
 
     write_raw(
-        (x, sharded(path, variable_impl(type(x)).metadata(x), read_raw(x)))
+        (x, sharded(path, variable_impl(type(x)).metadata(x), raw_value_of(x)))
         for path, x in tree_variables(out)
         if is_variable(x)
     )

@@ -147,7 +147,7 @@ class Jitted(Generic[P, R]):
     # Calls
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._is_simple:  # as `_enter`, without a function around it
+        if self._is_simple:  # `_enter`, inlined for speed
             self._notes.explanation = None
             entry = enter(
                 self._callee,
@@ -171,7 +171,7 @@ class Jitted(Generic[P, R]):
             else:
                 result = body.call_arranged(entry)
         except Exception as error:
-            # Nothing is looked at as long as all values are arrays.
+            # Values were passed on unchecked; JAX refuses those that are no arrays.
             if not (isinstance(error, TypeError) and entry.divide()):
                 explain_arrays(error, body, entry.raw)
                 raise
@@ -189,8 +189,8 @@ class Jitted(Generic[P, R]):
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else _BoundJitted(self, instance)
 
-    # What is compiled belongs to this process, and is found by identity: a copy is the
-    # same function, as with functions, and elsewhere it is made anew.
+    # Compiled code belongs to this process and this object. So a copy is the object
+    # itself, as with functions, and a pickle makes it anew.
 
     def __copy__(self) -> Self:
         return self
@@ -224,7 +224,7 @@ class Jitted(Generic[P, R]):
             and self._in_shardings is not None
             and has_objects((*args, *kwargs.values()))
         ):
-            # Shardings are told by position, so keyword arguments need theirs.
+            # Shardings go by position, so keyword arguments are moved to theirs.
             args, kwargs = positions_of(self.__wrapped__, args, kwargs)
         if self._statics:
             args, kwargs, statics = self._statics.take(args, kwargs)
@@ -253,7 +253,7 @@ class Jitted(Generic[P, R]):
     def _per_argument(self, args: tuple[Any, ...], statics: dict[Any, Any]) -> Any:
         """The shardings of positional arguments; static ones have none."""
         shardings = self._in_shardings
-        if is_mapping(shardings):  # for the objects among all arguments
+        if is_mapping(shardings):  # By filter: for the variables of all objects.
             return jax.tree.map(
                 lambda x: shardings if is_object(x) else UNSET, args, is_leaf=is_object
             )
@@ -523,7 +523,7 @@ class _BoundJitted(functools.partial[Any]):
         return self.trace(*args, **kwargs).lower()
 
 
-# As `jax.tree_util.Partial`: the instance is where the method is, as an argument too.
+# A pytree like `jax.tree_util.Partial`: passed as an argument, it brings its instance.
 jax.tree_util.register_pytree_node(
     _BoundJitted,
     lambda bound: (bound.args, bound.func),

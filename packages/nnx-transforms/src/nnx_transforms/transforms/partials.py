@@ -74,7 +74,7 @@ def make_jaxpr(
         >>> [equation.primitive.name for equation in jaxpr.eqns]
         ['mul']
     """
-    jitted = jit(fun, static_argnums=static_argnums or None)
+    jitted = jit(fun, static_argnums=static_argnums)
 
     def made(*args: Any, **kwargs: Any) -> Any:
         jaxpr = jitted.trace(*args, **kwargs).jaxpr

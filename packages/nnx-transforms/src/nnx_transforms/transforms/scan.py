@@ -214,7 +214,7 @@ class _Body(MappedBody):
         out_axes: The axes of the output.
     """
 
-    speaks = True
+    always_explains = True
 
     def __init__(self, callee: Any, structure: Any, options: Any, reference: Any):
         metadata, self.place_in, self.place_out = options

@@ -164,7 +164,7 @@ class _Body(MappedBody):
 
 
 def _check_given(entry: Entry, plain: Any, mesh: Any, error: BaseException) -> None:
-    """Says which variable or argument can't be sharded, or not as its spec says.
+    """Raises an error if a variable or argument can't be sharded as its spec says.
 
     Args:
         entry: The call.
@@ -197,7 +197,7 @@ def _check_given(entry: Entry, plain: Any, mesh: Any, error: BaseException) -> N
 
 
 def _check_left(body: MappedBody, error: BaseException) -> None:
-    """Says which written variable or output does not fit its spec.
+    """Raises an error if a written variable or output does not fit its spec.
 
     Raises:
         ValueError: If there is one, with its path.

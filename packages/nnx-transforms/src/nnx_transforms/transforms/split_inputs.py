@@ -123,7 +123,7 @@ def merge_inputs(
         args = from_tree(pure_args, ctxtag=ctxtag)
         out = f(*args)
         result = to_tree((clear_non_graph_nodes(args), out), ctxtag=ctxtag)
-        # The context outlives the trace that runs here. The inner objects should not.
+        # The context outlives this trace, and must not keep its objects alive.
         current_update_context(ctxtag)._inner = RefMap()
         return result
 

@@ -29,7 +29,7 @@ from nnx_transforms.transforms.loops.held import (
     take_held,
     without_held,
 )
-from nnx_transforms.transforms.loops.traced import HOLDS, TracedBody, WholeBody
+from nnx_transforms.transforms.loops.traced import ADVICE, TracedBody, WholeBody
 
 __all__ = ["fori_loop", "while_loop"]
 
@@ -159,7 +159,7 @@ def _repeated(entry: Entry, repeat: Callable[..., Any]) -> Any:
     try:
         last = repeat(first, *bodies)
     except TypeError as error:
-        body.blame(entry.raw, error, HOLDS)
+        body.blame(entry.raw, error, ADVICE)
         raise
     carries = [first, jax.tree.map(_as_traced, first, last)]
     # Where no dtype changed, JAX traced once.

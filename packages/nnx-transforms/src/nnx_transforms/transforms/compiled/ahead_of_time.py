@@ -14,8 +14,8 @@ from nnx_transforms.transforms.compiled.jit_body import JitBody
 __all__ = ["Compiled", "Lowered", "Traced"]
 
 S = TypeVar("S", bound="_Stage")
-# What JAX reports of outputs, which for JAX are three: the values of variables, the
-# output of the user's function, and what became of objects.
+# Reports of JAX about outputs. The compiled function has three: the values of
+# variables, the output of the user's function, and the changes of objects.
 _OF_OUTPUTS = ("out_info", "output_formats", "output_layouts", "output_shardings")
 
 

@@ -15,7 +15,7 @@ import jax
 
 from graphcore.authors import path_text
 from nnx_transforms.transforms.compiled.jit_body import JitBody
-from nnx_transforms.transforms.loops.traced import HOLDS
+from nnx_transforms.transforms.loops.traced import ADVICE
 
 # The lists of values, as the forms of `JitBody` have them among their parameters.
 _LISTS = r"((?:variables|kept|given)(\[\d+\])(\[\d+\])?)"
@@ -23,7 +23,7 @@ _VALUE = re.compile(f"(?:arguments?|key path|,|and) '?{_LISTS}", re.IGNORECASE)
 
 
 def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> None:
-    """Adds to an error of JAX's the paths of the variables that it is about.
+    """Adds notes to an error of JAX that give the paths of the variables it means.
 
     Args:
         error: What a call raised.
@@ -34,9 +34,9 @@ def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> No
         TypeError: If a variable holds what JAX does not take, with the path.
     """
     if isinstance(error, TypeError):
-        body.blame(values, error, HOLDS)
+        body.blame(values, error, ADVICE)
     text = str(error)
-    if "while tracing the function " not in text:  # told where that was called
+    if "while tracing the function " not in text:  # then a note was added inside
         for name, place in _named(text, body, len(values)):
             error.add_note(f"{name} is the value of the variable at {place}.")
     if isinstance(error, RuntimeError) and "deleted" in text:
@@ -49,8 +49,8 @@ def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> No
 
 
 def _named(text: str, body: JitBody, count: int) -> Iterator[tuple[str, str]]:
-    """What values are called in a text, and the places of their variables."""
-    # As the compiled function has them: in one list, or in one a setting.
+    """Finds the names of values in a text, with the places of their variables."""
+    # The compiled function has them in one list, or in one list for each setting.
     if body.is_flat:
         positions = {f"[{i}]": i for i in range(count)}
     else:

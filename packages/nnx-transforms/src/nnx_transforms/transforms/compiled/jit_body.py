@@ -20,13 +20,14 @@ from graphcore.authors import (
     is_object,
     path_text,
     plain_settings,
+    raw_value_of,
     setting_of,
     settings_of_leaves,
     variable_impl,
+    write_raw,
 )
 from nnx_transforms.arguments import ChosenArguments, with_statics
 from nnx_transforms.sharding.eager_sharding import placed_by
-from nnx_transforms.states.atomic_writes import read_raw, write_raw
 from nnx_transforms.transforms.compiled.donation import (
     OtherWrites,
     abstract_key,
@@ -62,7 +63,7 @@ class Options:
     notes: Notes
 
 
-# What is told of single arrays, in modules of shardings.
+# The leaves of modules whose attributes are shardings.
 _SHARDINGS = (jax.sharding.Sharding, jax.sharding.PartitionSpec)
 
 
@@ -119,7 +120,7 @@ class JitBody(Body):
             self._has_shardings or bool(donated) or options.donate_state
         )
         self._variants: dict[Any, Callable[..., Any]] = {}
-        # What the function overwrites, while that does not depend on shapes.
+        # The variables that the function overwrites, until that depends on shapes.
         self._writes: frozenset[int] | None = None
         self._writes_by_shape: dict[Any, frozenset[int]] = {}
         self.direct = self._compile(self._flat() if self.is_flat else self)
@@ -207,7 +208,7 @@ class JitBody(Body):
         if self._has_shardings:
             groups = [None if setting is UNSET else setting for setting in self.groups]
             plain = kept = given = self._plain_shardings()
-            if isinstance(plain, tuple):  # What is donated goes apart, as in `prepare`.
+            if isinstance(plain, tuple):  # Donated arguments go apart, as in `prepare`.
                 kept, _, away = options.donated.take(plain, {})
                 given = tuple(away.get(i) for i in range(len(plain)))
             twice: tuple[Any, ...] = (groups, groups, kept, given, None, None)
@@ -333,4 +334,4 @@ class JitBody(Body):
 def _constrained(variable: Any, path: str) -> Any:
     """The value of a variable, sharded as its metadata say."""
     metadata = variable_impl(type(variable)).metadata(variable)
-    return placed_by(metadata, read_raw(variable), path)
+    return placed_by(metadata, raw_value_of(variable), path)

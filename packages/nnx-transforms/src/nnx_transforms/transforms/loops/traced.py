@@ -19,7 +19,7 @@ from graphcore.authors import Body, Change, Inside
 from nnx_transforms.transforms.loops.cached_properties import not_kept
 from nnx_transforms.transforms.loops.held import without_held
 
-HOLDS = (
+ADVICE = (
     "Values of variables are arrays; keep anything else as a static attribute or in "
     "the variable's metadata."
 )

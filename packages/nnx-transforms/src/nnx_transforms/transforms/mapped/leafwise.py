@@ -153,7 +153,7 @@ class LeafwiseBody(MappedBody):
     def leave(self, inside: Inside, out: Any) -> Left:
         axes = apply_rules(self._axes, out, "out_axes")
         left = super().leave(inside, out)
-        self.check_left(left)  # as long as it has the places that users know
+        self.check_left(left)  # before its places change
         per_leaf = settings_of_leaves(settings_within(axes, left.out), left.out)
         for axis in per_leaf:
             if not (axis is None or is_axis(axis)):

@@ -80,7 +80,7 @@ class _Progress(threading.local):
     entered = False
     notes: Sequence[Note] | None = None
     returns_objects = False
-    speaks = False
+    explains = False
     changed: Sequence[str] = ()
 
 
@@ -91,9 +91,9 @@ class MappedBody(Body):
     """
 
     settings_called = ("in_axes", "out_axes")
-    # Whether messages about outputs are ours; else JAX has a say about calls without
-    # objects.
-    speaks = False
+    # Whether errors about outputs are always ours. If not, JAX reports those of calls
+    # without objects.
+    always_explains = False
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -115,14 +115,14 @@ class MappedBody(Body):
         return left
 
     def leaving(self, left: Left) -> Iterator[tuple[Path, bool, Any, Any]]:
-        """What leaves the function: path and whether it is an output, setting, value.
+        """What leaves the function: path, whether it is an output, setting, value.
 
         Args:
             left: What the function left behind.
         """
         for w in left.written:
             yield w.path, False, w.setting, w.value
-        for path, axis, leaf in self.outputs(left) if self.progress.speaks else ():
+        for path, axis, leaf in self.outputs(left) if self.progress.explains else ():
             yield (-1, *path), True, axis, leaf
 
     def shown_leaving(self, path: Path, is_output: bool) -> str:
@@ -146,8 +146,9 @@ class MappedBody(Body):
         return super().call(inside, args, kwargs)
 
     def leave(self, inside: Inside, out: Any) -> Left:
-        self.progress.speaks = self.speaks or bool(inside.roots) or has_objects(out)
-        if self.progress.speaks:
+        explains = self.always_explains or bool(inside.roots) or has_objects(out)
+        self.progress.explains = explains
+        if explains:
             called = self.settings_called[1], "what the function returned"
             settings_of_leaves(self.structure.settings.out, out, called)
         if self._metadata:
@@ -161,7 +162,7 @@ class MappedBody(Body):
         return super().leave(inside, out)
 
     def attempt(self, function: Callable[[], Any]) -> Any:
-        """Calls what runs this body; forgets before how an earlier run ended.
+        """Runs a call of this body, after it has forgotten how an earlier run ended.
 
         Args:
             function: Has JAX run the body.
@@ -264,7 +265,7 @@ def with_positions(
     if not kwargs:
         return args, kwargs
     count = len(in_axes) if isinstance(in_axes, tuple) else None
-    # Without objects, where JAX has a meaning for the call, that is it.
+    # Without objects, a call that JAX itself understands means what it means to JAX.
     if not (count is not None and count > len(args)) and not has_objects(
         (*args, *kwargs.values())
     ):

@@ -32,7 +32,7 @@ def explain(
     before: Callable[[], None],
     after: Callable[[], None],
 ) -> None:
-    """Says what JAX refused, in the user's terms, if that is better than JAX's own.
+    """Raises an error in the user's terms in place of JAX's, if it can be better.
 
     Args:
         entry: The call.
@@ -105,7 +105,7 @@ def entering(entry: Entry) -> Iterator[tuple[str, str, Any, Any]]:
 def check_array(
     name: str, what: str, place: str, leaf: Any, error: BaseException | None
 ) -> None:
-    """Says what a mapped function is given that is no array.
+    """Raises an error if a mapped function is given something that is no array.
 
     Args:
         name: The name of the transformation.
@@ -128,7 +128,7 @@ def check_array(
 def check_given(
     name: str, entry: Entry, options: Mapping[str, Any], error: BaseException | None
 ) -> None:
-    """Says which variable or argument cannot be mapped, or has another size.
+    """Raises an error if a variable or argument can't be mapped, or has another size.
 
     Args:
         name: The name of the transformation.
@@ -172,7 +172,7 @@ def check_given(
 
 
 def check_out_ranks(body: MappedBody, error: BaseException | None) -> None:
-    """Says which variable or output has no room for its axis.
+    """Raises an error if a variable or output has no room for its axis.
 
     Args:
         body: The function, which has run.
@@ -233,7 +233,7 @@ def find_varying(entry: Entry, options: Mapping[str, Any]) -> str | None:
 def check_broadcast(
     entry: Entry, options: Mapping[str, Any], error: BaseException | None
 ) -> None:
-    """Says what with axis None became different for different indices.
+    """Raises an error if something with axis None differs between indices.
 
     Args:
         entry: The call, whose function has run.

@@ -170,7 +170,7 @@ def _without_entry(
     entries: Entries, padding: Padding, at: int, name: Any, path: tuple[Any, ...]
 ) -> tuple[Entries, Padding]:
     found = entries[at] if at < len(entries) else None
-    # An empty sharding says nothing about any axis, so not about this one.
+    # An empty sharding says nothing about any axis.
     if found != name and entries:
         raise ValueError(
             f"The sharding {entries} of the variable at {path_text(path)!r} has "

@@ -1,0 +1,41 @@
+"""Averages over batches, and averages of variables over steps."""
+
+import jax
+import jax.numpy as jnp
+
+import graphcore as gc
+import nnx_transforms as nnx
+
+
+def test_a_mask_that_broadcasts_counts_every_value_that_it_selects():
+    average = nnx.metrics.Average()
+    average.update(values=jnp.arange(6.0).reshape(2, 3), mask=jnp.array([1, 0, 1]))
+    assert int(average.count.value) == 4
+    assert float(average.compute()) == 2.5
+    accuracy = nnx.metrics.Accuracy()
+    labels = jnp.array([[0, 1], [0, 0]])
+    logits = jnp.broadcast_to(jnp.eye(2), (2, 2, 2))
+    accuracy.update(logits=logits, labels=labels, mask=jnp.array([False, True]))
+    assert float(accuracy.compute()) == 0.5
+
+
+def test_a_value_that_does_not_count_may_be_anything():
+    average = nnx.metrics.Average()
+
+    @nnx.jit
+    def update(average, values, mask):
+        average.update(values=values, mask=mask)
+
+    update(average, jnp.array([1.0, jnp.nan, 3.0]), jnp.array([True, False, True]))
+    assert float(average.compute()) == 2.0
+
+
+def test_an_average_starts_from_the_stored_values():
+    def doubled(variable, value):
+        return jax.tree.map(lambda x: 2 * x, value)
+
+    model = gc.Dict(w=gc.Param(jnp.array(1.0), on_set_value=doubled))
+    ema = nnx.EMA(model, decay=0.5)
+    assert float(ema.params["w"].raw_value) == 1.0
+    ema.update(model)
+    assert float(ema.apply_to(model).w.raw_value) == 1.0
