@@ -20,7 +20,6 @@ Key = Any
 Path = tuple[Key, ...]
 
 
-# As in Flax, `nnx.graph` has all functions on graphs: the others are in the package.
 def __getattr__(name: str) -> Any:
     return getattr(sys.modules[__package__], name)
 

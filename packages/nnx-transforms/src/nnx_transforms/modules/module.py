@@ -8,6 +8,7 @@ is here beyond `graphcore.Object` lets a forward pass leave values behind (`sow`
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -26,7 +27,6 @@ from graphcore import (
     to_predicate,
     variable_type_from_name,
 )
-from graphcore.authors import undoing
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
 __all__ = ["Module"]
@@ -286,11 +286,12 @@ def set_on_modules(
     missing = attributes.keys() - {name for _, name in changes}
     if missing and must_be_found:
         raise unused("attribute", missing, node)
-    with undoing() as undo:
+    with contextlib.ExitStack() as undo:
         for module, name in changes:
             before = getattr(module, name)
             setattr(module, name, attributes[name])
-            undo.append(functools.partial(setattr, module, name, before))
+            undo.callback(setattr, module, name, before)
+        undo.pop_all()
 
 
 def unused(what: str, missing: Iterable[str], node: Any) -> ValueError:
