@@ -360,16 +360,12 @@ def _copied(x: Any) -> Any:
 # Calls
 
 
-Steps: TypeAlias = tuple[tuple[bool, Any], ...]
-"""How a method is reached from an object: for each step, whether it is an item, and its
-key."""
-
-
 class CallProxy:
-    """Selects a method by attributes and items, and calls it; see `call`.
+    """Selects a method of a graph that is yet to be merged; see `call`.
 
     Args:
-        run: Called as `run(steps, args, kwargs)`.
+        definition: The definition.
+        states: Its states.
         steps: The attributes and items selected so far.
 
     Example:
@@ -379,55 +375,37 @@ class CallProxy:
         1
     """
 
-    __slots__ = ("_run", "_steps")
+    __slots__ = ("_definition", "_select", "_states")
 
-    def __init__(self, run: Callable[..., Any], steps: Steps = ()) -> None:
-        self._run = run
-        self._steps = steps
+    def __init__(
+        self,
+        definition: GraphDef[Any],
+        states: tuple[Any, ...],
+        select: Callable[[Any], Any] = lambda node: node,
+    ) -> None:
+        self._definition = definition
+        self._states = states
+        self._select = select
 
     def __getattr__(self, name: str) -> CallProxy:
         if name.startswith("__"):
             raise AttributeError(name)
-        return CallProxy(self._run, (*self._steps, (False, name)))
+        select = self._select
+        return CallProxy(
+            self._definition, self._states, lambda node: getattr(select(node), name)
+        )
 
     def __getitem__(self, key: Any) -> CallProxy:
-        return CallProxy(self._run, (*self._steps, (True, key)))
+        select = self._select
+        return CallProxy(self._definition, self._states, lambda node: select(node)[key])
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(self._steps, args, kwargs)
-
-
-def reach(x: Any, steps: Steps) -> Any:
-    """Follows attributes and items of an object.
-
-    Args:
-        x: The object.
-        steps: The attributes and items.
-
-    Returns:
-        What they lead to.
-
-    Example:
-        >>> reach({'a': 1 + 2j}, ((True, 'a'), (False, 'imag')))
-        2.0
-    """
-    for is_item, key in steps:
-        x = x[key] if is_item else getattr(x, key)
-    return x
-
-
-def _proxy(definition: GraphDef[Any], states: tuple[Any, ...]) -> CallProxy:
-    def run(
-        steps: Steps, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, PureState[Any]]:
-        node = merge(definition, *states)
-        out = reach(node, steps)(*args, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, PureState[Any]]:
+        node = merge(self._definition, *self._states)
+        out = self._select(node)(*args, **kwargs)
         return out, flatten(node)
 
-    return CallProxy(run)
 
-
-GraphDef._proxy = staticmethod(_proxy)
+GraphDef._proxy = CallProxy
 
 
 def call(graphdef_and_state: tuple[GraphDef[Any], Any], /) -> CallProxy:
@@ -461,4 +439,4 @@ def call(graphdef_and_state: tuple[GraphDef[Any], Any], /) -> CallProxy:
             f"call(split(node)).method(...). It got {given!r}."
         )
     definition, *states = given
-    return _proxy(definition, tuple(states))
+    return CallProxy(definition, tuple(states))

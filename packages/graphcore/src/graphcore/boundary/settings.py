@@ -21,7 +21,6 @@ from graphcore.variables.bare_arrays import BareArray
 
 __all__ = [
     "UNSET",
-    "check_mappings",
     "is_mapping",
     "map_settings",
     "plain_settings",
@@ -213,7 +212,6 @@ def check_mappings(prefix: Any, tree: Any, name: str) -> None:
 
     Example:
         >>> import graphcore as gc
-        >>> from graphcore.authors import check_mappings
         >>> class Depth(gc.PrefixMapping):
         ...     def __repr__(self): return 'Depth()'
         ...     def map_prefix(self, path, variable): return len(path)

@@ -69,7 +69,7 @@ class GraphDef(Generic[A]):
 
     # What `apply` returns. Calling needs everything that is built on definitions, so
     # the module that defines it sets this.
-    _proxy: ClassVar[Callable[..., Any]]
+    _proxy: ClassVar[type[Any]]
 
     def apply(self, state: Any, /, *states: Any) -> Any:
         """Calls a method of the merged node, functionally.

@@ -13,9 +13,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
-from graphcore.authors import CallProxy, Steps, reach
 from nnx_transforms.legacy.state_axes import (
     construct_stacked,
     pmap,
@@ -30,6 +29,9 @@ from nnx_transforms.transforms.jit import jit
 __all__ = ["Grad", "Jit", "Pmap", "Remat", "Scan", "Vmap"]
 
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
+
+Steps: TypeAlias = tuple[tuple[bool, Any], ...]
+"""How a method is reached: for each step, whether it is an item, and its key."""
 
 
 @dataclass
@@ -64,6 +66,27 @@ class _Settings:
         texts = [f"{name}={value!r}" for name, value in self.values.items()]
         name = getattr(self.module_constructor, "__name__", self.module_constructor)
         return f"<{', '.join([str(name), *texts])}>"
+
+
+class _Methods:
+    """Selects a method of the inner module; see `call`."""
+
+    __slots__ = ("_owner", "_steps")
+
+    def __init__(self, owner: _Transformed, steps: Steps = ()) -> None:
+        self._owner = owner
+        self._steps = steps
+
+    def __getattr__(self, name: str) -> _Methods:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Methods(self._owner, (*self._steps, (False, name)))
+
+    def __getitem__(self, key: Any) -> _Methods:
+        return _Methods(self._owner, (*self._steps, (True, key)))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._owner._run(self._steps, args, kwargs)
 
 
 class _Transformed(Module):
@@ -149,7 +172,7 @@ class _Transformed(Module):
     @property
     def call(self) -> Any:
         """Reaches other methods than `__call__`: `m.call.encode(x)`."""
-        return CallProxy(self._run)
+        return _Methods(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the inner module, transformed.
@@ -189,13 +212,19 @@ def _constructor_for(transform: Callable[..., Any]) -> Callable[..., None]:
     return __init__
 
 
+def _reach(module: Any, steps: Steps) -> Any:
+    for is_item, key in steps:
+        module = module[key] if is_item else getattr(module, key)
+    return module
+
+
 def _method(module: Any, steps: Steps) -> Callable[..., Any]:
     """A function of a module and the arguments of one of its methods."""
 
     def method(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return reach(module, steps)(*args, **kwargs)
+        return _reach(module, steps)(*args, **kwargs)
 
-    bound = reach(module, steps)
+    bound = _reach(module, steps)
     method.__name__ = str(steps[-1][1]) if steps else type(module).__name__
     method.__doc__ = getattr(bound, "__doc__", None)
     try:

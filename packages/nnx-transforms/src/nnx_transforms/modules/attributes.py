@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphcore import Object, is_node_type
-from graphcore.authors import is_array, is_object
+from graphcore.authors import is_object
+from nnx_transforms.transforms.loops.agreement import has_type
 
 __all__ = [
     "Data",
@@ -77,7 +78,10 @@ def is_data(x: Any, /) -> bool:
         >>> nnx.is_data(jnp.ones(2)), nnx.is_data(nnx.Param(1)), nnx.is_data([1])
         (True, True, False)
     """
-    return is_array(x) or is_object(x)
+    is_array = isinstance(x, jax.Array | jax.ShapeDtypeStruct) or (
+        isinstance(x, np.ndarray) and has_type(x)
+    )
+    return is_array or is_object(x)
 
 
 def has_data(tree: Any, /) -> list[Any]:
