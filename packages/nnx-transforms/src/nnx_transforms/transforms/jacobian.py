@@ -8,13 +8,13 @@ from typing import Any
 import jax
 
 from graphcore import Filter
-from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.decorators import LATER, called_with_the_same
 from nnx_transforms.transforms.derivatives.differentiation import derivative_function
 
 __all__ = ["hessian", "jacfwd", "jacrev"]
 
 
-@optional_function
+@called_with_the_same
 def jacfwd(
     f: Callable[..., Any] = LATER,
     argnums: Any = 0,
@@ -57,7 +57,7 @@ def jacfwd(
     )
 
 
-@optional_function
+@called_with_the_same
 def jacrev(
     f: Callable[..., Any] = LATER,
     argnums: Any = 0,
@@ -99,7 +99,7 @@ def jacrev(
     return derivative_function(jax.jacrev, f, argnums, wrt, has_aux, **options)
 
 
-@optional_function
+@called_with_the_same
 def hessian(
     f: Callable[..., Any] = LATER,
     argnums: Any = 0,
