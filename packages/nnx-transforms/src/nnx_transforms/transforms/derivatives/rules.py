@@ -357,7 +357,7 @@ class RuleCall:
         body = self._bodies[function]
         inside = Inside(self.joint, [values[i] for i in range(len(self.avals))])
         inner, _ = body.fill(inside, plain, {})
-        return inside, body.bind(inside), inner
+        return inside, lambda *given: body.call(inside, given, {}), inner
 
     def primal(self, *args: Any) -> tuple[list[Any], Any]:
         """Runs the function; see `leave`."""
