@@ -214,6 +214,15 @@ def test_state_selects_and_drops():
     assert stats.count.value == 0
 
 
+def test_state_selects_from_a_state():
+    whole = gc.state(Tied())
+    assert gc.state(whole) == whole
+    assert gc.state(whole) is not whole
+    assert list(gc.state(whole, gc.BatchStat)) == ["count"]
+    params, stats = gc.state(whole, gc.Param, gc.BatchStat)
+    assert (params, stats) == gc.state(Tied(), gc.Param, gc.BatchStat)
+
+
 def test_a_state_is_a_snapshot():
     node = Tied()
     state = gc.state(node)

@@ -171,7 +171,7 @@ def state(node: Any, /, *filters: Filter) -> Any:
     """Returns the state of a graph, or a selection of it.
 
     Args:
-        node: A graph node or pytree node.
+        node: A graph node or pytree node; or a `State`, which is its own state.
         *filters: What to select; variables that no filter selects are left out.
 
     Returns:
@@ -186,6 +186,8 @@ def state(node: Any, /, *filters: Filter) -> Any:
         >>> list(gc.state(node, gc.Param))
         ['w']
     """
+    if isinstance(node, State):
+        return node.filter(*(filters or (...,)))
     whole = flatten(node)[1]
     return whole.filter(*filters) if filters else whole
 
