@@ -327,6 +327,14 @@ def test_update_with_raw_values_keeps_metadata():
     assert (node.v.value, node.v.unit) == (2, "m")
 
 
+@pytest.mark.parametrize("make", [gc.Param.state, lambda x: x])
+def test_update_takes_values_of_another_shape_and_dtype(make):
+    node = gc.Dict(v=gc.Param(jnp.ones(2), unit="m"), w=gc.Param(1))
+    gc.graphdef(node)
+    gc.update(node, {"v": make(jnp.ones((3, 4), jnp.int8))})
+    assert (node.v.value.shape, node.v.value.dtype) == ((3, 4), jnp.int8)
+
+
 def test_update_of_a_state_replaces_its_leaves():
     node = gc.Dict(a=gc.Param(1, unit="m"), b=gc.Dict(c=gc.Param(2)))
     state = gc.state(node)

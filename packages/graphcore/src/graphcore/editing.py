@@ -36,9 +36,9 @@ __all__ = ["pop", "update"]
 def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> None:
     """Updates a graph in place from states or nested dicts.
 
-    Values and metadata of variables are replaced; a raw value leaves the metadata as
-    it is. A key that a graph node does not have is added to it; that needs leaves that
-    say what to make: `VariableState`s, variables or arrays.
+    Values and metadata of variables are replaced, by values of any shape; a raw value
+    leaves the metadata as it is. A key that a graph node does not have is added to it;
+    that needs leaves that say what to make: `VariableState`s, variables or arrays.
 
     Args:
         node: A graph node or pytree node; or a `State`, whose leaves are replaced.
