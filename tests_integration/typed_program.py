@@ -93,6 +93,8 @@ def derivatives(model: Model, x: jax.Array) -> None:
     nnx.value_and_grad(loss)(model)  # type: ignore[call-arg]
     nnx.grad(loss, 0)(model)  # type: ignore[call-arg]
     nnx.grad(loss, of=0)  # type: ignore[call-overload]
+    nnx.value_and_grad(lambda m: (m(x), 1), has_aux=True)(model)
+    nnx.jacfwd(nnx.jacrev(loss))(model)  # type: ignore[call-arg]
     nnx.hessian(loss)(model)  # type: ignore[call-arg]
     nnx.jacfwd(loss)(model)  # type: ignore[call-arg]
     nnx.jacrev(loss)(model)  # type: ignore[call-arg]
@@ -183,7 +185,8 @@ def objects(model: Model, rngs: nnx.Rngs) -> None:
     assert_type(nnx.fork_rngs(split=2)(make_all)(rngs), Model)
     assert_type(nnx.with_rngs(fork=...)(make_all)(rngs), Model)
     with nnx.split_rngs(rngs, splits=2):
-        assert_type(rngs.params(), jax.Array)
+        assert_type(rngs(), jax.Array)
+        rngs.normal((2,)) + rngs.params.uniform()
     layers = nnx.List([nnx.Linear(2, 2, rngs=rngs) for _ in range(3)])
     assert_type(layers[0], nnx.Linear)
     assert_type([*layers], list[nnx.Linear])

@@ -214,13 +214,13 @@ class Rngs(RandomMethods, Object):
             key = seed.key if isinstance(seed, RngStream) else seed
             setattr(self, name, RngStream(key, tag=name))
 
-    def __getattr__(self, name: str) -> RngStream:
+    def __getattr__(self, name: str) -> Any:
         # Reached only when there is no stream of that name. Tools ask objects for
         # underscored names to learn what they support; those are no streams.
         stream = None if name.startswith("_") else self.__dict__.get("default")
         if stream is None:
             raise AttributeError(_no_stream(self, name))
-        return stream  # type: ignore[no-any-return]
+        return stream
 
     def __getitem__(self, name: str) -> RngStream:
         found = self.__dict__.get(name, self.__dict__.get("default"))
@@ -241,7 +241,8 @@ class Rngs(RandomMethods, Object):
             >>> bool(Rngs(0)() == Rngs(0).default())
             True
         """
-        return self.default()
+        key: jax.Array = self.default()
+        return key
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.__dict__)

@@ -6,12 +6,13 @@ made of a function of objects, and `tangents` for what stands for an object in i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 import jax
 
 from graphcore import Filter
+from nnx_transforms.prefixes import DiffState
 from nnx_transforms.transforms.decorators import (
     LATER,
     called_with_the_same,
@@ -48,7 +49,7 @@ def _optional(
 @_optional
 def value_and_grad(
     f: Callable[..., Any] = LATER,
-    argnums: Any = 0,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
@@ -111,7 +112,7 @@ def value_and_grad(
 @called_with_the_same
 def grad(
     f: Callable[..., Any] = LATER,
-    argnums: Any = 0,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,

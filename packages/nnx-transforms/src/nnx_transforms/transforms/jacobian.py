@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from graphcore import Filter
+from nnx_transforms.prefixes import DiffState
 from nnx_transforms.transforms.decorators import LATER, called_with_the_same
 from nnx_transforms.transforms.derivatives.differentiation import derivative_function
 from nnx_transforms.transforms.derivatives.tangents import has_parts
@@ -40,7 +41,7 @@ def _or_empty(jacobian: Callable[..., Any]) -> Callable[..., Any]:
 @called_with_the_same
 def jacfwd(
     f: Callable[..., Any] = LATER,
-    argnums: Any = 0,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     *,
@@ -83,7 +84,7 @@ def jacfwd(
 @called_with_the_same
 def jacrev(
     f: Callable[..., Any] = LATER,
-    argnums: Any = 0,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
@@ -126,7 +127,7 @@ def jacrev(
 @called_with_the_same
 def hessian(
     f: Callable[..., Any] = LATER,
-    argnums: Any = 0,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     *,
