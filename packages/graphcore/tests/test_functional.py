@@ -214,6 +214,15 @@ def test_state_selects_and_drops():
     assert stats.count.value == 0
 
 
+def test_state_selects_from_a_state():
+    whole = gc.state(Tied())
+    assert gc.state(whole) == whole
+    assert gc.state(whole) is not whole
+    assert list(gc.state(whole, gc.BatchStat)) == ["count"]
+    params, stats = gc.state(whole, gc.Param, gc.BatchStat)
+    assert (params, stats) == gc.state(Tied(), gc.Param, gc.BatchStat)
+
+
 def test_a_state_is_a_snapshot():
     node = Tied()
     state = gc.state(node)
@@ -316,6 +325,14 @@ def test_update_with_raw_values_keeps_metadata():
     node = gc.Dict(v=gc.Param(1, unit="m"))
     gc.update(node, {"v": 2})
     assert (node.v.value, node.v.unit) == (2, "m")
+
+
+@pytest.mark.parametrize("make", [gc.Param.state, lambda x: x])
+def test_update_takes_values_of_another_shape_and_dtype(make):
+    node = gc.Dict(v=gc.Param(jnp.ones(2), unit="m"), w=gc.Param(1))
+    gc.graphdef(node)
+    gc.update(node, {"v": make(jnp.ones((3, 4), jnp.int8))})
+    assert (node.v.value.shape, node.v.value.dtype) == ((3, 4), jnp.int8)
 
 
 def test_update_of_a_state_replaces_its_leaves():

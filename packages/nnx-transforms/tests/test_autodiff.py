@@ -3,6 +3,7 @@
 import functools
 import gc as garbage
 import inspect
+import re
 import threading
 import weakref
 
@@ -25,6 +26,7 @@ from hypothesis import strategies as st
 import graphcore as gc
 from nnx_transforms import (
     BatchStat,
+    Cache,
     Dict,
     DiffState,
     List,
@@ -309,6 +311,14 @@ def test_closures_can_be_read_and_not_written():
 # Errors
 
 
+@pytest.mark.parametrize("transform", [grad, value_and_grad, jacrev, jacfwd])
+@pytest.mark.parametrize("given", [Param, "params", ..., None, (0, Param)])
+def test_a_filter_in_the_place_of_argnums(transform, given):
+    with pytest.raises(TypeError, match=r"wrt=.*DiffState") as caught:
+        transform(lambda m: 0.0, argnums=given)
+    assert repr(given) in str(caught.value)
+
+
 def test_repeated_argnums():
     for argnums in [(0, 0), (0, DiffState(0)), (DiffState(0), DiffState(0, ...))]:
         with pytest.raises(ValueError, match="argument 0 is named more than once"):
@@ -499,6 +509,36 @@ def test_pulling_back_inside_jit():
 
 
 # Jacobians
+
+
+@pytest.mark.parametrize("jacobian", [jacfwd, jacrev])
+def test_a_jacobian_by_no_variables_is_empty(jacobian):
+    m = Dict(w=Param(jnp.array([1.0, 2.0])), n=BatchStat(jnp.array(0)))
+
+    def f(m, x):
+        m.n.value = m.n.value + 1
+        return {"y": m.w.value * x}
+
+    assert jacobian(f, wrt=Cache)(m, X) == {"y": State({})}
+    assert int(m.n.value) == 1
+    (of_m,), aux = jacobian(
+        lambda m: (m.w.value, 7), argnums=(0,), wrt=Cache, has_aux=True
+    )(m)
+    assert (of_m, aux) == (State({}), 7)
+    of_m, of_x = jacobian(f, argnums=(0, 1), wrt=Cache)(m, X)["y"]
+    assert (of_m, of_x.tolist()) == (State({}), [1.0, 2.0])
+    with pytest.raises((ValueError, IndexError)) as of_jax:
+        getattr(jax, jacobian.__name__)(jnp.sin, 3)(1.0)
+    with pytest.raises(of_jax.type, match=re.escape(str(of_jax.value))):
+        jacobian(lambda m: m.w.value, 3)(m)
+    # Of pytrees without objects, it is what JAX says.
+    with pytest.raises(ValueError):
+        jacobian(lambda d, x: x)({}, X)
+
+
+def test_a_hessian_by_no_variables_is_empty():
+    m = Dict(w=Param(jnp.array([1.0, 2.0])))
+    assert hessian(lambda m: m.w.value.sum(), wrt=Cache)(m) == State({})
 
 
 @pytest.mark.parametrize("jacobian", [jacfwd, jacrev])

@@ -285,6 +285,11 @@ def test_shardings_that_do_not_fit_are_refused():
     f = nnx.jit(lambda n, x, k: x, in_shardings=(split,), static_argnums=2)
     with pytest.raises(ValueError, match="1 entries, but the call has 2 positional"):
         f(node, jnp.ones(8), 3)
+    of_state = jax.tree.map(lambda _: split, nnx.state(node))
+    with pytest.raises(
+        ValueError, match=r"is a State, but .* is a Dict.*StateSharding"
+    ):
+        nnx.jit(lambda n: n, in_shardings=(of_state,))(node)
     for name in ("in_shardings", "out_shardings"):
         with pytest.raises(ValueError, match="Graph nodes are not allowed as prefixes"):
             nnx.jit(lambda n: n, **{name: (node,)})

@@ -28,6 +28,13 @@ def same(model, *_):
     return model
 
 
+def with_rule(rules, define):
+    """A function that asks, with a rule of its own, compiled."""
+    function = rules(lambda m: asks(m).layer.w.value.sum())
+    define(function)
+    return nnx.jit(function)
+
+
 def notes_of(call, *args, **kwargs):
     """What stands below the error that a call ends in, of the values concerned."""
     with pytest.raises((jax.errors.JAXTypeError, TypeError)) as caught:
@@ -81,6 +88,19 @@ CALLS = {
             Model()
         ),
     ),
+    "custom_jvp": (
+        "0/calls",
+        lambda: with_rule(nnx.custom_jvp, lambda f: f.defjvp(lambda p, t: (0.0, 0.0)))(
+            Model()
+        ),
+    ),
+    "linear_call": (
+        "0/calls",
+        lambda: nnx.linear_call(
+            lambda m, x: asks(m) and x, lambda m, x: x, Model(), 1.0
+        ),
+    ),
+    "closure_convert": ("0/calls", lambda: nnx.closure_convert(asks, Model())),
     "grad, compiled": (
         "args/0/calls",
         lambda: nnx.jit(nnx.grad(lambda m: asks(m).layer.w.value.sum()))(Model()),
@@ -93,6 +113,16 @@ def test_the_variable_is_named(name):
     place, call = CALLS[name]
     (note,) = notes_of(call)
     assert note.endswith(f" is the value of the variable at {place!r}.")
+
+
+def test_nothing_is_said_of_a_value_that_jax_cannot_name():
+    rule = with_rule(
+        nnx.custom_vjp, lambda f: f.defvjp(lambda m: (0.0, m), lambda *_: ())
+    )
+    assert notes_of(rule, Model()) == []
+    add = nnx.custom_vjp(lambda m, x: asks(m) and x)
+    add.defvjp(lambda m, x: (x, None), lambda _, g: (None, g))
+    assert notes_of(nnx.jit(add), Model(), 1.0) == []
 
 
 WAYS = {

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, overload
 
 from graphcore._jax import current_trace
 from graphcore.cache.plans import plan_of
 from graphcore.errors import path_text
-from graphcore.functional import variables
+from graphcore.functional import GraphState, variables
 from graphcore.graphdef.build import set_values
 from graphcore.nodes.objects import Dict
 from graphcore.nodes.owned import OwnedNode
@@ -36,9 +36,9 @@ __all__ = ["pop", "update"]
 def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> None:
     """Updates a graph in place from states or nested dicts.
 
-    Values and metadata of variables are replaced; a raw value leaves the metadata as
-    it is. A key that a graph node does not have is added to it; that needs leaves that
-    say what to make: `VariableState`s, variables or arrays.
+    Values and metadata of variables are replaced, by values of any shape; a raw value
+    leaves the metadata as it is. A key that a graph node does not have is added to it;
+    that needs leaves that say what to make: `VariableState`s, variables or arrays.
 
     Args:
         node: A graph node or pytree node; or a `State`, whose leaves are replaced.
@@ -138,6 +138,10 @@ def _new_child(item: Any, path: Path) -> Any:
     )
 
 
+@overload
+def pop(node: Any, only: Filter, /) -> GraphState: ...
+@overload
+def pop(node: Any, /, *filters: Filter) -> tuple[GraphState, ...]: ...
 def pop(node: Any, /, *filters: Filter) -> Any:
     """Removes variables from a graph and returns their state.
 
@@ -161,7 +165,7 @@ def pop(node: Any, /, *filters: Filter) -> Any:
     """
     if not filters:
         raise ValueError("pop needs at least one filter; `...` removes all variables.")
-    live = variables(node, *filters)
+    live: Any = variables(node, *filters)
     groups = live if isinstance(live, tuple) else (live,)
     selected = dict(pair for group in groups for pair in group.flat_state())
     # The graph keeps them alive meanwhile. One array at two places is two leaves.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, overload
 
 import jax
 import numpy as np
@@ -97,7 +97,20 @@ def flatten(
     )
 
 
-def split(node: A, /, *filters: Filter) -> Any:
+# Unless each number of states has its type, mypy lets nobody unpack them.
+@overload
+def split(node: A, only: Filter = ..., /) -> tuple[GraphDef[A], GraphState]: ...
+@overload
+def split(
+    node: A, first: Filter, second: Filter, /
+) -> tuple[GraphDef[A], GraphState, GraphState]: ...
+@overload
+def split(
+    node: A, first: Filter, second: Filter, third: Filter, /
+) -> tuple[GraphDef[A], GraphState, GraphState, GraphState]: ...
+@overload
+def split(node: Any, /, *filters: Filter) -> tuple[Any, ...]: ...
+def split(node: Any, /, *filters: Filter) -> Any:
     """Takes a graph apart into a definition and one state a filter.
 
     Args:
@@ -146,11 +159,19 @@ def graphdef(node: A, /) -> GraphDef[A]:
     return plan_of(node).definition
 
 
+@overload
+def state(node: Any, only: Filter = ..., /) -> GraphState: ...
+@overload
+def state(
+    node: Any, first: Filter, second: Filter, /
+) -> tuple[GraphState, GraphState]: ...
+@overload
+def state(node: Any, /, *filters: Filter) -> Any: ...
 def state(node: Any, /, *filters: Filter) -> Any:
     """Returns the state of a graph, or a selection of it.
 
     Args:
-        node: A graph node or pytree node.
+        node: A graph node or pytree node; or a `State`, which is its own state.
         *filters: What to select; variables that no filter selects are left out.
 
     Returns:
@@ -165,10 +186,20 @@ def state(node: Any, /, *filters: Filter) -> Any:
         >>> list(gc.state(node, gc.Param))
         ['w']
     """
+    if isinstance(node, State):
+        return node.filter(*(filters or (...,)))
     whole = flatten(node)[1]
     return whole.filter(*filters) if filters else whole
 
 
+@overload
+def variables(node: Any, only: Filter = ..., /) -> State[Any, Any]: ...
+@overload
+def variables(
+    node: Any, first: Filter, second: Filter, /
+) -> tuple[State[Any, Any], State[Any, Any]]: ...
+@overload
+def variables(node: Any, /, *filters: Filter) -> Any: ...
 def variables(node: Any, /, *filters: Filter) -> Any:
     """Returns the live variables of a graph, each once, at its first path.
 

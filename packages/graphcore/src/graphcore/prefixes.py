@@ -106,9 +106,12 @@ def broadcast_prefix(
         if given == stands:  # What is static in them differs, as JAX tells.
             raise
         at = f" at {path_text(map(key_of, path))!r}" if path else ""
+        is_node = is_graph_node(both[1]) if both else False
+        hint = ", or a `StateAxes` or `StateSharding` of its variables"
         raise ValueError(
             f"{called[0]}{at} is {given}, but {called[1]}{at and ' there'} is "
-            f"{stands}. Give it the same structure, or one setting for the whole."
+            f"{stands}. Give it the same structure, or one setting for the whole"
+            f"{hint if is_node else ''}."
         ) from None
     return found
 

@@ -12,7 +12,13 @@ import typing
 from jax.nn.initializers import Initializer as Initializer
 
 import graphcore as _graphcore
-from graphcore import *
+
+if typing.TYPE_CHECKING:  # Of two things by one name, mypy takes the first.
+    from nnx_transforms.modules.containers import *
+    from nnx_transforms.states.unpacked import *
+    from nnx_transforms.transforms.graph_mode import *
+
+from graphcore import *  # type: ignore[assignment]
 from nnx_transforms import layers as layers
 from nnx_transforms import lazy
 from nnx_transforms.arguments import *
@@ -23,7 +29,7 @@ from nnx_transforms.prefixes import *
 from nnx_transforms.randomness.rngs import *
 from nnx_transforms.sharding.eager_sharding import *
 from nnx_transforms.sharding.shardings import *
-from nnx_transforms.states.unpacked import *  # type: ignore[assignment]
+from nnx_transforms.states.unpacked import *
 from nnx_transforms.training.optimizer import *
 from nnx_transforms.transforms.checkpoint import *
 from nnx_transforms.transforms.compiled.ahead_of_time import *

@@ -27,6 +27,7 @@ _ORIGIN = re.compile(
 # Each takes a search, and nobody reads a hundred.
 _MAX_NAMES = 8
 _BETWEEN = re.compile(r", and |, | and ")
+_NO_NAME = "unknown"
 
 
 def explain_traced(
@@ -44,6 +45,7 @@ def explain_traced(
     if found is None:
         return
     told = [note.partition(" is ")[0] for note in getattr(error, "__notes__", ())]
+    told.append(_NO_NAME)
     names = [n for n in _BETWEEN.split(found[2])[:_MAX_NAMES] if n not in told]
     for leaf, path, what, ends in leaves:
         may_be_meant = any(name.endswith(ends) for name in names)

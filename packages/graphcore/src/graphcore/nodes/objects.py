@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence
-from typing import Any, ClassVar, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
+
+from typing_extensions import TypeVar
 
 from graphcore.display.printing import Parts, label, mapping_parts, text, treescope_repr
 from graphcore.nodes.copying import deepcopy_node, reduce_node
@@ -14,8 +16,9 @@ from graphcore.state.nesting import key_order
 
 __all__ = ["Dict", "List", "Object"]
 
-T = TypeVar("T")
+T = TypeVar("T", default=Any)  # so that `List` alone is a list of anything
 _MISSING = object()
+_NOTHING: Any = ()  # which says nothing about types
 # A class that defines one of these is copied as it says.
 _COPY_METHODS = (
     *("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"),
@@ -185,6 +188,10 @@ class Dict(Object, MutableMapping[Any, Any]):
         self._check_writable()
         self.__dict__.update(mapping_or_pairs, **items)
 
+    if TYPE_CHECKING:  # what it holds are attributes
+
+        def __getattr__(self, name: str) -> Any: ...
+
     def __getitem__(self, key: Any) -> Any:
         return self.__dict__[key]
 
@@ -207,7 +214,7 @@ class Dict(Object, MutableMapping[Any, Any]):
         return inside._replace(has_identity=True)
 
 
-class List(Object, MutableSequence[Any]):
+class List(Object, MutableSequence[T]):
     """A graph node that holds a sequence.
 
     Args:
@@ -222,15 +229,15 @@ class List(Object, MutableSequence[Any]):
 
     __slots__ = ("_items",)
 
-    _items: list[Any]
+    _items: list[T]
     _has_only_attributes = False
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         node = super().__new__(cls)
         object.__setattr__(node, "_items", [])
         return node
 
-    def __init__(self, items: Iterable[Any] = (), /) -> None:
+    def __init__(self, items: Iterable[T] = _NOTHING, /) -> None:
         self._check_writable()
         self._items.extend(items)
 
@@ -240,15 +247,15 @@ class List(Object, MutableSequence[Any]):
     def _container_of(self, key: Any) -> Any:
         return self._items if isinstance(key, int) else self.__dict__
 
-    def _change(self) -> list[Any]:
+    def _change(self) -> list[T]:
         self._check_writable()
         self._structure_changed()
         return self._items
 
     @overload
-    def __getitem__(self, index: int) -> Any: ...
+    def __getitem__(self, index: int) -> T: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: slice) -> list[T]: ...
     def __getitem__(self, index: int | slice) -> Any:
         return self._items[index]
 
@@ -258,7 +265,7 @@ class List(Object, MutableSequence[Any]):
     def __delitem__(self, index: int | slice) -> None:
         del self._change()[index]
 
-    def insert(self, index: int, value: Any) -> None:
+    def insert(self, index: int, value: T) -> None:
         """Inserts a child before a position.
 
         Args:
@@ -274,10 +281,10 @@ class List(Object, MutableSequence[Any]):
     def __len__(self) -> int:
         return len(self._items)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         return iter(self._items)
 
-    def __add__(self, other: Iterable[Any]) -> List:
+    def __add__(self, other: Iterable[T]) -> Self:
         return type(self)([*self._items, *other])
 
     def __parts__(self) -> Parts:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from itertools import repeat
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from graphcore._jax import TraceState, current_trace
 from graphcore.cache.comparing import comparing
@@ -41,18 +41,14 @@ def _set_class(node: Any, kind: type[Any]) -> None:
 # A node can be given another type, or another dict for its attributes. Properties see
 # that, also where the assignment goes past `__setattr__`, so that a plan only has to
 # look into the dicts that it knows.
-_Replaceable: Any = type(
-    "_Replaceable",
-    (_Attributes,),
-    {
-        "__slots__": (),
-        "__class__": property(type, _set_class),
-        "__dict__": property(_attributes_of.__get__, _set_attributes),
-    },
-)
+class _Replaceable(_Attributes):
+    __slots__ = ()
+    if not TYPE_CHECKING:
+        __class__ = property(type, _set_class)
+        __dict__ = property(_attributes_of.__get__, _set_attributes)
 
 
-class OwnedNode(_Replaceable):  # type: ignore[misc] # (a dynamic base)
+class OwnedNode(_Replaceable):
     """Base of the graph nodes whose edits this library sees.
 
     The bookkeeping is in slots, so that `vars(node)` holds the attributes and nothing

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from typing_extensions import TypeVar
+
 import graphcore
 from nnx_transforms.modules.module import Module
 
 __all__ = ["Dict", "List"]
+
+T = TypeVar("T", default=Any)
 
 
 class Dict(Module, graphcore.Dict):
@@ -19,7 +25,7 @@ class Dict(Module, graphcore.Dict):
     """
 
 
-class List(Module, graphcore.List):
+class List(Module, graphcore.List[T]):
     """A `graphcore.List` with the methods of modules.
 
     Example:

@@ -11,7 +11,7 @@ import abc
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -55,6 +55,11 @@ class Module(Object):
         >>> float(scale(3.0)), scale.inputs.value
         (6.0, (3.0,))
     """
+
+    if TYPE_CHECKING:
+        # Lists of different layers are lists of modules to a type checker.
+        __call__: Callable[..., Any]
+        __abstractmethods__: frozenset[str]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

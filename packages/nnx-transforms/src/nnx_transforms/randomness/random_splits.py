@@ -11,7 +11,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import (
+    Any,
+    Concatenate,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +52,7 @@ __all__ = [
     "with_rngs",
 ]
 
+P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 Path: TypeAlias = tuple[Any, ...]
 Policy: TypeAlias = Callable[[Path, jax.Array, tuple[int, ...]], jax.Array]
@@ -99,6 +111,20 @@ class SplitBackups(tuple[Backup, ...]):
             restore_rngs((s, key, *[d - 1 for d in draws]) for s, key, *draws in self)
 
 
+class OfNodes(Protocol[P]):
+    """Changes streams of a node, or of the arguments of a function; options `P`."""
+
+    @overload
+    def __call__(self, *args: P.args, **options: P.kwargs) -> Callable[[F], F]: ...
+    @overload
+    def __call__(self, node: Any, /, *args: P.args, **options: P.kwargs) -> Any: ...
+
+
+def _of_nodes(function: Callable[Concatenate[Any, P], Any]) -> OfNodes[P]:
+    return cast("OfNodes[P]", function)
+
+
+@_of_nodes
 def split_rngs(
     node: Any = _MISSING,
     /,
@@ -160,6 +186,7 @@ def split_rngs(
     return _replace_streams(node, {...: shape}, only, **how)
 
 
+@_of_nodes
 def fork_rngs(
     node: Any = _MISSING,
     /,
@@ -258,6 +285,7 @@ def _with_arguments(
     return wrapper  # type: ignore[return-value]
 
 
+@_of_nodes
 def with_rngs(
     node: Any = _MISSING,
     /,

@@ -38,8 +38,8 @@ from nnx_transforms.sharding.shardings import (
 from nnx_transforms.states.tree_variables import tree_variables
 from nnx_transforms.states.values import arrays_of, map_value
 from nnx_transforms.training.optimizer import Optimizer, slot_placement
-from nnx_transforms.transforms.decorators import LATER, optional_function
-from nnx_transforms.transforms.jit import jit
+from nnx_transforms.transforms.decorators import LATER
+from nnx_transforms.transforms.jit import jit, makes_jitted
 
 __all__ = ["create_sharded", "shard"]
 
@@ -110,7 +110,7 @@ def shard(
             impl.set_metadata(x, type(impl.metadata(x))(metadata))
 
 
-@optional_function
+@makes_jitted
 def create_sharded(
     f: Callable[..., Any] = LATER,
     *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 import jax
 
@@ -60,7 +60,11 @@ class GraphState(MutableMapping[Any, Any], Generic[A]):
         return f"GraphState({type(self.graphdef).__name__}, {self.state!r})"
 
 
-def unpack(node: A, /, *filters: Any, **mode: Any) -> Any:
+@overload
+def unpack(node: A, only: Any = ..., /, **mode: Any) -> GraphState[A]: ...
+@overload
+def unpack(node: A, /, *filters: Any, **mode: Any) -> tuple[GraphState[A], ...]: ...
+def unpack(node: Any, /, *filters: Any, **mode: Any) -> Any:
     """Takes a graph apart, into states that know its definition.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeAlias, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,17 @@ from nnx_transforms.transforms.loops.agreement import (
     type_differences,
 )
 
+P = ParamSpec("P")
+R = TypeVar("R")
+Checked: TypeAlias = Callable[P, tuple[jax_checkify.Error, R]]
 
+
+@overload
+def checkify(f: Callable[P, R], errors: frozenset[Any] = ...) -> Checked[P, R]: ...
+@overload
+def checkify(
+    *, errors: frozenset[Any] = ...
+) -> Callable[[Callable[P, R]], Checked[P, R]]: ...
 @optional_function
 def checkify(
     f: Callable[..., Any] = LATER,

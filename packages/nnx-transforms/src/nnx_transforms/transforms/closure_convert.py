@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -21,6 +21,8 @@ from nnx_transforms.states.tree_variables import tree_variables
 from nnx_transforms.transforms.derivatives.rules import RuleCall, named_like
 from nnx_transforms.transforms.literals import as_arrays
 from nnx_transforms.transforms.loops.agreement import failure
+
+R = TypeVar("R")
 
 
 @contextmanager
@@ -43,8 +45,8 @@ def _converted(*args: Any) -> None:
 
 
 def closure_convert(
-    fun: Callable[..., Any], *example_args: Any
-) -> tuple[Callable[..., Any], list[Any]]:
+    fun: Callable[..., R], *example_args: Any
+) -> tuple[Callable[..., R], list[Any]]:
     """Turns what a function of live objects captures into arguments.
 
     The values of the variables of all graph nodes that the function captures and reads

@@ -9,7 +9,7 @@ the structure of the objects, and may write different variables.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import jax
 
@@ -24,9 +24,28 @@ from nnx_transforms.transforms.loops.traced import ADVICE, TracedBody, WholeBody
 
 __all__ = ["cond", "switch"]
 
+A = TypeVar("A")
+B = TypeVar("B")
 _MISSING: Any = object()
 
 
+@overload
+def cond(
+    pred: Any,
+    true_fun: Callable[..., A],
+    false_fun: Callable[..., B],
+    *operands: Any,
+    operand: Any = ...,
+) -> A | B: ...
+@overload
+def cond(
+    pred: Any,
+    true_operand: Any,
+    true_fun: Callable[..., A],
+    false_operand: Any,
+    false_fun: Callable[..., B],
+    /,
+) -> A | B: ...
 @accepts_graph_mode
 def cond(
     pred: Any,
@@ -90,10 +109,10 @@ def cond(
 @accepts_graph_mode
 def switch(
     index: Any,
-    branches: Any,
+    branches: Sequence[Callable[..., A]],
     *operands: Any,
     operand: Any = _MISSING,
-) -> Any:
+) -> A:
     """Runs one of several functions of live objects, as an index decides.
 
     What is said of the two functions of `cond` holds for all branches.
@@ -122,16 +141,18 @@ def switch(
         >>> float(x.value)
         4.0
     """
-    functions = tuple(branches) if isinstance(branches, Sequence) else ()
+    given: Any = branches
+    functions = tuple(given) if isinstance(given, Sequence) else ()
     if not functions or not all(map(callable, functions)):
-        return jax.lax.switch(index, branches, *operands)
-    return _choose(
+        return jax.lax.switch(index, branches, *operands)  # type: ignore[no-any-return]
+    out: A = _choose(
         "switch",
         functions,
         [f"branch {number}" for number in range(len(functions))],
         _operands(operands, operand),
         lambda branches, *args: jax.lax.switch(index, branches, *args),
     )
+    return out
 
 
 def _operands(operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:

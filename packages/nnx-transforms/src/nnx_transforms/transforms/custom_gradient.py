@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
@@ -16,8 +16,11 @@ from nnx_transforms.transforms.derivatives.rules import (
 from nnx_transforms.transforms.derivatives.tangents import zeros_like
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-class CustomGradient(RuleFunction):
+
+class CustomGradient(RuleFunction[P, R]):
     """A function that returns its own gradient; see `custom_gradient`."""
 
     def _define(self, call: RuleCall, fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,7 +48,7 @@ class CustomGradient(RuleFunction):
 
 
 @accepts_graph_mode
-def custom_gradient(fun: Callable[..., Any]) -> Any:
+def custom_gradient(fun: Callable[P, tuple[R, Any]]) -> CustomGradient[P, R]:
     """Lets a function of live objects return its own gradient.
 
     Args:
@@ -77,4 +80,4 @@ def custom_gradient(fun: Callable[..., Any]) -> Any:
         >>> float(g['w'].value)
         7.0
     """
-    return CustomGradient(fun)
+    return CustomGradient(fun)  # type: ignore[arg-type]  # (it returns a pair)

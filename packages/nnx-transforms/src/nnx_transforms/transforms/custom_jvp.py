@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,13 @@ from nnx_transforms.transforms.derivatives.tangents import (
     zero_of,
 )
 
+P = ParamSpec("P")
+Rest = ParamSpec("Rest")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
-class CustomJVP(RuleFunction):
+
+class CustomJVP(RuleFunction[P, R]):
     """A function with a custom differential; see `custom_jvp`."""
 
     _rule: Callable[..., Any] | None = None
@@ -38,9 +43,7 @@ class CustomJVP(RuleFunction):
                 "takes integers. A rule may ignore tangents."
             )
 
-    def defjvp(
-        self, rule: Callable[..., Any], symbolic_zeros: bool = False
-    ) -> Callable[..., Any]:
+    def defjvp(self, rule: F, symbolic_zeros: bool = False) -> F:
         """Defines the rule.
 
         Args:
@@ -100,7 +103,7 @@ class CustomJVP(RuleFunction):
                     f"defjvps of {name!r} was given {len(rules)} rules for "
                     f"{len(primals)} arguments: give one, or None, for each."
                 )
-            out = self(*primals)
+            out = self(*primals)  # type: ignore[call-arg]
             parts = [
                 rule(tangent, out, *primals)
                 for rule, tangent in zip(rules, tangents, strict=True)
@@ -172,7 +175,26 @@ def _add(a: Any, b: Any) -> Any:
     return jnp.add(instantiate(a), instantiate(b))
 
 
-@optional_function
+class MakesCustomJVP(Protocol[P]):
+    """`custom_jvp`, with options `P`."""
+
+    @overload
+    def __call__(
+        self, fun: Callable[Rest, R], /, *args: P.args, **options: P.kwargs
+    ) -> CustomJVP[Rest, R]: ...
+    @overload
+    def __call__(
+        self, *args: P.args, **options: P.kwargs
+    ) -> Callable[[Callable[Rest, R]], CustomJVP[Rest, R]]: ...
+
+
+def _optional(
+    transform: Callable[Concatenate[Callable[..., Any], P], Any],
+) -> MakesCustomJVP[P]:
+    return cast("MakesCustomJVP[P]", optional_function(transform))
+
+
+@_optional
 def custom_jvp(
     fun: Callable[..., Any] = LATER,
     nondiff_argnums: int | Sequence[int] = (),

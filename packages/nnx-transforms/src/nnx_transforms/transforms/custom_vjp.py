@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 import jax
 
@@ -21,8 +21,12 @@ from nnx_transforms.transforms.derivatives.rules import (
 )
 from nnx_transforms.transforms.derivatives.tangents import zero_of, zeros_like
 
+P = ParamSpec("P")
+Rest = ParamSpec("Rest")
+R = TypeVar("R")
 
-class CustomVJP(RuleFunction):
+
+class CustomVJP(RuleFunction[P, R]):
     """A function with a custom derivative for reverse mode; see `custom_vjp`.
 
     Args:
@@ -139,7 +143,26 @@ class CustomVJP(RuleFunction):
         return f
 
 
-@optional_function
+class MakesCustomVJP(Protocol[P]):
+    """`custom_vjp`, with options `P`."""
+
+    @overload
+    def __call__(
+        self, fun: Callable[Rest, R], /, *args: P.args, **options: P.kwargs
+    ) -> CustomVJP[Rest, R]: ...
+    @overload
+    def __call__(
+        self, *args: P.args, **options: P.kwargs
+    ) -> Callable[[Callable[Rest, R]], CustomVJP[Rest, R]]: ...
+
+
+def _optional(
+    transform: Callable[Concatenate[Callable[..., Any], P], Any],
+) -> MakesCustomVJP[P]:
+    return cast("MakesCustomVJP[P]", optional_function(transform))
+
+
+@_optional
 def custom_vjp(
     fun: Callable[..., Any] = LATER,
     nondiff_argnums: int | DiffState | Sequence[int | DiffState] = (),

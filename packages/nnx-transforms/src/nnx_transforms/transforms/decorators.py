@@ -5,11 +5,23 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import (
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from nnx_transforms.transforms.graph_mode import take_graph_mode
 
 P = ParamSpec("P")
+Rest = ParamSpec("Rest")
+R = TypeVar("R")
+A = TypeVar("A")
 T = TypeVar("T", bound=Callable[..., Any])
 
 LATER: Any = inspect.Parameter.empty
@@ -69,7 +81,55 @@ def called_as_before(
     return cast("Same[P]", optional_function(transform))
 
 
-def at_once_or_later(transform: T) -> T:
+class OfArguments(Protocol[P]):
+    """A transformation with options `P` that keeps the arguments of a function."""
+
+    @overload
+    def __call__(
+        self, f: Callable[Rest, Any], /, *args: P.args, **options: P.kwargs
+    ) -> Callable[Rest, Any]: ...
+    @overload
+    def __call__(
+        self, *args: P.args, **options: P.kwargs
+    ) -> Callable[[Callable[Rest, Any]], Callable[Rest, Any]]: ...
+
+
+def called_with_the_same(
+    transform: Callable[Concatenate[Callable[..., Any], P], Any],
+) -> OfArguments[P]:
+    """As `called_as_before`, for those after which a function returns other things."""
+    return cast("OfArguments[P]", optional_function(transform))
+
+
+class AtOnce(Protocol):
+    """A transformation that calls its function, or decorates it; see `jvp`.
+
+    A third of what is returned, with `has_aux`, is the second that the function does.
+    """
+
+    @overload
+    def __call__(
+        self,
+        f: Callable[..., tuple[R, A]],
+        /,
+        *args: Any,
+        has_aux: Literal[True],
+        **options: Any,
+    ) -> tuple[R, Any, A]: ...
+    @overload
+    def __call__(
+        self,
+        f: Callable[..., R],
+        /,
+        *args: Any,
+        has_aux: Literal[False] = ...,
+        **options: Any,
+    ) -> tuple[R, Any]: ...
+    @overload
+    def __call__(self, *args: Any, **options: Any) -> Any: ...
+
+
+def at_once_or_later(transform: Callable[..., Any]) -> AtOnce:
     """Lets a transformation that calls its function decorate it as well.
 
     Args:
@@ -91,7 +151,8 @@ def at_once_or_later(transform: T) -> T:
         (6, 20)
     """
     return _optional(
-        transform, lambda f, options: functools.partial(transform, f, **options)
+        cast("AtOnce", transform),
+        lambda f, options: functools.partial(transform, f, **options),
     )
 
 

@@ -6,22 +6,50 @@ made of a function of objects, and `tangents` for what stands for an object in i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 import jax
 
 from graphcore import Filter
-from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.prefixes import DiffState
+from nnx_transforms.transforms.decorators import (
+    LATER,
+    called_with_the_same,
+    optional_function,
+)
 from nnx_transforms.transforms.derivatives.differentiation import derivative_function
 
 __all__ = ["grad", "value_and_grad"]
 
+P = ParamSpec("P")
+Rest = ParamSpec("Rest")
+R = TypeVar("R")
 
-@optional_function
+
+class ValueAndGrad(Protocol[P]):
+    """`value_and_grad`, with options `P`."""
+
+    @overload
+    def __call__(
+        self, f: Callable[Rest, R], /, *args: P.args, **options: P.kwargs
+    ) -> Callable[Rest, tuple[R, Any]]: ...
+    @overload
+    def __call__(
+        self, *args: P.args, **options: P.kwargs
+    ) -> Callable[[Callable[Rest, R]], Callable[Rest, tuple[R, Any]]]: ...
+
+
+def _optional(
+    transform: Callable[Concatenate[Callable[..., Any], P], Any],
+) -> ValueAndGrad[P]:
+    return cast("ValueAndGrad[P]", optional_function(transform))
+
+
+@_optional
 def value_and_grad(
     f: Callable[..., Any] = LATER,
-    argnums: Any = 0,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
@@ -81,10 +109,10 @@ def value_and_grad(
     return derivative_function(_value_and_gradient, f, argnums, wrt, has_aux, **how)
 
 
-@optional_function
+@called_with_the_same
 def grad(
     f: Callable[..., Any] = LATER,
-    argnums: Any = 0,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,

@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from graphcore import Filter
-from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.prefixes import DiffState
+from nnx_transforms.transforms.decorators import LATER, called_with_the_same
 from nnx_transforms.transforms.derivatives.differentiation import derivative_function
+from nnx_transforms.transforms.derivatives.tangents import has_parts
 
 __all__ = ["hessian", "jacfwd", "jacrev"]
 
 
-@optional_function
+def _or_empty(jacobian: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a Jacobian of JAX's one that may be by objects without any variables."""
+
+    def derivative(
+        function: Callable[..., Any], argnums: Any = 0, **options: Any
+    ) -> Callable[..., Any]:
+        compute = jacobian(function, argnums, **options)
+
+        def derive(*args: Any, **kwargs: Any) -> Any:
+            # JAX says what is out of range.
+            found = jax.tree.map(lambda n: args[n:][:1], argnums)
+            if jax.tree.leaves(found) or not has_parts(found):
+                return compute(*args, **kwargs)
+            chosen = jax.tree.map(args.__getitem__, argnums)
+            out, rest = function(*args, **kwargs)
+            return jax.tree.map(lambda _: chosen, out), rest
+
+        return derive
+
+    return derivative
+
+
+@called_with_the_same
 def jacfwd(
     f: Callable[..., Any] = LATER,
-    argnums: Any = 0,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     *,
@@ -53,14 +77,14 @@ def jacfwd(
         [[2.0, 0.0], [0.0, 4.0]]
     """
     return derivative_function(
-        jax.jacfwd, f, argnums, wrt, has_aux, holomorphic=holomorphic
+        _or_empty(jax.jacfwd), f, argnums, wrt, has_aux, holomorphic=holomorphic
     )
 
 
-@optional_function
+@called_with_the_same
 def jacrev(
     f: Callable[..., Any] = LATER,
-    argnums: Any = 0,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
@@ -96,13 +120,14 @@ def jacrev(
         [1.0, 1.0]
     """
     options: Any = {"holomorphic": holomorphic, "allow_int": allow_int}
-    return derivative_function(jax.jacrev, f, argnums, wrt, has_aux, **options)
+    jacobian = _or_empty(jax.jacrev)
+    return derivative_function(jacobian, f, argnums, wrt, has_aux, **options)
 
 
-@optional_function
+@called_with_the_same
 def hessian(
     f: Callable[..., Any] = LATER,
-    argnums: Any = 0,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     *,

@@ -407,13 +407,14 @@ class Jit(Protocol[P]):
     ) -> Callable[[Callable[Rest, R]], Jitted[Rest, R]]: ...
 
 
-def _optional(
+def makes_jitted(
     transform: Callable[Concatenate[Callable[..., Any], P], Any],
 ) -> Jit[P]:
+    """`optional_function`, for transformations that return a `Jitted`."""
     return cast("Jit[P]", optional_function(transform))
 
 
-@_optional  # type: ignore[arg-type]  # (`more` will not hold `fun`)
+@makes_jitted  # type: ignore[arg-type]  # (`more` will not hold `fun`)
 def jit(
     fun: Callable[..., Any] = LATER,
     *,

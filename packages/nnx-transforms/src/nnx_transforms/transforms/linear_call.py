@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,8 @@ from graphcore.authors import Callee, enter
 from nnx_transforms.transforms.derivatives.guards import on_tracers, without_tangents
 from nnx_transforms.transforms.derivatives.rules import RuleCall, named_like
 from nnx_transforms.transforms.derivatives.tangents import Part, map_parts, zeros_like
+
+R = TypeVar("R")
 
 
 @jax.custom_jvp
@@ -59,11 +61,11 @@ def _not_differentiable(name: str, what: str) -> str:
 
 
 def linear_call(
-    fun: Callable[..., Any],
+    fun: Callable[..., R],
     fun_transpose: Callable[..., Any],
     residual_args: Any,
     linear_args: Any,
-) -> Any:
+) -> R:
     """Calls a linear function of live objects that has a transpose of its own.
 
     It composes with other transformations as far as `jax.custom_derivatives.
@@ -164,4 +166,4 @@ def linear_call(
             value if is_update else next(given)
             for value, is_update in zip(again, call.updated(), strict=True)
         ]
-    return entry.commit([values], out, call.change)
+    return entry.commit([values], out, call.change)  # type: ignore[no-any-return]

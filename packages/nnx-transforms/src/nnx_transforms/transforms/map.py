@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -13,11 +13,13 @@ from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.mapped.mapping import MappedBody, is_axis
 from nnx_transforms.transforms.mapped.mapping_errors import check_given
 
+R = TypeVar("R")
+
 
 @accepts_graph_mode
 def map(  # noqa: A001  JAX's own name
-    f: Callable[..., Any], xs: Any, *, batch_size: int | None = None
-) -> Any:
+    f: Callable[..., R], xs: Any, *, batch_size: int | None = None
+) -> R:
     """Applies a function to each index of the leading axes, in a loop.
 
     As `vmap` over axis 0, with less memory: examples are computed one after the other,
@@ -64,7 +66,7 @@ def map(  # noqa: A001  JAX's own name
         if entry.roots and not body.progress.entered:
             check_given("map", entry, {}, error)
         raise
-    return entry.commit(*out)
+    return entry.commit(*out)  # type: ignore[no-any-return]
 
 
 class _Body(MappedBody):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.decorators import LATER, called_with_the_same
 from nnx_transforms.transforms.jit import jit
 
 __all__ = ["cached_partial", "jit_partial", "make_jaxpr"]
 
+R = TypeVar("R")
 cached_partial = functools.partial
 """Binds objects to a jitted function. The compiled call finds what it knows of them.
 
@@ -27,8 +28,8 @@ Example:
 
 
 def jit_partial(
-    fun: Callable[..., Any], *partial_args: Any, **options: Any
-) -> functools.partial[Any]:
+    fun: Callable[..., R], *partial_args: Any, **options: Any
+) -> functools.partial[R]:
     """Compiles a function and binds its first arguments.
 
     Args:
@@ -52,7 +53,7 @@ def jit_partial(
     return functools.partial(jit(fun, **options), *partial_args)
 
 
-@optional_function
+@called_with_the_same
 def make_jaxpr(
     fun: Any = LATER, *, static_argnums: Any = (), return_shape: bool = False
 ) -> Any:

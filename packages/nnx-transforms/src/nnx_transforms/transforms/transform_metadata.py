@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from graphcore.authors import enter, lifted
-from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.decorators import LATER, called_as_before
 from nnx_transforms.transforms.mapped.mapping import (
     MappedBody,
     axes_given,
@@ -18,9 +18,13 @@ from nnx_transforms.transforms.mapped.metadata_axes import PARTITION_NAME
 __all__ = ["transform_metadata"]
 
 
-@optional_function
+@called_as_before
 def transform_metadata(
-    f: Any = LATER, *, in_axes: Any = 0, out_axes: Any = 0, partition: str | None
+    f: Callable[..., Any] = LATER,
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    partition: str | None,
 ) -> Any:
     """Takes a mapped axis out of the metadata of variables, and puts it back in.
 

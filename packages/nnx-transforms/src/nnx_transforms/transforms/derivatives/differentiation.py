@@ -71,7 +71,15 @@ class Argnums:
         try:
             self._settings, single = [setting(argnums)], True
         except TypeError:
-            self._settings, single = [*map(setting, argnums)], False
+            try:
+                self._settings, single = [*map(setting, argnums)], False
+            except TypeError:
+                raise TypeError(
+                    "argnums says which arguments are differentiated: an integer, a "
+                    f"`DiffState`, or a sequence of these. It is {argnums!r}. Which "
+                    "variables are, a filter says as `wrt=`, or for one argument as "
+                    "`argnums=DiffState(0, filter)`."
+                ) from None
         numbers = tuple(number for number, _ in self._settings)
         self.numbers: Any = numbers[0] if single else numbers
         _refuse_repeats(numbers)

@@ -12,7 +12,7 @@ import types
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 import jax
 from jax.custom_derivatives import CustomVJPPrimal
@@ -53,8 +53,12 @@ from nnx_transforms.transforms.derivatives.tangents import (
     to_parts,
 )
 
+P = ParamSpec("P")
+Rest = ParamSpec("Rest")
+R = TypeVar("R")
 
-class RuleFunction:
+
+class RuleFunction(Generic[P, R]):
     """A function with a derivative of its own.
 
     Args:
@@ -64,11 +68,13 @@ class RuleFunction:
         nondiff_argnames: Names of arguments that are not differentiated.
     """
 
+    __name__: str
+    __wrapped__: Callable[P, R]
     _as_objects = False
 
     def __init__(
         self,
-        fun: Callable[..., Any],
+        fun: Callable[P, R],
         nondiff_argnums: int | DiffState | Sequence[int | DiffState] = (),
         nondiff_argnames: Sequence[str] = (),
     ) -> None:
@@ -83,10 +89,18 @@ class RuleFunction:
         me = weakref.ref(self)
         mark_lifted(self, lambda f, /, *args, **kwargs: me()._on(f, args, kwargs))  # type: ignore[union-attr]
 
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> Self: ...
+    @overload
+    def __get__(
+        self: RuleFunction[Concatenate[Any, Rest], R],
+        instance: object,
+        owner: Any = None,
+    ) -> Callable[Rest, R]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function.
 
         Args:
@@ -100,7 +114,7 @@ class RuleFunction:
             AttributeError: If no rule was defined.
             TypeError: If an argument that is not differentiated holds a graph node.
         """
-        return self._on(self.__wrapped__, args, kwargs)  # type: ignore[attr-defined]
+        return self._on(self.__wrapped__, args, kwargs)  # type: ignore[no-any-return]
 
     def _rules_of_objects(self) -> tuple[Callable[..., Any], ...]:
         """The rules that run on the objects of the call, as the function does."""
@@ -117,7 +131,7 @@ class RuleFunction:
         for rule in self._rules_of_objects():
             # Where another transformation put an inner object in the place of the one
             # that the function is bound to, its rules are bound to that as well.
-            outer = getattr(self.__wrapped__, "__self__", None)  # type: ignore[attr-defined]
+            outer = getattr(self.__wrapped__, "__self__", None)
             if is_object(outer) and getattr(rule, "__self__", None) is outer:
                 rule = types.MethodType(rule.__func__, fun.__self__)
             functions.append(rule)
@@ -359,7 +373,7 @@ class RuleCall:
         body = self._bodies[function]
         inside = Inside(self.joint, [values[i] for i in range(len(self.avals))])
         inner, _ = body.fill(inside, plain, {})
-        return inside, body.bind(inside), inner
+        return inside, lambda *given: body.call(inside, given, {}), inner
 
     def primal(self, *args: Any) -> tuple[list[Any], Any]:
         """Runs the function; see `leave`."""
