@@ -305,6 +305,36 @@ def test_transformations_of_transformed_methods(name, compiled):
         m.w.value = jnp.array(3.0)
 
 
+BY_NAME = {
+    **OF_METHODS,
+    "checkify of jit": lambda f: lambda **named: nnx.checkify(nnx.jit(f))(**named)[1],
+    "trace of jit": lambda f: lambda **named: nnx.jit(f).trace(**named).out_info,
+    "compiled jit": lambda f: (
+        lambda **named: nnx.jit(f).lower(**named).compile()(**named)
+    ),
+    "shapes of jit": lambda f: nnx.jit(f).eval_shape,
+    "jaxpr": lambda f: lambda **named: nnx.make_jaxpr(f)(**named).out_avals[0],
+}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_arguments_may_have_any_name(name):
+    class Sum(nnx.Module):
+        def __init__(self):
+            self.w = nnx.Param(jnp.array(3.0))
+
+        def __call__(this, /, **named):  # noqa: N805
+            return this.w.value + sum(named.values())
+
+    names = ["self", "x", "f", "g", "fun", "call", "variables", "args", "kwargs"]
+    if name == "compiled jit":
+        names[0] = "other"  # what JAX compiled has a `self` of its own
+    out = BY_NAME[name](Sum())(**dict.fromkeys(names, jnp.ones(2)))
+    assert out.shape == (2,)
+    if isinstance(out, jax.Array):
+        np.testing.assert_array_equal(out, [12.0, 12.0])
+
+
 @pytest.mark.parametrize("mocked", [mock.Mock, mock.MagicMock])
 def test_transformations_of_mocks(mocked):
     f = mocked(side_effect=live_step)

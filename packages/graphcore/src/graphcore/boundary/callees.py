@@ -160,7 +160,7 @@ def _with_object(
         return known[1]
 
     @functools.wraps(function)
-    def on(x: Any, *args: Any, **kwargs: Any) -> Any:
+    def on(x: Any, /, *args: Any, **kwargs: Any) -> Any:
         return call(types.MethodType(function, x), *args, **kwargs)
 
     wrapper._on_object = function, on
