@@ -361,6 +361,25 @@ def test_objects_captured_by_a_branch_or_a_body_are_read_anew(call, bound):
             np.testing.assert_array_equal(result, [w, w])
 
 
+@pytest.mark.parametrize("number", [3, 0.5, True])
+def test_numbers_that_a_loop_hands_through(number):
+    m = Model()
+    _, out = fori_loop(0, 2, lambda i, c: (bump(c[0]), c[1]), (m, number))
+    assert (out, int(m.count.value)) == (number, 2)
+    _, out = while_loop(
+        lambda c: c[0].count.value < 5, lambda c: (bump(c[0]), c[1]), (m, number)
+    )
+    assert (out, int(m.count.value)) == (number, 5)
+    m.count.value = number
+    fori_loop(0, 2, lambda i, m: m, m)
+    assert m.count.value == number
+
+
+def bump(m):
+    m.bump(1.0)
+    return m
+
+
 scale_of_this_file = Dict(w=Param(jnp.array(2.0)))
 
 
