@@ -6,8 +6,10 @@ with live objects, and by hand as a pure function of a state. All ordered pairs 
 first must do what the same pairs of the second do, in values and in side effects.
 """
 
+import pickle
 from unittest import mock
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -333,6 +335,53 @@ def test_arguments_may_have_any_name(name):
     assert out.shape == (2,)
     if isinstance(out, jax.Array):
         np.testing.assert_array_equal(out, [12.0, 12.0])
+
+
+def with_rule(f):
+    squared = nnx.custom_vjp(f)
+    squared.defvjp(lambda *args: (f(*args), None), lambda res, g: (None, g))
+    return squared
+
+
+BY_VALUE = {
+    "jit": nnx.jit,
+    "remat": nnx.remat,
+    "vmap": lambda f: nnx.vmap(f, in_axes=(None, 0)),
+    "scan": lambda f: nnx.scan(f, in_axes=(nnx.StateAxes({...: None}), 0), out_axes=0),
+    "grad": nnx.grad,
+    "checkify": nnx.checkify,
+    "custom_vjp": with_rule,
+    "grad of vmap of jit": lambda f: nnx.grad(
+        lambda m, x: nnx.vmap(nnx.jit(f), in_axes=(None, 0))(m, x).sum()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_VALUE)
+def test_transformed_functions_are_pickled_by_value(name):
+    def f(m, x):
+        return (m.w.value * x).sum()
+
+    m, x = nnx.Dict(w=nnx.Param(jnp.array(3.0))), jnp.arange(3.0)
+    transformed = BY_VALUE[name](f)
+    want = transformed(m, x)
+    got = pickle.loads(cloudpickle.dumps(transformed))(m, x)
+    for leaves in zip(*map(jax.tree.leaves, (want, got)), strict=True):
+        np.testing.assert_array_equal(*leaves)
+
+
+def test_a_pickled_transformation_of_a_method_still_finds_its_object():
+    class Count(nnx.Module):
+        def __init__(self):
+            self.n = nnx.Variable(jnp.array(0))
+
+        def __call__(self, x):
+            self.n.value += 1
+            return x
+
+    m, f = pickle.loads(cloudpickle.dumps((m := Count(), nnx.remat(m))))
+    nnx.jit(f)(1.0)
+    assert int(m.n.value) == 1
 
 
 @pytest.mark.parametrize("mocked", [mock.Mock, mock.MagicMock])

@@ -14,7 +14,7 @@ from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import trace_of
 from graphcore.rebuilt import belongs
 
-__all__ = ["Callee", "lifted", "mark_lifted"]
+__all__ = ["Callee", "WeakReference", "lifted", "mark_lifted"]
 
 
 class Callee:
@@ -138,8 +138,22 @@ def mark_lifted(wrapper: Any, call: Callable[..., Any]) -> None:
     """
     # With the wrapper itself, since other wrappers copy the attributes of this one;
     # weakly, so that it goes as soon as it is dropped.
-    wrapper._lifted = weakref.ref(wrapper), call
+    wrapper._lifted = WeakReference(wrapper), call
     vars(wrapper).pop("_on_object", None)
+
+
+class WeakReference(weakref.ref[Any]):
+    """A weak reference that can be pickled, together with what it refers to.
+
+    Example:
+        >>> import pickle
+        >>> from graphcore.authors import WeakReference
+        >>> pickle.loads(pickle.dumps(WeakReference(print)))() is print
+        True
+    """
+
+    def __reduce__(self) -> Any:
+        return WeakReference, (self(),)
 
 
 def _lifted_call(f: Any) -> Callable[..., Any] | None:

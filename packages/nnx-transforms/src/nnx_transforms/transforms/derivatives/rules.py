@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import types
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,7 @@ from graphcore.authors import (
     Entry,
     Inside,
     Left,
+    WeakReference,
     enter,
     has_objects,
     is_object,
@@ -78,7 +78,7 @@ class RuleFunction:
         self._nondiff, self._filters = nondiff_arguments(
             fun, self._name, nondiff_argnums, nondiff_argnames
         )
-        me = weakref.ref(self)
+        me = WeakReference(self)
         mark_lifted(self, lambda f, /, *args, **kwargs: me()._on(f, args, kwargs))  # type: ignore[union-attr]
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
