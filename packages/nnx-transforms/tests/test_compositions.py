@@ -328,7 +328,7 @@ def test_arguments_may_have_any_name(name):
         def __call__(this, /, **named):  # noqa: N805
             return this.w.value + sum(named.values())
 
-    names = ["self", "x", "f", "g", "fun", "call", "variables", "args", "kwargs"]
+    names = ["self", "x", "f", "g", "out", "call", "variables", "args", "kwargs"]
     if name == "compiled jit":
         names[0] = "other"  # what JAX compiled has a `self` of its own
     out = BY_NAME[name](Sum())(**dict.fromkeys(names, jnp.ones(2)))
