@@ -6,7 +6,7 @@ import graph_zoo as zoo
 import jax.numpy as jnp
 
 import graphcore as gc
-from graphcore.authors import Callee, captured_objects, enter
+from graphcore.authors import Callee, captured_objects, enter, lifted
 
 model = gc.Dict(weight=gc.Param(jnp.array(2.0)))
 
@@ -34,6 +34,12 @@ def test_a_global_is_captured_where_it_is_read_and_not_where_an_attribute_is():
     assert captured_objects(reads_an_attribute_of_that_name) == []
     for f in (reads_the_global, reads_it_in_a_class, reads_it_in_a_function_inside):
         assert captured_objects(f) == [model]
+
+
+def test_a_global_of_what_a_wrapper_of_another_module_wraps_is_captured():
+    wrapped = lifted(reads_the_global)(lambda f, /, holder: f(holder))
+    assert captured_objects(wrapped) == [model]
+    assert captured_objects(lifted(wrapped)(lambda f, /, holder: f(holder))) == [model]
 
 
 def test_what_a_plain_object_holds_is_captured_with_it():

@@ -6,8 +6,10 @@ with live objects, and by hand as a pure function of a state. All ordered pairs 
 first must do what the same pairs of the second do, in values and in side effects.
 """
 
+import pickle
 from unittest import mock
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -303,6 +305,83 @@ def test_transformations_of_transformed_methods(name, compiled):
         np.testing.assert_array_equal(call(m, jnp.arange(3.0)), [0.0, 3.0, 6.0])
         assert int(m.calls.value) == count
         m.w.value = jnp.array(3.0)
+
+
+BY_NAME = {
+    **OF_METHODS,
+    "checkify of jit": lambda f: lambda **named: nnx.checkify(nnx.jit(f))(**named)[1],
+    "trace of jit": lambda f: lambda **named: nnx.jit(f).trace(**named).out_info,
+    "compiled jit": lambda f: (
+        lambda **named: nnx.jit(f).lower(**named).compile()(**named)
+    ),
+    "shapes of jit": lambda f: nnx.jit(f).eval_shape,
+    "jaxpr": lambda f: lambda **named: nnx.make_jaxpr(f)(**named).out_avals[0],
+}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_arguments_may_have_any_name(name):
+    class Sum(nnx.Module):
+        def __init__(self):
+            self.w = nnx.Param(jnp.array(3.0))
+
+        def __call__(this, /, **named):  # noqa: N805
+            return this.w.value + sum(named.values())
+
+    names = ["self", "x", "f", "g", "out", "call", "variables", "args", "kwargs"]
+    if name == "compiled jit":
+        names[0] = "other"  # what JAX compiled has a `self` of its own
+    out = BY_NAME[name](Sum())(**dict.fromkeys(names, jnp.ones(2)))
+    assert out.shape == (2,)
+    if isinstance(out, jax.Array):
+        np.testing.assert_array_equal(out, [12.0, 12.0])
+
+
+def with_rule(f):
+    squared = nnx.custom_vjp(f)
+    squared.defvjp(lambda *args: (f(*args), None), lambda res, g: (None, g))
+    return squared
+
+
+BY_VALUE = {
+    "jit": nnx.jit,
+    "remat": nnx.remat,
+    "vmap": lambda f: nnx.vmap(f, in_axes=(None, 0)),
+    "scan": lambda f: nnx.scan(f, in_axes=(nnx.StateAxes({...: None}), 0), out_axes=0),
+    "grad": nnx.grad,
+    "checkify": nnx.checkify,
+    "custom_vjp": with_rule,
+    "grad of vmap of jit": lambda f: nnx.grad(
+        lambda m, x: nnx.vmap(nnx.jit(f), in_axes=(None, 0))(m, x).sum()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_VALUE)
+def test_transformed_functions_are_pickled_by_value(name):
+    def f(m, x):
+        return (m.w.value * x).sum()
+
+    m, x = nnx.Dict(w=nnx.Param(jnp.array(3.0))), jnp.arange(3.0)
+    transformed = BY_VALUE[name](f)
+    want = transformed(m, x)
+    got = pickle.loads(cloudpickle.dumps(transformed))(m, x)
+    for leaves in zip(*map(jax.tree.leaves, (want, got)), strict=True):
+        np.testing.assert_array_equal(*leaves)
+
+
+def test_a_pickled_transformation_of_a_method_still_finds_its_object():
+    class Count(nnx.Module):
+        def __init__(self):
+            self.n = nnx.Variable(jnp.array(0))
+
+        def __call__(self, x):
+            self.n.value += 1
+            return x
+
+    m, f = pickle.loads(cloudpickle.dumps((m := Count(), nnx.remat(m))))
+    nnx.jit(f)(1.0)
+    assert int(m.n.value) == 1
 
 
 @pytest.mark.parametrize("mocked", [mock.Mock, mock.MagicMock])

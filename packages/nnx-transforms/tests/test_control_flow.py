@@ -23,6 +23,7 @@ from nnx_transforms import (
     Variable,
     cond,
     fori_loop,
+    remat,
     scan,
     switch,
     while_loop,
@@ -330,15 +331,16 @@ def test_an_error_in_a_branch_changes_nothing():
     assert_unchanged(before, m)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda f, x: cond(True, f, f, x),
-        lambda f, x: switch(0, [f, f], x),
-        lambda f, x: fori_loop(0, 1, f, x),
-        lambda f, x: while_loop(lambda y: y[0] < 1.5, f, x),
-    ],
-)
+CALLS = [
+    lambda f, x: cond(True, f, f, x),
+    lambda f, x: switch(0, [f, f], x),
+    lambda f, x: fori_loop(0, 1, f, x),
+    lambda f, x: while_loop(lambda y: y[0] < 1.5, f, x),
+    lambda f, x: scan(f, in_axes=0, out_axes=0)(x),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("bound", [False, True])
 def test_objects_captured_by_a_branch_or_a_body_are_read_anew(call, bound):
     class Scale(Dict):
@@ -357,6 +359,41 @@ def test_objects_captured_by_a_branch_or_a_body_are_read_anew(call, bound):
         # From inside of another transformation the object is not the method's own.
         for result in (call(f, x), jax.vmap(lambda x: call(f, x))(x[None])[0]):
             np.testing.assert_array_equal(result, [w, w])
+
+
+@pytest.mark.parametrize("number", [3, 0.5, True])
+def test_numbers_that_a_loop_hands_through(number):
+    m = Model()
+    _, out = fori_loop(0, 2, lambda i, c: (bump(c[0]), c[1]), (m, number))
+    assert (out, int(m.count.value)) == (number, 2)
+    _, out = while_loop(
+        lambda c: c[0].count.value < 5, lambda c: (bump(c[0]), c[1]), (m, number)
+    )
+    assert (out, int(m.count.value)) == (number, 5)
+    m.count.value = number
+    fori_loop(0, 2, lambda i, m: m, m)
+    assert m.count.value == number
+
+
+def bump(m):
+    m.bump(1.0)
+    return m
+
+
+scale_of_this_file = Dict(w=Param(jnp.array(2.0)))
+
+
+def scaled_by_a_global(*args):
+    return args[-1] * scale_of_this_file.w.value
+
+
+@pytest.mark.parametrize("transform", [remat, lambda f: remat(remat(f))])
+@pytest.mark.parametrize("call", CALLS)
+def test_global_objects_of_a_transformed_branch_or_body_are_read_anew(call, transform):
+    f = transform(scaled_by_a_global)
+    for w in (2.0, 3.0, 5.0):
+        scale_of_this_file.w.value = jnp.array(w)
+        np.testing.assert_array_equal(call(f, jnp.ones(2)), [w, w])
 
 
 def test_objects_captured_by_a_branch_may_be_read_only():

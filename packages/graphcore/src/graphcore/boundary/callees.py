@@ -14,7 +14,7 @@ from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import trace_of
 from graphcore.rebuilt import belongs
 
-__all__ = ["Callee", "lifted", "mark_lifted"]
+__all__ = ["Callee", "WeakReference", "lifted", "mark_lifted"]
 
 
 class Callee:
@@ -138,8 +138,22 @@ def mark_lifted(wrapper: Any, call: Callable[..., Any]) -> None:
     """
     # With the wrapper itself, because `functools.wraps` copies this attribute to other
     # wrappers; weakly, because it would be a cycle.
-    wrapper._lifted = weakref.ref(wrapper), call
+    wrapper._lifted = WeakReference(wrapper), call
     vars(wrapper).pop("_on_object", None)
+
+
+class WeakReference(weakref.ref[Any]):
+    """A weak reference that can be pickled, together with what it refers to.
+
+    Example:
+        >>> import pickle
+        >>> from graphcore.authors import WeakReference
+        >>> pickle.loads(pickle.dumps(WeakReference(print)))() is print
+        True
+    """
+
+    def __reduce__(self) -> Any:
+        return WeakReference, (self(),)
 
 
 def _lifted_call(f: Any) -> Callable[..., Any] | None:
@@ -160,7 +174,7 @@ def _with_object(
         return known[1]
 
     @functools.wraps(function)
-    def on(x: Any, *args: Any, **kwargs: Any) -> Any:
+    def on(x: Any, /, *args: Any, **kwargs: Any) -> Any:
         return call(types.MethodType(function, x), *args, **kwargs)
 
     wrapper._on_object = function, on

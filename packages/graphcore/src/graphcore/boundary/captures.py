@@ -27,7 +27,7 @@ def captured_objects(f: Any) -> list[Any]:
     """Finds the graph nodes and variables that a function captures.
 
     Functions that it captures are looked into as well; of their globals, only if they
-    are of the same module.
+    are of the same module, or of that of what it wraps.
 
     Args:
         f: Any callable.
@@ -45,7 +45,7 @@ def captured_objects(f: Any) -> list[Any]:
     """
     found: list[Any] = []
     seen: dict[int, Any] = {}  # by id; keeps the objects alive, so ids stay unique
-    home = _globals_of(f)
+    homes = _globals_of(f)
     pending = [f]
     while pending:
         x = pending.pop()
@@ -55,8 +55,9 @@ def captured_objects(f: Any) -> list[Any]:
         seen[id(x)] = x
         inside: list[Any] = []
         if kind is types.FunctionType:
-            if x.__globals__ is home:
-                inside = [home[name] for name in _names(x.__code__) if name in home]
+            own = x.__globals__
+            if any(own is home for home in homes):
+                inside = [own[name] for name in _names(x.__code__) if name in own]
             inside += held_by(x) or ()
         elif is_object(x):
             found.append(x)
@@ -66,10 +67,12 @@ def captured_objects(f: Any) -> list[Any]:
     return found
 
 
-def _globals_of(f: Any) -> Any:
+def _globals_of(f: Any) -> list[Any]:
+    """The globals of a function and, where it is a wrapper, of what it wraps."""
+    found: list[Any] = []
     while True:
         if isinstance(f, types.FunctionType):
-            return f.__globals__
+            found.append(f.__globals__)
         if isinstance(f, types.MethodType):
             f = f.__func__
         elif isinstance(f, functools.partial):
@@ -77,7 +80,7 @@ def _globals_of(f: Any) -> Any:
         elif hasattr(f, "__wrapped__"):
             f = f.__wrapped__
         else:
-            return getattr(type(f).__call__, "__globals__", None)
+            return found or [getattr(type(f).__call__, "__globals__", None)]
 
 
 def _contents(x: Any) -> list[Any]:

@@ -98,7 +98,7 @@ class Jitted(Generic[P, R]):
             vars(self).update((k, v) for k, v in extra if not hasattr(Jitted, k))
             self.__wrapped__ = f
         mark_lifted(
-            self, lambda g, *args, **kwargs: Jitted(g, arguments)(*args, **kwargs)
+            self, lambda g, /, *args, **kwargs: Jitted(g, arguments)(*args, **kwargs)
         )
         self._arguments = arguments
         callee = Callee(f)
@@ -299,7 +299,7 @@ class Jitted(Generic[P, R]):
 
     # Ahead of time
 
-    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+    def trace(self, /, *args: Any, **kwargs: Any) -> Traced:
         """Traces the function for arguments, which may be abstract.
 
         Args:
@@ -324,7 +324,7 @@ class Jitted(Generic[P, R]):
         stage = entry.body.call_arranged(entry, only_trace=True)
         return Traced(stage, self._enter, statics, entry.body)
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+    def lower(self, /, *args: Any, **kwargs: Any) -> Lowered:
         """Lowers the function for arguments, which may be abstract.
 
         Args:
@@ -343,7 +343,7 @@ class Jitted(Generic[P, R]):
         """
         return self.trace(*args, **kwargs).lower()
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """Returns shapes and dtypes of the output, without computing anything.
 
         Args:
@@ -513,14 +513,14 @@ class _BoundJitted(functools.partial[Any]):
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return _BoundJitted(self.func, *copy.deepcopy(self.args, memo))
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.__func__.eval_shape(*self.args, *args, **kwargs)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+    def trace(self, /, *args: Any, **kwargs: Any) -> Traced:
         traced: Traced = self.__func__.trace(*self.args, *args, **kwargs)
         return traced.of(*self.args)
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+    def lower(self, /, *args: Any, **kwargs: Any) -> Lowered:
         return self.trace(*args, **kwargs).lower()
 
 

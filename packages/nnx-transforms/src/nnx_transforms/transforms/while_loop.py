@@ -179,7 +179,7 @@ def _as_traced(first: Any, last: Any) -> Any:
 
     That is of the first carry, even if it is weak, unless iterations change its dtype.
     """
-    return first if jax.typeof(first).dtype == last.dtype else last
+    return first if jax.typeof(first).dtype == jax.typeof(last).dtype else last
 
 
 class _Carried:

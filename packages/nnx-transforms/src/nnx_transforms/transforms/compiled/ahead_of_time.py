@@ -135,7 +135,7 @@ class Compiled(_Stage):
 
     __slots__ = ()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         args = (*self._bound, *args)
         full = tuple(with_statics(args, self._statics))
         named = {p: x for p, x in self._statics.items() if isinstance(p, str)}

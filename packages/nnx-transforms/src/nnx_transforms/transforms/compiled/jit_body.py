@@ -225,8 +225,10 @@ class JitBody(Body):
         return tuple(with_statics(given, dict.fromkeys(self.structure.statics)))
 
     def _flat(self) -> Callable[..., Any]:
-        def pure(variables: Any, /, *args: Any, **kwargs: Any) -> Any:
-            (values,), out, change = self([variables], args, kwargs)
+        # JAX takes no argument by name that is called as one by position, so that has
+        # a name that users have no use for.
+        def pure(_variables: Any, /, *args: Any, **kwargs: Any) -> Any:
+            (values,), out, change = self([_variables], args, kwargs)
             return values, out, change
 
         return self._shown_as_the_function(pure)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import types
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
@@ -25,6 +24,7 @@ from graphcore.authors import (
     Entry,
     Inside,
     Left,
+    WeakReference,
     enter,
     has_objects,
     is_object,
@@ -86,7 +86,7 @@ class RuleFunction(Generic[P, R]):
         self._nondiff, self._filters = nondiff_arguments(
             fun, self._name, nondiff_argnums, nondiff_argnames
         )
-        me = weakref.ref(self)
+        me = WeakReference(self)
         mark_lifted(self, lambda f, /, *args, **kwargs: me()._on(f, args, kwargs))  # type: ignore[union-attr]
 
     @overload
@@ -100,7 +100,7 @@ class RuleFunction(Generic[P, R]):
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function.
 
         Args:
