@@ -208,6 +208,17 @@ class BroadcastVariableError(_VariableError):
     )
 
 
+class VariableAxisError(_VariableError, ValueError):
+    """A variable has not the axis that its collection is mapped over."""
+
+    text = (
+        'Variable "{name}" in collection "{col}" {at} has no axis {axis} to be '
+        "mapped over: it has {ndim} of them, the mapped one included. Name another "
+        "axis for the collection in variable_axes (0 fits every variable), or keep "
+        "the variable in another collection."
+    )
+
+
 class MultipleScopesError(LinenLiftError):
     """Several scopes were differentiated where one cotangent was asked for."""
 

@@ -32,6 +32,7 @@ from ..tree import joined
 from .axes import (
     AxisSpec,
     broadcast,
+    check_axes,
     cut_axis,
     mapped_size,
     note_axis,
@@ -135,6 +136,7 @@ def scan(
         shared, carried, *stacked = call.variables
         leaves, treedef = jax.tree.flatten(args)
         axes = broadcast_prefix(arg_axes, args, _is_axis)
+        check_axes(stacked, var_in_axes, call.roots)
         size = length
         if size is None:
             size = mapped_size((var_in_axes, axes), (stacked, leaves))
@@ -252,6 +254,7 @@ def scan(
 
             ys, stacked_out = jax.tree.map(join, (y, out), others)
 
+        check_axes(stacked_out, var_out_axes, call.roots)
         pairs = zip(stacked_out, var_out_axes, strict=True)
         stacked_out = [_move(group, 0, axis) for group, axis in pairs]
         stacked_out = note_axis(stacked_out, var_out_axes, metadata_params)

@@ -304,7 +304,8 @@ class Module(Declarations, Summaries):
         """The inverse of `bind`, also for submodules of a bound module.
 
         Returns:
-            An unbound copy and its variables.
+            An unbound copy, without names for it and the modules in its fields, and its
+            variables.
 
         Raises:
             CallUnbindOnUnboundModuleError: if the module is not bound.
@@ -312,7 +313,8 @@ class Module(Declarations, Summaries):
         if self.scope is None:
             raise errors.CallUnbindOnUnboundModuleError(type(self).__name__)
         self._run_setup()
-        return self.clone(_deep_clone=True), self.variables
+        unbound = self.clone(_deep_clone=True, _reset_names=True, name=None)
+        return unbound, self.variables
 
     # --- pure functions -------------------------------------------------------------
 
