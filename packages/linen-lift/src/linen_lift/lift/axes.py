@@ -154,7 +154,8 @@ def mapped_size(axes: Any, tree: Any) -> int | None:
                         f"Cannot map an argument of shape {shape} over axis {axis}: "
                         "in_axes must name one that it has."
                     )
-                return shape[axis]
+                size: int = shape[axis]
+                return size
     return None
 
 
