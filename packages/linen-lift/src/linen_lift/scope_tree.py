@@ -255,17 +255,12 @@ class Scope:
         Raises:
             NameInUseError: if the name is taken.
         """
-        reserved = self._reserved
-        taken = reserved.get(name)
-        if taken is None and name not in self._fixed and name not in self._passed:
-            if not isinstance(name, str):
-                raise TypeError(f"A name must be a string, found {name!r}.")
-            reserved[name] = (col,)
-            return
+        if not isinstance(name, str):
+            raise TypeError(f"A name must be a string, found {name!r}.")
         if self.name_reserved(name, col):
             kind = "submodule" if col is None else "variable"
             raise errors.NameInUseError(kind, name, self.path_text, col)
-        reserved[name] = (*(taken or ()), col)
+        self._reserved[name] = (*self._reserved.get(name, ()), col)
 
     def default_name(self, prefix: str) -> str:
         """The first free name among prefix + '0', prefix + '1', ...

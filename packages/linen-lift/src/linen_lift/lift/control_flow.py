@@ -131,15 +131,13 @@ def _branch(
 
 
 def _raise_difference(first: Any, other: Any, number: int, roots: Any) -> None:
-    paths = [
-        {k for k, _ in jax.tree_util.tree_flatten_with_path(groups)[0]}
+    before, now = (
+        {path for path, _ in jax.tree_util.tree_leaves_with_path(groups)}
         for groups in (first, other)
-    ]
-    lacking = paths[0] - paths[1]
-    if lacking:
-        key_path = min(lacking, key=str)
-    else:
-        key_path, number = min(paths[1] - paths[0], key=str), 0
+    )
+    key_path = min(before ^ now, key=str)
+    if key_path in now:
+        number = 0  # it is the first branch that lacks it
     place = describe_place(key_path, roots[key_path[1].idx].path_text)
     raise BranchVariablesError(*place, branch=number)
 
