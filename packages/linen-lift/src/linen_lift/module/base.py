@@ -356,9 +356,8 @@ class Module(Declarations, Summaries):
             >>> nn.Dense(1, use_bias=False).apply(variables, jnp.ones(3)).tolist()
             [3.0]
         """
-        capture = capture_intermediates
-        applied = pure(scopes.apply, "apply", method, self, mutable, capture)
-        return applied(variables, *args, rngs=rngs, **kwargs)
+        run = pure(scopes.apply, method, self, mutable, capture_intermediates)
+        return run(variables, *args, rngs=rngs, **kwargs)
 
     def init_with_output(
         self,
@@ -388,8 +387,7 @@ class Module(Declarations, Summaries):
             >>> out.shape
             (2,)
         """
-        capture, name = capture_intermediates, "init_with_output"
-        make = pure(scopes.init, name, method, self, mutable, capture)
+        make = pure(scopes.init, method, self, mutable, capture_intermediates)
         return make(rngs, *args, **kwargs)
 
     @parameters_of(init_with_output)
@@ -446,7 +444,7 @@ class Module(Declarations, Summaries):
             >>> nn.Dense(2).lazy_init(jax.random.key(0), x)['params']['kernel'].shape
             (3, 2)
         """
-        make = pure(scopes.lazy_init, "lazy_init", method, self, mutable)
+        make = pure(scopes.lazy_init, method, self, mutable)
         return make(rngs, *args, **kwargs)
 
 
