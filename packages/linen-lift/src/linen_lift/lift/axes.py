@@ -93,23 +93,29 @@ def _one_way(axes: Mapping[Any, AxisSpec], other: type) -> tuple[list[Any], list
     return list(kept), [getattr(v, "axis", v) for v in kept.values()]
 
 
-def _per_group(
-    fn: Callable[..., Any], groups: Any, axes: Sequence[Any], params: Any
+def is_shared(axis: Any) -> bool:
+    """Whether what stands in the place of an axis maps nothing."""
+    return axis is None or axis is broadcast
+
+
+def per_group(
+    fn: Callable[..., Any], groups: Any, axes: Sequence[Any], *how: Any
 ) -> Any:
+    """The groups of variables, with `fn(group, axis, *how)` of those with an axis."""
     return tuple(
-        group if axis is None or axis is broadcast else fn(group, axis, params)
+        group if is_shared(axis) else fn(group, axis, *how)
         for group, axis in zip(groups, axes, strict=True)
     )
 
 
 def cut_axis(groups: Any, axes: Sequence[Any], params: Mapping[Any, Any]) -> Any:
     """Tells the boxes in groups of variables that their axis is mapped over."""
-    return _per_group(metadata.remove_axis, groups, axes, params)
+    return per_group(metadata.remove_axis, groups, axes, params)
 
 
 def note_axis(groups: Any, axes: Sequence[Any], params: Mapping[Any, Any]) -> Any:
     """Tells the boxes in groups of variables that an axis was stacked on."""
-    return _per_group(metadata.add_axis, groups, axes, params)
+    return per_group(metadata.add_axis, groups, axes, params)
 
 
 def check_axes(
@@ -124,14 +130,14 @@ def check_axes(
         new: how many axes the variables get by being stacked.
     """
 
-    def check(group: Any, axis: int, _: Any) -> None:
+    def check(group: Any, axis: int) -> None:
         for path, x in jax.tree_util.tree_leaves_with_path(group):
             ndim = jnp.ndim(x) + new
             if not -ndim <= axis < ndim:
                 place = describe_place(path, roots[path[0].idx].path_text)
                 raise VariableAxisError(*place, axis=axis, ndim=ndim)
 
-    _per_group(check, groups, axes, None)
+    per_group(check, groups, axes)
 
 
 def mapped_size(axes: Any, tree: Any) -> int | None:
@@ -144,9 +150,9 @@ def mapped_size(axes: Any, tree: Any) -> int | None:
     Raises:
         ValueError: if that array has no such axis.
     """
-    flat, treedef = jax.tree.flatten(axes, is_leaf=lambda x: x is None)
+    flat, treedef = jax.tree.flatten(axes, is_leaf=is_shared)
     for axis, part in zip(flat, treedef.flatten_up_to(tree), strict=True):
-        if not (axis is None or axis is broadcast):
+        if not is_shared(axis):
             for leaf in jax.tree.leaves(part):
                 shape = jnp.shape(leaf)
                 if not -len(shape) <= axis < len(shape):

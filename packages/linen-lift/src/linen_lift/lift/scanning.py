@@ -31,11 +31,12 @@ from ..scope import describe_place
 from ..tree import joined
 from .axes import (
     AxisSpec,
-    broadcast,
     check_axes,
     cut_axis,
+    is_shared,
     mapped_size,
     note_axis,
+    per_group,
     split_in_out,
     split_keys,
 )
@@ -44,14 +45,12 @@ from .pack import Boundary, packed
 __all__ = ["scan"]
 
 
-def _is_axis(x: Any) -> bool:
-    return x is None or x is broadcast
+def _to_front(tree: Any, axis: int) -> Any:
+    return jax.tree.map(lambda x: jnp.moveaxis(x, axis, 0), tree) if axis else tree
 
 
-def _move(tree: Any, source: int, target: int) -> Any:
-    if source == target:
-        return tree
-    return jax.tree.map(lambda x: jnp.moveaxis(x, source, target), tree)
+def _from_front(tree: Any, axis: int) -> Any:
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, axis), tree) if axis else tree
 
 
 def _chosen(parts: Sequence[Any], shared: Sequence[Any]) -> list[Any]:
@@ -62,9 +61,9 @@ def _chosen(parts: Sequence[Any], shared: Sequence[Any]) -> list[Any]:
 
 def _place_outputs(ys: Any, out_axes: Any) -> Any:
     leaves, treedef = jax.tree.flatten(ys)
-    axes = broadcast_prefix(out_axes, ys, _is_axis)
+    axes = broadcast_prefix(out_axes, ys, is_shared)
     return treedef.unflatten(
-        y[-1] if _is_axis(axis) else _move(y, 0, axis)
+        y[-1] if is_shared(axis) else _from_front(y, axis)
         for y, axis in zip(leaves, axes, strict=True)
     )
 
@@ -115,6 +114,7 @@ def scan(
     Raises:
         BroadcastVariableError: when a broadcast variable is created from the carry or
             from scanned data.
+        ValueError: if `variable_axes` has something else than integers.
 
     Example:
         >>> import linen_lift as nn, jax
@@ -127,6 +127,11 @@ def scan(
         (4,)
     """
     in_filters, var_in_axes, out_filters, var_out_axes = split_in_out(variable_axes)
+    if any(map(is_shared, (*var_in_axes, *var_out_axes))):
+        raise ValueError(
+            "variable_axes of a scan maps collections to integers; found "
+            f"{dict(variable_axes)}. Use variable_broadcast for what is shared."
+        )
     rng_filters, splits = list(split_rngs), list(split_rngs.values())
     not_broadcast = filters.subtract_filters(True, variable_broadcast)
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
@@ -135,21 +140,20 @@ def scan(
         rng_groups = call.streams
         shared, carried, *stacked = call.variables
         leaves, treedef = jax.tree.flatten(args)
-        axes = broadcast_prefix(arg_axes, args, _is_axis)
+        axes = broadcast_prefix(arg_axes, args, is_shared)
         check_axes(stacked, var_in_axes, call.roots)
         size = length
         if size is None:
             size = mapped_size((var_in_axes, axes), (stacked, leaves))
         stacked = cut_axis(stacked, var_in_axes, metadata_params)
-        pairs = zip(stacked, var_in_axes, strict=True)
-        stacked = [_move(group, axis, 0) for group, axis in pairs]
+        stacked = per_group(_to_front, stacked, var_in_axes)
         keys = split_keys(rng_groups, splits, size, "scan")
         # None for what all iterations share: they close over it.
         xs = (
             stacked,
             [k if split else None for k, split in zip(keys, splits, strict=True)],
             [
-                None if _is_axis(axis) else _move(x, axis, 0)
+                None if is_shared(axis) else _to_front(x, axis)
                 for x, axis in zip(leaves, axes, strict=True)
             ],
         )
@@ -255,8 +259,7 @@ def scan(
             ys, stacked_out = jax.tree.map(join, (y, out), others)
 
         check_axes(stacked_out, var_out_axes, call.roots)
-        pairs = zip(stacked_out, var_out_axes, strict=True)
-        stacked_out = [_move(group, 0, axis) for group, axis in pairs]
+        stacked_out = per_group(_from_front, stacked_out, var_out_axes)
         stacked_out = note_axis(stacked_out, var_out_axes, metadata_params)
         left = (created, carried_out, *stacked_out)
         return (carry, _place_outputs(ys, out_axes)), left
