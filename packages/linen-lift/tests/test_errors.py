@@ -629,12 +629,6 @@ def test_an_axis_that_a_variable_has_not(axis, boxed):
         raised(error, lambda: outer.init(KEY), "/block/layer/scale")
 
 
-@pytest.mark.parametrize("axis", [None, nn.broadcast, nn.In(None)])
-def test_scan_needs_axes_of_variables(axis):
-    with pytest.raises(ValueError, match=r"'params': .*variable_broadcast"):
-        nn.scan(nn.Dense, variable_axes={"params": axis})
-
-
 def test_an_axis_that_an_argument_has_not():
     layers = nn.vmap(nn.Dense, {"params": 0}, {"params": True}, in_axes=2)
     with pytest.raises(ValueError, match=r"shape \(3, 2\) over axis 2: in_axes"):

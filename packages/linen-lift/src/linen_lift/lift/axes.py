@@ -98,7 +98,7 @@ def is_shared(axis: Any) -> bool:
     return axis is None or axis is broadcast
 
 
-def per_group(
+def _per_group(
     fn: Callable[..., Any], groups: Any, axes: Sequence[Any], *how: Any
 ) -> Any:
     """The groups of variables, with `fn(group, axis, *how)` of those with an axis."""
@@ -110,12 +110,12 @@ def per_group(
 
 def cut_axis(groups: Any, axes: Sequence[Any], params: Mapping[Any, Any]) -> Any:
     """Tells the boxes in groups of variables that their axis is mapped over."""
-    return per_group(metadata.remove_axis, groups, axes, params)
+    return _per_group(metadata.remove_axis, groups, axes, params)
 
 
 def note_axis(groups: Any, axes: Sequence[Any], params: Mapping[Any, Any]) -> Any:
     """Tells the boxes in groups of variables that an axis was stacked on."""
-    return per_group(metadata.add_axis, groups, axes, params)
+    return _per_group(metadata.add_axis, groups, axes, params)
 
 
 def check_axes(
@@ -137,7 +137,7 @@ def check_axes(
                 place = describe_place(path, roots[path[0].idx].path_text)
                 raise VariableAxisError(*place, axis=axis, ndim=ndim)
 
-    per_group(check, groups, axes)
+    _per_group(check, groups, axes)
 
 
 def mapped_size(axes: Any, tree: Any) -> int | None:

@@ -36,7 +36,6 @@ from .axes import (
     is_shared,
     mapped_size,
     note_axis,
-    per_group,
     split_in_out,
     split_keys,
 )
@@ -46,11 +45,13 @@ __all__ = ["scan"]
 
 
 def _to_front(tree: Any, axis: int) -> Any:
-    return jax.tree.map(lambda x: jnp.moveaxis(x, axis, 0), tree) if axis else tree
+    move = functools.partial(jnp.moveaxis, source=axis, destination=0)
+    return tree if axis == 0 else jax.tree.map(move, tree)
 
 
 def _from_front(tree: Any, axis: int) -> Any:
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, axis), tree) if axis else tree
+    move = functools.partial(jnp.moveaxis, source=0, destination=axis)
+    return tree if axis == 0 else jax.tree.map(move, tree)
 
 
 def _chosen(parts: Sequence[Any], shared: Sequence[Any]) -> list[Any]:
@@ -114,7 +115,6 @@ def scan(
     Raises:
         BroadcastVariableError: when a broadcast variable is created from the carry or
             from scanned data.
-        ValueError: if `variable_axes` has something else than integers.
 
     Example:
         >>> import linen_lift as nn, jax
@@ -127,11 +127,6 @@ def scan(
         (4,)
     """
     in_filters, var_in_axes, out_filters, var_out_axes = split_in_out(variable_axes)
-    if any(map(is_shared, (*var_in_axes, *var_out_axes))):
-        raise ValueError(
-            "variable_axes of a scan maps collections to integers; found "
-            f"{dict(variable_axes)}. Use variable_broadcast for what is shared."
-        )
     rng_filters, splits = list(split_rngs), list(split_rngs.values())
     not_broadcast = filters.subtract_filters(True, variable_broadcast)
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
@@ -146,7 +141,7 @@ def scan(
         if size is None:
             size = mapped_size((var_in_axes, axes), (stacked, leaves))
         stacked = cut_axis(stacked, var_in_axes, metadata_params)
-        stacked = per_group(_to_front, stacked, var_in_axes)
+        stacked = list(map(_to_front, stacked, var_in_axes))
         keys = split_keys(rng_groups, splits, size, "scan")
         # None for what all iterations share: they close over it.
         xs = (
@@ -259,7 +254,7 @@ def scan(
             ys, stacked_out = jax.tree.map(join, (y, out), others)
 
         check_axes(stacked_out, var_out_axes, call.roots)
-        stacked_out = per_group(_from_front, stacked_out, var_out_axes)
+        stacked_out = list(map(_from_front, stacked_out, var_out_axes))
         stacked_out = note_axis(stacked_out, var_out_axes, metadata_params)
         left = (created, carried_out, *stacked_out)
         return (carry, _place_outputs(ys, out_axes)), left
