@@ -108,21 +108,18 @@ def _branch(
     def inner(call: Boundary, *args: Any) -> Any:
         first: list[Any] = []
 
-        def lifted(number: int, fn: Callable[..., Any]) -> Callable[..., Any]:
-            def branch(variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
-                inner_scope = call(variable_groups, rng_groups)
-                out = fn(inner_scope, *args)
-                left = call.collect(inner_scope)
-                shape = jax.tree.map(lambda _: 0, left)
-                if not first:
-                    first.append(shape)
-                elif first[0] != shape:
-                    _raise_difference(first[0], shape, number, call.roots)
-                return out, left
+        def branch(number: int, groups: Any, streams: Any, *args: Any) -> Any:
+            inner_scope = call(groups, streams)
+            out = fns[number](inner_scope, *args)
+            left = call.collect(inner_scope)
+            shape = jax.tree.map(lambda _: 0, left)
+            if not first:
+                first.append(shape)
+            elif first[0] != shape:
+                _raise_difference(first[0], shape, number, call.roots)
+            return out, left
 
-            return branch
-
-        branches = [lifted(i, fn) for i, fn in enumerate(fns)]
+        branches = [functools.partial(branch, i) for i in range(len(fns))]
         return conditional(branches, call.variables, call.streams, *args)
 
     return packed(inner, (variables,), (variables,), (rngs,), name=name)(
