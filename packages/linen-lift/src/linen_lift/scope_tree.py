@@ -558,7 +558,9 @@ class Scope:
         out = unboxed(value) if unbox else value
         # An array is its own only leaf; asking JAX for the leaves costs more.
         shape = getattr(out, "shape", None)
-        found = (shape,) if type(shape) is tuple else _leaf_shapes(value)
+        found: tuple[Any, ...] = (shape,)
+        if type(shape) is not tuple:
+            found = tuple(map(jax.numpy.shape, jax.tree.leaves(value)))
         key = self.rngs.get("params")
         expected = initial_shapes(init_fn, key, init_args, init_kwargs, found)
         if found != expected:
@@ -591,10 +593,6 @@ def _writable(variables: Mapping[str, Any], mutable: CollectionFilter) -> Any:
         col: unfreeze(part) if in_filter(mutable, col) else part
         for col, part in variables.items()
     }
-
-
-def _leaf_shapes(value: Any) -> tuple[tuple[int, ...], ...]:
-    return tuple(jax.numpy.shape(x) for x in jax.tree.leaves(value))
 
 
 def _one(shapes: tuple[Any, ...]) -> Any:
