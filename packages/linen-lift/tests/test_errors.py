@@ -631,7 +631,7 @@ def test_an_axis_that_a_variable_has_not(axis, boxed):
 
 def test_an_axis_that_an_argument_has_not():
     layers = nn.vmap(nn.Dense, {"params": 0}, {"params": True}, in_axes=2)
-    with pytest.raises(ValueError, match=r"shape \(3, 2\) over axis 2: in_axes"):
+    with pytest.raises(IndexError, match=r"shape \(3, 2\) over axis 2: in_axes"):
         layers(4).init(KEY, jnp.ones((3, 2)))
 
 

@@ -175,7 +175,7 @@ class BroadcastVariableError(_VariableError):
     independent of them, or use variable_carry or variable_axes."""
 
 
-class VariableAxisError(_VariableError, ValueError):
+class VariableAxisError(_VariableError, IndexError, ValueError):
     """A variable has not the axis that its collection is mapped over."""
 
     text = """Variable "{name}" in collection "{col}" {at} has no axis {axis} to be

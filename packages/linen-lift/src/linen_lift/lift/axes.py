@@ -148,7 +148,7 @@ def mapped_size(axes: Any, tree: Any) -> int | None:
         tree: a pytree of arrays.
 
     Raises:
-        ValueError: if that array has no such axis.
+        IndexError: if that array has no such axis.
     """
     flat, treedef = jax.tree.flatten(axes, is_leaf=is_shared)
     for axis, part in zip(flat, treedef.flatten_up_to(tree), strict=True):
@@ -156,7 +156,7 @@ def mapped_size(axes: Any, tree: Any) -> int | None:
             for leaf in jax.tree.leaves(part):
                 shape = jnp.shape(leaf)
                 if not -len(shape) <= axis < len(shape):
-                    raise ValueError(
+                    raise IndexError(
                         f"Cannot map an argument of shape {shape} over axis {axis}: "
                         "in_axes must name one that it has."
                     )
