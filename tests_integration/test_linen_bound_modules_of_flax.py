@@ -47,6 +47,30 @@ def test_binding(nn):
 
 
 @both
+def test_names_are_taken_off(nn):
+    class Wrap(nn.Module):
+        inner: nn.Module
+
+        @nn.compact
+        def __call__(self, x):
+            return self.inner(x)
+
+    class Net(nn.Module):
+        def setup(self):
+            inner = dense(nn, name="given", parent=None)
+            self.first = Wrap(inner, name="own")
+
+        def __call__(self, x):
+            return self.first(x)
+
+    net = Net(name="net")
+    bound = net.bind(net.init(KEYS, X))
+    module, _ = bound.unbind()
+    first, variables = bound.first.unbind()
+    return module.name, first.name, first.inner.name, first.apply(variables, X)
+
+
+@both
 def test_binding_a_submodule_of_a_field(nn):
     Around = around(nn)
     model = Around(Around(dense(nn)))

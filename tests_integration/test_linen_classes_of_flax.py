@@ -121,6 +121,14 @@ def test_vmap_with_other_axes(nn):
 
 
 @both
+def test_vmap_over_an_axis_that_variables_have_not(nn):
+    lifted = nn.vmap(block(nn), {**ALL, "params": 0}, SPLIT)
+    variables = lifted().init(KEYS, XS)
+    further = nn.vmap(block(nn), {**ALL, "params": 4}, SPLIT)
+    return raised(further().apply, variables, XS), raised(further().init, KEYS, XS)
+
+
+@both
 def test_vmap_over_nothing_but_the_size(nn):
     Lifted = nn.vmap(block(nn), ALL, SPLIT, in_axes=None, axis_size=3)
     return run(Lifted(), X), raised(

@@ -105,6 +105,10 @@ def expect(before, after, problems=0):
             "from linen_lift.partitioning import remat",
         ),
         (
+            "from flax.linen.dtypes import canonicalize_dtype, promote_dtype",
+            "from linen_lift import canonicalize_dtype, promote_dtype",
+        ),
+        (
             "from flax.linen.linear import default_kernel_init, Dense",
             (
                 "from linen_lift.layers.linear import default_kernel_init\n"

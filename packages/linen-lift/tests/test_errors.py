@@ -602,6 +602,39 @@ def test_properties_that_raise_attribute_errors():
 # --- lifted transforms --------------------
 
 
+@pytest.mark.parametrize("axis", [1, -2])
+@pytest.mark.parametrize("boxed", [False, True])
+def test_an_axis_that_a_variable_has_not(axis, boxed):
+    init, stored = nn.initializers.ones, jnp.ones(3)
+    if boxed:
+        init, stored = nn.with_partitioning(init, ()), nn.Partitioned(stored, ("rows",))
+
+    class Scaled(nn.Module):
+        @nn.compact
+        def __call__(self, carry, x):
+            return carry * self.param("scale", init, ()), x
+
+    options = {
+        "variable_axes": {"params": axis},
+        "split_rngs": {"params": True},
+        "metadata_params": {nn.PARTITION_NAME: "rows"},
+    }
+    x, words = jnp.ones((3, 2)), ("/scale", f"axis {axis}", "has 1", "variable_axes")
+    for transform in (nn.vmap, nn.scan):
+        layers, error = transform(Scaled, **options), errors.VariableAxisError
+        raised(error, lambda: layers().init(KEY, x, x), *words)
+        variables = {"params": {"scale": stored}}
+        raised(error, lambda: layers().apply(variables, x, x), *words)
+        outer = Outer(lambda _: layers(name="layer")(x, x))
+        raised(error, lambda: outer.init(KEY), "/block/layer/scale")
+
+
+def test_an_axis_that_an_argument_has_not():
+    layers = nn.vmap(nn.Dense, {"params": 0}, {"params": True}, in_axes=2)
+    with pytest.raises(IndexError, match=r"shape \(3, 2\) over axis 2: in_axes"):
+        layers(4).init(KEY, jnp.ones((3, 2)))
+
+
 @pytest.mark.parametrize("value", [lambda m: m, lambda m: [m.variable("s", "v", int)]])
 @pytest.mark.parametrize("transform", [nn.jit, nn.remat, nn.fold_rngs])
 def test_transformed_methods_that_return_modules(transform, value):

@@ -20,12 +20,12 @@ class LinenLiftError(Exception):
         True
     """
 
-    # What a subclass says, with places for the facts.
+    # What a subclass says, with places for the facts; its lines are one.
     text = ""
 
     def __init__(self, *facts: Any, **named: Any) -> None:
         if self.text:
-            facts = (self.text.format(*facts, **named),)
+            facts = (" ".join(self.text.split()).format(*facts, **named),)
         super().__init__(*facts)
 
 
@@ -58,59 +58,47 @@ class InvalidRngError(LinenLiftError, ValueError):
 class ScopeCollectionNotFound(_VariableError):
     """A variable was asked for in a collection with nothing in it at that path."""
 
-    text = (
-        'Variable "{name}" was asked for {at}, but collection "{col}" has nothing '
-        "there. Pass the collection to apply, make it mutable with mutable=['{col}'], "
-        "or let it into the lifted transform."
-    )
+    text = """Variable "{name}" was asked for {at}, but collection "{col}" has nothing
+    there. Pass the collection to apply, make it mutable with mutable=['{col}'], or let
+    it into the lifted transform."""
 
 
 class ScopeParamNotFoundError(_VariableError):
     """A parameter does not exist and may not be created."""
 
-    text = (
-        'Collection "params" has no parameter "{name}" {at}, and it is not mutable, so '
-        "none can be created. Were these variables made by init of the same module, "
-        "with the same fields?"
-    )
+    text = """Collection "params" has no parameter "{name}" {at}, and it is not mutable,
+    so none can be created. Were these variables made by init of the same module, with
+    the same fields?"""
 
 
 class ScopeVariableNotFoundError(_VariableError):
     """A variable does not exist and may not be created."""
 
-    text = (
-        'Collection "{col}" has no variable "{name}" {at}, and none can be created: '
-        "the collection is not mutable, or no init_fn was given."
-    )
+    text = """Collection "{col}" has no variable "{name}" {at}, and none can be created:
+    the collection is not mutable, or no init_fn was given."""
 
 
 class ScopeParamShapeError(_VariableError):
     """A stored parameter has another shape than its initializer makes."""
 
-    text = (
-        'Parameter "{name}" in collection "params" {at} has shape {found}, but its '
-        "initializer makes shape {expected}. The variables were made for other fields "
-        "or other inputs."
-    )
+    text = """Parameter "{name}" in collection "params" {at} has shape {found}, but its
+    initializer makes shape {expected}. The variables were made for other fields or
+    other inputs."""
 
 
 class ModifyScopeVariableError(_VariableError):
     """A write into a collection that is not mutable."""
 
-    text = (
-        'Cannot write variable "{name}" {at}: collection "{col}" is not mutable. Call '
-        "apply with mutable=['{col}'], and let a lifted transform return the "
-        "collection (a broadcast or closed-over one is read-only inside)."
-    )
+    text = """Cannot write variable "{name}" {at}: collection "{col}" is not mutable.
+    Call apply with mutable=['{col}'], and let a lifted transform return the collection
+    (a broadcast or closed-over one is read-only inside)."""
 
 
 class NameInUseError(_VariableError, ValueError):
     """Two things want one name in one scope."""
 
-    text = (
-        'Cannot create {kind} "{name}"{among} {at}: the name is in use there. Give one '
-        "of the two another name."
-    )
+    text = """Cannot create {kind} "{name}"{among} {at}: the name is in use there. Give
+    one of the two another name."""
 
     def __init__(self, kind: str, name: str, path: str, col: str | None = None) -> None:
         among = "" if col is None else f' in collection "{col}"'
@@ -120,104 +108,87 @@ class NameInUseError(_VariableError, ValueError):
 class InvalidScopeError(LinenLiftError):
     """A scope was used after the function that it belonged to returned."""
 
-    text = (
-        'The scope at path "{0}" is no longer valid: the init, apply or lifted '
-        "transform that made it has returned. Return values from the function "
-        "instead of keeping its scope or module."
-    )
+    text = """The scope at path "{0}" is no longer valid: the init, apply or lifted
+    transform that made it has returned. Return values from the function instead of
+    keeping its scope or module."""
 
 
 class JaxTransformError(_VariableError):
     """A value of a JAX transform that is not lifted would be stored outside of it."""
 
-    text = (
-        'Cannot store variable "{name}" in collection "{col}" {at}: its value belongs '
-        "to a JAX transform that the scope was not lifted into, so a tracer would "
-        "leak. Use the lifted form of the transform (linen_lift.jit, linen_lift.vmap, "
-        "...), or call init or apply inside the JAX transform."
-    )
+    text = """Cannot store variable "{name}" in collection "{col}" {at}: its value
+    belongs to a JAX transform that the scope was not lifted into, so a tracer would
+    leak. Use the lifted form of the transform (linen_lift.jit, linen_lift.vmap, ...),
+    or call init or apply inside the JAX transform."""
 
 
 class InvalidFilterError(LinenLiftError):
     """Something that is no collection filter was given as one."""
 
-    text = (
-        "{0!r} is not a collection filter. Expected True, False, a name, a "
-        "set, list or tuple of names, or DenyList(filter)."
-    )
+    text = """{0!r} is not a collection filter. Expected True, False, a name, a set,
+    list or tuple of names, or DenyList(filter)."""
 
 
 class ApplyScopeInvalidVariablesTypeError(LinenLiftError, TypeError):
     """The variables are not a mapping of collections."""
 
-    text = (
-        "Variables must map the names of collections to nested dicts with string "
-        "keys, for example {{'params': {{'kernel': ...}}}}; found {0}."
-    )
+    text = """Variables must map the names of collections to nested dicts with string
+    keys, for example {{'params': {{'kernel': ...}}}}; found {0}."""
 
 
 class ApplyScopeInvalidVariablesStructureError(LinenLiftError):
     """A collection was wrapped twice."""
 
-    def __init__(self, collection: str, keys: Iterable[str]) -> None:
-        inner = ", ".join(keys)
-        super().__init__(
-            f'Collection "{collection}" holds one entry named "{collection}" '
-            f"(path /{collection}, with: {inner}): it seems to be wrapped twice. "
-            f"Pass {{'{collection}': tree}}, not "
-            f"{{'{collection}': {{'{collection}': tree}}}}."
-        )
+    text = """Collection "{0}" holds one entry named "{0}" (path /{0}, with: {1}): it
+    seems to be wrapped twice. Pass {{'{0}': tree}}, not {{'{0}': {{'{0}': tree}}}}."""
 
 
 class LazyInitError(_VariableError):
     """A variable needs the value of an argument that was given as a shape only."""
 
-    text = (
-        'Variable "{name}" in collection "{col}" {at} depends on the values of an '
-        "argument that was given as a jax.ShapeDtypeStruct. Pass an array for it, or "
-        "use init."
-    )
+    text = """Variable "{name}" in collection "{col}" {at} depends on the values of an
+    argument that was given as a jax.ShapeDtypeStruct. Pass an array for it, or use
+    init."""
 
 
 class PartitioningUnspecifiedError(LinenLiftError):
     """An axis was added to or removed from a box without saying which."""
 
-    text = (
-        "Cannot add or remove the mapped axis of {0!r}: metadata_params does not name "
-        "it. Pass metadata_params={{PARTITION_NAME: 'layers'}} to the lifted transform."
-    )
+    text = """Cannot add or remove the mapped axis of {0!r}: metadata_params does not
+    name it. Pass metadata_params={{PARTITION_NAME: 'layers'}} to the lifted
+    transform."""
 
 
 class BranchVariablesError(_VariableError):
     """The branches of `cond` or `switch` leave different variables behind."""
 
-    text = (
-        'Branch {branch} does not leave variable "{name}" in collection "{col}" {at} '
-        "as the other branches do. Every branch must return the same variables: while "
-        "initializing, run all branches once before the conditional."
-    )
+    text = """Branch {branch} does not leave variable "{name}" in collection "{col}"
+    {at} as the other branches do. Every branch must return the same variables: while
+    initializing, run all branches once before the conditional."""
 
 
 class BroadcastVariableError(_VariableError):
     """A variable that all iterations share depends on one iteration."""
 
-    text = (
-        'Variable "{name}" in collection "{col}" {at} is shared by all iterations of a '
-        "scan, but its first value depends on the carry or on scanned data. Make it "
-        "independent of them, or use variable_carry or variable_axes."
-    )
+    text = """Variable "{name}" in collection "{col}" {at} is shared by all iterations
+    of a scan, but its first value depends on the carry or on scanned data. Make it
+    independent of them, or use variable_carry or variable_axes."""
+
+
+class VariableAxisError(_VariableError, IndexError, ValueError):
+    """A variable has not the axis that its collection is mapped over."""
+
+    text = """Variable "{name}" in collection "{col}" {at} has no axis {axis} to be
+    mapped over: it has {ndim} of them, the mapped one included. Name another axis for
+    the collection in variable_axes (0 fits every variable), or keep the variable in
+    another collection."""
 
 
 class MultipleScopesError(LinenLiftError):
     """Several scopes were differentiated where one cotangent was asked for."""
 
-    def __init__(self, paths: Iterable[str]) -> None:
-        listed = ", ".join(f'"{p}"' for p in paths)
-        super().__init__(
-            f"The differentiated modules live in several scopes, at paths {listed}. "
-            "Pass multi_scope=True to get a list with one cotangent per scope, in "
-            "this order."
-        )
+    text = """The differentiated modules live in several scopes, at paths {0}. Pass
+    multi_scope=True to get a list with one cotangent per scope, in this order."""
 
 
 # --- modules --------------------------------------------------------------------
@@ -226,57 +197,44 @@ class MultipleScopesError(LinenLiftError):
 class AssignSubModuleError(LinenLiftError):
     """A submodule was made where none may be made."""
 
-    text = (
-        'Submodule {0} cannot be created here, in {1} at path "{2}". '
-        "Create it in setup(), or in a method marked @compact."
-    )
+    text = """Submodule {0} cannot be created here, in {1} at path "{2}". Create it in
+    setup(), or in a method marked @compact."""
 
 
 class DeclareVariableError(_VariableError, ValueError):
     """A parameter or variable was declared where none may be declared."""
 
-    text = (
-        'The {kind} "{name}" cannot be declared here, in {module} {at}. Declare it in '
-        "setup(), or in a method marked @compact."
-    )
+    text = """The {kind} "{name}" cannot be declared here, in {module} {at}. Declare it
+    in setup(), or in a method marked @compact."""
 
 
 class UnboundModuleError(LinenLiftError, ValueError):
     """Something that only a bound module has was asked of another one."""
 
-    text = (
-        "{0} has no {1} as long as it is an unbound module. Use init, "
-        "apply or bind, or create the module inside another one."
-    )
+    text = """{0} has no {1} as long as it is an unbound module. Use init, apply or
+    bind, or create the module inside another one."""
 
 
 class PerturbationNotFoundError(_VariableError, ValueError):
     """Perturbations were given, but not the one that a module adds."""
 
-    text = (
-        'Collection "{col}" has no perturbation "{name}" {at}. Pass all of them, or '
-        "leave the collection out."
-    )
+    text = """Collection "{col}" has no perturbation "{name}" {at}. Pass all of them, or
+    leave the collection out."""
 
 
 class SetAttributeInModuleSetupError(LinenLiftError):
     """A dataclass field was assigned in `setup`."""
 
-    text = (
-        'Field "{1}" of {0} at path "{2}" cannot be assigned in '
-        "setup(): fields are fixed when the module is made. Use another "
-        "attribute name, or clone(**updates)."
-    )
+    text = """Field "{1}" of {0} at path "{2}" cannot be assigned in setup(): fields are
+    fixed when the module is made. Use another attribute name, or clone(**updates)."""
 
 
 class SetAttributeFrozenModuleError(LinenLiftError):
     """An attribute was set or deleted outside `setup`."""
 
-    text = (
-        'Attribute "{1}" of {0} at path "{2}" cannot be set or '
-        "deleted: a module is frozen outside setup(). Keep state in variables, "
-        "or change fields with clone(**updates)."
-    )
+    text = """Attribute "{1}" of {0} at path "{2}" cannot be set or deleted: a module is
+    frozen outside setup(). Keep state in variables, or change fields with
+    clone(**updates)."""
 
 
 class MultipleMethodsCompactError(LinenLiftError):
@@ -289,28 +247,22 @@ class MultipleMethodsCompactError(LinenLiftError):
 class ReservedModuleAttributeError(LinenLiftError):
     """A class declares `name` or `parent` itself."""
 
-    text = (
-        '{0} declares a field "{1}", which every module has already. '
-        'Choose another name; "name" and "parent" are added for you.'
-    )
+    text = """{0} declares a field "{1}", which every module has already. Choose another
+    name; "name" and "parent" are added for you."""
 
 
 class ApplyModuleInvalidMethodError(LinenLiftError, AttributeError, TypeError):
     """`method` is not a function of a module."""
 
-    text = (
-        "Cannot call method={1!r} on {0}: expected the name of a method "
-        "or a function that takes the module as its first argument."
-    )
+    text = """Cannot call method={1!r} on {0}: expected the name of a method or a
+    function that takes the module as its first argument."""
 
 
 class CallCompactUnboundModuleError(LinenLiftError):
     """A compact method was called on a module without variables."""
 
-    text = (
-        "Cannot call compact method {0}.{1} of an unbound module. "
-        "Use init, apply or bind, or create the module inside another one."
-    )
+    text = """Cannot call compact method {0}.{1} of an unbound module. Use init, apply
+    or bind, or create the module inside another one."""
 
 
 class CallSetupUnboundModuleError(LinenLiftError, AttributeError):
@@ -319,28 +271,22 @@ class CallSetupUnboundModuleError(LinenLiftError, AttributeError):
     It is an `AttributeError` too, so that `hasattr` answers.
     """
 
-    text = (
-        "Cannot use {0}.{1}: the module is unbound, so its setup() has "
-        "not run. Use init, apply or bind, or create the module inside another."
-    )
+    text = """Cannot use {0}.{1}: the module is unbound, so its setup() has not run. Use
+    init, apply or bind, or create the module inside another."""
 
 
 class CallUnbindOnUnboundModuleError(LinenLiftError):
     """`unbind` was called on a module that is not bound."""
 
-    text = (
-        "Cannot unbind {0}: it has no scope. Only the result of bind, or a "
-        "submodule of one, can be unbound."
-    )
+    text = """Cannot unbind {0}: it has no scope. Only the result of bind, or a
+    submodule of one, can be unbound."""
 
 
 class CallShareScopeOnUnboundModuleError(LinenLiftError):
     """`share_scope` was called with an unbound module."""
 
-    text = (
-        "Cannot share the scope of {0}: it is unbound. Call share_scope in "
-        "setup(), after assigning the submodule, or in a compact method."
-    )
+    text = """Cannot share the scope of {0}: it is unbound. Call share_scope in setup(),
+    after assigning the submodule, or in a compact method."""
 
 
 class InvalidInstanceModuleError(LinenLiftError):
@@ -358,20 +304,16 @@ class InvalidInstanceModuleError(LinenLiftError):
 class IncorrectPostInitOverrideError(LinenLiftError):
     """`__post_init__` was overridden without calling the base's."""
 
-    text = (
-        "{0} overrides __post_init__ without calling "
-        "super().__post_init__(), which binds the module to its parent."
-    )
+    text = """{0} overrides __post_init__ without calling super().__post_init__(), which
+    binds the module to its parent."""
 
 
 class DescriptorAttributeError(LinenLiftError):
     """A property of a module raised `AttributeError`."""
 
-    text = (
-        'Property "{1}" of {0} raised AttributeError. It is reported as '
-        "another error because Python would otherwise say that the property "
-        "itself is missing; the cause is shown above."
-    )
+    text = """Property "{1}" of {0} raised AttributeError. It is reported as another
+    error because Python would otherwise say that the property itself is missing; the
+    cause is shown above."""
 
 
 # --- lifted transforms ----------------------------------------------------------
@@ -380,11 +322,9 @@ class DescriptorAttributeError(LinenLiftError):
 class TransformedMethodReturnValueError(LinenLiftError):
     """A transformed method returned a module or a variable."""
 
-    text = (
-        'The transformed function "{0}" at path "{1}" returned a module '
-        "or a variable. Neither can leave a transform; return arrays, or call "
-        "the method that makes modules outside of it."
-    )
+    text = """The transformed function "{0}" at path "{1}" returned a module or a
+    variable. Neither can leave a transform; return arrays, or call the method that
+    makes modules outside of it."""
 
 
 _OF_FLAX = (

@@ -25,29 +25,22 @@ __all__ = ["Scope", "Variable", "apply", "bind", "init", "lazy_init"]
 __all__ += filters.__all__
 
 
-def _misfit(variables: Any) -> str | None:
-    """What is no mapping of collections, or in it no collection, if anything."""
+def _check_variables(variables: Any) -> None:
+    misfit = errors.ApplyScopeInvalidVariablesTypeError
     if not isinstance(variables, Mapping):
-        return f"a {type(variables).__name__}"
+        raise misfit(f"a {type(variables).__name__}")
     for col, tree in variables.items():
         if not isinstance(col, str):
-            return f"the collection name {col!r}"
+            raise misfit(f"the collection name {col!r}")
         if not isinstance(tree, Mapping):
-            return f'a {type(tree).__name__} as collection "{col}"'
+            raise misfit(f'a {type(tree).__name__} as collection "{col}"')
         for name in tree:
             if not isinstance(name, str):
-                return f'the name {name!r} in collection "{col}"'
-    return None
-
-
-def _check_variables(variables: Any) -> None:
-    misfit = _misfit(variables)
-    if misfit is not None:
-        raise errors.ApplyScopeInvalidVariablesTypeError(misfit)
-    params = variables.get("params")
-    inner = params.get("params") if params else None
+                raise misfit(f'the name {name!r} in collection "{col}"')
+    inner = variables.get("params", {}).get("params")
     if isinstance(inner, Mapping):
-        raise errors.ApplyScopeInvalidVariablesStructureError("params", map(str, inner))
+        keys = ", ".join(map(str, inner))
+        raise errors.ApplyScopeInvalidVariablesStructureError("params", keys)
 
 
 def bind(

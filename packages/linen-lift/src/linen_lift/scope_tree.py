@@ -56,8 +56,6 @@ class Scope:
         [1.0, 1.0]
     """
 
-    parent: Scope | None = None
-
     def __init__(
         self,
         variables: Mapping[str, Any],
@@ -70,11 +68,11 @@ class Scope:
         flags: Mapping[Any, Any] | None = None,
     ) -> None:
         if parent is None:
-            path = tuple(path)
+            self.path: Path = tuple(path)
+            self.debug_path: Path = tuple(debug_path) or self.path
             given = _writable(variables, mutable), checked_rngs(rngs), mutable
-            tree = Tree(*given, dict(flags or {}), len(path))
-            debug_path = tuple(debug_path) or path
-            self._open(tree, ChainMap(), name, path, debug_path)
+            self._tree = Tree(*given, dict(flags or {}), len(self.path))
+            self._counts: DrawCounts = ChainMap()
         elif variables:
             raise ValueError(
                 "A scope with a parent uses the parent's variables; pass {}."
@@ -82,25 +80,16 @@ class Scope:
         elif name is None:
             raise ValueError("A scope with a parent needs a name.")
         else:
-            path = (*parent.path, name)
-            debug_path = (*parent.debug_path, name)
-            self._open(parent._tree, parent._counts, name, path, debug_path)
-            self.parent = parent
-
-    def _open(
-        self,
-        tree: Tree,
-        counts: DrawCounts,
-        name: str | None,
-        path: Path,
-        debug_path: Path,
-    ) -> None:
-        self._tree = tree
-        self._counts = counts
+            self.path = (*parent.path, name)
+            self.debug_path = (*parent.debug_path, name)
+            self._tree = parent._tree
+            self._counts = parent._counts
+        self.parent = parent
         self.name = name
-        self.path = path
-        self.debug_path = debug_path
         self._valid = True
+        self._free_names()
+
+    def _free_names(self) -> None:
         # What `reserve` took (cleared for each call of a compact method), and what
         # setup and fields of a module took for good.
         self._reserved: dict[str, tuple[str | None, ...]] = {}
@@ -126,13 +115,13 @@ class Scope:
         place = outer.offset, outer.offset_path
         if offset is not None:
             place = offset, self.path
-        writable = _writable(variables, mutable)
         below = outer.flags, len(self.path), variables, *place
-        tree = Tree(writable, dict(rngs), mutable, *below)
+        new = self.rewound()
+        new.parent = None
+        new._tree = Tree(_writable(variables, mutable), dict(rngs), mutable, *below)
+        new._counts = self._counts.new_child()
         *above, here = self.debug_path or ("",)
-        debug_path = (*above, f"{label}({here})")
-        new = Scope.__new__(Scope)
-        new._open(tree, self._counts.new_child(), self.name, self.path, debug_path)
+        new.debug_path = (*above, f"{label}({here})")
         new._outside, new._numbers = self._names(), dict(self._numbers)
         return new
 
@@ -255,17 +244,12 @@ class Scope:
         Raises:
             NameInUseError: if the name is taken.
         """
-        reserved = self._reserved
-        taken = reserved.get(name)
-        if taken is None and name not in self._fixed and name not in self._passed:
-            if not isinstance(name, str):
-                raise TypeError(f"A name must be a string, found {name!r}.")
-            reserved[name] = (col,)
-            return
+        if not isinstance(name, str):
+            raise TypeError(f"A name must be a string, found {name!r}.")
         if self.name_reserved(name, col):
             kind = "submodule" if col is None else "variable"
             raise errors.NameInUseError(kind, name, self.path_text, col)
-        reserved[name] = (*(taken or ()), col)
+        self._reserved[name] = (*self._reserved.get(name, ()), col)
 
     def default_name(self, prefix: str) -> str:
         """The first free name among prefix + '0', prefix + '1', ...
@@ -354,8 +338,7 @@ class Scope:
         """
         self._check_valid()
         new = copy.copy(self)
-        new._reserved, new._fixed, new._numbers = {}, {}, {}
-        new._outside = new._passed = frozenset()
+        new._free_names()
         if rewind_rngs:
             new._counts = ChainMap()
         return new
@@ -575,7 +558,9 @@ class Scope:
         out = unboxed(value) if unbox else value
         # An array is its own only leaf; asking JAX for the leaves costs more.
         shape = getattr(out, "shape", None)
-        found = (shape,) if type(shape) is tuple else _leaf_shapes(value)
+        found: tuple[Any, ...] = (shape,)
+        if type(shape) is not tuple:
+            found = tuple(map(jax.numpy.shape, jax.tree.leaves(value)))
         key = self.rngs.get("params")
         expected = initial_shapes(init_fn, key, init_args, init_kwargs, found)
         if found != expected:
@@ -608,10 +593,6 @@ def _writable(variables: Mapping[str, Any], mutable: CollectionFilter) -> Any:
         col: unfreeze(part) if in_filter(mutable, col) else part
         for col, part in variables.items()
     }
-
-
-def _leaf_shapes(value: Any) -> tuple[tuple[int, ...], ...]:
-    return tuple(jax.numpy.shape(x) for x in jax.tree.leaves(value))
 
 
 def _one(shapes: tuple[Any, ...]) -> Any:

@@ -401,8 +401,14 @@ def test_bind_and_unbind():
     counting = Counter().bind(Counter().init(KEY), mutable="state")
     assert (counting(), counting(), counting.variables["state"]["n"]) == (1, 2, 2)
     outer = Sum(Wrap(nn.Dense(2)), nn.Dense(2))
-    unbound, _ = outer.bind(outer.init(KEY, X)).unbind()
+    variables = outer.init(KEY, X)
+    unbound, _ = outer.bind(variables).unbind()
     assert unbound == outer
+    # Names were for the places where the modules were.
+    named = Sum(Wrap(nn.Dense(2, name="c")), nn.Dense(2, name="b"), name="a")
+    unbound, again = named.bind(variables).unbind()
+    assert unbound == outer
+    assert (unbound.apply(again, X) == outer.apply(variables, X)).all()
 
 
 def test_clone_and_copy():

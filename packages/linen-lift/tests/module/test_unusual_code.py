@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -392,6 +393,39 @@ def test_a_module_beside_the_one_whose_field_it_is():
             return self.both[0](x) + self.both[1](x)
 
     assert sorted(Net().init(KEY, X)["params"]) == ["both_1"]
+
+
+def test_a_module_in_a_partial_stays_shared_in_later_calls():
+    class Wrap(nn.Module):
+        inner: nn.Module
+
+        @nn.compact
+        def __call__(self, x):
+            return self.inner(x)
+
+    class Made(nn.Module):
+        make: Any
+
+        @nn.compact
+        def __call__(self, x):
+            return self.make(name="b")(self.make(name="a")(x))
+
+    class Calls(nn.Module):
+        count: int
+
+        @nn.compact
+        def __call__(self, x):
+            made = Made(functools.partial(Wrap, nn.Dense(3, parent=None)), name="made")
+            for _ in range(self.count):
+                x = made(x)
+            return x
+
+    variables = Calls(1).init(KEY, X)
+    assert list(variables["params"]["made"]) == ["b"]
+    again = Calls(2).init(KEY, X)
+    assert jax.tree.structure(again) == jax.tree.structure(variables)
+    twice = Calls(2).apply(variables, X)
+    assert (twice == Calls(1).apply(variables, Calls(1).apply(variables, X))).all()
 
 
 def test_methods_of_a_transformed_class_call_each_other():

@@ -14,7 +14,7 @@ from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import trace_of
 from graphcore.rebuilt import belongs
 
-__all__ = ["Callee", "WeakReference", "lifted", "mark_lifted"]
+__all__ = ["Callee", "lifted", "mark_lifted"]
 
 
 class Callee:
@@ -118,12 +118,16 @@ def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[...
     return decorate
 
 
-def mark_lifted(wrapper: Any, call: Callable[..., Any]) -> None:
+def mark_lifted(wrapper: Any, call: Callable[..., Any]) -> Callable[[], Any]:
     """Notes on a transformed function how it is called with another one in place.
 
     Args:
         wrapper: The transformed function; it has the original as `__wrapped__`.
         call: As for `lifted`.
+
+    Returns:
+        A weak reference to the function, for a `call` that needs it; it is pickled
+        together with the function.
 
     Example:
         >>> from graphcore.authors import mark_lifted
@@ -138,22 +142,23 @@ def mark_lifted(wrapper: Any, call: Callable[..., Any]) -> None:
     """
     # With the wrapper itself, because `functools.wraps` copies this attribute to other
     # wrappers; weakly, because it would be a cycle.
-    wrapper._lifted = WeakReference(wrapper), call
+    reference = _WeakReference(wrapper)
+    wrapper._lifted = reference, call
     vars(wrapper).pop("_on_object", None)
+    return reference
 
 
-class WeakReference(weakref.ref[Any]):
+class _WeakReference(weakref.ref[Any]):
     """A weak reference that can be pickled, together with what it refers to.
 
     Example:
         >>> import pickle
-        >>> from graphcore.authors import WeakReference
-        >>> pickle.loads(pickle.dumps(WeakReference(print)))() is print
+        >>> pickle.loads(pickle.dumps(_WeakReference(print)))() is print
         True
     """
 
     def __reduce__(self) -> Any:
-        return WeakReference, (self(),)
+        return _WeakReference, (self(),)
 
 
 def _lifted_call(f: Any) -> Callable[..., Any] | None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["promote_dtype"]
+__all__ = ["canonicalize_dtype", "promote_dtype"]
 
 
 def canonicalize_dtype(*args: Any, dtype: Any = None, inexact: bool = True) -> Any:
@@ -29,7 +29,7 @@ def canonicalize_dtype(*args: Any, dtype: Any = None, inexact: bool = True) -> A
 
     Example:
         >>> import linen_lift as nn, jax.numpy as jnp
-        >>> nn.dtypes.canonicalize_dtype(jnp.ones(3, int)).name
+        >>> nn.canonicalize_dtype(jnp.ones(3, int)).name
         'float32'
     """
     if dtype is None:

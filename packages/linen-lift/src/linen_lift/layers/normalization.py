@@ -446,13 +446,12 @@ class BatchNorm(_Statistics, _Affine, _Averages):
         features = canonical_axes(self.axis, x.ndim)
         axes = tuple(a for a in range(x.ndim) if a not in features)
         shape = tuple(x.shape[a] for a in features)
-        spread = tuple(x.shape[a] if a in features else 1 for a in range(x.ndim))
         dtype = jnp.float32 if self.force_float32_reductions else self.param_dtype
         ra_mean = self.variable("batch_stats", "mean", jnp.zeros, shape, dtype)
         ra_var = self.variable("batch_stats", "var", jnp.ones, shape, dtype)
         if averaged:
-            mean = ra_mean.value.reshape(spread)
-            var = ra_var.value.reshape(spread)
+            mean = jnp.expand_dims(ra_mean.value, axes)
+            var = jnp.expand_dims(ra_var.value, axes)
         else:
             # While initializing, the named axis need not exist.
             ready = not self.is_initializing()

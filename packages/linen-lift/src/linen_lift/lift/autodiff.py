@@ -34,12 +34,15 @@ def _per_scope(given: Any, roots: Sequence[Any], what: str) -> tuple[Any, ...]:
     if len(roots) == 1 and not isinstance(given, (list, tuple)):
         return (given,)
     if not isinstance(given, (list, tuple)) or len(given) != len(roots):
-        paths = ", ".join(f'"{root.path_text}"' for root in roots)
         raise ValueError(
             f"{what} must be a list with one dict for each of the scopes at paths "
-            f"{paths}, in this order; found {jax.tree.structure(given)}."
+            f"{_paths(roots)}, in this order; found {jax.tree.structure(given)}."
         )
     return tuple(given)
+
+
+def _paths(scopes: Sequence[Any]) -> str:
+    return ", ".join(f'"{scope.path_text}"' for scope in scopes)
 
 
 def _aux_pair(out: Any, has_aux: bool) -> tuple[Any, Any]:
@@ -118,7 +121,7 @@ def vjp(
 
     def inner(call: Boundary, *args: Any) -> Any:
         if len(call.roots) != 1 and not multi_scope:
-            raise MultipleScopesError(root.path_text for root in call.roots)
+            raise MultipleScopesError(_paths(call.roots))
         wanted, others = call.variables
 
         def pure(wanted: Any, *args: Any) -> Any:
@@ -201,10 +204,10 @@ def value_and_grad(
     leaves = jax.tree.leaves(out)
     if len(leaves) != 1 or jnp.shape(leaves[0]) != ():
         shapes = jax.tree.map(jnp.shape, out)
-        at = ", ".join(f'"{each.path_text}"' for each in jax.tree.leaves(scope))
         raise ValueError(
-            f"Gradients need a scalar result; the function of the scope at {at} "
-            f"returned shape {shapes}. Reduce it, or use vjp."
+            "Gradients need a scalar result; the function of the scope at "
+            f"{_paths(jax.tree.leaves(scope))} returned shape {shapes}. Reduce it, or "
+            "use vjp."
         )
     _, *grads = pull_back(jax.tree.map(jnp.ones_like, out))
     return ((out, *aux) if has_aux else out), tuple(grads)

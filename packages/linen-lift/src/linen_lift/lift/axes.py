@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from .. import metadata
+from ..errors import VariableAxisError
 from ..filters import CollectionFilter
+from ..scope import Scope, describe_place
 
 __all__ = ["In", "Out", "broadcast"]
 
@@ -91,11 +93,17 @@ def _one_way(axes: Mapping[Any, AxisSpec], other: type) -> tuple[list[Any], list
     return list(kept), [getattr(v, "axis", v) for v in kept.values()]
 
 
+def is_shared(axis: Any) -> bool:
+    """Whether what stands in the place of an axis maps nothing."""
+    return axis is None or axis is broadcast
+
+
 def _per_group(
-    fn: Callable[..., Any], groups: Any, axes: Sequence[Any], params: Any
+    fn: Callable[..., Any], groups: Any, axes: Sequence[Any], *how: Any
 ) -> Any:
+    """The groups of variables, with `fn(group, axis, *how)` of those with an axis."""
     return tuple(
-        group if axis is None or axis is broadcast else fn(group, axis, params)
+        group if is_shared(axis) else fn(group, axis, *how)
         for group, axis in zip(groups, axes, strict=True)
     )
 
@@ -110,18 +118,49 @@ def note_axis(groups: Any, axes: Sequence[Any], params: Mapping[Any, Any]) -> An
     return _per_group(metadata.add_axis, groups, axes, params)
 
 
+def check_axes(
+    groups: Any, axes: Sequence[Any], roots: Sequence[Scope], new: int = 0
+) -> None:
+    """Refuses to map variables over axes that they have not.
+
+    Args:
+        groups: groups of variables, by packed scope.
+        axes: the axis of each group.
+        roots: the packed scopes.
+        new: how many axes the variables get by being stacked.
+    """
+
+    def check(group: Any, axis: int) -> None:
+        for path, x in jax.tree_util.tree_leaves_with_path(group):
+            ndim = jnp.ndim(x) + new
+            if not -ndim <= axis < ndim:
+                place = describe_place(path, roots[path[0].idx].path_text)
+                raise VariableAxisError(*place, axis=axis, ndim=ndim)
+
+    _per_group(check, groups, axes)
+
+
 def mapped_size(axes: Any, tree: Any) -> int | None:
     """The size of the first axis that is mapped over, or None.
 
     Args:
         axes: a prefix of `tree` with axes; None and `broadcast` map nothing.
         tree: a pytree of arrays.
+
+    Raises:
+        IndexError: if that array has no such axis.
     """
-    flat, treedef = jax.tree.flatten(axes, is_leaf=lambda x: x is None)
+    flat, treedef = jax.tree.flatten(axes, is_leaf=is_shared)
     for axis, part in zip(flat, treedef.flatten_up_to(tree), strict=True):
-        if not (axis is None or axis is broadcast):
+        if not is_shared(axis):
             for leaf in jax.tree.leaves(part):
-                size: int = jnp.shape(leaf)[axis]
+                shape = jnp.shape(leaf)
+                if not -len(shape) <= axis < len(shape):
+                    raise IndexError(
+                        f"Cannot map an argument of shape {shape} over axis {axis}: "
+                        "in_axes must name one that it has."
+                    )
+                size: int = shape[axis]
                 return size
     return None
 

@@ -8,7 +8,15 @@ from typing import Any
 import jax
 
 from ..filters import CollectionFilter, StreamFilter
-from .axes import AxisSpec, cut_axis, mapped_size, note_axis, split_in_out, split_keys
+from .axes import (
+    AxisSpec,
+    check_axes,
+    cut_axis,
+    mapped_size,
+    note_axis,
+    split_in_out,
+    split_keys,
+)
 from .pack import Boundary, packed
 
 __all__ = ["vmap"]
@@ -62,14 +70,20 @@ def vmap(
     def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
         variable_groups, rng_groups = call.variables, call.streams
         var_axes = tuple(var_in_axes)
+        check_axes(variable_groups, var_axes, call.roots)
         size = axis_size
         if size is None and any(splits):
             size = mapped_size((var_axes, arg_axes, 0), (variable_groups, args, kwargs))
         variable_groups = cut_axis(variable_groups, var_axes, metadata_params)
         rng_groups = split_keys(rng_groups, splits, size, "vmap")
 
+        def one(*inner: Any) -> Any:
+            out, left = call.run(fn, *inner)
+            check_axes(left, var_out_axes, call.roots, new=1)
+            return out, left
+
         out, variables = jax.vmap(
-            lambda *inner: call.run(fn, *inner),
+            one,
             in_axes=(var_axes, rng_axes, arg_axes, 0),
             out_axes=(out_axes, tuple(var_out_axes)),
             axis_size=axis_size,

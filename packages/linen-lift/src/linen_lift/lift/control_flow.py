@@ -108,21 +108,18 @@ def _branch(
     def inner(call: Boundary, *args: Any) -> Any:
         first: list[Any] = []
 
-        def lifted(number: int, fn: Callable[..., Any]) -> Callable[..., Any]:
-            def branch(variable_groups: Any, rng_groups: Any, *args: Any) -> Any:
-                inner_scope = call(variable_groups, rng_groups)
-                out = fn(inner_scope, *args)
-                left = call.collect(inner_scope)
-                shape = jax.tree.map(lambda _: 0, left)
-                if not first:
-                    first.append(shape)
-                elif first[0] != shape:
-                    _raise_difference(first[0], shape, number, call.roots)
-                return out, left
+        def branch(number: int, groups: Any, streams: Any, *args: Any) -> Any:
+            inner_scope = call(groups, streams)
+            out = fns[number](inner_scope, *args)
+            left = call.collect(inner_scope)
+            shape = jax.tree.map(lambda _: 0, left)
+            if not first:
+                first.append(shape)
+            elif first[0] != shape:
+                _raise_difference(first[0], shape, number, call.roots)
+            return out, left
 
-            return branch
-
-        branches = [lifted(i, fn) for i, fn in enumerate(fns)]
+        branches = [functools.partial(branch, i) for i in range(len(fns))]
         return conditional(branches, call.variables, call.streams, *args)
 
     return packed(inner, (variables,), (variables,), (rngs,), name=name)(
@@ -131,15 +128,13 @@ def _branch(
 
 
 def _raise_difference(first: Any, other: Any, number: int, roots: Any) -> None:
-    paths = [
-        {k for k, _ in jax.tree_util.tree_flatten_with_path(groups)[0]}
+    before, now = (
+        {path for path, _ in jax.tree_util.tree_leaves_with_path(groups)}
         for groups in (first, other)
-    ]
-    lacking = paths[0] - paths[1]
-    if lacking:
-        key_path = min(lacking, key=str)
-    else:
-        key_path, number = min(paths[1] - paths[0], key=str), 0
+    )
+    key_path = min(before ^ now, key=str)
+    if key_path in now:
+        number = 0  # it is the first branch that lacks it
     place = describe_place(key_path, roots[key_path[1].idx].path_text)
     raise BranchVariablesError(*place, branch=number)
 

@@ -220,19 +220,24 @@ class Boundary:
         Returns:
             A hashable value; the same for the same use at another path.
         """
+        return self._relative(self._effects)
+
+    def _relative(self, noted: Sequence[Any]) -> Any:
         counts: dict[Any, int] = {}
-        names: dict[Any, None] = {}
+        names: set[Any] = set()
         numbers: dict[Any, int] = {}
-        for opened in self._effects:
+        for opened in noted:
             for i, (drawn, reserved, numbered) in enumerate(opened):
                 index, _ = self._places[i]
-                skip = len(self.roots[index].path)
+                top = self.roots[index].path
                 for (path, stream), count in drawn.items():
-                    _at_least(counts, (index, path[skip:], stream), count)
-                names.update(dict.fromkeys((i, name) for name in reserved))
+                    if path[: len(top)] == top:
+                        _at_least(counts, (index, path[len(top) :], stream), count)
+                names.update((i, name) for name in reserved)
                 for prefix, number in numbered.items():
                     _at_least(numbers, (i, prefix), number)
-        return tuple(counts.items()), tuple(names), tuple(numbers.items())
+        found = (counts.items(), names, numbers.items())
+        return tuple(tuple(sorted(each)) for each in found)
 
     def replay(self, effects: Any) -> None:
         """Notes draws and names in the outer scopes.
@@ -260,16 +265,8 @@ class Boundary:
         Returns:
             A hashable value.
         """
-        found = {
-            (index, path[len(root.path) :], stream): count
-            for index, root in enumerate(self.roots)
-            for (path, stream), count in root._counts.items()
-            if path[: len(root.path)] == root.path
-        }
-        names = tuple(
-            (*sorted(s._reserved), *sorted(s._numbers.items())) for s in self._scopes
-        )
-        return tuple(sorted(found.items())), names
+        outer = [(s._counts, s._reserved, s._numbers) for s in self._scopes]
+        return self._relative([outer])
 
     def layout(self) -> Any:
         """Which scopes share variables, and how: a hashable value."""

@@ -31,8 +31,9 @@ from ..scope import describe_place
 from ..tree import joined
 from .axes import (
     AxisSpec,
-    broadcast,
+    check_axes,
     cut_axis,
+    is_shared,
     mapped_size,
     note_axis,
     split_in_out,
@@ -43,14 +44,14 @@ from .pack import Boundary, packed
 __all__ = ["scan"]
 
 
-def _is_axis(x: Any) -> bool:
-    return x is None or x is broadcast
+def _to_front(tree: Any, axis: int) -> Any:
+    move = functools.partial(jnp.moveaxis, source=axis, destination=0)
+    return tree if axis == 0 else jax.tree.map(move, tree)
 
 
-def _move(tree: Any, source: int, target: int) -> Any:
-    if source == target:
-        return tree
-    return jax.tree.map(lambda x: jnp.moveaxis(x, source, target), tree)
+def _from_front(tree: Any, axis: int) -> Any:
+    move = functools.partial(jnp.moveaxis, source=0, destination=axis)
+    return tree if axis == 0 else jax.tree.map(move, tree)
 
 
 def _chosen(parts: Sequence[Any], shared: Sequence[Any]) -> list[Any]:
@@ -61,9 +62,9 @@ def _chosen(parts: Sequence[Any], shared: Sequence[Any]) -> list[Any]:
 
 def _place_outputs(ys: Any, out_axes: Any) -> Any:
     leaves, treedef = jax.tree.flatten(ys)
-    axes = broadcast_prefix(out_axes, ys, _is_axis)
+    axes = broadcast_prefix(out_axes, ys, is_shared)
     return treedef.unflatten(
-        y[-1] if _is_axis(axis) else _move(y, 0, axis)
+        y[-1] if is_shared(axis) else _from_front(y, axis)
         for y, axis in zip(leaves, axes, strict=True)
     )
 
@@ -134,20 +135,20 @@ def scan(
         rng_groups = call.streams
         shared, carried, *stacked = call.variables
         leaves, treedef = jax.tree.flatten(args)
-        axes = broadcast_prefix(arg_axes, args, _is_axis)
+        axes = broadcast_prefix(arg_axes, args, is_shared)
+        check_axes(stacked, var_in_axes, call.roots)
         size = length
         if size is None:
             size = mapped_size((var_in_axes, axes), (stacked, leaves))
         stacked = cut_axis(stacked, var_in_axes, metadata_params)
-        pairs = zip(stacked, var_in_axes, strict=True)
-        stacked = [_move(group, axis, 0) for group, axis in pairs]
+        stacked = list(map(_to_front, stacked, var_in_axes))
         keys = split_keys(rng_groups, splits, size, "scan")
         # None for what all iterations share: they close over it.
         xs = (
             stacked,
             [k if split else None for k, split in zip(keys, splits, strict=True)],
             [
-                None if _is_axis(axis) else _move(x, axis, 0)
+                None if is_shared(axis) else _to_front(x, axis)
                 for x, axis in zip(leaves, axes, strict=True)
             ],
         )
@@ -252,8 +253,8 @@ def scan(
 
             ys, stacked_out = jax.tree.map(join, (y, out), others)
 
-        pairs = zip(stacked_out, var_out_axes, strict=True)
-        stacked_out = [_move(group, 0, axis) for group, axis in pairs]
+        check_axes(stacked_out, var_out_axes, call.roots)
+        stacked_out = list(map(_from_front, stacked_out, var_out_axes))
         stacked_out = note_axis(stacked_out, var_out_axes, metadata_params)
         left = (created, carried_out, *stacked_out)
         return (carry, _place_outputs(ys, out_axes)), left

@@ -304,7 +304,8 @@ class Module(Declarations, Summaries):
         """The inverse of `bind`, also for submodules of a bound module.
 
         Returns:
-            An unbound copy and its variables.
+            An unbound copy, without names for it and the modules in its fields, and its
+            variables.
 
         Raises:
             CallUnbindOnUnboundModuleError: if the module is not bound.
@@ -312,7 +313,8 @@ class Module(Declarations, Summaries):
         if self.scope is None:
             raise errors.CallUnbindOnUnboundModuleError(type(self).__name__)
         self._run_setup()
-        return self.clone(_deep_clone=True), self.variables
+        unbound = self.clone(_deep_clone=True, _reset_names=True, name=None)
+        return unbound, self.variables
 
     # --- pure functions -------------------------------------------------------------
 
@@ -354,9 +356,8 @@ class Module(Declarations, Summaries):
             >>> nn.Dense(1, use_bias=False).apply(variables, jnp.ones(3)).tolist()
             [3.0]
         """
-        capture = capture_intermediates
-        applied = pure(scopes.apply, "apply", method, self, mutable, capture)
-        return applied(variables, *args, rngs=rngs, **kwargs)
+        run = pure(scopes.apply, method, self, mutable, capture_intermediates)
+        return run(variables, *args, rngs=rngs, **kwargs)
 
     def init_with_output(
         self,
@@ -386,8 +387,7 @@ class Module(Declarations, Summaries):
             >>> out.shape
             (2,)
         """
-        capture, name = capture_intermediates, "init_with_output"
-        make = pure(scopes.init, name, method, self, mutable, capture)
+        make = pure(scopes.init, method, self, mutable, capture_intermediates)
         return make(rngs, *args, **kwargs)
 
     @parameters_of(init_with_output)
@@ -444,7 +444,7 @@ class Module(Declarations, Summaries):
             >>> nn.Dense(2).lazy_init(jax.random.key(0), x)['params']['kernel'].shape
             (3, 2)
         """
-        make = pure(scopes.lazy_init, "lazy_init", method, self, mutable)
+        make = pure(scopes.lazy_init, method, self, mutable)
         return make(rngs, *args, **kwargs)
 
 

@@ -62,36 +62,32 @@ def replace(
         return fn(value, suffix)
     if isinstance(value, (list, tuple)):
         keys = getattr(value, "_fields", range(len(value)))
-        items = [
-            replace(item, wanted, fn, freeze, f"{suffix}_{key}")
-            for key, item in zip(keys, value, strict=True)
-        ]
-        mutable = isinstance(value, list)
-        if all(map(operator.is_, items, value)) and not (freeze and mutable):
-            return value
-        if hasattr(value, "_fields"):
-            return type(value)(*items)
-        return items if mutable and not freeze else tuple(items)
-    if isinstance(value, Mapping):
+        items: Any = dict(zip(keys, value, strict=True))
+    elif isinstance(value, Mapping):
         # In the order in which JAX goes through a dict.
-        new = {
-            key: replace(value[key], wanted, fn, freeze, f"{suffix}_{key}")
-            for key in sorted(value, key=str)
-        }
-        items = [new[key] for key in value]
-        if all(map(operator.is_, items, value.values())) and not (
-            freeze and isinstance(value, dict)
-        ):
-            return value
-        new = dict(zip(value, items, strict=True))
-        return FrozenDict(new) if freeze or isinstance(value, FrozenDict) else new
-    if not hasattr(value, "dtype"):  # as arrays and tracers have
+        keys, items = sorted(value, key=str), value
+    elif hasattr(value, "dtype"):  # an array or a tracer
+        return value
+    else:
         leaves, treedef = jax.tree.flatten(
             value, is_leaf=lambda x: isinstance(x, wanted)
         )
-        if any(isinstance(leaf, wanted) for leaf in leaves):
-            return treedef.unflatten(
-                fn(leaf, f"{suffix}_{i}") if isinstance(leaf, wanted) else leaf
-                for i, leaf in enumerate(leaves)
-            )
-    return value
+        new_leaves = [
+            fn(leaf, f"{suffix}_{i}") if isinstance(leaf, wanted) else leaf
+            for i, leaf in enumerate(leaves)
+        ]
+        same = all(map(operator.is_, new_leaves, leaves))
+        return value if same else treedef.unflatten(new_leaves)
+    new = {
+        key: replace(items[key], wanted, fn, freeze, f"{suffix}_{key}") for key in keys
+    }
+    frozen = freeze and isinstance(value, (list, dict))
+    if not frozen and all(new[key] is items[key] for key in new):
+        return value
+    if isinstance(value, Mapping):
+        new = {key: new[key] for key in items}
+        return FrozenDict(new) if freeze or isinstance(value, FrozenDict) else new
+    if hasattr(value, "_fields"):
+        return type(value)(*new.values())
+    kind = list if isinstance(value, list) and not freeze else tuple
+    return kind(new.values())

@@ -48,7 +48,7 @@ def apply(
         >>> twice({'params': {'kernel': jnp.full((1, 1), 3.0)}}, jnp.ones(1)).tolist()
         [9.0]
     """
-    return pure(scopes.apply, "apply", fn, module, mutable, capture_intermediates)
+    return pure(scopes.apply, fn, module, mutable, capture_intermediates)
 
 
 def init_with_output(
@@ -74,8 +74,7 @@ def init_with_output(
         >>> make(jax.random.key(0), jnp.ones(3))[0].shape
         (2,)
     """
-    capture, name = capture_intermediates, "init_with_output"
-    return pure(scopes.init, name, fn, module, mutable, capture)
+    return pure(scopes.init, fn, module, mutable, capture_intermediates)
 
 
 @parameters_of(init_with_output)

@@ -93,7 +93,6 @@ def _in_use(module: Any) -> bool:
 
 def pure(
     make: Callable[..., F],
-    action: str,
     method: Any,
     module: Any,
     mutable: Any,
@@ -103,13 +102,12 @@ def pure(
 
     Args:
         make: `init`, `apply` or `lazy_init` of scope functions.
-        action: what the caller is called, for errors.
         method: see `method_of`.
         module: the module.
         mutable: as for `make`.
         capture: see `Module.apply`.
     """
-    check_instance(module, action)
+    check_instance(module, make.__name__)
     fn = method_of(module, method)
     flags: dict[str, Any] = {}
     if capture is not False:

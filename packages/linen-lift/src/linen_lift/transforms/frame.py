@@ -3,13 +3,13 @@
 A lifted transform works on scopes. A `Frame` finds the modules and variables that take
 part in a call (the module itself, those in its fields, those in the arguments), lists
 their scopes, and inside the transform makes clones of them that live in the inner
-scopes. One object has one clone, so aliases stay aliases.
+scopes. Each object has one place in the frame, by which all that holds it refers to it:
+so aliases stay aliases, and equal frames are told by what is at their places.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from graphcore import Static, StaticAttribute
 
 from ..errors import CallCompactUnboundModuleError, TransformTargetError
 from ..module.base import Module
-from ..module.containers import find, replace
+from ..module.containers import replace
 from ..module.state import State
 from ..scope import Scope, Variable
 
@@ -29,7 +29,7 @@ _ARRAYS = (jax.Array, np.ndarray)
 
 @jax.tree_util.register_static
 class _Slot(Static[int]):
-    """The place of a module or variable among arguments: a pytree without leaves."""
+    """The place of a module or variable in a frame: a pytree without leaves."""
 
 
 class Frame:
@@ -62,39 +62,38 @@ class Frame:
             raise TransformTargetError(transform, module)
         if module.scope is None:
             raise CallCompactUnboundModuleError(type(module).__name__, transform)
-        self.module = module
-        self.inside = inside or type(module)
+        self._module = module
+        self._inside = inside or type(module)
         self._index: dict[Scope, int] = {}
-        self._modules: set[int] = set()
-        self._in_args: list[Any] = []
+        # All modules and variables, each after those in its fields; and these fields,
+        # with slots for them.
+        self._live: list[tuple[Any, dict[str, Any]]] = []
+        self._slots: dict[int, _Slot] = {}
         self.args, self.kwargs = replace((args, kwargs), _LIVE, self._slot)
-        self._enter(module)
+        self._place = self._slot(module).value
         self.scopes = list(self._index)
 
-    def _slot(self, live: Any, _: str) -> _Slot:
-        self._enter(live)
-        self._in_args.append(live)
-        return _Slot(len(self._in_args) - 1)
-
-    def _enter(self, live: Any) -> None:
+    def _slot(self, live: Any, _: str = "") -> _Slot:
+        known = self._slots.get(id(live))
+        if known is not None:
+            return known
+        fields = {}
         if isinstance(live, Module):
-            if id(live) in self._modules:
-                return
-            self._modules.add(id(live))
-            attributes = live.__dict__
-            for name in live._state.base:
-                if name != "parent":
-                    for inner in find(attributes[name], _LIVE):
-                        self._enter(inner)
             state, scope = live._state, live.scope
-            if scope is None:
-                return
-            if not (state.in_compact or state.in_setup or state.shares_scope):
+            for name in state.base:
+                if name not in ("parent", "name"):
+                    fields[name] = replace(live.__dict__[name], _LIVE, self._slot)
+            runs = state.in_compact or state.in_setup or state.shares_scope
+            if scope is not None and not runs:
                 # Left from an earlier call; the next one starts without them.
                 scope._reserved = {}
         else:
             scope = live.scope
-        self._index.setdefault(scope, len(self._index))
+        if scope is not None:
+            self._index.setdefault(scope, len(self._index))
+        slot = self._slots[id(live)] = _Slot(len(self._live))
+        self._live.append((live, fields))
+        return slot
 
     # --- inside ---------------------------------------------------------------------
 
@@ -118,47 +117,36 @@ class Frame:
         Returns:
             The clone of the module, and the arguments with clones in their slots.
         """
-        # No closure, which would hold itself and the tracers in the scopes.
-        clone = functools.partial(self._clone, ({}, scopes, arrays, parted))
-        module = clone(self.module)
-        if self._in_args:
-            fill = functools.partial(self._filled, clone)
-            args, kwargs = replace((list(args), dict(kwargs)), (_Slot,), fill)
-        return module, args, kwargs
+        clones: list[Any] = []
 
-    def _filled(self, clone: Callable[..., Any], slot: Any, _: str) -> Any:
-        return clone(self._in_args[slot.value])
+        def fill(x: Any, _: str) -> Any:
+            return clones[x.value] if isinstance(x, _Slot) else arrays.get(id(x), x)
 
-    def _clone(self, inside: tuple[Any, ...], value: Any, _: str = "") -> Any:
-        memo, scopes, arrays, parted = inside
-        found = memo.get(id(value))
-        if found is not None:
-            return found
-        if isinstance(value, Variable):
-            scope = scopes[self._index[value.scope]]
-            clone: Any = Variable(scope, value.collection, value.name, value.unbox)
-            memo[id(value)] = clone
-            return clone
-        if not isinstance(value, Module):
-            return arrays.get(id(value), value)
-        if value.scope is None:
-            return value
-        cls = self.inside if value is self.module else type(value)
-        clone = memo[id(value)] = object.__new__(cls)
-        outer, attributes = value.__dict__, clone.__dict__
+        wanted = (_Slot, *_ARRAYS) if arrays else (_Slot,)
+        for live, fields in self._live:
+            filled = {name: replace(x, wanted, fill) for name, x in fields.items()}
+            if live.scope is not None:
+                live = self._clone(live, filled, scopes, parted)
+            clones.append(live)
+        args, kwargs = replace((list(args), dict(kwargs)), (_Slot,), fill)
+        return clones[self._place], args, kwargs
+
+    def _clone(
+        self, live: Any, fields: Any, scopes: Sequence[Scope], parted: bool
+    ) -> Any:
+        scope = scopes[self._index[live.scope]]
+        if isinstance(live, Variable):
+            return Variable(scope, live.collection, live.name, live.unbox)
+        cls = self._inside if live is self._module else type(live)
+        clone: Any = object.__new__(cls)
+        outer = live.__dict__
         state = outer["_state"]
-        wanted = (*_LIVE, *_ARRAYS) if arrays else _LIVE
-        inner = functools.partial(self._clone, inside)
-        for name in state.base:
-            if name != "parent":
-                attributes[name] = replace(outer[name], wanted, inner)
-        attributes["parent"] = None if parted else outer["parent"]
-        # The name may have been given after the fields.
-        attributes["name"] = outer["name"]
-        attributes["_state"] = State(
+        new = State(
             state.base, in_compact=state.in_compact, auto_named=state.auto_named
         )
-        attributes["scope"] = scopes[self._index[value.scope]]
+        # The name may have been given after the fields.
+        place = {"parent": None if parted else outer["parent"], "name": outer["name"]}
+        clone.__dict__.update({**fields, **place, "_state": new, "scope": scope})
         return clone
 
     def detached(self) -> Frame:
@@ -175,50 +163,42 @@ class Frame:
         """What the call depends on beside variables and arguments.
 
         Returns:
-            A hashable value that is equal for equal configurations, wherever the
-            modules are; and the arrays in fields by identity, which are not part of
-            it.
+            A hashable value, and the arrays in fields by identity.
 
         Raises:
-            TypeError: if a field cannot be hashed.
+            TypeError: if a field is neither an array nor hashable.
         """
         arrays: dict[int, Any] = {}
-        described = functools.partial(self._described, ({}, arrays))
-        live = (*self._in_args, self.module)
-        return tuple([described(each) for each in live]), arrays
 
-    def _described(self, known: tuple[Any, ...], value: Any, _: str = "") -> Any:
-        """A hashable description; each object is described once."""
-        seen, arrays = known
-        if id(value) in seen:
-            return "same as", seen[id(value)]
-        seen[id(value)] = len(seen)
-        if isinstance(value, Module):
-            return self._fields(known, value)
-        if isinstance(value, Variable):
-            place = self._index[value.scope]
-            return Variable, place, value.collection, value.name, value.unbox
-        arrays[id(value)] = value
-        return "array"
+        def noted(array: Any, _: str) -> Any:
+            arrays[id(array)] = array
+            return "array", [*arrays].index(id(array))
 
-    def _fields(self, known: tuple[Any, ...], module: Module) -> Any:
-        attributes, state = module.__dict__, module._state
-        described = functools.partial(self._described, known)
-        fields = []
-        for name in state.base:
-            if name in ("parent", "name"):
-                continue
-            field = replace(attributes[name], (*_LIVE, *_ARRAYS), described)
-            fields.append(StaticAttribute(name, field))
-            try:
-                hash(fields[-1])
-            except TypeError as error:
-                path = "unbound" if module.scope is None else module.scope.path_text
-                raise TypeError(
-                    f'Field "{name}" of {type(module).__name__} at path "{path}" is '
-                    f"a {type(attributes[name]).__name__}, which can be neither hashed "
-                    "nor compared by its content. A lifted jit is compiled once per "
-                    "configuration; use hashable fields."
-                ) from error
-        place = None if module.scope is None else self._index.get(module.scope)
-        return type(module), tuple(fields), place, state.in_compact
+        described = []
+        for live, fields in self._live:
+            place = None if live.scope is None else self._index[live.scope]
+            if isinstance(live, Variable):
+                about: Any = live.collection, live.name, live.unbox
+            else:
+                pairs = (
+                    (name, replace(x, _ARRAYS, noted)) for name, x in fields.items()
+                )
+                about = live._state.in_compact, _hashable(live, pairs)
+            described.append((type(live), place, about))
+        return (tuple(described), self._place), arrays
+
+
+def _hashable(module: Module, fields: Iterable[tuple[str, Any]]) -> tuple[Any, ...]:
+    attributes = [StaticAttribute(name, value) for name, value in fields]
+    for each in attributes:
+        try:
+            hash(each)
+        except TypeError as error:
+            path = "unbound" if module.scope is None else module.scope.path_text
+            found = type(module.__dict__[each.key]).__name__
+            raise TypeError(
+                f'Field "{each.key}" of {type(module).__name__} at path "{path}" is '
+                f"a {found}, which can be neither hashed nor compared by its content. "
+                "A lifted jit is compiled once per configuration; use hashable fields."
+            ) from error
+    return tuple(attributes)

@@ -24,7 +24,6 @@ from graphcore.authors import (
     Entry,
     Inside,
     Left,
-    WeakReference,
     enter,
     has_objects,
     is_object,
@@ -86,8 +85,7 @@ class RuleFunction(Generic[P, R]):
         self._nondiff, self._filters = nondiff_arguments(
             fun, self._name, nondiff_argnums, nondiff_argnames
         )
-        me = WeakReference(self)
-        mark_lifted(self, lambda f, /, *args, **kwargs: me()._on(f, args, kwargs))  # type: ignore[union-attr]
+        me = mark_lifted(self, lambda f, /, *args, **kwargs: me()._on(f, args, kwargs))
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> Self: ...
