@@ -17,22 +17,27 @@ from graphcore.rebuilt import belongs
 __all__ = ["Callee", "lifted", "mark_lifted"]
 
 
-class Callee:
-    """A function, and the object that it is bound to.
+class _Given:
+    """Stands for an object in a partial."""
 
-    A method of an object, and a callable object, hide one of their arguments. It
-    takes part in a transformation all the same: the function reads its present
-    values, and what it writes is published. So does one that hides behind `lifted`
-    functions. (An object of another trace does not: as one that a function closes
-    over, it can be read and not written.)
+
+class Callee:
+    """A function, and the objects that it is bound to.
+
+    A method of an object, and a callable object, hide one of their arguments; a
+    `functools.partial` may hide several. They take part in a transformation all the
+    same: the function reads their present values, and what it writes is published. So
+    does one that hides behind `lifted` functions. (An object of another trace does
+    not: as one that a function closes over, it can be read and not written.)
 
     Args:
         f: Any callable.
 
     Attributes:
-        bound: The hidden objects, at most one.
+        bound: The hidden objects.
         function: The function that takes them first.
         name: What it is called.
+        lasts: Whether the function is the same for the same callable.
 
     Example:
         >>> import graphcore as gc
@@ -45,13 +50,21 @@ class Callee:
         (True, True, 'times')
     """
 
-    __slots__ = ("bound", "function", "name")
+    __slots__ = ("_given", "bound", "function", "lasts", "name")
 
     def __init__(self, f: Callable[..., Any]) -> None:
         self.bound: tuple[Any, ...] = ()
         self.name: str = getattr(f, "__name__", type(f).__name__)
         self.function = f
+        self.lasts = True
+        self._given: Any = f
         if type(f) is types.FunctionType and "_lifted" not in f.__dict__:
+            return
+        if type(f) is functools.partial:
+            self._given = _Partial(f)
+        if type(self._given) is _Partial:
+            self.bound, self.function, self.name = self._given.taken_apart()
+            self.lasts = not self.bound
             return
         hidden: Any = getattr(f, "__self__", None)
         function: Any = getattr(f, "__func__", None)
@@ -60,20 +73,71 @@ class Callee:
         elif function is None or not is_object(hidden):
             call = _lifted_call(f)
             if call is not None:
-                inner = Callee(f.__wrapped__)  # type: ignore[attr-defined]
+                inner, on = _with_object(f, call)
                 if inner.bound:
-                    self.bound = inner.bound
-                    self.function = _with_object(f, inner.function, call)
+                    self.bound, self.function = inner.bound, on
             return
         if _belongs_here(hidden):
             self.bound = (hidden,)
             self.function = function
 
+    def again(self) -> Callee:
+        """The same callable, with the objects that take part in the running trace.
+
+        Its function is the same where that does not last, too.
+        """
+        return Callee(self._given)
+
     @property
     def hides(self) -> bool:
         """Whether the function may be bound to an object, in this trace or another."""
-        f = self.function
+        f = self._given
         return bool(self.bound) or type(f) is not types.FunctionType
+
+
+class _Partial:
+    """A `functools.partial`, whose objects are to be given at each call.
+
+    Args:
+        f: The partial.
+    """
+
+    def __init__(self, f: functools.partial[Any]) -> None:
+        self._f = f
+        # What was made last, and of what: traces are found by its identity.
+        self._known: Any = None, None
+
+    def taken_apart(self) -> tuple[tuple[Any, ...], Callable[..., Any], str]:
+        """The objects, the function that takes them first, and what it is called."""
+        f, callee = self._f, Callee(self._f.func)
+        held = [x for x in (*f.args, *f.keywords.values()) if is_object(x)]
+        if not all(map(_belongs_here, held)):
+            held = []
+        if not (held or callee.bound):
+            return (), f, callee.name
+        of = callee.function, len(callee.bound), len(held)
+        if self._known[0] != of:
+            self._known = of, _with_objects(f, *of)
+        return (*callee.bound, *held), self._known[1], callee.name
+
+
+def _with_objects(
+    f: functools.partial[Any], function: Callable[..., Any], bound: int, held: int
+) -> Callable[..., Any]:
+    """A partial that takes its objects first: those of its function, then its own."""
+    # It keeps none of them alive.
+    fixed = [_Given if held and is_object(x) else x for x in f.args]
+    named = {k: _Given if held and is_object(x) else x for k, x in f.keywords.items()}
+
+    @functools.wraps(function, updated=())
+    def on(*given: Any, **kwargs: Any) -> Any:
+        objects = iter(given[bound : bound + held])
+        args = [next(objects) if x is _Given else x for x in fixed]
+        names = {k: next(objects) if x is _Given else x for k, x in named.items()}
+        rest = given[bound + held :]
+        return function(*given[:bound], *args, *rest, **{**names, **kwargs})
+
+    return on
 
 
 def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -168,22 +232,23 @@ def _lifted_call(f: Any) -> Callable[..., Any] | None:
 
 
 def _with_object(
-    wrapper: Any, function: Callable[..., Any], call: Callable[..., Any]
-) -> Callable[..., Any]:
-    """The transformed function that takes the bound object as its first argument.
+    wrapper: Any, call: Callable[..., Any]
+) -> tuple[Callee, Callable[..., Any]]:
+    """What was transformed; and the transformed function that takes its object first.
 
-    It is made once, and kept with the wrapper: traces are found by its identity.
+    That is made once, and kept with the wrapper: traces are found by its identity.
     """
-    known: tuple[Any, Callable[..., Any]] | None = vars(wrapper).get("_on_object")
-    if known is not None and known[0] is function:
-        return known[1]
+    first, function, on = vars(wrapper).get("_on_object", (None, None, None))
+    callee = Callee(wrapper.__wrapped__) if first is None else first.again()
+    if callee.bound and function is not callee.function:
+        function = callee.function
 
-    @functools.wraps(function)
-    def on(x: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return call(types.MethodType(function, x), *args, **kwargs)
+        @functools.wraps(function)
+        def on(x: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return call(types.MethodType(function, x), *args, **kwargs)
 
-    wrapper._on_object = function, on
-    return on
+        wrapper._on_object = first or callee, function, on
+    return callee, on
 
 
 def _belongs_here(x: Any) -> bool:

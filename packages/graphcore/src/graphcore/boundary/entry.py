@@ -384,7 +384,7 @@ def _find_or_make(
         key = known, bound, make
         bodies = cache
         if cache is None:
-            bodies = _bodies_of(function)
+            bodies = _bodies_of(function) if callee.lasts else None
         else:
             # Its body holds the function, so no other one has this id meanwhile.
             key += (id(function),)  # type: ignore[assignment]

@@ -101,7 +101,7 @@ class Jitted(Generic[P, R]):
             self, lambda g, /, *args, **kwargs: Jitted(g, arguments)(*args, **kwargs)
         )
         self._arguments = arguments
-        callee = Callee(f)
+        self._given = callee = Callee(f)
         # Whether an object that the function hides takes part depends on the trace.
         self._callee = None if callee.hides else callee
         self._statics = ChosenArguments(
@@ -216,7 +216,7 @@ class Jitted(Generic[P, R]):
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
         """Takes a call apart; None if there are no objects."""
         self._notes.explanation = None
-        callee = self._callee or Callee(self.__wrapped__)
+        callee = self._callee or self._given.again()
         settings: Any = UNSET
         statics: dict[Any, Any] = {}
         if (

@@ -8,7 +8,16 @@ from typing import Any
 
 import jax
 
-from graphcore.authors import Bodies, Entry, Inside, Left, enter, lifted, plain_settings
+from graphcore.authors import (
+    Bodies,
+    Callee,
+    Entry,
+    Inside,
+    Left,
+    enter,
+    lifted,
+    plain_settings,
+)
 from nnx_transforms.arguments import ChosenArguments, check_hashable
 from nnx_transforms.transforms.compiled.donation import (
     held_twice,
@@ -118,7 +127,7 @@ def pmap(
         )
 
     by_jax()  # JAX's own checks of these
-    bodies = Bodies(_MAX_STRUCTURES)
+    fun, callee, bodies = f, Callee(f), Bodies(_MAX_STRUCTURES)
 
     def compiled(entry: Entry) -> Callable[..., Any]:
         body = entry.body
@@ -151,7 +160,8 @@ def pmap(
         check_hashable(fixed, getattr(f, "__name__", "f"))
 
         entry = enter(
-            f,
+            # A transform around this one gives another.
+            callee.again() if f is fun else f,
             args,
             kwargs,
             settings=axes,
