@@ -116,9 +116,10 @@ class _Partial:
         if not (held or callee.bound):
             return (), f, callee.name
         of = callee.function, len(callee.bound), len(held)
-        if self._known[0] != of:
-            self._known = of, _with_objects(f, *of)
-        return (*callee.bound, *held), self._known[1], callee.name
+        known = self._known  # read once: threads may run other traces
+        if known[0] != of:
+            known = self._known = of, _with_objects(f, *of)
+        return (*callee.bound, *held), known[1], callee.name
 
 
 def _with_objects(
