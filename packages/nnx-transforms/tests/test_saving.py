@@ -1,5 +1,7 @@
 """Saving graphs to files and restoring them."""
 
+from collections import UserDict
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -427,3 +429,14 @@ def test_a_saving_in_the_background_has_the_values_of_its_start(tmp_path):
     pending.wait()
     saving.restore(tmp_path / "big", big)
     assert not big.w.value.any() and not big.on_host.value.any()
+
+
+def test_loading_from_a_mapping_that_makes_its_arrays_when_asked():
+    class Lazy(UserDict):  # as an open HDF5 file is one
+        def __getitem__(self, name):
+            return jnp.asarray(super().__getitem__(name))
+
+    numbers = {f"w{i}": np.full(3, i, np.float32) for i in range(8)}
+    model = nnx.Dict({name: nnx.Param(jnp.zeros(3)) for name in numbers})
+    saving.load(Lazy(numbers), model)
+    assert [int(model[name].value[0]) for name in numbers] == list(range(8))

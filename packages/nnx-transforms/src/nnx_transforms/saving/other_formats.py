@@ -87,7 +87,8 @@ def _source(
     title: str, values: Mapping[str, Any], node: Any, names: Names | None, due: Filter
 ) -> Source:
     graph, like = contents_of(node, ...)
-    found = dict(values)
+    given = dict(values)  # Read once: a mapping may make each array when it is asked.
+    found = {**given}
 
     def source_name(name: str) -> str:
         mapped = _mapped(text_of(name), names)
@@ -101,7 +102,7 @@ def _source(
     contents = Contents({}, {}, {})
     first: dict[int, str] = {}
     for name, value in found.items():
-        origin = first.setdefault(id(values[name]), name)
+        origin = first.setdefault(id(given[name]), name)
         if origin != name and hasattr(value, "dtype"):
             contents.shared[name] = origin
         else:
