@@ -39,3 +39,23 @@ def test_an_average_starts_from_the_stored_values():
     assert float(ema.params["w"].raw_value) == 1.0
     ema.update(model)
     assert float(ema.apply_to(model).w.raw_value) == 1.0
+
+
+def test_variables_of_a_registered_type_are_averaged():
+    class Box:
+        def __init__(self, value):
+            self.content = value
+
+    gc.register_variable_type(
+        Box,
+        get_value=lambda box: box.content,
+        set_value=lambda box, value: setattr(box, "content", value),
+        get_metadata=lambda box: {},
+        create=lambda kind, value, metadata: kind(value),
+    )
+    model = gc.Dict(w=Box(jnp.array(0.0)))
+    ema = nnx.EMA(model, decay=0.5)
+    model.w.content = jnp.array(1.0)
+    ema.update(model)
+    assert float(ema.params["w"].content) == 0.5
+    assert float(model.w.content) == 1.0

@@ -8,17 +8,8 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from graphcore import (
-    Filter,
-    Object,
-    State,
-    VariableState,
-    graphdef,
-    is_variable,
-    merge,
-    variables,
-)
-from graphcore.authors import path_text, raw_value_of, write_raw
+from graphcore import Filter, Object, State, VariableState, graphdef, merge, variables
+from graphcore.authors import path_text, raw_value_of, taken_state, write_raw
 from nnx_transforms.statelib import to_flat_state
 from nnx_transforms.states.values import map_value
 from nnx_transforms.training.optimizer import nodes_of, parameters_of, with_parameters
@@ -114,15 +105,13 @@ class EMA(Object):
 
 
 def _copied(path: Any, variable: Any) -> Any:
-    if isinstance(variable, VariableState):
-        copy = variable.to_variable()
-    elif is_variable(variable):
-        copy = variable.copy()
-    else:
+    state = taken_state(variable)
+    if not isinstance(state, VariableState):
         raise TypeError(
             f"EMA got a {type(variable).__name__} at {path_text(path)!r}, expected "
             "variables alone. Leave it out with `only`, or hold it in a variable."
         )
+    copy = state.to_variable()
     copied = functools.partial(jax.tree.map, jnp.copy)
     write_raw([(copy, map_value(copied, raw_value_of(copy)))])
     return copy
