@@ -137,6 +137,21 @@ def test_abstract_objects_become_abstract_in_shards():
     assert nnx.placement(model)[1].shard_shape == (4, 2)
 
 
+def test_abstract_values_keep_the_weak_type_that_decides_what_dtype_comes_out():
+    def halved(scale):
+        return jax.eval_shape(lambda s: s * jnp.ones(2, jnp.bfloat16), scale).dtype
+
+    def scale():
+        return nnx.Dict(s=nnx.Param(jnp.asarray(0.5)))
+
+    with jax.set_mesh(mesh_of()):
+        placed = nnx.eval_shape(scale)
+        nnx.shard(placed)
+        state = nnx.get_abstract_model(scale, mesh_of())[1]
+    assert halved(scale().s.value) == jnp.bfloat16
+    assert halved(placed.s.value) == halved(state["s"].value) == jnp.bfloat16
+
+
 def test_shardings_need_no_mesh_in_force():
     model, _ = make(nnx.Rngs(0))
     rows = NamedSharding(mesh_of(), P("data"))

@@ -86,8 +86,7 @@ def _sharded(sharding: Any, value: Any) -> Any:
     """The value of a variable with a sharding, where it is abstract."""
 
     def sharded(x: Any) -> Any:
-        if not isinstance(x, jax.ShapeDtypeStruct):
-            return x
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+        is_abstract = isinstance(x, jax.ShapeDtypeStruct)
+        return x.update(sharding=sharding) if is_abstract else x
 
     return jax.tree.map(sharded, value)

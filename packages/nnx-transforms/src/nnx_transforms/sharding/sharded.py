@@ -257,7 +257,7 @@ def _placed(x: Any, metadata: Mapping[str, Any], mesh: Any, path: str) -> Any:
 
     def moved(value: Any) -> Any:
         if isinstance(value, jax.ShapeDtypeStruct):
-            return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=place)
+            return value.update(sharding=place)
         return jax.device_put(value, place)
 
     return map_value(functools.partial(jax.tree.map, moved), raw_value_of(x))

@@ -105,9 +105,7 @@ def _with_shardings(out: Any) -> Any:
             if mesh.empty or not names <= {*mesh.axis_names}:
                 return value
             sharding = NamedSharding(mesh, spec)
-        return jax.ShapeDtypeStruct(
-            value.shape, value.dtype, sharding=sharding, weak_type=value.weak_type
-        )
+        return value.update(sharding=sharding)
 
     def leaf(path: Any, x: Any) -> Any:
         if not isinstance(x, VariableState):
