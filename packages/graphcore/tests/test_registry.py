@@ -1,7 +1,9 @@
 import collections
 import dataclasses
+import gc as collector
 import subprocess
 import sys
+import weakref
 
 import graph_zoo as zoo
 import jax
@@ -204,3 +206,21 @@ def test_definitions_with_jax_pytrees_can_be_merged_in_another_process():
 def test_what_is_no_class_is_refused(register, given):
     with pytest.raises(TypeError, match=r"takes a class, but got"):
         register(given)
+
+
+def test_an_adapter_that_fails_keeps_nothing_of_its_callers(tmp_path, monkeypatch):
+    (tmp_path / "odd_library.py").write_text("class Odd: pass\n")
+    (tmp_path / "odd_adapter.py").write_text("raise ImportError('too odd')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    gc.register_adapter("odd_library", "odd_adapter")
+    import odd_library
+
+    def meets_it():
+        node = gc.Dict(a=1)
+        with pytest.raises((ImportError, gc.AdapterError), match="too odd"):
+            gc.is_node(odd_library.Odd())
+        return weakref.ref(node)
+
+    references = [meets_it(), meets_it()]
+    collector.collect()
+    assert [reference() for reference in references] == [None, None]

@@ -41,7 +41,8 @@ _waiting: dict[str, list[str]] = {
     "flax.nnx": ["graphcore.adapters.flax"],
 }
 _loaded: set[str] = set()
-_failed: dict[str, BaseException] = {}
+# What went wrong. Not the error, whose traceback would keep objects of callers alive.
+_failed: dict[str, str] = {}
 # Types that come from none of these: each is looked at once.
 _unconcerned: weakref.WeakSet[type[Any]] = weakref.WeakSet()
 _lock = threading.RLock()
@@ -107,7 +108,7 @@ def _comes_from(kind: type[Any], library: str) -> bool:
 def _load(library: str) -> bool:
     with _lock:  # Another thread waits here until the types are known.
         if library in _failed:
-            raise AdapterError(str(_failed[library])) from _failed[library]
+            raise AdapterError(_failed[library])
         if library in _loading or library not in _waiting:
             return library not in _loading
         _loading.add(library)
@@ -118,7 +119,7 @@ def _load(library: str) -> bool:
             del _waiting[library]
             _loaded.add(library)
         except Exception as error:
-            _failed[library] = error
+            _failed[library] = str(error)
             raise
         finally:
             _loading.discard(library)
