@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import graphcore as gc
+from graphcore.authors import Bodies
 
 THREADS = 8
 
@@ -112,3 +113,15 @@ def test_new_variable_types_and_states_in_many_threads():
 
     in_threads(work)
     assert len(found) == THREADS
+
+
+def test_bodies_that_are_full_take_more_from_many_threads():
+    bodies = Bodies(4)
+
+    def work(number):
+        for step in range(5_000):
+            key = number, step
+            assert bodies.keep(key, key) is not None
+
+    in_threads(work)
+    assert len(bodies.known) <= 4 + THREADS

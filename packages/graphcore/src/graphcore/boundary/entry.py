@@ -219,7 +219,9 @@ class Bodies:
     def keep(self, key: Any, body: Any) -> Any:
         """Keeps a body, unless another thread has kept one meanwhile."""
         if len(self.known) >= self._limit:
-            self.known.pop(next(iter(self.known)), None)
+            # By a list, made at once: other threads may be keeping bodies as well.
+            for oldest in [*self.known][:1]:
+                self.known.pop(oldest, None)
         self.last = self.known.setdefault(key, body)
         return self.last
 
