@@ -15,7 +15,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from operator import getitem
+from operator import getitem, setitem
 from typing import Any, NamedTuple
 
 from graphcore.getters import Getter, consume, getter
@@ -244,11 +244,6 @@ class Layout:
         """Likewise, at all places of each: what is shared is one dict."""
         return self._nested(lambda node: zip(node.keys, node.children, strict=True))
 
-    @cached_property
-    def _numbers_alone(self) -> dict[Any, Any]:
-        """Likewise, without nodes that no variable is below."""
-        return self._nested(self.defined_in, prune=True)
-
     def _nested(
         self,
         children_of: Callable[[Node], Iterable[tuple[Any, int]]],
@@ -266,27 +261,16 @@ class Layout:
         nested: dict[Any, Any] = found[self.roots[0]]
         return nested
 
-    def nest(self, leaves: Sequence[Any]) -> dict[Any, Any]:
-        """Puts leaves, in order of index, into nested dicts as a state has them."""
-        nested: dict[Any, Any] = {}
-        pending = [(self._numbers_alone, nested)]
-        while pending:
-            numbers, own = pending.pop()
-            for key, number in numbers.items():
-                if type(number) is int:
-                    own[key] = leaves[number]
-                else:
-                    own[key] = {}
-                    pending.append((number, own[key]))
-        return nested
-
     @cached_property
-    def _places(self) -> tuple[list[int], list[Any], Getter, list[Any]]:
-        """Where nested dicts of a state are, by number of the outer one and key.
+    def _places(self) -> tuple[list[Any], list[int], list[Any], Getter, list[Any]]:
+        """Where things are in the nested dicts of a state.
 
-        And likewise where its leaves are, in order of index.
+        The dicts with the number of each variable in its place, those that are empty
+        left out; for each dict but the first, the number of the one that it is in, and
+        its key there; and likewise where the leaves are, in order of index.
         """
-        dicts, parents, parent_keys = [self._numbers_alone], [], []
+        parents, parent_keys = [], []
+        dicts = [self._nested(self.defined_in, prune=True)]
         leaves: dict[int, tuple[int, Any]] = {}
         for owner, numbers in enumerate(dicts):  # grows during the loop
             for key, number in numbers.items():
@@ -298,7 +282,16 @@ class Layout:
                     dicts.append(number)
         ordered = [leaves[number] for number in range(len(leaves))]
         owners = getter([owner for owner, _ in ordered])
-        return parents, parent_keys, owners, [key for _, key in ordered]
+        return dicts, parents, parent_keys, owners, [key for _, key in ordered]
+
+    def nest(self, leaves: Sequence[Any]) -> dict[Any, Any]:
+        """Puts leaves, in order of index, into nested dicts as a state has them."""
+        like, parents, parent_keys, owners, keys = self._places
+        dicts: list[dict[Any, Any]] = list(map(dict.fromkeys, like))  # with that order
+        outer = map(dicts.__getitem__, parents)
+        consume(map(setitem, outer, parent_keys, dicts[1:]))
+        consume(map(setitem, owners(dicts), keys, leaves))
+        return dicts[0]
 
     def find(self, nested: Any) -> list[Any] | None:
         """Finds the leaves in the nested dicts of a state, in C.
@@ -309,7 +302,7 @@ class Layout:
         Returns:
             The leaves in order of index; None if there is anything else in the dicts.
         """
-        parents, parent_keys, owners, keys = self._places
+        _, parents, parent_keys, owners, keys = self._places
         dicts: list[Any] = [nested]
         try:
             # Lazy: each dict is appended before its own entries are looked up.
