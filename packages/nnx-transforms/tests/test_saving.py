@@ -386,6 +386,16 @@ def test_restoring_on_other_devices(tmp_path):
     assert by_name.rows.value.sharding.spec == PartitionSpec(None, "x")
     np.testing.assert_array_equal(by_name.rows.value, table.rows.value)
 
+    # By logical names, which stand for other axes than where it was saved.
+    with jax.set_mesh(mesh):
+        logical, elsewhere = Table(("rows",)), Table(("rows",))
+        nnx.shard(logical, rules={"rows": "x"})
+        saving.save(tmp_path / "logical", logical)
+        nnx.shard(elsewhere, rules={"rows": "y"})
+        saving.restore(tmp_path / "logical", elsewhere)
+    assert nnx.get_var_pspec(elsewhere.rows) == PartitionSpec("y")
+    assert elsewhere.rows.value.sharding.spec == PartitionSpec("y")
+
 
 # What can't be
 

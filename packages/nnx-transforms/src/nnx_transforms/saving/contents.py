@@ -28,12 +28,11 @@ from graphcore import (
 )
 from graphcore.authors import definition_paths
 from nnx_transforms.saving.names import name_of
+from nnx_transforms.sharding.shardings import PLACEMENT
 
 _FORMAT = 1
 # Stands for the collection of an array that is an attribute without a variable.
 BARE = "array"
-# Not saved: the program that loads a value decides where it lies.
-_PLACEMENT = ("sharding", "out_sharding", "mesh")
 _PLAIN = (bool, int, float, complex, str)
 
 
@@ -175,7 +174,8 @@ def contents_of(node: Any, filter: Filter) -> tuple[Contents, dict[str, Any]]:
             contents.metadata[name] = {
                 key: item
                 for key, item in variable.get_metadata().items()
-                if key not in _PLACEMENT and _can_be_written(item)
+                # The program that loads a value decides where it lies.
+                if key not in PLACEMENT and _can_be_written(item)
             }
         for inside, value in value_leaves(variable):
             if inside and not (hasattr(value, "dtype") or is_plain(value)):
