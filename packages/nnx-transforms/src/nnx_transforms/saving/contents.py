@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from graphcore import (
@@ -26,9 +25,10 @@ from graphcore import (
     state,
     variable_name_from_type,
 )
-from graphcore.authors import definition_paths
+from graphcore.authors import definition_paths, raw_value_of
 from nnx_transforms.saving.names import name_of
 from nnx_transforms.sharding.shardings import PLACEMENT
+from nnx_transforms.transforms.derivatives.key_data import is_key
 
 _FORMAT = 1
 # Stands for the collection of an array that is an attribute without a variable.
@@ -193,13 +193,8 @@ def contents_of(node: Any, filter: Filter) -> tuple[Contents, dict[str, Any]]:
 
 def value_leaves(variable: Any) -> Iterator[tuple[str, Any]]:
     """The leaves of a variable's value, with what to add to its name for each."""
-    for path, value in jax.tree_util.tree_leaves_with_path(value_of(variable)):
+    for path, value in jax.tree_util.tree_leaves_with_path(raw_value_of(variable)):
         yield ("#" + jax.tree_util.keystr(path) if path else ""), value
-
-
-def value_of(variable: Any) -> Any:
-    """The value of a leaf of a state: of a variable, or of an array without one."""
-    return variable.value if isinstance(variable, VariableState) else variable
 
 
 def leaf_of(kind: str | None, value: Any) -> Leaf:
@@ -224,12 +219,6 @@ def leaf_of(kind: str | None, value: Any) -> Leaf:
         form = "numpy"
     dtype = f"key<{key_impl(value)}>" if is_key(value) else str(value.dtype)
     return Leaf(kind, form, tuple(value.shape), dtype)
-
-
-def is_key(value: Any) -> bool:
-    """Whether a value is an array of random keys, or a stand-in for one."""
-    dtype = getattr(value, "dtype", None)
-    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def without_keys(value: Any) -> Any:

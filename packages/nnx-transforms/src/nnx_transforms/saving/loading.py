@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 
 from graphcore import Filter, State, VariableState, state
-from graphcore.authors import path_text
+from graphcore.authors import path_text, raw_value_of
 from nnx_transforms.prefixes import StateSharding
 from nnx_transforms.saving.arrays import (
     Placement,
@@ -18,7 +18,7 @@ from nnx_transforms.saving.arrays import (
     placement_of,
 )
 from nnx_transforms.saving.comparison import differences
-from nnx_transforms.saving.contents import Contents, contents_of, value_leaves, value_of
+from nnx_transforms.saving.contents import Contents, contents_of, value_leaves
 from nnx_transforms.saving.errors import DifferentGraphError
 from nnx_transforms.saving.names import Path, name_of
 from nnx_transforms.sharding.shardings import sharding_of
@@ -86,7 +86,7 @@ def loaded(
             elif source is not None:
                 value = file.leaves[source].value
             leaves.append(value)
-        value = jax.tree.unflatten(jax.tree.structure(value_of(variable)), leaves)
+        value = jax.tree.unflatten(jax.tree.structure(raw_value_of(variable)), leaves)
         if not isinstance(variable, VariableState):
             return value
         return variable.replace(value, **file.metadata.get(file.first_name(name), {}))

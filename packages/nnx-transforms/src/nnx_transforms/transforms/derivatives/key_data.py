@@ -29,7 +29,7 @@ def keys_to_data(leaves: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
         >>> data[0].dtype.name, keys_from_data(data, kinds)[0].dtype
         ('uint32', key<fry>)
     """
-    kinds = tuple(map(_implementation, leaves))
+    kinds = tuple(jax.random.key_impl(x) if is_key(x) else None for x in leaves)
     pairs = zip(leaves, kinds, strict=True)
     return [x if kind is None else jax.random.key_data(x) for x, kind in pairs], kinds
 
@@ -50,7 +50,7 @@ def keys_from_data(leaves: Sequence[Any], kinds: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _implementation(x: Any) -> Any:
+def is_key(x: Any) -> bool:
+    """Whether something is an array of random keys, or a stand-in for one."""
     dtype = getattr(x, "dtype", None)
-    is_key = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    return jax.random.key_impl(x) if is_key else None
+    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
