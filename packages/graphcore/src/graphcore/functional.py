@@ -397,7 +397,7 @@ class CallProxy:
     Args:
         definition: The definition.
         states: Its states.
-        steps: The attributes and items selected so far.
+        select: Returns what was selected of the node so far; the node, if left out.
 
     Example:
         >>> import graphcore as gc

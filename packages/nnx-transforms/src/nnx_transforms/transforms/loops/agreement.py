@@ -211,15 +211,15 @@ def merged_change(body: Body, changes: Sequence[Change]) -> Change:
 
 
 def failure(kind: type[Exception], message: str, lines: Sequence[str]) -> Exception:
-    """Raises an error with a list of differences, or the first of them.
+    """Makes an error that lists differences, or the first of them.
 
     Args:
         kind: The type of the error.
         message: What it says first.
         lines: One for each difference.
 
-    Raises:
-        Exception: The error.
+    Returns:
+        The error, to be raised.
     """
     shown = [f"  {line}" for line in lines[:_MAX_LINES]]
     if len(lines) > len(shown):
