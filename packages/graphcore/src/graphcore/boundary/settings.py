@@ -65,10 +65,6 @@ class Settings:
     variables: tuple[Any, ...]
     out: Any = UNSET
 
-    def with_variables(self, variables: tuple[Any, ...]) -> Settings:
-        """The same settings with others for the variables."""
-        return Settings(self.roots, variables, self.out)
-
     def groups(self) -> tuple[Any, ...]:
         """The distinct settings with which values can enter and leave."""
         found: list[Any] = []
@@ -233,15 +229,15 @@ def check_mappings(prefix: Any, tree: Any, name: str) -> None:
             )
 
 
-def plain_settings(prefix: Any, replacement: Any = None) -> Any:
+def plain_settings(prefix: Any) -> Any:
     """A tree prefix for the pytree without objects.
 
     Args:
         prefix: A tree prefix as the user gave it.
-        replacement: What to put in the place of mappings, which JAX does not know.
 
     Returns:
-        The prefix that JAX is given.
+        The prefix that JAX is given: None in the place of mappings, which it does not
+        know.
 
     Example:
         >>> import graphcore as gc
@@ -251,7 +247,7 @@ def plain_settings(prefix: Any, replacement: Any = None) -> Any:
         >>> plain_settings((Depth(), 0))
         (None, 0)
     """
-    return map_settings(lambda p: replacement if is_mapping(p) else p, prefix)
+    return map_settings(lambda p: None if is_mapping(p) else p, prefix)
 
 
 def map_settings(function: Callable[..., Any], prefix: Any, *trees: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import jax
@@ -285,7 +285,7 @@ class JitBody(Body):
         settings = self.structure.settings
         if settings.out is not UNSET:
             variables, placed = self._place_returned(out, inside)
-            settings = settings.with_variables(variables)
+            settings = replace(settings, variables=variables)
             keep = keep | placed
         left = inside.leave(out, settings, keep)
         self.check_left(left)
