@@ -11,6 +11,7 @@ import pytest
 
 import graphcore as gc
 from graphcore.authors import Bodies
+from graphcore.variables.bare_arrays import BareArray
 
 THREADS = 8
 
@@ -125,3 +126,15 @@ def test_bodies_that_are_full_take_more_from_many_threads():
 
     in_threads(work)
     assert len(bodies.known) <= 4 + THREADS
+
+
+def test_an_array_in_a_node_has_one_place_in_all_threads():
+    nodes = [gc.Dict(w=jnp.zeros(2), number=i) for i in range(2_000)]
+    found = [[] for _ in range(THREADS)]
+
+    def work(number):
+        found[number] += [BareArray.at(node, ("w",)) for node in nodes]
+
+    in_threads(work)
+    for places in zip(*found, strict=True):
+        assert len(set(map(id, places))) == 1

@@ -9,6 +9,7 @@ handles variables handles it as one.
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -97,6 +98,7 @@ class BareArray:
     _all: ClassVar[weakref.WeakValueDictionary[Any, BareArray]] = (
         weakref.WeakValueDictionary()
     )
+    _lock: ClassVar[Any] = threading.RLock()
 
     @classmethod
     def at(cls, node: Any, path: tuple[Any, ...]) -> BareArray:
@@ -118,7 +120,8 @@ class BareArray:
                     holder = container
         place = cls()
         place.holder, place.path = holder, path
-        return cls._all.setdefault((id(holder), *path), place)
+        with cls._lock:  # What `setdefault` finds and what it sets are two steps.
+            return cls._all.setdefault((id(holder), *path), place)
 
     def get(self) -> Any:
         """The array that stands there now."""
