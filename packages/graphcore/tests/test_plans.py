@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphcore as gc
-from graphcore.cache import plans
+from graphcore.cache import kept_beside, plans
 from graphcore.cache.plans import plan_of
 from graphcore.graphdef.joint import joint_of
 from graphcore.graphdef.walk import Visit, walk
@@ -759,3 +759,20 @@ def test_a_foreign_node_that_tells_its_trace_is_asked():
     told = {id(x): trace for _, x, trace in visit.traces()}
     assert told[id(node.a)] is Traced.trace
     assert id(node.b) not in told
+
+
+def test_roots_may_be_collected_while_old_plans_are_looked_through(monkeypatch):
+    monkeypatch.setattr(kept_beside._Limit, "at", 10**6)
+    before = garbage.get_threshold()
+    garbage.collect()
+    try:
+        garbage.set_threshold(10**6)
+        for _ in range(3_000):
+            node = shelf(n=1)
+            node.me = node  # only the garbage collector can tell that it is gone
+            gc.graphdef(node)
+        monkeypatch.setattr(kept_beside._Limit, "at", 0)
+        garbage.set_threshold(garbage.get_count()[0] + 1_000)
+        assert gc.graphdef(shelf(n=1)) == gc.graphdef(node)
+    finally:
+        garbage.set_threshold(*before)

@@ -54,7 +54,8 @@ def keep_beside(root: Any, plan: Any, statics: Iterable[Any]) -> None:
         return
     if len(_kept) >= _Limit.at:
         # Plans of roots that changed might keep other roots alive that they held once.
-        for key, (reference, old) in [*_kept.items()]:
+        # By a copy, as that makes nothing for which the garbage collector might start.
+        for key, (reference, old) in _kept.copy().items():
             known = reference()
             if known is None or not old.holds(known):
                 _kept.pop(key, None)
