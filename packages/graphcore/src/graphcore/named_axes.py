@@ -276,7 +276,7 @@ def _sum_linear_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 
 def _sum_by_rule(cotangent: Any, name: Hashable, row: Any, index: Any) -> Any:
-    """The same by a batching rule, where there are no collectives to use.
+    """As `_sum_later`, by a batching rule, where there are no collectives to use.
 
     It cannot be transposed inside the map: `custom_vmap` has no reverse mode.
     """

@@ -16,7 +16,7 @@ from graphcore.adapters.loading import AdapterError
 
 @contextlib.contextmanager
 def checked(library: str, version: str, tested: Sequence[str]) -> Iterator[None]:
-    """Where an adapter looks at its library, and tries out what it relies on.
+    """Makes one error of whatever goes wrong while an adapter tries out its library.
 
     Args:
         library: The name of the library for people.

@@ -157,7 +157,7 @@ class Written:
 
     @property
     def changed(self) -> Any:
-        """The same; of a pytree of many arrays, those that are new."""
+        """The value as JAX takes it; of a pytree of many arrays, those that are new."""
         value = self.impl.get_value(self.variable)
         return changed(value, self.before)
 

@@ -278,7 +278,7 @@ class Divided:
         return Divided([*kept.values()], Frame(structure, (*kept,), {}))
 
     def of_settings(self, kinds: tuple[type[Any], ...]) -> Divided:
-        """The same for a pytree of settings, which take the place of arrays.
+        """The same pytree, divided so that settings take the place of arrays.
 
         Args:
             kinds: The types of settings.

@@ -139,7 +139,7 @@ class Entry:
 
     @property
     def out_settings(self) -> tuple[list[Any], Any, None]:
-        """The same for what the body returns."""
+        """As `settings`, for what the body returns: values, output and change."""
         return [*self.body.groups], plain_settings(self._out_settings), None
 
     def commit(self, groups: Sequence[Sequence[Any]], out: Any, change: Change) -> Any:

@@ -241,7 +241,7 @@ class Layout:
 
     @cached_property
     def all_numbers(self) -> dict[Any, Any]:
-        """Likewise, at all places of each: what is shared is one dict."""
+        """As `numbers`, at all places of each variable: what is shared is one dict."""
         return self._nested(lambda node: zip(node.keys, node.children, strict=True))
 
     def _nested(

@@ -65,7 +65,7 @@ class StreamBackup(NamedTuple):
     Args:
         stream: The stream.
         key: Its root key.
-        draws: Its count, with the key that the split drew.
+        draws: Its count, one higher than before for the key that the split drew.
 
     Example:
         >>> from nnx_transforms.randomness.rngs import Rngs
@@ -80,8 +80,8 @@ class StreamBackup(NamedTuple):
 
 
 Backup: TypeAlias = StreamBackup | tuple[RngStream, jax.Array]
-"""Of a stream whose count is not to be restored, there is none. So it is in Flax, whose
-`restore_rngs` takes these."""
+"""What is restored of a stream: key and count, or as a plain pair the key alone. Flax's
+`restore_rngs` takes both as well."""
 
 
 class SplitBackups(tuple[Backup, ...]):

@@ -80,7 +80,7 @@ def jax_shardings(prefix: Any) -> Any:
 
 
 def shardings_alone(prefix: Any) -> Any:
-    """The same tree prefix with None for all else that is in modules of shardings."""
+    """A tree prefix with None for all but the shardings in modules of shardings."""
     return Divided.map(Divided.bare, _apart(prefix))
 
 

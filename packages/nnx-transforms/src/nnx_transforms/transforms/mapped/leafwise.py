@@ -98,7 +98,7 @@ def axes_key(axes: Any) -> tuple[Any, ...]:
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Spread:
-    """Where the leaves of an output belong that left in two lists.
+    """How the leaves of an output are put together again that left in two lists.
 
     Args:
         structure: That of the output without objects.
