@@ -19,6 +19,19 @@ def test_a_mask_that_broadcasts_counts_every_value_that_it_selects():
     assert float(accuracy.compute()) == 0.5
 
 
+def test_a_batch_without_values_changes_nothing():
+    metrics = nnx.MultiMetric(mean=nnx.metrics.Average(), all=nnx.metrics.Welford())
+
+    @nnx.jit
+    def update(metrics, values):
+        metrics.update(values=values)
+
+    for size in (0, 4, 0):
+        update(metrics, jnp.arange(float(size)))
+    found = metrics.compute()
+    assert float(found["mean"]) == float(found["all"].mean) == 1.5
+
+
 def test_a_value_that_does_not_count_may_be_anything():
     average = nnx.metrics.Average()
 

@@ -206,6 +206,8 @@ class Welford(Metric):
             1
         """
         values = _values(self, kwargs)
+        if not values.size:
+            return  # It has no mean.
         before = self.count.value
         self.count.value = before + values.size
         delta = values.mean() - self.mean.value
