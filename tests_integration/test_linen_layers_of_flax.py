@@ -409,6 +409,20 @@ def test_attention_functions(depth, batch, options):
         close(ours(*args, **kwargs), theirs(*args, **kwargs))
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_attention_rounds_where_flax_does(dtype, rate):
+    q, k, v = (normal(2, 5, 2, 4, seed=seed).astype(dtype) for seed in range(3))
+    bias = normal(2, 5, 5, seed=3).astype(dtype)
+    dropout = {"dropout_rate": rate, "dropout_rng": jax.random.key(0)}
+    found, expected = (
+        lib.dot_product_attention(q, k, v, bias, bias > 0, **dropout)
+        for lib in (nn, flax_nn)
+    )
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_attention_of_wide_numbers():
     with jax.enable_x64(True):
         q, k, v = (np.random.default_rng(i).normal(size=(3, 2, 4)) for i in range(3))

@@ -565,6 +565,11 @@ def test_share_scope_unbound():
 
 def test_class_instead_of_instance():
     raised(errors.InvalidInstanceModuleError, lambda: nn.Dense.init(KEY, X), "init")
+    raised(
+        errors.InvalidInstanceModuleError,
+        lambda: nn.Dense.init_with_output(KEY, X),
+        "init_with_output needs",
+    )
     raised(errors.InvalidInstanceModuleError, lambda: nn.Dense.apply({}, X), "apply")
     raised(errors.InvalidInstanceModuleError, lambda: nn.Dense.bind({}, X), "bind")
     raised(

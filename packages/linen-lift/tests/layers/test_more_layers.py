@@ -38,26 +38,11 @@ def test_attention_functions():
     weights, out = attend(q, k, v, mask)
     close(nn.dot_product_attention_weights(q, k, mask=mask), weights)
     close(nn.dot_product_attention(q, k, v, mask=mask), out)
-    # Dropout takes another way to the same sum.
     rows = nn.dot_product_attention(
         q, k, v, mask=mask, dropout_rate=0.5, dropout_rng=KEY
     )
     kept = np.asarray(jax.random.bernoulli(KEY, 0.5, (1, 4, 5)))
     close(rows, np.einsum("hqk,khd->qhd", weights * kept / 0.5, v))
-
-
-def test_attention_calls_jax(monkeypatch):
-    calls = []
-    theirs = jax.nn.dot_product_attention
-    monkeypatch.setattr(
-        jax.nn, "dot_product_attention", lambda *a: calls.append(a) or theirs(*a)
-    )
-    q = normal(2, 3, 4, 2, 8)
-    mask = nn.make_causal_mask(jnp.ones((2, 3, 4)))
-    assert nn.dot_product_attention(q, q, q, mask=mask).shape == q.shape
-    assert len(calls) == 1
-    nn.dot_product_attention(q, q, q, precision="highest")
-    assert len(calls) == 1
 
 
 def test_a_mask_may_add_axes():

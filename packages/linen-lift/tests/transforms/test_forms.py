@@ -897,3 +897,15 @@ def test_one_call_is_one_call_on_either_side_of_compact(lift, inside):
     assert calls == ["__call__", "__call__"]  # of Net and of Dense
     assert len(out["intermediates"]["__call__"]) == 1
     assert len(out["intermediates"]["dense"]["__call__"]) == 1
+
+
+def test_equal_options_make_one_class():
+    axes = {"params": 0}
+    lifted = nn.vmap(nn.Dense, variable_axes=axes)
+    axes["params"] = 1
+    assert nn.vmap(nn.Dense, variable_axes=axes) is not lifted
+    assert nn.vmap(nn.Dense, variable_axes={"params": 0}) is lifted
+    assert nn.vmap(nn.Dense, variable_axes={"params": False}) is not lifted
+    assert nn.vmap(nn.Embed, {"params": 0}, methods="attend") is not nn.vmap(
+        nn.Embed, {"params": 0}
+    )

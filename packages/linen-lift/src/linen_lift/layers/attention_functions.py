@@ -120,9 +120,6 @@ def dot_product_attention(
 ) -> jax.Array:
     """For each query the mean of the values, weighted by how it attends to their keys.
 
-    `jax.nn.dot_product_attention` does the work, unless dropout, `module` or one of the
-    options for products asks for the weights themselves.
-
     Args:
         query: an array of shape `(*batch, queries, heads, depth)`.
         key: an array of shape `(*batch, keys, heads, depth)`.
@@ -162,19 +159,6 @@ def dot_product_attention(
     mean = _einsum(attn_weights_value_einsum, precision, einsum_dot_general)
     query, key, value = promote_dtype(query, key, value, dtype=dtype)
     _check_shapes(query, key, value)
-    options = (precision, module, einsum_dot_general, qk_attn_weights_einsum)
-    drops = not deterministic and dropout_rate > 0.0
-    # JAX computes at most 32 bits, and values as deep as keys. Of float16 it asks for a
-    # product that XLA does not have on CPU (jax 0.12).
-    known = query.dtype in (jnp.float32, jnp.bfloat16)
-    if (
-        known
-        and not drops
-        and all(option is None for option in options)
-        and key.shape == value.shape
-        and _adds_no_axes(query, bias, mask)
-    ):
-        return _by_jax(query, key, value, bias, mask)
     weights = dot_product_attention_weights(
         query,
         key,
@@ -192,37 +176,6 @@ def dot_product_attention(
         qk_attn_weights_einsum,
     )
     return mean("...hqk,...khd->...qhd", weights, value)
-
-
-def _by_jax(
-    query: jax.Array, key: jax.Array, value: jax.Array, bias: Any, mask: Any
-) -> jax.Array:
-    """`jax.nn.dot_product_attention` for any number of batch axes."""
-    batch = query.shape[:-3]
-
-    def pairs(x: Any) -> Any:
-        """A bias or mask with the axes of the batch."""
-        if x is None:
-            return None
-        x = jnp.asarray(x)
-        x = x.reshape((1,) * (3 - x.ndim) + x.shape)
-        return jnp.broadcast_to(x, (*batch, *x.shape[-3:]))
-
-    attend = jax.nn.dot_product_attention
-    for _ in batch:
-        attend = jax.vmap(attend)
-    mask = None if mask is None else jnp.asarray(mask).astype(bool)
-    return attend(query, key, value, pairs(bias), pairs(mask))
-
-
-def _adds_no_axes(query: jax.Array, *pairs: Any) -> bool:
-    """Whether a bias or mask broadcasts to the batch of the query as it is."""
-    batch = query.shape[:-3]
-    shapes = [jnp.shape(x)[:-3] for x in pairs if x is not None]
-    try:
-        return all(jnp.broadcast_shapes(shape, batch) == batch for shape in shapes)
-    except ValueError:
-        return False  # it does not fit at all, which the sum will say
 
 
 def _einsum(einsum: Einsum | None, precision: Any, dot_general: Any) -> Einsum:

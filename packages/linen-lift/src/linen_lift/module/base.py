@@ -387,6 +387,7 @@ class Module(Declarations, Summaries):
             >>> out.shape
             (2,)
         """
+        check_instance(self, "init_with_output")
         make = pure(scopes.init, method, self, mutable, capture_intermediates)
         return make(rngs, *args, **kwargs)
 

@@ -307,7 +307,11 @@ def _lift_class(
 ) -> Any:
     # The same class is made once, so that caches that know it by identity work where
     # a class is transformed anew for each instance.
-    key: Any = StaticAttribute("options", (transform, prefix, per_method))
+    described = (
+        (name, *(StaticAttribute(*option) for option in own.items()))
+        for name, own in per_method.items()
+    )
+    key: Any = (transform, prefix, *described)
     cache = cls._lifted_classes
     try:
         if key in cache:
