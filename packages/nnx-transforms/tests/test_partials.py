@@ -98,6 +98,41 @@ def test_several_objects_of_which_one_comes_twice():
     assert (int(a.calls.value), int(b.calls.value)) == (8, 4)
 
 
+def several_in_front(f, a, b):
+    return partial(f, a, b, 3.0)
+
+
+def several_by_name(f, a, b):
+    return partial(lambda a, x, y=1.0, *, by, b: f(a, b, by, x, y), a, by=3.0, b=b)
+
+
+def one_behind_another_argument(f, a, b):
+    return partial(lambda by, b, x, y=1.0: f(a, b, by, x, y), 3.0, b)
+
+
+OF_TWO_TRANSFORMS = {
+    "jit of vmap": lambda f, x: nnx.jit(nnx.vmap(f, in_axes=0))(x=x)[0],
+    "remat of vmap": lambda f, x: nnx.remat(nnx.vmap(f, in_axes=(0,)))(x)[0],
+    "jit of scan": lambda f, x: nnx.jit(nnx.scan(f, in_axes=0, out_axes=0))(x)[0],
+    "jit of grad": lambda f, x: nnx.jit(nnx.grad(f))(x[0]),
+    "jit of remat": lambda f, x: nnx.jit(nnx.remat(f))(x=x, y=1.0),
+}
+
+
+@pytest.mark.parametrize(
+    "bound", [several_in_front, several_by_name, one_behind_another_argument]
+)
+@pytest.mark.parametrize("transform", OF_TWO_TRANSFORMS)
+def test_arguments_keep_their_places_behind_several_objects(transform, bound):
+    def f(a, b, by, x, y=1.0):
+        return (a.w.value * b.w.value * by * x * y).sum()
+
+    a, b = Scale(), Scale()
+    a.w.value *= 2
+    found = OF_TWO_TRANSFORMS[transform](bound(f, a, b), X)
+    assert jnp.unique(found).tolist() == [18.0 if found.ndim == 0 else 6.0]
+
+
 @pytest.mark.parametrize("name", ["jit", "jit of jit", "jit of remat"])
 def test_it_is_traced_once(name):
     traces = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import types
 import weakref
 from collections.abc import Callable
@@ -138,6 +140,17 @@ def _with_objects(
         rest = given[bound + held :]
         return function(*given[:bound], *args, *rest, **{**names, **kwargs})
 
+    # Objects that go by keyword, or stand behind other arguments, come first here.
+    with contextlib.suppress(TypeError, ValueError):  # Functions of C may have none.
+        own = [
+            p.replace(default=_Given) if is_object(p.default) else p
+            for p in inspect.signature(f).parameters.values()
+        ]
+        first = [
+            inspect.Parameter(f"_object{number}", inspect.Parameter.POSITIONAL_ONLY)
+            for number in range(bound + held)
+        ]
+        on.__signature__ = inspect.Signature([*first, *own])  # type: ignore[attr-defined]
     return on
 
 
@@ -235,18 +248,19 @@ def _lifted_call(f: Any) -> Callable[..., Any] | None:
 def _with_object(
     wrapper: Any, call: Callable[..., Any]
 ) -> tuple[Callee, Callable[..., Any]]:
-    """What was transformed; and the transformed function that takes its object first.
+    """What was transformed; and the transformed function that takes its objects first.
 
     That is made once, and kept with the wrapper: traces are found by its identity.
     """
     first, function, on = vars(wrapper).get("_on_object", (None, None, None))
     callee = Callee(wrapper.__wrapped__) if first is None else first.again()
     if callee.bound and function is not callee.function:
-        function = callee.function
+        function, count = callee.function, len(callee.bound)
+        bind: Any = types.MethodType if count == 1 else functools.partial
 
         @functools.wraps(function)
-        def on(x: Any, /, *args: Any, **kwargs: Any) -> Any:
-            return call(types.MethodType(function, x), *args, **kwargs)
+        def on(*given: Any, **kwargs: Any) -> Any:
+            return call(bind(function, *given[:count]), *given[count:], **kwargs)
 
         wrapper._on_object = first or callee, function, on
     return callee, on
