@@ -161,3 +161,25 @@ def test_definitions_compare_metadata_by_content():
     assert (one, hash(one)) == (two, hash(two))
     values[0].axes[1].add("b")
     assert gc.graphdef(gc.Dict(v=values[0])) != two
+
+
+class Words(list):
+    """A static list, with what it tells of its changes to."""
+
+
+def test_what_compares_by_identity_is_not_copied():
+    class Program:
+        def __deepcopy__(self, memo):
+            raise AssertionError("copied")
+
+    program = Program()
+    words = Words([program, [program]])
+    words.owner = program
+    node = gc.Dict(words=words)
+    definition, state = gc.split(node)
+    words[1].append(program)
+    words.append(program)
+    made = gc.merge(definition, state)
+    assert (len(made.words), len(made.words[1])) == (2, 1)
+    assert made.words[0] is made.words[1][0] is made.words.owner is program
+    assert len(gc.merge(*gc.split(node)).words) == 3

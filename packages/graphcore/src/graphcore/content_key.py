@@ -12,6 +12,7 @@ import struct
 import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -127,8 +128,8 @@ def snapshot(value: Any) -> Any:
         value: Any value.
 
     Returns:
-        The value itself if it is immutable; else a deep copy, if one can be made with
-        the same content.
+        The value itself if it is immutable; else a copy, as deep as its content is
+        compared, if one can be made with the same content.
 
     Example:
         >>> words = ['a']; kept = snapshot(words); words.append('b'); kept
@@ -137,10 +138,27 @@ def snapshot(value: Any) -> Any:
     if is_immutable(value):
         return value
     try:
-        duplicate = copy.deepcopy(value)
+        duplicate = copy.deepcopy(value, _kept_whole(value))
         return duplicate if same_content(duplicate, value) else value
     except Exception:  # The `__deepcopy__` or `__eq__` of an unknown type.
         return value
+
+
+def _kept_whole(value: Any) -> dict[int, Any]:
+    """What a copy has in common with a value, by `id`: what compares by identity.
+
+    An object that is reached through it may hold half of the program.
+    """
+    kept, seen, pending = {}, {}, [value]
+    while pending:
+        part = pending.pop()
+        if is_immutable(part):
+            kept[id(part)] = part
+        elif id(part) not in seen and not isinstance(part, jax.Array | np.ndarray):
+            seen[id(part)] = part
+            with suppress(UnhashableContent):
+                pending.extend(below for _, below in _parts(part))
+    return kept
 
 
 def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:

@@ -11,7 +11,6 @@ one works with an explicit stack.
 
 from __future__ import annotations
 
-import copy
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -246,7 +245,7 @@ class StaticAttribute(_Attribute):
         """The value; if that was changed in place since, a copy of what it was."""
         if self._kept is None or content_key(self.value) == self.compared:
             return self.value
-        return copy.deepcopy(self._kept[0])
+        return snapshot(self._kept[0])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StaticAttribute):
