@@ -290,6 +290,8 @@ def test_shardings_that_do_not_fit_are_refused():
         ValueError, match=r"is a State, but .* is a Dict.*StateSharding"
     ):
         nnx.jit(lambda n: n, in_shardings=(of_state,))(node)
+    with pytest.raises(ValueError, match=r"out_shardings is a State.*StateSharding"):
+        nnx.jit(lambda: nnx.clone(node), out_shardings=of_state)()
     for name in ("in_shardings", "out_shardings"):
         with pytest.raises(ValueError, match="Graph nodes are not allowed as prefixes"):
             nnx.jit(lambda n: n, **{name: (node,)})

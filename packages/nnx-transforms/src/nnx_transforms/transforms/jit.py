@@ -41,6 +41,7 @@ from graphcore.authors import (
     map_settings,
     mark_lifted,
     prefix_leaves,
+    settings_of_leaves,
 )
 from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import (
@@ -277,11 +278,16 @@ class Jitted(Generic[P, R]):
         JAX gets the user's own arguments, which its messages are about.
         """
         arguments, notes, name = self._arguments, self._notes, Callee(f).name
+        settings = self._out_settings
+        called = JitBody.settings_called[1], "what the function returned"
 
         @functools.wraps(f, updated=())
         def pure(*args: Any, **kwargs: Any) -> Any:
             notes.take(Signature.of(None, (args, kwargs), {}))
-            left = Inside.empty().leave(f(*args, **kwargs))
+            out = f(*args, **kwargs)
+            if has_objects(out):  # JAX would tell of what they became.
+                settings_of_leaves(settings, out, called)
+            left = Inside.empty().leave(out)
             left.check_output(name)
             return [left.values()], left.out, left.change
 
