@@ -335,6 +335,43 @@ def test_modules_below():
     )
 
 
+def test_types_for_annotations():
+    expect(
+        """
+        import flax.linen as nn
+        from flax.core.scope import FrozenVariableDict
+        from flax.linen.linear import PrecisionLike, default_kernel_init
+
+        Variables = nn.module.VariableDict
+        """,
+        """
+        import linen_lift as nn
+        from linen_lift.types import FrozenVariableDict
+        from linen_lift.types import PrecisionLike
+        from linen_lift.layers.linear import default_kernel_init
+
+        Variables = nn.types.VariableDict
+        """,
+    )
+
+
+def test_functions_on_metadata():
+    expect(
+        """
+        from flax.core import meta
+        from flax.core.meta import remove_axis
+
+        meta.add_axis
+        """,
+        """
+        from linen_lift import meta
+        from linen_lift import remove_axis
+
+        meta.add_axis
+        """,
+    )
+
+
 def test_what_cannot_be_mapped_is_listed_by_line():
     source = """\
     import flax

@@ -23,6 +23,7 @@ from . import lift as lift
 from . import partitioning as partitioning
 from . import scope as scope
 from . import spmd as spmd
+from . import types as types
 from .adapters.flax import FlaxModule as FlaxModule
 from .errors import LinenLiftError as LinenLiftError
 from .filters import DenyList as DenyList
@@ -55,7 +56,7 @@ meta = metadata
 # Names are listed where they are defined; those of modules are listed here. Type
 # checkers follow the imports.
 if not typing.TYPE_CHECKING:
-    _modules = "errors initializers lift metadata partitioning scope spmd"
+    _modules = "errors initializers lift metadata partitioning scope spmd types"
     __all__ = [
         name
         for name, value in vars().items()

@@ -539,9 +539,31 @@ def test_wrong_tangents_are_explained(params):
             f = lambda m, x: m(x)
             return nn.jvp(f, nn.Dense(4, name="a"), (x,), (x,), self.tangents)
 
-    for bad in ([{}, {}], {"nothing": {"x": 1.0}}):
+    for bad in ([{}, {}], [({},)], {"nothing": {"x": 1.0}}):
         with pytest.raises(ValueError, match='"/a"'):
             Wrong(bad).apply({"params": params}, X)
+
+
+def test_no_cotangents_for_variables():
+    def forward(module, x):
+        return module(x), None
+
+    def f(module, x):
+        backward = lambda _, g: (None, jnp.ones_like(X))
+        return nn.custom_vjp(lambda m, x: m(x), forward, backward)(module, x).sum()
+
+    variables = nn.Dense(4).init(KEY, X)
+    grads = jax.grad(nn.apply(f, nn.Dense(4)), argnums=(0, 1))(variables, X)
+    assert grads[0]["params"]["bias"].tolist() == [0, 0, 0, 0]
+    assert grads[1].tolist() == jnp.ones_like(X).tolist()
+
+
+def test_too_many_tangents_are_refused_as_by_jax():
+    def f(module, x):
+        return nn.jvp(lambda m, x: m(x), module, (x,), (x, x), {})
+
+    with pytest.raises(TypeError, match="found 2 for 1"):
+        nn.init(f, nn.Dense(4))(KEY, X)
 
 
 def test_vjp_sees_variables_that_it_creates():

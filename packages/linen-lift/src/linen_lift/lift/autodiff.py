@@ -31,9 +31,11 @@ def _one_or_list(per_scope: Sequence[Any]) -> Any:
 
 def _per_scope(given: Any, roots: Sequence[Any], what: str) -> tuple[Any, ...]:
     """The inverse of `_one_or_list`, for what a user gives."""
-    if len(roots) == 1 and not isinstance(given, (list, tuple)):
+    lists = (list, tuple)
+    if len(roots) == 1 and not isinstance(given, lists):
         return (given,)
-    if not isinstance(given, (list, tuple)) or len(given) != len(roots):
+    nested = isinstance(given, lists) and any(isinstance(one, lists) for one in given)
+    if nested or not isinstance(given, lists) or len(given) != len(roots):
         raise ValueError(
             f"{what} must be a list with one dict for each of the scopes at paths "
             f"{_paths(roots)}, in this order; found {jax.tree.structure(given)}."
@@ -300,7 +302,7 @@ def jvp(
             moving.append({c: t for c, t in cols.items() if c in known})
             directions.append({c: t for c, t in known.items() if c in cols})
         if len(tangents) != len(args):
-            raise ValueError(
+            raise TypeError(
                 "jvp needs one tangent per primal; found "
                 f"{len(tangents)} for {len(args)}."
             )

@@ -46,6 +46,10 @@ HOMES: dict[str, list[str]] = {
 }
 """For each module of Flax the places in these packages that may have its names."""
 
+for _module in HOMES:
+    if _module.startswith(("flax.linen.", "flax.core.")):
+        HOMES[_module].append("linen_lift.types")
+
 KEPT = (
     "__version__ cursor io jax_utils metrics serialization struct testing "
     "training traverse_util typing version"
