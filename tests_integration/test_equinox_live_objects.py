@@ -1,5 +1,7 @@
 """Live objects inside of Equinox's modules, among the arguments of transforms."""
 
+from dataclasses import dataclass
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -113,3 +115,21 @@ def test_a_live_object_inside_of_a_module_need_not_be_a_tree():
     assert int(nnx.jit(step)(around)) == 1
     assert int(nnx.cond(True, step, step, around)) == 2
     assert int(inner.calls[...]) == 2
+
+
+@nnx.register_dataclass
+@dataclass
+class Parts:  # which compares by its fields, so that it can't be hashed
+    first: object
+
+
+def test_a_live_object_inside_of_a_module_need_not_be_hashable():
+    parts = Parts(nnx.Param(X))
+
+    def step(around):
+        around.inner[0].first.value = around.inner[0].first.value * 3
+        return around.w.sum()
+
+    assert float(nnx.jit(step)(Around([parts], X))) == 2
+    assert float(nnx.remat(step)(Around([parts], X))) == 2
+    np.testing.assert_allclose(parts.first.value, 9 * X)

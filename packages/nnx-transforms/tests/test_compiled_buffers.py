@@ -47,6 +47,31 @@ def test_a_buffer_that_is_held_twice_is_not_donated():
     np.testing.assert_array_equal(node.a.value, a * 2)
 
 
+def step_from_old_values(model, x):
+    out = (jnp.sin(model.a.value) * model.b.value * x).sum()
+    model.a.value, model.b.value = model.b.value, 2 * model.b.value
+    return out
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("by", [0, 1])
+def test_derivatives_of_a_function_that_donates_keep_what_they_need(by, mapped):
+    step = nnx.jit(step_from_old_values, donate_state=True)
+    gradient = nnx.grad(step, argnums=by)
+    if mapped:
+        gradient = nnx.vmap(gradient, in_axes=(0, None))
+    shape = (2, 3) if mapped else (3,)
+    model = nnx.Dict(
+        a=nnx.Param(jnp.full(shape, 0.5)), b=nnx.BatchStat(jnp.full(shape, 4.0))
+    )
+    found = gradient(model, jnp.ones(3))
+    found = found["a"].value if by == 0 else found
+    due = 4 * jnp.cos(0.5) if by == 0 else 4 * jnp.sin(0.5)
+    np.testing.assert_allclose(found, jnp.full(shape, due), rtol=1e-6)
+    np.testing.assert_allclose(model.a.value, jnp.full(shape, 4.0))
+    np.testing.assert_allclose(model.b.value, jnp.full(shape, 8.0))
+
+
 def test_what_is_donated_may_depend_on_shapes():
     traced = []
 

@@ -362,8 +362,8 @@ def separate(
         if place in filtered:
             try:
                 divided = divide(arg)
-            except ValueError:
-                # An object in it may be no tree.
+            except (TypeError, ValueError):
+                # An object in it may be no tree, or can't be hashed.
                 if any(map(is_object, jax.tree.leaves(arg, is_leaf=is_object))):
                     return _take_all(given, given_kwargs)
                 raise

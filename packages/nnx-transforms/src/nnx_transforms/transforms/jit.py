@@ -464,7 +464,8 @@ def jit(
         inline: As for `jax.jit`.
         donate_state: Whether to donate the buffers of all variables that the function
             overwrites. Which those are is found out by tracing it once before it is
-            compiled. A buffer that something else in the call holds is never donated.
+            compiled. A buffer that something else in the call holds is never donated,
+            and none is inside of another transformation.
         constrain_state: Whether to constrain, inside, the value of each variable to
             be sharded as its `sharding` metadata says, on its `mesh` metadata or else
             the mesh in force; or a function that does it, from `State` to `State`.

@@ -11,12 +11,14 @@ import jax
 
 from graphcore import RefMap, State, VariableState, iter_graph
 from graphcore.authors import (
+    OUTSIDE,
     UNSET,
     Body,
     Divided,
     Entry,
     Inside,
     Left,
+    current_trace,
     is_object,
     path_text,
     plain_settings,
@@ -162,11 +164,13 @@ class JitBody(Body):
         if self.is_flat:
             return self.direct, (values, *args), kwargs
         chosen = self.options.donated
-        if not (chosen or self.options.donate_state):
+        # Inside of a transformation a derivative may need the old values.
+        donates_state = self.options.donate_state and current_trace() == OUTSIDE
+        if not (chosen or donates_state):
             return self.direct, (self.grouped(values), args, kwargs), {}
         writes: frozenset[int] | None = None
         donated = self._always_donated
-        if self.options.donate_state:
+        if donates_state:
             writes = self._find_writes(entry)
             donated = donated | writes
         if donated:
