@@ -163,8 +163,11 @@ def _kept_whole(value: Any) -> dict[int, Any]:
 
 def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:
     try:
-        key = static_key(snapshot(value) if keep else value)
+        key = static_key(value)
         hash(key)
+        if keep:  # only now: to copy takes longer than to learn that there is no hash
+            key = static_key(snapshot(value))
+            hash(key)
     except Exception:  # of a stranger's `__hash__` as well
         if is_declared_immutable(type(value)):
             return _Same(value)
