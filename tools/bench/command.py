@@ -140,7 +140,3 @@ def draw(sections: list[Section], folder: Path) -> None:
         print(f"no plots: {error}")
         return
     plots.draw(sections, folder)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
