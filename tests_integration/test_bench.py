@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tools.bench import jaxprs, page, tables, tracing_nnx
-from tools.bench.__main__ import SECTIONS, main, read_arguments
+from tools.bench.command import SECTIONS, main, read_arguments
 from tools.bench.measuring import SMOKE, Comparison, Prepared, compare
 from tools.bench.results import (
     Bar,
@@ -262,7 +262,7 @@ def test_unknown_sections_are_refused(capsys):
 
 
 def test_a_tiny_run_writes_all_results(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("tools.bench.__main__.QUICK", SMOKE)
+    monkeypatch.setattr("tools.bench.command.QUICK", SMOKE)
     code = main(["--quick", "--check", "--only", "graph", "--out", str(tmp_path)])
     found = json.loads((tmp_path / "results.json").read_text())
     assert found["environment"]["versions"]["jax"] == jax.__version__

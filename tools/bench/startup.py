@@ -58,8 +58,11 @@ def run(effort: Effort) -> Section:
 
 
 def _seconds_to_import(name: str, bytecode: str) -> float:
-    """The time it takes in a new process, with its bytecode in a folder."""
-    environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode}
+    """The time it takes in a new process, with its bytecode in a folder.
+
+    Where all processes have one for theirs, as under `__main__`, it is there.
+    """
+    environment = {"PYTHONPYCACHEPREFIX": bytecode, **os.environ}
     # Where this is set, each import would compile the sources.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(

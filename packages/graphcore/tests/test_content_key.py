@@ -4,8 +4,10 @@ import array
 import collections
 import copy
 import dataclasses
+import gc as garbage
 import types
 import typing
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -183,3 +185,14 @@ def test_what_compares_by_identity_is_not_copied():
     assert (len(made.words), len(made.words[1])) == (2, 1)
     assert made.words[0] is made.words[1][0] is made.words.owner is program
     assert len(gc.merge(*gc.split(node)).words) == 3
+
+
+@pytest.mark.parametrize("slots", [(), ("a",)])
+def test_a_class_goes_whose_instances_were_compared(slots):
+    kind = type("Kind", (), {"__slots__": slots, "__hash__": None})
+    for _ in range(2):
+        content_key(kind())
+    alive = weakref.ref(kind)
+    del kind
+    garbage.collect()
+    assert alive() is None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import struct
 import types
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -35,6 +36,8 @@ _BASES = {
 # Flags of a type in CPython: types written in C are immutable, or not on the heap.
 _IMMUTABLE_TYPE, _HEAP_TYPE = 1 << 8, 1 << 9
 _POINTER = struct.calcsize("P")
+# As nearly all are. A descriptor of a slot would keep its class alive.
+_without_slots: weakref.WeakSet[type[Any]] = weakref.WeakSet()
 
 
 class UnhashableContent(TypeError):
@@ -163,8 +166,11 @@ def _kept_whole(value: Any) -> dict[int, Any]:
 
 def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:
     try:
-        key = static_key(snapshot(value) if keep else value)
+        key = static_key(value)
         hash(key)
+        if keep:  # only now: to copy takes longer than to learn that there is no hash
+            key = static_key(snapshot(value))
+            hash(key)
     except Exception:  # of a stranger's `__hash__` as well
         if is_declared_immutable(type(value)):
             return _Same(value)
@@ -201,12 +207,17 @@ def slots_of(kind: type[Any]) -> dict[str, Any]:
         >>> list(slots_of(Pair))
         ['_Pair__second', 'first']
     """
-    return {
+    if kind in _without_slots:
+        return {}
+    found = {
         name: slot
         for base in reversed(kind.__mro__)
         for name, slot in vars(base).items()
         if isinstance(slot, types.MemberDescriptorType)
     }
+    if not found:
+        _without_slots.add(kind)
+    return found
 
 
 def _parts(value: Any) -> Iterator[tuple[Any, Any]]:

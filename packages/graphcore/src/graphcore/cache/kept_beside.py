@@ -15,7 +15,8 @@ from typing import Any
 from graphcore.holding import held_by, reached
 from graphcore.nodes.registry import is_graph_node
 
-# For each root, by its id, the plan of the graph below it.
+# For each root, by its id, the plan of the graph below it; a weak reference to it where
+# the definition keeps it.
 _kept: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
 
@@ -29,7 +30,10 @@ class _Limit:
 def kept_beside(root: Any) -> Any:
     """The plan that is kept for a root, None if there is none."""
     found = _kept.get(id(root))
-    return found[1] if found is not None and found[0]() is root else None
+    if found is None or found[0]() is not root:
+        return None
+    plan = found[1]
+    return plan() if type(plan) is weakref.ref else plan
 
 
 def keep_beside(root: Any, plan: Any, statics: Iterable[Any]) -> None:
@@ -37,15 +41,21 @@ def keep_beside(root: Any, plan: Any, statics: Iterable[Any]) -> None:
 
     A plan holds what is below the root. If something there leads back to the root, the
     garbage collector can't see that nothing else does. The caller knows of nodes that
-    do; a plan with static values that might is not kept.
+    do. If static values do, so does the definition, and the plan is kept with that one:
+    as long as there are functions that were compiled for it, and no other way to
+    prolong the life of what both hold. A plan with static values that might is not
+    kept.
 
     Args:
         root: The root, a node of a registered type.
         plan: The plan.
         statics: The static values in the graph.
     """
-    # A function that holds a graph node might hold the root, and keep it alive.
-    if any(map(is_graph_node, reached(statics, held_by))):
+    _forget(root)
+    # A function that holds a node of another graph might hold the root through that.
+    nodes = [x for x in reached(statics, held_by) if is_graph_node(x)]
+    is_held = any(x is root for x in nodes)
+    if not is_held and not all(map(plan.contains, nodes)):
         return
     number = id(root)
     try:
@@ -55,9 +65,24 @@ def keep_beside(root: Any, plan: Any, statics: Iterable[Any]) -> None:
     if len(_kept) >= _Limit.at:
         # Plans of roots that changed might keep other roots alive that they held once.
         # By a copy, as that makes nothing for which the garbage collector might start.
-        for key, (reference, old) in _kept.copy().items():
+        for key, (reference, _) in _kept.copy().items():
             known = reference()
-            if known is None or not old.holds(known):
+            old = kept_beside(known)
+            if old is None:
                 _kept.pop(key, None)
+            elif not old.holds(known):
+                _forget(known)
         _Limit.at = max(_Limit.least, 2 * len(_kept))
+    if is_held:
+        plan.layout.plan = plan
+        plan = weakref.ref(plan)
     _kept[number] = alive, plan
+
+
+def _forget(root: Any) -> None:
+    """Lets go of the plan of a root, wherever it is kept."""
+    plan = kept_beside(root)
+    if plan is not None:
+        _kept.pop(id(root), None)
+        if plan.layout.plan is plan:
+            plan.layout.plan = None

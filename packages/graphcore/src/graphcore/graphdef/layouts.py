@@ -60,7 +60,8 @@ class Node(NamedTuple):
 class Layout:
     """Definitions in one index space as lists of things and places.
 
-    It refers to no object of a graph, and not to the definitions, which keep it.
+    It refers to no object of a graph but for those that static values hold, and not to
+    the definitions, which keep it.
 
     Args:
         definitions: The definitions.
@@ -87,6 +88,7 @@ class Layout:
         indices: The things that have an index, by it and in its order.
         selections: Which variables filters select; see `leaves`.
         notes: What others keep with it; nothing that holds an object.
+        plan: That of a root that a static value holds; see `kept_beside`.
     """
 
     def __init__(self, definitions: Sequence[GraphDef[Any]]) -> None:
@@ -161,6 +163,7 @@ class Layout:
         self.bare = self._bare_arrays() if BARE in self.impls else []
         self.selections: dict[Any, Any] = {}
         self.notes: dict[Any, Any] = {}
+        self.plan: Any = None
         # Caches; see `recipes` and `patterns`.
         self.recipe: Any = None
         self.pattern: Any = None
