@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import jax
 
-from graphcore import RefMap, State, VariableState, iter_graph
+from graphcore import RefMap, State, TraceContextError, VariableState, iter_graph
 from graphcore.authors import (
     UNSET,
     Body,
@@ -99,14 +99,15 @@ class JitBody(Body):
         is_flat: Whether values enter and leave it as one list, and other arguments as
             they are called: what JAX has to take apart costs time at each call. With
             shardings and donation there is more to tell it.
-        is_direct: Whether it is flat, and the values may go there as they are.
+        is_direct: Whether it is flat, the values may go there as they are, and it has
+            been seen to write no object of the caller's.
         has_divided: Whether the values of variables were seen not to be arrays.
     """
 
     called = ("args", None)
     settings_called = ("in_shardings", "out_shardings")
     options: Options
-    has_divided = False
+    is_direct = has_divided = False
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -116,7 +117,7 @@ class JitBody(Body):
         self._has_shardings = (
             options.in_shardings is not None or options.out_shardings is not None
         )
-        self.is_flat = self.is_direct = not (
+        self.is_flat = not (
             self._has_shardings or bool(donated) or options.donate_state
         )
         self._variants: dict[Any, Callable[..., Any]] = {}
@@ -136,16 +137,33 @@ class JitBody(Body):
 
         Returns:
             As `direct`; or what JAX has traced.
+
+        Raises:
+            TraceContextError: If the function wrote an object of the caller's.
         """
-        function, args, kwargs = self.prepare(entry)
         try:
-            return (function.trace if only_trace else function)(*args, **kwargs)
+            function, args, kwargs = self.prepare(entry)
+            result = (function.trace if only_trace else function)(*args, **kwargs)
         except OtherWrites as found:
             # Another shape, another set of overwritten variables: from now on, look
             # up which it is.
             self._writes = None
             self._writes_by_shape[abstract_key(entry.values)] = found.positions
             return self.call_arranged(entry, only_trace)
+        finally:
+            is_traced = self.options.notes.explanation is not None
+            leaked = _take_back_leaked(entry) if is_traced else ()
+        if leaked:
+            function.clear_cache()  # It is traced, and refused, at the next call.
+            where = path_text(self.variable_path(leaked[0]))
+            raise TraceContextError(
+                f"The function {self.__name__!r} wrote to the variable at {where!r} of "
+                "the caller's own object, which it found in a static attribute, or "
+                "closes over. Reach it through attributes of the argument that are "
+                "data: the object there is the one to write."
+            )
+        self.is_direct = self.is_flat and not self.has_divided
+        return result
 
     def prepare(self, entry: Entry) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         """Chooses the compiled variant for a call, and arranges the values for it.
@@ -331,6 +349,22 @@ class JitBody(Body):
             (path, VariableState.from_variable(v)) for path, v in by_path.items()
         )
         write_raw((by_path[path], leaf.value) for path, leaf in how(given).flat_state())
+
+
+def _take_back_leaked(entry: Entry) -> list[int]:
+    """Takes tracers out of the caller's variables, of types that let them be written.
+
+    Returns:
+        The positions of these variables.
+    """
+    now = entry.joint.layout.values(entry.variables)
+    pairs = enumerate(zip(now, entry.raw, strict=True))
+    leaked = [i for i, (x, y) in pairs if x is not y and isinstance(x, jax.core.Tracer)]
+    for i in leaked:
+        before = entry.raw[i]
+        whole = before.join() if isinstance(before, Divided) else before
+        write_raw([(entry.variables[i], whole)])
+    return leaked
 
 
 def _constrained(variable: Any, path: str) -> Any:
