@@ -214,6 +214,33 @@ def test_sizes_that_differ_are_told_by_the_paths_in_a_module(ensemble, in_axes):
         nnx.vmap(call, in_axes=in_axes)(ensemble, jnp.ones((4, 2)))
 
 
+def shifted(net, x):
+    return x, eqx.tree_at(bias_of, net, bias_of(net) + x)
+
+
+def given(net, x):
+    return x, {"x": x}
+
+
+@pytest.mark.parametrize(
+    ("f", "out_axes", "message"),
+    [
+        (shifted, (0, None), "The output at 'output/1/layers/0/bias' has axis None"),
+        (given, (0, None), "The output at 'output/1/x' has axis None"),
+        (given, (0, 2), "The output at 'output/1/x' is stacked along axis 2"),
+        (shifted, (0, (0, 0)), "out_axes at '1' is a tuple of 2, .* there is a MLP"),
+        (given, 0, None),
+    ],
+)
+def test_axes_of_outputs_are_told_by_the_paths_in_the_output(mlp, f, out_axes, message):
+    mapped = nnx.vmap(f, in_axes=(None, 0), out_axes=out_axes)
+    if message is None:
+        same(mapped(mlp, X), given(mlp, X))
+        return
+    with pytest.raises(ValueError, match=message):
+        mapped(mlp, X)
+
+
 @pytest.mark.parametrize("donated", [{}, {"donate_argnums": 0}])
 @pytest.mark.parametrize("parted", [False, True])
 def test_shardings_of_a_module_for_single_arrays(mlp, parted, donated):
