@@ -9,7 +9,13 @@ from typing import Any, TypeAlias
 
 import jax
 
-from graphcore import RefMap, State, TraceContextError, VariableState, iter_graph
+from graphcore import (
+    RefMap,
+    State,
+    TraceContextError,
+    VariableState,
+    iter_graph,
+)
 from graphcore.authors import (
     UNSET,
     Body,
@@ -23,6 +29,7 @@ from graphcore.authors import (
     raw_value_of,
     setting_of,
     settings_of_leaves,
+    settings_within,
     variable_impl,
     write_raw,
 )
@@ -121,6 +128,8 @@ class JitBody(Body):
             self._has_shardings or bool(donated) or options.donate_state
         )
         self._variants: dict[Any, Callable[..., Any]] = {}
+        # As JAX is given them.
+        self._shardings: Any = tuple(map(_apart, self._plain_shardings()))
         # The variables that the function overwrites, until that depends on shapes.
         self._writes: frozenset[int] | None = None
         self._writes_by_shape: dict[Any, frozenset[int]] = {}
@@ -150,6 +159,10 @@ class JitBody(Body):
             self._writes = None
             self._writes_by_shape[abstract_key(entry.values)] = found.positions
             return self.call_arranged(entry, only_trace)
+        except ValueError:
+            if not self._spreads(entry):
+                raise
+            return self.call_arranged(entry, only_trace)
         finally:
             is_traced = self.options.notes.explanation is not None
             leaked = _take_back_leaked(entry) if is_traced else ()
@@ -164,6 +177,23 @@ class JitBody(Body):
             )
         self.is_direct = self.is_flat and not self.has_divided
         return result
+
+    def _spreads(self, entry: Entry) -> bool:
+        """Whether shardings in modules are for parts of these: then spreads them."""
+        plain = self._plain_shardings()
+        if not Divided.within(plain)[1]:
+            return False
+        try:
+            _, out, _ = jax.eval_shape(self, *entry.values)
+            found = tuple(map(settings_within, plain, (entry.args, out)))
+        except Exception:  # The first error is the one to report.
+            return False
+        if jax.tree.structure(found) == jax.tree.structure(self._shardings):
+            return False
+        self._shardings = found
+        self._variants.clear()
+        self.direct = self._compile(self)
+        return True
 
     def prepare(self, entry: Entry) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         """Chooses the compiled variant for a call, and arranges the values for it.
@@ -225,22 +255,21 @@ class JitBody(Body):
             passed_on["donate_argnums"] = (1, 3, 5)
         if self._has_shardings:
             groups = [None if setting is UNSET else setting for setting in self.groups]
-            plain = kept = given = self._plain_shardings()
+            plain = kept = given = self._shardings[0]
             if isinstance(plain, tuple):  # Donated arguments go apart, as in `prepare`.
                 kept, _, away = options.donated.take(plain, {})
                 given = tuple(away.get(i) for i in range(len(plain)))
             twice: tuple[Any, ...] = (groups, groups, kept, given, None, None)
             passed_on["in_shardings"] = twice if donates else (groups, plain, None)
-            out = jax_shardings(options.out_shardings)
-            passed_on["out_shardings"] = (groups, out, None)
+            passed_on["out_shardings"] = (groups, self._shardings[1], None)
         return jax.jit(function, **passed_on)
 
-    def _plain_shardings(self) -> Any:
-        """The shardings of positional arguments; static ones have none."""
-        given = jax_shardings(self.options.in_shardings)
-        if not isinstance(given, tuple):
-            return given
-        return tuple(with_statics(given, dict.fromkeys(self.structure.statics)))
+    def _plain_shardings(self) -> tuple[Any, Any]:
+        """Those of positional arguments, static ones have none, and of the output."""
+        given = plain_settings(self.options.in_shardings)
+        if isinstance(given, tuple):
+            given = tuple(with_statics(given, dict.fromkeys(self.structure.statics)))
+        return given, plain_settings(self.options.out_shardings)
 
     def _flat(self) -> Callable[..., Any]:
         # JAX takes no argument by name that is called as one by position, so that has
