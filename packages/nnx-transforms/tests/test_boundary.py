@@ -191,6 +191,23 @@ def test_a_write_to_the_caller_s_own_variable_is_refused_and_taken_back(options)
         assert m.guarded.value.tolist() == [1.0, 1.0]
 
 
+def test_a_value_that_is_made_at_each_look_is_no_write_of_the_caller_s_variable():
+    class Doubled:
+        def __init__(self, value):
+            self.value = value
+
+    gc.register_variable_type(
+        Doubled,
+        get_value=lambda x: x.value * 2,
+        set_value=lambda x, value: setattr(x, "value", value / 2),
+        get_metadata=lambda x: {},
+        create=lambda kind, value, metadata: kind(value / 2),
+    )
+    m = Dict(doubled=Doubled(jnp.ones(2)))
+    inner = nnx.jit(lambda m: m.doubled.value * 1)
+    assert nnx.jit(lambda m: inner(m) + inner(m))(m).tolist() == [2.0, 2.0]
+
+
 def test_a_frozen_record_that_was_kept_is_as_it_was():
     @jax.tree_util.register_dataclass
     @dataclasses.dataclass(frozen=True)

@@ -386,9 +386,13 @@ def _take_back_leaked(entry: Entry) -> list[int]:
     Returns:
         The positions of these variables.
     """
+    tracer = jax.core.Tracer
     now = entry.joint.layout.values(entry.variables)
+    # A type may make its value anew at each look, of tracers it holds another tracer.
     pairs = enumerate(zip(now, entry.raw, strict=True))
-    leaked = [i for i, (x, y) in pairs if x is not y and isinstance(x, jax.core.Tracer)]
+    leaked = [
+        i for i, (x, y) in pairs if isinstance(x, tracer) and not isinstance(y, tracer)
+    ]
     for i in leaked:
         before = entry.raw[i]
         whole = before.join() if isinstance(before, Divided) else before
