@@ -214,6 +214,33 @@ def test_sizes_that_differ_are_told_by_the_paths_in_a_module(ensemble, in_axes):
         nnx.vmap(call, in_axes=in_axes)(ensemble, jnp.ones((4, 2)))
 
 
+def shifted(net, x):
+    return x, eqx.tree_at(bias_of, net, bias_of(net) + x)
+
+
+def given(net, x):
+    return x, {"x": x}
+
+
+@pytest.mark.parametrize(
+    ("f", "out_axes", "message"),
+    [
+        (shifted, (0, None), "The output at 'output/1/layers/0/bias' has axis None"),
+        (given, (0, None), "The output at 'output/1/x' has axis None"),
+        (given, (0, 2), "The output at 'output/1/x' is stacked along axis 2"),
+        (shifted, (0, (0, 0)), "out_axes at '1' is a tuple of 2, .* there is a MLP"),
+        (given, 0, None),
+    ],
+)
+def test_axes_of_outputs_are_told_by_the_paths_in_the_output(mlp, f, out_axes, message):
+    mapped = nnx.vmap(f, in_axes=(None, 0), out_axes=out_axes)
+    if message is None:
+        same(mapped(mlp, X), given(mlp, X))
+        return
+    with pytest.raises(ValueError, match=message):
+        mapped(mlp, X)
+
+
 @pytest.mark.parametrize("donated", [{}, {"donate_argnums": 0}])
 @pytest.mark.parametrize("parted", [False, True])
 def test_shardings_of_a_module_for_single_arrays(mlp, parted, donated):
@@ -250,3 +277,33 @@ def test_shardings_of_a_module_for_single_arrays(mlp, parted, donated):
     # Those of another module are refused.
     with pytest.raises(ValueError, match="out_shardings"):
         nnx.jit(lambda: double(net.layers[0]), out_shardings=placed)()
+
+
+@pytest.mark.parametrize("donated", [{}, {"donate_argnums": 1}])
+def test_a_sharding_in_a_module_may_be_for_a_part_of_it(mlp, donated):
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
+    whole, split = (NamedSharding(mesh, PartitionSpec(*p)) for p in ((), ("x",)))
+    first = eqx.tree_at(lambda net: net.layers[1], mlp, whole)
+    placed = eqx.tree_at(lambda net: net.layers[0], first, split)
+
+    def scaled(by, net, plus):
+        return eqx.tree_at(bias_of, net, by * bias_of(net) + plus.value), plus.value
+
+    plus = nnx.Variable(jnp.array(1.0))
+    due, _ = scaled(2, mlp, plus)
+    for shardings in (
+        {"in_shardings": (placed, None)},
+        {"out_shardings": (placed, None)},
+        {"in_shardings": (placed, None), "out_shardings": (placed, whole)},
+    ):
+        f = nnx.jit(scaled, static_argnums=0, **shardings, **donated)
+        for _ in range(2):
+            net = jax.tree.map(lambda x: x + 0 if eqx.is_array(x) else x, mlp)
+            out, _ = f(2, net, plus)
+        same(out, due)
+        assert f._cache_size() == 1
+        if "out_shardings" in shardings:
+            assert bias_of(out).sharding == out.layers[0].weight.sharding == split
+            assert out.layers[1].bias.sharding == whole
+    with pytest.raises(KeyError, match="'no'"):
+        nnx.jit(lambda: {}["no"], out_shardings=placed)()

@@ -162,6 +162,52 @@ def test_a_container_is_not_replaced_where_another_write_fails(returned):
     assert inner[0].tolist() == [0.5, 0.5]
 
 
+class Holder:
+    """What no library looks into."""
+
+    def __init__(self, held):
+        self.held = held
+
+
+@pytest.mark.parametrize("options", [{}, {"donate_state": True}])
+def test_a_write_to_the_caller_s_own_variable_is_refused_and_taken_back(options):
+    guarded = Guarded(jnp.ones(2))
+    m = Dict(guarded=guarded, holder=Holder(guarded))
+
+    @nnx.jit(**options)
+    def step(m, x):
+        m.holder.held.value = m.guarded.value * x
+
+    @nnx.jit(**options)
+    def fail(m, x):
+        step.__wrapped__(m, x)
+        raise KeyError("key")
+
+    for _ in range(2):
+        with pytest.raises(nnx.TraceContextError, match=r"'step'.*'args/0/guarded'"):
+            step(m, 3.0)
+        with pytest.raises(KeyError):
+            fail(m, 3.0)
+        assert m.guarded.value.tolist() == [1.0, 1.0]
+
+
+def test_a_value_that_is_made_at_each_look_is_no_write_of_the_caller_s_variable():
+    class Doubled:
+        def __init__(self, value):
+            self.value = value
+
+    gc.register_variable_type(
+        Doubled,
+        get_value=lambda x: x.value * 2,
+        set_value=lambda x, value: setattr(x, "value", value / 2),
+        get_metadata=lambda x: {},
+        create=lambda kind, value, metadata: kind(value / 2),
+    )
+    m = Dict(doubled=Doubled(jnp.ones(2)))
+    inner = nnx.jit(lambda m: m.doubled.value * 1)
+    assert nnx.jit(lambda m: inner(m) + inner(m))(m).tolist() == [2.0, 2.0]
+
+
 def test_a_frozen_record_that_was_kept_is_as_it_was():
     @jax.tree_util.register_dataclass
     @dataclasses.dataclass(frozen=True)

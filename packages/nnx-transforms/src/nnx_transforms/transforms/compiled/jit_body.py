@@ -9,7 +9,13 @@ from typing import Any, TypeAlias
 
 import jax
 
-from graphcore import RefMap, State, VariableState, iter_graph
+from graphcore import (
+    RefMap,
+    State,
+    TraceContextError,
+    VariableState,
+    iter_graph,
+)
 from graphcore.authors import (
     OUTSIDE,
     UNSET,
@@ -25,6 +31,7 @@ from graphcore.authors import (
     raw_value_of,
     setting_of,
     settings_of_leaves,
+    settings_within,
     variable_impl,
     write_raw,
 )
@@ -101,14 +108,15 @@ class JitBody(Body):
         is_flat: Whether values enter and leave it as one list, and other arguments as
             they are called: what JAX has to take apart costs time at each call. With
             shardings and donation there is more to tell it.
-        is_direct: Whether it is flat, and the values may go there as they are.
+        is_direct: Whether it is flat, the values may go there as they are, and it has
+            been seen to write no object of the caller's.
         has_divided: Whether the values of variables were seen not to be arrays.
     """
 
     called = ("args", None)
     settings_called = ("in_shardings", "out_shardings")
     options: Options
-    has_divided = False
+    is_direct = has_divided = False
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -118,10 +126,12 @@ class JitBody(Body):
         self._has_shardings = (
             options.in_shardings is not None or options.out_shardings is not None
         )
-        self.is_flat = self.is_direct = not (
+        self.is_flat = not (
             self._has_shardings or bool(donated) or options.donate_state
         )
         self._variants: dict[Any, Callable[..., Any]] = {}
+        # As JAX is given them.
+        self._shardings: Any = tuple(map(_apart, self._plain_shardings()))
         # The variables that the function overwrites, until that depends on shapes.
         self._writes: frozenset[int] | None = None
         self._writes_by_shape: dict[Any, frozenset[int]] = {}
@@ -138,16 +148,54 @@ class JitBody(Body):
 
         Returns:
             As `direct`; or what JAX has traced.
+
+        Raises:
+            TraceContextError: If the function wrote an object of the caller's.
         """
-        function, args, kwargs = self.prepare(entry)
         try:
-            return (function.trace if only_trace else function)(*args, **kwargs)
+            function, args, kwargs = self.prepare(entry)
+            result = (function.trace if only_trace else function)(*args, **kwargs)
         except OtherWrites as found:
             # Another shape, another set of overwritten variables: from now on, look
             # up which it is.
             self._writes = None
             self._writes_by_shape[abstract_key(entry.values)] = found.positions
             return self.call_arranged(entry, only_trace)
+        except ValueError:
+            if not self._spreads(entry):
+                raise
+            return self.call_arranged(entry, only_trace)
+        finally:
+            is_traced = self.options.notes.explanation is not None
+            leaked = _take_back_leaked(entry) if is_traced else ()
+        if leaked:
+            function.clear_cache()  # It is traced, and refused, at the next call.
+            where = path_text(self.variable_path(leaked[0]))
+            raise TraceContextError(
+                f"The function {self.__name__!r} wrote to the variable at {where!r} of "
+                "the caller's own object, which it found in a static attribute, or "
+                "closes over. Reach it through attributes of the argument that are "
+                "data: the object there is the one to write."
+            )
+        self.is_direct = self.is_flat and not self.has_divided
+        return result
+
+    def _spreads(self, entry: Entry) -> bool:
+        """Whether shardings in modules are for parts of these: then spreads them."""
+        plain = self._plain_shardings()
+        if not Divided.within(plain)[1]:
+            return False
+        try:
+            _, out, _ = jax.eval_shape(self, *entry.values)
+            found = tuple(map(settings_within, plain, (entry.args, out)))
+        except Exception:  # The first error is the one to report.
+            return False
+        if jax.tree.structure(found) == jax.tree.structure(self._shardings):
+            return False
+        self._shardings = found
+        self._variants.clear()
+        self.direct = self._compile(self)
+        return True
 
     def prepare(self, entry: Entry) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         """Chooses the compiled variant for a call, and arranges the values for it.
@@ -211,22 +259,21 @@ class JitBody(Body):
             passed_on["donate_argnums"] = (1, 3, 5)
         if self._has_shardings:
             groups = [None if setting is UNSET else setting for setting in self.groups]
-            plain = kept = given = self._plain_shardings()
+            plain = kept = given = self._shardings[0]
             if isinstance(plain, tuple):  # Donated arguments go apart, as in `prepare`.
                 kept, _, away = options.donated.take(plain, {})
                 given = tuple(away.get(i) for i in range(len(plain)))
             twice: tuple[Any, ...] = (groups, groups, kept, given, None, None)
             passed_on["in_shardings"] = twice if donates else (groups, plain, None)
-            out = jax_shardings(options.out_shardings)
-            passed_on["out_shardings"] = (groups, out, None)
+            passed_on["out_shardings"] = (groups, self._shardings[1], None)
         return jax.jit(function, **passed_on)
 
-    def _plain_shardings(self) -> Any:
-        """The shardings of positional arguments; static ones have none."""
-        given = jax_shardings(self.options.in_shardings)
-        if not isinstance(given, tuple):
-            return given
-        return tuple(with_statics(given, dict.fromkeys(self.structure.statics)))
+    def _plain_shardings(self) -> tuple[Any, Any]:
+        """Those of positional arguments, static ones have none, and of the output."""
+        given = plain_settings(self.options.in_shardings)
+        if isinstance(given, tuple):
+            given = tuple(with_statics(given, dict.fromkeys(self.structure.statics)))
+        return given, plain_settings(self.options.out_shardings)
 
     def _flat(self) -> Callable[..., Any]:
         # JAX takes no argument by name that is called as one by position, so that has
@@ -335,6 +382,26 @@ class JitBody(Body):
             (path, VariableState.from_variable(v)) for path, v in by_path.items()
         )
         write_raw((by_path[path], leaf.value) for path, leaf in how(given).flat_state())
+
+
+def _take_back_leaked(entry: Entry) -> list[int]:
+    """Takes tracers out of the caller's variables, of types that let them be written.
+
+    Returns:
+        The positions of these variables.
+    """
+    tracer = jax.core.Tracer
+    now = entry.joint.layout.values(entry.variables)
+    # A type may make its value anew at each look, of tracers it holds another tracer.
+    pairs = enumerate(zip(now, entry.raw, strict=True))
+    leaked = [
+        i for i, (x, y) in pairs if isinstance(x, tracer) and not isinstance(y, tracer)
+    ]
+    for i in leaked:
+        before = entry.raw[i]
+        whole = before.join() if isinstance(before, Divided) else before
+        write_raw([(entry.variables[i], whole)])
+    return leaked
 
 
 def _constrained(variable: Any, path: str) -> Any:

@@ -171,6 +171,15 @@ class MappedBody(Body):
             What it returns.
         """
         self.progress.entered, self.progress.notes = False, None
+        try:
+            return function()
+        except (TypeError, ValueError):
+            is_known = self.progress.notes is None or self.progress.explains
+            if is_known or not self.structure.places.has_divided:
+                raise
+        # Outputs beside modules of other libraries are looked at when JAX refuses.
+        self.always_explains = True
+        self.progress.notes = None
         return function()
 
 
