@@ -372,6 +372,12 @@ def add_axis(tree: Any, index: int, params: Mapping[Any, Any]) -> Any:
 
     Raises:
         PartitioningUnspecifiedError: if a box needs a name that `params` lacks.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> box = nn.Partitioned(1, ('in', 'out'))
+        >>> nn.meta.add_axis(box, 0, {nn.PARTITION_NAME: 'layer'}).names
+        ('layer', 'in', 'out')
     """
     return _with_change("add_axis", tree, index, params)
 
@@ -389,6 +395,12 @@ def remove_axis(tree: Any, index: int, params: Mapping[Any, Any]) -> Any:
 
     Raises:
         PartitioningUnspecifiedError: if a box needs a name that `params` lacks.
+
+    Example:
+        >>> import linen_lift as nn
+        >>> box = nn.Partitioned(1, ('layer', 'in', 'out'))
+        >>> nn.meta.remove_axis(box, 0, {nn.PARTITION_NAME: 'layer'}).names
+        ('in', 'out')
     """
     return _with_change("remove_axis", tree, index, params)
 
