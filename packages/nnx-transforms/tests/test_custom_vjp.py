@@ -1071,3 +1071,25 @@ def test_forward_mode_is_refused_as_in_jax():
     product = make_product()
     with pytest.raises(TypeError, match="forward-mode"):
         jax.jvp(lambda x: product(Pair(x)), (1.0,), (1.0,))
+
+
+def test_a_container_in_the_place_of_a_variable_is_shown_as_it_is_then():
+    def f(node, x):
+        node.w = {"k": gc.Param(2 * x)}
+        return jnp.sum(x)
+
+    seen = []
+
+    def backward(w, cotangents):
+        (of_node, _), cotangent = cotangents
+        seen.append([path for path, _ in of_node.flat_state()])
+        due = gc.State({"w": gc.VariableState(gc.Param, cotangent * w)})
+        return due, cotangent * jnp.ones(2)
+
+    rule = custom_vjp(f)
+    rule.defvjp(lambda node, x: (f(node, x), jnp.array([3.0, 4.0])), backward)
+    node = gc.Dict(w=gc.Param(jnp.ones(2)))
+    grads = grad(rule)(node, jnp.ones(2))
+    assert seen == [[("w", "k")]]
+    assert grads.w.value.tolist() == [3.0, 4.0]
+    assert node.w["k"].value.tolist() == [2.0, 2.0]

@@ -8,6 +8,7 @@ decides which variables count as written, and every later one returns those.
 from __future__ import annotations
 
 import functools
+import operator
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -40,6 +41,7 @@ from nnx_transforms.transforms.derivatives.tangents import (
     Checks,
     Layout,
     Part,
+    Shown,
     abstract,
     check_tangent,
     from_states,
@@ -478,10 +480,10 @@ class RuleCall:
         """
 
         def state(part: Part) -> Any:
-            new = self._new_in(part.layout)
-            # One at a path that another has had takes its place.
-            by_path = {x[0]: x for x in (*part.layout.shown, *new.shown)}
-            layout = replace(part.layout, shown=(*by_path.values(),))
+            new = self._new_in(part.layout).shown
+            # One at a path that another has had, or below or above it, takes its place.
+            old = [x for x in part.layout.shown if not any(_meet(x, y) for y in new)]
+            layout = replace(part.layout, shown=(*old, *new))
             return layout.state([*map(value, layout.numbers)])
 
         return tuple(
@@ -590,6 +592,11 @@ class RuleCall:
             return Part(replace(layout, others=others), values)
 
         return map_parts(part, self._outline[argnum])
+
+
+def _meet(old: Shown, new: Shown) -> bool:
+    """Whether no state can have both of two variables, by their paths."""
+    return all(map(operator.eq, old[0], new[0]))  # up to the end of the shorter one
 
 
 def _left(*objects: Any) -> None:
