@@ -564,6 +564,18 @@ def test_a_refused_pop_gives_back_what_was_removed():
     assert paths == (("a", "w"), ("b", "u"), ("b", "v"), ("b", "w"), ("c",))
 
 
+def test_pop_takes_leaves_out_of_a_state():
+    node = gc.Dict(a=gc.Param(1), b=gc.Dict(c=gc.Cache(2), d=gc.Param(3)))
+    state = gc.state(node)
+    cache = gc.pop(state, gc.Cache)
+    assert cache.to_pure_dict() == {"b": {"c": 2}}
+    assert state.to_pure_dict() == {"a": 1, "b": {"d": 3}}
+    params, rest = gc.pop(state, gc.Param, ...)
+    assert params.to_pure_dict() == {"a": 1, "b": {"d": 3}} and not rest
+    assert not state.flat_state()
+    assert node.b.c.value == 2
+
+
 def test_pop_needs_a_filter():
     with pytest.raises(ValueError, match="filter"):
         gc.pop(Tied())

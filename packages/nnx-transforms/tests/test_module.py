@@ -159,6 +159,25 @@ def test_set_attributes_undoes_what_it_did_when_an_attribute_refuses():
     assert [b.rate for b in m.blocks] == [0.5, 0.5]
 
 
+def test_a_default_of_the_class_is_not_left_behind_by_a_refused_change():
+    class Defaulted(Module):
+        rate = 0.5
+
+    class Picky(Module):
+        @property
+        def rate(self):
+            return 1
+
+    m = Module()
+    m.a = Defaulted()
+    m.z = Picky()
+    before = nnx.graphdef(m)
+    with pytest.raises(AttributeError):
+        m.set_attributes(rate=0.1)
+    assert m.a.rate == 0.5 and "rate" not in vars(m.a)
+    assert nnx.graphdef(m) == before
+
+
 def test_set_attributes_from_another_trace_changes_nothing():
     m = Model()
 

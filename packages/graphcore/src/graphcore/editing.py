@@ -146,7 +146,7 @@ def pop(node: Any, /, *filters: Filter) -> Any:
     """Removes variables from a graph and returns their state.
 
     Args:
-        node: A graph node or pytree node.
+        node: A graph node or pytree node; or a `State`, which loses leaves.
         *filters: At least one; a variable goes to the first that selects it. All
             references to a selected variable are removed.
 
@@ -165,6 +165,8 @@ def pop(node: Any, /, *filters: Filter) -> Any:
     """
     if not filters:
         raise ValueError("pop needs at least one filter; `...` removes all variables.")
+    if isinstance(node, State):
+        return _popped_leaves(node, filters)
     live: Any = variables(node, *filters)
     groups = live if isinstance(live, tuple) else (live,)
     selected = dict(pair for group in groups for pair in group.flat_state())
@@ -192,3 +194,14 @@ def pop(node: Any, /, *filters: Filter) -> Any:
                 undo.append(restorer(holder, impl))
             impl.pop_key(holder, key)
     return states[0] if len(states) == 1 else states
+
+
+def _popped_leaves(state: State[Any, Any], filters: tuple[Filter, ...]) -> Any:
+    found = state.filter(*filters)
+    for group in found if isinstance(found, tuple) else (found,):
+        for path, _ in group.flat_state():
+            holder = state
+            for key in path[:-1]:
+                holder = holder[key]
+            del holder[path[-1]]
+    return found

@@ -293,9 +293,12 @@ def set_on_modules(
         raise unused("attribute", missing, node)
     with contextlib.ExitStack() as undo:
         for module, name in changes:
-            before = getattr(module, name)
+            before, was_own = getattr(module, name), name in vars(module)
             setattr(module, name, attributes[name])
-            undo.callback(setattr, module, name, before)
+            if name in vars(module) and not was_own:
+                undo.callback(delattr, module, name)  # the class's shows again
+            else:
+                undo.callback(setattr, module, name, before)
         undo.pop_all()
 
 
