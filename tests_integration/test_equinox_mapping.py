@@ -307,3 +307,67 @@ def test_a_sharding_in_a_module_may_be_for_a_part_of_it(mlp, donated):
             assert out.layers[1].bias.sharding == whole
     with pytest.raises(KeyError, match="'no'"):
         nnx.jit(lambda: {}["no"], out_shardings=placed)()
+
+
+def transform_of(kind):
+    return nnx.jit if kind == "compiled" else lambda f: f
+
+
+@pytest.mark.parametrize("parted", [False, True])
+@pytest.mark.parametrize("kind", ["eager", "compiled"])
+def test_specs_of_a_module_for_single_arrays(mlp, parted, kind):
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
+    whole, rows, columns = (PartitionSpec(*p) for p in ((), ("x",), (None, "x")))
+    net = eqx.filter(mlp, eqx.is_array) if parted else mlp
+    specs = jax.tree.map(lambda x: whole if eqx.is_array(x) else x, net)
+    specs = eqx.tree_at(lambda m: m.layers[0], specs, rows)  # for a part of it
+    specs = eqx.tree_at(lambda m: m.layers[1].weight, specs, columns)
+    calls = nnx.Variable(jnp.array(0))
+
+    def step(net, x, calls):
+        calls.value += 1
+        first, second = net.layers
+        assert first.weight.shape == (2, 2) and second.bias.shape == (2,)
+        hidden = jax.nn.relu(first.weight @ x + first.bias)
+        y = jax.lax.psum(second.weight @ hidden, "x") + second.bias
+        doubled = jax.tree.map(lambda w: 2 * w if eqx.is_array(w) else w, net)
+        return doubled, y
+
+    options = {"mesh": mesh, "in_specs": (specs, whole, None)}
+    mapped = nnx.shard_map(step, out_specs=(specs, whole), **options)
+    doubled, y = transform_of(kind)(mapped)(net, X, calls)
+    same(doubled, jax.tree.map(lambda w: 2 * w if eqx.is_array(w) else w, net))
+    np.testing.assert_allclose(y, mlp(X), rtol=1e-6)
+    assert bias_of(doubled).sharding.spec == rows
+    assert doubled.layers[1].weight.sharding.spec == columns
+    assert int(calls) == 1
+    # What doesn't fit is told by its path.
+    same_all_over = jax.tree.map(lambda x: whole if eqx.is_array(x) else x, net)
+    mapped = nnx.shard_map(step, out_specs=(same_all_over, whole), **options)
+    with pytest.raises(ValueError, match="'output/0/layers/0/weight' has the spec"):
+        mapped(net, X, calls)
+    bad = eqx.tree_at(bias_of, same_all_over, PartitionSpec("x", "x"))
+    mapped = nnx.shard_map(
+        step, out_specs=whole, mesh=mesh, in_specs=(bad, whole, None)
+    )
+    with pytest.raises(ValueError, match="'0/layers/0/bias' cannot be sharded by"):
+        mapped(net, X, calls)
+    assert int(calls) == 1
+
+
+def test_gradients_through_specs_of_a_module(mlp):
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
+    nothing = jax.tree.map(lambda x: PartitionSpec(), mlp)
+    specs = eqx.tree_at(lambda m: m.layers[0], nothing, PartitionSpec("x"))
+    specs = eqx.tree_at(lambda m: m.layers[1].weight, specs, PartitionSpec(None, "x"))
+
+    def call(net, x):
+        hidden = jax.nn.relu(net.layers[0].weight @ x + net.layers[0].bias)
+        return jax.lax.psum(net.layers[1].weight @ hidden, "x") + net.layers[1].bias
+
+    mapped = nnx.shard_map(
+        call, mesh=mesh, in_specs=(specs, PartitionSpec()), out_specs=PartitionSpec()
+    )
+    found = nnx.grad(lambda net: mapped(net, X).sum())(mlp)
+    due = eqx.filter_grad(lambda net: net(X).sum())(mlp)
+    same(found, due)

@@ -40,6 +40,7 @@ from graphcore.authors import (
     is_object,
     map_settings,
     mark_lifted,
+    plain_settings,
     prefix_leaves,
     settings_of_leaves,
 )
@@ -50,6 +51,7 @@ from nnx_transforms.arguments import (
     positions_of,
     with_statics,
 )
+from nnx_transforms.sharding.in_modules import shardings_alone, shardings_apart
 from nnx_transforms.transforms.compiled.ahead_of_time import Lowered, Traced
 from nnx_transforms.transforms.compiled.array_errors import explain_arrays
 from nnx_transforms.transforms.compiled.explain_recompile import (
@@ -60,8 +62,6 @@ from nnx_transforms.transforms.compiled.explain_recompile import (
 from nnx_transforms.transforms.compiled.jit_body import (
     JitBody,
     Options,
-    jax_shardings,
-    shardings_alone,
 )
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.eval_shape import shapes_of
@@ -296,9 +296,9 @@ class Jitted(Generic[P, R]):
             passed_on[f"static_{place}"] = arguments[f"static_{place}"]
             passed_on[f"donate_{place}"] = arguments[f"donate_{place}"]
         if arguments["in_shardings"] is not None:
-            passed_on["in_shardings"] = jax_shardings(arguments["in_shardings"])
+            passed_on["in_shardings"] = _jax_shardings(arguments["in_shardings"])
         if arguments["out_shardings"] is not None:
-            given = jax_shardings(arguments["out_shardings"])
+            given = _jax_shardings(arguments["out_shardings"])
             whole = given if isinstance(given, jax.sharding.Sharding) else None
             passed_on["out_shardings"] = whole, given, None
         return jax.jit(pure, **{k: v for k, v in passed_on.items() if v is not None})
@@ -398,6 +398,11 @@ class Jitted(Generic[P, R]):
 def _or_unset(sharding: Any) -> Any:
     # None leaves the choice to JAX, so it contradicts no other sharding.
     return UNSET if sharding is None else sharding
+
+
+def _jax_shardings(prefix: Any) -> Any:
+    # None for objects, and modules of shardings as those of arrays.
+    return shardings_apart(plain_settings(prefix))
 
 
 class Jit(Protocol[P]):

@@ -11,14 +11,17 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from graphcore.authors import (
+    Divided,
     Entry,
     enter,
     is_mapping,
     lifted,
     map_settings,
     prefix_leaves,
+    settings_within,
 )
 from nnx_transforms.arguments import resolve_kwargs
+from nnx_transforms.sharding.in_modules import shardings_alone
 from nnx_transforms.sharding.shardings import axis_names, check_fits
 from nnx_transforms.transforms.decorators import LATER, called_as_before
 from nnx_transforms.transforms.mapped.mapping import (
@@ -54,7 +57,8 @@ def shard_map(
         f: The function. Left out, `shard_map` returns a decorator.
         out_specs: As for `jax.shard_map`. For an object: a `PartitionSpec` of all its
             variables, or a `StateSharding` of these. An argument that is returned must
-            have the same specs here as there.
+            have the same specs here as there. For a module of Equinox also a module
+            of specs.
         in_specs: Likewise, for the arguments. None means the same as an empty spec.
         mesh: As for `jax.shard_map`; left out, the mesh in force.
         **more: Further arguments that the installed `jax.shard_map` takes, such as
@@ -90,6 +94,9 @@ def shard_map(
         "PartitionSpecs, or a StateSharding",
         lambda _, setting: isinstance(setting, PartitionSpec | NamedSharding | None),
     )
+    if in_specs is not _INFER:
+        in_specs = shardings_alone(in_specs)
+    out_specs = shardings_alone(out_specs)
 
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -111,9 +118,10 @@ def shard_map(
             )
         # For arrays, JAX has a say about None.
         none = _ONE_FOR_ALL if entry.roots else None
-        given: dict[str, Any] = (
-            {} if specs is _INFER else {"in_specs": _plain_specs(specs, none)}
-        )
+        values, args, _ = entry.values
+        given: dict[str, Any] = {}
+        if specs is not _INFER:
+            given["in_specs"] = settings_within(_plain_specs(specs, none), args)
         plain_out = _plain_specs(out_specs, none)
         groups = [_spec(setting) for setting in entry.body.groups]
         body = entry.body
@@ -122,10 +130,15 @@ def shard_map(
             return body(groups, args)
 
         told = {**options, **{k: (groups, *value) for k, value in given.items()}}
-        told["out_specs"] = groups, plain_out, _ONE_FOR_ALL
         pure.__name__ = pure.__qualname__ = body.__name__
+        if Divided.within(plain_out)[1]:
+            # Nothing but a trace tells what they are a prefix of.
+            loose = {**told, "out_specs": _ONE_FOR_ALL, "check_vma": False}
+            whole: Any = jax.shard_map(pure, **loose)
+            _, out, _ = body.attempt(lambda: jax.eval_shape(whole, values, *args))
+            plain_out = settings_within(plain_out, out)
+        told["out_specs"] = groups, plain_out, _ONE_FOR_ALL
         mapped: Any = jax.shard_map(pure, **told)
-        values, args, _ = entry.values
         try:
             out = body.attempt(lambda: mapped(values, *args))
         except (TypeError, ValueError) as error:

@@ -37,6 +37,7 @@ from graphcore.authors import (
 )
 from nnx_transforms.arguments import ChosenArguments, with_statics
 from nnx_transforms.sharding.eager_sharding import placed_by
+from nnx_transforms.sharding.in_modules import shardings_apart
 from nnx_transforms.transforms.compiled.donation import (
     OtherWrites,
     abstract_key,
@@ -72,32 +73,6 @@ class Options:
     notes: Notes
 
 
-# The leaves of modules whose attributes are shardings.
-_SHARDINGS = (jax.sharding.Sharding, jax.sharding.PartitionSpec)
-
-
-def jax_shardings(prefix: Any) -> Any:
-    """The shardings that JAX is given: none for objects, and modules of them apart.
-
-    Args:
-        prefix: A tree prefix as the user gave it.
-
-    Returns:
-        One that fits what enters and leaves the compiled function.
-    """
-    return _apart(plain_settings(prefix))
-
-
-def shardings_alone(prefix: Any) -> Any:
-    """A tree prefix with None for all but the shardings in modules of shardings."""
-    return Divided.map(Divided.bare, _apart(prefix))
-
-
-def _apart(prefix: Any) -> Any:
-    divided, _ = Divided.within(prefix)
-    return Divided.map(lambda part: part.of_settings(_SHARDINGS), divided)
-
-
 class JitBody(Body):
     """A function, compiled for one structure of its objects and its static arguments.
 
@@ -131,7 +106,7 @@ class JitBody(Body):
         )
         self._variants: dict[Any, Callable[..., Any]] = {}
         # As JAX is given them.
-        self._shardings: Any = tuple(map(_apart, self._plain_shardings()))
+        self._shardings: Any = tuple(map(shardings_apart, self._plain_shardings()))
         # The variables that the function overwrites, until that depends on shapes.
         self._writes: frozenset[int] | None = None
         self._writes_by_shape: dict[Any, frozenset[int]] = {}

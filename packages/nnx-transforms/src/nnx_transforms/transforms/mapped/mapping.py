@@ -28,6 +28,7 @@ from graphcore.authors import (
     plain_settings,
     prefix_leaves,
     settings_of_leaves,
+    settings_within,
 )
 from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import positions_of
@@ -134,6 +135,7 @@ class MappedBody(Body):
     def outputs(self, left: Left) -> Iterator[tuple[Any, Any, Any]]:
         """Path, setting and value of each array that the function returned."""
         settings = plain_settings(self.structure.settings.out)
+        settings = settings_within(settings, left.out)
         return with_settings(left.out, settings_of_leaves(settings, left.out))
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
