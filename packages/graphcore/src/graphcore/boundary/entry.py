@@ -28,6 +28,7 @@ from graphcore.boundary.places import (
     Direct,
     Place,
     Places,
+    contents,
     is_object,
     key_path,
     separate,
@@ -303,6 +304,10 @@ def enter(
         >>> vmap(add)(total, jnp.arange(3.0)).tolist(), total.value.tolist()
         ([-0.0, -1.0, -2.0], [0.0, 1.0, 2.0])
     """
+    if only_with_objects and not kwargs and cache is not None and cache.last is None:
+        # A function that has had no objects yet: it takes less to see that again.
+        if not contents(args):
+            return None
     plain, named, places, roots = separate(args, kwargs)
     if type(f) is not tuple:
         callee = f if type(f) is Callee else Callee(f)

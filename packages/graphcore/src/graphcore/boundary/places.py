@@ -96,12 +96,10 @@ def contents(tree: Any) -> int:
         `OBJECTS` if there are any; else `FILTERED` if there are pytrees of such a type,
         to be divided; else 0.
     """
-    if type(tree) in (list, tuple) and _arrays.issuperset(map(type, tree)):
-        return 0  # the usual case; no need to flatten it
     # Objects are left out, because foreign ones may be cyclic.
-    tree = _other_parts([tree])
+    tree = _other_parts(tree if type(tree) in (list, tuple) else [tree])
     if not tree:
-        return 0
+        return 0  # the usual case; no need to flatten it
     if any(map(is_object, {type(x): x for x in tree}.values())):
         return OBJECTS
     probing.active, probing.found = True, False
@@ -133,15 +131,18 @@ def contents(tree: Any) -> int:
 def _other_parts(parts: Collection[Any]) -> list[Any]:
     """What is neither an array nor a container, among parts and in containers there."""
     others: list[Any] = []
-    if not _arrays.issuperset(map(type, parts)):
-        for part in parts:
-            kind = type(part)
-            if kind is dict:
-                others += _other_parts(part.values())
-            elif kind is list or kind is tuple:
-                others += _other_parts(part)
-            elif kind not in _arrays:
+    if _arrays.issuperset(map(type, parts)):
+        return others
+    for part in parts:
+        kind = type(part)
+        if kind is dict:
+            part = part.values()
+        elif kind is not list and kind is not tuple:
+            if kind not in _arrays:
                 others.append(part)
+            continue
+        if not _arrays.issuperset(map(type, part)):
+            others += _other_parts(part)
     return others
 
 

@@ -163,8 +163,10 @@ class Jitted(Generic[P, R]):
         else:
             entry = self._enter(args, kwargs)
         if entry is None:
-            plain: R = Inside.empty().put_together(*self._plain(*args, **kwargs))
-            return plain
+            values, plain, change = self._plain(*args, **kwargs)
+            if not change.is_in_place:  # asked here, since a call costs time
+                plain = Inside.empty().put_together(values, plain, change)
+            return cast("R", plain)
         body: JitBody = entry.body
         try:
             if body.is_direct:
