@@ -337,7 +337,8 @@ def enter(
         entry.raw = joint.layout.values(entry.variables)
     if divide:
         entry.divide()
-    is_plain = settings is UNSET and out_settings is UNSET and not statics
+    static = _keys_of(statics) if statics else ()
+    is_plain = settings is UNSET and out_settings is UNSET
     if is_plain and cache is not None and type(f) is not tuple:
         last = cache.last
         if last is not None:
@@ -346,6 +347,7 @@ def enter(
                 known.joint.layout is joint.layout
                 and known.places is places
                 and known.bound == bound
+                and last.key[0] == static
             ):
                 entry.body = last
                 return entry
@@ -357,7 +359,7 @@ def enter(
     tree = tuple(args), dict(kwargs)
     functions = [*zip(callees, bounds, makers, strict=True)]
     entry.bodies = _find_or_make(
-        functions, entry, places, tree, statics, options, cache
+        functions, entry, places, tree, statics, static, options, cache
     )
     entry.body = entry.bodies[0]
     return entry
@@ -369,6 +371,7 @@ def _find_or_make(
     places: Direct | Places,
     tree: tuple[tuple[Any, ...], dict[str, Any]],
     statics: Mapping[Place, Any],
+    static: Any,
     options: Any,
     cache: Bodies | None,
 ) -> list[Any]:
@@ -377,8 +380,6 @@ def _find_or_make(
     called = getattr(functions[0][2], "settings_called", Body.settings_called)[0]
     settings: Settings | None = None
     known: Any = entry.joint.definitions, places, options
-    if statics:
-        known += (tuple([(k, static_key(v)) for k, v in statics.items()]),)
     if entry._settings[0] is not UNSET or entry._out_settings is not UNSET:
         prefixes = *entry._settings, entry._out_settings
         known += (*map(prefix_key, prefixes),)
@@ -388,7 +389,7 @@ def _find_or_make(
     found: list[Any] = []
     for callee, bound, make in functions:
         function = callee.function
-        key = known, bound, make
+        key = static, known, bound, make
         bodies = cache
         if cache is None:
             bodies = _bodies_of(function) if callee.lasts else None
@@ -417,6 +418,16 @@ def _find_or_make(
                 body = bodies.keep(key, body)
         found.append(body)
     return found
+
+
+def _keys_of(statics: Mapping[Place, Any]) -> Any:
+    """What static arguments are told apart by."""
+    found = tuple([(place, static_key(x)) for place, x in statics.items()])
+    try:
+        # Before them: one that was changed since is not what it was.
+        return hash(found), found
+    except TypeError:  # It is kept for no other call.
+        return found
 
 
 def _strong(x: Any) -> Callable[[], Any]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
+from jax.tree_util import tree_flatten
 
 from graphcore.adapters.loading import registrations
 from graphcore.boundary.divided import Divided, divide, is_filtered
@@ -129,7 +130,7 @@ def contents(tree: Any) -> int:
 
 
 def _other_parts(parts: Collection[Any]) -> list[Any]:
-    """What is neither an array nor a container, among parts and in containers there."""
+    """What is no array, container or None, among parts and in containers there."""
     others: list[Any] = []
     if _arrays.issuperset(map(type, parts)):
         return others
@@ -138,7 +139,7 @@ def _other_parts(parts: Collection[Any]) -> list[Any]:
         if kind is dict:
             part = part.values()
         elif kind is not list and kind is not tuple:
-            if kind not in _arrays:
+            if kind not in _arrays and part is not None:
                 others.append(part)
             continue
         if not _arrays.issuperset(map(type, part)):
@@ -278,13 +279,13 @@ def take_objects(tree: Any) -> tuple[Any, Places, list[Any]]:
     """
     if type(tree) in _arrays:
         return tree, OF_A_LEAF, []
-    leaves, structure = jax.tree.flatten(tree, is_leaf=is_object)
-    found = [place for place, leaf in enumerate(leaves) if is_object(leaf)]
-    objects, numbers = _numbered([leaves[place] for place in found])
+    leaves, structure = tree_flatten(tree, is_object)
+    found = [i for i, x in enumerate(leaves) if type(x) not in _arrays and is_object(x)]
+    objects, numbers = _numbered([leaves[i] for i in found])
     if found:
-        for place in found:
-            leaves[place] = None
-        tree = jax.tree.unflatten(structure, leaves)
+        for i in found:
+            leaves[i] = None
+        tree = structure.unflatten(leaves)
     spots = tuple(zip(found, numbers, strict=True))
     key: Any = (structure, spots, registrations.count)
     try:
@@ -302,6 +303,8 @@ def take_objects(tree: Any) -> tuple[Any, Places, list[Any]]:
 
 def _numbered(objects: list[Any]) -> tuple[list[Any], Sequence[int]]:
     """The distinct ones among objects, and for each object the number of it there."""
+    if len(objects) == 1:
+        return objects, range(1)
     distinct = dict(zip(map(id, objects), objects, strict=True))
     if len(distinct) == len(objects):
         return objects, range(len(objects))
@@ -417,7 +420,7 @@ def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> 
         kind = type(arg)
         if is_variable_type(kind) or isinstance(find_for_type(kind), GraphNodeImpl):
             objects.append(place)
-        elif not issubclass(kind, _ARRAYS):
+        elif arg is not None and not issubclass(kind, _ARRAYS):
             containers.append(place)
             if is_filtered(arg):
                 filtered.add(place)
