@@ -117,6 +117,10 @@ class Plan:
                 watched.append((variable, impl))
             else:
                 self._foreign.append((variable, definition, impl))
+        alike: dict[VariableImpl, list[Any]] = {}
+        for variable, _, impl in self._foreign:
+            alike.setdefault(impl, []).append(variable)
+        self._seen = [(impl, xs, *_look_at(impl, xs)) for impl, xs in alike.items()]
         unwatched = self._watch_containers(root, visit, watched)
         # The root itself must not be kept: None stands for it.
         self._unwatched = [
@@ -250,7 +254,7 @@ class Plan:
         self._array_holders = self._array_keys = []
         self._strangers = self._stranger_of_each_type = self._unwatched = []
         self._mutable_statics = []
-        self._foreign = []
+        self._foreign, self._seen = [], []
 
     def holds(self, root: Any) -> bool:
         """Tells whether walking the graph now would give this plan again.
@@ -310,10 +314,23 @@ class Plan:
         return (
             (not self._strangers or self._strangers_hold())
             and (not self._mutable_statics or self._statics_hold())
-            and (not self._foreign or all(map(_is_as_defined, self._foreign)))
+            and (not self._foreign or self._foreign_hold())
             and (not self._unwatched or self._unwatched_hold(root))
             and (not self._array_keys or self._arrays_hold())
         )
+
+    def _foreign_hold(self) -> bool:
+        for impl, variables, types, names, values in self._seen:
+            now = _look_at(impl, variables)
+            # It is enough that the very same things stand there, if these stay what
+            # they are.
+            if not (
+                now[:2] == (types, names)
+                and all(map(is_, values, now[2]))
+                and all(map(is_immutable, values))
+            ):
+                return all(map(_is_as_defined, self._foreign))
+        return True
 
     def _metadata_holds(self) -> bool:
         mark = metadata_epoch.mark  # first: a change from now on must be seen later
@@ -388,6 +405,15 @@ def _has_plain_metadata(impl: VariableImpl, variable: Any) -> bool:
     found = impl.get_metadata(variable)
     is_kept = type(found) is dict and found is impl.get_metadata(variable)
     return is_kept and all(map(is_immutable, found.values()))
+
+
+def _look_at(
+    impl: VariableImpl, variables: Sequence[Any]
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """The types of variables, and the names and values of their metadata."""
+    found = [*map(impl.get_metadata, variables)]
+    values = [x for each in found for x in each.values()] if any(found) else []
+    return [*map(type, variables)], [*map(tuple, found)] if values else [], values
 
 
 def _is_as_defined(described: tuple[Any, VariableDef[Any], VariableImpl]) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from operator import getitem, setitem
+from operator import call, getitem, setitem
 from typing import Any, NamedTuple
 
 from graphcore.getters import Getter, consume, getter
@@ -211,7 +211,11 @@ class Layout:
         how = self.impl
         if how is not None and how.get_values is not None:
             return how.get_values(variables)
-        return [i.get_value(v) for i, v in zip(self.impls, variables, strict=True)]
+        return [*map(call, self._getters, variables)]
+
+    @cached_property
+    def _getters(self) -> list[Callable[[Any], Any]]:
+        return [impl.get_value for impl in self.impls]
 
     def statics_as_made(self) -> list[Any]:
         """The static values, as they were when the definitions were made."""
