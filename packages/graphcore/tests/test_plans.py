@@ -182,6 +182,60 @@ def test_metadata_that_is_computed_each_time_keeps_the_plan_and_is_compared():
     assert plan_of(node).definition == fresh(node)[0] != plan.definition
 
 
+class Computed:
+    """A variable whose metadata is made anew at each look."""
+
+    def __init__(self, **notes):
+        self.notes = notes
+
+
+class ComputedToo(Computed):
+    pass
+
+
+gc.register_variable_type(
+    Computed,
+    get_value=lambda x: 1,
+    set_value=lambda x, value: None,
+    get_metadata=lambda x: dict(x.notes),
+    create=lambda kind, value, metadata: kind(**metadata),
+)
+
+
+def rename(x):
+    x.notes["name"] = x.notes.pop("unit")
+
+
+def retag(x):
+    x.notes["tag"].word = "b"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        rename,
+        retag,
+        lambda x: x.notes.update(more=None),
+        lambda x: x.notes.update(count=True),  # was 1
+        lambda x: x.notes.pop("count"),
+        lambda x: x.notes.clear(),
+        lambda x: setattr(x, "__class__", ComputedToo),
+    ],
+)
+def test_each_change_of_metadata_that_is_computed_is_seen(edit):
+    tagged = {"tag": zoo.Tag("a")} if edit is retag else {}  # it can change in place
+    variables = [Computed(unit="m", count=1, **tagged), Computed(), Computed()]
+    node = gc.List([*variables, gc.Param(1)])
+    definition = gc.graphdef(node)
+    plan = plan_of(node)
+    assert plan_of(node) is plan
+    edit(variables[0])
+    assert gc.graphdef(node) == fresh(node)[0] != definition
+    changed = plan_of(node)
+    variables[2].notes["unit"] = "s"
+    assert plan_of(node).definition == fresh(node)[0] != changed.definition
+
+
 def test_a_static_value_that_changes_its_class_is_seen():
     class Before:
         pass

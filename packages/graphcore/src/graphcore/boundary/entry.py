@@ -304,9 +304,9 @@ def enter(
         >>> vmap(add)(total, jnp.arange(3.0)).tolist(), total.value.tolist()
         ([-0.0, -1.0, -2.0], [0.0, 1.0, 2.0])
     """
-    if only_with_objects and not kwargs and cache is not None and cache.last is None:
+    if only_with_objects and cache is not None and cache.last is None and not kwargs:
         # A function that has had no objects yet: it takes less to see that again.
-        if not contents(args):
+        if type(f) is Callee and not f.bound and not contents(args):
             return None
     plain, named, places, roots = separate(args, kwargs)
     if type(f) is not tuple:
