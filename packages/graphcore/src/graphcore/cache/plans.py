@@ -322,13 +322,9 @@ class Plan:
     def _foreign_hold(self) -> bool:
         for impl, variables, types, names, values in self._seen:
             now = _look_at(impl, variables)
-            # It is enough that the very same things stand there, if these stay what
-            # they are.
-            if not (
-                now[:2] == (types, names)
-                and all(map(is_, values, now[2]))
-                and all(map(is_immutable, values))
-            ):
+            # The very same things are enough: what can change in place is looked at
+            # with the static values.
+            if now[:2] != (types, names) or not all(map(is_, values, now[2])):
                 return all(map(_is_as_defined, self._foreign))
         return True
 
