@@ -321,9 +321,18 @@ def publish(
     return change.places.fill(out, returned)
 
 
-@contextlib.contextmanager
-def _renewing(change: Change, variables: Sequence[Any]) -> Iterator[None]:
+def _renewing(
+    change: Change, variables: Sequence[Any]
+) -> contextlib.AbstractContextManager[Any]:
     """Renews containers before values are written, and undoes it if these can't be."""
+    return _renewed(change, variables) if change.renewed else _NOTHING_TO_RENEW
+
+
+_NOTHING_TO_RENEW: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _renewed(change: Change, variables: Sequence[Any]) -> Iterator[None]:
     with undoing() as undo:
         for depth, position in change.renewed:
             variables[position].renew(depth, undo)
