@@ -53,7 +53,8 @@ class Change:
             outer ones first, and the number of an array in it.
 
     Attributes:
-        is_in_place: Whether it did nothing but write arrays, and returned no object.
+        only_writes: Whether it did nothing but write values, and returned no object.
+        is_in_place: Whether these, besides, are arrays.
         is_in_order: Whether it wrote the first so many variables, in order.
 
     Example:
@@ -76,12 +77,15 @@ class Change:
     has_divided: bool = False
     renewed: tuple[tuple[int, int], ...] = ()
     # Computed once, because every call asks for them.
+    only_writes: bool = field(init=False, compare=False)
     is_in_place: bool = field(init=False, compare=False)
     is_in_order: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        more = self.definitions or self.returned or self.has_divided or self.renewed
-        object.__setattr__(self, "is_in_place", not more)
+        more = self.definitions or self.returned or self.renewed
+        only_writes = not (more or self.places.has_divided)
+        object.__setattr__(self, "only_writes", only_writes)
+        object.__setattr__(self, "is_in_place", only_writes and not self.has_divided)
         in_order = tuple(range(len(self.positions)))
         object.__setattr__(self, "is_in_order", self.positions == in_order)
 
@@ -97,6 +101,21 @@ class Change:
             *(self.definitions, self.detached, self.returned),
             *(frozenset(self.mapping), self.places, tuple(new)),
         )
+
+    def joined(self, values: Sequence[Any], now: Sequence[Any]) -> list[Any]:
+        """The written values as variables hold them.
+
+        Args:
+            values: One for each position.
+            now: The values of all variables of the inputs, as JAX took them.
+
+        Returns:
+            As many values.
+        """
+        return [
+            joined(value, None if position is None else now[position])
+            for value, position in zip(values, self.positions, strict=True)
+        ]
 
     def select(self, order: Sequence[int]) -> Change:
         """The same change with the written values in another order.
@@ -281,10 +300,7 @@ def publish(
         ValueError: If a foreign type refuses.
     """
     if change.has_divided:
-        values = [
-            joined(value, None if position is None else now[position])
-            for value, position in zip(values, change.positions, strict=True)
-        ]
+        values = change.joined(values, now)
     if change.definitions is None:
         returned = _known(change, roots, variables, joint)
         if returned is not None:

@@ -159,7 +159,9 @@ class Entry:
         """
         values = groups[0] if len(groups) == 1 else [*chain.from_iterable(groups)]
         if not change.is_in_place:
-            return self._publish(change, values, out)
+            if not change.only_writes:
+                return self._publish(change, values, out)
+            values = change.joined(values, self.raw)
         if values:
             variables = self.variables
             if not change.is_in_order:
