@@ -95,6 +95,33 @@ def test_containers_wherever_an_object_has_them(kind):
     assert not seen.hold()
 
 
+def test_a_dict_in_the_place_of_the_dict_that_holds_it():
+    box = Box(a={"b": 1})
+    seen = Identities([(box, ("__dict__",))], [vars(box)])
+    box.__dict__ = box.a
+    assert not seen.hold()
+
+
+def test_nothing_is_asked_that_the_collector_lists():
+    # From Python 3.13 on it lists attributes with their object, not with `__dict__`.
+    boxes = [Box(a=i, b=object(), c=[i]) for i in range(3)]
+    nodes = [(box, ("__dict__",)) for box in boxes]
+    seen = Identities(nodes, [c for box in boxes for c in (vars(box), box.c)])
+    assert not seen._getters
+    assert not seen._containers
+    boxes[1].b = object()
+    assert not seen.hold()
+
+
+def test_attributes_of_an_object_that_is_not_among_the_nodes():
+    # The root of a plan, which must not be kept alive.
+    box, other = Box(a=1), Box(a=1, b=2)
+    seen = Identities([(other, ("__dict__",))], [vars(box), vars(other)])
+    assert seen.hold()
+    box.a = True
+    assert not seen.hold()
+
+
 def test_what_is_apart_may_change():
     one, other, held = object(), object(), [1, 2]
     held.append(one)

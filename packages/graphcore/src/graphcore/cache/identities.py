@@ -81,21 +81,30 @@ class Identities:
         apart: Collection[int] = frozenset(),
     ) -> None:
         watched: list[Any] = []
-        # Attributes of nodes that the garbage collector does not see.
+        # What nodes refer to that the garbage collector does not see.
         asked: list[tuple[Callable[[Any], Any], Any]] = []
+        in_nodes: set[int] = set()
         for node, names in nodes:
             watched.append(node)
-            found = {*map(id, gc.get_referents(node))}
-            getters: list[Callable[[Any], Any]] = [type, *map(attrgetter, names)]
-            asked += [(get, node) for get in getters if id(get(node)) not in found]
-        self._watched = (*watched, *containers)
+            found = _addresses(gc.get_referents(node))
+            for get in (type, *map(attrgetter, names)):
+                part = get(node)
+                if id(part) in found:
+                    continue
+                if _is_mirror(part, found):
+                    in_nodes.add(id(part))
+                else:
+                    asked.append((get, node))
+        others = [c for c in containers if id(c) not in in_nodes]
+        self._watched = (*watched, *others)
         self._getters = [get for get, _ in asked]
         self._owners = [owner for _, owner in asked]
-        # Containers are read themselves unless the collector sees all that they hold;
-        # it does not see through a dict that only mirrors an object.
-        due = Counter(map(id, _contents(containers)))
-        is_found = due <= Counter(map(id, gc.get_referents(*self._watched)))
-        self._containers = () if is_found else containers
+        # The others are read themselves unless the collector sees all that they hold.
+        self._containers = [
+            c
+            for c in others
+            if not _addresses(_contents([c])) <= _addresses(gc.get_referents(c))
+        ]
         alike: dict[VariableImpl, list[Any]] = {}
         for variable, impl in variables:
             alike.setdefault(impl, []).append(variable)
@@ -132,6 +141,24 @@ class Identities:
         if self._chosen is not None:
             now = [*compress(now, self._chosen)]
         return self._read(now) == self._addresses
+
+
+def _addresses(objects: Iterable[Any]) -> Counter[int]:
+    return Counter(map(id, objects))
+
+
+def _is_mirror(part: Any, found: Counter[int]) -> bool:
+    """Whether an attribute is a dict that only mirrors what its object refers to.
+
+    Such is `__dict__` from Python 3.13 on, until it is replaced: then the collector
+    finds the other dict, and nothing of what is in it. So both can't be mistaken for
+    each other, unless a dict is all that there is.
+    """
+    if type(part) is not dict or not part:
+        return False
+    held = [*part.values()]
+    is_only_a_dict = len(held) == 1 and type(held[0]) is dict
+    return not is_only_a_dict and _addresses(held) <= found
 
 
 def _contents(containers: Iterable[Any]) -> list[Any]:
