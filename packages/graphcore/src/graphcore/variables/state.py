@@ -8,10 +8,9 @@ from operator import itemgetter
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import jax
-import jax.numpy as jnp
 
 from graphcore.content import values_equal
-from graphcore.display.printing import Parts, call_parts, text, treescope_repr
+from graphcore.display.printing import Parts, call_parts
 from graphcore.getters import consume
 from graphcore.graphdef.definition import Kind
 from graphcore.hashable_mapping import as_kept
@@ -142,18 +141,6 @@ class VariableState(Reading, ReadOperators, Generic[A]):
         metadata = as_kept(impl.metadata(variable))
         return cls.of((kind, metadata), impl.get_value(variable))
 
-    def __setitem__(self, key: Any, item: Any) -> None:
-        # A value of its own: the one that it has may be that of the variable.
-        new: Any = self.value
-        if key is ...:
-            new = item
-        elif isinstance(new, dict | list):
-            new = new.copy()
-            new[key] = item
-        else:
-            new = jnp.asarray(new).at[key].set(item)
-        self.value = new
-
     def _metadata(self) -> Mapping[str, Any]:
         return self._kind[1]
 
@@ -200,9 +187,6 @@ class VariableState(Reading, ReadOperators, Generic[A]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return VariableState.of, (self._kind, self.value)
-
-    __repr__ = text
-    __treescope_repr__ = treescope_repr
 
     def __parts__(self) -> Parts:
         kind, metadata = self._kind

@@ -25,7 +25,6 @@ import jax
 from graphcore._jax import OUTSIDE, TraceState, current_trace
 from graphcore.cache.comparing import comparing
 from graphcore.content import values_equal
-from graphcore.display.printing import text, treescope_repr
 from graphcore.hashable_mapping import EMPTY, HashableMapping, as_hashable, as_kept
 from graphcore.probing import probing
 from graphcore.rebuilt import Origin, origin, trace_of_rebuilt, wrong_trace
@@ -509,18 +508,8 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
         set_raw_value(self, state[0])
         set_facts(self, facts_of(as_hashable(state[1]), current_trace()))
 
-    __repr__ = text
-    __treescope_repr__ = treescope_repr
-
     def __format__(self, spec: str) -> str:
         return format(self.value, spec) if spec else str(self)
-
-    def __getitem__(self, key: Any) -> Any:
-        """`x[...]` is the value; other keys go to it."""
-        return self.get_value(index=key)
-
-    def __setitem__(self, key: Any, item: Any) -> None:
-        self.set_value(item, index=key)
 
     def __eq__(self, other: object) -> bool:
         if comparing.by_identity:
