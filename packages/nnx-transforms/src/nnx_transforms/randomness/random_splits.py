@@ -56,6 +56,7 @@ P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 Path: TypeAlias = tuple[Any, ...]
 Policy: TypeAlias = Callable[[Path, jax.Array, tuple[int, ...]], jax.Array]
+_POLICIES = ("match_shape", "scalars_only")
 _MISSING: Any = object()
 
 
@@ -441,13 +442,11 @@ def reseed(
         >>> bool(rngs.dropout.key.value == Rngs(dropout=7).dropout())
         True
     """
-    if not callable(policy):
-        if policy not in _POLICIES:
-            raise ValueError(
-                f"Unknown policy {policy!r}: expected a function or one of "
-                f"{', '.join(map(repr, _POLICIES))}."
-            )
-        policy = _POLICIES[policy]
+    if not callable(policy) and policy not in _POLICIES:
+        raise ValueError(
+            f"Unknown policy {policy!r}: expected a function or one of "
+            f"{', '.join(map(repr, _POLICIES))}."
+        )
     streams = _streams(node)
     missing = sorted(stream_keys.keys() - {_tag(stream) for _, stream in streams})
     if missing:
@@ -459,27 +458,21 @@ def reseed(
     writes: list[tuple[Any, Any]] = []
     for path, stream in streams:
         tag = _tag(stream)
-        if tag in stream_keys:
-            key = policy(path, seeds[tag](), raw_value_of(stream.key).shape)
-            writes += _anew(stream, key)
+        if tag not in stream_keys:
+            continue
+        key, shape = seeds[tag](), raw_value_of(stream.key).shape
+        if callable(policy):
+            key = policy(path, key, shape)
+        elif shape and policy == "scalars_only":
+            raise ValueError(
+                f"The random stream at {path_text(path)!r} holds an array of keys of "
+                f"shape {shape}, which policy='scalars_only' does not reseed: expected "
+                "a single key. Pass policy='match_shape' for as many keys."
+            )
+        elif shape:
+            key = jax.random.split(key, shape)
+        writes += _anew(stream, key)
     write_raw(writes)
-
-
-def _match_shape(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return jax.random.split(key, shape) if shape else key
-
-
-def _scalar(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    if shape:
-        raise ValueError(
-            f"The random stream at {path_text(path)!r} holds an array of keys of shape "
-            f"{shape}, which policy='scalars_only' does not reseed: expected a single "
-            "key. Pass policy='match_shape' for as many keys."
-        )
-    return key
-
-
-_POLICIES: dict[str, Policy] = {"match_shape": _match_shape, "scalars_only": _scalar}
 
 
 class ForkStates(NamedTuple):
