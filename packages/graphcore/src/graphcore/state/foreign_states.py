@@ -66,12 +66,4 @@ def taken_state(given: Any) -> Any:
     impl = find_node_impl(given)
     if impl is None or isinstance(impl, GraphNodeImpl) or not impl.containers:
         return given
-    return State(_nested(given, impl))
-
-
-def _nested(given: Any, impl: Any = None) -> dict[Any, Any]:
-    pairs = impl.flatten(given)[0] if impl is not None else given.items()
-    return {
-        key: _nested(child) if isinstance(child, Mapping) else taken_state(child)
-        for key, child in pairs
-    }
+    return State(impl.flatten(given)[0]).map(lambda path, leaf: taken_state(leaf))
