@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
 from graphcore.display.printing import text, treescope_repr
+from graphcore.hashable_mapping import HashableMapping
 from graphcore.variables.metadata import stored_name
 
 MISSING: Any = object()
@@ -24,7 +24,7 @@ class Reading:
     value: Any
     raw_value: Any
 
-    def _metadata(self) -> Mapping[str, Any]:
+    def _metadata(self) -> HashableMapping[str, Any]:
         raise NotImplementedError
 
     def get_value(self, *, index: Any = ...) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
@@ -13,7 +13,7 @@ from graphcore.content import values_equal
 from graphcore.display.printing import Parts, call_parts
 from graphcore.getters import consume
 from graphcore.graphdef.definition import Kind
-from graphcore.hashable_mapping import as_kept
+from graphcore.hashable_mapping import HashableMapping, as_kept
 from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.impl import VariableImpl, variable_impl
 from graphcore.variables.metadata import as_stored
@@ -141,7 +141,7 @@ class VariableState(Reading, ReadOperators, Generic[A]):
         metadata = as_kept(impl.metadata(variable))
         return cls.of((kind, metadata), impl.get_value(variable))
 
-    def _metadata(self) -> Mapping[str, Any]:
+    def _metadata(self) -> HashableMapping[str, Any]:
         return self._kind[1]
 
     def replace(self, value: Any = ..., **metadata: Any) -> VariableState[Any]:

@@ -339,7 +339,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
         checked = _checked_metadata(type(self), new)
         self._replace_metadata(as_stored({**old, **checked}))
 
-    def _metadata(self) -> Mapping[str, Any]:
+    def _metadata(self) -> HashableMapping[str, Any]:
         return self._facts.metadata
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -425,11 +425,11 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
         value = self._raw_value if value is ... else value
         return self.from_metadata(value, {**self._facts.metadata, **metadata})
 
-    def copy_from(self, other: Variable[A]) -> None:
+    def copy_from(self, other: Variable[A] | VariableState[A]) -> None:
         """Takes over the raw value and metadata of another variable.
 
         Args:
-            other: A variable of the same class.
+            other: A variable of the same class, or the state of one.
 
         Raises:
             ValueError: If the classes differ.
@@ -438,10 +438,19 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
             >>> a = Param(1.0); a.copy_from(Param(2.0)); a.value
             2.0
         """
-        self._take_over(type(other), other._raw_value, other._facts.metadata)
+        kind = other.type if isinstance(other, Variable) else type(other)
+        if kind is not type(self):
+            raise ValueError(
+                f"Cannot copy into a {type(self).__name__} from a {kind.__name__}: "
+                "expected the same variable type."
+            )
+        self._check_writable()
+        set_raw_value(self, other.raw_value)
+        if self._facts.metadata != other._metadata():
+            self._replace_metadata(other._metadata())
 
     def update_from_state(self, state: VariableState[A]) -> None:
-        """Takes over the raw value and metadata of a state.
+        """Takes over the raw value and metadata of a state, as `copy_from` does.
 
         Args:
             state: A state of the same variable type.
@@ -453,21 +462,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
             >>> a = Param(1.0); a.update_from_state(Param.state(2.0)); a.value
             2.0
         """
-        kind, metadata = state._kind
-        self._take_over(kind, state.value, metadata)
-
-    def _take_over(
-        self, kind: type[Any], value: A, metadata: HashableMapping[str, Any]
-    ) -> None:
-        if kind is not type(self):
-            raise ValueError(
-                f"Cannot copy into a {type(self).__name__} from a {kind.__name__}: "
-                "expected the same variable type."
-            )
-        self._check_writable()
-        set_raw_value(self, value)
-        if self._facts.metadata != metadata:
-            self._replace_metadata(metadata)
+        self.copy_from(state)
 
     def add_axis(self, index: int, name: Any) -> None:
         """Tells the `on_add_axis` hooks that a transformation added an axis.
