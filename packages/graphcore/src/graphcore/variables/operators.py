@@ -127,16 +127,8 @@ class ValueOperators(ReadOperators):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.value(*args, **kwargs)
 
-    __iadd__ = _in_place(operator.add)
-    __isub__ = _in_place(operator.sub)
-    __imul__ = _in_place(operator.mul)
-    __imatmul__ = _in_place(operator.matmul)
-    __itruediv__ = _in_place(operator.truediv)
-    __ifloordiv__ = _in_place(operator.floordiv)
-    __imod__ = _in_place(operator.mod)
-    __ipow__ = _in_place(operator.pow)
-    __ilshift__ = _in_place(operator.lshift)
-    __irshift__ = _in_place(operator.rshift)
-    __iand__ = _in_place(operator.and_)
-    __ior__ = _in_place(operator.or_)
-    __ixor__ = _in_place(operator.xor)
+
+_IN_PLACE = "add sub mul matmul truediv floordiv mod pow lshift rshift and or xor"
+for _name in _IN_PLACE.split():
+    _operator = _in_place(getattr(operator, f"__{_name}__"))
+    setattr(ValueOperators, f"__i{_name}__", _operator)
