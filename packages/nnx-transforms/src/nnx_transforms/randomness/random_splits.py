@@ -203,9 +203,9 @@ def split_rngs(
             "`squeeze=True` drops an axis of size one: expected `splits=1`, got "
             f"{splits!r}."
         )
-    replace = _copied_streams if False in (graph, graph_updates) else _replace_streams
-    change = functools.partial(replace, {...: shape}, only, squeeze)
-    return _applied(change, node)
+    copies = False in (graph, graph_updates)
+    rules = {to_predicate(only): shape}
+    return _applied(functools.partial(_replace_streams, rules, squeeze, copies), node)
 
 
 @_of_nodes
@@ -245,16 +245,19 @@ def fork_rngs(
         >>> rngs.dropout.key.shape
         ()
     """
-    by_filter = by_filters(split)
-    replace = _copied_streams if False in (graph, graph_updates) else _replace_streams
-    return _applied(functools.partial(replace, by_filter, (*by_filter,), False), node)
+    copies = False in (graph, graph_updates)
+    rules = by_filters(split)
+    return _applied(functools.partial(_replace_streams, rules, False, copies), node)
 
 
 def _replace_streams(
-    rules: Mapping[Filter, Any], only: Filter, squeeze: bool, node: Any
-) -> SplitBackups:
-    """Gives each stream that a filter takes a new key, of the shape of its rule."""
-    takes = to_predicate(only)
+    rules: Mapping[Filter, Any], squeeze: bool, copies: bool, node: Any
+) -> Any:
+    """Gives each stream that a filter takes a new key, of the shape of its rule.
+
+    With `copies`, a copy of the node has them, and is returned.
+    """
+    takes = to_predicate((*rules,))
     choose = chooser(rules)
     backups: list[StreamBackup] = []
     writes: list[tuple[Any, Any]] = []
@@ -274,19 +277,15 @@ def _replace_streams(
         backups.append(StreamBackup(stream, key, count + 1))
         writes += _anew(stream, forked)
     write_raw(writes)
-    return SplitBackups(backups)
+    replaced = SplitBackups(backups)
+    if not copies:
+        return replaced
+    keys = {id(stream.key) for stream, *_ in replaced}
 
+    def copied(path: Path, x: Any) -> Any:
+        return clone(x) if _is_stream(x) and id(x.key) in keys else x
 
-def _copied_streams(
-    rules: Mapping[Filter, Any], only: Filter, squeeze: bool, node: Any
-) -> Any:
-    """A copy of a node, which has the streams that `_replace_streams` would give it."""
-    with _replace_streams(rules, only, squeeze, node) as replaced:
-        keys = {id(stream.key) for stream, *_ in replaced}
-
-        def copied(path: Path, x: Any) -> Any:
-            return clone(x) if _is_stream(x) and id(x.key) in keys else x
-
+    with replaced:
         return recursive_map(copied, node)
 
 
