@@ -204,7 +204,7 @@ def split_rngs(
             f"{splits!r}."
         )
     copies = False in (graph, graph_updates)
-    rules = {to_predicate(only): shape}
+    rules: dict[Filter, Any] = {to_predicate(only): shape}
     return _applied(functools.partial(_replace_streams, rules, squeeze, copies), node)
 
 
