@@ -53,10 +53,7 @@ class _Epoch:
     is one atomic store, so two threads can't lose each other's change.
     """
 
-    __slots__ = ("mark",)
-
-    def __init__(self) -> None:
-        self.mark = object()
+    mark = object()
 
     def advance(self) -> None:
         self.mark = object()
