@@ -69,7 +69,7 @@ def parts(x: Any) -> Parts | None:
     if kind is tuple:
         return Parts("", [("", v) for v in x], ("(", ",)" if len(x) == 1 else ")"))
     if kind is dict:
-        return mapping_parts("", x.items(), ("{", "}"))
+        return mapping_parts("", x.items())
     if kind in (set, frozenset):
         # Sorted by text, as the order of a set differs between processes.
         children = [("", v) for v in sorted(x, key=leaf_text)]
@@ -89,10 +89,14 @@ def parts_of_object(x: Any) -> Parts | None:
 
 
 def mapping_parts(
-    name: str, items: Iterable[tuple[Any, Any]], brackets: tuple[str, str]
+    name: str,
+    items: Iterable[tuple[Any, Any]],
+    brackets: tuple[str, str] | None = None,
 ) -> Parts:
-    """The parts of something that is shown like a dict."""
-    return Parts(name, [(f"{leaf_text(key)}: ", v) for key, v in items], brackets)
+    """The parts of something that is shown like a dict, or like a call with one."""
+    usual = ("({", "})") if name else ("{", "}")
+    children = [(f"{leaf_text(key)}: ", value) for key, value in items]
+    return Parts(name, children, brackets or usual)
 
 
 def label(key: Any) -> str:

@@ -216,7 +216,7 @@ class FlatState(Sequence[tuple[Path, L]]):
     __repr__ = text
 
     def __parts__(self) -> Parts:
-        return mapping_parts("FlatState", self, ("({", "})"))
+        return mapping_parts("FlatState", self)
 
 
 def _flattened(states: Any) -> Any:
@@ -350,16 +350,9 @@ class State(MutableMapping[K, Any], Generic[K, L]):
     __treescope_repr__ = treescope_repr
 
     def __parts__(self) -> Parts:
-        items = [
-            (
-                key,
-                _Inner._view(value.raw_mapping) if isinstance(value, State) else value,
-            )
-            for key, value in self.items()
-        ]
-        is_inner = isinstance(self, _Inner)
-        brackets = ("{", "}") if is_inner else ("({", "})")
-        return mapping_parts("" if is_inner else "State", items, brackets)
+        pairs = [(key, self.raw_mapping[key]) for key in self]
+        items = [(k, _Inner._view(x) if type(x) is dict else x) for k, x in pairs]
+        return mapping_parts("" if isinstance(self, _Inner) else "State", items)
 
     def __copy__(self) -> State[K, L]:
         return State._view(dict(self.raw_mapping))
@@ -425,9 +418,7 @@ class State(MutableMapping[K, Any], Generic[K, L]):
             {'a': {'b': 1}}
         """
         extract = extract_fn or raw_value_of
-        return nested_from_flat(
-            (path, extract(leaf)) for path, leaf in self.flat_state()
-        )
+        return self.map(lambda path, leaf: extract(leaf)).raw_mapping
 
     def replace_by_pure_dict(
         self,
@@ -570,8 +561,8 @@ class State(MutableMapping[K, Any], Generic[K, L]):
             >>> State.merge(State({'a': {'x': 1}}), State({'a': {'y': 2}}))['a'].y
             2
         """
-        if not states and isinstance(state, State):
-            return State._view(_as_nested(state.raw_mapping))
+        if not states:
+            return State(state)
         pairs: dict[Path, Any] = {}
         for part in (state, *states):
             pairs.update(as_state(part).flat_state())
@@ -586,9 +577,8 @@ class State(MutableMapping[K, Any], Generic[K, L]):
         if not isinstance(other, Mapping):
             return NotImplemented
         removed = set(as_state(other).flat_state().paths)
-        return State.from_flat_path(
-            (path, leaf) for path, leaf in self.flat_state() if path not in removed
-        )
+        kept: State[K, L] = self.filter(lambda path, leaf: path not in removed)
+        return kept
 
     def map(self, f: Callable[[Path, L], M], /) -> State[K, M]:
         """Applies a function to every leaf.
