@@ -26,6 +26,7 @@ MAX_DEPTH = 24
 MAX_ITEMS = 2000
 MAX_LEAF = 100
 _INDENT = "  "
+_CONTAINERS = (list, tuple, dict, set, frozenset)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -76,11 +77,11 @@ def parts(x: Any) -> Parts | None:
         if kind is set and x:
             return Parts("", children, ("{", "}"))
         return Parts(kind.__name__, children, ("({", "})") if x else ("(", ")"))
-    if isinstance(x, tuple) and hasattr(kind, "_fields"):  # a named tuple
+    if not issubclass(kind, _CONTAINERS):
+        return parts_of_object(x)
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):  # a named tuple
         return call_parts(x, (), dict(zip(kind._fields, x, strict=True)))
-    # Other subclasses of containers may have a repr of their own.
-    is_container = isinstance(x, list | tuple | dict | set | frozenset)
-    return None if is_container else parts_of_object(x)
+    return None  # Other subclasses of containers may have a repr of their own.
 
 
 def parts_of_object(x: Any) -> Parts | None:

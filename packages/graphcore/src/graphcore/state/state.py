@@ -252,7 +252,9 @@ class State(MutableMapping[K, Any], Generic[K, L]):
     ) -> None:
         _set_depth(self, 0)
         _set_unmade(self, None)
-        _set_nested(self, _as_nested(dict(mapping_or_pairs)))
+        if not isinstance(mapping_or_pairs, Mapping):
+            mapping_or_pairs = dict(mapping_or_pairs)
+        _set_nested(self, _as_nested(mapping_or_pairs))
 
     @classmethod
     def _view(cls, nested: dict[Any, Any], depth: int = 0) -> Self:

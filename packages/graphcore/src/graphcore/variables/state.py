@@ -141,6 +141,10 @@ class VariableState(Reading, ReadOperators, Generic[A]):
         metadata = as_kept(impl.metadata(variable))
         return cls.of((kind, metadata), impl.get_value(variable))
 
+    def __getitem__(self, key: Any) -> Any:
+        value: Any = self.value
+        return value if key is ... else value[key]
+
     def _metadata(self) -> HashableMapping[str, Any]:
         return self._kind[1]
 
