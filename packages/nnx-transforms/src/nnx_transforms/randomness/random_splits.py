@@ -335,7 +335,7 @@ def with_rngs(
     rules: dict[str, Mapping[Filter, Any]] = {
         "split": by_filters(split),
         "broadcast": by_filters(broadcast),
-        "fork": dict.fromkeys(forks, ()),
+        "fork": dict.fromkeys(map(to_predicate, forks), ()),
     }
     takes = to_predicate(only)
 
@@ -348,7 +348,8 @@ def with_rngs(
             first = next(selecting, _MISSING)
             if by_filter.get(first) is not None:
                 found[rule] = first
-        if sum(chosen not in (..., True) for chosen in found.values()) > 1:
+        # Where one is for everything, the order of the rules decides.
+        if sum(to_predicate(f) != to_predicate(...) for f in found.values()) > 1:
             raise ValueError(
                 f"The random stream {value.tag!r} at {path_text(path)!r} is selected "
                 f"by several rules: {found}. Leave it to one of them."
