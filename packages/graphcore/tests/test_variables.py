@@ -328,6 +328,24 @@ def test_copies_and_replacements():
     assert gc.Param.from_metadata(4, {"unit": "k"}) == gc.Param(4, unit="k")
 
 
+@pytest.mark.parametrize("other", [2.0, None, [gc.Param(1.0)]])
+def test_what_is_no_variable_is_refused_where_one_is_copied(other):
+    v = gc.Param(1.0)
+    kind = type(other).__name__
+    for take_over in (v.copy_from, v.update_from_state):
+        with pytest.raises(ValueError, match=f"Param from a {kind}: expected"):
+            take_over(other)
+    assert v.value == 1.0
+
+
+def test_a_variable_is_updated_from_a_variable_as_from_its_state():
+    v, w = gc.Param(1.0), gc.Param(2.0, unit="m")
+    v.update_from_state(w)
+    assert v == w
+    v.copy_from(gc.Param.state(3.0))
+    assert v.value == 3.0 and v.get_metadata() == {}
+
+
 def test_copy_from_and_update_from_state():
     v, w = gc.Param(1, a=1), gc.Param(2, b=2)
     v.copy_from(w)

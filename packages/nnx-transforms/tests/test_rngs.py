@@ -374,6 +374,14 @@ def test_with_rngs_leaves_the_model_and_shares_its_variables():
     assert int(model.rngs.params.count.value) == 1
 
 
+def test_with_rngs_forks_what_any_kind_of_filter_selects():
+    rngs = Rngs(a=0, b=1, c=2)
+    new = with_rngs(rngs, fork=[["a", "b"], ...], broadcast={gc.Everything(): None})
+    same = Rngs(a=0, b=1, c=2).fork()
+    for name in "abc":
+        assert data(new[name].key.value) == data(same[name].key.value)
+
+
 def test_with_rngs_refuses_a_stream_that_two_rules_name():
     rngs = Rngs(params=0)
     with pytest.raises(ValueError, match=r"'params'.*split.*fork"):

@@ -6,12 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from graphcore import (
-    GraphNodeImpl,
-    get_node_impl,
-    is_node,
-    is_variable,
-)
+from graphcore import GraphNodeImpl, get_node_impl, is_node, is_variable
 from graphcore.authors import is_object, path_text
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode, clone, iter_graph
 

@@ -1,19 +1,19 @@
 """What stands inside nodes and variables of any type, for `printing`.
 
-Importing this module registers it. Variables are shown with their raw values: a hook
-may fail, and a look at an object must not.
+Importing this module makes it known there. Variables are shown with their raw values:
+a hook may fail, and a look at an object must not.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from graphcore.display.printing import Parts, call_parts, label, parts
+from graphcore.display import printing
+from graphcore.display.printing import Parts, call_parts, label
 from graphcore.nodes.registry import GraphNodeImpl, find_node_impl
 from graphcore.variables.impl import find_variable_impl
 
 
-@parts.register(object)
 def _parts(x: Any) -> Parts | None:
     own = getattr(type(x), "__parts__", None)
     if own is not None:
@@ -32,3 +32,6 @@ def _parts(x: Any) -> Parts | None:
         return None  # all there is to it is static
     children = [(label(key), child) for key, child in pairs]
     return Parts(type(x).__name__, children, has_identity=is_graph_node)
+
+
+printing.parts_of_object = _parts

@@ -16,7 +16,12 @@ from typing import Any
 
 import graphcore.display.descriptions  # noqa: F401  (tells what is inside our objects)
 from graphcore.display.printing import leaf_text, one_line, text, treescope_repr
-from graphcore.nodes.registry import find_node_impl, is_graph_node
+from graphcore.nodes.registry import (
+    GraphNodeImpl,
+    Pairs,
+    find_node_impl,
+    is_graph_node,
+)
 from graphcore.variables.impl import find_variable_impl, is_variable
 
 __all__ = ["display", "to_dot", "to_mermaid"]
@@ -74,84 +79,65 @@ class _Box:
 
     value: Any  # kept alive, so that its id stays unique during the walk
     kind: str  # "node", "variable", or "container" for one without identity
+    lines: list[str]
+    # The key, what the arrow leads to, and whether that is around this box.
+    arrows: list[tuple[Any, _Box, bool]] = field(default_factory=list)
     name: str = ""
-    lines: list[str] = field(default_factory=list)
-    attributes: list[_Attribute] = field(default_factory=list)
-
-    @property
-    def arrows(self) -> list[tuple[_Attribute, _Box]]:
-        return [
-            (a, a.target)
-            for a in self.attributes
-            if a.line is None and a.target is not None
-        ]
-
-    @property
-    def label_lines(self) -> list[str]:
-        listed = [f"{a.key} = {a.line}" for a in self.attributes if a.line is not None]
-        return [type(self.value).__name__, *self.lines, *listed]
-
-
-@dataclass(slots=True, eq=False)
-class _Attribute:
-    key: Any
-    target: _Box | None  # None for a static value
-    line: str | None  # what is listed in the box, if there is no arrow
-    is_back: bool = False  # to a node that the arrow's origin is inside of
 
 
 def _boxes(root: Any) -> list[_Box]:
     """The boxes of all that can be reached from a node, in order of first visit."""
-    if find_variable_impl(type(root)) is None and find_node_impl(root) is None:
-        raise ValueError(
-            f"Cannot draw an object of type {type(root).__name__}: expected a graph "
-            "node, a pytree node or a variable."
-        )
     boxes: dict[int, _Box] = {}
-    plain: set[_Box] = set()
+    listed: set[_Box] = set()  # in the boxes of their owners
     open_ids: set[int] = set()
-    stack: list[tuple[_Box, Iterator[tuple[Any, Any]]]] = []
+    stack: list[tuple[_Box, Pairs, Iterator[tuple[Any, Any]]]] = []
 
-    def visit(value: Any) -> _Box | None:
-        if id(value) in boxes:
-            return boxes[id(value)]
-        box = _Box(value, "variable")
+    def visit(value: Any) -> None:
+        box = _Box(value, "variable", [type(value).__name__])
         variable_impl = find_variable_impl(type(value))
+        node_impl = None if variable_impl else find_node_impl(value)
         if variable_impl is not None:
             box.lines.append(one_line(variable_impl.get_value(value)))
             metadata = variable_impl.get_metadata(value)
             box.lines += [f"{key} = {one_line(v)}" for key, v in metadata.items()]
-        else:
-            node_impl = find_node_impl(value)
-            if node_impl is None:
-                return None
-            box.kind = "node" if is_graph_node(value) else "container"
+        elif node_impl is not None:
+            is_node = isinstance(node_impl, GraphNodeImpl)
+            box.kind = "node" if is_node else "container"
             children, _ = node_impl.flatten(value)
             open_ids.add(id(value))
-            stack.append((box, iter(children)))
+            stack.append((box, children, iter(children)))
+        else:
+            return  # static
         boxes[id(value)] = box
-        return box
 
     visit(root)
+    if not boxes:
+        raise ValueError(
+            f"Cannot draw an object of type {type(root).__name__}: expected a graph "
+            "node, a pytree node or a variable."
+        )
     while stack:
-        box, children = stack[-1]
-        for key, child in children:
-            depth, is_back = len(stack), id(child) in open_ids
-            target = visit(child)
-            line = leaf_text(child) if target is None else None
-            box.attributes.append(_Attribute(key, target, line, is_back))
-            if len(stack) > depth:
-                break
+        box, children, pending = stack[-1]
+        for _, child in pending:
+            if id(child) not in boxes:
+                visit(child)
+                if stack[-1][0] is not box:
+                    break
         else:
+            # All boxes below are complete, except those that arrows lead back to.
+            for key, child in children:
+                target = boxes.get(id(child))
+                if target is None:
+                    box.lines.append(f"{key} = {leaf_text(child)}")
+                elif target in listed:
+                    box.lines.append(f"{key} = {one_line(child)}")
+                else:
+                    box.arrows.append((key, target, id(child) in open_ids))
             stack.pop()
             open_ids.discard(id(box.value))
-            # All boxes below are complete, except those that arrows lead back to.
-            for attribute in box.attributes:
-                if attribute.target is not None and attribute.target in plain:
-                    attribute.line = one_line(attribute.target.value)
             if box.kind == "container" and stack and not box.arrows:
-                plain.add(box)
-    drawn = [box for box in boxes.values() if box not in plain]
+                listed.add(box)
+    drawn = [box for box in boxes.values() if box not in listed]
     for number, box in enumerate(drawn):
         box.name = f"n{number}"
     return drawn
@@ -209,11 +195,11 @@ def to_mermaid(node: Any, /) -> str:
     boxes = _boxes(node)
     lines = ["flowchart TD"]
     for box in boxes:
-        label = "<br/>".join(map(_mermaid_label, box.label_lines))
+        label = "<br/>".join(map(_mermaid_label, box.lines))
         lines.append(f"  {box.name}{_MERMAID_SHAPES[box.kind].format(label)}")
     for box in boxes:
-        for arrow, target in box.arrows:
-            line, label = "-.->" if arrow.is_back else "-->", _mermaid_label(arrow.key)
+        for key, target, is_back in box.arrows:
+            line, label = "-.->" if is_back else "-->", _mermaid_label(key)
             lines.append(f'  {box.name} {line}|"{label}"| {target.name}')
     return "\n".join(lines)
 
@@ -260,12 +246,12 @@ def to_dot(node: Any, /) -> str:
     boxes = _boxes(node)
     lines = ["digraph {"]
     for box in boxes:
-        label = r"\n".join(map(_dot_label, box.label_lines))
+        label = r"\n".join(map(_dot_label, box.lines))
         lines.append(f'  {box.name} [shape={_DOT_SHAPES[box.kind]}, label="{label}"];')
     for box in boxes:
-        for arrow, target in box.arrows:
-            style = ", style=dashed" if arrow.is_back else ""
-            label = _dot_label(arrow.key)
+        for key, target, is_back in box.arrows:
+            style = ", style=dashed" if is_back else ""
+            label = _dot_label(key)
             lines.append(f'  {box.name} -> {target.name} [label="{label}"{style}];')
     lines.append("}")
     return "\n".join(lines)

@@ -10,9 +10,9 @@ look at a large graph stays cheap and readable.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import re
-import threading
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,8 @@ WIDTH = 88
 MAX_DEPTH = 24
 MAX_ITEMS = 2000
 MAX_LEAF = 100
-_INDENT = 2
+_INDENT = "  "
+_CONTAINERS = (list, tuple, dict, set, frozenset)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -50,7 +51,6 @@ class Parts(NamedTuple):
     has_identity: bool = False
 
 
-@functools.singledispatch
 def parts(x: Any) -> Parts | None:
     """Returns what is inside an object; None if it is to be shown as a leaf.
 
@@ -58,56 +58,46 @@ def parts(x: Any) -> Parts | None:
         x: Any object.
 
     Returns:
-        Its parts. `parts.register(type)` adds a type.
+        Its parts.
 
     Example:
         >>> parts([True]).children, parts(True)
         ([('', True)], None)
     """
-    return None
-
-
-# Exact types only: subclasses of containers may have a repr of their own.
-
-
-@parts.register(list)
-def _list_parts(x: list[Any]) -> Parts | None:
-    return Parts("", [("", v) for v in x], ("[", "]")) if type(x) is list else None
-
-
-@parts.register(tuple)
-def _tuple_parts(x: tuple[Any, ...]) -> Parts | None:
-    if type(x) is tuple:
+    kind = type(x)
+    if kind is list:
+        return Parts("", [("", v) for v in x], ("[", "]"))
+    if kind is tuple:
         return Parts("", [("", v) for v in x], ("(", ",)" if len(x) == 1 else ")"))
-    names = getattr(type(x), "_fields", None)  # those of a named tuple
-    if names is not None:
-        pairs = zip(names, x, strict=True)
-        return Parts(type(x).__name__, [(f"{name}=", v) for name, v in pairs])
+    if kind is dict:
+        return mapping_parts("", x.items())
+    if kind in (set, frozenset):
+        # Sorted by text, as the order of a set differs between processes.
+        children = [("", v) for v in sorted(x, key=leaf_text)]
+        if kind is set and x:
+            return Parts("", children, ("{", "}"))
+        return Parts(kind.__name__, children, ("({", "})") if x else ("(", ")"))
+    if not issubclass(kind, _CONTAINERS):
+        return parts_of_object(x)
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):  # a named tuple
+        return call_parts(x, (), dict(zip(kind._fields, x, strict=True)))
+    return None  # Other subclasses of containers may have a repr of their own.
+
+
+def parts_of_object(x: Any) -> Parts | None:
+    """As `parts`, for what is no container; `descriptions` replaces it."""
     return None
-
-
-@parts.register(dict)
-def _dict_parts(x: dict[Any, Any]) -> Parts | None:
-    return mapping_parts("", x.items(), ("{", "}")) if type(x) is dict else None
-
-
-@parts.register(set)
-@parts.register(frozenset)
-def _set_parts(x: set[Any] | frozenset[Any]) -> Parts | None:
-    if type(x) not in (set, frozenset):
-        return None
-    # Sorted by text, as the order of a set differs between processes.
-    children = [("", v) for v in sorted(x, key=leaf_text)]
-    if type(x) is set and x:
-        return Parts("", children, ("{", "}"))
-    return Parts(type(x).__name__, children, ("({", "})") if x else ("(", ")"))
 
 
 def mapping_parts(
-    name: str, items: Iterable[tuple[Any, Any]], brackets: tuple[str, str]
+    name: str,
+    items: Iterable[tuple[Any, Any]],
+    brackets: tuple[str, str] | None = None,
 ) -> Parts:
-    """The parts of something that is shown like a dict."""
-    return Parts(name, [(f"{leaf_text(key)}: ", v) for key, v in items], brackets)
+    """The parts of something that is shown like a dict, or like a call with one."""
+    usual = ("({", "})") if name else ("{", "}")
+    children = [(f"{leaf_text(key)}: ", value) for key, value in items]
+    return Parts(name, children, brackets or usual)
 
 
 def label(key: Any) -> str:
@@ -204,7 +194,7 @@ def _leaf_text(x: Any) -> str:
 # The layout
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class _Item:
     """One line of the layout, or the two that hold its children."""
 
@@ -217,7 +207,6 @@ class _Item:
     is_referenced: bool = False
     number: str = ""
     target: _Item | None = None
-    flat: str | None = None
 
     @property
     def opening(self) -> str:
@@ -225,28 +214,45 @@ class _Item:
             return f"{self.label}<{self.name}{self.target.number}, {self.head}>"
         return f"{self.label}{self.name}{self.number}{self.head}"
 
+    @functools.cached_property
+    def flat(self) -> str:
+        inside = ", ".join([child.flat for child in self.children])
+        return f"{self.opening}{inside}{self.close}"
+
+    def lines(self, width: float, margin: str = "", tail: str = "") -> Iterator[str]:
+        line = f"{margin}{self.flat}{tail}"
+        if len(line) <= width or not self.children:
+            yield line
+            return
+        yield f"{margin}{self.opening}"
+        for child in self.children:
+            yield from child.lines(width, margin + _INDENT, ",")
+        yield f"{margin}{self.close.removeprefix(',')}{tail}"
+
 
 def _safe_parts(x: Any) -> Parts | None:
     try:
         is_leaf = isinstance(x, type | jax.Array | np.ndarray)
-        return None if is_leaf else parts.dispatch(type(x))(x)
+        return None if is_leaf else parts(x)
     except Exception:
         return None
 
 
 class _Walk:
-    """Lists what is shown, parents first."""
+    """Makes items of what is shown, parents first, and numbers what is shared."""
 
-    def __init__(self, root: Any, max_depth: int, max_items: int) -> None:
-        self.max_depth, self.max_items = max_depth, max_items
-        self.items: list[_Item] = []
+    def __init__(self, root: Any, max_items: int) -> None:
+        self.left = max_items
         self.seen: dict[int, _Item] = {}
         self.open: set[int] = set()
-        self.visit("", root, 0)
+        self.root = self.visit("", root)
+        referenced = [item for item in self.seen.values() if item.is_referenced]
+        for number, item in enumerate(referenced, 1):
+            item.number = f"#{number}"
 
-    def visit(self, label: str, value: Any, depth: int) -> _Item:
+    def visit(self, label: str, value: Any) -> _Item:
         item = _Item(label, value)
-        self.items.append(item)
+        self.left -= 1
         target = self.seen.get(id(value))
         if target is not None:
             target.is_referenced = True
@@ -261,62 +267,24 @@ class _Walk:
         item.head, item.close = inside.brackets
         if inside.has_identity:
             self.seen[id(value)] = item
-        if inside.children:
-            if id(value) in self.open or depth >= self.max_depth:
-                item.head += "..."
-            else:
-                self.enter(item, inside.children, depth + 1)
+        if not inside.children:
+            return item
+        if id(value) in self.open or len(self.open) >= MAX_DEPTH:
+            item.head += "..."
+            return item
+        self.open.add(id(value))
+        for shown, child in enumerate(inside.children):
+            if self.left <= 0:
+                rest = f"... {len(inside.children) - shown} more"
+                item.children.append(_Item("", head=rest))
+                break
+            item.children.append(self.visit(*child))
+        self.open.discard(id(value))
         return item
 
-    def enter(
-        self, item: _Item, children: Sequence[tuple[str, Any]], depth: int
-    ) -> None:
-        self.open.add(id(item.value))
-        for shown, child in enumerate(children):
-            if len(self.items) >= self.max_items:
-                rest = _Item("", head=f"... {len(children) - shown} more")
-                item.children.append(rest)
-                self.items.append(rest)
-                break
-            item.children.append(self.visit(*child, depth))
-        self.open.discard(id(item.value))
 
-
-def _lay_out(items: list[_Item], width: float) -> str:
-    number = 0
-    for item in items:
-        if item.is_referenced:
-            number += 1
-            item.number = f"#{number}"
-    for item in reversed(items):  # children first
-        inside = [child.flat for child in item.children]
-        known = [flat for flat in inside if flat is not None]
-        if len(known) == len(inside):
-            flat = f"{item.opening}{', '.join(known)}{item.close}"
-            item.flat = flat if len(flat) < width or not item.children else None
-    return "\n".join(_lines(items[0], 0, "", width))
-
-
-def _lines(item: _Item, depth: int, tail: str, width: float) -> Iterator[str]:
-    margin = " " * (depth * _INDENT)
-    if item.flat is not None:
-        line = f"{margin}{item.flat}{tail}"
-        if len(line) <= width or not item.children:
-            yield line
-            return
-    yield f"{margin}{item.opening}"
-    for child in item.children:
-        yield from _lines(child, depth + 1, ",", width)
-    yield f"{margin}{item.close.removeprefix(',')}{tail}"
-
-
-class _Busy(threading.local):
-    """Whether this thread is inside `text`."""
-
-    now = False
-
-
-_busy = _Busy()
+# Whether this thread is inside `text`.
+_busy = contextvars.ContextVar("_busy", default=False)
 
 
 def text(x: Any, *, width: float = WIDTH) -> str:
@@ -346,13 +314,13 @@ def text(x: Any, *, width: float = WIDTH) -> str:
     """
     # The repr of a foreign object may come back here with an object of ours, even one
     # that is being shown. Names are enough then.
-    if _busy.now:
+    if _busy.get():
         return f"<{type(x).__name__}>"
-    _busy.now = True
+    token = _busy.set(True)
     try:
-        return _lay_out(_Walk(x, MAX_DEPTH, MAX_ITEMS).items, width)
+        return "\n".join(_Walk(x, MAX_ITEMS).root.lines(width))
     finally:
-        _busy.now = False
+        _busy.reset(token)
 
 
 def one_line(x: Any, width: int = MAX_LEAF) -> str:
@@ -370,7 +338,7 @@ def one_line(x: Any, width: int = MAX_LEAF) -> str:
         "{'a': [0, 1, 2, 3..."
     """
     # Each entry takes a column at least, so more of them can't be seen.
-    return _cut(_lay_out(_Walk(x, MAX_DEPTH, width).items, float("inf")), width)
+    return _cut(_Walk(x, width).root.flat, width)
 
 
 def treescope_repr(x: Any, path: str | None, subtree_renderer: Any) -> Any:
@@ -386,7 +354,7 @@ def treescope_repr(x: Any, path: str | None, subtree_renderer: Any) -> Any:
     """
     from treescope import rendering_parts
 
-    inside = parts.dispatch(type(x))(x)
+    inside = parts(x)
     if inside is None:
         return NotImplemented
     children = [

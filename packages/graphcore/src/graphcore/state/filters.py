@@ -65,10 +65,7 @@ class _ByMeaning:
     There are no `__slots__`: programs give a filter that they name a docstring.
     """
 
-    _meaning: Hashable
-
-    def __init__(self) -> None:
-        self._meaning = ()
+    _meaning: Hashable = ()
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

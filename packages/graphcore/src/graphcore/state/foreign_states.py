@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphcore.nodes.registry import (
-    GraphNodeImpl,
     PytreeNodeImpl,
     find_node_impl,
     get_node_impl_for_type,
@@ -37,10 +36,9 @@ def given_state(kind: type[Any], state: Any) -> Any:
         >>> given_state(gc.Dict, state) is state
         True
     """
-    impl: Any = find_variable_impl(kind) or get_node_impl_for_type(kind)
-    if isinstance(impl, PytreeNodeImpl) or impl.give_state is None:
-        return state
-    return impl.give_state(state)
+    impl = find_variable_impl(kind) or get_node_impl_for_type(kind)
+    give_state = getattr(impl, "give_state", None)  # a pytree node has none
+    return state if give_state is None else give_state(state)
 
 
 def taken_state(given: Any) -> Any:
@@ -64,14 +62,6 @@ def taken_state(given: Any) -> Any:
     if isinstance(given, State) or not isinstance(given, Mapping):
         return given
     impl = find_node_impl(given)
-    if impl is None or isinstance(impl, GraphNodeImpl) or not impl.containers:
+    if not isinstance(impl, PytreeNodeImpl) or not impl.containers:
         return given
-    return State(_nested(given, impl))
-
-
-def _nested(given: Any, impl: Any = None) -> dict[Any, Any]:
-    pairs = impl.flatten(given)[0] if impl is not None else given.items()
-    return {
-        key: _nested(child) if isinstance(child, Mapping) else taken_state(child)
-        for key, child in pairs
-    }
+    return State(impl.flatten(given)[0]).map(lambda path, leaf: taken_state(leaf))

@@ -103,8 +103,8 @@ class UnmadeState:
             if not self.is_whole:
                 group = list(map(self.places.__getitem__, group))
             states.append(State.lazily(UnmadeState(self.definition, values, group)))
-        paths = [path for path, _ in self._leaves()] if rest else []
-        return states, [paths[i] for i in rest]
+        paths = self.layout.paths
+        return states, [paths[self.places[i]] for i in rest]
 
 
 def merged(states: Sequence[Mapping[Any, Any]]) -> Mapping[Any, Any]:

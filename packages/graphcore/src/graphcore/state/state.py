@@ -216,7 +216,7 @@ class FlatState(Sequence[tuple[Path, L]]):
     __repr__ = text
 
     def __parts__(self) -> Parts:
-        return mapping_parts("FlatState", self, ("({", "})"))
+        return mapping_parts("FlatState", self)
 
 
 def _flattened(states: Any) -> Any:
@@ -252,7 +252,9 @@ class State(MutableMapping[K, Any], Generic[K, L]):
     ) -> None:
         _set_depth(self, 0)
         _set_unmade(self, None)
-        _set_nested(self, _as_nested(dict(mapping_or_pairs)))
+        if not isinstance(mapping_or_pairs, Mapping):
+            mapping_or_pairs = dict(mapping_or_pairs)
+        _set_nested(self, _as_nested(mapping_or_pairs))
 
     @classmethod
     def _view(cls, nested: dict[Any, Any], depth: int = 0) -> Self:
@@ -342,8 +344,7 @@ class State(MutableMapping[K, Any], Generic[K, L]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mapping):
             return NotImplemented
-        state: State[Any, Any] = other if isinstance(other, State) else State(other)
-        return self is state or self.flat_state() == state.flat_state()
+        return self is other or self.flat_state() == as_state(other).flat_state()
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -351,23 +352,17 @@ class State(MutableMapping[K, Any], Generic[K, L]):
     __treescope_repr__ = treescope_repr
 
     def __parts__(self) -> Parts:
-        items = [
-            (
-                key,
-                _Inner._view(value.raw_mapping) if isinstance(value, State) else value,
-            )
-            for key, value in self.items()
-        ]
-        is_inner = isinstance(self, _Inner)
-        brackets = ("{", "}") if is_inner else ("({", "})")
-        return mapping_parts("" if is_inner else "State", items, brackets)
+        pairs = [(key, self.raw_mapping[key]) for key in self]
+        items = [(k, _Inner._view(x) if type(x) is dict else x) for k, x in pairs]
+        return mapping_parts("" if isinstance(self, _Inner) else "State", items)
 
     def __copy__(self) -> State[K, L]:
         return State._view(dict(self.raw_mapping))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if _is_deep(self.raw_mapping):  # pickle recurses
-            return State.from_flat_path, (list(self.flat_state()),)
+        flat = self.flat_state()
+        if max(map(len, flat.paths), default=0) > MAX_DEPTH:  # pickle recurses
+            return State.from_flat_path, (list(flat),)
         return State._view, (self.raw_mapping,)
 
     # Flat and nested forms
@@ -425,9 +420,7 @@ class State(MutableMapping[K, Any], Generic[K, L]):
             {'a': {'b': 1}}
         """
         extract = extract_fn or raw_value_of
-        return nested_from_flat(
-            (path, extract(leaf)) for path, leaf in self.flat_state()
-        )
+        return self.map(lambda path, leaf: extract(leaf)).raw_mapping
 
     def replace_by_pure_dict(
         self,
@@ -570,12 +563,11 @@ class State(MutableMapping[K, Any], Generic[K, L]):
             >>> State.merge(State({'a': {'x': 1}}), State({'a': {'y': 2}}))['a'].y
             2
         """
-        if not states and isinstance(state, State):
-            return State._view(_as_nested(state.raw_mapping))
+        if not states:
+            return State(state)
         pairs: dict[Path, Any] = {}
         for part in (state, *states):
-            whole = part if isinstance(part, State) else State(part)
-            pairs.update(whole.flat_state())
+            pairs.update(as_state(part).flat_state())
         return State.from_flat_path(pairs)
 
     def __or__(self, other: Mapping[Any, Any]) -> State[K, L]:
@@ -586,11 +578,9 @@ class State(MutableMapping[K, Any], Generic[K, L]):
     def __sub__(self, other: Mapping[Any, Any]) -> State[K, L]:
         if not isinstance(other, Mapping):
             return NotImplemented
-        whole = other if isinstance(other, State) else State(other)
-        removed = set(whole.flat_state().paths)
-        return State.from_flat_path(
-            (path, leaf) for path, leaf in self.flat_state() if path not in removed
-        )
+        removed = set(as_state(other).flat_state().paths)
+        kept: State[K, L] = self.filter(lambda path, leaf: path not in removed)
+        return kept
 
     def map(self, f: Callable[[Path, L], M], /) -> State[K, M]:
         """Applies a function to every leaf.
@@ -636,6 +626,11 @@ def raw_value_of(leaf: Any) -> Any:
     return variable_impl(type(leaf)).get_value(leaf) if is_variable(leaf) else leaf
 
 
+def as_state(mapping: Mapping[Any, Any]) -> State[Any, Any]:
+    """A state as it is; of another nested mapping, a new state."""
+    return mapping if isinstance(mapping, State) else State(mapping)
+
+
 def _as_nested(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
     """Copies a nested mapping into nested plain dicts, any depth."""
     result: dict[Any, Any] = {}
@@ -660,15 +655,6 @@ _set_unmade = State.__dict__["_unmade"].__set__
 MAX_DEPTH = 100
 
 
-def _is_deep(nested: dict[Any, Any]) -> bool:
-    level = [nested]
-    for _ in range(MAX_DEPTH):
-        level = [x for node in level for x in node.values() if type(x) is dict]
-        if not level:
-            return False
-    return True
-
-
 def create_path_filters(state: Mapping[Any, Any], /) -> dict[PathIn, Any]:
     """Turns a state of settings into filters, one for each distinct setting.
 
@@ -682,9 +668,7 @@ def create_path_filters(state: Mapping[Any, Any], /) -> dict[PathIn, Any]:
         >>> create_path_filters(State({'a': 0, 'b': 0, 'c': None}))
         {PathIn(('a',), ('b',)): 0, PathIn(('c',)): None}
     """
-    whole = state if isinstance(state, State) else State(state)
     paths_of: dict[Any, list[Path]] = {}
-    for path, leaf in whole.flat_state():
-        value = raw_value_of(leaf)
-        paths_of.setdefault(value, []).append(path)
+    for path, leaf in as_state(state).flat_state():
+        paths_of.setdefault(raw_value_of(leaf), []).append(path)
     return {PathIn(*paths): value for value, paths in paths_of.items()}

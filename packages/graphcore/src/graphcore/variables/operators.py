@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,11 +25,12 @@ def _binary(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return method
 
 
-def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def method(self: Any, other: Any) -> Any:
-        return function(other, self.value)
+_Pair: TypeAlias = tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]
 
-    return method
+
+def _both(function: Callable[[Any, Any], Any]) -> _Pair:
+    """An operator, and its reflected form."""
+    return _binary(function), lambda self, other: function(other, self.value)
 
 
 def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -95,35 +96,20 @@ class ReadOperators:
     __gt__ = _binary(operator.gt)
     __ge__ = _binary(operator.ge)
 
-    __add__ = _binary(operator.add)
-    __sub__ = _binary(operator.sub)
-    __mul__ = _binary(operator.mul)
-    __matmul__ = _binary(operator.matmul)
-    __truediv__ = _binary(operator.truediv)
-    __floordiv__ = _binary(operator.floordiv)
-    __mod__ = _binary(operator.mod)
-    __divmod__ = _binary(divmod)
-    __pow__ = _binary(operator.pow)
-    __lshift__ = _binary(operator.lshift)
-    __rshift__ = _binary(operator.rshift)
-    __and__ = _binary(operator.and_)
-    __or__ = _binary(operator.or_)
-    __xor__ = _binary(operator.xor)
-
-    __radd__ = _reflected(operator.add)
-    __rsub__ = _reflected(operator.sub)
-    __rmul__ = _reflected(operator.mul)
-    __rmatmul__ = _reflected(operator.matmul)
-    __rtruediv__ = _reflected(operator.truediv)
-    __rfloordiv__ = _reflected(operator.floordiv)
-    __rmod__ = _reflected(operator.mod)
-    __rdivmod__ = _reflected(divmod)
-    __rpow__ = _reflected(operator.pow)
-    __rlshift__ = _reflected(operator.lshift)
-    __rrshift__ = _reflected(operator.rshift)
-    __rand__ = _reflected(operator.and_)
-    __ror__ = _reflected(operator.or_)
-    __rxor__ = _reflected(operator.xor)
+    __add__, __radd__ = _both(operator.add)
+    __sub__, __rsub__ = _both(operator.sub)
+    __mul__, __rmul__ = _both(operator.mul)
+    __matmul__, __rmatmul__ = _both(operator.matmul)
+    __truediv__, __rtruediv__ = _both(operator.truediv)
+    __floordiv__, __rfloordiv__ = _both(operator.floordiv)
+    __mod__, __rmod__ = _both(operator.mod)
+    __divmod__, __rdivmod__ = _both(divmod)
+    __pow__, __rpow__ = _both(operator.pow)
+    __lshift__, __rlshift__ = _both(operator.lshift)
+    __rshift__, __rrshift__ = _both(operator.rshift)
+    __and__, __rand__ = _both(operator.and_)
+    __or__, __ror__ = _both(operator.or_)
+    __xor__, __rxor__ = _both(operator.xor)
 
 
 class ValueOperators(ReadOperators):
@@ -141,16 +127,8 @@ class ValueOperators(ReadOperators):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.value(*args, **kwargs)
 
-    __iadd__ = _in_place(operator.add)
-    __isub__ = _in_place(operator.sub)
-    __imul__ = _in_place(operator.mul)
-    __imatmul__ = _in_place(operator.matmul)
-    __itruediv__ = _in_place(operator.truediv)
-    __ifloordiv__ = _in_place(operator.floordiv)
-    __imod__ = _in_place(operator.mod)
-    __ipow__ = _in_place(operator.pow)
-    __ilshift__ = _in_place(operator.lshift)
-    __irshift__ = _in_place(operator.rshift)
-    __iand__ = _in_place(operator.and_)
-    __ior__ = _in_place(operator.or_)
-    __ixor__ = _in_place(operator.xor)
+
+_IN_PLACE = "add sub mul matmul truediv floordiv mod pow lshift rshift and or xor"
+for _name in _IN_PLACE.split():
+    _operator = _in_place(getattr(operator, f"__{_name}__"))
+    setattr(ValueOperators, f"__i{_name}__", _operator)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
+
+from graphcore.display.printing import text, treescope_repr
+from graphcore.hashable_mapping import HashableMapping
 from graphcore.variables.metadata import stored_name
 
 MISSING: Any = object()
@@ -21,7 +24,7 @@ class Reading:
     value: Any
     raw_value: Any
 
-    def _metadata(self) -> Mapping[str, Any]:
+    def _metadata(self) -> HashableMapping[str, Any]:
         raise NotImplementedError
 
     def get_value(self, *, index: Any = ...) -> Any:
@@ -38,7 +41,8 @@ class Reading:
             >>> gc.Param.state([1, 2]).get_value(index=1)
             2
         """
-        return self[index]
+        value = self.value
+        return value if index is ... else value[index]
 
     def set_value(self, value: Any, *, index: Any = ...) -> None:
         """Sets the value, or a part of it, as assignment to it or its items does.
@@ -53,7 +57,16 @@ class Reading:
             >>> leaf.value.tolist()
             [2.0, 0.0]
         """
-        self[index] = value
+        if index is not ...:
+            # A value of its own: the one that it has may be that of the variable.
+            whole: Any = self.value
+            if isinstance(whole, dict | list):
+                whole = whole.copy()
+                whole[index] = value
+            else:
+                whole = jnp.asarray(whole).at[index].set(value)
+            value = whole
+        self.value = value
 
     def get_raw_value(self) -> Any:
         """Returns the value past the hooks, as `raw_value` is."""
@@ -137,7 +150,13 @@ class Reading:
 
     def __getitem__(self, key: Any) -> Any:
         """`x[...]` is the value; other keys go to it."""
-        return self.value if key is ... else self.value[key]
+        return self.get_value(index=key)
+
+    def __setitem__(self, key: Any, item: Any) -> None:
+        self.set_value(item, index=key)
+
+    __repr__ = text
+    __treescope_repr__ = treescope_repr
 
 
 _SLOTS = frozenset(("_facts", "_kind", "_plan", "_raw_value", "value"))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import jax
-import jax.numpy as jnp
 
 from graphcore.content import values_equal
-from graphcore.display.printing import Parts, call_parts, text, treescope_repr
+from graphcore.display.printing import Parts, call_parts
 from graphcore.getters import consume
 from graphcore.graphdef.definition import Kind
-from graphcore.hashable_mapping import as_kept
+from graphcore.hashable_mapping import HashableMapping, as_kept
 from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.impl import VariableImpl, variable_impl
 from graphcore.variables.metadata import as_stored
@@ -142,19 +141,11 @@ class VariableState(Reading, ReadOperators, Generic[A]):
         metadata = as_kept(impl.metadata(variable))
         return cls.of((kind, metadata), impl.get_value(variable))
 
-    def __setitem__(self, key: Any, item: Any) -> None:
-        # A value of its own: the one that it has may be that of the variable.
-        new: Any = self.value
-        if key is ...:
-            new = item
-        elif isinstance(new, dict | list):
-            new = new.copy()
-            new[key] = item
-        else:
-            new = jnp.asarray(new).at[key].set(item)
-        self.value = new
+    def __getitem__(self, key: Any) -> Any:
+        value: Any = self.value
+        return value if key is ... else value[key]
 
-    def _metadata(self) -> Mapping[str, Any]:
+    def _metadata(self) -> HashableMapping[str, Any]:
         return self._kind[1]
 
     def replace(self, value: Any = ..., **metadata: Any) -> VariableState[Any]:
@@ -200,9 +191,6 @@ class VariableState(Reading, ReadOperators, Generic[A]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return VariableState.of, (self._kind, self.value)
-
-    __repr__ = text
-    __treescope_repr__ = treescope_repr
 
     def __parts__(self) -> Parts:
         kind, metadata = self._kind

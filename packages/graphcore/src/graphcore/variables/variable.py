@@ -25,7 +25,6 @@ import jax
 from graphcore._jax import OUTSIDE, TraceState, current_trace
 from graphcore.cache.comparing import comparing
 from graphcore.content import values_equal
-from graphcore.display.printing import text, treescope_repr
 from graphcore.hashable_mapping import EMPTY, HashableMapping, as_hashable, as_kept
 from graphcore.probing import probing
 from graphcore.rebuilt import Origin, origin, trace_of_rebuilt, wrong_trace
@@ -54,10 +53,7 @@ class _Epoch:
     is one atomic store, so two threads can't lose each other's change.
     """
 
-    __slots__ = ("mark",)
-
-    def __init__(self) -> None:
-        self.mark = object()
+    mark = object()
 
     def advance(self) -> None:
         self.mark = object()
@@ -340,7 +336,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
         checked = _checked_metadata(type(self), new)
         self._replace_metadata(as_stored({**old, **checked}))
 
-    def _metadata(self) -> Mapping[str, Any]:
+    def _metadata(self) -> HashableMapping[str, Any]:
         return self._facts.metadata
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -426,11 +422,11 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
         value = self._raw_value if value is ... else value
         return self.from_metadata(value, {**self._facts.metadata, **metadata})
 
-    def copy_from(self, other: Variable[A]) -> None:
+    def copy_from(self, other: Variable[A] | VariableState[A]) -> None:
         """Takes over the raw value and metadata of another variable.
 
         Args:
-            other: A variable of the same class.
+            other: A variable of the same class, or the state of one.
 
         Raises:
             ValueError: If the classes differ.
@@ -439,10 +435,19 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
             >>> a = Param(1.0); a.copy_from(Param(2.0)); a.value
             2.0
         """
-        self._take_over(type(other), other._raw_value, other._facts.metadata)
+        kind = other.type if isinstance(other, Variable) else type(other)
+        if kind is not type(self):
+            raise ValueError(
+                f"Cannot copy into a {type(self).__name__} from a {kind.__name__}: "
+                "expected the same variable type."
+            )
+        self._check_writable()
+        set_raw_value(self, other.raw_value)
+        if self._facts.metadata != other._metadata():
+            self._replace_metadata(other._metadata())
 
     def update_from_state(self, state: VariableState[A]) -> None:
-        """Takes over the raw value and metadata of a state.
+        """Takes over the raw value and metadata of a state, as `copy_from` does.
 
         Args:
             state: A state of the same variable type.
@@ -454,21 +459,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
             >>> a = Param(1.0); a.update_from_state(Param.state(2.0)); a.value
             2.0
         """
-        kind, metadata = state._kind
-        self._take_over(kind, state.value, metadata)
-
-    def _take_over(
-        self, kind: type[Any], value: A, metadata: HashableMapping[str, Any]
-    ) -> None:
-        if kind is not type(self):
-            raise ValueError(
-                f"Cannot copy into a {type(self).__name__} from a {kind.__name__}: "
-                "expected the same variable type."
-            )
-        self._check_writable()
-        set_raw_value(self, value)
-        if self._facts.metadata != metadata:
-            self._replace_metadata(metadata)
+        self.copy_from(state)
 
     def add_axis(self, index: int, name: Any) -> None:
         """Tells the `on_add_axis` hooks that a transformation added an axis.
@@ -509,18 +500,8 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
         set_raw_value(self, state[0])
         set_facts(self, facts_of(as_hashable(state[1]), current_trace()))
 
-    __repr__ = text
-    __treescope_repr__ = treescope_repr
-
     def __format__(self, spec: str) -> str:
         return format(self.value, spec) if spec else str(self)
-
-    def __getitem__(self, key: Any) -> Any:
-        """`x[...]` is the value; other keys go to it."""
-        return self.get_value(index=key)
-
-    def __setitem__(self, key: Any, item: Any) -> None:
-        self.set_value(item, index=key)
 
     def __eq__(self, other: object) -> bool:
         if comparing.by_identity:

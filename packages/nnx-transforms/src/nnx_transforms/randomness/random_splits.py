@@ -10,7 +10,7 @@ the same for states.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import (
     Any,
     Concatenate,
@@ -56,6 +56,7 @@ P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 Path: TypeAlias = tuple[Any, ...]
 Policy: TypeAlias = Callable[[Path, jax.Array, tuple[int, ...]], jax.Array]
+_POLICIES = ("match_shape", "scalars_only")
 _MISSING: Any = object()
 
 
@@ -124,6 +125,26 @@ def _of_nodes(function: Callable[Concatenate[Any, P], Any]) -> OfNodes[P]:
     return cast("OfNodes[P]", function)
 
 
+def _applied(change: Callable[[Any], Any], node: Any) -> Any:
+    """What a change of streams returns for a node; without one, a decorator."""
+    if node is not _MISSING:
+        return change(node)
+
+    def decorator(function: F) -> F:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            changed = change((args, kwargs))
+            if isinstance(changed, SplitBackups):
+                with changed:
+                    return function(*args, **kwargs)
+            args, kwargs = changed  # the copies
+            return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]
+
+    return decorator
+
+
 @_of_nodes
 def split_rngs(
     node: Any = _MISSING,
@@ -182,8 +203,9 @@ def split_rngs(
             "`squeeze=True` drops an axis of size one: expected `splits=1`, got "
             f"{splits!r}."
         )
-    how = {"squeeze": squeeze, "copies": False in (graph, graph_updates)}
-    return _replace_streams(node, {...: shape}, only, **how)
+    copies = False in (graph, graph_updates)
+    rules: dict[Filter, Any] = {to_predicate(only): shape}
+    return _applied(functools.partial(_replace_streams, rules, squeeze, copies), node)
 
 
 @_of_nodes
@@ -223,34 +245,19 @@ def fork_rngs(
         >>> rngs.dropout.key.shape
         ()
     """
-    by_filter = by_filters(split)
     copies = False in (graph, graph_updates)
-    return _replace_streams(node, by_filter, tuple(by_filter), copies=copies)
+    rules = by_filters(split)
+    return _applied(functools.partial(_replace_streams, rules, False, copies), node)
 
 
 def _replace_streams(
-    node: Any,
-    rules: Mapping[Filter, Any],
-    only: Filter,
-    squeeze: bool = False,
-    copies: bool = False,
+    rules: Mapping[Filter, Any], squeeze: bool, copies: bool, node: Any
 ) -> Any:
     """Gives each stream that a filter takes a new key, of the shape of its rule.
 
     With `copies`, a copy of the node has them, and is returned.
     """
-    if node is _MISSING:
-        return functools.partial(_with_arguments, rules, only, squeeze)
-    if copies:
-        with _replace_streams(node, rules, only, squeeze) as replaced:
-            keys = {id(stream.key) for stream, *_ in replaced}
-
-            def copied(path: Path, x: Any) -> Any:
-                is_new = isinstance(x, _stream_types) and id(x.key) in keys
-                return clone(x) if is_new else x
-
-            return recursive_map(copied, node)
-    takes = to_predicate(only)
+    takes = to_predicate((*rules,))
     choose = chooser(rules)
     backups: list[StreamBackup] = []
     writes: list[tuple[Any, Any]] = []
@@ -268,21 +275,18 @@ def _replace_streams(
         if squeeze:
             forked = forked[0]
         backups.append(StreamBackup(stream, key, count + 1))
-        writes.append((stream.key, forked))
-        writes.append((stream.count, jnp.zeros(forked.shape, jnp.uint32)))
+        writes += _anew(stream, forked)
     write_raw(writes)
-    return SplitBackups(backups)
+    replaced = SplitBackups(backups)
+    if not copies:
+        return replaced
+    keys = {id(stream.key) for stream, *_ in replaced}
 
+    def copied(path: Path, x: Any) -> Any:
+        return clone(x) if _is_stream(x) and id(x.key) in keys else x
 
-def _with_arguments(
-    rules: Mapping[Filter, Any], only: Filter, squeeze: bool, function: F
-) -> F:
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with _replace_streams((args, kwargs), rules, only, squeeze):
-            return function(*args, **kwargs)
-
-    return wrapper  # type: ignore[return-value]
+    with replaced:
+        return recursive_map(copied, node)
 
 
 @_of_nodes
@@ -327,46 +331,35 @@ def with_rngs(
         >>> new.params.key.shape, new.dropout.key.shape, rngs.params.key.shape
         ((4,), (), ())
     """
-    if node is _MISSING:
-        settings = {"split": split, "fork": fork, "broadcast": broadcast, "only": only}
-        return functools.partial(_with_copies, settings)
     forks = fork if isinstance(fork, Sequence) and not isinstance(fork, str) else [fork]
     rules: dict[str, Mapping[Filter, Any]] = {
         "split": by_filters(split),
         "broadcast": by_filters(broadcast),
-        "fork": dict.fromkeys(forks, ()),
+        "fork": dict.fromkeys(map(to_predicate, forks), ()),
     }
     takes = to_predicate(only)
 
-    def replaced(path: tuple[Any, ...], value: Any) -> Any:
-        if not isinstance(value, _stream_types) or not takes(path, value):
+    def replaced(path: Path, value: Any) -> Any:
+        if not _is_stream(value) or not takes(path, value):
             return value
-        found: dict[str, tuple[Filter, Any]] = {}
+        found: dict[str, Filter] = {}
         for rule, by_filter in rules.items():
-            pairs = by_filter.items()
-            first = next((p for p in pairs if to_predicate(p[0])(path, value)), None)
-            if first is not None and first[1] is not None:
+            selecting = (f for f in by_filter if to_predicate(f)(path, value))
+            first = next(selecting, _MISSING)
+            if by_filter.get(first) is not None:
                 found[rule] = first
-        if sum(chosen not in (..., True) for chosen, _ in found.values()) > 1:
+        # Where one is for everything, the order of the rules decides.
+        if sum(to_predicate(f) != to_predicate(...) for f in found.values()) > 1:
             raise ValueError(
                 f"The random stream {value.tag!r} at {path_text(path)!r} is selected "
                 f"by several rules: {found}. Leave it to one of them."
             )
-        if not found:
-            return value
-        rule, (_, shape) = next(iter(found.items()))
-        return value.fork() if rule == "fork" else getattr(value, rule)(shape)
+        for rule, chosen in found.items():
+            shape = rules[rule][chosen]
+            return value.fork() if rule == "fork" else getattr(value, rule)(shape)
+        return value
 
-    return recursive_map(replaced, node)
-
-
-def _with_copies(settings: dict[str, Any], function: F) -> F:
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = with_rngs((args, kwargs), **settings)
-        return function(*args, **kwargs)
-
-    return wrapper  # type: ignore[return-value]
+    return _applied(functools.partial(recursive_map, replaced), node)
 
 
 @accepts_graph_mode
@@ -449,14 +442,12 @@ def reseed(
         >>> bool(rngs.dropout.key.value == Rngs(dropout=7).dropout())
         True
     """
-    if not callable(policy):
-        if policy not in _POLICIES:
-            raise ValueError(
-                f"Unknown policy {policy!r}: expected a function or one of "
-                f"{', '.join(map(repr, _POLICIES))}."
-            )
-        policy = _POLICIES[policy]
-    streams = list(_streams(node))
+    if not callable(policy) and policy not in _POLICIES:
+        raise ValueError(
+            f"Unknown policy {policy!r}: expected a function or one of "
+            f"{', '.join(map(repr, _POLICIES))}."
+        )
+    streams = _streams(node)
     missing = sorted(stream_keys.keys() - {_tag(stream) for _, stream in streams})
     if missing:
         raise ValueError(
@@ -467,28 +458,21 @@ def reseed(
     writes: list[tuple[Any, Any]] = []
     for path, stream in streams:
         tag = _tag(stream)
-        if tag in stream_keys:
-            key = policy(path, seeds[tag](), raw_value_of(stream.key).shape)
-            writes.append((stream.key, key))
-            writes.append((stream.count, jnp.zeros(key.shape, jnp.uint32)))
+        if tag not in stream_keys:
+            continue
+        key, shape = seeds[tag](), raw_value_of(stream.key).shape
+        if callable(policy):
+            key = policy(path, key, shape)
+        elif shape and policy == "scalars_only":
+            raise ValueError(
+                f"The random stream at {path_text(path)!r} holds an array of keys of "
+                f"shape {shape}, which policy='scalars_only' does not reseed: expected "
+                "a single key. Pass policy='match_shape' for as many keys."
+            )
+        elif shape:
+            key = jax.random.split(key, shape)
+        writes += _anew(stream, key)
     write_raw(writes)
-
-
-def _match_shape(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return jax.random.split(key, shape) if shape else key
-
-
-def _scalar(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    if shape:
-        raise ValueError(
-            f"The random stream at {path_text(path)!r} holds an array of keys of shape "
-            f"{shape}, which policy='scalars_only' does not reseed: expected a single "
-            "key. Pass policy='match_shape' for as many keys."
-        )
-    return key
-
-
-_POLICIES: dict[str, Policy] = {"match_shape": _match_shape, "scalars_only": _scalar}
 
 
 class ForkStates(NamedTuple):
@@ -557,7 +541,7 @@ def fork(
         All(split_filter, RngKey), All(split_filter, RngCount), RngKey, RngCount
     )
 
-    def split_leaf(path: tuple[Any, ...], leaf: VariableState[Any]) -> Any:
+    def split_leaf(path: Path, leaf: VariableState[Any]) -> Any:
         _refuse_array(path[:-1], getattr(leaf, "tag", None), leaf.value)
         return leaf.replace(jax.random.split(leaf.value, shape))
 
@@ -566,10 +550,17 @@ def fork(
     )
 
 
-def _streams(node: Any) -> Iterator[tuple[tuple[Any, ...], RngStream]]:
-    for path, value in iter_graph(node):
-        if isinstance(value, _stream_types):
-            yield path, value
+def _anew(stream: Any, key: jax.Array) -> list[tuple[Any, Any]]:
+    """What is to be written for a stream to start with a key."""
+    return [(stream.key, key), (stream.count, jnp.zeros(key.shape, jnp.uint32))]
+
+
+def _streams(node: Any) -> list[tuple[Path, Any]]:
+    return [pair for pair in iter_graph(node) if _is_stream(pair[1])]
+
+
+def _is_stream(x: Any) -> bool:
+    return isinstance(x, _stream_types)
 
 
 _stream_types: tuple[type[Any], ...] = (RngStream,)
