@@ -27,7 +27,7 @@ from nnx_transforms.saving.contents import (
 from nnx_transforms.saving.errors import DamagedCheckpointError
 from nnx_transforms.saving.files import PathLike, absolute, agreed
 from nnx_transforms.saving.loading import Source, loaded
-from nnx_transforms.saving.names import name_of, path_of, text_of
+from nnx_transforms.saving.names import text_of
 
 A = TypeVar("A")
 Names: TypeAlias = Mapping[str, str] | Callable[[str], str]
@@ -258,8 +258,7 @@ def export_safetensors(path: PathLike, node: Any, filter: Filter = ...) -> None:
 
 
 def _dotted(name: str) -> str:
-    variable, mark, inside = name.partition("#")
-    return name_of(path_of(variable), separator=".") + mark + inside
+    return name.replace(".", "%2E").replace("/", ".")
 
 
 def _aliases(contents: Contents) -> Iterator[tuple[str, str]]:
