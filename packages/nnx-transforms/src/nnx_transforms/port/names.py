@@ -167,9 +167,9 @@ def find(dotted: str) -> Place | Kept | Missing:
         found = attribute(path)
         if isinstance(found, ModuleType) and _is_public(found, name):
             value = getattr(found, name, _ABSENT)
-            homes = [(home, attribute(home)) for home in HOMES[module]]
-            own = [h for h in homes if getattr(h[1], name, _ABSENT) is value]
-            return Place(f"{own[0][0]}.{name}", own[0][1].__name__, name)
+            for home in HOMES[module]:
+                if getattr(attribute(home), name, _ABSENT) is value:
+                    return Place(f"{home}.{name}", attribute(home).__name__, name)
     return _absent(HOMES[module])
 
 
