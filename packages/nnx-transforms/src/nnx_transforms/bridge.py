@@ -300,32 +300,25 @@ class ToNNX(Module):
         Raises:
             ValueError: If there are no variables yet.
         """
-        if not self.to_nnx__is_made and _initializing.get():
-            out, variables = self.to_nnx__module.init_with_output(
-                self._keys(rngs), *args, method=method, **kwargs
-            )
+        module, kwargs["method"] = self.to_nnx__module, method
+        if self.to_nnx__is_made:
+            if mutable is None:
+                mutable = linen_lift.DenyList("params")
+            kwargs |= {"rngs": self._keys(rngs), "mutable": mutable}
+            out = module.apply(self._collections(), *args, **kwargs)
+            if mutable is False:
+                return out
+            out, variables = out
+            self._take(variables)
+        elif _initializing.get():
+            out, variables = module.init_with_output(self._keys(rngs), *args, **kwargs)
             self._take(variables)
             self.to_nnx__is_made = True
-            return out
-        if not self.to_nnx__is_made:
+        else:
             raise ValueError(
-                f"The variables of this {type(self.to_nnx__module).__name__} were not "
-                "made: call `lazy_init` with the arguments of a call first."
+                f"The variables of this {type(module).__name__} were not made: call "
+                "`lazy_init` with the arguments of a call first."
             )
-        if mutable is None:
-            mutable = linen_lift.DenyList("params")
-        out = self.to_nnx__module.apply(
-            self._collections(),
-            *args,
-            rngs=self._keys(rngs),
-            method=method,
-            mutable=mutable,
-            **kwargs,
-        )
-        if mutable is False:
-            return out
-        out, updates = out
-        self._take(updates)
         return out
 
     def _keys(self, rngs: Rngs | jax.Array | None) -> dict[str, jax.Array]:
