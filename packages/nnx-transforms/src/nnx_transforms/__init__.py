@@ -79,24 +79,20 @@ _LAZY = {
     "var_defaults vars_as with_vars",
     "training.ema": "EMA",
     "training.train_state": "TrainState",
-    "transforms.checkify": "checkify",
-    "transforms.closure_convert": "closure_convert",
     "transforms.cond": "cond switch",
-    "transforms.custom_gradient": "custom_gradient",
-    "transforms.custom_jvp": "custom_jvp",
-    "transforms.custom_vjp": "custom_vjp",
     "transforms.jacobian": "hessian jacfwd jacrev",
     "transforms.jvp": "jvp linearize",
-    "transforms.linear_call": "linear_call",
     "transforms.partials": "cached_partial jit_partial make_jaxpr",
-    "transforms.pmap": "pmap",
-    "transforms.shard_map": "shard_map",
     "transforms.split_inputs": "merge_inputs split_inputs",
-    "transforms.transform_metadata": "transform_metadata",
-    "transforms.vjp": "vjp",
     "transforms.while_loop": "fori_loop while_loop",
     "traversals": "traversals",
 }
+# These have a module each, of the same name.
+_TRANSFORMS = (
+    "checkify closure_convert custom_gradient custom_jvp custom_vjp linear_call pmap "
+    "shard_map transform_metadata vjp"
+)
+_LAZY |= {f"transforms.{name}": name for name in _TRANSFORMS.split()}
 if typing.TYPE_CHECKING:
     from nnx_transforms import experimental as experimental
     from nnx_transforms import filterlib as filterlib

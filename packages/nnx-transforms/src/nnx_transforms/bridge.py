@@ -481,15 +481,12 @@ class ToLinen(linen_lift.Module):
                 # It hands all of its streams on, whether they are drawn from or not.
                 for tag in filterfalse(self._has_key, list(node.to_nnx__rngs)):
                     delattr(node.to_nnx__rngs, tag)
-        keys: dict[Any, Any] = {}
+        key = functools.cache(self._key)
         for path, variable in _variables(model):
             if isinstance(variable, RngCount):
                 variable.raw_value = jax.numpy.zeros((), variable.raw_value.dtype)
             elif isinstance(variable, RngKey):
-                tag = variable.tag
-                if tag not in keys:
-                    keys[tag] = self._key(tag)
-                variable.raw_value = keys[tag]
+                variable.raw_value = key(variable.tag)
             else:
                 found = _get(given, _place(path, variable))
                 variable.raw_value = linen_lift.unbox(found)
