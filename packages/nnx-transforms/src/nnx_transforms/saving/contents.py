@@ -27,6 +27,7 @@ from graphcore import (
 )
 from graphcore.authors import definition_paths, raw_value_of
 from nnx_transforms.saving.names import name_of
+from nnx_transforms.sharding.placement_table import shape_text
 from nnx_transforms.sharding.shardings import PLACEMENT
 from nnx_transforms.transforms.derivatives.key_data import is_key
 
@@ -59,7 +60,7 @@ class Leaf(NamedTuple):
     value: Any = None
 
     def __str__(self) -> str:
-        shape = "" if self.form == "python" else str(list(self.shape)).replace(" ", "")
+        shape = "" if self.form == "python" else shape_text(self.shape)
         return f"{self.type or ''} {self.dtype}{shape}".lstrip()
 
     @property
