@@ -332,7 +332,7 @@ class ToNNX(Module):
 
     def _collections(self) -> dict[str, Any]:
         values: State[Any, Any] = State.from_flat_path(
-            ((variable_name_from_type(type(variable)), *path), to_linen_var(variable))
+            (_place(path, variable), to_linen_var(variable))
             for path, variable in _variables(self)
             if not str(path[0]).startswith(_OWN)
         )
@@ -554,8 +554,7 @@ def to_linen(
         >>> bridge.to_linen(nnx.Linear, 2, 3).args
         (2, 3)
     """
-    own: Any = {"metadata_fn": metadata_fn, "skip_rng": skip_rng, "name": name}
-    return ToLinen(nnx_class, args=args, kwargs=kwargs, **own)
+    return ToLinen(nnx_class, args, kwargs, skip_rng, metadata_fn, name=name)
 
 
 def _variables(root: Any) -> Iterator[tuple[tuple[Any, ...], Variable[Any]]]:
