@@ -1,5 +1,7 @@
 """Weights that Flax saved, and files that other programs read."""
 
+from typing import NamedTuple
+
 import flax.linen as linen
 import flax.serialization
 import jax
@@ -176,6 +178,22 @@ def test_safetensors_keep_the_names_of_what_is_shared(tmp_path):
     part = nnx.Dict(head=nnx.Linear(4, 4, rngs=nnx.Rngs(3)))
     saving.load(path, part, filter=nnx.Param)
     assert (part.head.kernel.value == model.embed.kernel.value).all()
+
+
+class Parts(NamedTuple):
+    one: jax.Array
+    others: dict[str, jax.Array]
+
+
+def test_safetensors_have_each_array_of_a_pytree(tmp_path):
+    def make(value):
+        parts = {"a.b": jnp.full(2, value), "c/d": jnp.full(3, value)}
+        return nnx.Dict(w=nnx.Param(Parts(jnp.array(value), parts)))
+
+    saving.export_safetensors(tmp_path / "w.safetensors", make(1.0))
+    assert nnx.state(saving.load(tmp_path / "w.safetensors", make(0.0))) == nnx.state(
+        make(1.0)
+    )
 
 
 def test_safetensors_of_another_program(tmp_path):

@@ -58,47 +58,41 @@ Example:
     3
 """
 
-# What is imported when it is first used.
+# What is imported when it is first used: names by module.
 _LAZY = {
-    layers.__name__: " ".join(layers.__all__),  # type: ignore[attr-defined]
-    "nnx_transforms.filterlib": "filterlib",
-    "nnx_transforms.graph": "graph iter_children recursive_map",
-    "nnx_transforms.legacy.constructors": "Grad Jit Pmap Remat Scan Vmap",
-    "nnx_transforms.training.metrics": "Metric MetricState MultiMetric metrics",
-    "nnx_transforms.modules.capturing": "capture",
-    "nnx_transforms.modules.summary": "tabulate",
-    "nnx_transforms.modules.views": "iter_module_children iter_modules view view_info "
-    "with_attributes",
-    "nnx_transforms.randomness.random_splits": "ForkStates backup_keys fork fork_rngs "
-    "reseed restore_rngs split_rngs with_rngs",
-    "nnx_transforms.sharding.abstract_models": "as_abstract get_abstract_model",
-    "nnx_transforms.sharding.placement_table": "Placed Placement placement",
-    "nnx_transforms.sharding.sharded": "create_sharded shard",
-    "nnx_transforms.statelib": "filter_state from_flat_state map_state merge_state "
-    "replace_by_pure_dict restore_int_paths split_state statelib "
-    "to_flat_state to_pure_dict",
-    "nnx_transforms.states.variable_tools": "as_pure pure register_variable_name "
-    "set_metadata var_defaults vars_as with_vars",
-    "nnx_transforms.training.ema": "EMA",
-    "nnx_transforms.training.train_state": "TrainState",
-    "nnx_transforms.transforms.checkify": "checkify",
-    "nnx_transforms.transforms.closure_convert": "closure_convert",
-    "nnx_transforms.transforms.cond": "cond switch",
-    "nnx_transforms.transforms.custom_gradient": "custom_gradient",
-    "nnx_transforms.transforms.custom_jvp": "custom_jvp",
-    "nnx_transforms.transforms.custom_vjp": "custom_vjp",
-    "nnx_transforms.transforms.jacobian": "hessian jacfwd jacrev",
-    "nnx_transforms.transforms.jvp": "jvp linearize",
-    "nnx_transforms.transforms.linear_call": "linear_call",
-    "nnx_transforms.transforms.partials": "cached_partial jit_partial make_jaxpr",
-    "nnx_transforms.transforms.pmap": "pmap",
-    "nnx_transforms.transforms.shard_map": "shard_map",
-    "nnx_transforms.transforms.split_inputs": "merge_inputs split_inputs",
-    "nnx_transforms.transforms.transform_metadata": "transform_metadata",
-    "nnx_transforms.transforms.vjp": "vjp",
-    "nnx_transforms.transforms.while_loop": "fori_loop while_loop",
-    "nnx_transforms.traversals": "traversals",
+    "layers": " ".join(layers.__all__),  # type: ignore[attr-defined]
+    "filterlib": "filterlib",
+    "graph": "graph iter_children recursive_map",
+    "legacy.constructors": "Grad Jit Pmap Remat Scan Vmap",
+    "training.metrics": "Metric MetricState MultiMetric metrics",
+    "modules.capturing": "capture",
+    "modules.summary": "tabulate",
+    "modules.views": "iter_module_children iter_modules view view_info with_attributes",
+    "randomness.random_splits": "ForkStates backup_keys fork fork_rngs reseed "
+    "restore_rngs split_rngs with_rngs",
+    "sharding.abstract_models": "as_abstract get_abstract_model",
+    "sharding.placement_table": "Placed Placement placement",
+    "sharding.sharded": "create_sharded shard",
+    "statelib": "filter_state from_flat_state map_state merge_state split_state "
+    "replace_by_pure_dict restore_int_paths statelib to_flat_state to_pure_dict",
+    "states.variable_tools": "as_pure pure register_variable_name set_metadata "
+    "var_defaults vars_as with_vars",
+    "training.ema": "EMA",
+    "training.train_state": "TrainState",
+    "transforms.cond": "cond switch",
+    "transforms.jacobian": "hessian jacfwd jacrev",
+    "transforms.jvp": "jvp linearize",
+    "transforms.partials": "cached_partial jit_partial make_jaxpr",
+    "transforms.split_inputs": "merge_inputs split_inputs",
+    "transforms.while_loop": "fori_loop while_loop",
+    "traversals": "traversals",
 }
+# These have a module each, of the same name.
+_TRANSFORMS = (
+    "checkify closure_convert custom_gradient custom_jvp custom_vjp linear_call pmap "
+    "shard_map transform_metadata vjp"
+)
+_LAZY |= {f"transforms.{name}": name for name in _TRANSFORMS.split()}
 if typing.TYPE_CHECKING:
     from nnx_transforms import experimental as experimental
     from nnx_transforms import filterlib as filterlib
@@ -157,8 +151,7 @@ else:
     __all__ += [name for names in _LAZY.values() for name in names.split()]
     # Not for `import *`: `map` would hide Python's own, and the others import packages
     # that are optional.
-    _LAZY |= {"nnx_transforms.transforms.map": "map", "nnx_transforms.bridge": "bridge"}
-    _LAZY |= {f"nnx_transforms.{name}": name for name in ("experimental", "saving")}
+    _LAZY |= {"transforms.map": "map", "bridge": "", "experimental": "", "saving": ""}
     __getattr__, __dir__ = lazy.lazily(__name__, _LAZY)
     # Modules of Flax by name, `nnx.graphlib.split`: what they hold is all here.
     graphlib = rnglib = variablelib = spmd = helpers = compat = sys.modules[__name__]

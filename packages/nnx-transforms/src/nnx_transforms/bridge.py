@@ -300,32 +300,25 @@ class ToNNX(Module):
         Raises:
             ValueError: If there are no variables yet.
         """
-        if not self.to_nnx__is_made and _initializing.get():
-            out, variables = self.to_nnx__module.init_with_output(
-                self._keys(rngs), *args, method=method, **kwargs
-            )
+        module, kwargs["method"] = self.to_nnx__module, method
+        if self.to_nnx__is_made:
+            if mutable is None:
+                mutable = linen_lift.DenyList("params")
+            kwargs |= {"rngs": self._keys(rngs), "mutable": mutable}
+            out = module.apply(self._collections(), *args, **kwargs)
+            if mutable is False:
+                return out
+            out, variables = out
+            self._take(variables)
+        elif _initializing.get():
+            out, variables = module.init_with_output(self._keys(rngs), *args, **kwargs)
             self._take(variables)
             self.to_nnx__is_made = True
-            return out
-        if not self.to_nnx__is_made:
+        else:
             raise ValueError(
-                f"The variables of this {type(self.to_nnx__module).__name__} were not "
-                "made: call `lazy_init` with the arguments of a call first."
+                f"The variables of this {type(module).__name__} were not made: call "
+                "`lazy_init` with the arguments of a call first."
             )
-        if mutable is None:
-            mutable = linen_lift.DenyList("params")
-        out = self.to_nnx__module.apply(
-            self._collections(),
-            *args,
-            rngs=self._keys(rngs),
-            method=method,
-            mutable=mutable,
-            **kwargs,
-        )
-        if mutable is False:
-            return out
-        out, updates = out
-        self._take(updates)
         return out
 
     def _keys(self, rngs: Rngs | jax.Array | None) -> dict[str, jax.Array]:
@@ -339,7 +332,7 @@ class ToNNX(Module):
 
     def _collections(self) -> dict[str, Any]:
         values: State[Any, Any] = State.from_flat_path(
-            ((variable_name_from_type(type(variable)), *path), to_linen_var(variable))
+            (_place(path, variable), to_linen_var(variable))
             for path, variable in _variables(self)
             if not str(path[0]).startswith(_OWN)
         )
@@ -488,15 +481,12 @@ class ToLinen(linen_lift.Module):
                 # It hands all of its streams on, whether they are drawn from or not.
                 for tag in filterfalse(self._has_key, list(node.to_nnx__rngs)):
                     delattr(node.to_nnx__rngs, tag)
-        keys: dict[Any, Any] = {}
+        key = functools.cache(self._key)
         for path, variable in _variables(model):
             if isinstance(variable, RngCount):
                 variable.raw_value = jax.numpy.zeros((), variable.raw_value.dtype)
             elif isinstance(variable, RngKey):
-                tag = variable.tag
-                if tag not in keys:
-                    keys[tag] = self._key(tag)
-                variable.raw_value = keys[tag]
+                variable.raw_value = key(variable.tag)
             else:
                 found = _get(given, _place(path, variable))
                 variable.raw_value = linen_lift.unbox(found)
@@ -564,8 +554,7 @@ def to_linen(
         >>> bridge.to_linen(nnx.Linear, 2, 3).args
         (2, 3)
     """
-    own: Any = {"metadata_fn": metadata_fn, "skip_rng": skip_rng, "name": name}
-    return ToLinen(nnx_class, args=args, kwargs=kwargs, **own)
+    return ToLinen(nnx_class, args, kwargs, skip_rng, metadata_fn, name=name)
 
 
 def _variables(root: Any) -> Iterator[tuple[tuple[Any, ...], Variable[Any]]]:

@@ -13,34 +13,31 @@ from typing import Any
 
 
 def lazily(
-    package: str, homes: Mapping[str, str]
+    package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Makes `__getattr__` and `__dir__` of a package.
 
     Args:
         package: Its dotted name.
-        homes: For the dotted name of each module the names in it, separated by spaces.
+        modules: For each module below the package the names in it, separated by spaces.
             A module is there by its own name as well, unless it defines that name.
 
     Returns:
         The two functions.
 
     Example:
-        >>> import sys, types
-        >>> package = sys.modules['tools_of_mine'] = types.ModuleType('tools_of_mine')
-        >>> package.__getattr__, package.__dir__ = lazily(
-        ...     'tools_of_mine', {'math': 'gcd'})
-        >>> package.gcd(4, 6), 'gcd' in dir(package)
-        (2, True)
+        >>> find, names = lazily('xml.sax', {'saxutils': 'escape'})
+        >>> find('escape')('<'), 'escape' in names()
+        ('&lt;', True)
     """
-    home = {module.rpartition(".")[2]: module for module in homes}
-    home |= {name: module for module, names in homes.items() for name in names.split()}
+    home = {module.rpartition(".")[2]: module for module in modules}
+    home |= {name: at for at, names in modules.items() for name in names.split()}
 
     def find(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found: Any = importlib.import_module(home[name])
-        if hasattr(found, name) or not home[name].endswith(f".{name}"):
+        found: Any = importlib.import_module(f"{package}.{home[name]}")
+        if hasattr(found, name) or home[name].rpartition(".")[2] != name:
             found = getattr(found, name)
         # The next look at the name is an ordinary one.
         setattr(sys.modules[package], name, found)

@@ -56,6 +56,4 @@ if TYPE_CHECKING:
     from nnx_transforms.layers.weight_normalization import *
 else:
     __all__ = [name for names in _NAMES.values() for name in names.split()]
-    __getattr__, __dir__ = lazily(
-        __name__, {f"{__name__}.{module}": names for module, names in _NAMES.items()}
-    )
+    __getattr__, __dir__ = lazily(__name__, _NAMES)

@@ -69,10 +69,8 @@ def capture(
             start.setdefault(path[:-1], {}).setdefault(kind, {})[path[-1]] = leaf[...]
         try:
             for path, inner in modules:
-                empty: dict[Kind, dict[str, Any]] = {
-                    kind: {} for kind in variable_types
-                }
-                values = empty | start.get(path, {})
+                values: dict[Kind, Any] = {kind: {} for kind in variable_types}
+                values |= start.get(path, {})
                 setattr(inner, CAPTURED, tuple(k(v) for k, v in values.items()))
             with _outputs_sown([type(m) for _, m in modules], method_outputs):
                 result = fn(*args, **kwargs)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import methodcaller
 from typing import Any
 
 import jax
@@ -66,7 +67,8 @@ def tabulate(
                                             kernel: float32[2,3]
                                             9 (36 B)
     """
-    outputs = _outputs(obj, method, args, kwargs) if args or kwargs else {}
+    called = methodcaller(method, *args, **kwargs)
+    outputs = _outputs(obj, called) if args or kwargs else {}
     held = [
         (path, _kind(variable), arrays_of(raw_value_of(variable)))
         for path, variable in variables(obj).flat_state()
@@ -81,18 +83,12 @@ def tabulate(
     return "\n".join(columns(rows, rule="-"))
 
 
-def _outputs(
-    obj: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[Any, list[str]]:
-    """What the methods of each module return, by its path."""
+def _outputs(obj: Any, called: Callable[[Any], Any]) -> dict[Any, list[str]]:
+    """What the methods of each module return where it is called, by its path."""
     found: dict[Any, list[str]] = {}
 
-    def call(module: Any) -> Any:
-        return getattr(module, method)(*args, **kwargs)
-
     def run(module: Any) -> None:
-        captured = capture(call, _Output, method_outputs=_Output)
-        _, recorded = captured(module)
+        _, recorded = capture(called, _Output, method_outputs=_Output)(module)
         for (*path, _name), calls in recorded.flat_state():
             found.setdefault(tuple(path), []).extend(map(_text, calls.value))
 

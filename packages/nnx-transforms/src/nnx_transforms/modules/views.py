@@ -122,16 +122,14 @@ def view(
         >>> view(noise, deterministic=True).deterministic, noise.deterministic
         (True, False)
     """
-    takes = to_predicate(only)
     missing = set(settings)
     twin = clone(node, variables=False)
-    for path, value in list(iter_graph(twin)):
-        if hasattr(value, "set_view") and takes(path, value):
-            parameters = inspect.signature(value.set_view).parameters
-            takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-            taken = {k: v for k, v in settings.items() if takes_all or k in parameters}
-            value.set_view(**taken)
-            missing.difference_update(taken)
+    for value in _with_views(twin, only):
+        parameters = inspect.signature(value.set_view).parameters
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        taken = {k: v for k, v in settings.items() if takes_all or k in parameters}
+        value.set_view(**taken)
+        missing.difference_update(taken)
     if missing and raise_if_not_found:
         raise unused("setting of `set_view`", missing, node)
     return twin
@@ -162,24 +160,24 @@ def view_info(node: Any, /, *, only: Filter = ...) -> str:
           deterministic: bool | None = None
             Whether to draw nothing.
     """
-    takes = to_predicate(only)
-    classes = {
-        type(value)
-        for path, value in iter_graph(node)
-        if hasattr(value, "set_view") and takes(path, value)
-    }
+    classes: set[Any] = set(map(type, _with_views(node, only)))
     lines: list[str] = []
     for kind in sorted(classes, key=lambda kind: kind.__qualname__):
         lines.append(f"{kind.__qualname__}:")
         said = _argument_docs(inspect.getdoc(kind.set_view) or "")
-        for name, parameter in list(
-            inspect.signature(kind.set_view).parameters.items()
-        )[1:]:
+        parameters = [*inspect.signature(kind.set_view).parameters.items()]
+        for name, parameter in parameters[1:]:
             lines.append("  " + str(parameter).replace("'", ""))
             lines += textwrap.wrap(
                 said.get(name, ""), 84, initial_indent="    ", subsequent_indent="    "
             )
     return "\n".join(lines)
+
+
+def _with_views(node: Any, only: Filter) -> list[Any]:
+    """What has a method `set_view`, of the parts that a filter selects."""
+    takes = to_predicate(only)
+    return [x for p, x in iter_graph(node) if hasattr(x, "set_view") and takes(p, x)]
 
 
 def _argument_docs(doc: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pkgutil
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -126,11 +127,8 @@ def unit(dotted: str) -> str:
         >>> unit('flax.linen.Module.apply'), unit('flax.core.frozen_dict')
         ('flax.linen.Module', 'flax.core.frozen_dict')
     """
-    parts = dotted.split(".")
-    end = 1
-    while end < len(parts) and ".".join(parts[:end]) in _MODULES:
-        end += 1
-    return ".".join(parts[:end])
+    prefixes = itertools.accumulate(dotted.split("."), "{}.{}".format)
+    return next((prefix for prefix in prefixes if prefix not in _MODULES), dotted)
 
 
 def find(dotted: str) -> Place | Kept | Missing:
@@ -167,9 +165,9 @@ def find(dotted: str) -> Place | Kept | Missing:
         found = attribute(path)
         if isinstance(found, ModuleType) and _is_public(found, name):
             value = getattr(found, name, _ABSENT)
-            homes = [(home, attribute(home)) for home in HOMES[module]]
-            own = [h for h in homes if getattr(h[1], name, _ABSENT) is value]
-            return Place(f"{own[0][0]}.{name}", own[0][1].__name__, name)
+            for home in HOMES[module]:
+                if getattr(attribute(home), name, _ABSENT) is value:
+                    return Place(f"{home}.{name}", attribute(home).__name__, name)
     return _absent(HOMES[module])
 
 
@@ -182,8 +180,7 @@ def _is_public(module: ModuleType, name: str) -> bool:
 
 def _absent(homes: list[str]) -> Missing:
     package = homes[0].split(".")[0]
-    if attribute(package) is None:
-        distribution = package.replace("_", "-")
-        reason = f"{distribution} is not installed here, so its names are unknown"
-        return Missing(reason)
-    return Missing(f"{package} has no such name")
+    if attribute(package) is not None:
+        return Missing(f"{package} has no such name")
+    distribution = package.replace("_", "-")
+    return Missing(f"{distribution} is not installed here, so its names are unknown")

@@ -9,7 +9,7 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from .bindings import bindings
-from .names import Kept, Missing, Place, attribute, find, unit
+from .names import Kept, Place, attribute, find, unit
 from .text import Node, Text
 
 __all__ = ["Ported", "Problem", "port"]
@@ -131,29 +131,39 @@ class _Rewriting(ast.NodeVisitor):
 
     def _use(self, node: ast.expr, name: str, path: str, wanted: str) -> None:
         """Rewrites a use where it has another path in ours."""
-        place, base, reason = find(wanted), find(path), ""
+        base = find(path)
         ours = base.dotted if isinstance(base, Place) else ""
         # If so, it is enough to change the import.
         same = ours and attribute(ours + wanted[len(path) :]) is not None
         if name in self.unclear:
-            if path == "flax" or not (same or isinstance(place, Kept)):
-                reason = f"{name} is bound to something else, too"
-        elif isinstance(place, Kept):
-            self.kept.add(place.module)
-        elif isinstance(place, Missing):
-            bare = wanted == "flax"
-            reason = "flax itself is used as a value" if bare else place.reason
-        elif path == "flax":
-            self.needed[name].add(_package(place.dotted))
-            self.text.replace(node, place.dotted)
-            return
-        elif not same and place.dotted.startswith(f"{ours}."):
-            self.text.replace(node, name + place.dotted[len(ours) :])
-        elif not same:
-            reason = f"it is {place.dotted} here; import that"
+            if path == "flax" or not (same or isinstance(find(wanted), Kept)):
+                self.problem(node, wanted, f"{name} is bound to something else, too")
+        elif wanted == "flax":
+            self.problem(node, wanted, "flax itself is used as a value")
+        elif place := self._place(node, wanted):
+            if path == "flax":
+                self.needed[name].add(_package(place.dotted))
+                self.text.replace(node, place.dotted)
+                return
+            if not same and place.dotted.startswith(f"{ours}."):
+                self.text.replace(node, name + place.dotted[len(ours) :])
+            elif not same:
+                reason = f"it is {place.dotted} here; import that"
+                self.problem(node, wanted, reason)
         self.stays[name].add(wanted)
-        if reason:
-            self.problem(node, wanted, reason)
+
+    def _place(self, node: Node, dotted: str) -> Place | None:
+        """Where a name of Flax is; notes why if it has no place."""
+        place = find(dotted)
+        if isinstance(place, Place):
+            return place
+        if isinstance(place, Kept):
+            self.kept.add(place.module)
+        elif dotted.endswith(".*"):
+            self.problem(node, dotted, "a star does not say which names are needed")
+        else:
+            self.problem(node, dotted, place.reason)
+        return None
 
     def visit_Constant(self, node: ast.Constant) -> None:
         """Looks at a string, which stays: annotations, names of modules to import."""
@@ -174,34 +184,27 @@ class _Rewriting(ast.NodeVisitor):
         for alias in node.names:
             if not f"{alias.name}.".startswith("flax."):
                 continue
-            place = find(alias.name)
-            if isinstance(place, Kept):
-                self.kept.add(place.module)
-            elif isinstance(place, Missing) and alias.name != "flax":
-                self.problem(node, alias.name, place.reason)
-            elif isinstance(place, Place) and alias.asname:
+            place = None if alias.name == "flax" else self._place(alias, alias.name)
+            if place and alias.asname:
                 self.text.replace(alias, _as(place.module, alias.asname))
             if alias.name == "flax" or not alias.asname:
                 more += self._rewrite_whole(alias, place)
         self._append(node, [f"import {package}" for package in more])
 
-    def _rewrite_whole(
-        self, alias: ast.alias, place: Place | Kept | Missing
-    ) -> list[str]:
+    def _rewrite_whole(self, alias: ast.alias, place: Place | None) -> list[str]:
         """Rewrites an import that binds `flax`; returns further packages to import."""
         bound = alias.asname or "flax"
         if bound in self.unclear:
             return []
         needed = set(self.needed[bound])
-        if isinstance(place, Place):
+        if place:
             needed.add(_package(place.module))
         packages = sorted(needed - self.present)
         self.present |= needed
-        replaced = isinstance(place, Place) or alias.name == "flax"
-        if replaced and needed and not self.stays[bound]:
+        if (place or alias.name == "flax") and needed and not self.stays[bound]:
             new, *packages = packages or sorted(needed)
             self.text.replace(alias, new)
-        elif isinstance(place, Place):
+        elif place:
             below = re.compile(rf"{alias.name}(\.|$)").match
             if not any(map(below, self.stays[bound])):
                 self.text.replace(alias, bound)
@@ -250,21 +253,14 @@ class _Rewriting(ast.NodeVisitor):
 
         The module is None if it stays, and empty if a whole package is imported.
         """
-        dotted = f"{node.module}.{alias.name}"
         bound = alias.asname or alias.name
-        place = find(dotted)
-        if isinstance(place, Place):
-            home, name = place.module, place.name
-            if name is None:
-                home, _, name = place.dotted.rpartition(".")
-            return home, _as(name, bound)
-        if isinstance(place, Kept):
-            self.kept.add(place.module)
-        elif alias.name == "*":
-            self.problem(alias, dotted, "a star does not say which names are needed")
-        else:
-            self.problem(alias, dotted, place.reason)
-        return None, _as(alias.name, bound)
+        place = self._place(alias, f"{node.module}.{alias.name}")
+        if place is None:
+            return None, _as(alias.name, bound)
+        home, name = place.module, place.name
+        if name is None:
+            home, _, name = place.dotted.rpartition(".")
+        return home, _as(name, bound)
 
     def _remove(self, names: list[ast.alias], i: int, stay: Container[Node]) -> None:
         """Removes one of the names of a statement, with its comma."""

@@ -9,8 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec, Sharding
 
+from graphcore import VariableState
+from graphcore.authors import path_text
+from nnx_transforms.prefixes import StateSharding
 from nnx_transforms.saving.contents import Leaf, key_impl, without_keys
-from nnx_transforms.sharding.shardings import mesh_in_force
+from nnx_transforms.saving.names import Path
+from nnx_transforms.sharding.shardings import mesh_in_force, sharding_of
 
 Placement: TypeAlias = Sharding | None
 """Where an array is to lie; None for JAX's default device, as after `jnp.asarray`."""
@@ -28,19 +32,6 @@ class Request(NamedTuple):
     leaf: Leaf
     placement: Placement
     like: Any
-
-    @property
-    def is_spread(self) -> bool:
-        """Whether it goes to several devices, as it is."""
-        if self.placement is None or self.leaf.form != "array":
-            return False
-        several = len(self.placement.device_set) > 1
-        return several or not self.placement.is_fully_addressable
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype of the array."""
-        return self.like.dtype if self.leaf.is_key else jnp.dtype(self.leaf.dtype)
 
 
 def to_write(value: Any) -> Any:
@@ -62,30 +53,32 @@ def to_write(value: Any) -> Any:
     return np.asarray(without_keys(value))
 
 
-def placement_of(value: Any) -> Placement:
-    """Where the value of a graph lies, or is to lie.
+def placement_of(path: Path, variable: Any, value: Any, sharding: Any) -> Placement:
+    """Where an array of a graph is to lie.
 
     Args:
-        value: An array, a stand-in for one, or another value.
+        path: Where its variable is.
+        variable: The variable, or the array alone.
+        value: The array, a stand-in for one, or another value.
+        sharding: What was asked for, as `restore` takes it.
 
     Returns:
-        The sharding of what was put there on purpose.
+        That; without it, where the array was put on purpose, and for a stand-in what it
+        says, or the variable.
     """
-    if isinstance(value, jax.Array):
+    if isinstance(sharding, StateSharding):
+        sharding = sharding.map_prefix(path, variable)
+    if sharding is None and isinstance(value, jax.Array):
         return value.sharding if value.committed else None
-    return on_devices(getattr(value, "sharding", None))
+    if sharding is None and isinstance(value, jax.ShapeDtypeStruct):
+        sharding = _on_devices(value.sharding)
+        if sharding is None and isinstance(variable, VariableState):
+            sharding = sharding_of(variable.get_metadata(), path=path_text(path))
+    return _on_devices(sharding)
 
 
-def on_devices(sharding: Sharding | PartitionSpec | None) -> Placement:
-    """A sharding on real devices.
-
-    Args:
-        sharding: A `Sharding`; one over an abstract mesh, or a `PartitionSpec`, is
-            meant for the mesh in force.
-
-    Returns:
-        The sharding; None without one, or without a mesh.
-    """
+def _on_devices(sharding: Sharding | PartitionSpec | None) -> Placement:
+    """The sharding; one over an abstract mesh, or a spec, is for the mesh in force."""
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
         sharding = sharding.spec
     if not isinstance(sharding, PartitionSpec):
@@ -103,14 +96,11 @@ def restore_args(request: Request) -> Any:
     """
     import orbax.checkpoint as ocp
 
-    if not request.is_spread:
-        return ocp.RestoreArgs(restore_type=np.ndarray)
-    return ocp.ArrayRestoreArgs(
-        restore_type=jax.Array,
-        sharding=request.placement,
-        global_shape=request.leaf.shape,
-        dtype=request.dtype,
-    )
+    leaf, placement, _ = request
+    if placement is not None and leaf.form == "array":
+        if len(placement.device_set) > 1 or not placement.is_fully_addressable:
+            return ocp.ArrayRestoreArgs(sharding=placement)
+    return ocp.RestoreArgs(restore_type=np.ndarray)
 
 
 def placed(request: Request, found: Any) -> Any:
@@ -128,9 +118,10 @@ def placed(request: Request, found: Any) -> Any:
     if isinstance(found, jax.Array):
         return found
     if found is None:
-        form = jax.ShapeDtypeStruct(leaf.shape, request.dtype)
-        form = jax.eval_shape(jax.random.key_data, form) if leaf.is_key else form
-        found = np.zeros(form.shape, form.dtype)
+        dtype = like.dtype if leaf.is_key else jnp.dtype(leaf.dtype)
+        form = jax.ShapeDtypeStruct(leaf.shape, dtype)
+        data = jax.eval_shape(without_keys, form)
+        found = np.zeros(data.shape, data.dtype)
     if leaf.form == "numpy":
         return found
     if leaf.is_key:

@@ -27,6 +27,7 @@ from graphcore import (
 )
 from graphcore.authors import definition_paths, raw_value_of
 from nnx_transforms.saving.names import name_of
+from nnx_transforms.sharding.placement_table import shape_text
 from nnx_transforms.sharding.shardings import PLACEMENT
 from nnx_transforms.transforms.derivatives.key_data import is_key
 
@@ -59,7 +60,7 @@ class Leaf(NamedTuple):
     value: Any = None
 
     def __str__(self) -> str:
-        shape = "" if self.form == "python" else str(list(self.shape)).replace(" ", "")
+        shape = "" if self.form == "python" else shape_text(self.shape)
         return f"{self.type or ''} {self.dtype}{shape}".lstrip()
 
     @property
@@ -177,11 +178,11 @@ def contents_of(node: Any, filter: Filter) -> tuple[Contents, dict[str, Any]]:
                 # The program that loads a value decides where it lies.
                 if key not in PLACEMENT and _can_be_written(item)
             }
-        for inside, value in value_leaves(variable):
-            if inside and not (hasattr(value, "dtype") or is_plain(value)):
+        for leaf, value in named_leaves(name, variable):
+            if leaf != name and not (hasattr(value, "dtype") or is_plain(value)):
                 continue  # the static part of a pytree, which belongs to the graph
-            values[name + inside] = value
-            contents.leaves[name + inside] = leaf_of(kind, value)
+            values[leaf] = value
+            contents.leaves[leaf] = leaf_of(kind, value)
     first: dict[int, str] = {}
     for path, item in definition_paths(graphdef(node)):
         if isinstance(item, NodeRef):
@@ -191,10 +192,10 @@ def contents_of(node: Any, filter: Filter) -> tuple[Contents, dict[str, Any]]:
     return contents, values
 
 
-def value_leaves(variable: Any) -> Iterator[tuple[str, Any]]:
-    """The leaves of a variable's value, with what to add to its name for each."""
+def named_leaves(name: str, variable: Any) -> Iterator[tuple[str, Any]]:
+    """The leaves of the value of a variable that has a name, with the name of each."""
     for path, value in jax.tree_util.tree_leaves_with_path(raw_value_of(variable)):
-        yield ("#" + jax.tree_util.keystr(path) if path else ""), value
+        yield (f"{name}#{jax.tree_util.keystr(path)}" if path else name), value
 
 
 def leaf_of(kind: str | None, value: Any) -> Leaf:

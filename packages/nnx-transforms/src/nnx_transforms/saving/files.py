@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
-import jax
-import numpy as np
-from jax.experimental import multihost_utils
-
-from graphcore import Filter, State, update
-from nnx_transforms.saving.arrays import to_write
-from nnx_transforms.saving.contents import contents_of, is_plain
-from nnx_transforms.saving.errors import DamagedCheckpointError
-from nnx_transforms.saving.loading import Source, loaded
-from nnx_transforms.saving.names import text_of
+from graphcore import Filter
+from nnx_transforms.saving.loading import Source, load_into
 from nnx_transforms.saving.storage import (
     handlers,
     read_arrays,
@@ -25,7 +16,6 @@ from nnx_transforms.saving.storage import (
 )
 
 A = TypeVar("A")
-B = TypeVar("B")
 PathLike: TypeAlias = str | os.PathLike[str]
 
 
@@ -112,7 +102,7 @@ def save_async(path: PathLike, node: Any, filter: Filter = ...) -> Saving:
     """
     import orbax.checkpoint as ocp
 
-    arguments = arguments_for(node, filter)
+    arguments = save_arguments(node, filter)
     handler = ocp.CompositeCheckpointHandler(handler_registry=handlers())
     checkpointer = ocp.AsyncCheckpointer(handler)
     try:
@@ -121,25 +111,6 @@ def save_async(path: PathLike, node: Any, filter: Filter = ...) -> Saving:
         checkpointer.close()
         raise
     return Saving(checkpointer)
-
-
-def arguments_for(node: Any, filter: Filter) -> Any:
-    """What orbax is to save of a graph."""
-    contents, values = contents_of(node, filter)
-    for name, value in values.items():
-        is_array = isinstance(value, jax.Array | np.ndarray | np.generic)
-        if isinstance(value, jax.core.Tracer) or not (is_array or is_plain(value)):
-            raise TypeError(
-                f"The value at {text_of(name)!r} can't be saved: it is {value!r} of "
-                f"type {type(value).__name__}, expected an array, a number or a "
-                "string. Leave it out with `filter=`."
-            )
-    arrays = {
-        name: to_write(values[name])
-        for name, leaf in contents.leaves.items()
-        if leaf.is_stored
-    }
-    return save_arguments(contents, arrays)
 
 
 def restore(
@@ -184,51 +155,14 @@ def restore(
         >>> bool((again.kernel.value == model.kernel.value).all())
         True
     """
-    make_state = agreed(functools.partial(_read, path, node, filter, sharding))
-    update(node, make_state())
-    return node
 
+    def find() -> Source:
+        directory = absolute(path)
+        file = read_contents(directory)
+        arrays = functools.partial(read_arrays, directory)
+        return Source(str(path), file, file.first_name, filter, arrays)
 
-def _read(
-    path: PathLike, node: Any, filter: Filter, sharding: Any
-) -> Callable[[], State[Any, Any]]:
-    """Reads all, and makes what is to be written into a graph."""
-    directory = absolute(path)
-    file = read_contents(directory)
-    arrays = functools.partial(read_arrays, directory)
-    source = Source(str(path), file, file.first_name, filter, arrays)
-    return loaded(source, node, filter, sharding)
-
-
-def agreed(read: Callable[[], B]) -> B:
-    """Reads something in all processes, or refuses it in all.
-
-    Args:
-        read: Called without arguments; must not wait for other processes.
-
-    Returns:
-        What it returns.
-
-    Raises:
-        Exception: What it raises.
-        DamagedCheckpointError: If it raised in another process.
-    """
-    if jax.process_count() == 1:
-        return read()
-    problem: Exception | None = None
-    try:
-        result = read()
-    except Exception as error:
-        problem = error
-    failed = multihost_utils.process_allgather(np.array(problem is not None))
-    if problem is not None:
-        raise problem
-    if failed.any():
-        raise DamagedCheckpointError(
-            f"The processes {np.flatnonzero(failed).tolist()} could not read the "
-            "checkpoint; nothing was changed."
-        )
-    return result
+    return load_into(node, filter, sharding, find)
 
 
 def absolute(path: PathLike) -> Any:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
-from graphcore import Filter, State, VariableState, state
-from graphcore.authors import path_text, raw_value_of
-from nnx_transforms.prefixes import StateSharding
-from nnx_transforms.saving.arrays import (
-    Placement,
-    Request,
-    on_devices,
-    placed,
-    placement_of,
-)
+from graphcore import Filter, State, VariableState, state, update
+from graphcore.authors import raw_value_of
+from nnx_transforms.saving.arrays import Request, placed, placement_of
 from nnx_transforms.saving.comparison import differences
-from nnx_transforms.saving.contents import Contents, contents_of, value_leaves
-from nnx_transforms.saving.errors import DifferentGraphError
+from nnx_transforms.saving.contents import Contents, contents_of, named_leaves
+from nnx_transforms.saving.errors import DamagedCheckpointError, DifferentGraphError
 from nnx_transforms.saving.names import Path, name_of
-from nnx_transforms.sharding.shardings import sharding_of
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 class Source(NamedTuple):
@@ -42,23 +39,55 @@ class Source(NamedTuple):
     arrays: Callable[[Mapping[str, Request]], Mapping[str, Any]]
 
 
-def loaded(
+def load_into(node: A, filter: Filter, sharding: Any, find: Callable[[], Source]) -> A:
+    """Loads a file into a graph, in all processes or in none.
+
+    Args:
+        node: The graph.
+        filter: Which of its variables.
+        sharding: Where to put arrays, as `restore` takes it.
+        find: Finds the file; must not wait for other processes.
+
+    Returns:
+        The graph.
+
+    Raises:
+        Exception: What finding or reading the file raises.
+        DifferentGraphError: If file and graph differ.
+        DamagedCheckpointError: If another process could not read the file.
+    """
+    make_state = _agreed(lambda: _read(find(), node, filter, sharding))
+    update(node, make_state())
+    return node
+
+
+def _agreed(read: Callable[[], B]) -> B:
+    """Reads something in all processes, or refuses it in all."""
+    if jax.process_count() == 1:
+        return read()
+    problem: Exception | None = None
+    try:
+        result = read()
+    except Exception as error:
+        problem = error
+    failed = multihost_utils.process_allgather(np.array(problem is not None))
+    if problem is not None:
+        raise problem
+    if failed.any():
+        raise DamagedCheckpointError(
+            f"The processes {np.flatnonzero(failed).tolist()} could not read the "
+            "checkpoint; nothing was changed."
+        )
+    return result
+
+
+def _read(
     source: Source, node: Any, filter: Filter, sharding: Any
 ) -> Callable[[], State[Any, Any]]:
     """Compares a file with a graph and reads it; the graph itself is not changed.
 
-    Args:
-        source: The file.
-        node: The graph.
-        filter: Which of its variables.
-        sharding: Where to put arrays, as `restore` takes it.
-
-    Returns:
-        Makes the state, with the values and the metadata of the file. It puts arrays in
-        place, for which JAX may let the processes wait for each other.
-
-    Raises:
-        DifferentGraphError: If file and graph differ.
+    What is returned makes the state, with the values and the metadata of the file. It
+    puts arrays in place, for which JAX may let the processes wait for each other.
     """
     file = source.contents
     graph, _ = contents_of(node, filter)
@@ -69,37 +98,26 @@ def loaded(
     variables: State[Any, Any] = state(node, filter)
     requests: dict[str, Request] = {}
     for path, variable in variables.flat_state():
-        for inside, value in value_leaves(variable):
-            name = names.get(name_of(path) + inside)
-            if name is not None and file.leaves[name].form != "python":
-                where = _placement(path, variable, value, sharding)
-                requests[name] = Request(file.leaves[name], where, value)
+        for name, value in named_leaves(name_of(path), variable):
+            if name in names and (leaf := file.leaves[names[name]]).form != "python":
+                where = placement_of(path, variable, value, sharding)
+                requests[names[name]] = Request(leaf, where, value)
     found = source.arrays(requests)
+
+    def restored(name: str, value: Any) -> Any:
+        if name not in names:
+            return value
+        name = names[name]
+        if name in requests:
+            return placed(requests[name], found.get(name))
+        return file.leaves[name].value
 
     def rebuilt(path: Path, variable: Any) -> Any:
         name = name_of(path)
-        leaves: list[Any] = []
-        for inside, value in value_leaves(variable):
-            source = names.get(name + inside)
-            if source in requests:
-                value = placed(requests[source], found.get(source))
-            elif source is not None:
-                value = file.leaves[source].value
-            leaves.append(value)
+        leaves = [restored(*leaf) for leaf in named_leaves(name, variable)]
         value = jax.tree.unflatten(jax.tree.structure(raw_value_of(variable)), leaves)
         if not isinstance(variable, VariableState):
             return value
         return variable.replace(value, **file.metadata.get(file.first_name(name), {}))
 
     return lambda: variables.map(rebuilt)
-
-
-def _placement(path: Path, variable: Any, value: Any, sharding: Any) -> Placement:
-    if isinstance(sharding, StateSharding):
-        sharding = sharding.map_prefix(path, variable)
-    if sharding is None:
-        sharding = placement_of(value)
-    is_abstract = isinstance(value, jax.ShapeDtypeStruct)
-    if sharding is None and is_abstract and isinstance(variable, VariableState):
-        sharding = sharding_of(variable.get_metadata(), path=path_text(path))
-    return on_devices(sharding)

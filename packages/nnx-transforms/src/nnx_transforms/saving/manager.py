@@ -10,8 +10,8 @@ from jax.experimental import multihost_utils
 
 from graphcore import Filter
 from nnx_transforms.saving.errors import DamagedCheckpointError
-from nnx_transforms.saving.files import PathLike, absolute, arguments_for, restore
-from nnx_transforms.saving.storage import handlers
+from nnx_transforms.saving.files import PathLike, absolute, restore
+from nnx_transforms.saving.storage import handlers, save_arguments
 
 
 class Manager:
@@ -92,7 +92,7 @@ class Manager:
         """
         if not force and not self.orbax.should_save(step):
             return False
-        arguments = arguments_for(node, filter)
+        arguments = save_arguments(node, filter)
         return bool(self.orbax.save(step, args=arguments, force=True))
 
     def restore(

@@ -16,12 +16,11 @@ Path = tuple[Any, ...]
 _INTEGER = re.compile(r"-?\d+")
 
 
-def name_of(path: Path, separator: str = "/") -> str:
+def name_of(path: Path) -> str:
     """Writes a path as a name.
 
     Args:
         path: Keys; integers and strings can be told from the name.
-        separator: What to write between the keys.
 
     Returns:
         The name; the empty one for the root.
@@ -29,22 +28,17 @@ def name_of(path: Path, separator: str = "/") -> str:
     Example:
         >>> name_of(('layers', 0, 'kernel')), name_of(('heads', 'a/b', '1'))
         ('layers/0/kernel', 'heads/a%2Fb/%31')
-        >>> name_of(('a.b', 'c'), separator='.')
-        'a%2Eb.c'
     """
-    return separator.join(_piece(key, separator) for key in path)
+    return "/".join(map(_piece, path))
 
 
-def _piece(key: Any, separator: str) -> str:
+def _piece(key: Any) -> str:
     if isinstance(key, int):
         return str(key)
     text = key if isinstance(key, str) else repr(key)
-    if not text:
-        return "%"
     if _INTEGER.fullmatch(text):
         return f"%{ord(text[0]):02X}{text[1:]}"
-    # `quote` leaves dots alone.
-    return quote(text, safe="").replace(separator, f"%{ord(separator):02X}")
+    return quote(text, safe="") or "%"
 
 
 def path_of(name: str) -> Path:

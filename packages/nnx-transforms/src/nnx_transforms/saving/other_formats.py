@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from graphcore import Filter, State, update
+from graphcore import Filter
 from nnx_transforms.saving.contents import (
     Contents,
     contents_of,
@@ -25,9 +25,9 @@ from nnx_transforms.saving.contents import (
     without_keys,
 )
 from nnx_transforms.saving.errors import DamagedCheckpointError
-from nnx_transforms.saving.files import PathLike, absolute, agreed
-from nnx_transforms.saving.loading import Source, loaded
-from nnx_transforms.saving.names import name_of, path_of, text_of
+from nnx_transforms.saving.files import PathLike, absolute
+from nnx_transforms.saving.loading import Source, load_into
+from nnx_transforms.saving.names import text_of
 
 A = TypeVar("A")
 Names: TypeAlias = Mapping[str, str] | Callable[[str], str]
@@ -73,21 +73,20 @@ def load(
         [[2.0, 2.0, 2.0]]
     """
     title = "given" if isinstance(source, Mapping) else str(source)
+    due = filter if filter is ... else False
 
-    def read() -> Callable[[], State[Any, Any]]:
-        values = source if isinstance(source, Mapping) else read_values(source)
-        due = filter if filter is ... else False
-        return loaded(_source(title, values, node, names, due), node, filter, sharding)
+    def find() -> Source:
+        # Read once: a mapping may make each array when it is asked.
+        values = dict(source) if isinstance(source, Mapping) else read_values(source)
+        return _source(title, values, node, names, due)
 
-    update(node, agreed(read)())
-    return node
+    return load_into(node, filter, sharding, find)
 
 
 def _source(
-    title: str, values: Mapping[str, Any], node: Any, names: Names | None, due: Filter
+    title: str, given: dict[str, Any], node: Any, names: Names | None, due: Filter
 ) -> Source:
     graph, like = contents_of(node, ...)
-    given = dict(values)  # Read once: a mapping may make each array when it is asked.
     found = {**given}
 
     def source_name(name: str) -> str:
@@ -258,8 +257,7 @@ def export_safetensors(path: PathLike, node: Any, filter: Filter = ...) -> None:
 
 
 def _dotted(name: str) -> str:
-    variable, mark, inside = name.partition("#")
-    return name_of(path_of(variable), separator=".") + mark + inside
+    return name.replace(".", "%2E").replace("/", ".")
 
 
 def _aliases(contents: Contents) -> Iterator[tuple[str, str]]:

@@ -14,10 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
+import numpy as np
 
-from nnx_transforms.saving.arrays import Request, restore_args
-from nnx_transforms.saving.contents import Contents
+from graphcore import Filter
+from nnx_transforms.saving.arrays import Request, restore_args, to_write
+from nnx_transforms.saving.contents import Contents, contents_of, is_plain
 from nnx_transforms.saving.errors import DamagedCheckpointError
+from nnx_transforms.saving.names import text_of
 
 # The parts of a checkpoint, and the file with the checksums.
 ARRAYS, CONTENTS, CHECKSUMS = "arrays", "contents", "checksums.json"
@@ -31,14 +34,11 @@ def handlers() -> Any:
     class Arrays(ocp.PyTreeCheckpointHandler):  # type: ignore[misc]
         def finalize(self, directory: Any) -> None:
             super().finalize(directory)
-            names: list[str] = []
-            pending = list(directory.iterdir())
-            while pending:
-                path = pending.pop()
-                if path.is_dir():
-                    pending += path.iterdir()
-                else:
-                    names.append(str(path.relative_to(directory)))
+            names = [
+                str((folder / name).relative_to(directory))
+                for folder, _, files in directory.walk()
+                for name in files
+            ]
             checksums = json.dumps(_checksums(directory, names))
             (directory / CHECKSUMS).write_text(checksums)
 
@@ -48,21 +48,38 @@ def handlers() -> Any:
     return registry
 
 
-def save_arguments(contents: Contents, arrays: Mapping[str, Any]) -> Any:
-    """What orbax is to save.
+def save_arguments(node: Any, filter: Filter) -> Any:
+    """What orbax is to save of a graph.
 
     Args:
-        contents: The description of the graph.
-        arrays: The arrays by name.
+        node: The graph.
+        filter: Which of its variables.
 
     Returns:
         Orbax's arguments.
+
+    Raises:
+        TypeError: If a variable holds something that can't be saved, with its path.
     """
     import orbax.checkpoint as ocp
 
+    contents, values = contents_of(node, filter)
+    for name, value in values.items():
+        is_array = isinstance(value, jax.Array | np.ndarray | np.generic)
+        if isinstance(value, jax.core.Tracer) or not (is_array or is_plain(value)):
+            raise TypeError(
+                f"The value at {text_of(name)!r} can't be saved: it is {value!r} of "
+                f"type {type(value).__name__}, expected an array, a number or a "
+                "string. Leave it out with `filter=`."
+            )
     parts = {CONTENTS: ocp.args.JsonSave(contents.to_json())}
+    arrays = {
+        name: to_write(values[name])
+        for name, leaf in contents.leaves.items()
+        if leaf.is_stored
+    }
     if arrays:
-        parts[ARRAYS] = ocp.args.PyTreeSave(dict(arrays))
+        parts[ARRAYS] = ocp.args.PyTreeSave(arrays)
     return ocp.args.Composite(**parts)
 
 

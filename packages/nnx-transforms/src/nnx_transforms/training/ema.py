@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from graphcore import Filter, Object, State, VariableState, graphdef, merge, variables
-from graphcore.authors import path_text, raw_value_of, taken_state, write_raw
+from graphcore.authors import path_text, taken_state, write_raw
 from nnx_transforms.statelib import to_flat_state
 from nnx_transforms.states.values import map_value
 from nnx_transforms.training.optimizer import nodes_of, parameters_of, with_parameters
@@ -111,7 +111,5 @@ def _copied(path: Any, variable: Any) -> Any:
             f"EMA got a {type(variable).__name__} at {path_text(path)!r}, expected "
             "variables alone. Leave it out with `only`, or hold it in a variable."
         )
-    copy = state.to_variable()
     copied = functools.partial(jax.tree.map, jnp.copy)
-    write_raw([(copy, map_value(copied, raw_value_of(copy)))])
-    return copy
+    return state.replace(map_value(copied, state.value)).to_variable()

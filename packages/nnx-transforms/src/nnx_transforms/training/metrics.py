@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +83,31 @@ class Metric(Object):
         return split(self, *filters)
 
 
-class Average(Metric):
+class _Totals(Metric):
+    """Numbers that start at zero and tell of the values of all batches."""
+
+    _dtypes: ClassVar[dict[str, Any]]
+
+    def __init__(self, argname: str = "values") -> None:
+        self.argname = argname
+        for name, dtype in self._dtypes.items():
+            setattr(self, name, MetricState(jnp.zeros((), dtype)))
+
+    def reset(self) -> None:
+        for name, dtype in self._dtypes.items():
+            getattr(self, name).value = jnp.zeros((), dtype)
+
+    def _values(self, kwargs: dict[str, Any]) -> jax.Array:
+        if self.argname not in kwargs:
+            raise TypeError(
+                f"{type(self).__name__}.update got the arguments {sorted(kwargs)}, "
+                f"expected {self.argname!r}, the `argname` it was made with."
+            )
+        values: jax.Array = jnp.asarray(kwargs[self.argname])
+        return values
+
+
+class Average(_Totals):
     """The average of all values.
 
     Args:
@@ -99,15 +123,7 @@ class Average(Metric):
 
     total: MetricState
     count: MetricState
-
-    def __init__(self, argname: str = "values") -> None:
-        self.argname = argname
-        self.total = MetricState(jnp.zeros((), jnp.float32))
-        self.count = MetricState(jnp.zeros((), jnp.int32))
-
-    def reset(self) -> None:
-        self.total.value = jnp.zeros((), jnp.float32)
-        self.count.value = jnp.zeros((), jnp.int32)
+    _dtypes = {"total": jnp.float32, "count": jnp.int32}
 
     def update(self, mask: Any = None, **kwargs: Any) -> None:
         """Takes in a batch of values.
@@ -127,7 +143,7 @@ class Average(Metric):
             >>> float(average.compute())
             0.5
         """
-        values = _values(self, kwargs)
+        values = self._values(kwargs)
         if mask is None:
             self.total.value += values.sum()
             self.count.value += values.size
@@ -160,7 +176,7 @@ class Statistics(NamedTuple):
     standard_deviation: jax.Array
 
 
-class Welford(Metric):
+class Welford(_Totals):
     """Mean and standard deviation of all values, in one pass.
 
     See Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for
@@ -179,17 +195,7 @@ class Welford(Metric):
     count: MetricState
     mean: MetricState
     m2: MetricState
-
-    def __init__(self, argname: str = "values") -> None:
-        self.argname = argname
-        self.count = MetricState(jnp.zeros((), jnp.int32))
-        self.mean = MetricState(jnp.zeros((), jnp.float32))
-        self.m2 = MetricState(jnp.zeros((), jnp.float32))
-
-    def reset(self) -> None:
-        self.count.value = jnp.zeros((), jnp.int32)
-        self.mean.value = jnp.zeros((), jnp.float32)
-        self.m2.value = jnp.zeros((), jnp.float32)
+    _dtypes = {"count": jnp.int32, "mean": jnp.float32, "m2": jnp.float32}
 
     def update(self, **kwargs: Any) -> None:
         """Takes in a batch of values.
@@ -205,7 +211,7 @@ class Welford(Metric):
             >>> int(spread.count.value)
             1
         """
-        values = _values(self, kwargs)
+        values = self._values(kwargs)
         if not values.size:
             return  # It has no mean.
         before = self.count.value
@@ -339,13 +345,3 @@ class MultiMetric(Metric):
 
     def compute(self) -> dict[str, Any]:
         return {name: getattr(self, name).compute() for name in self._metric_names}
-
-
-def _values(metric: Any, kwargs: dict[str, Any]) -> jax.Array:
-    if metric.argname not in kwargs:
-        raise TypeError(
-            f"{type(metric).__name__}.update got the arguments {sorted(kwargs)}, "
-            f"expected {metric.argname!r}, the `argname` it was made with."
-        )
-    values: jax.Array = jnp.asarray(kwargs[metric.argname])
-    return values

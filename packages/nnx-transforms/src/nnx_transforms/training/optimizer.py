@@ -15,7 +15,6 @@ is kept as graph nodes, and made of them where it is asked for.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
@@ -24,6 +23,7 @@ from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphcore import (
     Dict,
@@ -45,6 +45,7 @@ from graphcore.authors import (
     key_path,
     path_text,
     raw_value_of,
+    undoing,
     variable_impl,
     write_raw,
 )
@@ -116,19 +117,17 @@ class _Rule:
     tx: Any
     wrt: Filter
     tree: Any
-    mirrored: tuple[Path | None, ...]
 
     def __eq__(self, other: object) -> bool:
         return (
             type(other) is _Rule
             and self.tx is other.tx  # by identity, also where it defines `==`
             and self.tree is other.tree
-            and self.mirrored == other.mirrored
             and bool(self.wrt == other.wrt)
         )
 
     def __hash__(self) -> int:
-        return hash((id(self.tx), len(self.mirrored)))
+        return id(self.tx)
 
     def __repr__(self) -> str:  # short: the transformation by its identity
         wrt = getattr(self.wrt, "__name__", self.wrt)
@@ -202,30 +201,18 @@ class Optimizer(Object, Generic[M]):
                 state = init(tree(selected.paths, params))
             except Exception:
                 raise error from None
-        leaves, structure = jax.tree_util.tree_flatten_with_path(state)
-        arrays = {
-            (*path, *key_path(below)): (path, jnp.shape(array))
-            for path, value in zip(selected.paths, params, strict=True)
-            for below, array in jax.tree_util.tree_leaves_with_path(value)
-        }
-        mirrored = tuple(_mirrored(path, leaf, arrays) for path, leaf in leaves)
-        placed: dict[Path | None, Any] = {
-            path: slot_placement(variable_impl(type(v)).metadata(v))
-            for path, v in selected
-            if is_variable(v)
-        }
         self.model = model
         self.step = OptState(jnp.zeros((), jnp.uint32))
-        slots = [
-            OptState(jnp.asarray(leaf), **placed.get(parameter, {}))
-            for (_, leaf), parameter in zip(leaves, mirrored, strict=True)
-        ]
+        slots = []
+        for leaf, x in _beside(state, selected):
+            metadata = variable_impl(type(x)).metadata(x) if is_variable(x) else {}
+            slots.append(OptState(jnp.asarray(leaf), **slot_placement(metadata)))
         self.__dict__["opt_state"] = jax.tree.map(
             lambda x: nodes_of(x) if type(x) is State else x,
-            jax.tree.unflatten(structure, slots),
+            jax.tree.unflatten(jax.tree.structure(state), slots),
             is_leaf=lambda x: type(x) is State or is_variable(x),
         )
-        self._rule = _Rule(tx, wrt, tree, mirrored)
+        self._rule = _Rule(tx, wrt, tree)
 
     @property
     def tx(self) -> Any:
@@ -251,13 +238,9 @@ class Optimizer(Object, Generic[M]):
             >>> [parameter is model.w for _, parameter in optimizer.mirrors()]
             [True, True]
         """
-        parameters: dict[Path | None, Any] = dict(
-            variables(self.model, self.wrt).flat_state()
-        )
-        slots = _by_path(self.opt_state)
-        for slot, path in zip(slots.values(), self._rule.mirrored, strict=True):
-            if path in parameters:
-                yield slot, parameters[path]
+        selected = variables(self.model, self.wrt).flat_state()
+        pairs = _beside(self.opt_state, selected)
+        return ((slot, parameter) for slot, parameter in pairs if parameter is not None)
 
     @property
     def opt_state(self) -> Any:
@@ -332,12 +315,12 @@ class Optimizer(Object, Generic[M]):
         writes += [
             (x, with_parameters(x, after[p])) for p, x in selected if p not in arrays
         ]
-        with contextlib.ExitStack() as undo:
+        with undoing() as undo:
             if arrays:
+                before = _state((*arrays,), arrays.values())
+                undo.append(functools.partial(update, model, before))
                 update(model, _state((*arrays,), map(after.__getitem__, arrays)))
-                undo.callback(update, model, _state((*arrays,), arrays.values()))
             write_raw([*writes, *_writes(kept, state)])
-            undo.pop_all()
         return updates if isinstance(updates, State) else State(updates)
 
 
@@ -485,15 +468,22 @@ def _by_path(tree: Any) -> dict[Path, Any]:
     return {key_path(path): leaf for path, leaf in leaves}
 
 
-def _mirrored(path: Any, leaf: Any, arrays: Mapping[Path, Any]) -> Path | None:
-    """The path of the parameter that a leaf of the state stands beside.
+def _beside(state: Any, selected: FlatState[Any]) -> Iterator[tuple[Any, Any]]:
+    """Pairs the leaves of a state with the parameters that they stand beside, or None.
 
     The state mirrors the parameters, so the path of such a leaf ends in the path of its
     parameter, or of an array in it, and the shapes agree.
     """
-    keys = key_path(path)
-    found = [arrays.get(keys[start:], (None, None)) for start in range(len(keys))]
-    return next((path for path, shape in found if shape == jnp.shape(leaf)), None)
+    parameters = {
+        (*path, *key_path(below)): (x, np.shape(array))
+        for path, x in selected
+        for below, array in jax.tree_util.tree_leaves_with_path(parameters_of(x))
+    }
+    for keys, leaf in _by_path(state).items():
+        ends = (keys[start:] for start in range(len(keys)))
+        found = (parameters[end] for end in ends if end in parameters)
+        shape = np.shape(raw_value_of(leaf))
+        yield leaf, next((x for x, of in found if of == shape), None)
 
 
 def slot_placement(metadata: Mapping[str, Any]) -> dict[str, Any]:
