@@ -22,7 +22,6 @@ from graphcore.named_axes import *
 from graphcore.state.filters import looks_at_no_value as looks_at_no_value
 from graphcore.state.foreign_states import *
 from graphcore.state.state import raw_value_of as raw_value_of
-from graphcore.undo import undoing as undoing
 from graphcore.undo import write_raw as write_raw
 from graphcore.variables.impl import is_variable_type as is_variable_type
 from graphcore.variables.impl import variable_impl as variable_impl

@@ -8,8 +8,9 @@ is here beyond `graphcore.Object` lets a forward pass leave values behind (`sow`
 from __future__ import annotations
 
 import abc
+import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -26,7 +27,6 @@ from graphcore import (
     to_predicate,
     variable_type_from_name,
 )
-from graphcore.authors import undoing
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
 __all__ = ["Module"]
@@ -170,7 +170,7 @@ class Module(Object):
         captured = self.__dict__.get(CAPTURED, () if capture_noop else None)
         if captured is not None:
             return [
-                (x.value.get(name, _MISSING), partial(_set_item, x, name))
+                (x.value.get(name, _MISSING), functools.partial(_set_item, x, name))
                 for x in captured
                 if type(x) is kind
             ]
@@ -183,7 +183,7 @@ class Module(Object):
                 f"{kind.__name__} or no attribute of that name, found a "
                 f"{type(found).__name__}. Choose another name or variable type."
             )
-        return [(found.value, partial(setattr, found, "value"))]
+        return [(found.value, functools.partial(setattr, found, "value"))]
 
     def iter_modules(self) -> Iterator[tuple[tuple[Any, ...], Module]]:
         """Lists this module and all modules below it, children before parents.
@@ -291,14 +291,15 @@ def set_on_modules(
     missing = attributes.keys() - {name for _, name in changes}
     if missing and must_be_found:
         raise unused("attribute", missing, node)
-    with undoing() as undo:
+    with contextlib.ExitStack() as undo:
         for module, name in changes:
             before, was_own = getattr(module, name), name in vars(module)
             setattr(module, name, attributes[name])
             if name in vars(module) and not was_own:
-                undo.append(partial(delattr, module, name))  # the class's shows again
+                undo.callback(delattr, module, name)  # the class's shows again
             else:
-                undo.append(partial(setattr, module, name, before))
+                undo.callback(setattr, module, name, before)
+        undo.pop_all()
 
 
 def unused(what: str, missing: Iterable[str], node: Any) -> ValueError:

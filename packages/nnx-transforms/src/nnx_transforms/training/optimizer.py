@@ -15,6 +15,7 @@ is kept as graph nodes, and made of them where it is asked for.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
@@ -45,7 +46,6 @@ from graphcore.authors import (
     key_path,
     path_text,
     raw_value_of,
-    undoing,
     variable_impl,
     write_raw,
 )
@@ -315,12 +315,12 @@ class Optimizer(Object, Generic[M]):
         writes += [
             (x, with_parameters(x, after[p])) for p, x in selected if p not in arrays
         ]
-        with undoing() as undo:
+        with contextlib.ExitStack() as undo:
             if arrays:
-                before = _state((*arrays,), arrays.values())
-                undo.append(functools.partial(update, model, before))
                 update(model, _state((*arrays,), map(after.__getitem__, arrays)))
+                undo.callback(update, model, _state((*arrays,), arrays.values()))
             write_raw([*writes, *_writes(kept, state)])
+            undo.pop_all()
         return updates if isinstance(updates, State) else State(updates)
 
 
