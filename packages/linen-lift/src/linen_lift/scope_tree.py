@@ -30,7 +30,7 @@ from graphcore.authors import current_trace
 from . import errors
 from .filters import CollectionFilter, in_filter
 from .frozen_dict import unfreeze
-from .rng import DrawCounts, Path, checked_rngs, draw_key
+from .rng import ROOT, DrawCounts, Origin, Path, checked_rngs, draw_key
 from .scope_variable import Variable, unboxed
 from .shapes import initial_shapes
 from .tree import MISSING, Tree, has_tracer
@@ -112,10 +112,8 @@ class Scope:
     ) -> Scope:
         """A root at this scope's path, for the inside of a lifted transform."""
         outer = self._tree
-        place = outer.offset, outer.offset_path
-        if offset is not None:
-            place = offset, self.path
-        below = outer.flags, len(self.path), variables, *place
+        origin = outer.origin if offset is None else Origin(self.path, offset)
+        below = outer.flags, len(self.path), variables, origin
         new = self.rewound()
         new.parent = None
         new._tree = Tree(_writable(variables, mutable), dict(rngs), mutable, *below)
@@ -128,7 +126,7 @@ class Scope:
     def _hollow(self, label: str) -> Scope:
         """The same place with nothing in it that could be a tracer."""
         new = self._reopen({}, {}, self.mutable, label)
-        new._tree.offset, new._tree.offset_path = None, ()
+        new._tree.origin = ROOT
         # What happens outside afterwards must not change what a later trace draws.
         new._counts = ChainMap(dict(self._counts))
         return new
@@ -373,7 +371,7 @@ class Scope:
     def _draw(self, name: str) -> Callable[[], jax.Array]:
         """Counts a draw; gives what makes its key, in whichever trace it is called."""
         self._check_valid()
-        rngs, tree = self.rngs, self._tree
+        rngs = self.rngs
         if name not in rngs:
             if "params" not in rngs:
                 raise errors.InvalidRngError.missing(name, self.path_text, rngs)
@@ -381,9 +379,8 @@ class Scope:
         place = (self.path, name)
         count = self._counts.get(place, 0)
         self._counts[place] = count + 1
-        return functools.partial(
-            draw_key, rngs[name], self.path, count, tree.offset, tree.offset_path
-        )
+        origin = self._tree.origin
+        return functools.partial(draw_key, rngs[name], self.path, count, origin)
 
     # --- variables --------------------------------------------------------------
 

@@ -414,7 +414,7 @@ def custom_vjp(
         pure.defvjp(forward, backward)
         moving = tuple(arg for i, arg in enumerate(args) if i not in static)
         offsets = None
-        if any(root._tree.offset is not None for root in call.roots):
+        if any(root._tree.origin.number is not None for root in call.roots):
             offsets = path_offsets(call.roots)
         result = pure(call.variables, call.streams, offsets, moving)
         call.replay(kept.effects())

@@ -29,29 +29,16 @@ from ..dataflow import evaluate_independent
 from ..errors import BroadcastVariableError
 from ..scope import describe_place
 from ..tree import joined
-from .axes import (
-    AxisSpec,
-    check_axes,
-    cut_axis,
-    is_shared,
-    mapped_size,
-    note_axis,
-    split_in_out,
-    split_keys,
-)
+from . import axes
 from .pack import Boundary, packed
 
 __all__ = ["scan"]
 
 
-def _to_front(tree: Any, axis: int) -> Any:
-    move = functools.partial(jnp.moveaxis, source=axis, destination=0)
-    return tree if axis == 0 else jax.tree.map(move, tree)
-
-
-def _from_front(tree: Any, axis: int) -> Any:
-    move = functools.partial(jnp.moveaxis, source=0, destination=axis)
-    return tree if axis == 0 else jax.tree.map(move, tree)
+def _moved(tree: Any, source: int, destination: int) -> Any:
+    if source == destination:
+        return tree
+    return jax.tree.map(lambda x: jnp.moveaxis(x, source, destination), tree)
 
 
 def _chosen(parts: Sequence[Any], shared: Sequence[Any]) -> list[Any]:
@@ -62,16 +49,16 @@ def _chosen(parts: Sequence[Any], shared: Sequence[Any]) -> list[Any]:
 
 def _place_outputs(ys: Any, out_axes: Any) -> Any:
     leaves, treedef = jax.tree.flatten(ys)
-    axes = broadcast_prefix(out_axes, ys, is_shared)
+    places = broadcast_prefix(out_axes, ys, axes.is_shared)
     return treedef.unflatten(
-        y[-1] if is_shared(axis) else _from_front(y, axis)
-        for y, axis in zip(leaves, axes, strict=True)
+        y[-1] if axes.is_shared(axis) else _moved(y, 0, axis)
+        for y, axis in zip(leaves, places, strict=True)
     )
 
 
 def scan(
     fn: Callable[..., Any],
-    variable_axes: Mapping[filters.CollectionFilter, AxisSpec] = {},
+    variable_axes: Mapping[filters.CollectionFilter, axes.AxisSpec] = {},
     variable_broadcast: filters.CollectionFilter = False,
     variable_carry: filters.CollectionFilter = False,
     split_rngs: Mapping[filters.StreamFilter, bool] = {},
@@ -126,7 +113,7 @@ def scan(
         >>> variables['params']['w'].shape
         (4,)
     """
-    in_filters, var_in_axes, out_filters, var_out_axes = split_in_out(variable_axes)
+    in_filters, var_in_axes, out_filters, var_out_axes = axes.both_ways(variable_axes)
     rng_filters, splits = list(split_rngs), list(split_rngs.values())
     not_broadcast = filters.subtract_filters(True, variable_broadcast)
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
@@ -135,21 +122,20 @@ def scan(
         rng_groups = call.streams
         shared, carried, *stacked = call.variables
         leaves, treedef = jax.tree.flatten(args)
-        axes = broadcast_prefix(arg_axes, args, is_shared)
-        check_axes(stacked, var_in_axes, call.roots)
+        places = broadcast_prefix(arg_axes, args, axes.is_shared)
+        axes.check(stacked, var_in_axes, call.roots)
         size = length
         if size is None:
-            size = mapped_size((var_in_axes, axes), (stacked, leaves))
-        stacked = cut_axis(stacked, var_in_axes, metadata_params)
-        stacked = list(map(_to_front, stacked, var_in_axes))
-        keys = split_keys(rng_groups, splits, size, "scan")
+            size = axes.mapped_size((var_in_axes, places), (stacked, leaves))
+        stacked = axes.cut(stacked, var_in_axes, metadata_params)
+        keys = axes.split_keys(rng_groups, splits, size, "scan")
         # None for what all iterations share: they close over it.
         xs = (
-            stacked,
+            [_moved(x, axis, 0) for x, axis in zip(stacked, var_in_axes, strict=True)],
             [k if split else None for k, split in zip(keys, splits, strict=True)],
             [
-                None if is_shared(axis) else _to_front(x, axis)
-                for x, axis in zip(leaves, axes, strict=True)
+                None if axes.is_shared(axis) else _moved(x, axis, 0)
+                for x, axis in zip(leaves, places, strict=True)
             ],
         )
         # Immutable collections cannot change: they need not be carried.
@@ -253,9 +239,10 @@ def scan(
 
             ys, stacked_out = jax.tree.map(join, (y, out), others)
 
-        check_axes(stacked_out, var_out_axes, call.roots)
-        stacked_out = list(map(_from_front, stacked_out, var_out_axes))
-        stacked_out = note_axis(stacked_out, var_out_axes, metadata_params)
+        axes.check(stacked_out, var_out_axes, call.roots)
+        pairs = zip(stacked_out, var_out_axes, strict=True)
+        stacked_out = [_moved(x, 0, axis) for x, axis in pairs]
+        stacked_out = axes.note(stacked_out, var_out_axes, metadata_params)
         left = (created, carried_out, *stacked_out)
         return (carry, _place_outputs(ys, out_axes)), left
 

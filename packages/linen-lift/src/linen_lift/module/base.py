@@ -25,6 +25,7 @@ from .context import context
 from .declarations import Declarations
 from .decorators import compact
 from .definition import RESERVED, checked_hash, define, tabulate_fields
+from .module_base import State
 from .preparation import (
     INIT_MUTABLE,
     CaptureFilter,
@@ -32,8 +33,6 @@ from .preparation import (
     descriptor_value,
     pure,
 )
-from .printing import printed
-from .state import State
 from .summary import Summaries
 
 M = TypeVar("M", bound="Module")
@@ -67,7 +66,6 @@ class Module(Declarations, Summaries):
     name: str | None = dataclasses.field(default=None, kw_only=True)
 
     scope: ClassVar[Scope | None] = None
-    _state: ClassVar[Any] = None
     _field_names: ClassVar[tuple[str, ...]] = ()
     _init_names: ClassVar[tuple[str, ...]] = ()
     _has_setup: ClassVar[bool] = False
@@ -158,9 +156,6 @@ class Module(Declarations, Summaries):
         if attributes.get("scope") is not None and not self._state.setup_done:
             self._run_setup()
         return list(super().__dir__())
-
-    def __repr__(self) -> str:
-        return printed(self)
 
     def _run_setup(self) -> None:
         state, scope = self._state, self.scope

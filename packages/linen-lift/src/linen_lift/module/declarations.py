@@ -20,9 +20,7 @@ def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
 class Declarations(ModuleBase):
     """The part of `Module` that reads and declares variables of its scope."""
 
-    # Of `Module`, which derives from this class.
-    scope: ClassVar[Scope | None]
-    _state: ClassVar[Any]
+    scope: ClassVar[Scope | None]  # of `Module`, which derives from this class
 
     def _bound(self, what: str) -> Scope:
         scope = self.scope
