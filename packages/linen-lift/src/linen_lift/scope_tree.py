@@ -311,11 +311,10 @@ class Scope:
         Returns:
             `fn` without its first argument.
         """
-        if name is None:
-            if prefix is None:
-                prefix = f"{fn.__name__}_" if hasattr(fn, "__name__") else ""
-            name = self.default_name(prefix)
-        scope, label = self.push(name), name
+        if prefix is None:
+            prefix = f"{fn.__name__}_" if hasattr(fn, "__name__") else ""
+        scope = self.push(name, prefix)
+        label = scope.path[-1]
 
         @functools.wraps(fn)
         def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -192,17 +192,9 @@ def value_and_grad(
         >>> float(out), float(x_grad)
         (6.0, 3.0)
     """
-    out, pull_back, *aux = vjp(
-        fn,
-        scope,
-        *primals,
-        has_aux=has_aux,
-        reduce_axes=reduce_axes,
-        vjp_variables=False,
-        variables=variables,
-        rngs=rngs,
-        multi_scope=True,
-    )
+    options: Any = {"reduce_axes": reduce_axes, "variables": variables, "rngs": rngs}
+    options |= {"vjp_variables": False, "multi_scope": True}
+    out, pull_back, *aux = vjp(fn, scope, *primals, has_aux=has_aux, **options)
     leaves = jax.tree.leaves(out)
     if len(leaves) != 1 or jnp.shape(leaves[0]) != ():
         shapes = jax.tree.map(jnp.shape, out)

@@ -87,13 +87,9 @@ def while_loop(
         _, moving, carry = jax.lax.while_loop(condition, body, (start, moving, init))
         return carry, (moving,)
 
-    return packed(
-        inner,
-        (carry_variables, broadcast_variables),
-        (carry_variables,),
-        rng_filters,
-        name="while_loop",
-    )(scope, init)
+    seen = carry_variables, broadcast_variables
+    loop = packed(inner, seen, (carry_variables,), rng_filters, "while_loop")
+    return loop(scope, init)
 
 
 def _branch(

@@ -117,6 +117,9 @@ def scan(
     rng_filters, splits = list(split_rngs), list(split_rngs.values())
     not_broadcast = filters.subtract_filters(True, variable_broadcast)
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+    over = functools.partial(
+        jax.lax.scan, reverse=reverse, unroll=unroll, _split_transpose=_split_transpose
+    )
 
     def inner(call: Boundary, init: Any, *args: Any) -> Any:
         rng_groups = call.streams
@@ -162,11 +165,23 @@ def scan(
             new_shared, _, *new_stacked = call.collect(scope, changed_only=True)
             return new_shared, new_carried, carry, ys, new_stacked
 
-        created: Any = tuple({} for _ in shared)
-        if call.can_write(variable_broadcast):
+        def grows(old: Any, new: Any) -> bool:
+            return bool(jax.tree.structure(new) != jax.tree.structure(old))
 
+        created: Any = tuple({} for _ in shared)
+        may_grow, grew = size != 0, False
+        stored = all(any(cols.values()) for cols in moving)
+        may_fill = may_grow and not stored and call.can_write(variable_carry)
+        if may_fill or call.can_write(variable_broadcast):
+            # Where no carried variables are, they are often about to be made. To find
+            # out costs a trace of one iteration, which is less than a loop in vain.
             def create(carried: Any, carry: Any, xs: Any) -> Any:
-                return iteration(shared, carried, carry, xs, True)[0]
+                nonlocal grew
+                new_shared, new_carried, *_ = iteration(
+                    shared, carried, carry, xs, True
+                )
+                grew = may_grow and grows(moving, new_carried)
+                return new_shared
 
             first = _one_iteration(moving, init, xs)
             created, key_path = evaluate_independent(create, *first)
@@ -174,9 +189,6 @@ def scan(
                 root = call.roots[key_path[0].idx].path_text
                 raise BroadcastVariableError(*describe_place(key_path, root))
             shared = tuple(map(joined, shared, created))
-
-        def grows(old: Any, new: Any) -> bool:
-            return bool(jax.tree.structure(new) != jax.tree.structure(old))
 
         def loop(
             carried: Any, carry: Any, xs: Any, size: Any, may_grow: bool
@@ -197,28 +209,8 @@ def scan(
                     return state, None
                 return (new, carry), (ys, out)
 
-            results = jax.lax.scan(
-                body,
-                (carried, carry),
-                xs,
-                length=size,
-                reverse=reverse,
-                unroll=unroll,
-                _split_transpose=_split_transpose,
-            )
-            return results, grew
+            return over(body, (carried, carry), xs, length=size), grew
 
-        may_grow = size != 0
-        grew = False
-        stored = all(any(cols.values()) for cols in moving)
-        if may_grow and not stored and call.can_write(variable_carry):
-            # They are often about to be made. To find out costs a trace of one
-            # iteration, which is less than a loop in vain.
-            def made(carried: Any, carry: Any, xs: Any) -> Any:
-                return iteration(shared, carried, carry, xs)[1]
-
-            first = _one_iteration(moving, init, xs)
-            grew = grows(moving, jax.eval_shape(made, *first))
         if not grew:
             results, grew = loop(moving, init, xs, size, may_grow)
         if not grew:
@@ -246,13 +238,9 @@ def scan(
         left = (created, carried_out, *stacked_out)
         return (carry, _place_outputs(ys, out_axes)), left
 
-    loop_over = packed(
-        inner,
-        (variable_broadcast, variable_carry, *in_filters),
-        (variable_broadcast, variable_carry, *out_filters),
-        rng_filters,
-        name="scan",
-    )
+    both = variable_broadcast, variable_carry
+    groups = (*both, *in_filters), (*both, *out_filters), rng_filters
+    loop_over = packed(inner, *groups, "scan")
 
     @functools.wraps(fn)
     def wrapper(scope: Any, *args: Any, **kwargs: Any) -> Any:

@@ -56,8 +56,12 @@ def map_variables(
         ...     {'params': {'w': 3}})
         6
     """
-    returns = mutable or init
-    closed = True if returns else filters.subtract_filters(True, mapped_collections)
+    groups = mapped_collections, variables
+    left = groups
+    closed: filters.CollectionFilter = True
+    if not (mutable or init):
+        left = False, filters.subtract_filters(variables, mapped_collections)
+        closed = filters.subtract_filters(True, mapped_collections)
 
     def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
         stored, others = call.variables
@@ -82,15 +86,7 @@ def map_variables(
         kept = zip(written, created, strict=True)
         return result, (tuple(new or old for new, old in kept), rest)
 
-    return packed(
-        inner,
-        (mapped_collections, variables),
-        (mapped_collections, variables)
-        if returns
-        else (False, filters.subtract_filters(variables, mapped_collections)),
-        (rngs,),
-        name="map_variables",
-    )
+    return packed(inner, groups, left, (rngs,), "map_variables")
 
 
 def swap_collection(
@@ -205,9 +201,5 @@ def add_metadata_axis(
         return out, (*axes.note(changed, out_axes, metadata_params), rest)
 
     return packed(
-        inner,
-        (*in_filters, True),
-        (*out_filters, True),
-        (True,),
-        name="add_metadata_axis",
+        inner, (*in_filters, True), (*out_filters, True), (True,), "add_metadata_axis"
     )

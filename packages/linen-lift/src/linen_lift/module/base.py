@@ -138,17 +138,17 @@ class Module(Declarations, Summaries):
         attributes = self.__dict__
         cls = type(self)
         state = attributes.get("_state")
-        if state is None or name.startswith("__"):  # also before `__init__` has run
-            raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
-        if attributes["scope"] is not None and not state.setup_done:
-            self._run_setup()
-            if name in attributes:
-                return attributes[name]
-        for base in cls.__mro__:
-            if name in base.__dict__:
-                return descriptor_value(self, name, base.__dict__[name])
-        if attributes["scope"] is None and self._has_setup:
-            raise errors.CallSetupUnboundModuleError(cls.__name__, name)
+        # Without a state, `__init__` has not run yet.
+        if state is not None and not name.startswith("__"):
+            if attributes["scope"] is not None and not state.setup_done:
+                self._run_setup()
+                if name in attributes:
+                    return attributes[name]
+            for base in cls.__mro__:
+                if name in base.__dict__:
+                    return descriptor_value(self, name, base.__dict__[name])
+            if attributes["scope"] is None and self._has_setup:
+                raise errors.CallSetupUnboundModuleError(cls.__name__, name)
         raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
 
     def __dir__(self) -> list[str]:
