@@ -285,8 +285,8 @@ class Scope:
             name = self.default_name(prefix)
         if not reuse:
             self.reserve(name)
-        elif name not in self._reserved:
-            self._reserved[name] = (None,)
+        else:
+            self._reserved.setdefault(name, (None,))
         return Scope({}, name=name, parent=self)
 
     def child(
@@ -384,6 +384,8 @@ class Scope:
     # --- variables --------------------------------------------------------------
 
     def _lookup(self, col: str, name: str) -> Any:
+        """What is stored here, or `MISSING`."""
+        self._check_valid()
         tree = self._tree
         if tree.pending:
             tree.settle()
@@ -438,7 +440,6 @@ class Scope:
             col: its collection.
             name: its name.
         """
-        self._check_valid()
         return self._lookup(col, name) is not MISSING
 
     def get_variable(self, col: str, name: str, default: Any = None) -> Any:
@@ -449,7 +450,6 @@ class Scope:
             name: its name.
             default: what to return if it does not exist.
         """
-        self._check_valid()
         value = self._lookup(col, name)
         return default if value is MISSING else value
 
@@ -477,6 +477,7 @@ class Scope:
 
     def variable(
         self,
+        /,
         col: str,
         name: str,
         init_fn: Callable[..., Any] | None = None,
@@ -503,9 +504,9 @@ class Scope:
                 cannot be created.
             ScopeVariableNotFoundError: if it does not exist and cannot be created.
         """
-        self._check_valid()
+        found = self._lookup(col, name)
         self.reserve(name, col)
-        if self._lookup(col, name) is MISSING:
+        if found is MISSING:
             if init_fn is None or not self.is_mutable_collection(col):
                 raise self._lacks(col, name, errors.ScopeVariableNotFoundError)
             make = functools.partial(init_fn, *init_args, **init_kwargs)
@@ -514,6 +515,7 @@ class Scope:
 
     def param(
         self,
+        /,
         name: str,
         init_fn: Callable[..., Any],
         *init_args: Any,
@@ -540,9 +542,8 @@ class Scope:
                 created.
             ScopeParamShapeError: if it has another shape than `init_fn` makes.
         """
-        self._check_valid()
-        self.reserve(name, "params")
         value = self._lookup("params", name)
+        self.reserve(name, "params")
         if value is MISSING:
             if not self.is_mutable_collection("params"):
                 raise self._lacks("params", name, errors.ScopeParamNotFoundError)

@@ -21,27 +21,30 @@ _MAX_ENTRIES = 4096
 _cache: dict[Any, _Shapes] = {}
 
 # `type` is included because dtypes are often given as scalar types.
-_CONSTANTS = (int, float, complex, str, bytes, bool, type(None), np.dtype, type)
-_CONSTANTS += (types.CodeType, types.BuiltinFunctionType)
+_CONSTANTS = (
+    *(int, float, complex, str, bytes, bool, type(None), np.dtype, type),
+    types.BuiltinFunctionType,
+)
 
 
 def _constant_key(value: Any) -> Any:
     """A hashable stand-in for a value that can never change, or a `TypeError`."""
-    if isinstance(value, _CONSTANTS):
-        return type(value), value
-    if isinstance(value, tuple):
-        held: tuple[Any, ...] = value
-    elif isinstance(value, types.FunctionType):
+    if isinstance(value, types.FunctionType):
         cells = tuple([cell.cell_contents for cell in value.__closure__ or ()])
         named = tuple((value.__kwdefaults__ or {}).items())
-        held = (value.__code__, cells, value.__defaults__, named)
-    elif isinstance(value, functools.partial):
+        held: tuple[Any, ...] = (cells, value.__defaults__, named)
+        return (value.__code__, *map(_constant_key, held))
+    if isinstance(value, tuple):
+        return (type(value), *[_constant_key(v) for v in value])
+    if isinstance(value, _CONSTANTS):
+        return (type(value), value)
+    if isinstance(value, functools.partial):
         held = (value.func, value.args, tuple(value.keywords.items()))
-    else:  # a jitted function
-        held = (getattr(value, "__wrapped__", None),)
-        if not isinstance(held[0], types.FunctionType):
-            raise TypeError(f"A {type(value).__name__} may change.")
-    return (type(value), *map(_constant_key, held))
+        return (functools.partial, *map(_constant_key, held))
+    wrapped = getattr(value, "__wrapped__", None)
+    if isinstance(wrapped, types.FunctionType):  # a jitted function
+        return (type(value), _constant_key(wrapped))
+    raise TypeError(f"A {type(value).__name__} may change.")
 
 
 def _trace(fn: Callable[..., Any], key: Any, args: Any, kwargs: Any) -> _Shapes:

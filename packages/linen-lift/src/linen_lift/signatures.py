@@ -41,4 +41,4 @@ def parameters_of_method(
     Returns:
         A decorator.
     """
-    return parameters_of(other)  # type: ignore[return-value]  # `self` is another one
+    return parameters_of(other)

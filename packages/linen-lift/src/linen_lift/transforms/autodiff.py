@@ -203,8 +203,8 @@ def custom_vjp(fn: Any, forward_fn: Any, *_rule: Any, **_options: Any) -> Any:
         frame = Frame(mdl, args, {}, "custom_vjp")
         # JAX keeps the functions beyond the call.
         inner = frame.detached()
-        cores = (core_of("custom_vjp", inner, each) for each in (fn, forward_fn))
-        rule = lift.custom_vjp(*cores, *_rule, **_options)
+        f, forward = (core_of("custom_vjp", inner, g) for g in (fn, forward_fn))
+        rule = lift.custom_vjp(f, forward, *_rule, **_options)
         return rule(frame.scopes, *frame.args)
 
     return wrapper
