@@ -8,6 +8,7 @@ other): `param_with_axes` stores the names of a parameter's axes in the collecti
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -282,35 +283,28 @@ def get_axis_names(axes_metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_axes(target: Any, axes: Mapping[Any, Any], names: Mapping[Any, Any]) -> Any:
     """Hides stacked axes from the names inside, and adds them outside."""
+    running = context.modules[-1] if context.modules else None
     for collection, name in names.items():
         if collection in axes:
-            axis = axes[collection]
-            position = getattr(axis, "axis", axis)
-            target = _with_axis(target, collection + _SUFFIX, position, name)
+            axis, stored = axes[collection], collection + _SUFFIX
+            place = getattr(axis, "axis", axis), {PARTITION_NAME: name}
+            target = map_variables(
+                target,
+                stored,
+                functools.partial(_renamed, Partitioned.remove_axis, place),
+                functools.partial(_renamed, Partitioned.add_axis, place),
+                mutable=running is None or running.is_mutable_collection(stored),
+            )
     return target
 
 
-def _with_axis(target: Any, collection: str, position: int, name: Any) -> Any:
-    running = context.modules[-1] if context.modules else None
+def _renamed(change: Callable[..., Partitioned], place: Any, tree: Any) -> Any:
+    def leaf(x: Any) -> Any:
+        if not isinstance(x, AxisMetadata) or x.names is None:
+            return x
+        return AxisMetadata(change(Partitioned(None, tuple(x.names)), *place).names)
 
-    def renamed(change: Callable[..., Partitioned]) -> Callable[[Any], Any]:
-        def leaf(x: Any) -> Any:
-            if not isinstance(x, AxisMetadata) or x.names is None:
-                return x
-            box = Partitioned(None, tuple(x.names))
-            return AxisMetadata(change(box, position, {PARTITION_NAME: name}).names)
-
-        return lambda tree: jax.tree.map(
-            leaf, tree, is_leaf=lambda x: isinstance(x, AxisMetadata)
-        )
-
-    return map_variables(
-        target,
-        collection,
-        renamed(Partitioned.remove_axis),
-        renamed(Partitioned.add_axis),
-        mutable=running is None or running.is_mutable_collection(collection),
-    )
+    return jax.tree.map(leaf, tree, is_leaf=lambda x: isinstance(x, AxisMetadata))
 
 
 def scan_with_axes(

@@ -16,7 +16,7 @@ import functools
 import hashlib
 from collections import ChainMap
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -35,45 +35,56 @@ def _hashed(text: str) -> int:
     return int.from_bytes(digest, "little")
 
 
-def path_number(
-    path: Path, offset: Any = None, offset_path: Path = (), *below: str
-) -> Any:
-    """The number that stands for a path.
+class Origin(NamedTuple):
+    """A path whose number is known, and from which those of paths below are found.
 
     Args:
-        path: the names from the root to a scope.
-        offset: None, or the number of `offset_path`, a uint32 scalar.
-        offset_path: the first components of `path` that `offset` stands for.
-        *below: what comes after the path.
-
-    Returns:
-        A uint32 scalar.
+        path: the path; the root's by default.
+        number: its number, a uint32 scalar; None for the root, which has none.
     """
-    # Marked, so that no name is taken for the count of a draw.
-    texts = (*[f"name/{name}" for name in path[len(offset_path) :]], *below)
-    number = 0
-    for text in texts:
-        number = (number * _BASE + _hashed(text)) & _MASK
-    if offset is None or not texts:
-        return np.uint32(number) if offset is None else offset
-    return offset * np.uint32(pow(_BASE, len(texts), _MASK + 1)) + np.uint32(number)
+
+    path: Path = ()
+    number: Any = None
+
+    def number_of(self, path: Path, *below: str) -> Any:
+        """The number that stands for a path.
+
+        Args:
+            path: the names from the root to a scope, the first those of the origin.
+            *below: what comes after the path.
+
+        Returns:
+            A uint32 scalar.
+        """
+        # Marked, so that no name is taken for the count of a draw.
+        texts = (*[f"name/{name}" for name in path[len(self.path) :]], *below)
+        number = 0
+        for text in texts:
+            number = (number * _BASE + _hashed(text)) & _MASK
+        if self.number is None:
+            return np.uint32(number)
+        if not texts:
+            return self.number
+        shift = np.uint32(pow(_BASE, len(texts), _MASK + 1))
+        return self.number * shift + np.uint32(number)
 
 
-def draw_key(key: Any, path: Path, count: int, offset: Any, offset_path: Path) -> Any:
+ROOT = Origin()
+
+
+def draw_key(key: Any, path: Path, count: int, origin: Origin) -> Any:
     """The key of one draw.
 
     Args:
         key: the root key of the stream.
         path: the path of the scope that draws.
         count: how many keys of the stream were drawn at the path before.
-        offset: None, or the number of `offset_path`, a uint32 scalar.
-        offset_path: the first components of `path` that `offset` stands for.
+        origin: where numbers of paths start.
 
     Returns:
         A key.
     """
-    number = path_number(path, offset, offset_path, f"count/{count}")
-    return jax.random.fold_in(key, number)
+    return jax.random.fold_in(key, origin.number_of(path, f"count/{count}"))
 
 
 DrawCounts: TypeAlias = "ChainMap[tuple[Path, str], int]"

@@ -30,7 +30,7 @@ from graphcore.authors import current_trace
 from . import errors
 from .filters import CollectionFilter, in_filter
 from .frozen_dict import unfreeze
-from .rng import DrawCounts, Path, checked_rngs, draw_key
+from .rng import ROOT, DrawCounts, Origin, Path, checked_rngs, draw_key
 from .scope_variable import Variable, unboxed
 from .shapes import initial_shapes
 from .tree import MISSING, Tree, has_tracer
@@ -112,10 +112,8 @@ class Scope:
     ) -> Scope:
         """A root at this scope's path, for the inside of a lifted transform."""
         outer = self._tree
-        place = outer.offset, outer.offset_path
-        if offset is not None:
-            place = offset, self.path
-        below = outer.flags, len(self.path), variables, *place
+        origin = outer.origin if offset is None else Origin(self.path, offset)
+        below = outer.flags, len(self.path), variables, origin
         new = self.rewound()
         new.parent = None
         new._tree = Tree(_writable(variables, mutable), dict(rngs), mutable, *below)
@@ -128,7 +126,7 @@ class Scope:
     def _hollow(self, label: str) -> Scope:
         """The same place with nothing in it that could be a tracer."""
         new = self._reopen({}, {}, self.mutable, label)
-        new._tree.offset, new._tree.offset_path = None, ()
+        new._tree.origin = ROOT
         # What happens outside afterwards must not change what a later trace draws.
         new._counts = ChainMap(dict(self._counts))
         return new
@@ -287,8 +285,8 @@ class Scope:
             name = self.default_name(prefix)
         if not reuse:
             self.reserve(name)
-        elif name not in self._reserved:
-            self._reserved[name] = (None,)
+        else:
+            self._reserved.setdefault(name, (None,))
         return Scope({}, name=name, parent=self)
 
     def child(
@@ -313,11 +311,10 @@ class Scope:
         Returns:
             `fn` without its first argument.
         """
-        if name is None:
-            if prefix is None:
-                prefix = f"{fn.__name__}_" if hasattr(fn, "__name__") else ""
-            name = self.default_name(prefix)
-        scope, label = self.push(name), name
+        if prefix is None:
+            prefix = f"{fn.__name__}_" if hasattr(fn, "__name__") else ""
+        scope = self.push(name, prefix)
+        label = scope.path[-1]
 
         @functools.wraps(fn)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -373,7 +370,7 @@ class Scope:
     def _draw(self, name: str) -> Callable[[], jax.Array]:
         """Counts a draw; gives what makes its key, in whichever trace it is called."""
         self._check_valid()
-        rngs, tree = self.rngs, self._tree
+        rngs = self.rngs
         if name not in rngs:
             if "params" not in rngs:
                 raise errors.InvalidRngError.missing(name, self.path_text, rngs)
@@ -381,13 +378,14 @@ class Scope:
         place = (self.path, name)
         count = self._counts.get(place, 0)
         self._counts[place] = count + 1
-        return functools.partial(
-            draw_key, rngs[name], self.path, count, tree.offset, tree.offset_path
-        )
+        origin = self._tree.origin
+        return functools.partial(draw_key, rngs[name], self.path, count, origin)
 
     # --- variables --------------------------------------------------------------
 
     def _lookup(self, col: str, name: str) -> Any:
+        """What is stored here, or `MISSING`."""
+        self._check_valid()
         tree = self._tree
         if tree.pending:
             tree.settle()
@@ -442,7 +440,6 @@ class Scope:
             col: its collection.
             name: its name.
         """
-        self._check_valid()
         return self._lookup(col, name) is not MISSING
 
     def get_variable(self, col: str, name: str, default: Any = None) -> Any:
@@ -453,7 +450,6 @@ class Scope:
             name: its name.
             default: what to return if it does not exist.
         """
-        self._check_valid()
         value = self._lookup(col, name)
         return default if value is MISSING else value
 
@@ -481,6 +477,7 @@ class Scope:
 
     def variable(
         self,
+        /,
         col: str,
         name: str,
         init_fn: Callable[..., Any] | None = None,
@@ -507,9 +504,9 @@ class Scope:
                 cannot be created.
             ScopeVariableNotFoundError: if it does not exist and cannot be created.
         """
-        self._check_valid()
+        found = self._lookup(col, name)
         self.reserve(name, col)
-        if self._lookup(col, name) is MISSING:
+        if found is MISSING:
             if init_fn is None or not self.is_mutable_collection(col):
                 raise self._lacks(col, name, errors.ScopeVariableNotFoundError)
             make = functools.partial(init_fn, *init_args, **init_kwargs)
@@ -518,6 +515,7 @@ class Scope:
 
     def param(
         self,
+        /,
         name: str,
         init_fn: Callable[..., Any],
         *init_args: Any,
@@ -544,9 +542,8 @@ class Scope:
                 created.
             ScopeParamShapeError: if it has another shape than `init_fn` makes.
         """
-        self._check_valid()
-        self.reserve(name, "params")
         value = self._lookup("params", name)
+        self.reserve(name, "params")
         if value is MISSING:
             if not self.is_mutable_collection("params"):
                 raise self._lacks("params", name, errors.ScopeParamNotFoundError)

@@ -21,15 +21,14 @@ _MAX_ENTRIES = 4096
 _cache: dict[Any, _Shapes] = {}
 
 # `type` is included because dtypes are often given as scalar types.
-_CONSTANTS = (int, float, complex, str, bytes, bool, type(None), np.dtype, type)
-
-
-class _NotConstant(Exception):
-    pass
+_CONSTANTS = (
+    *(int, float, complex, str, bytes, bool, type(None), np.dtype, type),
+    types.BuiltinFunctionType,
+)
 
 
 def _constant_key(value: Any) -> Any:
-    """A hashable stand-in for a value that can never change, or `_NotConstant`."""
+    """A hashable stand-in for a value that can never change, or a `TypeError`."""
     if isinstance(value, types.FunctionType):
         cells = tuple([cell.cell_contents for cell in value.__closure__ or ()])
         named = tuple((value.__kwdefaults__ or {}).items())
@@ -40,17 +39,12 @@ def _constant_key(value: Any) -> Any:
     if isinstance(value, _CONSTANTS):
         return (type(value), value)
     if isinstance(value, functools.partial):
-        named = tuple(value.keywords.items())
-        held = (value.func, value.args, named)
+        held = (value.func, value.args, tuple(value.keywords.items()))
         return (functools.partial, *map(_constant_key, held))
-    if isinstance(value, types.BuiltinFunctionType):
-        return value
-    # `jnp.float32` and the like are instances of a class of JAX's own.
-    if type(value).__name__ == "_ScalarMeta" or callable(value):
-        wrapped = getattr(value, "__wrapped__", None)
-        if isinstance(wrapped, types.FunctionType):  # a jitted function
-            return (type(value), _constant_key(wrapped))
-    raise _NotConstant
+    wrapped = getattr(value, "__wrapped__", None)
+    if isinstance(wrapped, types.FunctionType):  # a jitted function
+        return (type(value), _constant_key(wrapped))
+    raise TypeError(f"A {type(value).__name__} may change.")
 
 
 def _trace(fn: Callable[..., Any], key: Any, args: Any, kwargs: Any) -> _Shapes:
@@ -84,7 +78,7 @@ def initial_shapes(
     try:
         place = tuple(map(_constant_key, (fn, args, tuple(kwargs.items()))))
         known = _cache.get(place)
-    except (_NotConstant, TypeError, ValueError):  # ValueError: an empty closure cell
+    except (TypeError, ValueError):  # ValueError: an empty closure cell
         return _trace(fn, key, args, kwargs)
     if known != found:
         known = _trace(fn, key, args, kwargs)

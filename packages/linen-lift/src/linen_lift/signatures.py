@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 
 
 def parameters_of(
@@ -27,3 +28,17 @@ def parameters_of(
         return fn
 
     return declare
+
+
+def parameters_of_method(
+    other: Callable[Concatenate[Any, P], Any],
+) -> Callable[[Callable[Concatenate[S, ...], R]], Callable[Concatenate[S, P], R]]:
+    """Declares that a method has the parameters of one of another class.
+
+    Args:
+        other: the other one.
+
+    Returns:
+        A decorator.
+    """
+    return parameters_of(other)

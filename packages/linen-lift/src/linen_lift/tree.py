@@ -14,7 +14,7 @@ from graphcore.authors import OUTSIDE, current_trace
 from .errors import JaxTransformError, NameInUseError
 from .filters import CollectionFilter
 from .frozen_dict import unfreeze
-from .rng import Path
+from .rng import ROOT, Origin, Path
 
 MISSING: Any = object()
 
@@ -36,9 +36,7 @@ class Tree:
         flags: see `Scope.get_flag`.
         depth: how many names the path of the topmost scope has.
         entry: what came in, to tell later what was changed.
-        offset: see `linen_lift.rng`: the number of a path outside of a compiled
-            function.
-        offset_path: that path.
+        origin: where numbers of paths start: outside of a compiled function.
         trace: the trace in which the tree was made.
         lifetime: whether it may still be used.
         adopted: modules from outside, by identity, and their clones that live in this
@@ -53,8 +51,7 @@ class Tree:
     flags: Mapping[Any, Any]
     depth: int = 0
     entry: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    offset: Any = None
-    offset_path: Path = ()
+    origin: Origin = ROOT
     trace: Any = dataclasses.field(default_factory=current_trace)
     lifetime: Lifetime = dataclasses.field(default_factory=Lifetime)
     adopted: dict[int, tuple[Any, Any]] = dataclasses.field(default_factory=dict)

@@ -558,6 +558,29 @@ def test_no_cotangents_for_variables():
     assert grads[1].tolist() == jnp.ones_like(X).tolist()
 
 
+def test_custom_rules_of_bound_methods():
+    class Net(nn.Module):
+        def setup(self):
+            self.dense = nn.Dense(1)
+
+        def run(self, x):
+            return self.dense(x)
+
+        def forward(self, x):
+            return nn.vjp(Net.run, self, x)
+
+        def __call__(self, x):
+            def backward(pull_back, g):
+                params, x = pull_back(g)
+                return jax.tree.map(jnp.sign, params), x
+
+            return nn.custom_vjp(self.run, self.forward, backward)(self, x).sum()
+
+    variables = Net().init(KEY, X)
+    grads = jax.grad(lambda variables: Net().apply(variables, X))(variables)
+    assert grads["params"]["dense"]["bias"].tolist() == [1.0]
+
+
 def test_too_many_tangents_are_refused_as_by_jax():
     def f(module, x):
         return nn.jvp(lambda m, x: m(x), module, (x,), (x, x), {})

@@ -192,17 +192,9 @@ def value_and_grad(
         >>> float(out), float(x_grad)
         (6.0, 3.0)
     """
-    out, pull_back, *aux = vjp(
-        fn,
-        scope,
-        *primals,
-        has_aux=has_aux,
-        reduce_axes=reduce_axes,
-        vjp_variables=False,
-        variables=variables,
-        rngs=rngs,
-        multi_scope=True,
-    )
+    options: Any = {"reduce_axes": reduce_axes, "variables": variables, "rngs": rngs}
+    options |= {"vjp_variables": False, "multi_scope": True}
+    out, pull_back, *aux = vjp(fn, scope, *primals, has_aux=has_aux, **options)
     leaves = jax.tree.leaves(out)
     if len(leaves) != 1 or jnp.shape(leaves[0]) != ():
         shapes = jax.tree.map(jnp.shape, out)
@@ -414,7 +406,7 @@ def custom_vjp(
         pure.defvjp(forward, backward)
         moving = tuple(arg for i, arg in enumerate(args) if i not in static)
         offsets = None
-        if any(root._tree.offset is not None for root in call.roots):
+        if any(root._tree.origin.number is not None for root in call.roots):
             offsets = path_offsets(call.roots)
         result = pure(call.variables, call.streams, offsets, moving)
         call.replay(kept.effects())

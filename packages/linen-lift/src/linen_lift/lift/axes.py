@@ -74,7 +74,7 @@ Example:
 AxisSpec: TypeAlias = int | None | In | Out
 
 
-def split_in_out(
+def both_ways(
     axes: Mapping[Any, AxisSpec],
 ) -> tuple[list[CollectionFilter], list[Any], list[CollectionFilter], list[Any]]:
     """The filters and axes on the way in, and those on the way out.
@@ -108,17 +108,17 @@ def _per_group(
     )
 
 
-def cut_axis(groups: Any, axes: Sequence[Any], params: Mapping[Any, Any]) -> Any:
+def cut(groups: Any, axes: Sequence[Any], params: Mapping[Any, Any]) -> Any:
     """Tells the boxes in groups of variables that their axis is mapped over."""
     return _per_group(metadata.remove_axis, groups, axes, params)
 
 
-def note_axis(groups: Any, axes: Sequence[Any], params: Mapping[Any, Any]) -> Any:
+def note(groups: Any, axes: Sequence[Any], params: Mapping[Any, Any]) -> Any:
     """Tells the boxes in groups of variables that an axis was stacked on."""
     return _per_group(metadata.add_axis, groups, axes, params)
 
 
-def check_axes(
+def check(
     groups: Any, axes: Sequence[Any], roots: Sequence[Scope], new: int = 0
 ) -> None:
     """Refuses to map variables over axes that they have not.
@@ -130,14 +130,14 @@ def check_axes(
         new: how many axes the variables get by being stacked.
     """
 
-    def check(group: Any, axis: int) -> None:
+    def check_group(group: Any, axis: int) -> None:
         for path, x in jax.tree_util.tree_leaves_with_path(group):
             ndim = jnp.ndim(x) + new
             if not -ndim <= axis < ndim:
                 place = describe_place(path, roots[path[0].idx].path_text)
                 raise VariableAxisError(*place, axis=axis, ndim=ndim)
 
-    _per_group(check, groups, axes)
+    _per_group(check_group, groups, axes)
 
 
 def mapped_size(axes: Any, tree: Any) -> int | None:

@@ -8,15 +8,7 @@ from typing import Any
 import jax
 
 from ..filters import CollectionFilter, StreamFilter
-from .axes import (
-    AxisSpec,
-    check_axes,
-    cut_axis,
-    mapped_size,
-    note_axis,
-    split_in_out,
-    split_keys,
-)
+from . import axes
 from .pack import Boundary, packed
 
 __all__ = ["vmap"]
@@ -24,7 +16,7 @@ __all__ = ["vmap"]
 
 def vmap(
     fn: Callable[..., Any],
-    variable_axes: Mapping[CollectionFilter, AxisSpec] = {},
+    variable_axes: Mapping[CollectionFilter, axes.AxisSpec] = {},
     split_rngs: Mapping[StreamFilter, bool] = {},
     in_axes: Any = 0,
     out_axes: Any = 0,
@@ -62,7 +54,7 @@ def vmap(
         >>> variables['params']['b'].shape
         (3,)
     """
-    in_filters, var_in_axes, out_filters, var_out_axes = split_in_out(variable_axes)
+    in_filters, var_in_axes, out_filters, var_out_axes = axes.both_ways(variable_axes)
     rng_filters, splits = list(split_rngs), list(split_rngs.values())
     rng_axes = tuple(0 if split else None for split in splits)
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
@@ -70,16 +62,17 @@ def vmap(
     def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
         variable_groups, rng_groups = call.variables, call.streams
         var_axes = tuple(var_in_axes)
-        check_axes(variable_groups, var_axes, call.roots)
+        axes.check(variable_groups, var_axes, call.roots)
         size = axis_size
         if size is None and any(splits):
-            size = mapped_size((var_axes, arg_axes, 0), (variable_groups, args, kwargs))
-        variable_groups = cut_axis(variable_groups, var_axes, metadata_params)
-        rng_groups = split_keys(rng_groups, splits, size, "vmap")
+            given = variable_groups, args, kwargs
+            size = axes.mapped_size((var_axes, arg_axes, 0), given)
+        variable_groups = axes.cut(variable_groups, var_axes, metadata_params)
+        rng_groups = axes.split_keys(rng_groups, splits, size, "vmap")
 
         def one(*inner: Any) -> Any:
             out, left = call.run(fn, *inner)
-            check_axes(left, var_out_axes, call.roots, new=1)
+            axes.check(left, var_out_axes, call.roots, new=1)
             return out, left
 
         out, variables = jax.vmap(
@@ -90,6 +83,6 @@ def vmap(
             axis_name=axis_name,
             spmd_axis_name=spmd_axis_name,
         )(variable_groups, rng_groups, args, kwargs)
-        return out, note_axis(variables, var_out_axes, metadata_params)
+        return out, axes.note(variables, var_out_axes, metadata_params)
 
     return packed(inner, in_filters, out_filters, rng_filters, name="vmap")

@@ -14,7 +14,7 @@ from ..filters import CollectionFilter, StreamFilter
 from .axes import AxisSpec
 from .pack import Boundary, packed
 from .scanning import scan
-from .statics import StaticArguments, marked, unmarked
+from .statics import marked, static_marker, unmarked
 from .variables import path_offsets
 
 __all__ = ["checkpoint", "jit", "named_call", "remat", "remat_scan"]
@@ -61,11 +61,11 @@ def checkpoint(
             "concrete=True is not supported: name the arguments whose values Python "
             "needs with static_argnums or static_argnames."
         )
-    statics = StaticArguments(fn, static_argnums, static_argnames)
+    mark = static_marker(fn, static_argnums, static_argnames)
 
     def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
         # What is static need not be hashable: JAX does not see it.
-        leaves, treedef = jax.tree.flatten(statics.mark(args, kwargs))
+        leaves, treedef = jax.tree.flatten(mark(args, kwargs))
 
         @functools.partial(jax.checkpoint, prevent_cse=prevent_cse, policy=policy)
         def rematted(variable_groups: Any, rng_groups: Any, leaves: Any) -> Any:
@@ -190,7 +190,7 @@ def jit(
     """
     if isinstance(donate_argnums, int):
         donate_argnums = (donate_argnums,)
-    statics = StaticArguments(fn, static_argnums, static_argnames)
+    mark = static_marker(fn, static_argnums, static_argnames)
     # Only what was given: newer JAX versions lack some of the options.
     options = {"device": device, "backend": backend}
 
@@ -221,7 +221,7 @@ def jit(
     def inner(
         call: Boundary, body: Any, config: Any, extra: Any, args: Any, kwargs: Any
     ) -> Any:
-        args, kwargs = statics.mark(args, kwargs)
+        args, kwargs = mark(args, kwargs)
         mutable = tuple(call.inner_mutable(root) for root in call.roots)
         fixed = marked(args, kwargs)
         key = (config, fixed, call.layout(), call.history(), mutable)

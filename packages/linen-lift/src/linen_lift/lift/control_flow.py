@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import BranchVariablesError
 from ..filters import CollectionFilter, StreamFilter
 from ..scope import describe_place
-from .axes import map_split, splits_any
+from . import axes
 from .pack import Boundary, packed
 
 __all__ = ["cond", "switch", "while_loop"]
@@ -61,13 +61,13 @@ def while_loop(
         carried, shared = call.variables
         rng_groups = call.streams
         moving = call.writable(carried)
-        counts = splits_any(rng_groups, splits)
+        counts = axes.splits_any(rng_groups, splits)
 
         def streams(index: Any) -> Any:
             def folded(key: Any) -> Any:
                 return jax.random.fold_in(key, index)
 
-            return map_split(folded, rng_groups, splits) if counts else rng_groups
+            return axes.map_split(folded, rng_groups, splits) if counts else rng_groups
 
         def condition(state: Any) -> Any:
             index, moving, carry = state
@@ -87,13 +87,9 @@ def while_loop(
         _, moving, carry = jax.lax.while_loop(condition, body, (start, moving, init))
         return carry, (moving,)
 
-    return packed(
-        inner,
-        (carry_variables, broadcast_variables),
-        (carry_variables,),
-        rng_filters,
-        name="while_loop",
-    )(scope, init)
+    seen = carry_variables, broadcast_variables
+    loop = packed(inner, seen, (carry_variables,), rng_filters, "while_loop")
+    return loop(scope, init)
 
 
 def _branch(

@@ -29,29 +29,16 @@ from ..dataflow import evaluate_independent
 from ..errors import BroadcastVariableError
 from ..scope import describe_place
 from ..tree import joined
-from .axes import (
-    AxisSpec,
-    check_axes,
-    cut_axis,
-    is_shared,
-    mapped_size,
-    note_axis,
-    split_in_out,
-    split_keys,
-)
+from . import axes
 from .pack import Boundary, packed
 
 __all__ = ["scan"]
 
 
-def _to_front(tree: Any, axis: int) -> Any:
-    move = functools.partial(jnp.moveaxis, source=axis, destination=0)
-    return tree if axis == 0 else jax.tree.map(move, tree)
-
-
-def _from_front(tree: Any, axis: int) -> Any:
-    move = functools.partial(jnp.moveaxis, source=0, destination=axis)
-    return tree if axis == 0 else jax.tree.map(move, tree)
+def _moved(tree: Any, source: int, destination: int) -> Any:
+    if source == destination:
+        return tree
+    return jax.tree.map(lambda x: jnp.moveaxis(x, source, destination), tree)
 
 
 def _chosen(parts: Sequence[Any], shared: Sequence[Any]) -> list[Any]:
@@ -62,16 +49,16 @@ def _chosen(parts: Sequence[Any], shared: Sequence[Any]) -> list[Any]:
 
 def _place_outputs(ys: Any, out_axes: Any) -> Any:
     leaves, treedef = jax.tree.flatten(ys)
-    axes = broadcast_prefix(out_axes, ys, is_shared)
+    places = broadcast_prefix(out_axes, ys, axes.is_shared)
     return treedef.unflatten(
-        y[-1] if is_shared(axis) else _from_front(y, axis)
-        for y, axis in zip(leaves, axes, strict=True)
+        y[-1] if axes.is_shared(axis) else _moved(y, 0, axis)
+        for y, axis in zip(leaves, places, strict=True)
     )
 
 
 def scan(
     fn: Callable[..., Any],
-    variable_axes: Mapping[filters.CollectionFilter, AxisSpec] = {},
+    variable_axes: Mapping[filters.CollectionFilter, axes.AxisSpec] = {},
     variable_broadcast: filters.CollectionFilter = False,
     variable_carry: filters.CollectionFilter = False,
     split_rngs: Mapping[filters.StreamFilter, bool] = {},
@@ -126,30 +113,32 @@ def scan(
         >>> variables['params']['w'].shape
         (4,)
     """
-    in_filters, var_in_axes, out_filters, var_out_axes = split_in_out(variable_axes)
+    in_filters, var_in_axes, out_filters, var_out_axes = axes.both_ways(variable_axes)
     rng_filters, splits = list(split_rngs), list(split_rngs.values())
     not_broadcast = filters.subtract_filters(True, variable_broadcast)
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+    over = functools.partial(
+        jax.lax.scan, reverse=reverse, unroll=unroll, _split_transpose=_split_transpose
+    )
 
     def inner(call: Boundary, init: Any, *args: Any) -> Any:
         rng_groups = call.streams
         shared, carried, *stacked = call.variables
         leaves, treedef = jax.tree.flatten(args)
-        axes = broadcast_prefix(arg_axes, args, is_shared)
-        check_axes(stacked, var_in_axes, call.roots)
+        places = broadcast_prefix(arg_axes, args, axes.is_shared)
+        axes.check(stacked, var_in_axes, call.roots)
         size = length
         if size is None:
-            size = mapped_size((var_in_axes, axes), (stacked, leaves))
-        stacked = cut_axis(stacked, var_in_axes, metadata_params)
-        stacked = list(map(_to_front, stacked, var_in_axes))
-        keys = split_keys(rng_groups, splits, size, "scan")
+            size = axes.mapped_size((var_in_axes, places), (stacked, leaves))
+        stacked = axes.cut(stacked, var_in_axes, metadata_params)
+        keys = axes.split_keys(rng_groups, splits, size, "scan")
         # None for what all iterations share: they close over it.
         xs = (
-            stacked,
+            [_moved(x, axis, 0) for x, axis in zip(stacked, var_in_axes, strict=True)],
             [k if split else None for k, split in zip(keys, splits, strict=True)],
             [
-                None if is_shared(axis) else _to_front(x, axis)
-                for x, axis in zip(leaves, axes, strict=True)
+                None if axes.is_shared(axis) else _moved(x, axis, 0)
+                for x, axis in zip(leaves, places, strict=True)
             ],
         )
         # Immutable collections cannot change: they need not be carried.
@@ -176,11 +165,23 @@ def scan(
             new_shared, _, *new_stacked = call.collect(scope, changed_only=True)
             return new_shared, new_carried, carry, ys, new_stacked
 
-        created: Any = tuple({} for _ in shared)
-        if call.can_write(variable_broadcast):
+        def grows(old: Any, new: Any) -> bool:
+            return bool(jax.tree.structure(new) != jax.tree.structure(old))
 
+        created: Any = tuple({} for _ in shared)
+        may_grow, grew = size != 0, False
+        stored = all(any(cols.values()) for cols in moving)
+        may_fill = may_grow and not stored and call.can_write(variable_carry)
+        if may_fill or call.can_write(variable_broadcast):
+            # Where no carried variables are, they are often about to be made. To find
+            # out costs a trace of one iteration, which is less than a loop in vain.
             def create(carried: Any, carry: Any, xs: Any) -> Any:
-                return iteration(shared, carried, carry, xs, True)[0]
+                nonlocal grew
+                new_shared, new_carried, *_ = iteration(
+                    shared, carried, carry, xs, True
+                )
+                grew = may_grow and grows(moving, new_carried)
+                return new_shared
 
             first = _one_iteration(moving, init, xs)
             created, key_path = evaluate_independent(create, *first)
@@ -188,9 +189,6 @@ def scan(
                 root = call.roots[key_path[0].idx].path_text
                 raise BroadcastVariableError(*describe_place(key_path, root))
             shared = tuple(map(joined, shared, created))
-
-        def grows(old: Any, new: Any) -> bool:
-            return bool(jax.tree.structure(new) != jax.tree.structure(old))
 
         def loop(
             carried: Any, carry: Any, xs: Any, size: Any, may_grow: bool
@@ -211,28 +209,8 @@ def scan(
                     return state, None
                 return (new, carry), (ys, out)
 
-            results = jax.lax.scan(
-                body,
-                (carried, carry),
-                xs,
-                length=size,
-                reverse=reverse,
-                unroll=unroll,
-                _split_transpose=_split_transpose,
-            )
-            return results, grew
+            return over(body, (carried, carry), xs, length=size), grew
 
-        may_grow = size != 0
-        grew = False
-        stored = all(any(cols.values()) for cols in moving)
-        if may_grow and not stored and call.can_write(variable_carry):
-            # They are often about to be made. To find out costs a trace of one
-            # iteration, which is less than a loop in vain.
-            def made(carried: Any, carry: Any, xs: Any) -> Any:
-                return iteration(shared, carried, carry, xs)[1]
-
-            first = _one_iteration(moving, init, xs)
-            grew = grows(moving, jax.eval_shape(made, *first))
         if not grew:
             results, grew = loop(moving, init, xs, size, may_grow)
         if not grew:
@@ -253,19 +231,16 @@ def scan(
 
             ys, stacked_out = jax.tree.map(join, (y, out), others)
 
-        check_axes(stacked_out, var_out_axes, call.roots)
-        stacked_out = list(map(_from_front, stacked_out, var_out_axes))
-        stacked_out = note_axis(stacked_out, var_out_axes, metadata_params)
+        axes.check(stacked_out, var_out_axes, call.roots)
+        pairs = zip(stacked_out, var_out_axes, strict=True)
+        stacked_out = [_moved(x, 0, axis) for x, axis in pairs]
+        stacked_out = axes.note(stacked_out, var_out_axes, metadata_params)
         left = (created, carried_out, *stacked_out)
         return (carry, _place_outputs(ys, out_axes)), left
 
-    loop_over = packed(
-        inner,
-        (variable_broadcast, variable_carry, *in_filters),
-        (variable_broadcast, variable_carry, *out_filters),
-        rng_filters,
-        name="scan",
-    )
+    both = variable_broadcast, variable_carry
+    groups = (*both, *in_filters), (*both, *out_filters), rng_filters
+    loop_over = packed(inner, *groups, "scan")
 
     @functools.wraps(fn)
     def wrapper(scope: Any, *args: Any, **kwargs: Any) -> Any:

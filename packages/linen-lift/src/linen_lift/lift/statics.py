@@ -16,8 +16,12 @@ class _Fixed(Static[Any]):
     """A static argument among traced ones: JAX finds no leaves in it."""
 
 
-class StaticArguments:
-    """Which arguments of a function are static.
+def static_marker(
+    fn: Callable[..., Any],
+    argnums: int | Iterable[int] | None,
+    argnames: str | Iterable[str] | None,
+) -> Callable[[Any, Any], tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Finds out which arguments of a function are static.
 
     A position also stands for the parameter's name and a name for its position, as in
     `jax.jit`.
@@ -27,47 +31,35 @@ class StaticArguments:
         argnums: positions, the scope or module being 0.
         argnames: names.
 
+    Returns:
+        A function that takes positional arguments after the scope or module, and a
+        dict of keyword arguments. It marks the static ones, so that JAX takes them for
+        structure; `unmarked` is the inverse.
+
     Raises:
         ValueError: if the scope or module itself is named.
     """
+    nums = {argnums} if isinstance(argnums, int) else set(argnums or ())
+    names = {argnames} if isinstance(argnames, str) else set(argnames or ())
+    if nums or names:
+        positional = _positional(fn)
+        nums = {n + len(positional) if n < 0 else n for n in nums}
+        names |= {positional[n] for n in nums if n < len(positional)}
+        nums |= {i for i, name in enumerate(positional) if name in names}
+    if 0 in nums:
+        raise ValueError(
+            "The scope or module is argument 0 and cannot be static; static "
+            f"arguments count from 1. Found static_argnums={argnums!r}, "
+            f"static_argnames={argnames!r}."
+        )
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        argnums: int | Iterable[int] | None,
-        argnames: str | Iterable[str] | None,
-    ) -> None:
-        nums = {argnums} if isinstance(argnums, int) else set(argnums or ())
-        names = {argnames} if isinstance(argnames, str) else set(argnames or ())
-        if nums or names:
-            positional = _positional(fn)
-            nums = {n + len(positional) if n < 0 else n for n in nums}
-            names |= {positional[n] for n in nums if n < len(positional)}
-            nums |= {i for i, name in enumerate(positional) if name in names}
-        if 0 in nums:
-            raise ValueError(
-                "The scope or module is argument 0 and cannot be static; static "
-                f"arguments count from 1. Found static_argnums={argnums!r}, "
-                f"static_argnames={argnames!r}."
-            )
-        self.positions = frozenset(nums)
-        self.names = frozenset(names)
-
-    def mark(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Marks the static arguments, so that JAX takes them for structure.
-
-        Args:
-            args: positional arguments after the scope or module.
-            kwargs: keyword arguments.
-
-        Returns:
-            The arguments for `unmarked`.
-        """
-        positions, names = self.positions, self.names
+    def mark(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (
-            tuple([_Fixed(x) if i in positions else x for i, x in enumerate(args, 1)]),
+            tuple([_Fixed(x) if i in nums else x for i, x in enumerate(args, 1)]),
             {name: _Fixed(x) if name in names else x for name, x in kwargs.items()},
         )
+
+    return mark
 
 
 def _positional(fn: Callable[..., Any]) -> list[str]:

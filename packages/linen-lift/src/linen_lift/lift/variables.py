@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 from .. import filters
 from ..frozen_dict import unfreeze
-from ..rng import path_number
-from .axes import AxisSpec, cut_axis, note_axis, split_in_out
+from . import axes
 from .pack import Boundary, packed
 
 __all__ = ["add_metadata_axis", "fold_rngs", "map_variables", "swap_collection"]
@@ -57,8 +56,12 @@ def map_variables(
         ...     {'params': {'w': 3}})
         6
     """
-    returns = mutable or init
-    closed = True if returns else filters.subtract_filters(True, mapped_collections)
+    groups = mapped_collections, variables
+    left = groups
+    closed: filters.CollectionFilter = True
+    if not (mutable or init):
+        left = False, filters.subtract_filters(variables, mapped_collections)
+        closed = filters.subtract_filters(True, mapped_collections)
 
     def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
         stored, others = call.variables
@@ -83,15 +86,7 @@ def map_variables(
         kept = zip(written, created, strict=True)
         return result, (tuple(new or old for new, old in kept), rest)
 
-    return packed(
-        inner,
-        (mapped_collections, variables),
-        (mapped_collections, variables)
-        if returns
-        else (False, filters.subtract_filters(variables, mapped_collections)),
-        (rngs,),
-        name="map_variables",
-    )
+    return packed(inner, groups, left, (rngs,), "map_variables")
 
 
 def swap_collection(
@@ -168,15 +163,12 @@ def path_offsets(roots: Any) -> tuple[Any, ...]:
     Returns:
         One scalar per scope, traced where an outer transform made it so.
     """
-    return tuple(
-        jnp.asarray(path_number(r.path, r._tree.offset, r._tree.offset_path))
-        for r in roots
-    )
+    return tuple(jnp.asarray(root._tree.origin.number_of(root.path)) for root in roots)
 
 
 def add_metadata_axis(
     fn: Callable[..., Any],
-    variable_axes: Mapping[filters.CollectionFilter, AxisSpec] = {},
+    variable_axes: Mapping[filters.CollectionFilter, axes.AxisSpec] = {},
     metadata_params: Mapping[Any, Any] = {},
 ) -> Callable[..., Any]:
     """Adds an axis to the boxes of variables, where `fn` stacked one by itself.
@@ -199,19 +191,15 @@ def add_metadata_axis(
         >>> nn.scope.init(f)(jax.random.key(0))[1]['params']['w'].names
         ('layers', 'rows')
     """
-    in_filters, in_axes, out_filters, out_axes = split_in_out(variable_axes)
+    in_filters, in_axes, out_filters, out_axes = axes.both_ways(variable_axes)
 
     def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
         *cut, others = call.variables
-        groups = (*cut_axis(cut, in_axes, metadata_params), others)
+        groups = (*axes.cut(cut, in_axes, metadata_params), others)
         out, left = call.run(fn, groups, call.streams, args, kwargs)
         *changed, rest = left
-        return out, (*note_axis(changed, out_axes, metadata_params), rest)
+        return out, (*axes.note(changed, out_axes, metadata_params), rest)
 
     return packed(
-        inner,
-        (*in_filters, True),
-        (*out_filters, True),
-        (True,),
-        name="add_metadata_axis",
+        inner, (*in_filters, True), (*out_filters, True), (True,), "add_metadata_axis"
     )

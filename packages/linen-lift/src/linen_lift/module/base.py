@@ -25,6 +25,7 @@ from .context import context
 from .declarations import Declarations
 from .decorators import compact
 from .definition import RESERVED, checked_hash, define, tabulate_fields
+from .module_base import State
 from .preparation import (
     INIT_MUTABLE,
     CaptureFilter,
@@ -32,8 +33,6 @@ from .preparation import (
     descriptor_value,
     pure,
 )
-from .printing import printed
-from .state import State
 from .summary import Summaries
 
 M = TypeVar("M", bound="Module")
@@ -67,7 +66,6 @@ class Module(Declarations, Summaries):
     name: str | None = dataclasses.field(default=None, kw_only=True)
 
     scope: ClassVar[Scope | None] = None
-    _state: ClassVar[Any] = None
     _field_names: ClassVar[tuple[str, ...]] = ()
     _init_names: ClassVar[tuple[str, ...]] = ()
     _has_setup: ClassVar[bool] = False
@@ -140,17 +138,17 @@ class Module(Declarations, Summaries):
         attributes = self.__dict__
         cls = type(self)
         state = attributes.get("_state")
-        if state is None or name.startswith("__"):  # also before `__init__` has run
-            raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
-        if attributes["scope"] is not None and not state.setup_done:
-            self._run_setup()
-            if name in attributes:
-                return attributes[name]
-        for base in cls.__mro__:
-            if name in base.__dict__:
-                return descriptor_value(self, name, base.__dict__[name])
-        if attributes["scope"] is None and self._has_setup:
-            raise errors.CallSetupUnboundModuleError(cls.__name__, name)
+        # Without a state, `__init__` has not run yet.
+        if state is not None and not name.startswith("__"):
+            if attributes["scope"] is not None and not state.setup_done:
+                self._run_setup()
+                if name in attributes:
+                    return attributes[name]
+            for base in cls.__mro__:
+                if name in base.__dict__:
+                    return descriptor_value(self, name, base.__dict__[name])
+            if attributes["scope"] is None and self._has_setup:
+                raise errors.CallSetupUnboundModuleError(cls.__name__, name)
         raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
 
     def __dir__(self) -> list[str]:
@@ -158,9 +156,6 @@ class Module(Declarations, Summaries):
         if attributes.get("scope") is not None and not self._state.setup_done:
             self._run_setup()
         return list(super().__dir__())
-
-    def __repr__(self) -> str:
-        return printed(self)
 
     def _run_setup(self) -> None:
         state, scope = self._state, self.scope

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from .. import errors
 from ..scope import Scope, Variable
+from ..signatures import parameters_of_method
 from .module_base import ModuleBase
 
 
@@ -20,9 +21,7 @@ def _append(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
 class Declarations(ModuleBase):
     """The part of `Module` that reads and declares variables of its scope."""
 
-    # Of `Module`, which derives from this class.
-    scope: ClassVar[Scope | None]
-    _state: ClassVar[Any]
+    scope: ClassVar[Scope | None]  # of `Module`, which derives from this class
 
     def _bound(self, what: str) -> Scope:
         scope = self.scope
@@ -38,14 +37,8 @@ class Declarations(ModuleBase):
             raise errors.DeclareVariableError("", name, scope.path_text, **about)
         return scope
 
-    def param(
-        self,
-        name: str,
-        init_fn: Callable[..., Any],
-        *init_args: Any,
-        unbox: bool = True,
-        **init_kwargs: Any,
-    ) -> Any:
+    @parameters_of_method(Scope.param)
+    def param(self, name: str, *_args: Any, **_options: Any) -> Any:
         """Declares a parameter, and returns its value.
 
         Args:
@@ -63,17 +56,11 @@ class Declarations(ModuleBase):
             ScopeParamShapeError: if the stored value has another shape than `init_fn`
                 makes; and what else `Scope.param` raises.
         """
-        scope = self._declaring("parameter", name)
-        return scope.param(name, init_fn, *init_args, unbox=unbox, **init_kwargs)
+        return self._declaring("parameter", name).param(name, *_args, **_options)
 
+    @parameters_of_method(Scope.variable)
     def variable(
-        self,
-        col: str,
-        name: str,
-        init_fn: Callable[..., Any] | None = None,
-        *init_args: Any,
-        unbox: bool = True,
-        **init_kwargs: Any,
+        self, col: str, name: str, *_args: Any, **_options: Any
     ) -> Variable[Any]:
         """Declares a variable.
 
@@ -93,9 +80,7 @@ class Declarations(ModuleBase):
                 `Scope.variable` raises.
         """
         scope = self._declaring("variable", name)
-        return scope.variable(
-            col, name, init_fn, *init_args, unbox=unbox, **init_kwargs
-        )
+        return scope.variable(col, name, *_args, **_options)
 
     def get_variable(self, col: str, name: str, default: Any = None) -> Any:
         """The value of a variable of this module.

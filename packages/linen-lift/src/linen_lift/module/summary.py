@@ -1,9 +1,11 @@
-"""`Module.tabulate`: the submodules of a module as a table."""
+"""What a module looks like: its text, and its submodules as a table."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import textwrap
 from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from types import MappingProxyType
@@ -70,39 +72,26 @@ class Summaries(ModuleBase):
         """
         check_instance(self, "tabulate")
         rows, variables = _initialize(self, rngs, args, kwargs, method, mutable)
-        streams = checked_rngs(rngs)
-        asked = {"flops": compute_flops, "vjp_flops": compute_vjp_flops}
-        costs = [cost for cost, wanted in asked.items() if wanted]
-        collections = list(variables)
-        header = ["path", "module", "inputs", "outputs", *costs, *collections]
         merged = _merged(rows, show_repeated)
         modules = {row.path[:i] for row in merged for i in range(len(row.path) + 1)}
-        table = [header]
-        table += [
-            [
-                "/".join(row.path),
-                row.title,
-                _text((row.args, row.kwargs)),
-                _text(row.out),
-                *(row.flops(streams, cost == "vjp_flops") for cost in costs),
-                *(
-                    _own(variables[col], row.path, depth, modules)
-                    for col in collections
-                ),
-            ]
-            for row in merged
-            if depth is None or len(row.path) <= depth
-        ]
-        totals = [*("" for _ in costs), "", "", "", "Total"]
-        totals += [_size_text(variables[col]) for col in collections]
+        streams, trees = checked_rngs(rngs), variables.values()
+        costs = ["flops"] * compute_flops + ["vjp_flops"] * compute_vjp_flops
+        table = [["path", "module", "inputs", "outputs", *costs, *variables]]
+        for row in merged:
+            if depth is None or len(row.path) <= depth:
+                seen = [_text((row.args, row.kwargs)), _text(row.out)]
+                seen += [row.flops(streams, cost == "vjp_flops") for cost in costs]
+                own = [_own(tree, row.path, depth, modules) for tree in trees]
+                table.append(["/".join(row.path), row.title, *seen, *own])
+        blanks = [""] * (3 + len(costs))
+        table.append([*blanks, "Total", *map(_size_text, trees)])
         title = f"{type(self).__name__} Summary"
         footer = f"Total Parameters: {_size_text(variables)}"
-        content = (title, [*table, totals], footer)
         if console_kwargs is not None:
-            drawn = _with_rich(*content, console_kwargs, table_kwargs, column_kwargs)
-            if drawn is not None:
-                return drawn
-        return _plain(*content)
+            with contextlib.suppress(ImportError):  # rich may not be there
+                options = console_kwargs, table_kwargs, column_kwargs
+                return _with_rich(title, table, footer, *options)
+        return _plain(title, table, footer)
 
     def module_paths(
         self,
@@ -134,6 +123,31 @@ class Summaries(ModuleBase):
         rows, _ = _initialize(self, rngs, args, kwargs, None, mutable)
         found = _merged(rows, show_repeated)
         return {"/".join(row.path): row.module for row in found}
+
+    def __repr__(self) -> str:
+        # One field or submodule a line; `setup` is not run for it.
+        attributes, cls = self.__dict__, type(self)
+        lines = [
+            f"{field.name} = {_shown(attributes[field.name])}"
+            for field in dataclasses.fields(cls)
+            if field.repr and field.name != "name" and field.name in attributes
+        ]
+        if lines:
+            lines.insert(0, "# attributes")
+        if self._state is not None and self._state.children:
+            lines.append("# children")
+            lines += [f"{name} = {x!r}" for name, x in self._state.children.items()]
+        if not lines:
+            return f"{cls.__name__}()"
+        body = textwrap.indent("\n".join(lines), " " * 4)
+        return f"{cls.__name__}(\n{body}\n)"
+
+
+def _shown(value: Any) -> str:
+    # The address of a function says nothing, and is another one in each run.
+    if callable(value) and not isinstance(value, ModuleBase):
+        return getattr(value, "__name__", None) or repr(value)
+    return repr(value)
 
 
 @dataclasses.dataclass
@@ -307,13 +321,11 @@ def _with_rich(
     console_kwargs: Mapping[str, Any],
     table_kwargs: Mapping[str, Any],
     column_kwargs: Mapping[str, Any],
-) -> str | None:
-    try:
-        import rich.console
-        import rich.table
-        import rich.text
-    except ImportError:
-        return None
+) -> str:
+    import rich.console
+    import rich.table
+    import rich.text
+
     header, *rows, totals = content
     shown = {"title": title, "show_lines": True, "show_footer": True, **table_kwargs}
     table = rich.table.Table(**{"caption": f"\n{footer}", **shown})

@@ -8,7 +8,7 @@ from .. import lift
 from ..module.base import Module
 from ..signatures import parameters_of
 from .frame import Frame
-from .targets import as_body, check_function, make_core, with_module
+from .targets import check_function, core_of, with_module
 
 __all__ = ["custom_vjp", "grad", "jvp", "value_and_grad", "vjp"]
 
@@ -198,13 +198,12 @@ def custom_vjp(fn: Any, forward_fn: Any, *_rule: Any, **_options: Any) -> Any:
     for each in (fn, forward_fn):
         check_function("custom_vjp", each)
     lift.custom_vjp(fn, forward_fn, *_rule, **_options)  # refuses wrong options early
-    bodies = [as_body(each) for each in (fn, forward_fn)]
 
     def wrapper(mdl: Module, *args: Any) -> Any:
         frame = Frame(mdl, args, {}, "custom_vjp")
         # JAX keeps the functions beyond the call.
         inner = frame.detached()
-        f, forward = (make_core(body, inner) for body in bodies)
+        f, forward = (core_of("custom_vjp", inner, g) for g in (fn, forward_fn))
         rule = lift.custom_vjp(f, forward, *_rule, **_options)
         return rule(frame.scopes, *frame.args)
 

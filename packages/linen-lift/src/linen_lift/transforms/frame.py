@@ -20,7 +20,7 @@ from graphcore import Static, StaticAttribute
 from ..errors import CallCompactUnboundModuleError, TransformTargetError
 from ..module.base import Module
 from ..module.containers import replace
-from ..module.state import State
+from ..module.module_base import State
 from ..scope import Scope, Variable
 
 _LIVE = (Module, Variable)

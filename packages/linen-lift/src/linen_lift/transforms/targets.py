@@ -108,16 +108,21 @@ _AFTER_METHODS = {"static_argnames", "_split_transpose", "check_constancy_invari
 def _with_methods(
     lifted: Callable[..., Any], names: Mapping[str, str]
 ) -> inspect.Signature:
-    fn, *options = inspect.signature(lifted).parameters.values()
-    parameters = [fn.replace(name="target", annotation=Any)]
-    parameters += [p.replace(name=names.get(p.name, p.name)) for p in options]
+    parameters = _parameters(lifted, {"fn": "target", **names})
     place = len(parameters)
     while parameters[place - 1].name in _AFTER_METHODS:
         place -= 1
-    parameters.insert(
-        place, inspect.Parameter("methods", fn.kind, default=None, annotation=Methods)
-    )
+    methods = parameters[0].replace(name="methods", default=None, annotation=Methods)
+    parameters.insert(place, methods)
     return inspect.Signature(parameters)
+
+
+def _parameters(
+    lifted: Callable[..., Any], names: Mapping[str, str]
+) -> list[inspect.Parameter]:
+    """The parameters of a transform, some of them under other names."""
+    found = inspect.signature(lifted).parameters.values()
+    return [p.replace(name=names.get(p.name, p.name)) for p in found]
 
 
 def with_module(
@@ -135,11 +140,7 @@ def with_module(
     Returns:
         A decorator for a function that has the name and the documentation.
     """
-    parameters = inspect.signature(lifted).parameters
-    renamed = {"scope": {"name": "mdl", "annotation": Module}}
-    signature = inspect.Signature(
-        [p.replace(**renamed.get(name, {})) for name, p in parameters.items()]  # type: ignore[arg-type]
-    )
+    signature = inspect.Signature(_parameters(lifted, {"scope": "mdl"}))
 
     def decorate(documented: Callable[..., Any]) -> Callable[P, R]:
         transform = documented.__name__
@@ -151,7 +152,7 @@ def with_module(
             further = (given.get(operands, ()),)
             frame = Frame(given["mdl"], further, {}, transform)
             for name in functions:
-                fn, core = given[name], functools.partial(_core_of, transform, frame)
+                fn, core = given[name], functools.partial(core_of, transform, frame)
                 several = isinstance(fn, Sequence)
                 given[name] = list(map(core, fn)) if several else core(fn)
             given["mdl"] = frame.scopes
@@ -165,7 +166,17 @@ def with_module(
     return decorate
 
 
-def _core_of(transform: str, frame: Frame, fn: Any) -> Core:
+def core_of(transform: str, frame: Frame, fn: Any) -> Core:
+    """A function of scopes that calls what a transform was given as a function.
+
+    Args:
+        transform: the name of the transform.
+        frame: the modules of the call.
+        fn: a function of a module, or a bound method.
+
+    Raises:
+        TransformTargetError: if `fn` is something else.
+    """
     check_function(transform, fn)
     if isinstance(getattr(fn, "__self__", None), Module):
         fn = fn.__func__  # a bound method; it is called with the module inside
