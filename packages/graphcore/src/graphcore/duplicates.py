@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphcore.boundary.places import is_object
-from graphcore.nodes.traversal import edges
+from graphcore.nodes.traversal import places
+from graphcore.refmap import RefMap
 from graphcore.state.filters import Filter, to_predicate
 from graphcore.trails import Path
 
@@ -29,10 +29,9 @@ def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
         [[('a',), ('c',)]]
     """
     predicate = to_predicate(only)
-    paths: dict[int, list[Path]] = {id(node): [()]}
-    for path, _, _, child in edges(node):
-        if is_object(child):
-            found = paths.setdefault(id(child), [])
-            if not found or predicate(path, child):
-                found.append(path)
+    paths: RefMap[Any, list[Path]] = RefMap()
+    for path, _, x in places(node):
+        found = paths.setdefault(x, [])
+        if not found or predicate(path, x):
+            found.append(path)
     return [found for found in paths.values() if len(found) > 1]

@@ -13,7 +13,7 @@ from graphcore.graphdef.build import set_values
 from graphcore.nodes.objects import Dict
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import GraphNodeImpl, find_node_impl, get_node_impl
-from graphcore.nodes.traversal import edges
+from graphcore.nodes.traversal import places
 from graphcore.state.filters import Filter
 from graphcore.state.foreign_states import taken_state
 from graphcore.state.leaves import (
@@ -172,23 +172,23 @@ def pop(node: Any, /, *filters: Filter) -> Any:
     selected = dict(pair for group in groups for pair in group.flat_state())
     # The graph keeps them alive meanwhile. One array at two places is two leaves.
     ids = {id(x) for x in selected.values() if is_variable(x)}
-    removals: list[tuple[Any, GraphNodeImpl, Any]] = []
-    for path, holder, key, child in edges(node):
-        if id(child) not in ids and path not in selected:
+    removals: list[tuple[Any, Any]] = []
+    for path, holder, x in places(node):
+        if id(x) not in ids and path not in selected:
             continue
-        impl = get_node_impl(holder)
-        if not isinstance(impl, GraphNodeImpl):
+        if holder is None:
+            kind = type(_node_at(node, path[:-1])).__name__
             raise ValueError(
-                f"Cannot remove {path_text(path)!r} from a pytree node "
-                f"({impl.type.__name__}): variables that are to be popped must be held "
-                "by graph nodes."
+                f"Cannot remove {path_text(path)!r} from a pytree node ({kind}): "
+                "variables that are to be popped must be held by graph nodes."
             )
-        removals.append((holder, impl, key))
+        removals.append((holder, path[-1]))
     states = tuple(group.map(lambda path, x: taken_state(x)) for group in groups)
     with undoing() as undo:
         noted: set[int] = set()
         # Backwards, so that positions in a sequence stay right.
-        for holder, impl, key in reversed(removals):
+        for holder, key in reversed(removals):
+            impl: Any = get_node_impl(holder)
             if id(holder) not in noted:
                 noted.add(id(holder))
                 undo.append(restorer(holder, impl))
