@@ -131,6 +131,9 @@ def _children_first(root: OwnedNode) -> Iterator[tuple[Any, int]]:
 
 
 def _children(x: Any) -> Iterator[Any]:
-    containers = x._containers() if isinstance(x, OwnedNode) else (x,)
+    containers: tuple[Any, ...] = (x,)
+    if isinstance(x, OwnedNode):
+        # A class that says how it is copied may leave some of what it holds out.
+        containers = x._containers() if type(x)._is_copied_plainly else ()
     for container in containers:
         yield from container.values() if isinstance(container, dict) else container
