@@ -98,8 +98,8 @@ def wrong_alias() -> Iterator[None]:
     """A new graph gets a copy of a variable in the second place where it stands."""
     make = Recipe._make
 
-    def splitting(self: Any, values: Any, metadata: Any) -> list[Any]:
-        things = make(self, values, metadata)
+    def splitting(self: Any, values: Any) -> list[Any]:
+        things = make(self, values)
         layout = self._layout
         count = len(layout.definitions)
         for node in layout.nodes:

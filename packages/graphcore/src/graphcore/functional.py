@@ -347,9 +347,10 @@ def merge(
 def _made(graphdef: GraphDef[A], states: Sequence[Any], *, share: bool = False) -> A:
     """Makes a new graph that refers to nothing outside."""
     if isinstance(graphdef, NodeDef) and not share:
-        recipe, values = recipe_of(graphdef), values_for(graphdef, states)
-        if recipe is not None and values is not None:
-            made: A = recipe.make(values)
+        layout = layout_of((graphdef,))
+        values = None if layout.outside else values_for(graphdef, states)
+        if values is not None:
+            made: A = recipe_of(layout).make(values)
             return made
     leaves = leaves_for(graphdef, states, share=share)
     return Builder(leaves, {}, {}).build(graphdef)
@@ -395,10 +396,9 @@ def clone(node: A, /, variables: bool = True, *, arrays: bool = False) -> A:
         live = zip(plan.layout.paths, _live(plan), strict=True)
         twin: A = merge(plan.definition, State.from_flat_path(live), copy=False)
         return twin
-    recipe = recipe_of(plan.definition)
-    assert recipe is not None  # A plan's definition is complete.
     values = plan.values()
-    result: A = recipe.make(jax.tree.map(_copied, values) if arrays else values)
+    values = jax.tree.map(_copied, values) if arrays else values
+    result: A = recipe_of(plan.layout).make(values)
     return result
 
 
