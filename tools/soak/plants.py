@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from graphcore import editing
+from graphcore import editing, undo
 from graphcore.boundary import entry
 from graphcore.boundary.body import Body
 from graphcore.cache.plans import Plan
@@ -126,6 +126,7 @@ def half_write() -> Iterator[None]:
     with (
         mock.patch.object(build, "undoing", forgetting),
         mock.patch.object(editing, "undoing", forgetting),
+        mock.patch.object(undo, "undoing", forgetting),
     ):
         yield
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import getitem
 from typing import Any, overload
 
 from graphcore._jax import current_trace
 from graphcore.cache.plans import plan_of
 from graphcore.errors import path_text
 from graphcore.functional import GraphState, variables
-from graphcore.graphdef.build import set_values
 from graphcore.nodes.objects import Dict
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import GraphNodeImpl, find_node_impl, get_node_impl
@@ -24,7 +25,7 @@ from graphcore.state.leaves import (
 from graphcore.state.nesting import key_order
 from graphcore.state.state import State
 from graphcore.trails import Path
-from graphcore.undo import overwrite, restorer, undoing
+from graphcore.undo import overwrite, restorer, set_values, undoing
 from graphcore.variables.bare_arrays import is_array
 from graphcore.variables.impl import is_variable
 from graphcore.variables.state import VariableState
@@ -200,8 +201,5 @@ def _popped_leaves(state: State[Any, Any], filters: tuple[Filter, ...]) -> Any:
     found = state.filter(*filters)
     for group in found if isinstance(found, tuple) else (found,):
         for path, _ in group.flat_state():
-            holder = state
-            for key in path[:-1]:
-                holder = holder[key]
-            del holder[path[-1]]
+            del reduce(getitem, path[:-1], state)[path[-1]]
     return found

@@ -7,7 +7,7 @@ The second writes. If it is interrupted, what it wrote is taken back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from graphcore._jax import current_trace
@@ -27,7 +27,7 @@ from graphcore.nodes.registry import (
 from graphcore.rebuilt import wrong_trace
 from graphcore.undo import overwrite, restorer, undoing
 from graphcore.variables.bare_arrays import BARE, BareArray
-from graphcore.variables.impl import VariableImpl, is_variable, variable_impl
+from graphcore.variables.impl import is_variable
 from graphcore.variables.variable import OWN, new_variable
 
 A = TypeVar("A")
@@ -211,25 +211,3 @@ def _keep_container(old: Any, new: Any) -> Any:
         for (k1, c1), (k2, c2) in zip(before, after, strict=True)
     )
     return old if same else new
-
-
-def set_values(
-    variables: Sequence[Any], values: Sequence[Any], impl: VariableImpl | None
-) -> None:
-    """Writes the raw values of variables that may be written: all, or none.
-
-    Args:
-        variables: The variables; there may be more of them than values.
-        values: The raw values of the first so many.
-        impl: How all are handled; None if there is no one way.
-    """
-    variables = variables[: len(values)]
-    if impl is None:
-        impls = {*map(variable_impl, set(map(type, variables)))}
-        impl = impls.pop() if len(impls) == 1 else None
-    if impl is not None and impl.set_values is not None:
-        impl.set_values(variables, values)
-        return
-    with undoing() as undo:
-        for variable, value in zip(variables, values, strict=True):
-            overwrite(undo, variable, value)
