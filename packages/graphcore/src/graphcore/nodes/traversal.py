@@ -16,10 +16,11 @@ from graphcore.nodes.registry import (
     get_node_impl,
 )
 from graphcore.refmap import RefMap
+from graphcore.state.filters import Filter, to_predicate
 from graphcore.trails import Path
 from graphcore.variables.impl import is_variable
 
-__all__ = ["iter_graph"]
+__all__ = ["find_duplicates", "iter_graph"]
 
 
 def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
@@ -114,9 +115,34 @@ def places(root: Any) -> Iterator[tuple[Path, Any, Any]]:
             inside = x
             yield path, holder, variables.get(item.index, x)
         if isinstance(item, NodeDef):
-            children = dict(get_node_impl(x).flatten(x)[0])
+            pairs = zip(item.attributes, get_node_impl(x).flatten(x)[0], strict=True)
             pending += [
-                ((*path, each.key), inside, each.value, children[each.key])
-                for each in reversed(item.attributes)
+                ((*path, key), inside, each.value, child)
+                for each, (key, child) in reversed([*pairs])
                 if type(each) is not StaticAttribute
             ]
+
+
+def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
+    """Finds what is reached in several ways.
+
+    Args:
+        node: A graph node or pytree node.
+        only: Selects graph nodes and variables.
+
+    Returns:
+        For each that is reached more than once, all of its paths.
+
+    Example:
+        >>> import graphcore as gc
+        >>> shared = gc.Param(1)
+        >>> gc.find_duplicates(gc.Dict(a=shared, b=gc.Param(2), c=shared))
+        [[('a',), ('c',)]]
+    """
+    predicate = to_predicate(only)
+    paths: RefMap[Any, list[Path]] = RefMap()
+    for path, _, x in places(node):
+        found = paths.setdefault(x, [])
+        if not found or predicate(path, x):
+            found.append(path)
+    return [found for found in paths.values() if len(found) > 1]
