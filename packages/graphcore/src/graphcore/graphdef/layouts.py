@@ -26,7 +26,6 @@ from graphcore.graphdef.definition import (
     StaticAttribute,
     VariableDef,
 )
-from graphcore.nodes.owned import OwnedNode
 from graphcore.trails import Path, Trail, path_of
 from graphcore.variables.bare_arrays import BARE
 from graphcore.variables.impl import VariableImpl, variable_impl
@@ -110,9 +109,7 @@ class Layout:
             else:
                 if item.index == -1:
                     trees.append(place)
-                elif (
-                    issubclass(item.type, OwnedNode) and item.type._has_only_attributes
-                ):
+                elif getattr(item.type, "_has_only_attributes", False):
                     plain.append(place)
                 else:
                     others.append(place)
