@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from graphcore import editing
+from graphcore import editing, undo
 from graphcore.boundary import entry
 from graphcore.boundary.body import Body
 from graphcore.cache.plans import Plan
@@ -98,8 +98,8 @@ def wrong_alias() -> Iterator[None]:
     """A new graph gets a copy of a variable in the second place where it stands."""
     make = Recipe._make
 
-    def splitting(self: Any, values: Any, metadata: Any) -> list[Any]:
-        things = make(self, values, metadata)
+    def splitting(self: Any, values: Any) -> list[Any]:
+        things = make(self, values)
         layout = self._layout
         count = len(layout.definitions)
         for node in layout.nodes:
@@ -126,6 +126,7 @@ def half_write() -> Iterator[None]:
     with (
         mock.patch.object(build, "undoing", forgetting),
         mock.patch.object(editing, "undoing", forgetting),
+        mock.patch.object(undo, "undoing", forgetting),
     ):
         yield
 

@@ -128,12 +128,12 @@ def test_leaves_are_found_where_they_were_nested(root):
         assert both.values.keys() == set(leaves)
 
 
-def test_what_refers_to_something_outside_has_no_recipe():
+def test_what_refers_to_something_outside_needs_it():
     shared = gc.Param(1)
     joint, _ = joint_of([gc.Dict(a=shared), gc.Dict(b=shared, c=shared)])
     first, second = joint.definitions
-    assert recipe_of(first) is not None
-    assert recipe_of(second) is None
+    assert not layout_of([first]).outside
+    assert layout_of([second]).outside
     with pytest.raises(ValueError, match=r"'b' refers to the object with index 1"):
         gc.unflatten(second, {})
     objects = {1: shared}
@@ -144,7 +144,7 @@ def test_a_definition_keeps_its_layout_and_is_not_kept_by_it():
     definition = gc.graphdef(gc.Dict(a=gc.Param(1), only="here"))
     layout = layout_of([definition])
     assert layout_of([definition]) is layout
-    assert recipe_of(definition) is recipe_of(definition)
+    assert recipe_of(layout) is recipe_of(layout)
     reference = weakref.ref(definition)
     del definition
     assert reference() is None

@@ -3,6 +3,7 @@ import copy
 import dataclasses
 import gc as garbage
 import pickle
+import threading
 import typing
 import weakref
 
@@ -199,6 +200,15 @@ def test_a_class_may_say_what_is_pickled(duplicate):
     }[duplicate](node)
     assert twin.inner is twin.again
     assert (twin.inner.kept.value, twin.inner.dropped) == (1, "restored")
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_what_a_class_leaves_out_is_not_copied_for_another(duplicate):
+    node = gc.Dict(inner=WithState())
+    node.inner.dropped = gc.Dict(lock=threading.Lock())  # of which there are no copies
+    assert duplicate(node).inner.dropped == "restored"
 
 
 # Dict

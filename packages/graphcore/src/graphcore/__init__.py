@@ -15,7 +15,6 @@ from graphcore.comparison import *
 from graphcore.content import *
 from graphcore.context import *
 from graphcore.display.display import *
-from graphcore.duplicates import *
 from graphcore.editing import *
 from graphcore.errors import *
 from graphcore.functional import *

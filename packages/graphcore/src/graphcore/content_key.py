@@ -13,7 +13,6 @@ import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import jax
@@ -26,6 +25,7 @@ from graphcore.content import (
     values_equal,
 )
 from graphcore.errors import path_text
+from graphcore.holding import reached
 
 # Built-in types whose content is compared. Others may have content that no one sees.
 _KNOWN = (dict, list, tuple, set, frozenset, deque, bytearray, np.ndarray, jax.Array)
@@ -152,16 +152,16 @@ def _kept_whole(value: Any) -> dict[int, Any]:
 
     An object that is reached through it may hold half of the program.
     """
-    kept, seen, pending = {}, {}, [value]
-    while pending:
-        part = pending.pop()
-        if is_immutable(part):
-            kept[id(part)] = part
-        elif id(part) not in seen and not isinstance(part, jax.Array | np.ndarray):
-            seen[id(part)] = part
-            with suppress(UnhashableContent):
-                pending.extend(below for _, below in _parts(part))
-    return kept
+    return {id(part): part for part in reached([value], _below) if is_immutable(part)}
+
+
+def _below(part: Any) -> list[Any]:
+    if is_immutable(part) or isinstance(part, jax.Array | np.ndarray):
+        return []
+    try:
+        return [below for _, below in _parts(part)]
+    except UnhashableContent:
+        return []
 
 
 def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:

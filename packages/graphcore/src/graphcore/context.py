@@ -15,14 +15,12 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from graphcore.functional import unflatten
-from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef
-from graphcore.graphdef.walk import Visit, walk
+from graphcore.functional import taken_apart, unflatten, with_parts
+from graphcore.graphdef.definition import GraphDef, NodeRef, VariableDef
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.refmap import RefMap, compose_mapping, forgetting
 from graphcore.state.filters import Filter
 from graphcore.state.leaves import merged
-from graphcore.state.state import State
 
 __all__ = [
     "MergeContext",
@@ -94,10 +92,8 @@ class UpdateContext:
             >>> graphdef.index_mapping is None
             True
         """
-        splitter = SplitContext(self)
-        result = splitter.split(node, *filters)
-        splitter._finish()
-        return result
+        with _finishing(SplitContext(self)) as splitter:
+            return splitter.split(node, *filters)
 
     def merge(self, graphdef: GraphDef[A], state: Any, /, *states: Any) -> A:
         """Puts a graph together: step 2 inside, step 4 outside.
@@ -120,10 +116,8 @@ class UpdateContext:
             >>> inner.n.value
             1
         """
-        merger = MergeContext(self)
-        result: A = merger.merge(graphdef, state, *states)
-        merger._finish()
-        return result
+        with _finishing(MergeContext(self)) as merger:
+            return merger.merge(graphdef, state, *states)
 
 
 class Stacks(threading.local):
@@ -247,29 +241,19 @@ class SplitContext:
             1
         """
         with forgetting(self._refs):
-            return self._split(node, filters)
-
-    def _split(self, node: Any, filters: tuple[Filter, ...]) -> Any:
-        visit = Visit()
-        definition = walk(node, self._refs, visit)
-        self._context._notice_restart(node)
-        inner = self._context._inner
-        if inner is not None and isinstance(definition, NodeDef | VariableDef):
-            mapping: dict[int, int] = {
-                index: inner[x] for x, index in self._refs.items() if x in inner
-            }
-            definition = definition.with_index_mapping(HashableMapping(mapping, False))
-        if isinstance(definition, VariableDef):
-            return definition, visit.leaves[0].state()
-        state: State[Any, Any] = State.from_flat_path(
-            (leaf.path, leaf.state()) for leaf in visit.leaves
-        )
-        states = state.split(*filters) if filters else state
-        return (definition, *states) if len(filters) > 1 else (definition, states)
+            definition, state = taken_apart(node, self._refs)
+            self._context._notice_restart(node)
+            inner = self._context._inner
+            if inner is not None and not isinstance(definition, NodeRef):
+                mapping = compose_mapping(dict(enumerate(self._refs)), inner)
+                definition = definition.with_index_mapping(HashableMapping(mapping))
+            if not filters or isinstance(definition, VariableDef):
+                return definition, state
+            return with_parts(definition, state, filters)
 
     def _finish(self) -> None:
         if self._context._inner is None:
-            self._context._outer = {index: x for x, index in self._refs.items()}
+            self._context._outer = dict(enumerate(self._refs))
 
 
 class MergeContext:
@@ -335,15 +319,30 @@ class MergeContext:
             self._context._inner = RefMap((x, index) for index, x in objects)
 
 
+C = TypeVar("C", SplitContext, MergeContext)
+
+
 @contextlib.contextmanager
-def split_context(ctxtag: Any = None) -> Iterator[SplitContext]:
+def _finishing(context: C) -> Iterator[C]:
+    """Tells the update context what one of its steps saw, unless that failed."""
+    yield context
+    context._finish()
+
+
+def _context_of(tag: Any) -> UpdateContext:
+    return UpdateContext(None) if tag is None else current_update_context(tag)
+
+
+def split_context(
+    ctxtag: Any = None,
+) -> contextlib.AbstractContextManager[SplitContext]:
     """Opens a context in which several graphs are split into one index space.
 
     Args:
         ctxtag: The tag of an open update context, for which this is step 1 or 3.
 
-    Yields:
-        A `SplitContext`.
+    Returns:
+        A context manager that gives a `SplitContext`.
 
     Raises:
         ValueError: If there is no open update context with the tag.
@@ -353,24 +352,20 @@ def split_context(ctxtag: Any = None) -> Iterator[SplitContext]:
         >>> with gc.split_context() as ctx:
         ...     graphdef, state = ctx.split(gc.Dict(a=gc.Param(1)))
     """
-    context = None if ctxtag is None else current_update_context(ctxtag)
-    splitter = SplitContext(context)
-    yield splitter
-    splitter._finish()
+    return _finishing(SplitContext(_context_of(ctxtag)))
 
 
-@contextlib.contextmanager
 def merge_context(
     ctxtag: Any = None, inner: bool | None = None
-) -> Iterator[MergeContext]:
+) -> contextlib.AbstractContextManager[MergeContext]:
     """Opens a context in which several graphs of one index space are merged.
 
     Args:
         ctxtag: The tag of an open update context, for which this is step 2 or 4.
         inner: Accepted for Flax: whether it is step 2. The update context knows.
 
-    Yields:
-        A `MergeContext`.
+    Returns:
+        A context manager that gives a `MergeContext`.
 
     Raises:
         ValueError: If there is no open update context with the tag.
@@ -380,7 +375,4 @@ def merge_context(
         >>> with gc.merge_context() as ctx:
         ...     node = ctx.merge(*gc.split(gc.Dict(a=gc.Param(1))))
     """
-    context = None if ctxtag is None else current_update_context(ctxtag)
-    merger = MergeContext(context)
-    yield merger
-    merger._finish()
+    return _finishing(MergeContext(_context_of(ctxtag)))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import getitem
 from typing import Any, overload
 
 from graphcore._jax import current_trace
 from graphcore.cache.plans import plan_of
 from graphcore.errors import path_text
 from graphcore.functional import GraphState, variables
-from graphcore.graphdef.build import set_values
 from graphcore.nodes.objects import Dict
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import GraphNodeImpl, find_node_impl, get_node_impl
-from graphcore.nodes.traversal import edges
+from graphcore.nodes.traversal import places
 from graphcore.state.filters import Filter
 from graphcore.state.foreign_states import taken_state
 from graphcore.state.leaves import (
@@ -24,7 +25,7 @@ from graphcore.state.leaves import (
 from graphcore.state.nesting import key_order
 from graphcore.state.state import State
 from graphcore.trails import Path
-from graphcore.undo import overwrite, restorer, undoing
+from graphcore.undo import overwrite, restorer, set_values, undoing
 from graphcore.variables.bare_arrays import is_array
 from graphcore.variables.impl import is_variable
 from graphcore.variables.state import VariableState
@@ -172,23 +173,23 @@ def pop(node: Any, /, *filters: Filter) -> Any:
     selected = dict(pair for group in groups for pair in group.flat_state())
     # The graph keeps them alive meanwhile. One array at two places is two leaves.
     ids = {id(x) for x in selected.values() if is_variable(x)}
-    removals: list[tuple[Any, GraphNodeImpl, Any]] = []
-    for path, holder, key, child in edges(node):
-        if id(child) not in ids and path not in selected:
+    removals: list[tuple[Any, Any]] = []
+    for path, holder, x in places(node):
+        if id(x) not in ids and path not in selected:
             continue
-        impl = get_node_impl(holder)
-        if not isinstance(impl, GraphNodeImpl):
+        if holder is None:
+            kind = type(_node_at(node, path[:-1])).__name__
             raise ValueError(
-                f"Cannot remove {path_text(path)!r} from a pytree node "
-                f"({impl.type.__name__}): variables that are to be popped must be held "
-                "by graph nodes."
+                f"Cannot remove {path_text(path)!r} from a pytree node ({kind}): "
+                "variables that are to be popped must be held by graph nodes."
             )
-        removals.append((holder, impl, key))
+        removals.append((holder, path[-1]))
     states = tuple(group.map(lambda path, x: taken_state(x)) for group in groups)
     with undoing() as undo:
         noted: set[int] = set()
         # Backwards, so that positions in a sequence stay right.
-        for holder, impl, key in reversed(removals):
+        for holder, key in reversed(removals):
+            impl: Any = get_node_impl(holder)
             if id(holder) not in noted:
                 noted.add(id(holder))
                 undo.append(restorer(holder, impl))
@@ -200,8 +201,5 @@ def _popped_leaves(state: State[Any, Any], filters: tuple[Filter, ...]) -> Any:
     found = state.filter(*filters)
     for group in found if isinstance(found, tuple) else (found,):
         for path, _ in group.flat_state():
-            holder = state
-            for key in path[:-1]:
-                holder = holder[key]
-            del holder[path[-1]]
+            del reduce(getitem, path[:-1], state)[path[-1]]
     return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import itemgetter
 from typing import Any, TypeAlias, TypeVar, overload
 
 import jax
@@ -11,7 +13,7 @@ import numpy as np
 import graphcore.state.pytree  # noqa: F401  (tells JAX what is inside of states)
 from graphcore.cache.plans import Plan, plan_of
 from graphcore.graphdef.build import Builder
-from graphcore.graphdef.definition import GraphDef, NodeDef
+from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef
 from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
@@ -20,7 +22,7 @@ from graphcore.refmap import RefMap, forgetting
 from graphcore.state.filters import Filter, filters_to_predicates, grouped
 from graphcore.state.leaves import UnmadeState, leaves_for, values_for
 from graphcore.state.nesting import nested_from_flat
-from graphcore.state.state import State
+from graphcore.state.state import FlatState, State
 from graphcore.variables.bare_arrays import BareArray
 from graphcore.variables.state import VariableState, shown_to_filters
 
@@ -89,12 +91,26 @@ def flatten(
         plan = plan_of(node)
         unmade = UnmadeState.whole(plan.definition, plan.values())
         return plan.definition, State.lazily(unmade)
-    visit = Visit()
     with forgetting(ref_index):
-        definition = walk(node, ref_index, visit)
-    return definition, State.from_flat_path(
-        (leaf.path, leaf.state()) for leaf in visit.leaves
-    )
+        return taken_apart(node, ref_index)
+
+
+def taken_apart(node: Any, refs: RefMap[Any, int]) -> tuple[GraphDef[Any], Any]:
+    """Takes a graph or a variable apart; what was seen before is referred to.
+
+    Args:
+        node: A node or variable.
+        refs: The indices of what was seen before; extended in place.
+
+    Returns:
+        Definition and state; that of a variable is its `VariableState`.
+    """
+    visit = Visit()
+    definition = walk(node, refs, visit)
+    if isinstance(definition, VariableDef):
+        return definition, visit.leaves[0].state()
+    leaves = ((leaf.path, leaf.state()) for leaf in visit.leaves)
+    return definition, State.from_flat_path(leaves)
 
 
 # Unless each number of states has its type, mypy lets nobody unpack them.
@@ -132,8 +148,13 @@ def split(node: Any, /, *filters: Filter) -> Any:
         (['w'], ['n'])
     """
     definition, whole = flatten(node)
-    if not filters:
-        return definition, whole
+    return with_parts(definition, whole, filters) if filters else (definition, whole)
+
+
+def with_parts(
+    definition: GraphDef[Any], whole: State[Any, Any], filters: Sequence[Filter]
+) -> tuple[Any, ...]:
+    """What `split` returns with filters: the definition, and a state for each."""
     parts = whole.split(*filters)
     return (definition, parts) if len(filters) == 1 else (definition, *parts)
 
@@ -326,9 +347,10 @@ def merge(
 def _made(graphdef: GraphDef[A], states: Sequence[Any], *, share: bool = False) -> A:
     """Makes a new graph that refers to nothing outside."""
     if isinstance(graphdef, NodeDef) and not share:
-        recipe, values = recipe_of(graphdef), values_for(graphdef, states)
-        if recipe is not None and values is not None:
-            made: A = recipe.make(values)
+        layout = layout_of((graphdef,))
+        values = None if layout.outside else values_for(graphdef, states)
+        if values is not None:
+            made: A = recipe_of(layout).make(values)
             return made
     leaves = leaves_for(graphdef, states, share=share)
     return Builder(leaves, {}, {}).build(graphdef)
@@ -341,10 +363,7 @@ def _in_order(graphdef: GraphDef[Any], leaves: list[Any]) -> GraphState:
             f"Got a list of {len(leaves)} leaves, expected {len(paths)}: one for each "
             "variable, as in `jax.tree.leaves(state, is_leaf=is_variable)`."
         )
-    order = jax.tree.leaves(
-        State.from_flat_path(zip(paths, paths, strict=True)),
-        is_leaf=lambda x: type(x) is tuple,
-    )
+    order = FlatState(zip(paths, paths, strict=True)).paths
     return State.from_flat_path(zip(order, leaves, strict=True))
 
 
@@ -377,10 +396,9 @@ def clone(node: A, /, variables: bool = True, *, arrays: bool = False) -> A:
         live = zip(plan.layout.paths, _live(plan), strict=True)
         twin: A = merge(plan.definition, State.from_flat_path(live), copy=False)
         return twin
-    recipe = recipe_of(plan.definition)
-    assert recipe is not None  # A plan's definition is complete.
     values = plan.values()
-    result: A = recipe.make(jax.tree.map(_copied, values) if arrays else values)
+    values = jax.tree.map(_copied, values) if arrays else values
+    result: A = recipe_of(plan.layout).make(values)
     return result
 
 
@@ -406,33 +424,30 @@ class CallProxy:
         1
     """
 
-    __slots__ = ("_definition", "_select", "_states")
+    __slots__ = ("_definition", "_states", "_steps")
 
     def __init__(
-        self,
-        definition: GraphDef[Any],
-        states: tuple[Any, ...],
-        select: Callable[[Any], Any] = lambda node: node,
+        self, definition: GraphDef[Any], states: tuple[Any, ...], *steps: Any
     ) -> None:
         self._definition = definition
         self._states = states
-        self._select = select
+        # How to get from the node to what is called, one after the other.
+        self._steps: tuple[Callable[[Any], Any], ...] = steps
 
     def __getattr__(self, name: str) -> CallProxy:
         if name.startswith("__"):
             raise AttributeError(name)
-        select = self._select
-        return CallProxy(
-            self._definition, self._states, lambda node: getattr(select(node), name)
-        )
+        return self._then(lambda x: getattr(x, name))
 
     def __getitem__(self, key: Any) -> CallProxy:
-        select = self._select
-        return CallProxy(self._definition, self._states, lambda node: select(node)[key])
+        return self._then(itemgetter(key))
+
+    def _then(self, step: Callable[[Any], Any]) -> CallProxy:
+        return CallProxy(self._definition, self._states, *self._steps, step)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, PureState[Any]]:
         node = merge(self._definition, *self._states)
-        out = self._select(node)(*args, **kwargs)
+        out = reduce(lambda x, step: step(x), self._steps, node)(*args, **kwargs)
         return out, flatten(node)
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import Any, ClassVar, Generic, TypeVar
 
 import jax
 
-from graphcore.cache.plans import plan_of
 from graphcore.errors import path_text
 from graphcore.nodes.registry import is_graph_node
-from graphcore.nodes.traversal import edges
+from graphcore.nodes.traversal import places
 from graphcore.refmap import RefMap
 from graphcore.trails import key_of
 from graphcore.variables.bare_arrays import BareArray
@@ -186,18 +184,15 @@ class AliasCheck:
         answers = isinstance(prefix, PrefixMapping)
         once = answers and prefix.first_path_counts
         seen: RefMap[Any, None] = RefMap()
-        below = () if is_variable(root) else edges(root)
-        for inner, _, _, x in chain([((), None, None, root)], below):
-            is_asked = is_variable(x)
-            if (is_asked or is_graph_node(x)) and not (once and x in seen):
-                seen[x] = None
-                found = prefix.map_prefix(inner, x) if answers and is_asked else prefix
-                self._note(x, (*path, *inner), found)
-        plan = plan_of(root)
-        for number, *_ in plan.layout.bare:  # arrays, which are known by their places
-            inner, place = plan.layout.paths[number], plan.variables[number]
-            found = prefix.map_prefix(inner, place.get()) if answers else prefix
-            self._note(place, (*path, *inner), found)
+        for inner, _, x in places(root):
+            if once and x in seen:
+                continue
+            seen[x] = None
+            found = prefix
+            if answers and is_variable(x):
+                shown = x.get() if type(x) is BareArray else x
+                found = prefix.map_prefix(inner, shown)
+            self._note(x, (*path, *inner), found)
 
     def _note(self, x: Any, path: tuple[Any, ...], prefix: Any) -> None:
         known = self._found.setdefault(x, [])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import GraphNodeImpl, containers_of
-from graphcore.variables.impl import variable_impl
+from graphcore.variables.impl import VariableImpl, variable_impl
 from graphcore.variables.variable import Variable
 
 
@@ -78,6 +78,30 @@ def overwrite(
     impl.overwrite(variable, value, metadata)
 
 
+def set_values(
+    variables: Sequence[Any],
+    values: Sequence[Any],
+    impl: VariableImpl | None = None,
+) -> None:
+    """Writes the raw values of variables that may be written: all, or none.
+
+    Args:
+        variables: The variables; there may be more of them than values.
+        values: The raw values of the first so many.
+        impl: How all are handled; None if there is no one way.
+    """
+    variables = variables[: len(values)]
+    if impl is None:
+        impls = {*map(variable_impl, set(map(type, variables)))}
+        impl = impls.pop() if len(impls) == 1 else None
+    if impl is not None and impl.set_values is not None:
+        impl.set_values(variables, values)
+        return
+    with undoing() as undo:
+        for variable, value in zip(variables, values, strict=True):
+            overwrite(undo, variable, value)
+
+
 def write_raw(writes: Iterable[tuple[Any, Any]]) -> None:
     """Writes values past the hooks; if a variable refuses, none is changed.
 
@@ -98,9 +122,7 @@ def write_raw(writes: Iterable[tuple[Any, Any]]) -> None:
     for variable, _ in pairs:
         if isinstance(variable, Variable):
             variable._check_writable()
-    with undoing() as undo:
-        for variable, value in pairs:
-            overwrite(undo, variable, value)
+    set_values([variable for variable, _ in pairs], [value for _, value in pairs])
 
 
 def restorer(node: Any, impl: GraphNodeImpl) -> Callable[[], None]:

@@ -27,6 +27,11 @@ from graphcore.getters import consume
 from graphcore.state.filters import add_filter_type
 from graphcore.state.nesting import key_order
 from graphcore.variables.bare_arrays import is_array
+from graphcore.variables.impl import (
+    VariableImpl,
+    add_variable_impl,
+    register_counterparts,
+)
 
 TESTED = ("0.11.", "0.12.")
 """What the releases that this was tested with begin with."""
@@ -55,40 +60,32 @@ _READ_ALL: dict[str, Any] = {
 }
 
 
-class _Variables:
+def _variable_impl() -> VariableImpl:
     """How variables are handled."""
-
-    def __init__(self) -> None:
-        value = _slot("_raw_value", "raw_value")
-        metadata = _slot("_var_metadata")
-        self.get_value = value.__get__
-        self.get_values = _READ_ALL[value.__name__]
-        self.set_value = value.__set__
-        self.get_metadata = attrgetter("_var_metadata")
-        self._replace_metadata = metadata.__set__
-        self.get_trace = attrgetter("_trace_state._jax_trace")
-
-    def get_all_metadata(self, variables: Sequence[Any]) -> list[Any]:
-        return [variable._var_metadata for variable in variables]
-
-    def set_values(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
+    value, metadata = _slot("_raw_value", "raw_value"), _slot("_var_metadata")
+    return VariableImpl(
+        get_value=value.__get__,
+        set_value=value.__set__,
+        get_metadata=attrgetter("_var_metadata"),
+        create=lambda kind, x, new: kind.from_metadata(x, dict(new)),
+        set_metadata=lambda variable, new: metadata.__set__(variable, dict(new)),
+        get_trace=attrgetter("_trace_state._jax_trace"),
         # One call into C, which can't be interrupted halfway through.
-        consume(map(self.set_value, variables, values))
+        set_values=lambda variables, xs: consume(map(value.__set__, variables, xs)),
+        get_values=_READ_ALL[value.__name__],
+        get_all_metadata=lambda variables: [x._var_metadata for x in variables],
+        refuse=_refuse,
+        give_state=_give_variable,
+    )
 
-    def set_metadata(self, variable: Any, metadata: Mapping[str, Any]) -> None:
-        self._replace_metadata(variable, dict(metadata))
 
-    @staticmethod
-    def create(kind: type[Any], value: Any, metadata: Mapping[str, Any]) -> Any:
-        return kind.from_metadata(value, dict(metadata))
-
-    def refuse(self, variable: Any) -> str | None:
-        if self.get_metadata(variable).get("ref"):
-            return (
-                "holds a `Ref`, which JAX mutates itself: make it with `ref=False` to "
-                "have a transform carry its value."
-            )
+def _refuse(variable: Any) -> str | None:
+    if not variable._var_metadata.get("ref"):
         return None
+    return (
+        "holds a `Ref`, which JAX mutates itself: make it with `ref=False` to have a "
+        "transform carry its value."
+    )
 
 
 def _give_variable(state: Any) -> Any:
@@ -257,7 +254,7 @@ def _flatten_state(state: Any) -> tuple[list[tuple[Any, Any]], Any]:
     return sorted(pairs, key=lambda pair: key_order(pair[0])), None
 
 
-def check(modules: _Modules, variables: _Variables) -> None:
+def check(modules: _Modules, variables: Any) -> None:
     """Makes sure that Flax's objects are built as this adapter takes them to be.
 
     Raises:
@@ -334,24 +331,12 @@ def install() -> None:
         AdapterError: If the installed release is built in another way.
     """
     with checked("Flax", flax.__version__, TESTED):
-        modules, variables = _Modules(), _Variables()
+        modules, variables = _Modules(), _variable_impl()
         check(modules, variables)
+    add_variable_impl(nnx.Variable, variables)
     names = ("Variable", "Param", "BatchStat", "Cache", "Intermediate", "Perturbation")
-    gc.register_variable_type(
-        nnx.Variable,
-        get_value=variables.get_value,
-        set_value=variables.set_value,
-        get_metadata=variables.get_metadata,
-        create=variables.create,
-        set_metadata=variables.set_metadata,
-        get_trace=variables.get_trace,
-        set_values=variables.set_values,
-        get_values=variables.get_values,
-        get_all_metadata=variables.get_all_metadata,
-        refuse=variables.refuse,
-        give_state=_give_variable,
-        counterparts={getattr(nnx, name): getattr(gc, name) for name in names},
-    )
+    for name in names:
+        register_counterparts(getattr(nnx, name), getattr(gc, name))
     hijax = getattr(nnx.variablelib, "HijaxVariable", None)
     if hijax is not None:
         gc.register_variable_type(

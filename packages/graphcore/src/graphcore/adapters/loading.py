@@ -97,12 +97,8 @@ def load_adapters(kind: type[Any]) -> bool:
 
 
 def _comes_from(kind: type[Any], library: str) -> bool:
-    inside = library + "."
-    for base in kind.__mro__:
-        module = base.__module__
-        if type(module) is str and (module == library or module.startswith(inside)):
-            return True
-    return False
+    modules = [base.__module__ for base in kind.__mro__]
+    return any(type(m) is str and f"{m}.".startswith(f"{library}.") for m in modules)
 
 
 def _load(library: str) -> bool:

@@ -48,10 +48,10 @@ from graphcore.boundary.settings import (
 )
 from graphcore.cache.plans import Plan, check_writes
 from graphcore.content import static_key
-from graphcore.graphdef.build import set_values
 from graphcore.graphdef.joint import Joint, joint_of
 from graphcore.prefixes import AliasCheck
 from graphcore.trails import Path
+from graphcore.undo import set_values
 from graphcore.variables.variable import set_raw_value
 
 __all__ = ["Bodies", "Entry", "enter"]

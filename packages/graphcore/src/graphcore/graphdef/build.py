@@ -7,27 +7,27 @@ The second writes. If it is interrupted, what it wrote is taken back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from graphcore._jax import current_trace
 from graphcore.content import static_key
 from graphcore.errors import path_text
 from graphcore.graphdef.definition import GraphDef, NodeRef, VariableDef
-from graphcore.graphdef.layouts import Layout, Node, layout_of
+from graphcore.graphdef.layouts import Layout, layout_of
+from graphcore.graphdef.recipes import recipe_of
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import (
     GraphNodeImpl,
     PytreeNodeImpl,
     find_node_impl,
-    get_node_impl_for_type,
     trace_of,
 )
 from graphcore.rebuilt import wrong_trace
 from graphcore.undo import overwrite, restorer, undoing
 from graphcore.variables.bare_arrays import BARE, BareArray
-from graphcore.variables.impl import VariableImpl, is_variable, variable_impl
+from graphcore.variables.impl import is_variable
 from graphcore.variables.variable import OWN, new_variable
 
 A = TypeVar("A")
@@ -78,55 +78,46 @@ class Builder:
                 says, belongs to another trace, or a reference leads nowhere.
         """
         layout = layout_of((root,))
-        things: list[Any] = [None] * len(layout.places)
-        for thing, definition in enumerate(layout.definitions):
-            things[thing] = self._variable(definition, layout, thing)
-        indices = {thing: index for index, thing in layout.indices.items()}
-        graph_nodes, trees = [], []
-        for node in sorted(layout.nodes):
-            impl = get_node_impl_for_type(node.kind)
-            if isinstance(impl, GraphNodeImpl):
-                graph_nodes.append((node, impl))
-                index = indices[node.thing]
-                things[node.thing] = self._node(node, index, impl, layout)
+        recipe = recipe_of(layout)
+        indices = layout.indices.items()
+        existing = {t: self._existing[i] for i, t in indices if i in self._existing}
+        things: list[Any] = [
+            self._variable(definition, layout, thing, existing.get(thing))
+            for thing, definition in enumerate(layout.definitions)
+        ]
+        for thing, how in enumerate(recipe.nodes, len(things)):
+            things.append(self._node(how, layout, thing, existing.get(thing)))
+        references = layout.outside.items()
+        recipe.complete(things, [self._referred(r, layout, t) for t, r in references])
+        for thing, (impl, _, _, keys, children_of) in enumerate(
+            recipe.nodes, len(layout.definitions)
+        ):
+            pairs = list(zip(keys, children_of(things), strict=True))
+            if thing in existing:
+                self._node_writes.append((things[thing], impl, pairs))
             else:
-                trees.append((node, impl))
-        end = layout.first_static + len(layout.statics)
-        things[layout.first_static : end] = layout.statics_as_made()
-        for thing, reference in layout.outside.items():
-            things[thing] = self._referred(reference, layout, thing)
-
-        def pairs(node: Node) -> list[tuple[Any, Any]]:
-            children = [things[child] for child in node.children]
-            return list(zip(node.keys, children, strict=True))
-
-        for node, impl in trees:
-            things[node.thing] = impl.unflatten(pairs(node), node.metadata)
-        for node, impl in graph_nodes:
-            if indices[node.thing] in self._existing:
-                self._node_writes.append((things[node.thing], impl, pairs(node)))
-            else:
-                impl.init(things[node.thing], pairs(node))
+                impl.init(things[thing], pairs)
         built: A = things[layout.roots[0]]
         for thing, owner, path in layout.bare:
             things[thing] = BareArray.at(things[owner], path)
-        self._objects.update((index, things[t]) for index, t in layout.indices.items())
+        self._objects.update((index, things[thing]) for index, thing in indices)
         return built
 
-    def _node(self, node: Node, index: int, impl: GraphNodeImpl, layout: Layout) -> Any:
-        existing = self._existing.get(index, _MISSING)
-        if existing is _MISSING:
-            return impl.make(node.kind, node.metadata)
-        self._check(existing, node.kind, layout, node.thing)
+    def _node(
+        self, how: tuple[Any, ...], layout: Layout, thing: int, existing: Any
+    ) -> Any:
+        impl, kind, metadata, *_ = how
+        if existing is None:
+            return impl.make(kind, metadata)
+        self._check(existing, kind, layout, thing)
         if not isinstance(existing, OwnedNode):
             found = impl.flatten(existing)[1]
-            if static_key(found) != static_key(node.metadata):
+            if static_key(found) != static_key(metadata):
                 raise ValueError(
                     f"The metadata of the {impl.type.__name__} at "
-                    f"{path_text(layout.path(node.thing))!r} would change from "
-                    f"{found!r} to {node.metadata!r}, but an existing node of a "
-                    "registered type has no way to change it: keep what changes in a "
-                    "child."
+                    f"{path_text(layout.path(thing))!r} would change from {found!r} "
+                    f"to {metadata!r}, but an existing node of a registered type has "
+                    "no way to change it: keep what changes in a child."
                 )
         return existing
 
@@ -143,14 +134,13 @@ class Builder:
             raise wrong_trace(trace, kind, layout.path(thing))
 
     def _variable(
-        self, definition: VariableDef[Any], layout: Layout, thing: int
+        self, definition: VariableDef[Any], layout: Layout, thing: int, existing: Any
     ) -> Any:
         impl = layout.impls[thing]
-        existing = self._existing.get(definition.index, _MISSING)
         value, metadata = self._leaves.get(definition.index, (_MISSING, None))
         if metadata is None:
             metadata = definition.metadata
-        if existing is not _MISSING:
+        if existing is not None:
             self._check(existing, definition.type, layout, thing)
             if impl is BARE:  # It is written with the children of its node.
                 return existing.get() if value is _MISSING else value
@@ -221,25 +211,3 @@ def _keep_container(old: Any, new: Any) -> Any:
         for (k1, c1), (k2, c2) in zip(before, after, strict=True)
     )
     return old if same else new
-
-
-def set_values(
-    variables: Sequence[Any], values: Sequence[Any], impl: VariableImpl | None
-) -> None:
-    """Writes the raw values of variables that may be written: all, or none.
-
-    Args:
-        variables: The variables; there may be more of them than values.
-        values: The raw values of the first so many.
-        impl: How all are handled; None if there is no one way.
-    """
-    variables = variables[: len(values)]
-    if impl is None:
-        impls = {*map(variable_impl, set(map(type, variables)))}
-        impl = impls.pop() if len(impls) == 1 else None
-    if impl is not None and impl.set_values is not None:
-        impl.set_values(variables, values)
-        return
-    with undoing() as undo:
-        for variable, value in zip(variables, values, strict=True):
-            overwrite(undo, variable, value)

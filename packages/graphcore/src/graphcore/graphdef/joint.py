@@ -42,7 +42,6 @@ class Joint:
 
     def __init__(self, roots: Sequence[Any], plans: Sequence[Plan]) -> None:
         refs: RefMap[Any, int] = RefMap()
-        known: RefMap[Any, None] = RefMap()
         definitions: list[GraphDef[Any]] = []
         # Which of each plan's variables are not in an earlier one; None for all.
         self._chosen: list[list[int] | None] = []
@@ -58,10 +57,9 @@ class Joint:
                 for earlier in range(number):
                     if not covered[number] and plan.contains(roots[earlier]):
                         covered[earlier] = True
-            definitions.append(interned(walk(root, refs, Visit())))
-            new = [i for i, v in enumerate(plan.variables) if v not in known]
+            new = [i for i, v in enumerate(plan.variables) if v not in refs]
             self._chosen.append(None if len(new) == len(plan.variables) else new)
-            known.update((v, None) for v in plan.variables)
+            definitions.append(interned(walk(root, refs, Visit())))
         self.covered = tuple(covered)
         self.definitions = tuple(definitions)
         self.layout = layout_of(self.definitions)
@@ -95,9 +93,7 @@ class Joint:
         Returns:
             The objects of all indices, the roots, and the variables.
         """
-        recipe = recipe_of(*self.definitions)
-        assert recipe is not None  # Nothing here refers to anything outside.
-        return recipe.build(values)
+        return recipe_of(self.layout).build(values)
 
     def variables(self, plans: Sequence[Plan]) -> list[Any]:
         """The variables of all roots in order of index."""

@@ -26,7 +26,6 @@ from graphcore.graphdef.definition import (
     StaticAttribute,
     VariableDef,
 )
-from graphcore.nodes.owned import OwnedNode
 from graphcore.trails import Path, Trail, path_of
 from graphcore.variables.bare_arrays import BARE
 from graphcore.variables.impl import VariableImpl, variable_impl
@@ -77,14 +76,14 @@ class Layout:
         plain: The numbers of the next things, graph nodes without any state but their
             attributes; other graph nodes follow.
         statics: The static values, which come next, and None where it stands.
-        first_static: The number of the first of them. The last things are the pytree
-            nodes, what they hold before them.
-        outside: References to things that are no part of the definitions, by their
-            numbers, which come last.
+        first_static: The number of the first of them.
+        outside: References to things that are no part of the definitions, by the
+            numbers of these, which come next. The last things are the pytree nodes,
+            what they hold before them.
         nodes: All graph nodes and pytree nodes, parents first.
         roots: The things at the first places.
-        places: Where each thing is defined; -1 for those outside.
-        references: The other places, with the things there.
+        places: Where each thing is defined, or referred to first.
+        references: Where there are references, with the things that these mean.
         indices: The things that have an index, by it and in its order.
         selections: Which variables filters select; see `leaves`.
         notes: What others keep with it; nothing that holds an object.
@@ -110,29 +109,26 @@ class Layout:
             else:
                 if item.index == -1:
                     trees.append(place)
-                elif (
-                    issubclass(item.type, OwnedNode) and item.type._has_only_attributes
-                ):
+                elif getattr(item.type, "_has_only_attributes", False):
                     plain.append(place)
                 else:
                     others.append(place)
                 opened.append((place, len(items)))
                 items += [child for _, child in item.children()]
         variables.sort(key=lambda place: items[place].index)
-        self.places = [*variables, *plain, *others, *statics, *reversed(trees)]
+        defined = {items[p].index: p for p in (*variables, *plain, *others)}
+        place_of = {**defined}
+        outside = [p for p in references if place_of.setdefault(items[p].index, p) == p]
+        self.places = [
+            *(*variables, *plain, *others, *statics, *outside, *reversed(trees))
+        ]
         at = [-1] * len(items)
         for thing, place in enumerate(self.places):
             at[place] = thing
-        by_index = {items[p].index: at[p] for p in (*variables, *plain, *others)}
-        self.indices = dict(sorted(by_index.items()))
-        self.outside: dict[int, NodeRef[Any]] = {}
         for place in references:
-            reference = items[place]
-            if reference.index not in by_index:
-                by_index[reference.index] = thing = len(self.places)
-                self.places.append(-1)
-                self.outside[thing] = reference
-            at[place] = by_index[reference.index]
+            at[place] = at[place_of[items[place].index]]
+        self.indices = {index: at[place] for index, place in sorted(defined.items())}
+        self.outside: dict[int, NodeRef[Any]] = {at[p]: items[p] for p in outside}
         self.references = [(place, at[place]) for place in references]
         self.definitions: tuple[VariableDef[Any], ...] = tuple(
             [items[place] for place in variables]
@@ -185,25 +181,25 @@ class Layout:
         return found
 
     def defined_in(self, node: Node) -> list[tuple[Any, int]]:
-        """The children of a node that are defined there or outside, with keys."""
+        """The children of a node whose place is there, with keys."""
         places = self.places
         pairs = zip(node.keys, node.children, strict=True)
         return [
             pair
             for place, pair in enumerate(pairs, node.place)
-            if places[pair[1]] == place or places[pair[1]] == -1
+            if places[pair[1]] == place
         ]
 
     def trails(self) -> dict[int, Trail]:
         """Where each thing stands first; the number of the root comes first."""
         found: dict[int, Trail] = {}
         for number, thing in enumerate(self.roots):
-            if self.places[thing] in (number, -1):
-                found.setdefault(thing, (None, number))
+            if self.places[thing] == number:
+                found[thing] = None, number
         for node in self.nodes:
             above = found[node.thing]
             for key, child in self.defined_in(node):
-                found.setdefault(child, (above, key))
+                found[child] = above, key
         return found
 
     def values(self, variables: Sequence[Any]) -> list[Any]:

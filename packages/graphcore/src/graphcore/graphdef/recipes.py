@@ -14,8 +14,7 @@ from typing import Any
 
 from graphcore._jax import current_trace
 from graphcore.getters import consume, getter
-from graphcore.graphdef.definition import GraphDef
-from graphcore.graphdef.layouts import Layout, layout_of
+from graphcore.graphdef.layouts import Layout
 from graphcore.nodes.owned import attributes_of, make_owned
 from graphcore.nodes.registry import get_node_impl_for_type
 from graphcore.variables.bare_arrays import BareArray
@@ -26,7 +25,11 @@ class Recipe:
     """Makes new graphs of definitions in one index space.
 
     Args:
-        layout: A layout without things outside.
+        layout: Their layout. If there are things outside, not all is made here.
+
+    Attributes:
+        nodes: For each graph node its implementation, type, metadata and keys, and how
+            to get its children among the things.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -37,20 +40,20 @@ class Recipe:
         self._different_metadata = list(different.values())
         numbers = {key: number for number, key in enumerate(different)}
         self._facts = getter([numbers[id(metadata)] for metadata in self._metadata])
-        nodes = {node.thing: node for node in layout.nodes}
-        plain = [nodes[thing] for thing in layout.plain]
+        nodes = sorted(layout.nodes)  # by their numbers
+        steps: list[Any] = [
+            (get_node_impl_for_type(kind), kind, metadata, keys, getter(children))
+            for _, kind, metadata, keys, children, _ in nodes
+        ]
+        first_tree = layout.first_static - len(self._types)
+        self.nodes, self._trees = steps[:first_tree], steps[first_tree:]
+        # All attributes of plain nodes: in which dict, under which key, which child.
+        plain = nodes[: len(layout.plain)]
         self._plain_types = [node.kind for node in plain]
-        # All attributes of those: in which dict, under which key, which child.
         self._holders = getter([i for i, node in enumerate(plain) for _ in node.keys])
         self._keys = [key for node in plain for key in node.keys]
         self._children = getter([child for node in plain for child in node.children])
-        self._others: list[tuple[Any, ...]] = []
-        self._trees: list[tuple[Any, ...]] = []
-        for thing in sorted(nodes.keys() - set(layout.plain)):
-            _, kind, metadata, keys, children, _ = nodes[thing]
-            steps = self._trees if thing >= layout.first_static else self._others
-            impl = get_node_impl_for_type(kind)
-            steps.append((impl, kind, metadata, thing, keys, getter(children)))
+        self._others = self.nodes[len(plain) :]
         self._indices = getter([*layout.indices.values()])
         self._roots = getter(layout.roots)
 
@@ -96,32 +99,44 @@ class Recipe:
                 )
             ]
         nodes = make_owned(self._plain_types, trace)
+        others = [impl.make(kind, data) for impl, kind, data, *_ in self._others]
         things += nodes
-        things += [impl.make(kind, data) for impl, kind, data, *_ in self._others]
-        things += layout.statics_as_made()
-        for impl, _, data, _, keys, children in self._trees:
-            pairs = list(zip(keys, children(things), strict=True))
-            things.append(impl.unflatten(pairs, data))
+        things += others
+        self.complete(things)
         # Filled one by one: the dict that Python makes for an instance shares its keys
         # with those of other instances, until it is given another's.
         attributes = list(map(attributes_of, nodes))
         children = self._children(things)
         consume(map(setitem, self._holders(attributes), self._keys, children))
-        for impl, _, _, thing, keys, children_of in self._others:
-            impl.init(things[thing], list(zip(keys, children_of(things), strict=True)))
+        for node, (impl, _, _, keys, children_of) in zip(
+            others, self._others, strict=True
+        ):
+            impl.init(node, list(zip(keys, children_of(things), strict=True)))
         return things
 
+    def complete(self, things: list[Any], outside: Sequence[Any] = ()) -> None:
+        """Adds what comes after variables and graph nodes.
 
-def recipe_of(*definitions: GraphDef[Any]) -> Recipe | None:
-    """The recipe of definitions in one index space.
+        Args:
+            things: Those; extended in place.
+            outside: What the references to something outside mean.
+        """
+        things += self._layout.statics_as_made()
+        things += outside
+        for impl, _, metadata, keys, children_of in self._trees:
+            pairs = list(zip(keys, children_of(things), strict=True))
+            things.append(impl.unflatten(pairs, metadata))
+
+
+def recipe_of(layout: Layout) -> Recipe:
+    """The recipe of the graphs of a layout, which keeps it.
 
     Args:
-        *definitions: The definitions; their layout keeps the recipe.
+        layout: The layout of definitions in one index space.
 
     Returns:
-        The recipe, or None if they refer to something outside of themselves.
+        The recipe.
     """
-    layout = layout_of(definitions)
-    if layout.recipe is None and not layout.outside:
+    if layout.recipe is None:
         layout.recipe = Recipe(layout)
     return layout.recipe  # type: ignore[no-any-return]

@@ -102,8 +102,7 @@ class _Frame:
     """A node whose children are being visited.
 
     Args:
-        reopened: For a pytree node that is visited already further up, what
-            `open_pytrees` said of that.
+        mark: For a pytree node, what stands for it in `open_pytrees`.
         owner: The graph node that it is, or is part of; the root if there is none.
         below: The keys from there.
     """
@@ -114,7 +113,7 @@ class _Frame:
     index: int
     pending: Iterator[tuple[Any, Any]]
     metadata: Any
-    reopened: int | None
+    mark: tuple[int, int] | None
     owner: Any
     below: Path = ()
     attributes: list[Attribute] = field(default_factory=list)
@@ -160,7 +159,7 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
 
     # The pytree nodes that are being visited, by id, with the number of graph nodes
     # that were known when each was opened.
-    open_pytrees: dict[int, int | None] = {}
+    open_pytrees: set[Any] = set()
     stack = [_open(root, node_impl, None, None, refs, visit, open_pytrees)]
     while True:
         frame = stack[-1]
@@ -194,8 +193,7 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
             break
         else:
             stack.pop()
-            if frame.index == -1:
-                open_pytrees[id(frame.node)] = frame.reopened
+            open_pytrees.discard(frame.mark)
             kind, found = type(frame.node), tuple(frame.attributes)
             definition: NodeDef[Any] = NodeDef(kind, frame.index, found, frame.metadata)
             if not stack:
@@ -210,28 +208,27 @@ def _open(
     trail: Trail,
     refs: RefMap[Any, int],
     visit: Visit,
-    open_pytrees: dict[int, int | None],
+    open_pytrees: set[Any],
 ) -> _Frame:
     try:
         pairs, metadata = impl.flatten(node)
     except UnsortableKeys as error:
         raise error.at(path_of(trail)) from None
-    index = -1
-    reopened = None
+    index, mark = -1, None
     if isinstance(impl, GraphNodeImpl):
         index = refs[node] = len(refs)
         visit.nodes.append((trail, node))
     else:
         # A cycle of pytree nodes without a graph node in between would have no end.
-        reopened = open_pytrees.get(id(node))
-        open_pytrees[id(node)] = len(visit.nodes)
-    if reopened == len(visit.nodes):
-        where = path_text(path_of(trail))
-        raise ValueError(
-            f"The {type(node).__name__} at {where!r} contains itself. Plain "
-            "containers have no identity, so they can't be part of a cycle: use a "
-            "`List` or `Dict`, or go through an `Object`."
-        )
+        mark = id(node), len(visit.nodes)
+        if mark in open_pytrees:
+            where = path_text(path_of(trail))
+            raise ValueError(
+                f"The {type(node).__name__} at {where!r} contains itself. Plain "
+                "containers have no identity, so they can't be part of a cycle: use a "
+                "`List` or `Dict`, or go through an `Object`."
+            )
+        open_pytrees.add(mark)
     kind = type(node)
     if isinstance(node, OwnedNode):
         visit.containers += node._containers()
@@ -243,7 +240,7 @@ def _open(
             visit.foreign.append((node, impl))
         elif not (isinstance(node, tuple) and hasattr(kind, "_fields")):
             visit.unwatched.append((node, impl, pairs, metadata))
-    return _Frame(node, key, trail, index, iter(pairs), metadata, reopened, node)
+    return _Frame(node, key, trail, index, iter(pairs), metadata, mark, node)
 
 
 def _visit_variable(

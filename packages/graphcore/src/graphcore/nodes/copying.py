@@ -2,8 +2,8 @@
 
 `copy.deepcopy` and `pickle` recurse into what an object holds, so a long chain of
 nodes would exhaust the stack. A deep copy is made here without recursion. For pickle,
-the first node that is reached names some of those far below it, to be pickled before
-it; each then meets nodes that are known already instead of a long chain.
+the first node that is reached names all of those below it, to be pickled before it,
+the lowest first; each then meets nodes that are known already.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from typing import Any
 
 from graphcore.nodes.owned import OwnedNode
 
-# How many levels one run of pickle's recursion may go down.
-_LEVELS = 50
 _CONTAINERS = (list, tuple, dict)
 
 
@@ -32,11 +30,9 @@ def deepcopy_node(root: OwnedNode, memo: dict[int, Any]) -> Any:
         The copy.
     """
     made: list[tuple[Any, Any]] = []
-    for x, _ in _children_first(root):
-        if not isinstance(x, OwnedNode) or id(x) in memo:
-            continue
+    for x in _children_first(root):
         # A class with a way of its own to be copied is left to that.
-        if type(x)._is_copied_plainly:
+        if id(x) not in memo and type(x)._is_copied_plainly:
             memo[id(x)] = twin = type(x).__new__(type(x))
             made.append((x, twin))
     # As `copy` does it: what the ids stand for must live as long as the memo.
@@ -87,7 +83,9 @@ def reduce_node(node: OwnedNode, protocol: Any) -> Any:
     active = _active.early() if _active.early is not None else None
     if active is not None and id(node) in active.ids:
         return reduced
-    early = _early_nodes(node)
+    early = _Early(_children_first(node))
+    early.ids = {*map(id, early)}
+    early.pop()  # the node itself
     _active.early = weakref.ref(early)
     make, arguments, state, *_ = reduced
     return make, arguments, (early, state), None, None, _set_state
@@ -97,24 +95,8 @@ def _set_state(node: Any, early_and_state: tuple[None, Any]) -> None:
     node.__setstate__(early_and_state[1])
 
 
-def _early_nodes(root: OwnedNode) -> _Early:
-    early = _Early()
-    early.ids = set()
-    # By depth: the number of levels from there down to an early node.
-    levels: dict[int, int] = {}
-    for x, depth in _children_first(root):
-        below = levels.pop(depth + 1, 0) + 1
-        if isinstance(x, OwnedNode):
-            early.ids.add(id(x))
-            if below >= _LEVELS and depth:
-                early.append(x)
-                below = 0
-        levels[depth] = max(levels.get(depth, 0), below)
-    return early
-
-
-def _children_first(root: OwnedNode) -> Iterator[tuple[Any, int]]:
-    """Nodes and the containers in them with their depth, each after what is below."""
+def _children_first(root: OwnedNode) -> Iterator[OwnedNode]:
+    """The nodes of a graph, each after those below it; the root is the last."""
     seen = {id(root)}
     stack: list[tuple[Any, Iterator[Any]]] = [(root, _children(root))]
     while stack:
@@ -127,10 +109,14 @@ def _children_first(root: OwnedNode) -> Iterator[tuple[Any, int]]:
                 break
         else:
             stack.pop()
-            yield x, len(stack)
+            if isinstance(x, OwnedNode):
+                yield x
 
 
 def _children(x: Any) -> Iterator[Any]:
-    containers = x._containers() if isinstance(x, OwnedNode) else (x,)
+    containers: tuple[Any, ...] = (x,)
+    if isinstance(x, OwnedNode):
+        # A class that says how it is copied may leave some of what it holds out.
+        containers = x._containers() if type(x)._is_copied_plainly else ()
     for container in containers:
         yield from container.values() if isinstance(container, dict) else container

@@ -134,11 +134,12 @@ class Object(OwnedNode):
     def _pop_key(self, key: Any) -> Any:
         self._check_writable()
         self._structure_changed()
-        return self.__dict__.pop(key)
+        return self._container_of(key).pop(key)
 
     def _clear_node(self) -> None:
         self._structure_changed()
-        self.__dict__.clear()
+        for container in self._containers():
+            container.clear()
 
     def _init_node(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         self.__dict__.update(pairs)
@@ -322,18 +323,9 @@ class List(Object, MutableSequence[T]):
                 f"{len(self._items)}: positions are filled in order."
             )
 
-    def _pop_key(self, key: Any) -> Any:
-        if not isinstance(key, int):
-            return super()._pop_key(key)
-        return self._change().pop(key)
-
     @classmethod
     def _create_empty(cls, metadata: Any) -> Any:
         return List.__new__(cls)
-
-    def _clear_node(self) -> None:
-        super()._clear_node()
-        self._items.clear()
 
     def _init_node(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         for key, value in pairs:

@@ -26,16 +26,13 @@ _attributes_of: Any = _Attributes.__dict__["__dict__"]
 _class_of: Any = object.__dict__["__class__"]
 
 
-def _set_attributes(node: Any, attributes: dict[str, Any]) -> None:
-    node._check_writable()
-    node._structure_changed()
-    _attributes_of.__set__(node, attributes)
+def _replacing(slot: Any) -> Callable[[Any, Any], None]:
+    def replace(node: Any, new: Any) -> None:
+        node._check_writable()
+        node._structure_changed()
+        slot.__set__(node, new)
 
-
-def _set_class(node: Any, kind: type[Any]) -> None:
-    node._check_writable()
-    node._structure_changed()
-    _class_of.__set__(node, kind)
+    return replace
 
 
 # A node can be given another type, or another dict for its attributes. Properties see
@@ -44,8 +41,8 @@ def _set_class(node: Any, kind: type[Any]) -> None:
 class _Replaceable(_Attributes):
     __slots__ = ()
     if not TYPE_CHECKING:
-        __class__ = property(type, _set_class)
-        __dict__ = property(_attributes_of.__get__, _set_attributes)
+        __class__ = property(type, _replacing(_class_of))
+        __dict__ = property(_attributes_of.__get__, _replacing(_attributes_of))
 
 
 class OwnedNode(_Replaceable):

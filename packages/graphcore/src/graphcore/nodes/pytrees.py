@@ -239,9 +239,7 @@ def _shared_paths(definition: Any) -> tuple[Path, Path, type[Any]] | None:
         if isinstance(found, NodeRef):
             # A reference comes after what it refers to.
             return first[found.index], path, found.type
-        index = getattr(found, "index", -1)
-        if index >= 0:
-            first[index] = path
+        first[getattr(found, "index", -1)] = path
     return None
 
 

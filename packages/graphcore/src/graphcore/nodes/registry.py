@@ -136,16 +136,12 @@ def _add(kind: type[Any], impl: NodeImpl, subclasses: bool = False) -> None:
         )
     if subclasses:
         # Subclasses that were seen before have the answer of JAX, or none.
-        for known in [k for k in [*_impls] if issubclass(k, kind) and _is_by_jax(k)]:
-            del _impls[known]
+        for known, found in [*_impls.items()]:
+            if issubclass(known, kind) and found.flatten is _flatten_by_jax:
+                del _impls[known]
         _of_bases[kind] = impl
     _impls[kind] = impl
     registrations.count += 1
-
-
-def _is_by_jax(kind: type[Any]) -> bool:
-    impl = _impls[kind]
-    return isinstance(impl, PytreeNodeImpl) and impl.flatten is _flatten_by_jax
 
 
 def _find_by_base(kind: type[Any]) -> NodeImpl | None:

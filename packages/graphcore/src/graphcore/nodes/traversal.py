@@ -1,12 +1,13 @@
-"""Visits of live graphs in depth-first order, without describing them."""
+"""Visits of live graphs in depth-first order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from graphcore.cache.plans import plan_of
 from graphcore.errors import path_text
-from graphcore.identity import identity
+from graphcore.graphdef.definition import NodeDef, StaticAttribute
 from graphcore.nodes.registry import (
     ATOMS,
     GraphNodeImpl,
@@ -15,10 +16,11 @@ from graphcore.nodes.registry import (
     get_node_impl,
 )
 from graphcore.refmap import RefMap
+from graphcore.state.filters import Filter, to_predicate
 from graphcore.trails import Path
 from graphcore.variables.impl import is_variable
 
-__all__ = ["iter_graph"]
+__all__ = ["find_duplicates", "iter_graph"]
 
 
 def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
@@ -40,76 +42,107 @@ def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
         >>> [path for path, value in gc.iter_graph(node)]
         [('a',), ('b',), ()]
     """
-    if is_variable(node) or find_node_impl(node) is None:
+    impl = find_node_impl(node)
+    if impl is None:
         yield (), node
         return
-    seen: dict[int, tuple[Path, Any]] = {}
-    for path, _, _, child, impl, is_left in _visit(node):
-        if impl is None:
-            found = path, child
-            if not is_left and type(child) not in ATOMS and is_variable(child):
-                if seen.setdefault(identity(child), found) is not found:
-                    continue
-            yield found
+    nodes: RefMap[Any, None] = RefMap()
+    variables: RefMap[Any, None] = RefMap()
+    open_pytrees: set[Any] = set()  # as in `walk`
 
-
-def edges(root: Any) -> Iterator[tuple[Path, Any, Any, Any]]:
-    """Lists every way from a node to a child in a graph, in depth-first order.
-
-    Args:
-        root: A graph node or pytree node.
-
-    Yields:
-        `(path, node, key, child)`. The children of a graph node are listed where it is
-        reached first.
-
-    Raises:
-        ValueError: If a plain container contains itself, with its path.
-
-    Example:
-        >>> import graphcore as gc
-        >>> inner = gc.Dict(c=1)
-        >>> [path for path, *_ in edges(gc.Dict(a=inner, b=inner))]
-        [('a',), ('a', 'c'), ('b',)]
-    """
-    for path, node, key, child, _, is_left in _visit(root):
-        if not is_left:
-            yield path, node, key, child
-
-
-def _visit(root: Any) -> Iterator[tuple[Path, Any, Any, Any, NodeImpl | None, bool]]:
-    """As `edges`; and each node once more, when all of its children were visited."""
-    seen: RefMap[Any, None] = RefMap()
-    # As in `walk`: the number of graph nodes seen when each was opened.
-    open_pytrees: RefMap[Any, list[int]] = RefMap()
-    stack: list[tuple[Path, Any, Iterator[tuple[Any, Any]]]] = []
-
-    def enter(path: Path, node: Any, impl: NodeImpl) -> bool:
+    def opened(path: Path, node: Any, impl: NodeImpl) -> tuple[Any, ...]:
+        mark = None
         if isinstance(impl, GraphNodeImpl):
-            if node in seen:
-                return False
-            seen[node] = None
+            nodes[node] = None
         else:
-            above = open_pytrees.setdefault(node, [])
-            if above and above[-1] == len(seen):
+            mark = id(node), len(nodes)
+            if mark in open_pytrees:
                 raise ValueError(
                     f"The {type(node).__name__} at {path_text(path)!r} contains itself."
                 )
-            above.append(len(seen))
-        stack.append((path, node, iter(impl.flatten(node)[0])))
-        return True
+            open_pytrees.add(mark)
+        return path, node, mark, iter(impl.flatten(node)[0])
 
-    enter((), root, get_node_impl(root))
+    stack = [opened((), node, impl)]
     while stack:
-        path, node, pending = stack[-1]
+        path, node, mark, pending = stack[-1]
         for key, child in pending:
             here = (*path, key)
             impl = find_node_impl(child)
-            yield here, node, key, child, impl, False
-            if impl is not None and enter(here, child, impl):
-                break
+            if impl is not None:
+                if child not in nodes:
+                    stack.append(opened(here, child, impl))
+                    break
+            elif type(child) in ATOMS or not is_variable(child):
+                yield here, child
+            elif child not in variables:
+                variables[child] = None
+                yield here, child
         else:
             stack.pop()
-            if above := open_pytrees.get(node):
-                above.pop()
-            yield path, None, None, node, None, True
+            open_pytrees.discard(mark)
+            yield path, node
+
+
+def places(root: Any) -> Iterator[tuple[Path, Any, Any]]:
+    """Lists the graph nodes and variables of a graph at every place where they stand.
+
+    Args:
+        root: A node or variable.
+
+    Yields:
+        `(path, holder, object)`, parents first and in order of keys. The holder is the
+        graph node that has the object for a child, None where that is a pytree node,
+        and for the root. For a bare array the object is its `BareArray`.
+
+    Raises:
+        ValueError: If the graph has no plan; see `plan_of`.
+
+    Example:
+        >>> import graphcore as gc
+        >>> inner = gc.Dict(c=gc.Param(1))
+        >>> [path for path, *_ in places(gc.Dict(a=inner, b=inner))]
+        [(), ('a',), ('a', 'c'), ('b',)]
+    """
+    plan = plan_of(root)
+    indices = (definition.index for definition in plan.layout.definitions)
+    variables = dict(zip(indices, plan.variables, strict=True))
+    pending: list[tuple[Path, Any, Any, Any]] = [((), None, plan.definition, root)]
+    while pending:
+        path, holder, item, x = pending.pop()
+        inside = None
+        if item.index >= 0:
+            inside = x
+            yield path, holder, variables.get(item.index, x)
+        if isinstance(item, NodeDef):
+            pairs = zip(item.attributes, get_node_impl(x).flatten(x)[0], strict=True)
+            pending += [
+                ((*path, key), inside, each.value, child)
+                for each, (key, child) in reversed([*pairs])
+                if type(each) is not StaticAttribute
+            ]
+
+
+def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
+    """Finds what is reached in several ways.
+
+    Args:
+        node: A graph node or pytree node.
+        only: Selects graph nodes and variables.
+
+    Returns:
+        For each that is reached more than once, all of its paths.
+
+    Example:
+        >>> import graphcore as gc
+        >>> shared = gc.Param(1)
+        >>> gc.find_duplicates(gc.Dict(a=shared, b=gc.Param(2), c=shared))
+        [[('a',), ('c',)]]
+    """
+    predicate = to_predicate(only)
+    paths: RefMap[Any, list[Path]] = RefMap()
+    for path, _, x in places(node):
+        found = paths.setdefault(x, [])
+        if not found or predicate(path, x):
+            found.append(path)
+    return [found for found in paths.values() if len(found) > 1]
