@@ -35,7 +35,7 @@ class CustomVJP(RuleFunction[P, R]):
         as_objects: Likewise.
     """
 
-    _rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+    _defined_by = "defvjp(fwd, bwd)"
 
     def __init__(self, *args: Any, input_updates: bool, as_objects: bool) -> None:
         super().__init__(*args)
@@ -75,20 +75,11 @@ class CustomVJP(RuleFunction[P, R]):
             >>> float(jax.grad(f)(3.0))
             10.0
         """
-        self._rules = fwd, bwd
+        self._rules, self._backward = (fwd,), bwd
         self._options = {"symbolic_zeros": symbolic_zeros, **more}
 
-    def _rules_of_objects(self) -> tuple[Callable[..., Any], ...]:
-        if self._rules is None:
-            raise AttributeError(
-                f"The custom_vjp function {self._name!r} has no rules: define them "
-                f"with `{self._name}.defvjp(fwd, bwd)` before it is called."
-            )
-        return self._rules[:1]
-
-    def _define(self, call: RuleCall, fun: Callable[..., Any]) -> Callable[..., Any]:
-        assert self._rules is not None
-        fwd, bwd = self._rules
+    def _define(self, call: RuleCall, fun: Any, *rules: Any) -> Callable[..., Any]:
+        (fwd,), bwd = rules, self._backward
         input_updates = self._input_updates
         make_zero = zero_of if self._options["symbolic_zeros"] else zeros_like
 
