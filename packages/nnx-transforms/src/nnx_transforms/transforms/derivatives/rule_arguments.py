@@ -47,10 +47,8 @@ def bind_positions(
             bound = signature.bind(*positions)
             bound.apply_defaults()
             positions = bound.args
-    names = [f"argument {i}" for i in range(len(positions))]
-    for i, name in enumerate(known[: len(positions)]):
-        names[i] += f" ({name!r})"
-    return positions, names
+    called = [f" ({name!r})" for name in known] + [""] * len(positions)
+    return positions, [f"argument {i}{called[i]}" for i in range(len(positions))]
 
 
 def nondiff_arguments(

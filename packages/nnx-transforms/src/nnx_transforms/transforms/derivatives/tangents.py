@@ -22,7 +22,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from graphcore import GraphDef, State, VariableState, state, unflatten
+from graphcore import (
+    GraphDef,
+    State,
+    VariableState,
+    broadcast_prefix,
+    state,
+    unflatten,
+)
 from graphcore.authors import (
     Divided,
     Entry,
@@ -202,6 +209,8 @@ class Checks(enum.Enum):
     OF_AN_OUTPUT = 2
 
 
+@jax.tree_util.register_dataclass
+@dataclass(slots=True, eq=False)
 class Part:
     """What is shown of an object; a pytree.
 
@@ -210,21 +219,8 @@ class Part:
         values: Their raw values, or their tangents or derivatives.
     """
 
-    __slots__ = ("layout", "values")
-
-    def __init__(self, layout: Layout, values: list[Any]) -> None:
-        self.layout = layout
-        self.values = values
-
-    def __repr__(self) -> str:
-        return f"Part({[path_text(path) for path in self.layout.paths]})"
-
-
-jax.tree_util.register_pytree_node(
-    Part,
-    lambda part: (part.values, part.layout),
-    lambda layout, values: Part(layout, list(values)),
-)
+    layout: Layout = field(metadata={"static": True})
+    values: list[Any]
 
 
 def is_part(x: Any) -> bool:
@@ -441,21 +437,15 @@ def check_tangent(tangent: Any, due: Any, where: str, checks: Checks) -> None:
     """
     exact = checks is Checks.EXACT
     found, expected = map(jax.tree.structure, (tangent, due))
-    pairs: list[tuple[Any, Any]] = []
     try:
         if exact and found != expected:
             raise ValueError
-        jax.tree.map(
-            lambda leaf, avals: pairs.extend((leaf, a) for a in jax.tree.leaves(avals)),
-            tangent,
-            due,
-            is_leaf=lambda x: x is None,
-        )
+        leaves = broadcast_prefix(tangent, due, lambda x: x is None)
     except ValueError:
         raise TypeError(
             f"{where} a tangent of structure {found}, but {expected} is due."
         ) from None
-    for leaf, aval in pairs:
+    for leaf, aval in zip(leaves, jax.tree.leaves(due), strict=True):
         if exact or (leaf is not None and is_inexact(aval)):
             _check_leaf(leaf, aval.to_tangent_aval(), where, exact)
 
