@@ -214,7 +214,7 @@ class Differentiation:
         self._reduce_axes = reduce_axes
         self._scalar = scalar
         self._as_objects = as_objects
-        self._differentiated = [n for n in of_args if 0 <= n < len(args)]
+        self._differentiated = [n for n in range(len(args)) if n in of_args]
         self.has_objects = entry.has_objects
         of_variables = entry.body.structure.settings.variables
         chosen = {
@@ -270,21 +270,17 @@ class Differentiation:
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._reduce_axes != ():
             numbers = self._differentiated
-            summed = psum_cotangents([args[n] for n in numbers], self._reduce_axes)
-            found = {**dict(enumerate(args)), **dict(zip(numbers, summed, strict=True))}
-            args = tuple(found.values())
+            chosen = [args[n] for n in numbers]
+            new = iter(psum_cotangents(chosen, self._reduce_axes))
+            args = tuple(next(new) if i in numbers else x for i, x in enumerate(args))
         body = self._entry.body
         given: Any = args, kwargs
         if self.has_objects:
             given = jax.tree.map(_joined, self._whole, given, is_leaf=is_whole)
         (args, kwargs), values = take_parts(given)
-        inside = Inside(
-            body.structure.joint,
-            [
-                _whole(value, values.get(i, value))
-                for i, value in enumerate(self._entry.raw)
-            ],
-        )
+        raw = enumerate(self._entry.raw)
+        found = [_joined(value, values.get(i, value)) for i, value in raw]
+        inside = Inside(body.structure.joint, found)
         args, kwargs = body.fill(inside, args, kwargs)
         out = body.bind(inside)(*args, **kwargs)
         differentiated = out
@@ -416,13 +412,8 @@ def linear_map(
     return call.result(rest, linear, out)
 
 
-def _whole(value: Any, given: Any) -> Any:
-    """What JAX gives of a value, with the rest of it."""
-    return given.over(value) if Divided.matches(given) else given
-
-
 def _joined(whole: Any, given: Any) -> Any:
-    """The pytree that was divided, with parts in it and what JAX gives."""
+    """The pytree that was divided, with what JAX gives of it."""
     return given.over(whole).join() if Divided.matches(given) else given
 
 

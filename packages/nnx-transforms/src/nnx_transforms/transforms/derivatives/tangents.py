@@ -511,9 +511,8 @@ def instantiate(zero: Any) -> Any:
     if type(zero) is not SymbolicZero:
         return zero
     aval: Any = zero.aval
-    if aval.dtype == jax.dtypes.float0:
-        return np.zeros(aval.shape, aval.dtype)
-    return jnp.zeros(aval.shape, aval.dtype)
+    numpy: Any = np if aval.dtype == jax.dtypes.float0 else jnp
+    return numpy.zeros(aval.shape, aval.dtype)
 
 
 def zeros_like(avals: Any) -> Any:
