@@ -113,9 +113,9 @@ def linearize(
         >>> float(out), float(jvp_fun(tangent))
         (9.0, 6.0)
     """
-    return linear_map(jax.linearize, _pushed, **locals())
+    return linear_map(jax.linearize, _pushed, backward=False, **locals())
 
 
-def _pushed(args: Any, out: Any, push: Callable[..., Any], *tangents: Any) -> Any:
-    """Maps tangents forward, for arguments and output with these abstract values."""
+def _pushed(args: Any, push: Callable[..., Any], *tangents: Any) -> Any:
+    """Maps tangents forward, of arguments with these abstract values."""
     return to_states(push(*from_states(tangents, args, _HOLD)))

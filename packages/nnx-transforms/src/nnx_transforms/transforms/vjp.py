@@ -59,9 +59,9 @@ def vjp(
         >>> float(out), float(m_bar.w.value), float(x_bar)
         (6.0, 2.0, 3.0)
     """
-    return linear_map(jax.vjp, _pulled, **locals())
+    return linear_map(jax.vjp, _pulled, backward=True, **locals())
 
 
-def _pulled(args: Any, out: Any, pull: Callable[..., Any], cotangent: Any) -> Any:
-    """Maps a cotangent back, for arguments and output with these abstract values."""
+def _pulled(out: Any, pull: Callable[..., Any], cotangent: Any) -> Any:
+    """Maps a cotangent back, for an output with these abstract values."""
     return to_states(pull(from_states(cotangent, out, "The cotangent holds")))

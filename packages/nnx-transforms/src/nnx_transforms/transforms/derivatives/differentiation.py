@@ -382,6 +382,7 @@ def derivative_function(
 def linear_map(
     derivative: Callable[..., Any],
     apply: Callable[..., Any],
+    backward: bool,
     f: Callable[..., Any],
     primals: tuple[Any, ...],
     wrt: Filter | None,
@@ -392,8 +393,10 @@ def linear_map(
 
     Args:
         derivative: JAX's, which does that for a pure function.
-        apply: What the linear function does, given the abstract values of arguments
-            and output, JAX's linear function, and what that is to be applied to.
+        apply: What the linear function does, given the abstract values of what it
+            takes tangents of, JAX's linear function, and the tangents.
+        backward: Whether it takes the cotangent of the output, and not tangents of the
+            arguments.
         f: The function.
         primals: Its arguments; all of them are differentiated.
         wrt: The filter of their variables.
@@ -406,9 +409,9 @@ def linear_map(
     call = Differentiation(f, primals, {}, of_all(primals, wrt), **how)
     out, linear, rest = derivative(call.function, *call.args, has_aux=True, **more)
     if call.has_objects or has_parts(out):
-        known = abstract(call.args), abstract(out)
+        due = abstract(out if backward else call.args)
         # As JAX's own function, this is a pytree that may pass through `jit`.
-        linear = jax.tree_util.Partial(functools.partial(apply, *known), linear)
+        linear = jax.tree_util.Partial(functools.partial(apply, due), linear)
     return call.result(rest, linear, out)
 
 
