@@ -30,16 +30,16 @@ class CustomVJP(RuleFunction[P, R]):
     """A function with a custom derivative for reverse mode; see `custom_vjp`.
 
     Args:
-        *args: Those of `RuleFunction`.
         input_updates: As for `custom_vjp`.
         as_objects: Likewise.
+        **more: The arguments of `RuleFunction`.
     """
 
     _defined_by = "defvjp(fwd, bwd)"
 
-    def __init__(self, *args: Any, input_updates: bool, as_objects: bool) -> None:
-        super().__init__(*args)
-        self._input_updates = input_updates
+    def __init__(self, *, input_updates: bool, as_objects: bool, **more: Any) -> None:
+        super().__init__(**more)
+        self._input_updates = input_updates and not as_objects
         self._as_objects = as_objects
         self._options: dict[str, Any] = {}
 
@@ -221,6 +221,4 @@ def custom_vjp(
         >>> float(g['w'].value)
         1.0
     """
-    input_updates = input_updates and not as_objects
-    how: Any = {"input_updates": input_updates, "as_objects": as_objects}
-    return CustomVJP(fun, nondiff_argnums, nondiff_argnames, **how)
+    return CustomVJP(**locals())
