@@ -316,6 +316,28 @@ def test_objects_and_arrays_may_come_in_and_go_out(kinds):
 
 
 @pytest.mark.parametrize("kinds", KINDS)
+def test_arrays_without_a_variable_stay_where_they_lie(kinds):
+    with jax.set_mesh(mesh_of(kinds)):
+        table, steps = jax.device_put((jnp.arange(8.0), jnp.zeros(4)), P("data"))
+        given = nnx.Dict(table=table, steps=steps)
+
+        @nnx.create_sharded(shardings={...: P("model")})
+        def make(given):
+            given.steps = given.steps + 1
+            scale = nnx.Param(jnp.ones(8))
+            return nnx.Dict(scale=scale, table=given.table, own=jnp.arange(3.0))
+
+        made = make(given)
+        assert given.table is table
+        assert spec_of(made.scale) == P("model")
+        for array in (given.steps, made.table):
+            assert array.sharding.spec == P("data")
+        # Compiled, so that types over explicit axes are looked at.
+        doubled = jax.jit(lambda *arrays: [2 * array for array in arrays])
+        assert doubled(made.own, made.table, given.steps)[2].tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize("kinds", KINDS)
 def test_no_device_holds_more_than_its_shards(kinds):
     def build(key):
         layers = nnx.scan(

@@ -69,9 +69,10 @@ def resolve_kwargs(
     if rest:
         raise TypeError(
             f"The keyword arguments {', '.join(map(repr, rest))} of "
-            f"{Callee(f).name!r} have no position in its signature"
-            f"{_signature_text(f)}. Let the function take them by position too, or "
-            "bind them beforehand, with `functools.partial` or a closure."
+            f"{Callee(f).name!r} have no position in its signature, "
+            f"{signature_of(f) or 'which is not known'}. Let the function take them "
+            "by position too, or bind them beforehand, with `functools.partial` or a "
+            "closure."
         )
     return positions
 
@@ -98,9 +99,8 @@ def positions_of(
     """
     if not kwargs:
         return tuple(args), {}
-    try:
-        signature = inspect.signature(f)
-    except ValueError:  # Some functions of C have none.
+    signature = signature_of(f)
+    if signature is None:
         return tuple(args), dict(kwargs)
     try:
         bound = signature.bind(*args, **kwargs)
@@ -177,6 +177,14 @@ class ChosenArguments:
         return tuple(rest), kwargs, found
 
 
+def signature_of(f: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature of a function; None for some functions of C, which have none."""
+    try:
+        return inspect.signature(f)
+    except ValueError:
+        return None
+
+
 def positional_names(signature: inspect.Signature) -> list[str]:
     """The names of the parameters that have a position."""
     kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -228,10 +236,3 @@ def check_hashable(statics: Mapping[int | str, Any], name: str) -> None:
                 f"of type {type(value).__name__}. Compiled functions are looked up by "
                 "their static arguments: pass a hashable value, such as a tuple."
             ) from error
-
-
-def _signature_text(f: Callable[..., Any]) -> str:
-    try:
-        return f", {inspect.signature(f)}"
-    except ValueError:
-        return ", which is not known"

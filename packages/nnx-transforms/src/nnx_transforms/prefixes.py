@@ -80,9 +80,8 @@ class _ByFilter(PrefixMapping[Any]):
                 f"as {{nnx.Param: ..., ...: ...}}, got {mapping!r}."
             ) from None
         # A filter may be a list, which is hashable only as a predicate.
-        written = [(_hashable(f), setting) for f, setting in pairs]
-        self._written: tuple[Any, ...] = tuple(f for f, _ in written)
-        self._settings: tuple[Any, ...] = tuple(setting for _, setting in written)
+        self._written: tuple[Any, ...] = tuple(_hashable(f) for f, _ in pairs)
+        self._settings: tuple[Any, ...] = tuple(setting for _, setting in pairs)
         self._predicates: tuple[Predicate, ...] = filters_to_predicates(self._written)
 
     @property

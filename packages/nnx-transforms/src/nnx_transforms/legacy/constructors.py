@@ -125,20 +125,17 @@ class _Transformed(Module):
         module_init_kwargs: Mapping[str, Any] = _NO_KWARGS,
         **options: Any,
     ) -> None:
-        make, init = module_constructor, (module_init_args, module_init_kwargs)
+        make = module_constructor
+        init = tuple(module_init_args), dict(module_init_kwargs)
         bound = inspect.signature(self._transform).bind(make, *args, **options)
-        bound.apply_defaults()
-        (_, *names), (_, *values) = bound.arguments, bound.args
-        chosen = {**dict(zip(names, values, strict=False)), **bound.kwargs}
-        chosen = {
-            name: dict(value) if isinstance(value, MappingProxyType) else value
-            for name, value in chosen.items()
-        }
-        self.settings = _Settings(make, chosen)
+        by_position = dict(zip(bound.arguments, bound.args, strict=False))
+        _, *chosen = {**by_position, **bound.kwargs}.items()
+        self.settings = _Settings(make, dict(chosen))
         if self._size is None:
-            self.module = make(*module_init_args, **module_init_kwargs)
+            self.module = make(*init[0], **init[1])
         else:
-            self.module = construct_stacked(make, *init, self._size, chosen)
+            values = self.settings.values
+            self.module = construct_stacked(make, init, self._size, **values)
 
     @classmethod
     def constructor(

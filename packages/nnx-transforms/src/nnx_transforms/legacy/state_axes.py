@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -19,9 +19,9 @@ import numpy as np
 
 from graphcore import All, Filter, Static, to_predicate
 from graphcore.authors import (
-    Callee,
     enter,
     is_object,
+    lifted,
     plain_settings,
     settings_of_leaves,
     take_objects,
@@ -109,21 +109,21 @@ def _mapped(
     transform_metadata: Mapping[str, Any] = NO_METADATA,
     **options: Any,
 ) -> Callable[..., Any]:
-    name = transform.__name__
-    callee = Callee(f)
     object_axes = _object_axes(_pairs(state_axes), split_rngs)
+    if isinstance(in_axes, list):
+        in_axes = tuple(in_axes)
 
-    def body(bound: Any, kwargs: dict[str, Any], *args: Any) -> Any:
+    @lifted(f)
+    def body(f: Callable[..., Any], /, kwargs: dict[str, Any], *args: Any) -> Any:
         # Objects in the output leave on their own, with their own axes.
-        out = callee.function(*bound, *args, **kwargs)
-        plain, places, objects = take_objects(out)
+        plain, places, objects = take_objects(f(*args, **kwargs))
         return plain, objects, Static(places)
 
     @functools.lru_cache(maxsize=_MAX_STRUCTURES)
     def transformed(structure: Any, axes: tuple[Any, ...]) -> Any:
         return transform(
             body,
-            in_axes=(None, *structure.unflatten(axes)),
+            in_axes=structure.unflatten(axes),
             out_axes=(plain_settings(out_axes), object_axes, None),
             axis_size=axis_size,
             transform_metadata=transform_metadata,
@@ -132,13 +132,13 @@ def _mapped(
 
     @functools.wraps(f, updated=() if is_object(f) else functools.WRAPPER_UPDATES)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        axes = [*axes_of_arguments(name, _as_tuple(in_axes), args)]
         given = (kwargs, *args)
-        all_axes = _with_objects((in_axes_kwargs, *axes), given, object_axes)
-        leaves, structure = jax.tree.flatten(all_axes, is_leaf=lambda p: p is None)
+        axes = in_axes_kwargs, *axes_of_arguments(transform.__name__, in_axes, args)
+        axes = _with_objects(axes, given, object_axes)
+        leaves, structure = jax.tree.flatten(axes, is_leaf=lambda p: p is None)
         function = transformed(structure, tuple(leaves))
-        with _split("axis_size", given, all_axes, axis_size, split_rngs):
-            plain, objects, places = function(list(callee.bound), *given)
+        with _split("axis_size", given, axes, axis_size, split_rngs):
+            plain, objects, places = function(*given)
         return places.value.fill(plain, objects)
 
     return wrapper
@@ -150,20 +150,26 @@ pmap = functools.partial(_mapped, pmap_by_axes)
 
 def construct_stacked(
     module_constructor: Callable[..., Any],
-    init_args: Sequence[Any],
-    init_kwargs: Mapping[str, Any],
+    init: tuple[Any, Any],
     size_name: str,
-    options: Mapping[str, Any],
+    *,
+    state_axes: Mapping[Any, Any] = ALL_STACKED,
+    split_rngs: Filter = ...,
+    transform_metadata: Mapping[str, Any] = NO_METADATA,
+    **options: Any,
 ) -> Any:
     """Makes several modules in one, their variables stacked.
 
     Args:
         module_constructor: Makes one.
-        init_args: Its arguments. Objects pass the boundary; all else is shared.
-        init_kwargs: Its keyword arguments.
+        init: Its positional and keyword arguments. Objects pass the boundary; all else
+            is shared.
         size_name: The option that says how many modules.
-        options: Those of `vmap` or `scan`. Variables without an axis must be the same
+        state_axes: That of `vmap` or `scan`. Variables without an axis must be the same
             in all modules.
+        split_rngs: As for `vmap`.
+        transform_metadata: Likewise.
+        **options: Other options of `vmap` or `scan`.
 
     Returns:
         The module.
@@ -171,13 +177,13 @@ def construct_stacked(
     Raises:
         ValueError: If it is not said how many.
     """
-    if options[size_name] is None:
+    if options.get(size_name) is None:
         raise ValueError(
             f"How many modules are to be made? Give `{size_name}`: their variables are "
             "stacked along a new axis of that size."
         )
-    given = tuple(init_args), dict(init_kwargs)
-    plain, places, objects = take_objects(given)
+
+    plain, places, objects = take_objects(init)
 
     def make(*objects: Any) -> Any:
         args, kwargs = places.fill(plain, objects)
@@ -185,7 +191,7 @@ def construct_stacked(
 
     stacked = {
         selected: axis if is_axis(axis) else None
-        for selected, axis in _pairs(options["state_axes"], None)
+        for selected, axis in _pairs(state_axes, None)
     }
     return vmap(
         make,
@@ -193,8 +199,8 @@ def construct_stacked(
         out_axes=None,
         axis_size=options[size_name],
         state_axes=stacked,
-        split_rngs=options["split_rngs"],
-        transform_metadata=options["transform_metadata"],
+        split_rngs=split_rngs,
+        transform_metadata=transform_metadata,
     )(*objects)
 
 
@@ -257,13 +263,14 @@ def scan(
         (60.0, [10.0, 10.0, 20.0])
     """
     object_axes = _object_axes(_pairs(state_axes, Carry), split_rngs, Carry)
-    callee = Callee(f)
-
+    if isinstance(in_axes, list):
+        in_axes = tuple(in_axes)
     if carry_argnum is not None:
         out_axes = (Carry, out_axes) if scan_output else Carry
 
-    def body(bound: Any, kwargs: dict[str, Any], *args: Any) -> Any:
-        out = callee.function(*bound, *args, **kwargs)
+    @lifted(f)
+    def body(f: Callable[..., Any], /, kwargs: dict[str, Any], *args: Any) -> Any:
+        out = f(*args, **kwargs)
         if carry_argnum is None:
             return out if scan_output else None
         if scan_output and not (isinstance(out, tuple) and len(out) == 2):
@@ -284,31 +291,27 @@ def scan(
                     f"{len(args)} positional arguments: choose another `carry_argnum`, "
                     "or None."
                 )
-        axes = [*axes_of_arguments("scan", _as_tuple(in_axes), args)]
+        axes = [in_axes_kwargs, *axes_of_arguments("scan", in_axes, args)]
         given: list[Any] = [kwargs, *args]
         if carry_argnum is not None:
             # It has no axes, and keeps its random streams.
-            axes[carry_argnum], given[1 + carry_argnum] = None, ()
-        all_axes = _with_objects([in_axes_kwargs, *axes], given, object_axes)
-        with _split("length", given, all_axes, length, split_rngs):
+            axes[1 + carry_argnum], given[1 + carry_argnum] = None, ()
+        axes = _with_objects(axes, given, object_axes)
+        with _split("length", given, axes, length, split_rngs):
             if carry_argnum is not None:
-                all_axes[1 + carry_argnum] = Carry
+                axes[1 + carry_argnum] = Carry
             return scan_by_axes(
                 body,
                 length=length,
                 reverse=reverse,
                 unroll=unroll,
                 _split_transpose=_split_transpose,
-                in_axes=(None, *all_axes),
+                in_axes=tuple(axes),
                 out_axes=out_axes,
                 transform_metadata=transform_metadata,
-            )(list(callee.bound), kwargs, *args)
+            )(kwargs, *args)
 
     return wrapper
-
-
-def _as_tuple(in_axes: Any) -> Any:
-    return tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
 
 def _pairs(

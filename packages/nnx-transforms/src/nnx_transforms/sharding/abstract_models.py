@@ -68,14 +68,12 @@ def as_abstract(tree: _A, /) -> _A:
     mesh = jax.sharding.get_abstract_mesh()
 
     def add(path: Any, leaf: Any) -> Any:
-        if not isinstance(leaf, VariableState):
-            return leaf
-        sharding = sharding_of(leaf.get_metadata(), mesh)
-        value: Any = leaf.value
-        known = [getattr(x, "sharding", None) for x in jax.tree.leaves(value)]
-        if sharding is None or any(place is not None for place in known):
-            return leaf
-        return leaf.replace(_sharded(sharding, value))
+        if isinstance(leaf, VariableState):
+            sharding = sharding_of(leaf.get_metadata(), mesh)
+            known = [getattr(x, "sharding", None) for x in jax.tree.leaves(leaf.value)]
+            if sharding is not None and all(place is None for place in known):
+                return leaf.replace(_sharded(sharding, leaf.value))
+        return leaf
 
     graphdef, state = split(tree)
     twin: _A = merge(graphdef, state.map(add))

@@ -8,7 +8,7 @@ So a large model is never on one device. As `sharding`, it is only described.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, Self
 
@@ -117,41 +117,29 @@ def constrained(value: Any, sharding: Any) -> Any:
 
 
 def _constrained(value: Any, sharding: Any) -> Any:
-    explicit = _explicit_axes(sharding)
-    if not explicit:
+    named = isinstance(sharding, NamedSharding)
+    spec = sharding.spec if named else sharding
+    mesh = sharding.mesh if named else jax.sharding.get_abstract_mesh()
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    explicit = [name for name, kind in kinds.items() if kind is AxisType.Explicit]
+    if not explicit or not isinstance(spec, PartitionSpec):
         return jax.lax.with_sharding_constraint(value, sharding)
+
+    def part(is_explicit: bool) -> Any:
+        """What the sharding says about the axes of one kind."""
+        names = (
+            tuple(n for n in axis_names(entry) if (n in explicit) is is_explicit)
+            for entry in spec
+        )
+        found = PartitionSpec(*(x or None for x in names))
+        return NamedSharding(mesh, found) if named else found
+
     # Over an explicit axis a sharding is a type, over an automatic one a hint: JAX has
     # a function for each, which takes no names of the other kind.
-    value = jax.sharding.reshard(value, _part(sharding, explicit.__contains__))
-    if all(kind is AxisType.Explicit for kind in _mesh(sharding).axis_types):
+    value = jax.sharding.reshard(value, part(True))
+    if len(explicit) == len(kinds):
         return value
-    automatic = _part(sharding, lambda name: name not in explicit)
-    return jax.lax.with_sharding_constraint(value, automatic)
-
-
-def _mesh(sharding: Any) -> Any:
-    if isinstance(sharding, NamedSharding):
-        return sharding.mesh
-    return jax.sharding.get_abstract_mesh()
-
-
-def _explicit_axes(sharding: Any) -> set[Any]:
-    """The axes of its mesh on which a sharding is not a hint but a type."""
-    if not isinstance(sharding, PartitionSpec | NamedSharding):
-        return set()
-    mesh = _mesh(sharding)
-    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    return {name for name, kind in kinds if kind is AxisType.Explicit}
-
-
-def _part(sharding: Any, selects: Callable[[Any], bool]) -> Any:
-    """What a sharding says about some axes of the mesh."""
-    named = isinstance(sharding, NamedSharding)
-    entries = sharding.spec if named else sharding
-    spec = PartitionSpec(
-        *(tuple(filter(selects, axis_names(e))) or None for e in entries)
-    )
-    return NamedSharding(sharding.mesh, spec) if named else spec
+    return jax.lax.with_sharding_constraint(value, part(False))
 
 
 def _mesh_in_force() -> bool:

@@ -15,11 +15,12 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
-from graphcore import RefMap, is_variable, iter_graph, update, variables
+from graphcore import RefMap, VariableState, is_variable, iter_graph
 from graphcore.authors import (
     OUTSIDE,
+    Written,
     current_trace,
-    is_object,
+    enter,
     path_text,
     raw_value_of,
     variable_impl,
@@ -166,39 +167,32 @@ def _with_automatic_axes(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     mesh = jax.sharding.get_abstract_mesh()
     if AxisType.Explicit not in mesh.axis_types:
         return f(*args, **kwargs)
+    entry = enter(f, args, kwargs)
+    given = entry.raw, entry.args, entry.kwargs
     kinds = dict.fromkeys(mesh.axis_names, AxisType.Auto)
-    given = RefMap(
-        (x, _map_arrays(lambda value: jax.typeof(value).sharding.spec, raw_value_of(x)))
-        for _, x in tree_variables((args, kwargs))
-        if is_variable(x)
-    )
-    originals: RefMap[Any, Any] = RefMap()
-
-    def enter(array: Any) -> Any:
-        originals[array] = array
-        typed = _typed(array)
-        originals[typed] = array
-        return typed
-
-    def leave(array: Any) -> Any:
-        return originals[array] if array in originals else _typed(array)
-
     with jax.sharding.use_abstract_mesh(mesh.update_axis_types(kinds)):
         # Nothing moves: over automatic axes this only changes the type.
-        write_raw([(x, _map_arrays(_typed, raw_value_of(x))) for x in given])
-        _map_bare_arrays(enter, (args, kwargs))
-        args, kwargs = _map_arrays(_typed, (args, kwargs))
-        out = f(*args, **kwargs)
-    _map_bare_arrays(leave, (args, kwargs, out))
-    placed_later = RefMap((x, None) for _, x in tree_variables(out))
-    write_raw(
-        [
-            (x, _map_arrays(jax.sharding.reshard, raw_value_of(x), spec))
-            for x, spec in given.items()
-            if x not in placed_later
-        ]
+        typed = _map_arrays(_typed, given)
+        left = entry.body.run(*typed)
+    known: RefMap[Any, Any] = RefMap(
+        zip(*map(jax.tree.leaves, (typed, given)), strict=True)
     )
-    return _map_arrays(_typed, out)
+
+    def back(array: Any) -> Any:
+        return known[array] if array in known else _typed(array)
+
+    def leaving(written: Written) -> Any:
+        value = written.value
+        if written.position is not None:
+            before = entry.raw[written.position]
+            specs = _map_arrays(lambda x: jax.typeof(x).sharding.spec, before)
+            return _map_arrays(jax.sharding.reshard, value, specs)
+        state: Any = VariableState.from_variable(written.variable)
+        # An array without a variable around it is not going to be placed.
+        return value if isinstance(state, VariableState) else back(value)
+
+    values = [*map(leaving, left.written)]
+    return entry.commit([values], _map_arrays(back, left.out), left.change)
 
 
 def _typed(value: Any) -> Any:
@@ -210,16 +204,7 @@ def _map_arrays(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
         lambda x, *of_rest: function(x, *of_rest) if isinstance(x, jax.Array) else x,
         tree,
         *rest,
-        is_leaf=is_object,
     )
-
-
-def _map_bare_arrays(function: Callable[[Any], Any], tree: Any) -> None:
-    """Replaces the arrays that have no variable around them in objects."""
-    for x in jax.tree.leaves(tree, is_leaf=is_object):
-        if is_object(x) and not is_variable(x):
-            arrays = variables(x).filter(lambda _, leaf: isinstance(leaf, jax.Array))
-            update(x, arrays.map(lambda _, leaf: function(leaf)))
 
 
 def _with_setting(x: Any, setting: Any, rules: Rules | None) -> dict[str, Any]:

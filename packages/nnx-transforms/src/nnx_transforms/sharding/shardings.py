@@ -18,7 +18,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from graphcore import VariableState, is_graph_node, is_variable, state, with_metadata
-from graphcore.authors import axis_rules, key_path, path_text, variable_impl
+from graphcore.authors import axis_rules, key_path, path_text
 
 __all__ = [
     "get_named_sharding",
@@ -310,12 +310,10 @@ def _map_values(function: Any, tree: Any) -> Any:
 
     def leaf(path: tuple[Any, ...], found: Any) -> Any:
         where = path_text(key_path(path))
+        if is_variable(found):
+            found = VariableState.from_variable(found)
         if isinstance(found, VariableState):
             return found.replace(function(where, found.get_metadata()))
-        if is_variable(found):
-            metadata = variable_impl(type(found)).metadata(found)
-            placed = function(where, metadata)
-            return VariableState.of((type(found), metadata), placed)
         return function(where, {})
 
     return jax.tree_util.tree_map_with_path(

@@ -23,7 +23,9 @@ R = TypeVar("R")
 class CustomGradient(RuleFunction[P, R]):
     """A function that returns its own gradient; see `custom_gradient`."""
 
-    def _define(self, call: RuleCall, fun: Callable[..., Any]) -> Callable[..., Any]:
+    _rules = ()
+
+    def _define(self, call: RuleCall, fun: Any, *rules: Any) -> Callable[..., Any]:
         def pure(*args: Any) -> Any:
             inside, function, inner = call.enter(0, args)
             out, vjp_fun = pair_of(

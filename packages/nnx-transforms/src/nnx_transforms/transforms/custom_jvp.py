@@ -8,6 +8,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overloa
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 
 from graphcore.authors import Callee, is_object
 from nnx_transforms.transforms.decorators import LATER, optional_function
@@ -17,11 +18,7 @@ from nnx_transforms.transforms.derivatives.rules import (
     named_like,
     pair_of,
 )
-from nnx_transforms.transforms.derivatives.tangents import (
-    instantiate,
-    to_states,
-    zero_of,
-)
+from nnx_transforms.transforms.derivatives.tangents import instantiate, to_states
 
 P = ParamSpec("P")
 Rest = ParamSpec("Rest")
@@ -32,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class CustomJVP(RuleFunction[P, R]):
     """A function with a custom differential; see `custom_jvp`."""
 
-    _rule: Callable[..., Any] | None = None
+    _defined_by = "defjvp(rule)"
     _symbolic_zeros = False
 
     def __init__(self, *args: Any) -> None:
@@ -68,7 +65,7 @@ class CustomJVP(RuleFunction[P, R]):
             >>> float(jax.jvp(f, (3.0,), (1.0,))[1])
             10.0
         """
-        self._rule = rule
+        self._rules = (rule,)
         self._symbolic_zeros = symbolic_zeros
         return rule
 
@@ -115,20 +112,12 @@ class CustomJVP(RuleFunction[P, R]):
 
         self.defjvp(named_like(self, rule))
 
-    def _rules_of_objects(self) -> tuple[Callable[..., Any], ...]:
-        if self._rule is None:
-            raise AttributeError(
-                f"The custom_jvp function {self._name!r} has no rule: define it with "
-                f"`@{self._name}.defjvp` before it is called."
-            )
-        return (self._rule,)
-
-    def _define(self, call: RuleCall, fun: Callable[..., Any]) -> Callable[..., Any]:
-        (rule,) = self._rules_of_objects()
+    def _define(self, call: RuleCall, fun: Any, *rules: Any) -> Callable[..., Any]:
+        (rule,) = rules
         nondiff = tuple(self._nondiff)
         # Only with symbolic zeros can a rule say that updates have no tangent.
         may_be_symbolic = self._symbolic_zeros or call.has_objects
-        zero_like = _symbolic_zero_like if may_be_symbolic else _zero_like
+        zero_like = SymbolicZero.from_primal_value if may_be_symbolic else _zero_like
         make = (lambda x: x) if self._symbolic_zeros else instantiate
 
         def pure_rule(*args: Any) -> Any:
@@ -161,12 +150,8 @@ class CustomJVP(RuleFunction[P, R]):
         return f  # type: ignore[no-any-return]
 
 
-def _symbolic_zero_like(x: Any) -> Any:
-    return zero_of(jax.typeof(x))
-
-
 def _zero_like(x: Any) -> Any:
-    return None if is_object(x) else instantiate(_symbolic_zero_like(x))
+    return None if is_object(x) else instantiate(SymbolicZero.from_primal_value(x))
 
 
 def _add(a: Any, b: Any) -> Any:

@@ -30,16 +30,16 @@ class CustomVJP(RuleFunction[P, R]):
     """A function with a custom derivative for reverse mode; see `custom_vjp`.
 
     Args:
-        *args: Those of `RuleFunction`.
         input_updates: As for `custom_vjp`.
         as_objects: Likewise.
+        **more: The arguments of `RuleFunction`.
     """
 
-    _rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+    _defined_by = "defvjp(fwd, bwd)"
 
-    def __init__(self, *args: Any, input_updates: bool, as_objects: bool) -> None:
-        super().__init__(*args)
-        self._input_updates = input_updates
+    def __init__(self, *, input_updates: bool, as_objects: bool, **more: Any) -> None:
+        super().__init__(**more)
+        self._input_updates = input_updates and not as_objects
         self._as_objects = as_objects
         self._options: dict[str, Any] = {}
 
@@ -75,20 +75,11 @@ class CustomVJP(RuleFunction[P, R]):
             >>> float(jax.grad(f)(3.0))
             10.0
         """
-        self._rules = fwd, bwd
+        self._rules, self._backward = (fwd,), bwd
         self._options = {"symbolic_zeros": symbolic_zeros, **more}
 
-    def _rules_of_objects(self) -> tuple[Callable[..., Any], ...]:
-        if self._rules is None:
-            raise AttributeError(
-                f"The custom_vjp function {self._name!r} has no rules: define them "
-                f"with `{self._name}.defvjp(fwd, bwd)` before it is called."
-            )
-        return self._rules[:1]
-
-    def _define(self, call: RuleCall, fun: Callable[..., Any]) -> Callable[..., Any]:
-        assert self._rules is not None
-        fwd, bwd = self._rules
+    def _define(self, call: RuleCall, fun: Any, *rules: Any) -> Callable[..., Any]:
+        (fwd,), bwd = rules, self._backward
         input_updates = self._input_updates
         make_zero = zero_of if self._options["symbolic_zeros"] else zeros_like
 
@@ -230,6 +221,4 @@ def custom_vjp(
         >>> float(g['w'].value)
         1.0
     """
-    input_updates = input_updates and not as_objects
-    how: Any = {"input_updates": input_updates, "as_objects": as_objects}
-    return CustomVJP(fun, nondiff_argnums, nondiff_argnames, **how)
+    return CustomVJP(**locals())

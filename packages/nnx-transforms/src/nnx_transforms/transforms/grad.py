@@ -103,10 +103,8 @@ def value_and_grad(
         >>> float(value), float(grads.w.value), int(model.n.value)
         (18.0, 12.0, 1)
     """
-    how: Any = {"arranged": lambda both, aux: ((both[0], aux), both[1])}
-    how |= {"reduce_axes": reduce_axes, "scalar": True, "as_objects": as_objects}
-    how |= {"holomorphic": holomorphic, "allow_int": allow_int}
-    return derivative_function(_value_and_gradient, f, argnums, wrt, has_aux, **how)
+    options = {**locals(), "arranged": lambda both, aux: ((both[0], aux), both[1])}
+    return derivative_function(_value_and_gradient, scalar=True, **options)
 
 
 @called_with_the_same
@@ -153,9 +151,7 @@ def grad(
         >>> grads.to_pure_dict()
         {'w': Array(2., dtype=float32, weak_type=True)}
     """
-    how: Any = {"reduce_axes": reduce_axes, "scalar": True, "as_objects": as_objects}
-    how |= {"holomorphic": holomorphic, "allow_int": allow_int}
-    return derivative_function(jax.grad, f, argnums, wrt, has_aux, **how)
+    return derivative_function(jax.grad, scalar=True, **locals())
 
 
 def _value_and_gradient(function: Any, *how: Any, **options: Any) -> Any:

@@ -76,9 +76,7 @@ def jacfwd(
         >>> nnx.jacfwd(lambda m: m.w.value ** 2)(model).w.value.tolist()
         [[2.0, 0.0], [0.0, 4.0]]
     """
-    return derivative_function(
-        _or_empty(jax.jacfwd), f, argnums, wrt, has_aux, holomorphic=holomorphic
-    )
+    return derivative_function(_or_empty(jax.jacfwd), **locals())
 
 
 @called_with_the_same
@@ -119,9 +117,7 @@ def jacrev(
         >>> jacobian['sum'].w.value.tolist()
         [1.0, 1.0]
     """
-    options: Any = {"holomorphic": holomorphic, "allow_int": allow_int}
-    jacobian = _or_empty(jax.jacrev)
-    return derivative_function(jacobian, f, argnums, wrt, has_aux, **options)
+    return derivative_function(_or_empty(jax.jacrev), **locals())
 
 
 @called_with_the_same

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -12,12 +11,12 @@ from graphcore import Filter
 from nnx_transforms.transforms.decorators import LATER, at_once_or_later
 from nnx_transforms.transforms.derivatives.differentiation import (
     Differentiation,
-    all_arguments,
+    linear_map,
+    of_all,
 )
 from nnx_transforms.transforms.derivatives.tangents import (
     abstract,
     from_states,
-    has_parts,
     to_states,
 )
 
@@ -66,7 +65,7 @@ def jvp(
     if not all(isinstance(given, tuple | list) for given in (primals, tangents)):
         return jax.jvp(f, primals, tangents, has_aux)  # JAX refuses it.
     how: Any = {"has_aux": has_aux, "as_objects": as_objects}
-    call = Differentiation(f, tuple(primals), {}, all_arguments(wrt), **how)
+    call = Differentiation(f, tuple(primals), {}, of_all(primals, wrt), **how)
     args = call.args if isinstance(primals, tuple) else list(call.args)
     if call.has_objects:
         tangents = from_states(tangents, abstract(args), _HOLD)
@@ -114,12 +113,7 @@ def linearize(
         >>> float(out), float(jvp_fun(tangent))
         (9.0, 6.0)
     """
-    how: Any = {"has_aux": has_aux, "as_objects": as_objects}
-    call = Differentiation(f, primals, {}, all_arguments(wrt), **how)
-    out, push, rest = jax.linearize(call.function, *call.args, has_aux=True, **more)
-    if call.has_objects or has_parts(out):
-        push = jax.tree_util.Partial(partial(_pushed, abstract(call.args)), push)
-    return call.result(rest, push, out)
+    return linear_map(jax.linearize, _pushed, backward=False, **locals())
 
 
 def _pushed(args: Any, push: Callable[..., Any], *tangents: Any) -> Any:

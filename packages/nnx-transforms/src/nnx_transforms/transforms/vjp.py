@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from functools import partial
 from typing import Any
 
 import jax
 
 from graphcore import Filter
 from nnx_transforms.transforms.decorators import LATER, at_once_or_later
-from nnx_transforms.transforms.derivatives.differentiation import (
-    Differentiation,
-    all_arguments,
-)
-from nnx_transforms.transforms.derivatives.tangents import (
-    abstract,
-    from_states,
-    has_parts,
-    to_states,
-)
+from nnx_transforms.transforms.derivatives.differentiation import linear_map
+from nnx_transforms.transforms.derivatives.tangents import from_states, to_states
 
 
 @at_once_or_later
@@ -68,14 +59,7 @@ def vjp(
         >>> float(out), float(m_bar.w.value), float(x_bar)
         (6.0, 2.0, 3.0)
     """
-    how: Any = {"has_aux": has_aux, "reduce_axes": reduce_axes}
-    how["as_objects"] = as_objects
-    call = Differentiation(f, primals, {}, all_arguments(wrt), **how)
-    out, pull, rest = jax.vjp(call.function, *call.args, has_aux=True, **more)
-    if call.has_objects or has_parts(out):
-        # As JAX's own function, this is a pytree that may pass through `jit`.
-        pull = jax.tree_util.Partial(partial(_pulled, abstract(out)), pull)
-    return call.result(rest, pull, out)
+    return linear_map(jax.vjp, _pulled, backward=True, **locals())
 
 
 def _pulled(out: Any, pull: Callable[..., Any], cotangent: Any) -> Any:

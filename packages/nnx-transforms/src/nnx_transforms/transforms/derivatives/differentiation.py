@@ -9,11 +9,12 @@ objects, and its errors are about them.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -34,6 +35,8 @@ from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import positions_of
 from nnx_transforms.prefixes import DiffState, StateAxes
 from nnx_transforms.transforms.derivatives.tangents import (
+    abstract,
+    has_parts,
     is_inexact,
     is_whole,
     layouts_of,
@@ -45,73 +48,50 @@ from nnx_transforms.transforms.derivatives.tangents import (
 _MISSING: Any = object()
 
 
-class Argnums:
+Filters: TypeAlias = Sequence[tuple[int, Filter | None]]
+"""Positions of arguments, and the filter of each; None where the default holds."""
+
+
+def of_all(args: Sequence[Any], wrt: Filter | None) -> Filters:
+    """The filters where all arguments are differentiated."""
+    return [(number, wrt) for number in range(len(args))]
+
+
+def _filters(argnums: Any, wrt: Filter | None) -> tuple[Any, Filters]:
     """Which arguments are differentiated, and which of their variables.
 
     Args:
         argnums: An integer, a `DiffState`, or a sequence of them.
         wrt: The filter where there is no `DiffState`; None for the default.
 
+    Returns:
+        The integers in the form that JAX takes; and the filters.
+
     Raises:
         TypeError: If an entry is neither.
         ValueError: If an argument is named twice.
-
-    Attributes:
-        numbers: The integers in the form that JAX takes.
     """
+    argnums = own_settings(argnums)
 
-    def __init__(self, argnums: Any, wrt: Filter | None) -> None:
-        argnums = own_settings(argnums)
+    def setting(entry: Any) -> tuple[int, Filter | None]:
+        if isinstance(entry, DiffState):
+            return entry.argnum, entry.filter
+        return operator.index(entry), wrt
 
-        def setting(entry: Any) -> tuple[int, Filter | None]:
-            if isinstance(entry, DiffState):
-                return entry.argnum, entry.filter
-            return operator.index(entry), wrt
-
-        try:
-            self._settings, single = [setting(argnums)], True
-        except TypeError:
-            try:
-                self._settings, single = [*map(setting, argnums)], False
-            except TypeError:
-                raise TypeError(
-                    "argnums says which arguments are differentiated: an integer, a "
-                    f"`DiffState`, or a sequence of these. It is {argnums!r}. Which "
-                    "variables are, a filter says as `wrt=`, or for one argument as "
-                    "`argnums=DiffState(0, filter)`."
-                ) from None
-        numbers = tuple(number for number, _ in self._settings)
-        self.numbers: Any = numbers[0] if single else numbers
-        _refuse_repeats(numbers)
-
-    def filters(self, count: int) -> dict[int, Filter | None]:
-        """The filter of each differentiated argument.
-
-        Args:
-            count: How many positional arguments there are.
-
-        Returns:
-            By position; None where the default holds. Positions that are out of
-            range are left for JAX to refuse.
-
-        Raises:
-            ValueError: If an argument is named twice.
-        """
-        numbers = [n + count if n < 0 else n for n, _ in self._settings]
-        _refuse_repeats(numbers)
-        return dict(zip(numbers, (f for _, f in self._settings), strict=True))
-
-
-def all_arguments(wrt: Filter | None) -> Callable[[int], dict[int, Filter | None]]:
-    """The filters where all arguments are differentiated.
-
-    Args:
-        wrt: The filter; None for the default.
-
-    Returns:
-        As `Argnums.filters`.
-    """
-    return lambda count: dict.fromkeys(range(count), wrt)
+    for entries in ([argnums], argnums):
+        with contextlib.suppress(TypeError):
+            found = [*map(setting, entries)]
+            break
+    else:
+        raise TypeError(
+            "argnums says which arguments are differentiated: an integer, a "
+            f"`DiffState`, or a sequence of these. It is {argnums!r}. Which variables "
+            "are, a filter says as `wrt=`, or for one argument as "
+            "`argnums=DiffState(0, filter)`."
+        )
+    numbers = tuple(number for number, _ in found)
+    _refuse_repeats(numbers)
+    return numbers if entries is argnums else numbers[0], found
 
 
 def _refuse_repeats(numbers: Sequence[int]) -> None:
@@ -176,8 +156,8 @@ class Differentiation:
         f: The user's function.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
-        filters: Given the number of positional arguments, the filter of each one that
-            is differentiated.
+        filters: Those of the arguments that are differentiated. Positions that are
+            out of range are left for JAX to refuse.
         has_aux: Whether the function returns a pair of which the second is not
             differentiated.
         reduce_axes: Named axes over which cotangents are summed.
@@ -187,7 +167,8 @@ class Differentiation:
 
     Raises:
         ValueError: If an object can't be flattened, belongs to another trace, or is
-            differentiated in one argument and not in another.
+            differentiated in one argument and not in another; or if an argument is
+            named twice.
 
     Attributes:
         args: The positional arguments with parts in the place of objects.
@@ -200,7 +181,7 @@ class Differentiation:
         f: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        filters: Callable[[int], Mapping[int, Filter | None]],
+        filters: Filters,
         *,
         has_aux: bool,
         reduce_axes: Hashable = (),
@@ -210,7 +191,9 @@ class Differentiation:
         among = has_objects((*args, *kwargs.values()))
         if kwargs and among:
             args, kwargs = positions_of(f, args, kwargs)
-        of_args = dict(filters(len(args)))
+        numbers = [n + len(args) if n < 0 else n for n, _ in filters]
+        _refuse_repeats(numbers)
+        of_args = dict(zip(numbers, (chosen for _, chosen in filters), strict=True))
         settings: Any = UNSET
         if among:
             default = ... if as_objects else Param
@@ -231,7 +214,7 @@ class Differentiation:
         self._reduce_axes = reduce_axes
         self._scalar = scalar
         self._as_objects = as_objects
-        self._differentiated = [n for n in of_args if 0 <= n < len(args)]
+        self._differentiated = [n for n in range(len(args)) if n in of_args]
         self.has_objects = entry.has_objects
         of_variables = entry.body.structure.settings.variables
         chosen = {
@@ -287,21 +270,17 @@ class Differentiation:
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._reduce_axes != ():
             numbers = self._differentiated
-            summed = psum_cotangents([args[n] for n in numbers], self._reduce_axes)
-            found = {**dict(enumerate(args)), **dict(zip(numbers, summed, strict=True))}
-            args = tuple(found.values())
+            chosen = [args[n] for n in numbers]
+            new = iter(psum_cotangents(chosen, self._reduce_axes))
+            args = tuple(next(new) if i in numbers else x for i, x in enumerate(args))
         body = self._entry.body
         given: Any = args, kwargs
         if self.has_objects:
             given = jax.tree.map(_joined, self._whole, given, is_leaf=is_whole)
         (args, kwargs), values = take_parts(given)
-        inside = Inside(
-            body.structure.joint,
-            [
-                _whole(value, values.get(i, value))
-                for i, value in enumerate(self._entry.raw)
-            ],
-        )
+        raw = enumerate(self._entry.raw)
+        found = [_joined(value, values.get(i, value)) for i, value in raw]
+        inside = Inside(body.structure.joint, found)
         args, kwargs = body.fill(inside, args, kwargs)
         out = body.bind(inside)(*args, **kwargs)
         differentiated = out
@@ -353,8 +332,8 @@ def derivative_function(
     derivative: Callable[..., Any],
     f: Callable[..., Any],
     argnums: Any,
-    wrt: Filter | None,
     has_aux: bool,
+    wrt: Filter | None,
     *,
     arranged: Callable[[Any, Any], Any] = lambda derived, aux: (derived, aux),
     reduce_axes: Hashable = (),
@@ -367,9 +346,10 @@ def derivative_function(
     Args:
         derivative: Makes it for a pure function that has further output.
         f: The function.
-        argnums: Which arguments are differentiated; see `Argnums`.
-        wrt: The filter of those for which there is no other.
+        argnums: Which arguments are differentiated: an integer, a `DiffState`, or a
+            sequence of them.
         has_aux: Whether the function has further output.
+        wrt: The filter of arguments for which there is no other.
         arranged: Makes the result of the derivative and the further output.
         reduce_axes: As for `Differentiation`.
         scalar: Likewise.
@@ -378,16 +358,20 @@ def derivative_function(
 
     Returns:
         A function of the same arguments.
+
+    Raises:
+        TypeError: If `argnums` holds anything else.
+        ValueError: If an argument is named twice.
     """
-    chosen = Argnums(argnums, wrt)
+    numbers, filters = _filters(argnums, wrt)
     how: Any = {"has_aux": has_aux, "reduce_axes": reduce_axes, "scalar": scalar}
     how["as_objects"] = as_objects
 
     @lifted(f)
     def compute(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        call = Differentiation(f, args, kwargs, chosen.filters, **how)
+        call = Differentiation(f, args, kwargs, filters, **how)
         call.check(derivative, **options)
-        derive = derivative(call.function, chosen.numbers, has_aux=True, **options)
+        derive = derivative(call.function, numbers, has_aux=True, **options)
         derived, rest = derive(*call.args, **call.kwargs)
         found = call.result(rest, to_states(derived))
         return arranged(*found) if has_aux else found[0]
@@ -395,13 +379,44 @@ def derivative_function(
     return compute
 
 
-def _whole(value: Any, given: Any) -> Any:
-    """What JAX gives of a value, with the rest of it."""
-    return given.over(value) if Divided.matches(given) else given
+def linear_map(
+    derivative: Callable[..., Any],
+    apply: Callable[..., Any],
+    backward: bool,
+    f: Callable[..., Any],
+    primals: tuple[Any, ...],
+    wrt: Filter | None,
+    more: dict[str, Any],
+    **how: Any,
+) -> Any:
+    """Runs a function of live objects, and makes its derivative, a linear function.
+
+    Args:
+        derivative: JAX's, which does that for a pure function.
+        apply: What the linear function does, given the abstract values of what it
+            takes tangents of, JAX's linear function, and the tangents.
+        backward: Whether it takes the cotangent of the output, and not tangents of the
+            arguments.
+        f: The function.
+        primals: Its arguments; all of them are differentiated.
+        wrt: The filter of their variables.
+        more: Further options for `derivative`.
+        **how: Options for `Differentiation`.
+
+    Returns:
+        The output of the function, the linear function, and the further output.
+    """
+    call = Differentiation(f, primals, {}, of_all(primals, wrt), **how)
+    out, linear, rest = derivative(call.function, *call.args, has_aux=True, **more)
+    if call.has_objects or has_parts(out):
+        due = abstract(out if backward else call.args)
+        # As JAX's own function, this is a pytree that may pass through `jit`.
+        linear = jax.tree_util.Partial(functools.partial(apply, due), linear)
+    return call.result(rest, linear, out)
 
 
 def _joined(whole: Any, given: Any) -> Any:
-    """The pytree that was divided, with parts in it and what JAX gives."""
+    """The pytree that was divided, with what JAX gives of it."""
     return given.over(whole).join() if Divided.matches(given) else given
 
 

@@ -6,14 +6,13 @@ that are not differentiated are told by it.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nnx_transforms.adapters.settings import own_settings
-from nnx_transforms.arguments import positional_names, resolve_kwargs
+from nnx_transforms.arguments import positional_names, resolve_kwargs, signature_of
 from nnx_transforms.prefixes import DiffState
 
 
@@ -39,18 +38,16 @@ def bind_positions(
     """
     positions: tuple[Any, ...] = resolve_kwargs(f, args, kwargs)
     known: list[str] = []
-    with contextlib.suppress(ValueError):  # Some functions of C have no signature.
-        signature = inspect.signature(f)
+    signature = signature_of(f)
+    if signature is not None:
         known = positional_names(signature)
         # The defaults of a partial function are no arguments of the rules, as in JAX.
         if not isinstance(f, functools.partial):
             bound = signature.bind(*positions)
             bound.apply_defaults()
             positions = bound.args
-    names = [f"argument {i}" for i in range(len(positions))]
-    for i, name in enumerate(known[: len(positions)]):
-        names[i] += f" ({name!r})"
-    return positions, names
+    called = [f" ({name!r})" for name in known] + [""] * len(positions)
+    return positions, [f"argument {i}{called[i]}" for i in range(len(positions))]
 
 
 def nondiff_arguments(

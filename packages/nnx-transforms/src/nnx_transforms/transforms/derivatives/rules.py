@@ -12,6 +12,7 @@ import operator
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 import jax
@@ -71,6 +72,10 @@ class RuleFunction(Generic[P, R]):
 
     __name__: str
     __wrapped__: Callable[P, R]
+    # The rules that run on the objects of the call, as the function does; None before
+    # they are defined. And how users define them.
+    _rules: tuple[Callable[..., Any], ...] | None = None
+    _defined_by = ""
     _as_objects = False
 
     def __init__(
@@ -116,19 +121,20 @@ class RuleFunction(Generic[P, R]):
         """
         return self._on(self.__wrapped__, args, kwargs)  # type: ignore[no-any-return]
 
-    def _rules_of_objects(self) -> tuple[Callable[..., Any], ...]:
-        """The rules that run on the objects of the call, as the function does."""
-        return ()
-
-    def _define(self, call: RuleCall, fun: Callable[..., Any]) -> Callable[..., Any]:
+    def _define(self, call: RuleCall, fun: Any, *rules: Any) -> Callable[..., Any]:
         """Makes JAX's function with rules; it must not refer to objects."""
         raise NotImplementedError
 
     def _on(self, fun: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         name = self._name
+        if self._rules is None:
+            raise AttributeError(
+                f"The function {name!r} has no derivative rule: define it with "
+                f"`{name}.{self._defined_by}` before the function is called."
+            )
         functions = [fun]
         rule: Any
-        for rule in self._rules_of_objects():
+        for rule in self._rules:
             # Where another transformation put an inner object in the place of the one
             # that the function is bound to, its rules are bound to that as well.
             outer = getattr(self.__wrapped__, "__self__", None)
@@ -159,7 +165,8 @@ class RuleFunction(Generic[P, R]):
         entered = enter(callees, args)
         how = nondiff, passed, self._as_objects
         call = RuleCall(name, callees, entered, args, names, selects, *how)
-        values, out = self._define(call, fun)(*call.pure_args(entered, args))
+        pure = call.pure_args(entered, args)
+        values, out = self._define(call, fun, *self._rules)(*pure)
         return entered.commit([values], out, call.change)
 
 
@@ -296,8 +303,9 @@ class RuleCall:
             if any(map(is_inexact, jax.tree.leaves(self.avals[n])))
             and selects(owner, self.joint.paths[n][1:], entry.variables[n])
         )
-        self._rest = [i for i in range(count) if i not in self.selected]
-        self._hidden = [i for i in range(count) if i not in self._owners]
+        # The variables that are in no part: those of hidden objects, and others.
+        hidden = [i for i in range(count) if i not in self._owners]
+        self._rest = hidden, [i for i in self._owners if i not in self.selected]
         # With abstract values; the numbers of the written variables, and of those among
         # them that are new in the output; and, by the identity of the layouts, the
         # variables that a run made in the objects.
@@ -323,20 +331,16 @@ class RuleCall:
         shown = to_parts(tuple(args), entry, self._layouts, self.selected)
         pairs = enumerate(zip(shown, args, strict=True))
         parts = [x if i in self._differentiable else given for i, (x, given) in pairs]
-        return [*parts, self._guarded(entry.raw)] if self.has_objects else [*args]
-
-    def _guarded(self, values: Sequence[Any]) -> list[Any]:
-        """Sees to it that nobody differentiates by an object behind a function.
-
-        No rule is told of its tangents, and gives any.
-        """
+        if not self.has_objects:
+            return [*args]
+        hidden, rest = ([entry.raw[i] for i in numbers] for numbers in self._rest)
+        # No rule is told of the tangents of an object behind a function, or gives any.
         message = (
             f"{self.name!r} is bound to an object, or one of its rules is, by which it "
             "is being differentiated; but derivative rules go by arguments. Decorate "
             "the method in its class, or pass the object as an argument."
         )
-        guarded = without_tangents({i: values[i] for i in self._hidden}, message)
-        return [guarded[i] if i in guarded else values[i] for i in self._rest]
+        return [*parts, (without_tangents(hidden, message), rest)]
 
     def place(self, position: int) -> str:
         """Where a variable stands, in words."""
@@ -369,7 +373,7 @@ class RuleCall:
         if self.has_objects:
             *args, rest = args
         plain, values = take_parts(tuple(args))
-        values.update(zip(self._rest, unwrap(rest), strict=True))
+        values.update(zip(chain(*self._rest), chain(*unwrap(rest)), strict=True))
         body = self._bodies[function]
         inside = Inside(self.joint, [values[i] for i in range(len(self.avals))])
         inner, _ = body.fill(inside, plain, {})
@@ -395,14 +399,14 @@ class RuleCall:
             ValueError: If it wrote more, or left another structure, than the first.
         """
         first = self.settled
-        keep: set[Any] = set(first.positions) if first else set()
-        left = inside.leave(out, keep=keep)
+        keep: Any = first.positions if first else ()
+        left = inside.leave(out, keep=frozenset(keep))
         if first is None:
             self._run = run
             self._note(inside, left, out)
         elif left.change != first:
             raise self._disagreement(left, first, run)
-        return [unwrap(value) for value in left.values()], left.out
+        return unwrap(left.values()), left.out
 
     def _note(self, inside: Inside, left: Left, out: Any) -> None:
         count = len(self.avals)
@@ -479,16 +483,19 @@ class RuleCall:
             it. In a pytree with objects in it, None in the place of other leaves.
         """
 
-        def state(part: Part) -> Any:
+        def state(part: Any) -> Any:
+            if not is_part(part):
+                return None
             new = self._new_in(part.layout).shown
             # One at a path that another has had, or below or above it, takes its place.
             old = [x for x in part.layout.shown if not any(_meet(x, y) for y in new)]
             layout = replace(part.layout, shown=(*old, *new))
             return layout.state([*map(value, layout.numbers)])
 
+        outlines = [self._outline[i] for i in self._differentiable]
         return tuple(
-            map_parts(state, x, lambda leaf: None) if has_parts(x) else None
-            for x in (self._outline[i] for i in self._differentiable)
+            jax.tree.map(state, x, is_leaf=is_part) if has_parts(x) else None
+            for x in outlines
         )
 
     def out_states(

@@ -13,7 +13,7 @@ its variables, and becomes a `State` without anything else being known of the ob
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -22,7 +22,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from graphcore import GraphDef, State, VariableState, state, unflatten
+from graphcore import (
+    GraphDef,
+    State,
+    VariableState,
+    broadcast_prefix,
+    state,
+    unflatten,
+)
 from graphcore.authors import (
     Divided,
     Entry,
@@ -99,7 +106,7 @@ class Layout:
         Raises:
             ValueError: If an object is due, and some of its variables are not shown.
         """
-        values = [_shown(x) if Divided.matches(x) else x for x in values]
+        values = Divided.map(_shown, [*values])
         if self._is_variable:
             tangents: Any = VariableState.of(self.shown[0][1], values[0])
         else:
@@ -138,64 +145,55 @@ class Layout:
             TypeError: If it is no state.
             ValueError: If it lacks variables, or has too many; with the paths.
         """
-        partial = checks is Checks.OF_AN_OUTPUT
+        exact, partial = checks is Checks.EXACT, checks is Checks.OF_AN_OUTPUT
         if given is None and partial:
             return [None] * len(self.shown)
-        if type(given) is self.type:  # an object whose variables hold the tangents
-            given = (
-                VariableState.from_variable(given)
-                if self._is_variable
-                else state(given)
-            )
-        kind = self.type.__name__
-        found: Iterable[tuple[Path, Any]]
-        is_own = isinstance(given, State)
+        if type(given) is self.type and not is_variable_type(self.type):
+            given = state(given)  # of an object whose variables hold the tangents
+        name, is_own = self.type.__name__, isinstance(given, State)
         given = taken_state(given)
+        found: dict[Path, Any]
         if isinstance(given, VariableState) and is_variable_type(self.type):
-            found = [((), given)]
+            found = {(): given}
         elif isinstance(given, State):
-            found = given.flat_state()
+            found = dict(given.flat_state())
         else:
             due = "VariableState" if self._is_variable else "State"
-            owner = f"{kind} at {path_text(at)!r}" if at else kind
+            owner = f"{name} at {path_text(at)!r}" if at else name
             raise TypeError(
                 f"{where} {_kind_of(given)}, but a {due} is due for a {owner}: the "
                 f"tangent of an object must be a {due} over its differentiated "
                 f"variables. Start from one that there is, or make one with `{due}`."
             )
-        values: dict[Path, Any] = dict.fromkeys(self.paths)
-        ignored = set() if checks is Checks.EXACT else {*self.others}
-        # The state of an array that stands in a node by itself is an array.
-        bare = {
-            path
-            for path, kind, _ in self.shown
-            if not isinstance(VariableState.of(kind, None), VariableState)
-        }
-        for path, leaf in found:
-            if path in values:
-                if isinstance(leaf, VariableState):
-                    leaf = leaf.value
-                elif is_own and checks is not Checks.EXACT and path not in bare:
-                    raise TypeError(
-                        f"{where} a State with {_kind_of(leaf)} at "
-                        f"{path_text((*at, *path))!r}, where a VariableState is due: "
-                        "set the `.value` of the one that is there."
+        kinds = {path: kind for path, kind, _ in self.shown}
+        for path, leaf in found.items():
+            if path not in kinds:
+                if not (partial or (path in self.others and not exact)):
+                    raise ValueError(
+                        f"{where} a State with {_names(at, [path])}, but no tangent is "
+                        f"due there: what is differentiated in the {name} is "
+                        f"{_names(at, self.paths)}."
                     )
-                values[path] = leaf
-            elif path not in ignored and not partial:
-                raise ValueError(
-                    f"{where} a State with {_names(at, [path])}, but no tangent is due "
-                    f"there: what is differentiated in the {kind} is "
-                    f"{_names(at, self.paths)}."
+            elif is_own and not (
+                exact
+                or isinstance(leaf, VariableState)
+                # The state of an array that stands in a node by itself is an array.
+                or VariableState.of(kinds[path], leaf) is leaf
+            ):
+                raise TypeError(
+                    f"{where} a State with {_kind_of(leaf)} at "
+                    f"{path_text((*at, *path))!r}, where a VariableState is due: "
+                    "set the `.value` of the one that is there."
                 )
-        missing = values.keys() - {path for path, _ in found}
+        missing = kinds.keys() - found
         if missing and not partial:
             raise ValueError(
                 f"{where} a State without {_names(at, sorted(missing, key=repr))}, "
-                f"which the {kind} has: give a tangent for every differentiable "
+                f"which the {name} has: give a tangent for every differentiable "
                 "variable, or leave others out with a filter, as in `DiffState`."
             )
-        return list(values.values())
+        leaves = map(found.get, kinds)
+        return [x.value if isinstance(x, VariableState) else x for x in leaves]
 
 
 class Checks(enum.Enum):
@@ -211,6 +209,8 @@ class Checks(enum.Enum):
     OF_AN_OUTPUT = 2
 
 
+@jax.tree_util.register_dataclass
+@dataclass(slots=True, eq=False)
 class Part:
     """What is shown of an object; a pytree.
 
@@ -219,21 +219,8 @@ class Part:
         values: Their raw values, or their tangents or derivatives.
     """
 
-    __slots__ = ("layout", "values")
-
-    def __init__(self, layout: Layout, values: list[Any]) -> None:
-        self.layout = layout
-        self.values = values
-
-    def __repr__(self) -> str:
-        return f"Part({[path_text(path) for path in self.layout.paths]})"
-
-
-jax.tree_util.register_pytree_node(
-    Part,
-    lambda part: (part.values, part.layout),
-    lambda layout, values: Part(layout, list(values)),
-)
+    layout: Layout = field(metadata={"static": True})
+    values: list[Any]
 
 
 def is_part(x: Any) -> bool:
@@ -246,25 +233,18 @@ def has_parts(tree: Any) -> bool:
     return any(map(is_part, jax.tree.leaves(tree, is_leaf=is_part)))
 
 
-def map_parts(
-    function: Callable[[Part], Any],
-    tree: Any,
-    otherwise: Callable[[Any], Any] = lambda x: x,
-) -> Any:
+def map_parts(function: Callable[[Part], Any], tree: Any) -> Any:
     """Replaces the parts in a pytree.
 
     Args:
         function: From a part to what takes its place.
         tree: The pytree.
-        otherwise: The same for other leaves.
 
     Returns:
         The new pytree.
     """
     return jax.tree.map(
-        lambda x: function(x) if type(x) is Part else otherwise(x),
-        tree,
-        is_leaf=is_part,
+        lambda x: function(x) if type(x) is Part else x, tree, is_leaf=is_part
     )
 
 
@@ -397,8 +377,8 @@ def from_states(tree: Any, like: Any, where: str, checks: Checks = Checks.EXACT)
         if not is_part(due):
             if Divided.matches(due) and value is not None:
                 value = from_states(value, due.bare(), where, checks)
-            if checks is Checks.EXACT:
-                _check_statics(due, value, where, path)
+                if checks is Checks.EXACT and not Divided.matches(value):
+                    _check_statics(due, value, where, path)
             return _like(due, value)
         layout = due.layout
         values = layout.take(value, where, path, checks)
@@ -425,8 +405,6 @@ def _like(due: Any, given: Any) -> Any:
 
 def _check_statics(due: Any, given: Any, where: str, at: Path) -> None:
     """Refuses the tangent of a number that is static in a pytree: it would be lost."""
-    if not Divided.matches(due) or given is None or Divided.matches(given):
-        return
     structure = due.frame.structure
     places = structure.unflatten(range(structure.num_leaves))
     paths = jax.tree_util.tree_leaves_with_path(places)
@@ -459,21 +437,15 @@ def check_tangent(tangent: Any, due: Any, where: str, checks: Checks) -> None:
     """
     exact = checks is Checks.EXACT
     found, expected = map(jax.tree.structure, (tangent, due))
-    pairs: list[tuple[Any, Any]] = []
     try:
         if exact and found != expected:
             raise ValueError
-        jax.tree.map(
-            lambda leaf, avals: pairs.extend((leaf, a) for a in jax.tree.leaves(avals)),
-            tangent,
-            due,
-            is_leaf=lambda x: x is None,
-        )
+        leaves = broadcast_prefix(tangent, due, lambda x: x is None)
     except ValueError:
         raise TypeError(
             f"{where} a tangent of structure {found}, but {expected} is due."
         ) from None
-    for leaf, aval in pairs:
+    for leaf, aval in zip(leaves, jax.tree.leaves(due), strict=True):
         if exact or (leaf is not None and is_inexact(aval)):
             _check_leaf(leaf, aval.to_tangent_aval(), where, exact)
 
@@ -539,9 +511,8 @@ def instantiate(zero: Any) -> Any:
     if type(zero) is not SymbolicZero:
         return zero
     aval: Any = zero.aval
-    if aval.dtype == jax.dtypes.float0:
-        return np.zeros(aval.shape, aval.dtype)
-    return jnp.zeros(aval.shape, aval.dtype)
+    numpy: Any = np if aval.dtype == jax.dtypes.float0 else jnp
+    return numpy.zeros(aval.shape, aval.dtype)
 
 
 def zeros_like(avals: Any) -> Any:
