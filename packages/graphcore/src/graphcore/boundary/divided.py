@@ -425,11 +425,10 @@ def keep(tree: Any, whole: Divided) -> None:
 
 def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
     outer = jax.tree.leaves(tree, is_leaf=is_filtered)
+    has_filtered = any(map(is_filtered, outer))
     chosen: list[bool] = []
-    has_filtered = False
     for x in outer:
         if is_filtered(x):
-            has_filtered = True
             inner = jax.tree.leaves(x)
             chosen += [is_array(y) or isinstance(y, np.generic) for y in inner]
         else:
@@ -443,18 +442,12 @@ def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
 
 def _is_fixed(tree: Any) -> bool:
     """Whether a pytree, and all in it that is one, is of an immutable type."""
-    if not is_frozen(tree):
-        return False
-    seen: list[Any] = []
 
-    def collect(x: Any) -> bool:  # JAX calls it with every node
-        seen.append(x)
-        return False
+    def may_change(x: Any) -> bool:
+        return not (isinstance(x, tuple | None) or is_frozen(x))
 
-    jax.tree.leaves(tree, is_leaf=collect)
-    return all(
-        isinstance(x, tuple | None) or is_frozen(x) or jax.tree_util.all_leaves((x,))
-        for x in seen
+    return is_frozen(tree) and jax.tree_util.all_leaves(
+        jax.tree.leaves(tree, is_leaf=may_change)
     )
 
 

@@ -56,14 +56,16 @@ class Inside:
 
     def __init__(self, joint: Joint, values: Sequence[Any]) -> None:
         self._joint = joint
+        copies = values
         if not are_arrays(values):
             values = [*map(joined, values)]
+            # So that a change inside of a value shows as a difference.
+            copies = [jax.tree.map(lambda x: x, value) for value in values]
         self.values = values
-        # Copies, so that a change inside of a value shows as a difference.
-        self._objects, self.roots, self.variables = joint.build(_copied(values))
+        self._objects, self.roots, self.variables = joint.build(copies)
         # The containers that hold arrays without a variable.
-        bare = self.variables if joint.layout.bare else ()
-        self._ways = {i: x.way() for i, x in enumerate(bare) if type(x) is BareArray}
+        places = [(thing, self.variables[thing]) for thing, *_ in joint.layout.bare]
+        self._ways = {thing: place.way() for thing, place in places}
 
     @classmethod
     @functools.cache
@@ -130,9 +132,7 @@ class Inside:
             for number, root in enumerate(self.roots)
         )
         # The first place of each returned object counts.
-        first_place: dict[int, Path] = {}
-        for path, number in paths:
-            first_place.setdefault(number, (-1, *path))
+        first_place = {number: (-1, *path) for path, number in reversed(paths)}
         out_definitions = tuple(
             visited(x, first_place[number], of_returned[number])
             for number, x in enumerate(returned)
@@ -267,13 +267,6 @@ class Inside:
                 aliases.add(("output", *path), returned[number], per_leaf[position])
             of_returned[number] = per_leaf[position]
         return of_returned
-
-
-def _copied(values: Sequence[Any]) -> Sequence[Any]:
-    """Pytrees in containers of their own."""
-    if are_arrays(values):
-        return values
-    return [jax.tree.map(lambda x: x, value) for value in values]
 
 
 def _has_divided(places: Places, written: Sequence[Written]) -> bool:
