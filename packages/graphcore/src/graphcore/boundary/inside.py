@@ -215,14 +215,13 @@ class Inside:
                     before = None if position in keep else old[position]
                     written.append(Written(*found, path, setting, before))
         positions = tuple([w.position for w in written])
-        # The same structure with every array that is returned: it is made once.
-        change: Change | None = None
         has_divided, renewed = _has_divided(places, written), self._renewed(written)
+        # The same structure with every array that is returned: it is made once.
         is_usual = places is OF_A_LEAF and not has_divided and not renewed
-        if is_usual:
-            change = joint.layout.notes.get(positions)
+        known = joint.layout.notes if is_usual else {}
+        change = known.get(positions)
         if change is None:
-            change = Change(
+            change = known[positions] = Change(
                 positions=positions,
                 indices=tuple([w.index for w in written]),
                 mapping=joint.identity,
@@ -230,8 +229,6 @@ class Inside:
                 has_divided=has_divided,
                 renewed=renewed,
             )
-            if is_usual:
-                joint.layout.notes[positions] = change
         return Left(written, tree, change)
 
     def _setting_of_root_of(self, index: int, settings: Sequence[Any]) -> Any:
@@ -257,11 +254,9 @@ class Inside:
             return of_returned
         per_leaf = settings_of_leaves(settings.out, out)
         aliases = AliasCheck()
-        for number, (root, setting) in enumerate(
-            zip(self.roots, settings.roots, strict=True)
-        ):
+        for number, setting in enumerate(settings.roots):
             if setting is not UNSET:
-                aliases.add(("arguments", number), root, setting)
+                aliases.add(("arguments", number), self.roots[number], setting)
         for (path, number), (position, _) in zip(paths, places.spots, strict=True):
             if per_leaf[position] is not UNSET:
                 aliases.add(("output", *path), returned[number], per_leaf[position])

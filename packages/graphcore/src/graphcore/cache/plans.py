@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, repeat
+from itertools import repeat
 from operator import attrgetter, getitem, is_
 from typing import Any, TypeAlias
 
@@ -218,15 +218,13 @@ class Plan:
             The nodes whose children are in none.
         """
         # What every container held. Containers compare their contents without a call
-        # for each, as long as both hold the same objects. Dicts by address: with
-        # thousands of them, memory is read faster from end to end.
-        mine = visit.containers
+        # for each, as long as both hold the same objects. By address: with thousands
+        # of dicts, memory is read faster from end to end.
         theirs = [
             c for node, impl in visit.foreign for c in containers_of(node, impl) or ()
         ]
-        dicts = [c for c in chain(mine, theirs) if isinstance(c, dict)]
-        lists = [c for c in chain(mine, theirs) if not isinstance(c, dict)]
-        self._containers = [*sorted(dicts, key=id), *lists]
+        self._containers = [*visit.containers, *theirs]
+        self._containers.sort(key=lambda c: (isinstance(c, list), id(c)))
         self._contents = [c.copy() for c in self._containers]
         unwatched = visit.unwatched
         replaced: set[int] = set()
@@ -239,14 +237,13 @@ class Plan:
             unwatched = [each for each in unwatched if id(each[0]) not in inside]
         # Of our own nodes and variables, a comparison sees whether they are the same.
         # Others could be equal to what took their place.
-        inexact = {id(container) for container in theirs}
-        for container, content in zip(self._containers, self._contents, strict=True):
-            children = (child for _, child in items_of(content))
-            if any(
-                getattr(type(x), "__eq__", None) not in _BY_IDENTITY for x in children
-            ):
-                inexact.add(id(container))
-        exactly = [c for c in self._containers if id(c) in inexact]
+        others = {*map(id, theirs)}
+        exactly = [
+            container
+            for container, content in zip(self._containers, self._contents, strict=True)
+            if id(container) in others
+            or any(type(x).__eq__ not in _BY_IDENTITY for _, x in items_of(content))
+        ]
         # Metadata: mostly the same, so that one copy of each kind is enough.
         known: dict[Any, Any] = {}
         for variable, impl in variables:
