@@ -419,7 +419,10 @@ def keep(tree: Any, whole: Divided) -> None:
     """Remembers what a pytree is divided into, if it can't change in place."""
     if whole.frame.is_fixed:
         number = id(tree)
-        alive = weakref.ref(tree, functools.partial(_kept.pop, number))
+        try:
+            alive = weakref.ref(tree, functools.partial(_kept.pop, number))
+        except TypeError:  # No weak reference to it can be made.
+            return
         _kept[number] = alive, whole.arrays, weakref.ref(whole.frame)
 
 
