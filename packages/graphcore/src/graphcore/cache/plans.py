@@ -124,12 +124,7 @@ class Plan:
                 foreign.append(described)
         unwatched = self._watch_containers(root, visit, watched)
         self.can_be_kept = True
-        try:
-            self._watch_others(root, visit, foreign, unwatched)
-        except TypeError:
-            # An unhashable static value is refused at a compiled call; until then there
-            # is no sure way to see that it changed.
-            self.can_be_kept = False
+        self._watch_others(root, visit, foreign, unwatched)
 
     def _watch_others(
         self,
@@ -145,9 +140,6 @@ class Plan:
             visit: What a walk saw just now.
             foreign: Variables of whose metadata no container tells.
             unwatched: Nodes of whose children none does.
-
-        Raises:
-            TypeError: If a static value can't be hashed.
         """
         if visit.strangers:
             strangers = _distinct(visit.strangers)
@@ -164,8 +156,14 @@ class Plan:
             self._checks.append(strangers_hold)
         if visit.mutable_statics:
             values = _distinct(visit.mutable_statics)
-            keys = [content_key(value, keep=True) for value in values]
-            hashes = [*map(hash, keys)]
+            try:
+                keys = [content_key(value, keep=True) for value in values]
+                hashes = [*map(hash, keys)]
+            except TypeError:
+                # An unhashable static value is refused at a compiled call; until then
+                # there is no sure way to see that it changed.
+                self.can_be_kept = False
+                return
 
             def statics_hold(root: Any) -> bool:
                 now = [*map(content_key, values)]
@@ -188,20 +186,20 @@ class Plan:
                 return True
 
             self._checks.append(foreign_hold)
-        # The root itself must not be kept: None stands for it.
-        recorded = [
-            (None if node is root else node, Recorded(node, *found))
-            for node, *found in unwatched
-        ]
+        if unwatched:
+            # The root itself must not be kept: None stands for it.
+            recorded = [
+                (None if node is root else node, Recorded(node, *found))
+                for node, *found in unwatched
+            ]
 
-        def unwatched_hold(root: Any) -> bool:
-            for inner, due in recorded:
-                node = root if inner is None else inner
-                if find_node_impl(node) is not due.impl or due != node:
-                    return False
-            return True
+            def unwatched_hold(root: Any) -> bool:
+                for inner, due in recorded:
+                    node = root if inner is None else inner
+                    if find_node_impl(node) is not due.impl or due != node:
+                        return False
+                return True
 
-        if recorded:
             self._checks.append(unwatched_hold)
 
     def _watch_containers(
