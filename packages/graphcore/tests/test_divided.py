@@ -44,6 +44,26 @@ gc.register_filtered_type(Layer)
 gc.register_filtered_type(Fixed, immutable=True)
 
 
+@jax.tree_util.register_pytree_node_class
+class Slotted:
+    """One that can't be changed, and to which no weak reference can be made."""
+
+    __slots__ = ("act", "w")
+
+    def __init__(self, w, act):
+        self.w, self.act = w, act
+
+    def tree_flatten(self):
+        return (self.w, self.act), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+gc.register_filtered_type(Slotted, immutable=True)
+
+
 def call(f, *args):
     entry = enter(f, args)
     return entry.commit(*jax.jit(entry.body)(*entry.values))
@@ -267,3 +287,17 @@ def test_what_is_known_of_structures_does_not_grow_for_ever():
     for number in range(5000):
         has_objects([Named(1, number)])
     assert alive() is None
+
+
+def test_what_has_no_weak_references_is_taken_apart_each_time():
+    variable, module = gc.Variable(Slotted(jnp.ones(2), abs)), Slotted(-1.0, jnp.sin)
+
+    def step(variable, module):
+        layer = variable.value
+        variable.value = Slotted(layer.w + 1, layer.act)
+        return module.act(layer.w)
+
+    for _ in range(2):
+        found = call(step, variable, module)
+    assert variable.value.w.tolist() == [3, 3] and variable.value.act is abs
+    assert found.tolist() == jnp.sin(jnp.full(2, 2.0)).tolist()

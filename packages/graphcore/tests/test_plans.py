@@ -724,7 +724,7 @@ def test_of_what_containers_tell_nothing_is_looked_at_again():
     finally:
         sys.setprofile(None)
     assert names[:2] == ["plan_of", "kept_plan"]
-    assert not {"walk", "_holds_closer"} & {*names}
+    assert not [name for name in names if name == "walk" or name.endswith("_hold")]
 
 
 def test_arrays_in_tuples_are_values_and_what_is_beside_them_is_not():

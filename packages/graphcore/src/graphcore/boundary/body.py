@@ -163,12 +163,8 @@ class Body:
         """
         if len(groups) == 1:
             return groups[0]
-        values: list[Any] = [None] * len(self._order)
-        for position, value in zip(
-            self._order, chain.from_iterable(groups), strict=True
-        ):
-            values[position] = value
-        return values
+        found = dict(zip(self._order, chain.from_iterable(groups), strict=True))
+        return [found[position] for position in range(len(found))]
 
     # Inside
 

@@ -7,9 +7,8 @@ pytree's structure, and kept by JAX with the trace that it belongs to.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import Any
@@ -307,8 +306,8 @@ def publish(
             if values and write:
                 chosen = [variables[p] for p in change.positions]  # type: ignore[index]
                 check_writes(plans, chosen)
-                with _renewing(change, variables):
-                    set_values(chosen, values, joint.layout.impl)
+                impl = joint.layout.impl
+                _write(change, variables, set_values, chosen, values, impl)
             refilled = returned or change.has_divided
             return change.places.fill(out, returned) if refilled else out
     refs: RefMap[Any, int] = RefMap()
@@ -332,27 +331,21 @@ def publish(
             builder.build(definition)
     returned = [builder.build(definition) for definition in change.returned]
     if write:
-        with _renewing(change, variables):
-            builder.commit()
+        _write(change, variables, builder.commit)
     return change.places.fill(out, returned)
 
 
-def _renewing(
-    change: Change, variables: Sequence[Any]
-) -> contextlib.AbstractContextManager[Any]:
+def _write(
+    change: Change, variables: Sequence[Any], write: Callable[..., Any], *args: Any
+) -> None:
     """Renews containers before values are written, and undoes it if these can't be."""
-    return _renewed(change, variables) if change.renewed else _NOTHING_TO_RENEW
-
-
-_NOTHING_TO_RENEW: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _renewed(change: Change, variables: Sequence[Any]) -> Iterator[None]:
+    if not change.renewed:
+        write(*args)
+        return
     with undoing() as undo:
         for depth, position in change.renewed:
             variables[position].renew(depth, undo)
-        yield
+        write(*args)
 
 
 def _known(

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -34,6 +34,7 @@ from graphcore.variables.bare_arrays import (
 
 __all__ = ["register_filtered_type"]
 
+_Editor: TypeAlias = Callable[[Any, Sequence[Any]], Any]
 _filtered: set[type[Any]] = set()
 _known: dict[type[Any], bool] = {}
 
@@ -84,7 +85,7 @@ def is_filtered(x: Any) -> bool:
 
 def _is_taken(x: Any) -> bool:
     """Whether JAX takes a leaf for an argument."""
-    if is_array(x) or isinstance(x, (bool, int, float, complex)):
+    if is_array(x):
         return True
     try:
         return jax.typeof(x) is not None
@@ -92,40 +93,33 @@ def _is_taken(x: Any) -> bool:
         return False
 
 
-class _Edit(NamedTuple):
+def _editor(tree: Any, first: int, places: dict[int, int]) -> _Editor:
     """How leaves in a node of a pytree are replaced.
 
     Args:
-        level: The structure of the node down to its children.
-        places: For each child that changes its number, and the place of what replaces
-            it, or how it is edited itself.
+        tree: The node.
+        first: The number of its first leaf in the whole pytree.
+        places: For each leaf that is replaced the place of what replaces it.
     """
-
-    level: Any
-    places: list[tuple[int, int | _Edit]]
-
-
-def _edit_of(tree: Any, first: int, places: dict[int, int]) -> _Edit:
     level = jax.tree.structure(tree, is_leaf=lambda x: x is not tree)
-    edit = _Edit(level, [])
+    edits: list[tuple[int, int | _Editor]] = []
     for number, child in enumerate(level.flatten_up_to(tree)):
         last = first + jax.tree.structure(child).num_leaves
         if any(first <= leaf < last for leaf in places):
             is_leaf = jax.tree_util.all_leaves((child,))
-            how = places[first] if is_leaf else _edit_of(child, first, places)
-            edit.places.append((number, how))
+            how = places[first] if is_leaf else _editor(child, first, places)
+            edits.append((number, how))
         first = last
-    return edit
 
+    def edited(tree: Any, arrays: Sequence[Any]) -> Any:
+        children = level.flatten_up_to(tree)
+        for number, how in edits:
+            child = children[number]
+            new = arrays[how] if isinstance(how, int) else how(child, arrays)
+            children[number] = new
+        return level.unflatten(children)
 
-def _edited(tree: Any, edit: _Edit, arrays: Sequence[Any]) -> Any:
-    children = edit.level.flatten_up_to(tree)
-    for number, how in edit.places:
-        if isinstance(how, _Edit):
-            children[number] = _edited(children[number], how, arrays)
-        else:
-            children[number] = arrays[how]
-    return edit.level.unflatten(children)
+    return edited
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
@@ -151,7 +145,7 @@ class Frame:
     places: dict[int, int] = field(init=False)
     _key: Any = field(init=False)
     _hash: int | None = field(default=None, init=False)
-    _edit: _Edit | None = field(default=None, init=False)
+    _edited: _Editor | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         keys = tuple([(i, static_key(x)) for i, x in self.statics.items()])
@@ -201,9 +195,9 @@ class Frame:
             tree: A pytree of the structure.
             arrays: The arrays.
         """
-        if self._edit is None:
-            self._edit = _edit_of(tree, 0, self.places)
-        return _edited(tree, self._edit, arrays)
+        if self._edited is None:
+            self._edited = _editor(tree, 0, self.places)
+        return self._edited(tree, arrays)
 
     def fits(self, leaves: Sequence[Any]) -> bool:
         """Whether these leaves of a pytree of the structure surely have this frame."""
@@ -252,19 +246,19 @@ class Divided:
         Args:
             old: One of the same structure: what is missing is as it is there.
         """
-        leaves = self.leaves()
-        frame, structure = self.frame, self.frame.structure
-        if len(frame.given) + len(frame.statics) < len(leaves) and old is not None:
-            # Of the old value, since the structure inside of a map may differ.
-            before, structure = (
+        frame = self.frame
+        missing = frame.structure.num_leaves - len(frame.given) - len(frame.statics)
+        if missing and old is not None:
+            # Into the old value, since the structure inside of a map may differ.
+            leaves, structure = (
                 (old.leaves(), old.frame.structure)
                 if type(old) is Divided
                 else jax.tree.flatten(old)
             )
-            for i, leaf in enumerate(before):
-                if leaves[i] is None:
-                    leaves[i] = leaf
-        return structure.unflatten(leaves)
+            for leaf, array in zip(frame.given, self.arrays, strict=True):
+                leaves[leaf] = array
+            return structure.unflatten(leaves)
+        return frame.structure.unflatten(self.leaves())
 
     def bare(self) -> Any:
         """The pytree of the arrays that are here, with None at all other places."""
@@ -425,17 +419,19 @@ def keep(tree: Any, whole: Divided) -> None:
     """Remembers what a pytree is divided into, if it can't change in place."""
     if whole.frame.is_fixed:
         number = id(tree)
-        alive = weakref.ref(tree, functools.partial(_kept.pop, number))
+        try:
+            alive = weakref.ref(tree, functools.partial(_kept.pop, number))
+        except TypeError:  # No weak reference to it can be made.
+            return
         _kept[number] = alive, whole.arrays, weakref.ref(whole.frame)
 
 
 def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
     outer = jax.tree.leaves(tree, is_leaf=is_filtered)
+    has_filtered = any(map(is_filtered, outer))
     chosen: list[bool] = []
-    has_filtered = False
     for x in outer:
         if is_filtered(x):
-            has_filtered = True
             inner = jax.tree.leaves(x)
             chosen += [is_array(y) or isinstance(y, np.generic) for y in inner]
         else:
@@ -449,18 +445,12 @@ def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
 
 def _is_fixed(tree: Any) -> bool:
     """Whether a pytree, and all in it that is one, is of an immutable type."""
-    if not is_frozen(tree):
-        return False
-    seen: list[Any] = []
 
-    def collect(x: Any) -> bool:  # JAX calls it with every node
-        seen.append(x)
-        return False
+    def may_change(x: Any) -> bool:
+        return not (isinstance(x, tuple | None) or is_frozen(x))
 
-    jax.tree.leaves(tree, is_leaf=collect)
-    return all(
-        isinstance(x, tuple | None) or is_frozen(x) or jax.tree_util.all_leaves((x,))
-        for x in seen
+    return is_frozen(tree) and jax.tree_util.all_leaves(
+        jax.tree.leaves(tree, is_leaf=may_change)
     )
 
 

@@ -390,25 +390,18 @@ def _find_or_make(
             known += settings.roots, settings.variables
     found: list[Any] = []
     for callee, bound, make in functions:
-        function = callee.function
-        key = static, known, bound, make
-        bodies = cache
-        if cache is None:
-            bodies = _bodies_of(function) if callee.lasts else None
-        else:
-            # Its body holds the function, so no other one has this id meanwhile.
-            key += (id(function),)  # type: ignore[assignment]
-        body = None
-        if bodies is not None:
-            try:
-                body = bodies.known.get(key)
-            except TypeError:  # something static is not hashable
-                if cache is not None:
-                    raise
-                bodies = None
-        if bodies is not None and body is not None:
-            bodies.last = body
-        else:
+        function, bodies = callee.function, cache
+        if cache is None and callee.lasts:
+            bodies = _bodies_of(function)
+        # In a cache by id: the body holds the function, so no other has it meanwhile.
+        key = static, known, bound, make, None if cache is None else id(function)
+        try:
+            body = None if bodies is None else bodies.known.get(key)
+        except TypeError:  # something static is not hashable
+            if cache is not None:
+                raise
+            body = bodies = None
+        if body is None:
             settings = settings or _resolve(entry, tree, hidden, called)
             about = entry.joint, places, bound, _root_places(entry.roots, places, tree)
             structure = Structure(*about, settings, statics)
@@ -418,6 +411,8 @@ def _find_or_make(
             if bodies is not None:
                 body.key = key
                 body = bodies.keep(key, body)
+        elif cache is not None:
+            cache.last = body
         found.append(body)
     return found
 
@@ -464,23 +459,21 @@ def _resolve(entry: Entry, tree: Any, bound: Sequence[int], called: str) -> Sett
         per_leaf += settings_of_leaves(*pair, (called, "the argument"))
     check_mappings(of_args, tree[0], "argument ")
     aliases = AliasCheck()
-    of_roots: list[Any] = [of_bound] * len(roots)
-    found = [False] * len(roots)
+    of_roots: dict[int, Any] = {}
     leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)[0]
     for (path, x), setting in zip(leaves, per_leaf, strict=True):
         if is_object(x):
             aliases.add(key_path(path)[1:], x, setting)
-            number = _number(x, roots)
-            if not found[number]:
-                of_roots[number], found[number] = setting, True
-    for number, (x, is_argument) in enumerate(zip(roots, found, strict=True)):
-        if not is_argument or (of_bound is not None and number in bound):
+            of_roots.setdefault(_number(x, roots), setting)
+    for number, x in enumerate(roots):
+        if number not in of_roots or (of_bound is not None and number in bound):
             aliases.add(("self",), x, of_bound)
+            of_roots.setdefault(number, of_bound)
     variables = tuple(
         setting_of(of_roots[number], tuple(path), variable)
         for (number, *path), variable in zip(joint.paths, entry.variables, strict=True)
     )
-    return Settings(tuple(of_roots), variables, out)
+    return Settings(tuple(map(of_roots.get, range(len(roots)))), variables, out)
 
 
 def _root_places(

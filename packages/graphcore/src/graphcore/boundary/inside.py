@@ -56,14 +56,16 @@ class Inside:
 
     def __init__(self, joint: Joint, values: Sequence[Any]) -> None:
         self._joint = joint
+        copies = values
         if not are_arrays(values):
             values = [*map(joined, values)]
+            # So that a change inside of a value shows as a difference.
+            copies = [jax.tree.map(lambda x: x, value) for value in values]
         self.values = values
-        # Copies, so that a change inside of a value shows as a difference.
-        self._objects, self.roots, self.variables = joint.build(_copied(values))
+        self._objects, self.roots, self.variables = joint.build(copies)
         # The containers that hold arrays without a variable.
-        bare = self.variables if joint.layout.bare else ()
-        self._ways = {i: x.way() for i, x in enumerate(bare) if type(x) is BareArray}
+        places = [(thing, self.variables[thing]) for thing, *_ in joint.layout.bare]
+        self._ways = {thing: place.way() for thing, place in places}
 
     @classmethod
     @functools.cache
@@ -130,9 +132,7 @@ class Inside:
             for number, root in enumerate(self.roots)
         )
         # The first place of each returned object counts.
-        first_place: dict[int, Path] = {}
-        for path, number in paths:
-            first_place.setdefault(number, (-1, *path))
+        first_place = {number: (-1, *path) for path, number in reversed(paths)}
         out_definitions = tuple(
             visited(x, first_place[number], of_returned[number])
             for number, x in enumerate(returned)
@@ -215,14 +215,13 @@ class Inside:
                     before = None if position in keep else old[position]
                     written.append(Written(*found, path, setting, before))
         positions = tuple([w.position for w in written])
-        # The same structure with every array that is returned: it is made once.
-        change: Change | None = None
         has_divided, renewed = _has_divided(places, written), self._renewed(written)
+        # The same structure with every array that is returned: it is made once.
         is_usual = places is OF_A_LEAF and not has_divided and not renewed
-        if is_usual:
-            change = joint.layout.notes.get(positions)
+        known = joint.layout.notes if is_usual else {}
+        change = known.get(positions)
         if change is None:
-            change = Change(
+            change = known[positions] = Change(
                 positions=positions,
                 indices=tuple([w.index for w in written]),
                 mapping=joint.identity,
@@ -230,8 +229,6 @@ class Inside:
                 has_divided=has_divided,
                 renewed=renewed,
             )
-            if is_usual:
-                joint.layout.notes[positions] = change
         return Left(written, tree, change)
 
     def _setting_of_root_of(self, index: int, settings: Sequence[Any]) -> Any:
@@ -257,23 +254,14 @@ class Inside:
             return of_returned
         per_leaf = settings_of_leaves(settings.out, out)
         aliases = AliasCheck()
-        for number, (root, setting) in enumerate(
-            zip(self.roots, settings.roots, strict=True)
-        ):
+        for number, setting in enumerate(settings.roots):
             if setting is not UNSET:
-                aliases.add(("arguments", number), root, setting)
+                aliases.add(("arguments", number), self.roots[number], setting)
         for (path, number), (position, _) in zip(paths, places.spots, strict=True):
             if per_leaf[position] is not UNSET:
                 aliases.add(("output", *path), returned[number], per_leaf[position])
             of_returned[number] = per_leaf[position]
         return of_returned
-
-
-def _copied(values: Sequence[Any]) -> Sequence[Any]:
-    """Pytrees in containers of their own."""
-    if are_arrays(values):
-        return values
-    return [jax.tree.map(lambda x: x, value) for value in values]
 
 
 def _has_divided(places: Places, written: Sequence[Written]) -> bool:

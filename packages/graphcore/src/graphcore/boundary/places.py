@@ -21,10 +21,10 @@ from jax.tree_util import tree_flatten
 
 from graphcore.adapters.loading import registrations
 from graphcore.boundary.divided import Divided, divide, is_filtered
-from graphcore.nodes.registry import GraphNodeImpl, find_for_type, is_graph_node
+from graphcore.nodes.registry import is_graph_node
 from graphcore.probing import probing
 from graphcore.trails import Path, key_of
-from graphcore.variables.impl import is_variable, is_variable_type
+from graphcore.variables.impl import is_variable
 
 __all__ = ["Places", "has_objects", "is_object", "key_path", "take_objects"]
 
@@ -417,10 +417,9 @@ def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> 
     # In the order in which JAX flattens arguments.
     places: list[tuple[Place, Any]] = [*enumerate(args), *sorted(kwargs.items())]
     for place, arg in places:
-        kind = type(arg)
-        if is_variable_type(kind) or isinstance(find_for_type(kind), GraphNodeImpl):
+        if is_object(arg):
             objects.append(place)
-        elif arg is not None and not issubclass(kind, _ARRAYS):
+        elif arg is not None and not issubclass(type(arg), _ARRAYS):
             containers.append(place)
             if is_filtered(arg):
                 filtered.add(place)

@@ -268,9 +268,9 @@ def learn(definition: NodeDef[Any]) -> None:
     if known.last != key:
         known.last = key
         return
-    if any(noted is definition for _, noted in known.patterns):
-        return  # This graph has something that the pattern can't check.
-    if not _may_stay(definition):
+    # One that is noted already has something that the pattern can't check.
+    is_noted = any(noted is definition for _, noted in known.patterns)
+    if is_noted or not _may_stay(definition):
         return
     pattern = pattern_of(definition)
     if pattern is not None and pattern.is_watched:

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterable, Sequence
-from itertools import chain, repeat
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from operator import attrgetter, getitem, is_
-from typing import Any
+from typing import Any, TypeAlias
 
 from jax.tree_util import all_leaves
 
@@ -48,8 +48,11 @@ from graphcore.rebuilt import ByValue, belongs, wrong_trace
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
 from graphcore.variables.bare_arrays import BARE, BareArray, are_arrays
-from graphcore.variables.impl import VariableImpl, find_variable_impl
+from graphcore.variables.impl import VariableImpl
 from graphcore.variables.variable import Variable, metadata_epoch, set_variable_plan
+
+# A variable, its definition, and how it is handled.
+_Described: TypeAlias = tuple[Any, VariableDef[Any], VariableImpl]
 
 _numbers = itertools.count()
 # The types of a plan's `trace` with which variables may have to be left alone.
@@ -107,48 +110,97 @@ class Plan:
         self._epoch: object = metadata_epoch.mark
         self._root_type = type(root)
         self._until_often = _OFTEN
+        self._checks: list[Callable[[Any], bool]] = []
         # Nobody is told when a variable of a registered type gets other metadata.
         watched: list[tuple[Any, VariableImpl]] = []
-        self._foreign: list[tuple[Any, VariableDef[Any], VariableImpl]] = []
-        for variable, definition, impl in self._described():
+        foreign: list[_Described] = []
+        for described in self._described():
+            variable, _, impl = described
             if impl.is_owned or impl is BARE:
                 continue
             if _has_plain_metadata(impl, variable):
                 watched.append((variable, impl))
             else:
-                self._foreign.append((variable, definition, impl))
-        alike: dict[VariableImpl, list[Any]] = {}
-        for variable, _, impl in self._foreign:
-            alike.setdefault(impl, []).append(variable)
-        self._seen = [(impl, xs, *_look_at(impl, xs)) for impl, xs in alike.items()]
+                foreign.append(described)
         unwatched = self._watch_containers(root, visit, watched)
-        # The root itself must not be kept: None stands for it.
-        self._unwatched = [
-            (None if node is root else node, Recorded(node, *found))
-            for node, *found in unwatched
-        ]
-        self._strangers = [*{id(x): x for x in visit.strangers}.values()]
-        self._stranger_types = list(map(type, self._strangers))
-        each = dict(zip(self._stranger_types, self._strangers, strict=True))
-        self._stranger_of_each_type = [*each.values()]
-        self._registrations = registrations.count
-        self._mutable_statics: list[tuple[Any, Any, int]] = []
-        # An unhashable static value is refused at a compiled call; until then there is
-        # no sure way to see that it changed.
         self.can_be_kept = True
-        for value in {id(x): x for x in visit.mutable_statics}.values():
+        self._watch_others(root, visit, foreign, unwatched)
+
+    def _watch_others(
+        self,
+        root: Any,
+        visit: Visit,
+        foreign: Sequence[_Described],
+        unwatched: Sequence[tuple[Any, NodeImpl, Any, Any]],
+    ) -> None:
+        """Adds checks of what does not show in the children of a container.
+
+        Args:
+            root: The root; no check may keep it.
+            visit: What a walk saw just now.
+            foreign: Variables of whose metadata no container tells.
+            unwatched: Nodes of whose children none does.
+        """
+        if visit.strangers:
+            strangers = _distinct(visit.strangers)
+            types = [*map(type, strangers)]
+            one_a_type = [*dict(zip(types, strangers, strict=True)).values()]
+            known = registrations.count
+
+            def strangers_hold(root: Any) -> bool:
+                are_known = registrations.count == known
+                # JAX does not tell when a type is registered.
+                is_same = are_known and [*map(type, strangers)] == types
+                return is_same and bool(all_leaves(one_a_type))
+
+            self._checks.append(strangers_hold)
+        if visit.mutable_statics:
+            values = _distinct(visit.mutable_statics)
             try:
-                recorded = content_key(value, keep=True)
-                self._mutable_statics.append((value, recorded, hash(recorded)))
+                keys = [content_key(value, keep=True) for value in values]
+                hashes = [*map(hash, keys)]
             except TypeError:
+                # An unhashable static value is refused at a compiled call; until then
+                # there is no sure way to see that it changed.
                 self.can_be_kept = False
-        self._needs_closer_look = bool(
-            self._strangers
-            or self._mutable_statics
-            or self._foreign
-            or self._unwatched
-            or self._array_keys
-        )
+                return
+
+            def statics_hold(root: Any) -> bool:
+                now = [*map(content_key, values)]
+                return [*map(hash, now)] == hashes and now == keys
+
+            self._checks.append(statics_hold)
+        if foreign:
+            alike: dict[VariableImpl, list[Any]] = {}
+            for variable, _, impl in foreign:
+                alike.setdefault(impl, []).append(variable)
+            seen = [(impl, each, *_look_at(impl, each)) for impl, each in alike.items()]
+
+            def foreign_hold(root: Any) -> bool:
+                for impl, variables, types, names, found in seen:
+                    now = _look_at(impl, variables)
+                    # The very same things are enough: what can change in place is
+                    # looked at with the static values.
+                    if now[:2] != (types, names) or not all(map(is_, found, now[2])):
+                        return all(map(_is_as_defined, foreign))
+                return True
+
+            self._checks.append(foreign_hold)
+        if unwatched:
+            # The root itself must not be kept: None stands for it.
+            recorded = [
+                (None if node is root else node, Recorded(node, *found))
+                for node, *found in unwatched
+            ]
+
+            def unwatched_hold(root: Any) -> bool:
+                for inner, due in recorded:
+                    node = root if inner is None else inner
+                    if find_node_impl(node) is not due.impl or due != node:
+                        return False
+                return True
+
+            self._checks.append(unwatched_hold)
 
     def _watch_containers(
         self, root: Any, visit: Visit, variables: Sequence[tuple[Any, VariableImpl]]
@@ -164,19 +216,15 @@ class Plan:
             The nodes whose children are in none.
         """
         # What every container held. Containers compare their contents without a call
-        # for each, as long as both hold the same objects. Dicts by address: with
-        # thousands of them, memory is read faster from end to end.
-        mine = visit.containers
+        # for each, as long as both hold the same objects. By address: with thousands
+        # of dicts, memory is read faster from end to end.
         theirs = [
             c for node, impl in visit.foreign for c in containers_of(node, impl) or ()
         ]
-        dicts = [c for c in chain(mine, theirs) if isinstance(c, dict)]
-        lists = [c for c in chain(mine, theirs) if not isinstance(c, dict)]
-        self._containers = [*sorted(dicts, key=id), *lists]
+        self._containers = [*visit.containers, *theirs]
+        self._containers.sort(key=lambda c: (isinstance(c, list), id(c)))
         self._contents = [c.copy() for c in self._containers]
         unwatched = visit.unwatched
-        self._array_holders: list[Any] = []
-        self._array_keys: list[Any] = []
         replaced: set[int] = set()
         if self.layout.bare:
             # Once it did not hold, and nothing but the objects differed: then a
@@ -187,14 +235,13 @@ class Plan:
             unwatched = [each for each in unwatched if id(each[0]) not in inside]
         # Of our own nodes and variables, a comparison sees whether they are the same.
         # Others could be equal to what took their place.
-        inexact = {id(container) for container in theirs}
-        for container, content in zip(self._containers, self._contents, strict=True):
-            children = (child for _, child in items_of(content))
-            if any(
-                getattr(type(x), "__eq__", None) not in _BY_IDENTITY for x in children
-            ):
-                inexact.add(id(container))
-        exactly = [c for c in self._containers if id(c) in inexact]
+        others = {*map(id, theirs)}
+        exactly = [
+            container
+            for container, content in zip(self._containers, self._contents, strict=True)
+            if id(container) in others
+            or any(type(x).__eq__ not in _BY_IDENTITY for _, x in items_of(content))
+        ]
         # Metadata: mostly the same, so that one copy of each kind is enough.
         known: dict[Any, Any] = {}
         for variable, impl in variables:
@@ -236,11 +283,19 @@ class Plan:
         watched = [pair for pair in pairs if id(pair[0]) not in inside]
         self._containers = [container for container, _ in watched]
         self._contents = [content for _, content in watched]
-        for container, content in watched:
-            for key, recorded in items_of(content):
-                if recorded is ANY_ARRAY:
-                    self._array_holders.append(container)
-                    self._array_keys.append(key)
+        arrays = [
+            (container, key)
+            for container, content in watched
+            for key, recorded in items_of(content)
+            if recorded is ANY_ARRAY
+        ]
+        if arrays:
+            holders, keys = zip(*arrays, strict=True)
+
+            def arrays_hold(root: Any) -> bool:
+                return are_arrays([*map(getitem, holders, keys)])
+
+            self._checks.append(arrays_hold)
         return inside
 
     def clear(self) -> None:
@@ -248,13 +303,9 @@ class Plan:
         self._root_type = None
         self.variables = []
         self.combined = {}
-        self._nodes = self._containers = self._contents = []
+        self._nodes = self._containers = self._contents = self._checks = []
         self._identities = None
         self._root_containers = []
-        self._array_holders = self._array_keys = []
-        self._strangers = self._stranger_of_each_type = self._unwatched = []
-        self._mutable_statics = []
-        self._foreign, self._seen = [], []
 
     def holds(self, root: Any) -> bool:
         """Tells whether walking the graph now would give this plan again.
@@ -286,9 +337,10 @@ class Plan:
                 comparing.by_identity = False
             if self._until_often > 0:
                 self._count_down()
-            return (self._epoch is metadata_epoch.mark or self._metadata_holds()) and (
-                not self._needs_closer_look or self._holds_closer(root)
-            )
+            for check in self._checks:
+                if not check(root):
+                    return False
+            return self._epoch is metadata_epoch.mark or self._metadata_holds()
         except Exception:  # a stranger refuses to be compared, or a thread changes it
             return False
 
@@ -309,25 +361,6 @@ class Plan:
         if self._root_type is None:  # another thread has cleared it meanwhile
             self.clear()
 
-    def _holds_closer(self, root: Any) -> bool:
-        """Whether all holds that doesn't show in the children of a container."""
-        return (
-            (not self._strangers or self._strangers_hold())
-            and (not self._mutable_statics or self._statics_hold())
-            and (not self._foreign or self._foreign_hold())
-            and (not self._unwatched or self._unwatched_hold(root))
-            and (not self._array_keys or self._arrays_hold())
-        )
-
-    def _foreign_hold(self) -> bool:
-        for impl, variables, types, names, values in self._seen:
-            now = _look_at(impl, variables)
-            # The very same things are enough: what can change in place is looked at
-            # with the static values.
-            if now[:2] != (types, names) or not all(map(is_, values, now[2])):
-                return all(map(_is_as_defined, self._foreign))
-        return True
-
     def _metadata_holds(self) -> bool:
         mark = metadata_epoch.mark  # first: a change from now on must be seen later
         if not all(map(_is_as_defined, self._described())):
@@ -335,37 +368,10 @@ class Plan:
         self._epoch = mark
         return True
 
-    def _described(self) -> Iterable[tuple[Any, VariableDef[Any], VariableImpl]]:
+    def _described(self) -> Iterable[_Described]:
         return zip(
             self.variables, self.layout.definitions, self.layout.impls, strict=True
         )
-
-    def _strangers_hold(self) -> bool:
-        if list(map(type, self._strangers)) != self._stranger_types:
-            return False
-        now, each = registrations.count, self._stranger_of_each_type
-        if now != self._registrations:
-            if any(find_variable_impl(type(x)) or find_node_impl(x) for x in each):
-                return False
-            self._registrations = now
-        return bool(all_leaves(each))  # JAX does not tell when a type is registered
-
-    def _statics_hold(self) -> bool:
-        for value, recorded, recorded_hash in self._mutable_statics:
-            found = content_key(value)
-            if hash(found) != recorded_hash or found != recorded:
-                return False
-        return True
-
-    def _arrays_hold(self) -> bool:
-        return are_arrays([*map(getitem, self._array_holders, self._array_keys)])
-
-    def _unwatched_hold(self, root: Any) -> bool:
-        for inner, recorded in self._unwatched:
-            node = root if inner is None else inner
-            if find_node_impl(node) is not recorded.impl or recorded != node:
-                return False
-        return True
 
     def contains(self, node: Any) -> bool:
         """Tells whether a node is one of the inner nodes of the graph."""
@@ -396,6 +402,10 @@ class Plan:
             raise different_trace((), self._root_type or object)
 
 
+def _distinct(objects: Sequence[Any]) -> list[Any]:
+    return [*{id(x): x for x in objects}.values()]
+
+
 def _has_plain_metadata(impl: VariableImpl, variable: Any) -> bool:
     """Whether metadata is a dict, the same each time, of what stays what it is."""
     found = impl.get_metadata(variable)
@@ -412,7 +422,7 @@ def _look_at(
     return [*map(type, variables)], [*map(tuple, found)] if values else [], values
 
 
-def _is_as_defined(described: tuple[Any, VariableDef[Any], VariableImpl]) -> bool:
+def _is_as_defined(described: _Described) -> bool:
     variable, definition, impl = described
     if type(variable) is not definition.type:
         return False

@@ -36,26 +36,23 @@ class Recorded:
         metadata: What else there is to it.
     """
 
-    __slots__ = ("children", "impl", "keys", "kind", "metadata")
+    __slots__ = ("impl", "kind", "metadata", "pairs")
 
     def __init__(self, node: Any, impl: NodeImpl, pairs: Pairs, metadata: Any) -> None:
         self.kind, self.impl = type(node), impl
         self.metadata = static_key(snapshot(metadata))
-        self.keys = [key for key, _ in pairs]
-        self.children = [child for _, child in pairs]
+        self.pairs = [(key, child) for key, child in pairs]
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not self.kind:
             return False
         pairs, metadata = self.impl.flatten(other)
         return (
-            len(pairs) == len(self.keys)
+            len(pairs) == len(self.pairs)
             and static_key(metadata) == self.metadata
             and all(
                 key == due and _stands_for(recorded, child)
-                for (key, child), due, recorded in zip(
-                    pairs, self.keys, self.children, strict=True
-                )
+                for (key, child), (due, recorded) in zip(pairs, self.pairs, strict=True)
             )
         )
 
