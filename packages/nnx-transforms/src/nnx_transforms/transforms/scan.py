@@ -19,7 +19,6 @@ from graphcore.authors import (
     map_settings,
     plain_settings,
 )
-from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.prefixes import Carry
 from nnx_transforms.transforms.compiled.donation import together
@@ -31,11 +30,11 @@ from nnx_transforms.transforms.loops.agreement import (
 )
 from nnx_transforms.transforms.loops.cached_properties import not_kept
 from nnx_transforms.transforms.loops.carry import (
-    CarriedGraph,
+    check_carried,
     check_carried_objects,
-    check_scan_axes,
     check_settled,
     put_carry,
+    scan_axes,
     take_carry,
 )
 from nnx_transforms.transforms.loops.held import put_held, take_held
@@ -112,9 +111,7 @@ def scan(
         >>> same is count, int(count.value), products.tolist()
         (True, 3, [5, 12, 21])
     """
-    in_axes, out_axes = own_settings(in_axes), own_settings(out_axes)
-    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
-    place_in, place_out = check_scan_axes(in_axes, out_axes)
+    in_axes, out_axes, place_in, place_out = scan_axes(in_axes, out_axes)
     place_in = (0,) if place_in == () else place_in
     options: dict[str, Any] = {
         "length": length,
@@ -251,6 +248,7 @@ class _Body(MappedBody):
         self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Left:
         left = super().run_inside(inside, args, kwargs)
+        check_carried(self, left.change)
         self._check_made(left)
         changed = left.change.definitions
         if changed is not None:
@@ -258,7 +256,6 @@ class _Body(MappedBody):
         return left
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        graph = CarriedGraph(self, inside)
         with not_kept(inside.roots):
             out = super().call(inside, args, kwargs)
         axes = self.out_axes
@@ -273,7 +270,6 @@ class _Body(MappedBody):
         if self.place_in is not None:
             came_back = take_carry(out, self.place_out)[0]
             check_carried_objects(args[self.place_in[0]], came_back)
-        graph.check()
         return out
 
     def _check_made(self, left: Left) -> None:
