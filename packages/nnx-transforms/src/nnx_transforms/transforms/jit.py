@@ -218,22 +218,21 @@ class Jitted(Generic[P, R]):
         """Takes a call apart; None if there are no objects."""
         self._notes.explanation = None
         callee = self._callee or self._given.again()
+        settings = self._in_settings
         statics: dict[Any, Any] = {}
-        if (
-            kwargs
-            and self._in_settings is not UNSET
-            and has_objects((*args, *kwargs.values()))
-        ):
+        if kwargs and settings is not UNSET and has_objects((*args, *kwargs.values())):
             # Shardings go by position, so keyword arguments are moved to theirs.
             args, kwargs = positions_of(self.__wrapped__, args, kwargs)
         if self._statics:
             args, kwargs, statics = self._statics.take(args, kwargs)
+        if settings is not UNSET:
+            settings = self._per_argument(args, statics)
         try:
             entry: Entry | None = enter(
                 callee,
                 args,
                 kwargs,
-                settings=self._per_argument(args, statics),
+                settings=settings,
                 kwargs_settings=UNSET,
                 out_settings=self._out_settings,
                 statics=statics,
@@ -251,8 +250,6 @@ class Jitted(Generic[P, R]):
     def _per_argument(self, args: tuple[Any, ...], statics: dict[Any, Any]) -> Any:
         """The shardings of positional arguments; static ones have none."""
         settings = self._in_settings
-        if settings is UNSET:
-            return UNSET
         if is_mapping(settings):  # By filter: for the variables of all objects.
             return jax.tree.map(
                 lambda x: settings if is_object(x) else UNSET, args, is_leaf=is_object

@@ -203,9 +203,9 @@ class JitBody(Body):
             function = self._variants[writes, donated] = self._donating(writes, donated)
         kept = [None if i in donated else value for i, value in enumerate(values)]
         given = [value if i in donated else None for i, value in enumerate(values)]
-        args, kwargs, away = chosen.take(args, kwargs)
-        args_given = tuple([away.get(i) for i in range(len(args))])
-        named = {k: x for k, x in away.items() if isinstance(k, str)}
+        args, kwargs, taken = chosen.take(args, kwargs)
+        args_given = tuple([taken.get(i) for i in range(len(args))])
+        named = {k: x for k, x in taken.items() if isinstance(k, str)}
         away = self.grouped(given), args_given, named
         return function, (self.grouped(kept), args, kwargs, away), {}
 
