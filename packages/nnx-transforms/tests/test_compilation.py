@@ -319,6 +319,16 @@ def test_explain_recompile_of_static_values_that_print_alike():
     assert "<class" not in str(nnx.explain_recompile(f))
 
 
+def test_explain_recompile_of_static_arguments_without_objects():
+    f = nnx.jit(lambda x, k, how="plus": x * k, static_argnums=1, static_argnames="how")
+    x = jnp.ones(2)
+    f(x, 2)
+    f(x, 3)
+    assert nnx.explain_recompile(f) == [("args/1", "2", "3")]
+    f(x, 3, how="minus")
+    assert nnx.explain_recompile(f) == [("kwargs/how", "absent", "'minus'")]
+
+
 def test_a_jitted_function_shows_what_it_wraps():
     def double(x):
         return 2 * x

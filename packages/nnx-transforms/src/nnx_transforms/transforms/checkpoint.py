@@ -67,9 +67,7 @@ def remat(
     names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
     names = tuple(names)
     argnums = None if static_argnums == () else static_argnums
-    statics = None
-    if argnums is not None or names:
-        statics = ChosenArguments(f, argnums, names or None)
+    statics = ChosenArguments(f, argnums, names or None)
     options: dict[str, Any] = {"prevent_cse": prevent_cse, "policy": policy}
     of_jax = {**options, "static_argnums": static_argnums}
     if names and _JAX_TAKES_NAMES:
@@ -79,7 +77,7 @@ def remat(
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         positions, named = positions_of(f, args, kwargs)
         fixed: dict[Any, Any] = {}
-        if statics is not None:
+        if argnums is not None or names:
             _check_argnums(static_argnums, positions)
             positions, named, fixed = statics.take(positions, named)
         entry = enter(f, positions, named, statics=fixed)

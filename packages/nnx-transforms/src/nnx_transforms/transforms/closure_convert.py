@@ -89,8 +89,11 @@ def closure_convert(
     call = RuleCall(name, callees, entry, example_args, names)
     examples = call.pure_args(entry, example_args)
 
-    def pure(captured_values: Any, *args: Any) -> Any:
-        with _values_for(parts[0][1], captured_values):
+    leaves, of_values = jax.tree.flatten([*map(raw_value_of, captured)])
+
+    def pure(captured_leaves: Any, *args: Any) -> Any:
+        values = jax.tree.unflatten(of_values, captured_leaves)
+        with _values_for(parts[0][1], values):
             return call.primal(*args)
 
     structure = take_objects(example_args)[1]
@@ -100,8 +103,7 @@ def closure_convert(
                 named_like(fun, call.primal), *examples
             )
         else:
-            values = [*map(raw_value_of, captured)]
-            converted, hoisted = _hoist(named_like(fun, pure), values, examples)
+            converted, hoisted = _hoist(named_like(fun, pure), leaves, examples)
     finally:
         parts.clear()
     return _of_objects(converted, call, structure), hoisted
@@ -150,22 +152,17 @@ def _hoist(
 ) -> tuple[Callable[..., Any], list[Any]]:
     """Converts a function, and hoists those of the captured values that it reads."""
     converted, hoisted = jax.closure_convert(pure, captured, *examples)
-    leaves, structure = jax.tree.flatten(captured)
     jaxpr = jax.make_jaxpr(converted)(captured, *examples, *hoisted).jaxpr
     read = {id(v) for equation in jaxpr.eqns for v in equation.invars}
     read |= {id(v) for v in jaxpr.outvars}
-    is_read = [id(v) in read for v in jaxpr.invars[: len(leaves)]]
-    chosen = [leaf for leaf, r in zip(leaves, is_read, strict=True) if r]
-    counts = len(examples), len(examples) + len(chosen)
+    is_read = [id(v) in read for v in jaxpr.invars[: len(captured)]]
+    chosen = [leaf for leaf, r in zip(captured, is_read, strict=True) if r]
+    count, end = len(examples), len(examples) + len(chosen)
 
     def with_hoisted(*args: Any) -> Any:
-        given = iter(args[counts[0] : counts[1]])
-        merged = [
-            next(given) if r else leaf for leaf, r in zip(leaves, is_read, strict=True)
-        ]
-        whole = jax.tree.unflatten(structure, merged)
-        return converted(whole, *args[: counts[0]], *args[counts[1] :])
+        given = iter(args[count:end])
+        # What is not read may be anything, and is not kept for this.
+        leaves = [next(given) if r else 0.0 for r in is_read]
+        return converted(leaves, *args[:count], *args[end:])
 
-    # A second conversion drops the values that were captured but are not read.
-    again, further = jax.closure_convert(with_hoisted, *examples, *chosen, *hoisted)
-    return again, [*chosen, *hoisted, *further]
+    return with_hoisted, [*chosen, *hoisted]

@@ -15,11 +15,7 @@ import jax
 
 from graphcore.authors import Entry, enter
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
-from nnx_transforms.transforms.loops.agreement import (
-    Description,
-    describe_left,
-    merged_change,
-)
+from nnx_transforms.transforms.loops.agreement import describe_left, merged_change
 from nnx_transforms.transforms.loops.traced import ADVICE, TracedBody, WholeBody
 
 __all__ = ["cond", "switch"]
@@ -202,48 +198,47 @@ def _choose(
         raise
     if refused is not None and not any(change.returned for *_, change in results):
         raise refused
-    _check(name, names, entry, results, values=False)
+    changes = [change for *_, change in results]
+    if any(change.structure != changes[0].structure for change in changes[1:]):
+        _check(name, names, entry, results)
     try:
         values, new, out = choose(entry.bodies, *entry.values)
     except TypeError:
-        _check(name, names, entry, results, values=True)
+        _check(name, names, entry, results)
         raise
-    change = merged_change(entry.body, [change for *_, change in results])
+    change = merged_change(entry.body, changes)
     written = [values[p] for p in change.positions if p is not None]
     return entry.commit([[*written, *new]], out, change)
 
 
 def _check(
-    name: str, names: Sequence[str], entry: Entry, results: Sequence[Any], values: bool
+    name: str, names: Sequence[str], entry: Entry, results: Sequence[Any]
 ) -> None:
-    """Checks that the branches leave the same structure, or the same types of values.
+    """Checks that the branches leave the same structure, and the same types of values.
 
     Raises:
         ValueError: If a structure differs, with the paths.
         TypeError: If a shape or dtype does.
     """
-
-    def described(result: Any) -> Description:
-        values, new, out, change = result
-        return describe_left(entry.body, change, values, new, out)
-
-    first, *others = results
-    for which, other in zip(names[1:], others, strict=True):
-        differ = f"They differ ({names[0]} -> {which}):"
-        if values:
-            described(first).check_values(
-                described(other),
-                f"All branches of `{name}` must leave and return values of the same "
-                f"shapes and dtypes. {differ}",
-                promotes=False,
-            )
-        elif first[3].structure != other[3].structure:
-            described(first).check_graph(
-                described(other),
-                f"All branches of `{name}` must leave the same structure and return "
-                "the same objects, because only at run time it is known which of them "
-                f"runs. Make such changes in all of them, or before. {differ}",
-            )
+    first, *others = [
+        describe_left(entry.body, change, values, new, out)
+        for values, new, out, change in results
+    ]
+    differ = [f"They differ ({names[0]} -> {which}):" for which in names[1:]]
+    for how, other in zip(differ, others, strict=True):
+        first.check_graph(
+            other,
+            f"All branches of `{name}` must leave the same structure and return the "
+            "same objects, because only at run time it is known which of them runs. "
+            f"Make such changes in all of them, or before. {how}",
+        )
+    for how, other in zip(differ, others, strict=True):
+        first.check_values(
+            other,
+            f"All branches of `{name}` must leave and return values of the same "
+            f"shapes and dtypes. {how}",
+            promotes=False,
+        )
 
 
 class _WholeBranch(WholeBody):

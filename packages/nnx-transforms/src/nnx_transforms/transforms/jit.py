@@ -9,6 +9,7 @@ function is traced; see `jit_body`.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import inspect
 import sys
@@ -108,22 +109,19 @@ class Jitted(Generic[P, R]):
         self._statics = ChosenArguments(
             f, arguments["static_argnums"], arguments["static_argnames"]
         )
-        for name in ("in_shardings", "out_shardings"):
-            arguments[name] = own_settings(arguments[name])
-        shardings = arguments["in_shardings"]
+        shardings = own_settings(arguments["in_shardings"])
         shardings = tuple(shardings) if type(shardings) is list else shardings
-        self._in_shardings = shardings_alone(shardings)
-        out_shardings = arguments["out_shardings"]
-        self._out_settings: Any = UNSET
-        if out_shardings is not None:
-            self._out_settings = map_settings(_or_unset, shardings_alone(out_shardings))
+        out_shardings = own_settings(arguments["out_shardings"])
+        self._in_settings, self._out_settings = (
+            map_settings(_or_unset, shardings_alone(given))
+            for given in (shardings, out_shardings)
+        )
         # Objects in the output are placed by filter, even if none came in.
         self._places_objects = any(map(is_mapping, prefix_leaves(out_shardings)))
         known = ("keep_unused", "inline", "device", "backend")
         passed_on = {
             k: arguments[k] for k in known if arguments[k] not in (None, False)
         }
-        passed_on.update(arguments["more"])
         self._notes = Notes()
         self._options = Options(
             in_shardings=shardings,
@@ -133,17 +131,17 @@ class Jitted(Generic[P, R]):
             ),
             donate_state=arguments["donate_state"],
             constrain_state=arguments["constrain_state"],
-            passed_on=passed_on,
+            passed_on={**passed_on, **arguments["more"]},
             notes=self._notes,
         )
         self._bodies = Bodies(MAX_STRUCTURES)
-        self._is_simple = not (
-            self._callee is None
-            or self._statics
-            or shardings is not None
-            or out_shardings is not None
+        self._is_simple = (
+            self._callee is not None
+            and not self._statics
+            and self._in_settings is UNSET
+            and self._out_settings is UNSET
         )
-        self._plain = self._jit_plain(f, passed_on)
+        self._plain = self._jit_plain(f)
 
     # Calls
 
@@ -181,7 +179,7 @@ class Jitted(Generic[P, R]):
             body.is_direct, body.has_divided = False, True
             result = body.call_arranged(entry)
         values, out, change = result
-        return entry.commit([values] if body.is_flat else values, out, change)  # type: ignore[no-any-return]
+        return entry.commit(values, out, change)  # type: ignore[no-any-return]
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> Jitted[P, R]: ...
@@ -220,18 +218,14 @@ class Jitted(Generic[P, R]):
         """Takes a call apart; None if there are no objects."""
         self._notes.explanation = None
         callee = self._callee or self._given.again()
-        settings: Any = UNSET
+        settings = self._in_settings
         statics: dict[Any, Any] = {}
-        if (
-            kwargs
-            and self._in_shardings is not None
-            and has_objects((*args, *kwargs.values()))
-        ):
+        if kwargs and settings is not UNSET and has_objects((*args, *kwargs.values())):
             # Shardings go by position, so keyword arguments are moved to theirs.
             args, kwargs = positions_of(self.__wrapped__, args, kwargs)
         if self._statics:
             args, kwargs, statics = self._statics.take(args, kwargs)
-        if self._in_shardings is not None:
+        if settings is not UNSET:
             settings = self._per_argument(args, statics)
         try:
             entry: Entry | None = enter(
@@ -255,31 +249,29 @@ class Jitted(Generic[P, R]):
 
     def _per_argument(self, args: tuple[Any, ...], statics: dict[Any, Any]) -> Any:
         """The shardings of positional arguments; static ones have none."""
-        shardings = self._in_shardings
-        if is_mapping(shardings):  # By filter: for the variables of all objects.
+        settings = self._in_settings
+        if is_mapping(settings):  # By filter: for the variables of all objects.
             return jax.tree.map(
-                lambda x: shardings if is_object(x) else UNSET, args, is_leaf=is_object
+                lambda x: settings if is_object(x) else UNSET, args, is_leaf=is_object
             )
-        if not isinstance(shardings, tuple):
-            return (_or_unset(shardings),) * len(args)
-        given = with_statics(shardings, dict.fromkeys(statics))
+        if not isinstance(settings, tuple):
+            return (settings,) * len(args)
+        given = tuple(with_statics(settings, dict.fromkeys(statics, UNSET)))
         if len(given) != len(args) and has_objects(args):
             count = len(args) - sum(isinstance(k, int) for k in statics)
             raise ValueError(
-                f"in_shardings has {len(shardings)} entries, but the call has "
+                f"in_shardings has {len(settings)} entries, but the call has "
                 f"{count} positional arguments that are not static: give one entry for "
                 "each."
             )
-        return map_settings(_or_unset, tuple(given))
+        return given
 
-    def _jit_plain(
-        self, f: Callable[..., Any], passed_on: dict[str, Any]
-    ) -> Callable[..., Any]:
+    def _jit_plain(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """The function for calls without objects: JAX's own, but for its output.
 
         JAX gets the user's own arguments, which its messages are about.
         """
-        arguments, notes, name = self._arguments, self._notes, Callee(f).name
+        options, notes, name = self._options, self._notes, Callee(f).name
         settings = self._out_settings
         called = JitBody.settings_called[1], "what the function returned"
 
@@ -293,17 +285,16 @@ class Jitted(Generic[P, R]):
             left.check_output(name)
             return [left.values()], left.out, left.change
 
-        passed_on = dict(passed_on)
-        for place in ("argnums", "argnames"):
-            passed_on[f"static_{place}"] = arguments[f"static_{place}"]
-            passed_on[f"donate_{place}"] = arguments[f"donate_{place}"]
-        if arguments["in_shardings"] is not None:
-            passed_on["in_shardings"] = _jax_shardings(arguments["in_shardings"])
-        if arguments["out_shardings"] is not None:
-            given = _jax_shardings(arguments["out_shardings"])
+        names = "static_argnums", "static_argnames", "donate_argnums", "donate_argnames"
+        chosen = {k: v for k in names if (v := self._arguments[k]) is not None}
+        passed_on = {**options.passed_on, **chosen}
+        if options.in_shardings is not None:
+            passed_on["in_shardings"] = _jax_shardings(options.in_shardings)
+        if options.out_shardings is not None:
+            given = _jax_shardings(options.out_shardings)
             whole = given if isinstance(given, jax.sharding.Sharding) else None
             passed_on["out_shardings"] = whole, given, None
-        return jax.jit(pure, **{k: v for k, v in passed_on.items() if v is not None})
+        return jax.jit(pure, **passed_on)
 
     # Ahead of time
 
@@ -532,7 +523,7 @@ class _BoundJitted(functools.partial[Any]):
 
     def trace(self, /, *args: Any, **kwargs: Any) -> Traced:
         traced: Traced = self.__func__.trace(*self.args, *args, **kwargs)
-        return traced.of(*self.args)
+        return dataclasses.replace(traced, _bound=self.args)
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Lowered:
         return self.trace(*args, **kwargs).lower()

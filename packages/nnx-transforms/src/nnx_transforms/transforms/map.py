@@ -54,13 +54,12 @@ def map(  # noqa: A001  JAX's own name
     groups = entry.values[0]
     pairs = zip(body.groups, groups, strict=True)
     mapped = [group if is_axis(setting) else None for setting, group in pairs]
+    body.progress.reset()
     try:
-        out = body.attempt(
-            lambda: jax.lax.map(
-                lambda example: body.of_one(example, groups),
-                (mapped, entry.args[0]),
-                batch_size=batch_size,
-            )
+        out = jax.lax.map(
+            lambda example: body.of_one(example, groups),
+            (mapped, entry.args[0]),
+            batch_size=batch_size,
         )
     except (IndexError, TypeError, ValueError) as error:
         if entry.roots and not body.progress.entered:
@@ -75,14 +74,14 @@ class _Body(MappedBody):
     def of_one(self, example: Any, groups: Any) -> Any:
         """Runs it on one index of what is mapped, and on what all indices share."""
         own, x = example
-        written, out, change = self(together(own, groups), (x,))
-        for setting, group in zip(self.groups, written, strict=True):
-            if group and not is_axis(setting):
-                note = next(n for n in self.progress.notes or () if n.setting is None)
+        left = self.run(self.ungrouped(together(own, groups)), (x,), {})
+        for w in left.written:
+            if not is_axis(w.setting):
                 raise ValueError(
-                    f"The function wrote to the variable at {self.place(note.path)!r}, "
+                    f"The function wrote to the variable at {self.place(w.path)!r}, "
                     "which all indices share, as what a function is bound to is. "
                     "Return the value, or use `scan`, in which one iteration sees what "
                     "the one before wrote."
                 )
-        return written, out, change
+        written, change = self.divide(left)
+        return written, left.out, change

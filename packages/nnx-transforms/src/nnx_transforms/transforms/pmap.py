@@ -34,7 +34,7 @@ from nnx_transforms.transforms.mapped.mapping import (
     with_positions,
 )
 from nnx_transforms.transforms.mapped.mapping_errors import (
-    check_broadcast,
+    check_left,
     explain_axes,
 )
 
@@ -181,15 +181,16 @@ def pmap(
         kept = [None if i in gone else value for i, value in enumerate(entry.raw)]
         away = [value if i in gone else None for i, value in enumerate(entry.raw)]
         groups = body.grouped(kept), body.grouped(away)
+        body.progress.reset()
         try:
-            out = body.attempt(lambda: body.mapped(*groups, entry.kwargs, *entry.args))
+            out = body.mapped(*groups, entry.kwargs, *entry.args)
         except (IndexError, TypeError, ValueError) as error:
             explain_axes(
                 "pmap", entry, named, error, lambda: by_jax()(*given, **given_kwargs)
             )
             raise
         if body.unchecked:
-            check_broadcast(entry, named, None)
+            check_left(entry, named, None)
             body.unchecked = False
         return entry.commit(*out)
 
@@ -205,11 +206,10 @@ class _Body(MappedBody):
         mapped: What JAX has made of it; None before it is needed.
     """
 
-    def __init__(self, callee: Any, structure: Any, options: Any, reference: Any):
-        metadata, donated = options
-        super().__init__(callee, structure, metadata, reference)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         # A donated variable is returned even if it was left alone: its buffer is gone.
-        self.keep: Set[int] = variables_at(self, donated)
+        self.keep: Set[int] = variables_at(self, self.options[1])
         self.unchecked = False
         self.mapped: Callable[..., Any] | None = None
 

@@ -16,9 +16,9 @@ from graphcore.authors import (
     Left,
     enter,
     lifted,
+    map_settings,
     plain_settings,
 )
-from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.prefixes import Carry
 from nnx_transforms.transforms.compiled.donation import together
@@ -30,11 +30,11 @@ from nnx_transforms.transforms.loops.agreement import (
 )
 from nnx_transforms.transforms.loops.cached_properties import not_kept
 from nnx_transforms.transforms.loops.carry import (
-    CarriedGraph,
+    check_carried,
     check_carried_objects,
-    check_scan_axes,
     check_settled,
     put_carry,
+    scan_axes,
     take_carry,
 )
 from nnx_transforms.transforms.loops.held import put_held, take_held
@@ -45,7 +45,7 @@ from nnx_transforms.transforms.mapped.mapping import (
     is_axis,
     metadata_key,
 )
-from nnx_transforms.transforms.mapped.mapping_errors import check_given, check_out_ranks
+from nnx_transforms.transforms.mapped.mapping_errors import check_given, without_room
 
 __all__ = ["scan"]
 
@@ -111,9 +111,7 @@ def scan(
         >>> same is count, int(count.value), products.tolist()
         (True, 3, [5, 12, 21])
     """
-    in_axes, out_axes = own_settings(in_axes), own_settings(out_axes)
-    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
-    place_in, place_out = check_scan_axes(in_axes, out_axes)
+    in_axes, out_axes, place_in, place_out = scan_axes(in_axes, out_axes)
     place_in = (0,) if place_in == () else place_in
     options: dict[str, Any] = {
         "length": length,
@@ -149,6 +147,7 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
     body: _Body = entry.body
     carry, others = take_carry(entry.args, body.place_in)
     axes = take_carry(entry.settings[1], body.place_in)[1]
+    body.progress.reset()
     try:
         shared, scanned = _divided(others, axes)
         pairs = [*zip(entry.raw, body.axes, strict=True)]
@@ -157,8 +156,8 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
         (values, shared), held = take_held((threaded, shared), with_statics=True)
         step = functools.partial(body, held=held) if held else body
         init = values, carry, shared
-        last, (groups, rest, change) = body.attempt(
-            lambda: jax.lax.scan(step, init, (own, scanned), **options)
+        last, (groups, rest, change) = jax.lax.scan(
+            step, init, (own, scanned), **options
         )
     except (IndexError, TypeError, ValueError) as error:
         _explain(entry, options, error)
@@ -170,7 +169,8 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
             # What all iterations share left with the carry.
             group[number] = _moved(value, 0, setting) if stacked else last[0][position]
     rest_axes = take_carry(plain_settings(body.out_axes), body.place_out)[1]
-    out = put_carry(_stacked_output(rest, rest_axes), last[1], body.place_out)
+    rest = map_settings(lambda axis, x: _moved(x, 0, axis), rest_axes, rest)
+    out = put_carry(rest, last[1], body.place_out)
     return entry.commit(groups, out, change)
 
 
@@ -193,13 +193,6 @@ def _moved(value: Any, source: int, destination: int) -> Any:
     return jax.tree.map(lambda x: jnp.moveaxis(x, source, destination), value)
 
 
-def _stacked_output(rest: Any, axes: Any) -> Any:
-    leaves, structure = jax.tree.flatten(rest)
-    leaf_axes = broadcast_prefix(axes, rest, lambda p: p is None)
-    pairs = zip(leaves, leaf_axes, strict=True)
-    return structure.unflatten([_moved(leaf, 0, axis) for leaf, axis in pairs])
-
-
 class _Body(MappedBody):
     """The function of one iteration, as `jax.lax.scan` calls it.
 
@@ -216,12 +209,12 @@ class _Body(MappedBody):
 
     always_explains = True
 
-    def __init__(self, callee: Any, structure: Any, options: Any, reference: Any):
-        metadata, self.place_in, self.place_out = options
-        super().__init__(callee, structure, metadata, reference)
-        settings = structure.settings.variables
-        self.axes = [axis if is_axis(axis) else None for axis in settings]
-        self.out_axes = structure.settings.out
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        _, self.place_in, self.place_out = self.options
+        settings = self.structure.settings
+        self.axes = [axis if is_axis(axis) else None for axis in settings.variables]
+        self.out_axes = settings.out
 
     def __call__(  # type: ignore[override]  # as JAX calls it
         self, carry: Any, scanned: Any, held: Any = None
@@ -231,25 +224,31 @@ class _Body(MappedBody):
         mine, common = put_held((threaded, shared), held)
         args = put_carry(put_held(common, own_args), plain_carry, self.place_in)
         left = self.run(together(mine, own), args, {})
-        check_out_ranks(self, None)
+        for problem in without_room(self, left):
+            raise ValueError(problem)
         new = {w.position: w.value for w in left.written if not is_axis(w.setting)}
         next_threaded = [new.get(p, value) for p, value in enumerate(threaded)]
-        self._note_carry(threaded, next_threaded)
         groups, change = self.divide(left)
         for group, setting in zip(groups, self.groups, strict=True):
             if not is_axis(setting):  # leaves with the carry
                 group[:] = [()] * len(group)
         next_plain, rest = take_carry(left.out, self.place_out)
         # JAX would speak of it as one part of what is carried, or as it is taken apart.
+        changed: list[str] = []
+        for position, pair in enumerate(zip(threaded, next_threaded, strict=True)):
+            if pair[0] is not pair[1]:
+                path = self.variable_path(position)
+                changed += type_differences(path, *map(abstract, pair))
         pair = abstract(plain_carry), abstract(next_plain)
-        found = type_differences(("carry",), *pair, promotes=True)
-        self.progress.changed = [*self.progress.changed, *found]
+        changed += type_differences(("carry",), *pair, promotes=True)
+        self.progress.changed = changed
         return (next_threaded, next_plain, shared), (groups, rest, change)
 
     def run_inside(
         self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Left:
         left = super().run_inside(inside, args, kwargs)
+        check_carried(self, left.change)
         self._check_made(left)
         changed = left.change.definitions
         if changed is not None:
@@ -257,7 +256,6 @@ class _Body(MappedBody):
         return left
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        graph = CarriedGraph(self, inside)
         with not_kept(inside.roots):
             out = super().call(inside, args, kwargs)
         axes = self.out_axes
@@ -272,7 +270,6 @@ class _Body(MappedBody):
         if self.place_in is not None:
             came_back = take_carry(out, self.place_out)[0]
             check_carried_objects(args[self.place_in[0]], came_back)
-        graph.check()
         return out
 
     def _check_made(self, left: Left) -> None:
@@ -285,15 +282,6 @@ class _Body(MappedBody):
                     "first iteration. Give it an axis, or make it before the scan."
                 )
 
-    def _note_carry(self, old: Sequence[Any], new: Sequence[Any]) -> None:
-        """Takes note of threaded variables that changed their shape or dtype."""
-        changed: list[str] = []
-        for position, pair in enumerate(zip(old, new, strict=True)):
-            if pair[0] is not pair[1]:
-                types = map(abstract, pair)
-                changed += type_differences(self.variable_path(position), *types)
-        self.progress.changed = changed
-
 
 def _explain(entry: Entry, options: dict[str, Any], error: BaseException) -> None:
     """Says what JAX refused in terms of variables.
@@ -304,13 +292,12 @@ def _explain(entry: Entry, options: dict[str, Any], error: BaseException) -> Non
         ValueError: If the sizes of scanned axes differ, with the paths.
     """
     body: _Body = entry.body
-    progress = body.progress
-    if progress.notes is None:
+    if not body.progress.has_run:
         check_given("scan", entry, options, error)
-    elif progress.changed:
+    elif body.progress.changed:
         raise failure(
             TypeError,
             "What is carried, and a variable that all iterations share, must keep its "
             "structure, shape, dtype and sharding, but the function changed it:",
-            progress.changed,
+            body.progress.changed,
         ) from error

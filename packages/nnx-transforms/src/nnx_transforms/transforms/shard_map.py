@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from graphcore.authors import (
     Divided,
     Entry,
+    Left,
     enter,
     is_mapping,
     lifted,
@@ -24,6 +25,7 @@ from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.sharding.in_modules import shardings_alone
 from nnx_transforms.sharding.shardings import axis_names, check_fits
 from nnx_transforms.transforms.decorators import LATER, called_as_before
+from nnx_transforms.transforms.loops.agreement import has_type
 from nnx_transforms.transforms.mapped.mapping import (
     MappedBody,
     axes_given,
@@ -33,6 +35,8 @@ from nnx_transforms.transforms.mapped.mapping_errors import (
     check_array,
     entering,
     explain,
+    least_rank,
+    run_again,
 )
 
 _ONE_FOR_ALL = PartitionSpec()
@@ -92,7 +96,7 @@ def shard_map(
         out_specs,
         "specs",
         "PartitionSpecs, or a StateSharding",
-        lambda _, setting: isinstance(setting, PartitionSpec | NamedSharding | None),
+        _may_be_spec,
     )
     if in_specs is not _INFER:
         in_specs = shardings_alone(in_specs)
@@ -116,44 +120,44 @@ def shard_map(
                 "shard_map needs in_specs where an object is among the arguments: give "
                 "a PartitionSpec, or a StateSharding of them, for each argument."
             )
+        body, args = entry.body, entry.args
         # For arrays, JAX has a say about None.
         none = _ONE_FOR_ALL if entry.roots else None
-        values, args, _ = entry.values
-        given: dict[str, Any] = {}
+        told, given = dict(options), dict(options)
+        groups = [_spec(setting) for setting in body.groups]
         if specs is not _INFER:
             given["in_specs"] = settings_within(_plain_specs(specs, none), args)
+            told["in_specs"] = groups, given["in_specs"], _ONE_FOR_ALL
         plain_out = _plain_specs(out_specs, none)
-        groups = [_spec(setting) for setting in entry.body.groups]
-        body = entry.body
-
-        def pure(groups: Any, *args: Any) -> Any:
-            return body(groups, args)
-
-        told = {**options, **{k: (groups, *value) for k, value in given.items()}}
-        pure.__name__ = pure.__qualname__ = body.__name__
+        body.progress.reset()
         if Divided.within(plain_out)[1]:
             # Nothing but a trace tells what they are a prefix of.
             loose = {**told, "out_specs": _ONE_FOR_ALL, "check_vma": False}
-            whole: Any = jax.shard_map(pure, **loose)
-            _, out, _ = body.attempt(lambda: jax.eval_shape(whole, values, *args))
+            _, out, _ = jax.eval_shape(jax.shard_map(body, **loose), *entry.values)
             plain_out = settings_within(plain_out, out)
-        told["out_specs"] = groups, plain_out, _ONE_FOR_ALL
-        mapped: Any = jax.shard_map(pure, **told)
+        mapped: Any = functools.partial(jax.shard_map, **told)
+        leaving = groups, plain_out, _ONE_FOR_ALL
         try:
-            out = body.attempt(lambda: mapped(values, *args))
+            out = mapped(body, out_specs=leaving)(*entry.values)
         except (TypeError, ValueError) as error:
-            told = {**options, **given, "out_specs": plain_out}
-            again: Any = jax.shard_map(f, **told)
+            again: Any = jax.shard_map(f, **given, out_specs=plain_out)
+            both = given.get("in_specs"), plain_out
+            inside = functools.partial(mapped, out_specs=())
             explain(
                 entry,
                 lambda: again(*args),
-                functools.partial(_check_given, entry, (given, plain_out), mesh, error),
-                functools.partial(_check_left, entry.body, error),
+                functools.partial(_check_given, entry, both, mesh, error),
+                functools.partial(run_again, entry, inside, body.misfits, error),
             )
             raise
         return entry.commit(*out)
 
     return call
+
+
+def _may_be_spec(leaf: Any, setting: Any) -> bool:
+    is_spec = isinstance(setting, PartitionSpec | NamedSharding | None)
+    return is_spec or not is_mapping(leaf)
 
 
 def _spec(setting: Any) -> Any:
@@ -174,6 +178,35 @@ class _Body(MappedBody):
     """The function of one shard."""
 
     settings_called = ("in_specs", "out_specs")
+
+    def misfits(self, left: Left) -> Iterator[str]:
+        """Says which written variable or output does not fit its spec."""
+        for shown, setting, value in self.leaving(left):
+            spec, rank = _spec(setting), least_rank(value)
+            if len(spec) > rank:
+                yield (
+                    f"{shown} is to be put together by {spec}, but the function left "
+                    f"an array of {rank} axes there."
+                )
+            named = {name for entry in spec for name in axis_names(entry)}
+            if varying := sorted(map(str, _varying(value) - named)):
+                yield (
+                    f"{shown} has the spec {spec}, which means one value "
+                    f"over the mesh axes {varying}, but the function left it with "
+                    "values that may differ there. Name these axes in its spec, or "
+                    "make the values equal, for example with `jax.lax.pmean`."
+                )
+
+
+def _varying(value: Any) -> frozenset[Any]:
+    """The mesh axes over which a value varies, where JAX tells."""
+    found: set[Any] = set()
+    for leaf in jax.tree.leaves(value):
+        kind = jax.typeof(leaf) if has_type(leaf) else None
+        manual = getattr(kind, "manual_axis_type", None)
+        # The attribute of older versions of JAX is deprecated in newer ones.
+        found |= getattr(kind, "vma", frozenset()) if manual is None else manual.varying
+    return frozenset(found)
 
 
 def _check_given(entry: Entry, plain: Any, mesh: Any, error: BaseException) -> None:
@@ -207,27 +240,3 @@ def _check_given(entry: Entry, plain: Any, mesh: Any, error: BaseException) -> N
     for what, place, leaf, setting in entering(entry):
         check_array("shard_map", what, place, leaf, error)
         check_fits(place, _spec(setting), np.shape(leaf), sizes, error, what)
-
-
-def _check_left(body: MappedBody, error: BaseException) -> None:
-    """Raises an error if a written variable or output does not fit its spec.
-
-    Raises:
-        ValueError: If there is one, with its path.
-    """
-    for note in body.progress.notes or ():
-        spec, shown = _spec(note.setting), body.shown_leaving(note.path, note.is_output)
-        if len(spec) > note.rank:
-            raise ValueError(
-                f"{shown} is to be put together by {spec}, but the function left "
-                f"an array of {note.rank} axes there."
-            ) from error
-        named = {name for entry in spec for name in axis_names(entry)}
-        varying = sorted(map(str, note.varying - named))
-        if varying:
-            raise ValueError(
-                f"{shown} has the spec {spec}, which means one value "
-                f"over the mesh axes {varying}, but the function left it with values "
-                "that may differ there. Name these axes in its spec, or make the "
-                "values equal, for example with `jax.lax.pmean`."
-            ) from error

@@ -11,6 +11,7 @@ from nnx_transforms.transforms.mapped.mapping import (
     MappedBody,
     axes_given,
     axes_of_arguments,
+    metadata_key,
     with_positions,
 )
 from nnx_transforms.transforms.mapped.metadata_axes import PARTITION_NAME
@@ -70,7 +71,7 @@ def transform_metadata(
             kwargs_settings=0,
             out_settings=out_axes,
             make=MappedBody,
-            options=((PARTITION_NAME, partition),),
+            options=(metadata_key({PARTITION_NAME: partition}),),
         )
         return entry.commit(*entry.body(*entry.values))
 

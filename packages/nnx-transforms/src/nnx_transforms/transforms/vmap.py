@@ -15,6 +15,7 @@ from nnx_transforms.transforms.mapped.leafwise import (
     axes_key,
     has_rules,
     is_leafwise,
+    put_together,
     without_rules,
 )
 from nnx_transforms.transforms.mapped.mapping import (
@@ -100,9 +101,8 @@ def vmap(
         **more,
     }
     make: Any = LeafwiseBody if is_spread else MappedBody
-    told: Any = metadata_key(transform_metadata)
-    if is_spread:
-        told = told, axes_key(out_axes)
+    of_leaves = axes_key(out_axes) if is_spread else None
+    told = metadata_key(transform_metadata), of_leaves
     jax.vmap(f, plain_settings(fixed_in), plain_out, **options)  # JAX's own checks
 
     @lifted(f)
@@ -127,15 +127,15 @@ def vmap(
         if is_spread:
             leave = leave[0], (0, None, None), None
         mapped = jax.vmap(entry.body, entry.settings, leave, **options)
+        entry.body.progress.reset()
         try:
-            groups, out, change = entry.body.attempt(lambda: mapped(*entry.values))
+            groups, out, change = mapped(*entry.values)
         except (TypeError, ValueError) as error:
             again = jax.vmap(f, plain_settings(axes), plain_out, **options)
             explain_axes("vmap", entry, options, error, lambda: again(*args, **kwargs))
             raise
         if is_spread:
-            stacked, same, spread = out
-            out = spread.together(stacked, same)
+            out = put_together(*out)
         return entry.commit(groups, out, change)
 
     return call

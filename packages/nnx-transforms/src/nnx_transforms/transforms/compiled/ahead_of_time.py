@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from graphcore.authors import Entry, Inside
 from nnx_transforms.arguments import with_statics
@@ -37,11 +37,6 @@ class _Stage:
     _statics: dict[Any, Any]
     _body: JitBody | None = None
     _bound: tuple[Any, ...] = ()
-
-    def of(self, *bound: Any) -> Self:
-        """The same stage of a bound method, which is called without the instance."""
-        self._bound = bound
-        return self
 
     def _next(self, kind: type[S], stage: Any) -> S:
         return kind(stage, self._enter, self._statics, self._body, self._bound)
@@ -158,8 +153,8 @@ class Compiled(_Stage):
         entry.divide()
         _, given, named = body.prepare(entry)
         try:
-            values, out, change = self._stage(*given, **named)
+            result = self._stage(*given, **named)
         except Exception as error:
             explain_arrays(error, body, entry.raw)
             raise
-        return entry.commit([values] if body.is_flat else values, out, change)
+        return entry.commit(*result)

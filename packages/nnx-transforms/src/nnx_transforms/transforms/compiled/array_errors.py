@@ -18,7 +18,7 @@ from nnx_transforms.transforms.compiled.jit_body import JitBody
 from nnx_transforms.transforms.loops.traced import ADVICE
 
 # The lists of values, as the forms of `JitBody` have them among their parameters.
-_LISTS = r"((?:_?variables|kept|given)(\[\d+\])(\[\d+\])?)"
+_LISTS = r"((?:_?variables|kept|given\[0\])(\[\d+\])(\[\d+\])?)"
 _VALUE = re.compile(f"(?:arguments?|key path|,|and) '?{_LISTS}", re.IGNORECASE)
 
 

@@ -54,13 +54,11 @@ def held_twice(values: Sequence[Any], others: Any) -> set[int]:
     every = jax.tree.leaves((values, others))
     if len(set(map(id, every))) == len(every):
         return set()
-    plain = jax.tree.leaves(others)
-    leaves = [jax.tree.leaves(value) for value in values]
-    count = Counter(id(x) for group in (*leaves, plain) for x in group)
+    count = Counter(map(id, every))
     return {
         number
-        for number, group in enumerate(leaves)
-        if any(count[id(x)] > 1 for x in group)
+        for number, value in enumerate(values)
+        if any(count[id(x)] > 1 for x in jax.tree.leaves(value))
     }
 
 

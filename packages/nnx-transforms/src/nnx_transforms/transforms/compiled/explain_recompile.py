@@ -36,11 +36,13 @@ def _change(old: Any, new: Any) -> str:
 
 
 def abstract_value(x: Any) -> str:
-    """Shape and dtype of a leaf, as JAX writes them, and the mesh that it is on."""
-    try:
-        aval = jax.typeof(x)
-    except (AttributeError, TypeError):
+    """Shape and dtype of an array, as JAX writes them, and the mesh that it is on.
+
+    What is no array, where a function is traced, is static.
+    """
+    if not isinstance(x, jax.Array | jax.core.Tracer):
         return repr(x)
+    aval = jax.typeof(x)
     text = str(aval)
     is_weak = getattr(aval, "weak_type", False) and not text.startswith("~")
     text = f"~{text}" if is_weak else text
@@ -130,18 +132,9 @@ def _texts(tree: Any) -> list[tuple[Any, str]]:
 
     No pytree is made of the texts: a class may look at what it is made of.
     """
-    found: list[tuple[Any, str]] = []
-    flatten = jax.tree_util.tree_flatten_with_path
-    for path, x in flatten(tree, is_leaf=Divided.matches)[0]:
-        if type(x) is not Divided:
-            found.append((path, abstract_value(x)))
-            continue
-        for number, (rest, leaf) in enumerate(flatten(x.join())[0]):
-            is_static = number in x.frame.statics
-            found.append(
-                ((*path, *rest), (repr if is_static else abstract_value)(leaf))
-            )
-    return found
+    whole = Divided.map(Divided.join, tree)
+    leaves = jax.tree_util.tree_flatten_with_path(whole)[0]
+    return [(path, abstract_value(x)) for path, x in leaves]
 
 
 class Notes:

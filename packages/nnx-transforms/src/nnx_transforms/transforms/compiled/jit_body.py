@@ -203,11 +203,11 @@ class JitBody(Body):
             function = self._variants[writes, donated] = self._donating(writes, donated)
         kept = [None if i in donated else value for i, value in enumerate(values)]
         given = [value if i in donated else None for i, value in enumerate(values)]
-        args, kwargs, away = chosen.take(args, kwargs)
-        args_away = tuple(away.get(i) for i in range(len(args)))
-        kwargs_away = {k: x for k, x in away.items() if isinstance(k, str)}
-        groups = self.grouped(kept), self.grouped(given)
-        return function, (*groups, args, args_away, kwargs, kwargs_away), {}
+        args, kwargs, taken = chosen.take(args, kwargs)
+        args_given = tuple([taken.get(i) for i in range(len(args))])
+        named = {k: x for k, x in taken.items() if isinstance(k, str)}
+        away = self.grouped(given), args_given, named
+        return function, (self.grouped(kept), args, kwargs, away), {}
 
     def _find_writes(self, entry: Entry) -> frozenset[int]:
         if self._writes is not None:
@@ -231,15 +231,15 @@ class JitBody(Body):
         options = self.options
         passed_on = dict(options.passed_on)
         if donates:
-            passed_on["donate_argnums"] = (1, 3, 5)
+            passed_on["donate_argnums"] = 3
         if self._has_shardings:
             groups = [None if setting is UNSET else setting for setting in self.groups]
-            plain = kept = given = self._shardings[0]
-            if isinstance(plain, tuple):  # Donated arguments go apart, as in `prepare`.
-                kept, _, away = options.donated.take(plain, {})
-                given = tuple(away.get(i) for i in range(len(plain)))
-            twice: tuple[Any, ...] = (groups, groups, kept, given, None, None)
-            passed_on["in_shardings"] = twice if donates else (groups, plain, None)
+            kept = given = self._shardings[0]
+            if donates and isinstance(kept, tuple):  # They go apart, as in `prepare`.
+                kept, _, taken = options.donated.take(kept, {})
+                given = tuple(taken.get(i) for i in range(len(kept)))
+            away: Any = ((groups, given, None),) if donates else ()
+            passed_on["in_shardings"] = (groups, kept, None, *away)
             passed_on["out_shardings"] = (groups, self._shardings[1], None)
         return jax.jit(function, **passed_on)
 
@@ -254,23 +254,19 @@ class JitBody(Body):
         # JAX takes no argument by name that is called as one by position, so that has
         # a name that users have no use for.
         def pure(_variables: Any, /, *args: Any, **kwargs: Any) -> Any:
-            (values,), out, change = self([_variables], args, kwargs)
-            return values, out, change
+            return self([_variables], args, kwargs)
 
         return self._shown_as_the_function(pure)
 
     def _donating(
         self, writes: frozenset[int] | None, donated: frozenset[int]
     ) -> Callable[..., Any]:
-        def pure(
-            kept: Any, given: Any, args: Any, args_given: Any, kwargs: Any, away: Any
-        ) -> Any:
-            pairs = zip(kept, given, strict=True)
-            values = self.ungrouped([together(*pair) for pair in pairs])
-            args = tuple(together(args, args_given))
+        def pure(kept: Any, args: Any, kwargs: Any, given: Any) -> Any:
+            values = self.ungrouped([*map(together, kept, given[0])])
+            args, kwargs = tuple(together(args, given[1])), {**kwargs, **given[2]}
             # A donated variable is returned even if the function left it alone: its
             # old buffer is gone, and handing it through costs nothing.
-            left = self._run(values, args, {**kwargs, **away}, donated)
+            left = self.run(values, args, kwargs, donated)
             if writes is not None:
                 found = left.overwritten(values)
                 if found != writes:
@@ -290,12 +286,11 @@ class JitBody(Body):
     # Inside
 
     def run(
-        self, values: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Left:
-        return self._run(values, args, kwargs, frozenset())
-
-    def _run(
-        self, values: Sequence[Any], args: Any, kwargs: Any, keep: frozenset[int]
+        self,
+        values: Sequence[Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        keep: frozenset[int] = frozenset(),
     ) -> Left:
         given = [*values]
         if Divided.of_values(given) is not given:

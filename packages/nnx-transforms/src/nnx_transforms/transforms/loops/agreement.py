@@ -8,9 +8,8 @@ the trace in which it was made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import starmap
 from typing import Any, TypeAlias
 
 import jax
@@ -75,11 +74,10 @@ class Description:
 
     def _rewired(self, other: Description) -> Iterator[str]:
         # The graphs look alike, but not the same objects stand in the same places.
-        for path, item in definition_paths(self.graph):
-            if isinstance(item, NodeDef | VariableDef) and item.index != -1:
-                old, new = (_origin(d.origins.get(item.index)) for d in (self, other))
-                if old != new:
-                    yield f"{path_text(path)}: holds {old} -> {new}"
+        for path, item in defined(self.graph):
+            old, new = (_origin(d.origins.get(item.index)) for d in (self, other))
+            if old != new:
+                yield f"{path_text(path)}: holds {old} -> {new}"
 
     def check_values(self, other: Description, message: str, promotes: bool) -> None:
         """Checks that shapes and dtypes are the same.
@@ -93,13 +91,40 @@ class Description:
             TypeError: If they differ, with the paths.
         """
         found: list[str] = []
-        for path, item in definition_paths(self.graph):
+        for path, item in defined(self.graph):
             if isinstance(item, VariableDef):
                 old, new = (d.avals[item.index] for d in (self, other))
                 found += type_differences(path, old, new, promotes)
         found += type_differences((), self.tree, other.tree, promotes)
         if found:
             raise failure(TypeError, message, found)
+
+
+def combined(children: Iterable[tuple[Any, Any]]) -> GraphDef[Any]:
+    """The definition of one node with several definitions below it.
+
+    Args:
+        children: For each its key and the definition.
+    """
+    attributes = (
+        (LeafAttribute if is_variable_type(x.type) else SubGraphAttribute)(key, x)
+        for key, x in children
+    )
+    return NodeDef(tuple, -1, tuple(attributes))
+
+
+def defined(graph: GraphDef[Any]) -> Iterator[tuple[Path, Any]]:
+    """The first path of each graph node and variable below a node of `combined`.
+
+    Args:
+        graph: The definition.
+
+    Yields:
+        The path, and the definition of what stands there.
+    """
+    for path, item in definition_paths(graph):
+        if isinstance(item, NodeDef | VariableDef) and item.index != -1:
+            yield path, item
 
 
 def no_change(body: Body, places: Places) -> Change:
@@ -112,10 +137,9 @@ def no_change(body: Body, places: Places) -> Change:
     Returns:
         The change.
     """
-    definitions = body.structure.joint.definitions
-    mapping = tuple((index, index) for index in _origins(body))
-    returned = tuple(map(_reference, definitions))
-    return Change((), (), mapping, places, definitions, returned=returned)
+    joint = body.structure.joint
+    returned = tuple(map(_reference, joint.definitions))
+    return Change((), (), joint.identity, places, returned=returned)
 
 
 def describe_left(
@@ -161,8 +185,9 @@ def describe_left(
         shown = _reference(definition) if number in seen else definition
         children.append((path_text(("returned", *path)), shown))
         seen.add(number)
-    graph: GraphDef[Any] = NodeDef(tuple, -1, tuple(starmap(_attribute, children)))
-    return Description(graph, origins, avals, abstract({body.out_called: out}))
+    return Description(
+        combined(children), origins, avals, abstract({body.out_called: out})
+    )
 
 
 def check_unchanged(body: Body, change: Change, message: str) -> None:
@@ -261,20 +286,8 @@ def _names(body: Body) -> list[str]:
 
 def _origins(body: Body) -> dict[int, str]:
     """The path of each object of the inputs, by index."""
-    return {
-        item.index: path_text((name, *path))
-        for name, root in zip(
-            _names(body), body.structure.joint.definitions, strict=True
-        )
-        for path, item in definition_paths(root)
-        if isinstance(item, NodeDef | VariableDef) and item.index != -1
-    }
-
-
-def _attribute(key: str, definition: Any) -> LeafAttribute | SubGraphAttribute:
-    if is_variable_type(definition.type):
-        return LeafAttribute(key, definition)
-    return SubGraphAttribute(key, definition)
+    roots = zip(_names(body), body.structure.joint.definitions, strict=True)
+    return {item.index: path_text(path) for path, item in defined(combined(roots))}
 
 
 def _reference(definition: Any) -> NodeRef[Any]:

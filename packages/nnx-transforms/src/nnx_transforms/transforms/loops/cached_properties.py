@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections import ChainMap
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -48,11 +48,9 @@ def _cached_properties(kind: type[Any]) -> frozenset[str]:
     """The names of those that a class has."""
     found = _known.get(kind)
     if found is None:
-        attributes: Any = ChainMap(*map(vars, kind.__mro__))  # type: ignore[arg-type]
+        members = inspect.getmembers_static(kind)
         found = _known[kind] = frozenset(
-            name
-            for name, attribute in attributes.items()
-            if isinstance(attribute, functools.cached_property)
+            name for name, x in members if isinstance(x, functools.cached_property)
         )
     return found
 

@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 
 import jax
 
-from graphcore import RefMap, diff, graphdef, iter_graph
+from graphcore import RefMap, diff
 from graphcore.authors import (
     Body,
+    Change,
     Inside,
     enter,
     is_mapping,
@@ -24,8 +25,14 @@ from graphcore.authors import (
     prefix_leaves,
 )
 from nnx_transforms.prefixes import Carry, StateAxes
-from nnx_transforms.transforms.mapped.mapping import is_axis
+from nnx_transforms.transforms.loops.agreement import combined, defined
+from nnx_transforms.transforms.mapped.mapping import (
+    axes_given,
+    is_axis,
+    settings_in,
+)
 
+Path: TypeAlias = tuple[Any, ...]
 CarryPlace: TypeAlias = tuple[int, ...] | None
 """Where the carry is: `()` if it is the whole, `(k,)` for entry `k`, None without."""
 
@@ -64,37 +71,33 @@ def carry_place(axes: Any, name: str) -> CarryPlace:
     return path
 
 
-def check_scan_axes(in_axes: Any, out_axes: Any) -> tuple[CarryPlace, CarryPlace]:
-    """Checks the axes of a scan, as far as that is possible without arguments.
+def scan_axes(in_axes: Any, out_axes: Any) -> tuple[Any, Any, CarryPlace, CarryPlace]:
+    """The axes of a scan, after a check as far as that is possible without arguments.
 
     Args:
         in_axes: As given.
         out_axes: As given.
 
     Returns:
-        The places of the carry in both.
+        Both with settings of our own, and the places of the carry in both.
 
     Raises:
         ValueError: If only one has a carry, there is more than one, or something is
             to leave that has no axis.
         TypeError: If a setting is no axis.
     """
+    takes = "integers, None, Carry, or a StateAxes"
+    in_axes, out_axes = axes_given(
+        "scan", in_axes, out_axes, takes=takes, is_known=_may_be_scanned
+    )
     places = carry_place(in_axes, "in_axes"), carry_place(out_axes, "out_axes")
     if (places[0] is None) != (places[1] is None):
         raise ValueError(
             "If one of in_axes or out_axes has Carry, the other must also have Carry. "
             f"Got in_axes={in_axes!r} and out_axes={out_axes!r}."
         )
-    for name, axes in (("in_axes", in_axes), ("out_axes", out_axes)):
-        for leaf in prefix_leaves(axes):
-            known = [s is None or s is Carry or is_axis(s) for s in _settings(leaf)]
-            if not all(known) or (is_mapping(leaf) and not isinstance(leaf, StateAxes)):
-                raise TypeError(
-                    f"scan's {name} takes integers, None, Carry, or a StateAxes of "
-                    f"these, but got {leaf!r}."
-                )
     for leaf in prefix_leaves(out_axes):
-        settings = _settings(leaf)
+        settings = settings_in(leaf)
         if None in settings:
             raise ValueError(
                 f"Cannot broadcast output state. Got {leaf!r} in out_axes, but each "
@@ -105,12 +108,12 @@ def check_scan_axes(in_axes: Any, out_axes: Any) -> tuple[CarryPlace, CarryPlace
                 f"Cannot carry output state: {leaf!r} in out_axes has Carry, but what "
                 "is carried must come in first. Carry the object as a whole."
             )
-    return places
+    return in_axes, out_axes, *places
 
 
-def _settings(leaf: Any) -> Sequence[Any]:
-    """The settings that one leaf of a tree prefix stands for."""
-    return leaf.settings if is_mapping(leaf) else (leaf,)
+def _may_be_scanned(leaf: Any, setting: Any) -> bool:
+    is_known = setting is None or setting is Carry or is_axis(setting)
+    return is_known and (isinstance(leaf, StateAxes) or not is_mapping(leaf))
 
 
 def take_carry(tree: Any, place: CarryPlace) -> tuple[Any, Any]:
@@ -175,61 +178,52 @@ def _what(x: Any, other: Any = None) -> str:
     return f"another {name}" if type(x) is type(other) else f"a {name}"
 
 
-class CarriedGraph:
-    """The structure of the objects of which something is carried.
+def check_carried(body: Body, change: Change) -> None:
+    """Makes sure that what is carried is where it was.
 
     Where something is scanned, or may be made with an axis, each iteration has nodes of
     its own, and only the carried variables must stay where they are.
 
     Args:
         body: The function of one iteration.
-        inside: The objects that it runs on.
+        change: What it did.
+
+    Raises:
+        ValueError: If the structure changed, with the path.
     """
+    if change.definitions is None:
+        return
+    joint, settings = body.structure.joint, body.structure.settings
+    whole = {
+        number
+        for number, each in enumerate(map(settings_in, settings.roots))
+        if Carry in each and not any(map(is_axis, each))
+    }
+    before = combined(enumerate(joint.definitions))
+    after = combined(enumerate(change.definitions))
 
-    def __init__(self, body: Body, inside: Inside) -> None:
-        self._body = body
-        settings = body.structure.settings
-        by_root = list(map(_settings, settings.roots))
-        self._roots = {
-            n: inside.roots[n] for n, each in enumerate(by_root) if Carry in each
-        }
-        self._whole = {
-            n: root
-            for n, root in self._roots.items()
-            if not any(map(is_axis, by_root[n]))
-        }
-        self._definition = graphdef(self._whole)
-        by_variable = RefMap(zip(inside.variables, settings.variables, strict=True))
-        self._stay = [
-            (x, path)
-            for x, path in _paths(self._roots).items()
-            if path[0] in self._whole or by_variable.get(x) is Carry
-        ]
-
-    def check(self) -> None:
-        """Makes sure that what is carried is where it was.
-
-        Raises:
-            ValueError: If the structure changed, with the path.
-        """
-        definition = graphdef(self._whole)
-        if definition != self._definition:
-            (change, *_) = diff(self._definition, definition)
-            raise self._changed(change.path, str(change).partition(": ")[2])
-        now = _paths(self._roots)
-        for x, path in self._stay:
-            found = now.get(x)
-            if found != path:
-                at = "gone" if found is None else f"at {self._body.place(found)!r}"
-                raise self._changed(path, f"the {type(x).__name__} is {at}")
-
-    def _changed(self, path: tuple[Any, ...], how: str) -> ValueError:
+    def changed(path: Path, how: str) -> ValueError:
         return ValueError(
             "Carry references must be the same between iterations: "
-            f"{self._body.place(path)!r} is carried, but the function changed the "
+            f"{body.place(path)!r} is carried, but the function changed the "
             f"structure there: {how}. Make the change before the scan, or give the "
             "object an axis."
         )
+
+    for found in diff(before, after):
+        if found.path[0] in whole:
+            raise changed(found.path, str(found).partition(": ")[2])
+    pairs = zip(joint.variable_definitions, settings.variables, strict=True)
+    carried = {definition.index for definition, setting in pairs if setting is Carry}
+    # An array without a variable is carried as it was where it is gone.
+    carried -= {joint.variable_definitions[i].index for i, *_ in joint.layout.bare}
+    old_index = dict(change.mapping)
+    now = {old_index.get(item.index): path for path, item in defined(after)}
+    for path, item in defined(before):
+        stays, found_at = path[0] in whole or item.index in carried, now.get(item.index)
+        if stays and found_at != path:
+            at = "gone" if found_at is None else f"at {body.place(found_at)!r}"
+            raise changed(path, f"the {item.type.__name__} is {at}")
 
 
 def check_settled(
@@ -258,7 +252,7 @@ def check_settled(
     shared = RefMap(
         (inside.roots[number], number)
         for number, setting in enumerate(structure.settings.roots)
-        if not any(map(is_axis, _settings(setting)))
+        if not any(map(is_axis, settings_in(setting)))
         and changed[number] != structure.joint.definitions[number]
     )
     if not shared:
@@ -278,8 +272,3 @@ def check_settled(
                 f"{str(found).partition(': ')[2]} in the second. Count in a variable, "
                 "or give the object an axis."
             )
-
-
-def _paths(roots: dict[int, Any]) -> RefMap[Any, tuple[Any, ...]]:
-    """The first path of each graph node and variable, in the order of a visit."""
-    return RefMap((x, path) for path, x in iter_graph(roots) if is_object(x))

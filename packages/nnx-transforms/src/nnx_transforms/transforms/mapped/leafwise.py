@@ -9,12 +9,12 @@ of each is put in its place when they are put together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from graphcore import Static
 from graphcore.authors import (
     Divided,
     Inside,
@@ -95,48 +95,23 @@ def axes_key(axes: Any) -> tuple[Any, ...]:
     return tuple(prefix_leaves(axes)), structure
 
 
-@jax.tree_util.register_static
-@dataclass(frozen=True)
-class Spread:
-    """How the leaves of an output are put together again that left in two lists.
+def put_together(mapped: Sequence[Any], whole: Sequence[Any], how: Static[Any]) -> Any:
+    """Puts an output together that left in two lists; see `LeafwiseBody`.
 
     Args:
-        structure: That of the output without objects.
-        axes: The axis of each leaf, None for one that is not mapped.
+        mapped: The leaves that are mapped, over their first axis.
+        whole: The others.
+        how: The structure without objects, and the axis of each leaf.
+
+    Returns:
+        The output, with the mapped axes in their places.
     """
-
-    structure: Any
-    axes: tuple[Any, ...]
-
-    def take(self, out: Any) -> tuple[list[Any], list[Any], Spread]:
-        """Divides an output by whether its leaves are mapped.
-
-        Args:
-            out: A pytree of the structure.
-
-        Returns:
-            The leaves that are, those that are not, and this.
-        """
-        pairs = [*zip(jax.tree.leaves(out), self.axes, strict=True)]
-        mapped = [leaf for leaf, axis in pairs if axis is not None]
-        return mapped, [leaf for leaf, axis in pairs if axis is None], self
-
-    def together(self, mapped: Sequence[Any], whole: Sequence[Any]) -> Any:
-        """Undoes `take`, and moves the mapped axes to their places.
-
-        Args:
-            mapped: The leaves that are mapped over their first axis.
-            whole: The others.
-
-        Returns:
-            The output.
-        """
-        stacked, same = iter(mapped), iter(whole)
-        leaves = [
-            next(same) if axis is None else jnp.moveaxis(next(stacked), 0, axis)
-            for axis in self.axes
-        ]
-        return self.structure.unflatten(leaves)
+    structure, axes = how.value
+    stacked, same = iter(mapped), iter(whole)
+    return structure.unflatten(
+        next(same) if axis is None else jnp.moveaxis(next(stacked), 0, axis)
+        for axis in axes
+    )
 
 
 class LeafwiseBody(MappedBody):
@@ -145,24 +120,27 @@ class LeafwiseBody(MappedBody):
     Its options are those of a `MappedBody`, and the axes as `axes_key` gives them.
     """
 
-    def __init__(self, callee: Any, structure: Any, options: Any, reference: Any):
-        metadata, (axes, tree) = options
-        super().__init__(callee, structure, metadata, reference)
-        self._axes = tree.unflatten(axes)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        axes, structure = self.options[1]
+        self._axes = structure.unflatten(axes)
 
     def leave(self, inside: Inside, out: Any) -> Left:
         axes = apply_rules(self._axes, out, "out_axes")
         left = super().leave(inside, out)
         self.check_left(left)  # before its places change
         per_leaf = settings_of_leaves(settings_within(axes, left.out), left.out)
+        leaves, structure = jax.tree.flatten(left.out)
         for axis in per_leaf:
             if not (axis is None or is_axis(axis)):
                 raise TypeError(
                     "out_axes must give an integer or None for each array of the "
                     f"output, but there is {axis!r}."
                 )
-        spread = Spread(jax.tree.structure(left.out), tuple(per_leaf))
-        left.out = spread.take(left.out)
+        pairs = [*zip(leaves, per_leaf, strict=True)]
+        mapped = [leaf for leaf, axis in pairs if axis is not None]
+        whole = [leaf for leaf, axis in pairs if axis is None]
+        left.out = mapped, whole, Static((structure, tuple(per_leaf)))
         return left
 
     def outputs(self, left: Left) -> Iterator[tuple[Any, Any, Any]]:

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import jax
-import numpy as np
 
 from graphcore.authors import (
     Body,
@@ -33,7 +31,6 @@ from graphcore.authors import (
 from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import positions_of
 from nnx_transforms.prefixes import StateAxes
-from nnx_transforms.transforms.loops.agreement import has_type
 from nnx_transforms.transforms.mapped.metadata_axes import add_axis, remove_axis
 
 Path: TypeAlias = tuple[Any, ...]
@@ -56,39 +53,28 @@ def metadata_key(transform_metadata: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(sorted(transform_metadata.items()))
 
 
-@dataclass(frozen=True)
-class Note:
-    """What is remembered after a trace of a written variable, or an output.
+class _Progress(threading.local):
+    """How far the last run of a body came, in this thread.
 
-    Args:
-        path: Where it is, as in `Written`; of an output JAX's path behind a -1.
-        is_output: Whether it is an array that was returned.
-        setting: Its setting.
-        rank: The least number of axes of an array in its value.
-        varying: The mesh axes over which its value varies, where JAX tells.
+    Attributes:
+        entered: Whether the function was called.
+        has_run: Whether it has returned, and what it left could be taken apart.
+        returns_objects: Whether there were objects in what it returned.
+        changed: What of a carry it changed, for messages.
     """
 
-    path: Path
-    is_output: bool
-    setting: Any
-    rank: int
-    varying: frozenset[Any]
-
-
-class _Progress(threading.local):
-    """How far the last run of a body came, in this thread."""
-
-    entered = False
-    notes: Sequence[Note] | None = None
-    returns_objects = False
-    explains = False
+    entered = has_run = returns_objects = False
     changed: Sequence[str] = ()
+
+    def reset(self) -> None:
+        """Forgets how an earlier run ended."""
+        vars(self).clear()
 
 
 class MappedBody(Body):
     """The function of one index.
 
-    Its options are those of `transform_metadata`, as `metadata_key` writes them.
+    Its first option, if it has any, is what `metadata_key` makes of the metadata.
     """
 
     settings_called = ("in_axes", "out_axes")
@@ -98,39 +84,30 @@ class MappedBody(Body):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._metadata = dict(self.options)
+        self._metadata = dict(*self.options[:1])
         self.progress = _Progress()
 
     def run(
         self, values: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Left:
         progress = self.progress
-        progress.entered, progress.notes = True, None
+        progress.entered, progress.has_run = True, False
         left = super().run(values, args, kwargs)
         # No value may be kept here: that would leak tracers.
-        progress.notes = [
-            Note(path, is_output, setting, _least_rank(value), _varying(value))
-            for path, is_output, setting, value in self.leaving(left)
-        ]
+        progress.has_run = True
         progress.returns_objects = bool(left.change.returned)
         return left
 
-    def leaving(self, left: Left) -> Iterator[tuple[Path, bool, Any, Any]]:
-        """What leaves the function: path, whether it is an output, setting, value.
+    def leaving(self, left: Left) -> Iterator[tuple[str, Any, Any]]:
+        """What leaves the function: what it is, for messages, its setting and value.
 
         Args:
             left: What the function left behind.
         """
         for w in left.written:
-            yield w.path, False, w.setting, w.value
-        for path, axis, leaf in self.outputs(left) if self.progress.explains else ():
-            yield (-1, *path), True, axis, leaf
-
-    def shown_leaving(self, path: Path, is_output: bool) -> str:
-        """What something is that leaves the function, for messages; see `leaving`."""
-        if is_output:
-            return f"The output at {self.place((-1, *key_path(path[1:])))!r}"
-        return f"The variable at {self.place(path)!r}"
+            yield f"The variable at {self.place(w.path)!r}", w.setting, w.value
+        for path, setting, leaf in self.outputs(left):
+            yield f"The output at {self.place((-1, *key_path(path)))!r}", setting, leaf
 
     def outputs(self, left: Left) -> Iterator[tuple[Any, Any, Any]]:
         """Path, setting and value of each array that the function returned."""
@@ -148,9 +125,12 @@ class MappedBody(Body):
         return super().call(inside, args, kwargs)
 
     def leave(self, inside: Inside, out: Any) -> Left:
-        explains = self.always_explains or bool(inside.roots) or has_objects(out)
-        self.progress.explains = explains
-        if explains:
+        if (
+            self.always_explains
+            or inside.roots
+            or self.structure.places.has_divided
+            or has_objects(out)
+        ):
             called = self.settings_called[1], "what the function returned"
             settings_of_leaves(self.structure.settings.out, out, called)
         if self._metadata:
@@ -162,41 +142,6 @@ class MappedBody(Body):
                     if is_axis(w.setting):
                         add_axis(w.variable, w.setting, name, w.path[1:], key)
         return super().leave(inside, out)
-
-    def attempt(self, function: Callable[[], Any]) -> Any:
-        """Runs a call of this body, after it has forgotten how an earlier run ended.
-
-        Args:
-            function: Has JAX run the body.
-
-        Returns:
-            What it returns.
-        """
-        self.progress.entered, self.progress.notes = False, None
-        try:
-            return function()
-        except (TypeError, ValueError):
-            is_known = self.progress.notes is None or self.progress.explains
-            if is_known or not self.structure.places.has_divided:
-                raise
-        # Outputs beside modules of other libraries are looked at when JAX refuses.
-        self.always_explains = True
-        self.progress.notes = None
-        return function()
-
-
-def _least_rank(value: Any) -> int:
-    return min((np.ndim(leaf) for leaf in jax.tree.leaves(value)), default=0)
-
-
-def _varying(value: Any) -> frozenset[Any]:
-    found: set[Any] = set()
-    for leaf in jax.tree.leaves(value):
-        kind = jax.typeof(leaf) if has_type(leaf) else None
-        manual = getattr(kind, "manual_axis_type", None)
-        # The attribute of older versions of JAX is deprecated in newer ones.
-        found |= getattr(kind, "vma", frozenset()) if manual is None else manual.varying
-    return frozenset(found)
 
 
 # Arguments and their axes
@@ -218,8 +163,15 @@ def with_settings(
         yield path, setting, leaf
 
 
+def settings_in(leaf: Any) -> Sequence[Any]:
+    """The settings that one leaf of a tree prefix stands for."""
+    return leaf.settings if is_mapping(leaf) else (leaf,)
+
+
 def _is_axis_or_none(leaf: Any, setting: Any) -> bool:
-    return isinstance(leaf, StateAxes) and (setting is None or is_axis(setting))
+    # Of a bare setting JAX says whether it is one.
+    is_known = setting is None or is_axis(setting)
+    return not is_mapping(leaf) or (isinstance(leaf, StateAxes) and is_known)
 
 
 def axes_given(
@@ -238,24 +190,23 @@ def axes_given(
         out_axes: Those of the output.
         called: What they are called, behind `in_` and `out_`.
         takes: What the transformation takes, for messages.
-        is_known: Whether it knows a setting, of a mapping by filter.
+        is_known: Whether it knows a setting in a leaf of the prefix.
 
     Returns:
         Both with settings of our own.
 
     Raises:
-        TypeError: If a mapping by filter has settings that it does not know.
+        TypeError: If there are settings that it does not know.
         ValueError: If an object stands where an axis is due.
     """
     in_axes, out_axes = own_settings(in_axes), own_settings(out_axes)
     for which, prefix in (("in", in_axes), ("out", out_axes)):
-        for leaf in filter(is_mapping, prefix_leaves(prefix)):
-            for setting in leaf.settings:
-                if not is_known(leaf, setting):
-                    raise TypeError(
-                        f"{name}'s {which}_{called} takes {takes} of these, but got "
-                        f"{setting!r} in {leaf!r}."
-                    )
+        for leaf in prefix_leaves(prefix):
+            if not all(is_known(leaf, setting) for setting in settings_in(leaf)):
+                raise TypeError(
+                    f"{name}'s {which}_{called} takes {takes} of these, but got "
+                    f"{leaf!r}."
+                )
     return tuple(in_axes) if isinstance(in_axes, list) else in_axes, out_axes
 
 

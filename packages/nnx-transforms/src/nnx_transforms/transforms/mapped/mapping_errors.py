@@ -7,14 +7,15 @@ run when it has refused, and look for a variable that is the reason.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from graphcore import broadcast_prefix
-from graphcore.authors import Entry, key_path, path_text
+from graphcore.authors import Entry, Left, key_path, path_text
 from nnx_transforms.transforms.loops.agreement import failure, has_type
 from nnx_transforms.transforms.mapped.mapping import (
     MappedBody,
@@ -42,12 +43,11 @@ def explain(
         after: Looks for it in what the function left.
     """
     progress = entry.body.progress
-    has_run = progress.notes is not None
-    if progress.entered and not has_run:
+    if progress.entered and not progress.has_run:
         return  # It comes from the function.
-    if not (entry.has_objects or (has_run and progress.returns_objects)):
+    if not (entry.has_objects or progress.returns_objects):
         again()
-    elif has_run:
+    elif progress.has_run:
         after()
     else:
         before()
@@ -73,14 +73,8 @@ def explain_axes(
         ValueError: If there is a variable that is the reason, with its path.
         TypeError: Likewise.
     """
-    body: MappedBody = entry.body
-
-    def after() -> None:
-        check_out_ranks(body, error)
-        if any(note.setting is None for note in body.progress.notes or ()):
-            check_broadcast(entry, options, error)
-
-    explain(entry, again, lambda: check_given(name, entry, options, error), after)
+    before = functools.partial(check_given, name, entry, options, error)
+    explain(entry, again, before, lambda: check_left(entry, options, error))
 
 
 def entering(entry: Entry) -> Iterator[tuple[str, str, Any, Any]]:
@@ -171,43 +165,81 @@ def check_given(
         ) from error
 
 
-def check_out_ranks(body: MappedBody, error: BaseException | None) -> None:
-    """Raises an error if a variable or output has no room for its axis.
+def least_rank(value: Any) -> int:
+    """The least number of axes of an array in a pytree."""
+    return min(map(np.ndim, jax.tree.leaves(value)), default=0)
+
+
+def without_room(body: MappedBody, left: Left) -> Iterator[str]:
+    """Says of what a function left which has no room for its axis.
 
     Args:
-        body: The function, which has run.
-        error: What JAX said, if anything.
+        body: The function.
+        left: What it left behind.
 
-    Raises:
-        ValueError: If there is one, with its path.
+    Yields:
+        A sentence for each variable and output, with its path.
     """
-    for note in body.progress.notes or ():
-        if is_axis(note.setting) and not -note.rank - 1 <= note.setting <= note.rank:
-            shown = body.shown_leaving(note.path, note.is_output)
-            raise ValueError(
-                f"{shown} is stacked along axis {note.setting}, but the function "
-                f"left an array of {note.rank} axes there."
-            ) from error
+    for shown, axis, value in body.leaving(left):
+        if is_axis(axis) and not -(rank := least_rank(value)) - 1 <= axis <= rank:
+            yield (
+                f"{shown} is stacked along axis {axis}, but the function left an array "
+                f"of {rank} axes there."
+            )
 
 
-def find_varying(entry: Entry, options: Mapping[str, Any]) -> str | None:
-    """Finds a variable or output with axis None that differs from index to index.
+def run_again(
+    entry: Entry,
+    mapped: Callable[[Callable[..., Any]], Callable[..., Any]],
+    look: Callable[[Left], Iterable[str]],
+    error: BaseException | None,
+) -> None:
+    """Raises an error if a function that has run left something that JAX refuses.
 
-    The function is traced once more, with an operation behind it that JAX tells
-    which of its operands are mapped.
+    The function is traced once more, since what it left may not be kept.
 
     Args:
         entry: The call.
-        options: Those of `jax.vmap`.
+        mapped: Maps a function of the entry's values as the one of the call was.
+        look: Says inside what is wrong; the first counts.
+        error: What JAX said, if anything.
 
-    Returns:
-        The place of the first one; None if there is none.
+    Raises:
+        ValueError: If there is something.
+    """
+    body: MappedBody = entry.body
+    found: list[str] = []
+
+    def probe(groups: Any, args: Any, kwargs: Any) -> tuple[()]:
+        found.extend(look(body.run(body.ungrouped(groups), args, kwargs)))
+        return ()
+
+    with contextlib.suppress(Exception):  # The first error is the one to report.
+        jax.eval_shape(mapped(probe), *entry.values)
+    if found:
+        raise ValueError(found[0]) from error
+
+
+def check_left(
+    entry: Entry, options: Mapping[str, Any], error: BaseException | None
+) -> None:
+    """Raises an error if what a function left can't be mapped as its axis says.
+
+    It may have no room for the axis; or with axis None differ from index to index:
+    an operation behind the function is told by JAX which of its operands are mapped.
+
+    Args:
+        entry: The call, whose function has run.
+        options: Those of `jax.vmap`.
+        error: What JAX said, if anything.
+
+    Raises:
+        ValueError: If there is a variable or an output like that, with its path.
     """
     body: MappedBody = entry.body
     name = options.get("axis_name")
     name = _INDEX if name is None else name
-    found: list[bool] = []
-    places: list[str] = []
+    varying: list[bool] = []
 
     @jax.custom_batching.custom_vmap
     def observe(index: Any, operands: Any) -> Any:
@@ -215,41 +247,24 @@ def find_varying(entry: Entry, options: Mapping[str, Any]) -> str | None:
 
     @observe.def_vmap
     def rule(axis_size: int, mapped: Any, index: Any, operands: Any) -> Any:
-        found[:] = [any(jax.tree.leaves(m)) for m in mapped[1]]
+        varying[:] = [any(jax.tree.leaves(m)) for m in mapped[1]]
         return operands, mapped[1]
 
-    def probe(groups: Any, args: Any, kwargs: Any) -> tuple[()]:
-        left = body.run(body.ungrouped(groups), args, kwargs)
-        broadcast = [each for each in body.leaving(left) if each[2] is None]
-        places[:] = [body.shown_leaving(*each[:2]) for each in broadcast]
-        observe(jax.lax.axis_index(name), [value for *_, value in broadcast])
-        return ()
+    def look(left: Left) -> Iterator[str]:
+        yield from without_room(body, left)
+        shared = [each for each in body.leaving(left) if each[1] is None]
+        observe(jax.lax.axis_index(name), [value for *_, value in shared])
+        for (shown, *_), varies in zip(shared, varying, strict=False):
+            if varies:
+                yield (
+                    f"{shown} has axis None, which means one value for all indices, "
+                    "but the function left it with a value for each index. Give it an "
+                    "axis, or make the values equal, for example with `jax.lax.pmean` "
+                    "over a named axis."
+                )
 
-    named = {**options, "axis_name": name}
-    jax.eval_shape(jax.vmap(probe, entry.settings, **named), *entry.values)
-    return next((p for p, mapped in zip(places, found, strict=False) if mapped), None)
+    def mapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        named = {**options, "axis_name": name}
+        return jax.vmap(function, entry.settings, **named)
 
-
-def check_broadcast(
-    entry: Entry, options: Mapping[str, Any], error: BaseException | None
-) -> None:
-    """Raises an error if something with axis None differs between indices.
-
-    Args:
-        entry: The call, whose function has run.
-        options: Those of `jax.vmap`.
-        error: What JAX said.
-
-    Raises:
-        ValueError: If there is one, with its path.
-    """
-    place = None
-    with contextlib.suppress(Exception):  # The first error is the one to report.
-        place = find_varying(entry, options)
-    if place is not None:
-        raise ValueError(
-            f"{place} has axis None, which means one value for all "
-            "indices, but the function left it with a value for each index. Give it "
-            "an axis, or make the values equal, for example with `jax.lax.pmean` over "
-            "a named axis."
-        ) from error
+    run_again(entry, mapped, look, error)
