@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from graphcore import All, Filter, variables
 from nnx_transforms.layers.cells import RNNCellBase
-from nnx_transforms.layers.dtypes import Array
 from nnx_transforms.layers.layer import own_stream, stream_of
+from nnx_transforms.layers.types import Array
 from nnx_transforms.modules.module import Module
 from nnx_transforms.prefixes import Carry, StateAxes
 from nnx_transforms.randomness.random_splits import split_rngs
