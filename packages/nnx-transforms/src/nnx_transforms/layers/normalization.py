@@ -319,10 +319,8 @@ class RMSNorm(Norm):
         axes = canonical_axes(self.feature_axes, x.ndim)
         if scale is not None:
             self._check_features(x, axes)
-        wide = at_least_float32(x)
-        squares = self._mean(
-            squared(wide), canonical_axes(self.reduction_axes, x.ndim), mask
-        )
+        reduced = canonical_axes(self.reduction_axes, x.ndim)
+        squares = self._mean(squared(at_least_float32(x)), reduced, mask)
         return self._scaled(x, None, squares, scale, None, axes)
 
 
