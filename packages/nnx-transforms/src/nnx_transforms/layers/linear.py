@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -413,19 +413,18 @@ def _sizes_of_kernel(
 ) -> list[int]:
     """For each axis of the result its size if the kernel has it, otherwise 1."""
     operands, result = equation.split("->")
-    ofs = dict(zip(operands.split(","), (ndim, len(kernel_shape)), strict=True))
-    hidden = {of: n - len(of.replace("...", "")) for of, n in ofs.items()}
-    widest = max(n for of, n in hidden.items() if "..." in of) if "..." in result else 0
+    of_input, of_kernel = operands.split(",")
+    # As many axes as the dots stand for, if there are any.
+    input_dots = ndim - len(of_input.replace("...", ""))
+    kernel_dots = len(kernel_shape) - len(of_kernel.replace("...", ""))
 
-    def labels(subscripts: str, count: int) -> Iterator[str | int]:
-        before, dots, after = subscripts.partition("...")
-        yield from before
-        # The axes of an ellipsis are aligned at the last one, as in broadcasting.
-        yield from range(-count, 0) if dots else ()
-        yield from after
+    def labels(subscripts: str, dots: int) -> str:
+        # The axes of an ellipsis are aligned at the last one, as in broadcasting. What
+        # stands for them comes before all letters.
+        return subscripts.replace("...", "".join(map(chr, range(64 - dots, 64))))
 
-    of = operands.split(",")[1]
-    sizes = dict(zip(labels(of, hidden[of]), kernel_shape, strict=True))
+    sizes = dict(zip(labels(of_kernel, kernel_dots), kernel_shape, strict=True))
+    widest = max(input_dots, kernel_dots)
     return [sizes.get(label, 1) for label in labels(result, widest)]
 
 
