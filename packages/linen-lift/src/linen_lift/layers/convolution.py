@@ -13,15 +13,8 @@ from jax import lax
 from jax.nn import initializers
 
 from ..module import Module, compact, nowrap
-from .dtypes import promote_dtype, with_rank
-from .linear import (
-    Initializer,
-    Promotion,
-    as_tuple,
-    chosen,
-    default_kernel_init,
-    kernel_and_bias,
-)
+from .dtypes import Promotion, promote_dtype, with_rank
+from .linear import Initializer, as_tuple, chosen, default_kernel_init, kernel_and_bias
 
 __all__ = ["Conv", "ConvLocal", "ConvTranspose"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,12 +10,11 @@ from jax import lax
 from jax.nn import initializers
 
 from ..module import Module, compact, merge_param, nowrap
+from ..types import Axes
 from .dtypes import canonicalize_dtype
 from .linear import Initializer, as_tuple
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
-
-Axes = int | Sequence[int]
 
 
 def canonical_axes(axes: Axes, ndim: int) -> tuple[int, ...]:

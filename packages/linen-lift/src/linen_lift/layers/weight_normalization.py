@@ -12,9 +12,10 @@ from jax.nn import initializers
 
 from ..module import Module, compact, nowrap
 from ..transforms import map_variables
+from ..types import Axes
 from .dtypes import canonicalize_dtype
 from .linear import Initializer
-from .normalization import Axes, canonical_axes
+from .normalization import canonical_axes
 
 __all__ = ["SpectralNorm", "WeightNorm"]
 

@@ -79,6 +79,9 @@ class Norm(Layer):
             mean = lax.pmean(mean, self.axis_name, axis_index_groups=groups)
         return mean
 
+    def _mean_square(self, x: jax.Array, axes: tuple[int, ...], mask: Any) -> jax.Array:
+        return self._mean(squared(x), axes, mask)
+
     def _statistics(
         self, x: jax.Array, axes: tuple[int, ...], mask: Any
     ) -> tuple[jax.Array, jax.Array]:
@@ -87,7 +90,7 @@ class Norm(Layer):
         squares = squared(x) if self.use_fast_variance else None
         mean = self._mean(x, axes, mask)
         if squares is None:
-            return mean, self._mean(squared(x - mean), axes, mask)
+            return mean, self._mean_square(x - mean, axes, mask)
         var = self._mean(squares, axes, mask) - squared(mean)
         return mean, jnp.maximum(0.0, var)
 

@@ -12,13 +12,7 @@ from jax.nn import initializers
 from graphcore import BatchStat
 from nnx_transforms.layers.dtypes import keep_dtype, promote_dtype
 from nnx_transforms.layers.layer import chosen
-from nnx_transforms.layers.moments import (
-    Norm,
-    along,
-    at_least_float32,
-    canonical_axes,
-    squared,
-)
+from nnx_transforms.layers.moments import Norm, along, at_least_float32, canonical_axes
 from nnx_transforms.layers.types import Array, Axes, DType, Initializer, Promotion
 from nnx_transforms.randomness.rngs import Rngs
 
@@ -95,11 +89,6 @@ class BatchNorm(Norm):
         self.var = BatchStat(jnp.ones((num_features,), jnp.float32))
         self.use_running_average = use_running_average
         super()._set_up(locals())
-
-    @property
-    def num_features(self) -> int:
-        """The size of the feature axis, which the statistics tell."""
-        return int(self.mean.value.shape[-1])
 
     def __call__(
         self,
@@ -320,7 +309,7 @@ class RMSNorm(Norm):
         if scale is not None:
             self._check_features(x, axes)
         reduced = canonical_axes(self.reduction_axes, x.ndim)
-        squares = self._mean(squared(at_least_float32(x)), reduced, mask)
+        squares = self._mean_square(at_least_float32(x), reduced, mask)
         return self._scaled(x, None, squares, scale, None, axes)
 
 
