@@ -162,11 +162,7 @@ class _Gate(_Cell):
     gate_fn: Callable[..., Any] = jax.nn.sigmoid
 
 
-class _GatedCell(_PlainCell, _Gate):
-    """The options of cells with gates."""
-
-
-class LSTMCell(_PairCell, _GatedCell):
+class LSTMCell(_PairCell, _PlainCell, _Gate):
     """A long short-term memory cell (Hochreiter and Schmidhuber, 1997).
 
     With `i`, `f` and `o` gates: `c' = f c + i tanh(g)` and `h' = o tanh(c')`.
@@ -311,7 +307,7 @@ class SimpleCell(_PlainCell):
         return state, state
 
 
-class GRUCell(_GatedCell):
+class GRUCell(_PlainCell, _Gate):
     """A gated recurrent unit (Cho et al., 2014).
 
     With gates `r` and `z`: `n = tanh(W x + r (U h))` and `h' = (1 - z) n + z h`.
