@@ -162,6 +162,7 @@ def test_initializers_with_metadata_keep_it_when_reshaped():
         ("nta,hab->nthb", (3, 4, 2), (3, 2)),
         ("a...c,cd->d...a", (4, 3), (3,)),
         ("...c,...cd->...d", (5, 4, 3), (5, 3)),
+        ("ab...,ab...->ab...", (2, 5), (2, 5)),
     ],
 )
 def test_einsum_adds_the_bias_along_the_axes_of_the_kernel(equation, kernel, bias):

@@ -78,11 +78,14 @@ def _linear(
     cell: Any,
     name: str,
     features: int,
-    recurrent: bool,
     bias_init: Any = None,
     layer: type[Dense] = Dense,
 ) -> Any:
-    """A linear map of the input or of the state; without `bias_init` it has no bias."""
+    """A linear map of the input or, if its name begins with `h`, of the state.
+
+    Without `bias_init` it has no bias.
+    """
+    recurrent = name.startswith("h")
     return layer(
         features,
         use_bias=bias_init is not None,
@@ -114,10 +117,10 @@ class _Cell(RNNCellBase):
         size = h.shape[-1]
         # Inside of the reset a bias is not the same as outside.
         inner = None if reset is None else bias
-        kept = _linear(self, "hn", size, True, inner)(h)
+        kept = _linear(self, "hn", size, inner)(h)
         if reset is not None:
             kept = reset * kept
-        n = cell.activation_fn(_linear(self, "in", size, False, bias)(inputs) + kept)
+        n = cell.activation_fn(_linear(self, "in", size, bias)(inputs) + kept)
         new_h = (1.0 - keep) * n + keep * h
         return new_h, new_h
 
@@ -126,8 +129,8 @@ class _Cell(RNNCellBase):
         self, gate: str, inputs: jax.Array, h: jax.Array, bias_init: Any
     ) -> jax.Array:
         """What a gate is the activation of: one bias is enough for the sum."""
-        of_input = _linear(self, f"i{gate}", h.shape[-1], False, bias_init)(inputs)
-        total: jax.Array = of_input + _linear(self, f"h{gate}", h.shape[-1], True)(h)
+        of_input = _linear(self, f"i{gate}", h.shape[-1], bias_init)(inputs)
+        total: jax.Array = of_input + _linear(self, f"h{gate}", h.shape[-1])(h)
         return total
 
 
@@ -159,11 +162,7 @@ class _Gate(_Cell):
     gate_fn: Callable[..., Any] = jax.nn.sigmoid
 
 
-class _GatedCell(_PlainCell, _Gate):
-    """The options of cells with gates."""
-
-
-class LSTMCell(_PairCell, _GatedCell):
+class LSTMCell(_PairCell, _PlainCell, _Gate):
     """A long short-term memory cell (Hochreiter and Schmidhuber, 1997).
 
     With `i`, `f` and `o` gates: `c' = f c + i tanh(g)` and `h' = o tanh(c')`.
@@ -210,9 +209,9 @@ class LSTMCell(_PairCell, _GatedCell):
         """What gates and candidate are the activations of: `i`, `f`, `g`, `o`."""
         size = h.shape[-1]
         return [
-            _linear(self, f"i{gate}", size, False)(inputs)
+            _linear(self, f"i{gate}", size)(inputs)
             # One bias is enough for the sum.
-            + _linear(self, f"h{gate}", size, True, self.bias_init)(h)
+            + _linear(self, f"h{gate}", size, self.bias_init)(h)
             for gate in "ifgo"
         ]
 
@@ -247,26 +246,21 @@ class OptimizedLSTMCell(LSTMCell):
     def _gates(self, h: jax.Array, inputs: jax.Array) -> list[jax.Array]:
         size = h.shape[-1]
 
-        def product(
-            x: jax.Array, side: str, recurrent: bool, bias_init: Any
-        ) -> jax.Array:
-            def declared(gate: str) -> Any:
-                name = f"{side}{gate}"
-                layer = _linear(self, name, size, recurrent, bias_init, _Parameters)
-                return layer(x.shape[-1])
-
-            kernels, biases = zip(*map(declared, "ifgo"), strict=True)
+        def product(x: jax.Array, side: str, bias_init: Any = None) -> jax.Array:
+            layers = (
+                _linear(self, side + gate, size, bias_init, _Parameters)
+                for gate in "ifgo"
+            )
+            declared = [layer(x.shape[-1]) for layer in layers]
+            kernels, biases = zip(*declared, strict=True)
             kernel = jnp.concatenate(kernels, -1)
-            bias = None if biases[0] is None else jnp.concatenate(biases, -1)
+            bias = None if bias_init is None else jnp.concatenate(biases, -1)
             x, kernel, bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
             out = jnp.dot(x, kernel)
-            if bias is not None:
-                out = out + with_rank(bias, out.ndim)
-            return out
+            return out if bias is None else out + with_rank(bias, out.ndim)
 
-        from_input = product(inputs, "i", False, None)
-        from_state = product(h, "h", True, self.bias_init)
-        return jnp.split(from_input + from_state, 4, -1)
+        total = product(inputs, "i") + product(h, "h", self.bias_init)
+        return jnp.split(total, 4, -1)
 
 
 class SimpleCell(_PlainCell):
@@ -313,7 +307,7 @@ class SimpleCell(_PlainCell):
         return state, state
 
 
-class GRUCell(_GatedCell):
+class GRUCell(_PlainCell, _Gate):
     """A gated recurrent unit (Cho et al., 2014).
 
     With gates `r` and `z`: `n = tanh(W x + r (U h))` and `h' = (1 - z) n + z h`.
@@ -455,7 +449,6 @@ class ConvLSTMCell(_PairCell):
             The new state, and its `h`.
         """
         c, h = carry
-
         conv = functools.partial(
             Conv,
             4 * self.features,

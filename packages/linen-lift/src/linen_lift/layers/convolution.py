@@ -13,15 +13,8 @@ from jax import lax
 from jax.nn import initializers
 
 from ..module import Module, compact, nowrap
-from .dtypes import promote_dtype, with_rank
-from .linear import (
-    Initializer,
-    Promotion,
-    as_tuple,
-    chosen,
-    default_kernel_init,
-    kernel_and_bias,
-)
+from .dtypes import Promotion, promote_dtype, with_rank
+from .linear import Initializer, as_tuple, chosen, default_kernel_init, kernel_and_bias
 
 __all__ = ["Conv", "ConvLocal", "ConvTranspose"]
 
@@ -67,26 +60,6 @@ def padding_pairs(padding: Any, size: tuple[int, ...]) -> Any:
     return [tuple(pair) for pair in pairs]
 
 
-def _one_batch_axis(
-    inputs: jax.Array, rank: int
-) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
-    """The input with one batch axis, and what gives an output its own back."""
-    batch = inputs.shape[: inputs.ndim - rank - 1]
-    flat = inputs.reshape((math.prod(batch), *inputs.shape[len(batch) :]))
-    return flat, lambda out: out.reshape((*batch, *out.shape[1:]))
-
-
-def _masked(kernel: jax.Array, mask: Any) -> jax.Array:
-    if mask is None:
-        return kernel
-    if mask.shape != kernel.shape:
-        raise ValueError(
-            f"The mask must have the kernel's shape {kernel.shape}; found {mask.shape}."
-        )
-    masked: jax.Array = kernel * mask
-    return masked
-
-
 class _Convolution(Module):
     """What convolutions have in common: a kernel, a bias, and any number of batches."""
 
@@ -107,15 +80,23 @@ class _Convolution(Module):
         """
         layer: Any = self
         size = as_tuple(layer.kernel_size)
-        flat, restored = _one_batch_axis(jnp.asarray(inputs), len(size))
+        x, mask = jnp.asarray(inputs), layer.mask
+        batch = x.shape[: x.ndim - len(size) - 1]
+        flat = x.reshape((math.prod(batch), *x.shape[len(batch) :]))
         flat, shape, bias_shape, convolve = layer._plan(flat, size)
         kernel, bias = kernel_and_bias(layer, shape, bias_shape)
-        kernel = _masked(kernel, layer.mask)
+        if mask is not None:
+            if mask.shape != shape:
+                raise ValueError(
+                    f"The mask must have the kernel's shape {shape}; found "
+                    f"{mask.shape}."
+                )
+            kernel = kernel * mask
         flat, kernel, bias = layer.promote_dtype(flat, kernel, bias, dtype=layer.dtype)
-        out = convolve(flat, kernel)
+        out: jax.Array = convolve(flat, kernel)
         if bias is not None:
             out = out + with_rank(bias, out.ndim)
-        return restored(out)
+        return out.reshape((*batch, *out.shape[1:]))
 
 
 class Conv(_Convolution):
@@ -184,16 +165,14 @@ class Conv(_Convolution):
                     f"CAUSAL padding is for one spatial axis; found kernel_size={size}."
                 )
             flat, padding = jnp.pad(flat, [(0, 0), (reach[0], 0), (0, 0)]), "VALID"
-        axes = tuple(range(1, rank + 1))
+        layout = (0, rank + 1, *range(1, rank + 1))
         options = {
             "window_strides": _per_axis(self.strides, rank, "stride"),
             "padding": padding,
             "lhs_dilation": _per_axis(self.input_dilation, rank, "input_dilation"),
             "rhs_dilation": dilation,
             "dimension_numbers": lax.ConvDimensionNumbers(
-                (0, rank + 1, *axes),
-                (rank + 1, rank, *range(rank)),
-                (0, rank + 1, *axes),
+                layout, (rank + 1, rank, *range(rank)), layout
             ),
         }
         given = (self.conv_general_dilated_cls, self.conv_general_dilated)

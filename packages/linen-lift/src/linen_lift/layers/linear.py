@@ -14,7 +14,7 @@ from jax.nn import initializers
 
 from ..metadata import AxisMetadata
 from ..module import Module, compact, merge_param
-from .dtypes import promote_dtype, with_rank
+from .dtypes import Promotion, promote_dtype, with_rank
 
 __all__ = [
     *("Dense", "DenseGeneral", "Einsum", "Embed"),
@@ -22,7 +22,6 @@ __all__ = [
 ]
 
 Initializer = Callable[..., Any]
-Promotion = Callable[..., Any]
 
 default_kernel_init = initializers.lecun_normal()
 default_embed_init = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -40,8 +41,8 @@ def make_attention_mask(
     """
     query_input, key_input = jnp.asarray(query_input), jnp.asarray(key_input)
     pairs = pairwise_fn(query_input[..., :, None], key_input[..., None, :])
-    mask: jax.Array = jnp.expand_dims(pairs, -3)
-    return jnp.expand_dims(mask, tuple(range(extra_batch_dims))).astype(dtype)
+    mask: jax.Array = jnp.expand_dims(pairs, (*range(extra_batch_dims), -3))
+    return mask.astype(dtype)
 
 
 def make_causal_mask(
@@ -93,12 +94,9 @@ def combine_masks(*masks: Any, dtype: Any = jnp.float32) -> jax.Array | None:
     given = [jnp.asarray(mask) for mask in masks if mask is not None]
     if not given:
         return None
-    combined, *others = given
-    for mask in others:
-        if mask.ndim != combined.ndim:
-            raise ValueError(
-                "Masks need the same number of axes to be combined; found shapes "
-                f"{[mask.shape for mask in given]}."
-            )
-        combined = jnp.logical_and(combined, mask)
-    return combined.astype(dtype)
+    if len({mask.ndim for mask in given}) > 1:
+        raise ValueError(
+            "Masks need the same number of axes to be combined; found shapes "
+            f"{[mask.shape for mask in given]}."
+        )
+    return functools.reduce(jnp.logical_and, given).astype(dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,18 +10,16 @@ from jax import lax
 from jax.nn import initializers
 
 from ..module import Module, compact, merge_param, nowrap
+from ..types import Axes
 from .dtypes import canonicalize_dtype
+from .linear import Initializer, as_tuple
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
-
-Initializer = Callable[..., Any]
-Axes = int | Sequence[int]
 
 
 def canonical_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
     """Axes as sorted numbers from 0 on, each once."""
-    given = (axes,) if isinstance(axes, int) else axes
-    return tuple(sorted({a % ndim for a in given}))
+    return tuple(sorted({a % ndim for a in as_tuple(axes)}))
 
 
 def _square(x: jax.Array) -> jax.Array:
@@ -86,17 +83,15 @@ def _scaled(
     shape = tuple(x.shape[a] for a in feature_axes)
     spread = tuple(x.shape[a] if a in feature_axes else 1 for a in range(x.ndim))
     multiplier = lax.rsqrt(var + layer.epsilon)
-    arrays = [x]
+    scale = bias = None
     if layer.use_scale:
         scale = layer.param("scale", layer.scale_init, shape, layer.param_dtype)
-        arrays.append(scale)
         multiplier = multiplier * scale.reshape(spread)
     y = (x if mean is None else x - mean) * multiplier
     if getattr(layer, "use_bias", False):
         bias = layer.param("bias", layer.bias_init, shape, layer.param_dtype)
-        arrays.append(bias)
         y = y + bias.reshape(spread)
-    dtype = canonicalize_dtype(*arrays, dtype=layer.dtype)
+    dtype = canonicalize_dtype(x, scale, bias, dtype=layer.dtype)
     return y if y.dtype == dtype else y.astype(dtype)
 
 

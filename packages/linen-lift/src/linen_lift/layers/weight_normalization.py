@@ -12,8 +12,10 @@ from jax.nn import initializers
 
 from ..module import Module, compact, nowrap
 from ..transforms import map_variables
+from ..types import Axes
 from .dtypes import canonicalize_dtype
-from .normalization import Axes, Initializer, canonical_axes
+from .linear import Initializer
+from .normalization import canonical_axes
 
 __all__ = ["SpectralNorm", "WeightNorm"]
 
@@ -128,8 +130,7 @@ class WeightNorm(Module):
             scale = self.param(
                 f"{path}/scale", self.scale_init, shape, self.param_dtype
             )
-            spread = (weight.shape[a] if a in kept else 1 for a in range(ndim))
-            out = out * scale.reshape(tuple(spread))
+            out = out * jnp.expand_dims(scale, others)
         return out.astype(canonicalize_dtype(weight, scale, dtype=self.dtype))
 
 

@@ -15,13 +15,12 @@ _NAMES = {
     "cells": "GRUCell LSTMCell OptimizedLSTMCell RNNCellBase SimpleCell",
     "convolution": "Conv ConvTranspose",
     "dtypes": "canonicalize_dtype promote_dtype",
-    "group_normalization": "GroupNorm InstanceNorm",
     "initializers": "initializers ones_init zeros_init",
     "linear": "Einsum Embed Linear LinearGeneral default_bias_init default_embed_init "
     "default_kernel_init",
     "lora": "LoRA LoRALinear LoRAParam",
     "masks": "combine_masks make_attention_mask make_causal_mask",
-    "normalization": "BatchNorm LayerNorm RMSNorm",
+    "normalization": "BatchNorm GroupNorm InstanceNorm LayerNorm RMSNorm",
     "options": "first_from",
     "pooling": "avg_pool max_pool min_pool pool",
     "recurrent": "RNN Bidirectional flip_sequences",
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from nnx_transforms.layers.cells import *
     from nnx_transforms.layers.convolution import *
     from nnx_transforms.layers.dtypes import *
-    from nnx_transforms.layers.group_normalization import *
     from nnx_transforms.layers.initializers import ones_init as ones_init
     from nnx_transforms.layers.initializers import zeros_init as zeros_init
     from nnx_transforms.layers.linear import *

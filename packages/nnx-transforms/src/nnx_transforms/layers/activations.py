@@ -40,8 +40,9 @@ from jax.nn import swish as swish
 from jax.nn import tanh as tanh
 
 from graphcore import Param
-from nnx_transforms.layers.dtypes import Array, DType, Promotion, cast, promote_dtype
+from nnx_transforms.layers.dtypes import cast, promote_dtype
 from nnx_transforms.layers.layer import Layer
+from nnx_transforms.layers.types import Array, DType, Promotion
 
 
 class Identity(Layer):
@@ -89,8 +90,6 @@ class PReLU(Layer):
         >>> nnx.PReLU(0.25)(jnp.array([-2.0, 2.0])).tolist()
         [-0.5, 2.0]
     """
-
-    negative_slope: Param[jax.Array]
 
     def __init__(
         self,

@@ -12,23 +12,17 @@ from jax import lax
 
 from graphcore import Cache
 from nnx_transforms.layers.attention_functions import dot_product_attention
-from nnx_transforms.layers.dtypes import (
-    Array,
-    DType,
-    Initializer,
-    Promotion,
-    promote_dtype,
-)
+from nnx_transforms.layers.dtypes import promote_dtype
 from nnx_transforms.layers.layer import Layer, chosen, dropout_key, own_stream
 from nnx_transforms.layers.linear import (
-    NO_METADATA,
     LinearGeneral,
     default_bias_init,
     default_kernel_init,
-    given,
 )
 from nnx_transforms.layers.masks import combine_masks
 from nnx_transforms.layers.normalization import LayerNorm
+from nnx_transforms.layers.options import given
+from nnx_transforms.layers.types import Array, DType, Initializer, Promotion
 from nnx_transforms.randomness.rngs import Rngs, RngStream
 
 __all__ = ["MultiHeadAttention"]
@@ -97,17 +91,11 @@ class MultiHeadAttention(Layer):
         (8, 2, 4)
     """
 
-    qkv_features: int | None = None
-    out_features: int | None = None
-    in_kv_features: int | None = None
-    num_kv_heads: int | None = None
     broadcast_dropout: bool = True
     dropout_rate: float = 0.0
-    deterministic: bool | None
     precision: Any = None
     use_bias: bool = True
     attention_fn: Any = staticmethod(dot_product_attention)
-    decode: bool | None
     normalize_qk: bool = False
     qkv_promote_dtype: Any = staticmethod(promote_dtype)
     out_promote_dtype: Any = staticmethod(promote_dtype)
@@ -155,12 +143,12 @@ class MultiHeadAttention(Layer):
         out_dot_general_cls: Any = None,
         rngs: Rngs,
         keep_rngs: bool = True,
-        kernel_metadata: Mapping[str, Any] = NO_METADATA,
-        out_kernel_metadata: Mapping[str, Any] = NO_METADATA,
-        bias_metadata: Mapping[str, Any] = NO_METADATA,
-        out_bias_metadata: Mapping[str, Any] = NO_METADATA,
-        query_ln_scale_metadata: Mapping[str, Any] = NO_METADATA,
-        key_ln_scale_metadata: Mapping[str, Any] = NO_METADATA,
+        kernel_metadata: Mapping[str, Any] = {},
+        out_kernel_metadata: Mapping[str, Any] = {},
+        bias_metadata: Mapping[str, Any] = {},
+        out_bias_metadata: Mapping[str, Any] = {},
+        query_ln_scale_metadata: Mapping[str, Any] = {},
+        key_ln_scale_metadata: Mapping[str, Any] = {},
     ) -> None:
         super().keep(locals())
         self.num_heads = num_heads
@@ -196,9 +184,7 @@ class MultiHeadAttention(Layer):
             bias_metadata=bias_metadata,
             **common,
         )
-        heads, kv_heads = (
-            (count, self.head_dim) for count in (num_heads, self.num_kv_heads)
-        )
+        heads, kv_heads = (num_heads, self.head_dim), (self.num_kv_heads, self.head_dim)
         of_keys = {"in_features": self.in_kv_features, "out_features": kv_heads}
         self.query = projection(in_features=in_features, out_features=heads)
         self.key = projection(**of_keys)
@@ -356,11 +342,8 @@ class MultiHeadAttention(Layer):
             )
         self.cache_index.value = index + 1
         filled = jnp.broadcast_to(jnp.arange(length) <= index, (*batch, 1, 1, length))
-        return (
-            self.cached_key.value,
-            self.cached_value.value,
-            combine_masks(mask, filled),
-        )
+        mask = combine_masks(mask, filled)
+        return self.cached_key.value, self.cached_value.value, mask
 
     def init_cache(
         self, input_shape: Sequence[int], dtype: DType = jnp.float32

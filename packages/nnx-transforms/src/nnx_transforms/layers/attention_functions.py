@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from graphcore import Intermediate
-from nnx_transforms.layers.dtypes import Array, DType, Promotion, promote_dtype
+from nnx_transforms.layers.dtypes import promote_dtype
+from nnx_transforms.layers.types import Array, DType, Promotion
 from nnx_transforms.modules.module import Module
 
 __all__ = ["dot_product_attention", "dot_product_attention_weights"]

@@ -10,20 +10,10 @@ import jax
 import jax.numpy as jnp
 from jax.nn import initializers
 
-from nnx_transforms.layers.dtypes import (
-    Array,
-    DType,
-    Initializer,
-    Promotion,
-    promote_dtype,
-)
+from nnx_transforms.layers.dtypes import promote_dtype
 from nnx_transforms.layers.layer import Layer, own_stream, stream_of
-from nnx_transforms.layers.linear import (
-    NO_METADATA,
-    Linear,
-    default_bias_init,
-    default_kernel_init,
-)
+from nnx_transforms.layers.linear import Linear, default_bias_init, default_kernel_init
+from nnx_transforms.layers.types import Array, DType, Initializer, Promotion
 from nnx_transforms.randomness.rngs import Rngs, RngStream
 
 __all__ = ["GRUCell", "LSTMCell", "OptimizedLSTMCell", "RNNCellBase", "SimpleCell"]
@@ -125,8 +115,6 @@ _FOR_PRODUCTS = (
 class _Cell(RNNCellBase):
     """What the cells here have in common: by default the state is one array."""
 
-    in_features: int
-    hidden_features: int
     activation_fn: Any = staticmethod(jnp.tanh)
     gate_fn: Any = staticmethod(jax.nn.sigmoid)
     carry_init: Any = None
@@ -150,17 +138,17 @@ class _Cell(RNNCellBase):
         promote_dtype: Promotion = promote_dtype,
         keep_rngs: bool = False,
         rngs: Rngs,
-        kernel_metadata: Mapping[str, Any] = NO_METADATA,
-        recurrent_kernel_metadata: Mapping[str, Any] = NO_METADATA,
-        bias_metadata: Mapping[str, Any] = NO_METADATA,
+        kernel_metadata: Mapping[str, Any] = {},
+        recurrent_kernel_metadata: Mapping[str, Any] = {},
+        bias_metadata: Mapping[str, Any] = {},
     ) -> None:
         super().keep(locals())
         self._set_up(locals())
 
     def _set_up(self, arguments: Mapping[str, Any]) -> None:
         """Makes the products, and keeps a stream if that is wanted."""
-        self.in_features = arguments["in_features"]
-        self.hidden_features = arguments["hidden_features"]
+        self.in_features: int = arguments["in_features"]
+        self.hidden_features: int = arguments["hidden_features"]
         if arguments["keep_rngs"]:
             self.rngs = own_stream(arguments["rngs"], "carry")
         common = {name: arguments[name] for name in _FOR_PRODUCTS}
@@ -380,9 +368,9 @@ class SimpleCell(_Cell):
         promote_dtype: Promotion = promote_dtype,
         keep_rngs: bool = False,
         rngs: Rngs,
-        kernel_metadata: Mapping[str, Any] = NO_METADATA,
-        recurrent_kernel_metadata: Mapping[str, Any] = NO_METADATA,
-        bias_metadata: Mapping[str, Any] = NO_METADATA,
+        kernel_metadata: Mapping[str, Any] = {},
+        recurrent_kernel_metadata: Mapping[str, Any] = {},
+        bias_metadata: Mapping[str, Any] = {},
     ) -> None:
         super().keep(locals())
         self._set_up(locals())

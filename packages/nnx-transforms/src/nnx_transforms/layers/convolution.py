@@ -10,22 +10,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nnx_transforms.layers.dtypes import (
-    Array,
-    DType,
-    Initializer,
-    Promotion,
-    promote_dtype,
-    with_rank,
-)
-from nnx_transforms.layers.linear import (
-    NO_METADATA,
-    Affine,
-    as_tuple,
-    default_bias_init,
-    default_kernel_init,
-    given,
-)
+from nnx_transforms.layers.dtypes import promote_dtype, with_rank
+from nnx_transforms.layers.linear import Affine, default_bias_init, default_kernel_init
+from nnx_transforms.layers.options import as_tuple, given
+from nnx_transforms.layers.types import Array, DType, Initializer, Promotion
 from nnx_transforms.randomness.rngs import Rngs
 
 __all__ = ["Conv", "ConvTranspose"]
@@ -42,9 +30,6 @@ class _Convolution(Affine):
     a call is traced.
     """
 
-    in_features: int
-    out_features: int
-    kernel_size: tuple[int, ...]
     mask: jax.Array | None = None
     strides: Any = 1
     padding: Any = "SAME"
@@ -56,8 +41,8 @@ class _Convolution(Affine):
     ) -> None:
         """Keeps the options, and makes a kernel of so many features and a bias."""
         self.keep(arguments, "mask")
-        self.in_features = arguments["in_features"]
-        self.out_features = arguments["out_features"]
+        self.in_features: int = arguments["in_features"]
+        self.out_features: int = arguments["out_features"]
         self.kernel_size = as_tuple(arguments["kernel_size"])
         self._settings()  # says what does not fit, before anything is drawn
         shape = (*self.kernel_size, in_features, out_features)
@@ -81,15 +66,15 @@ class _Convolution(Affine):
         """The shape of the kernel."""
         return tuple(self.kernel.value.shape[-len(self.kernel_size) - 2 :])
 
-    def _promoted(self, inputs: Array, kernel: Any = None) -> tuple[Any, ...]:
-        if self.mask is not None:
-            kernel = self.kernel.value * self.mask
-        return super()._promoted(inputs, kernel)
+    def _applied(
+        self, x: Array, convolve: Callable[[jax.Array, jax.Array], jax.Array]
+    ) -> jax.Array:
+        """What a function of an input with one batch axis, and a kernel, gives.
 
-    def _one_batch_axis(
-        self, x: jax.Array
-    ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
-        """The input with one batch axis, and what gives the output those it had."""
+        It has the batch axes of the input, and the bias is added.
+        """
+        kernel = self.kernel if self.mask is None else self.kernel.value * self.mask
+        x, kernel, bias = self._promoted(x, kernel, self.bias)
         rank = len(self.kernel_size)
         if x.ndim < rank + 1:
             raise ValueError(
@@ -98,10 +83,12 @@ class _Convolution(Affine):
                 f"got {x.shape}."
             )
         batch = x.shape[: x.ndim - rank - 1]
-        if len(batch) == 1:
-            return x, lambda y: y
-        flat = x.reshape((math.prod(batch), *x.shape[len(batch) :]))
-        return flat, lambda y: y.reshape((*batch, *y.shape[1:]))
+        if len(batch) != 1:
+            x = x.reshape((math.prod(batch), *x.shape[len(batch) :]))
+        y = convolve(x, kernel)
+        if bias is not None:
+            y = y + with_rank(bias, y.ndim)
+        return y if len(batch) == 1 else y.reshape((*batch, *y.shape[1:]))
 
     def _per_axis(self, name: str) -> tuple[Any, ...]:
         """An option for each spatial axis; None stands for 1."""
@@ -200,8 +187,8 @@ class Conv(_Convolution):
         promote_dtype: Promotion = promote_dtype,
         preferred_element_type: DType | None = None,
         rngs: Rngs,
-        kernel_metadata: Mapping[str, Any] = NO_METADATA,
-        bias_metadata: Mapping[str, Any] = NO_METADATA,
+        kernel_metadata: Mapping[str, Any] = {},
+        bias_metadata: Mapping[str, Any] = {},
     ) -> None:
         if in_features % feature_group_count or out_features % feature_group_count:
             raise ValueError(
@@ -210,8 +197,8 @@ class Conv(_Convolution):
             )
         super()._set_up(locals(), in_features // feature_group_count, out_features)
 
-    def _settings(self) -> tuple[dict[str, Any], Any, str | None]:
-        """Options for JAX, how the border is padded, and how it is filled before."""
+    def _settings(self) -> tuple[Any, Any, str | None, dict[str, Any]]:
+        """Strides, padding, with what it is filled if not zeros, and more options."""
         padding, fill = self._padding(*_FILLS, "CAUSAL"), None
         dilation = self._per_axis("kernel_dilation")
         reach = [
@@ -239,8 +226,7 @@ class Conv(_Convolution):
             "precision": self.precision,
             **given(preferred_element_type=self.preferred_element_type),
         }
-        self._per_axis("strides")
-        return options, padding, fill
+        return self._per_axis("strides"), padding, fill, options
 
     def __call__(self, inputs: Array, out_sharding: Any = None) -> jax.Array:
         """Applies the convolution.
@@ -261,23 +247,16 @@ class Conv(_Convolution):
             >>> Conv(1, 2, 3, padding='VALID', rngs=Rngs(0))(jnp.ones((5, 1))).shape
             (3, 2)
         """
-        inputs, kernel, bias = self._promoted(inputs)
-        inputs, restored = self._one_batch_axis(inputs)
-        options, padding, fill = self._settings()
-        if fill is not None:
-            inputs = jnp.pad(inputs, ((0, 0), *padding, (0, 0)), mode=fill)
-            padding = "VALID"
-        y: jax.Array = self.conv_general_dilated(
-            inputs,
-            kernel,
-            self._per_axis("strides"),
-            padding,
-            **options,
-            **given(out_sharding=out_sharding),
-        )
-        if bias is not None:
-            y = y + with_rank(bias, y.ndim)
-        return restored(y)
+        strides, padding, fill, options = self._settings()
+        options |= given(out_sharding=out_sharding)
+
+        def convolve(x: jax.Array, kernel: jax.Array) -> Any:
+            if fill is None:
+                return self.conv_general_dilated(x, kernel, strides, padding, **options)
+            x = jnp.pad(x, ((0, 0), *padding, (0, 0)), mode=fill)
+            return self.conv_general_dilated(x, kernel, strides, "VALID", **options)
+
+        return self._applied(inputs, convolve)
 
 
 class ConvTranspose(_Convolution):
@@ -342,8 +321,8 @@ class ConvTranspose(_Convolution):
         promote_dtype: Promotion = promote_dtype,
         preferred_element_type: DType | None = None,
         rngs: Rngs,
-        kernel_metadata: Mapping[str, Any] = NO_METADATA,
-        bias_metadata: Mapping[str, Any] = NO_METADATA,
+        kernel_metadata: Mapping[str, Any] = {},
+        bias_metadata: Mapping[str, Any] = {},
     ) -> None:
         features = (in_features, out_features)
         super()._set_up(locals(), *(features[::-1] if transpose_kernel else features))
@@ -371,25 +350,25 @@ class ConvTranspose(_Convolution):
             >>> ConvTranspose(1, 2, 3, 2, rngs=Rngs(0))(jnp.ones((5, 1))).shape
             (10, 2)
         """
-        inputs, kernel, bias = self._promoted(inputs)
-        inputs, restored = self._one_batch_axis(inputs)
         strides, dilation, padding = self._settings()
-        y: jax.Array = lax.conv_transpose(
-            inputs,
-            kernel,
-            strides,
-            "VALID" if padding == "CIRCULAR" else padding,
-            rhs_dilation=dilation,
-            transpose_kernel=self.transpose_kernel,
-            precision=self.precision,
-            preferred_element_type=self.preferred_element_type,
-        )
-        if padding == "CIRCULAR":
-            for axis, stride in enumerate(strides, start=1):
-                y = self._wrapped(y, axis, stride * inputs.shape[axis])
-        if bias is not None:
-            y = y + with_rank(bias, y.ndim)
-        return restored(y)
+        wraps = padding == "CIRCULAR"
+
+        def convolve(x: jax.Array, kernel: jax.Array) -> jax.Array:
+            y: jax.Array = lax.conv_transpose(
+                x,
+                kernel,
+                strides,
+                "VALID" if wraps else padding,
+                rhs_dilation=dilation,
+                transpose_kernel=self.transpose_kernel,
+                precision=self.precision,
+                preferred_element_type=self.preferred_element_type,
+            )
+            for axis, stride in enumerate(strides if wraps else (), start=1):
+                y = self._wrapped(y, axis, stride * x.shape[axis])
+            return y
+
+        return self._applied(inputs, convolve)
 
     def _wrapped(self, y: jax.Array, axis: int, period: int) -> jax.Array:
         """Adds up what lies a multiple of `period` apart along an axis.

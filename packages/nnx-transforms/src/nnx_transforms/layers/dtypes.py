@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from graphcore import Variable
+from nnx_transforms.layers.types import Array, DType
 
 __all__ = ["canonicalize_dtype", "promote_dtype"]
-
-Array: TypeAlias = Any
-"""An array or what JAX takes for one."""
-DType: TypeAlias = Any
-"""What `numpy.dtype` accepts."""
-Initializer: TypeAlias = Callable[..., Any]
-"""`init(key, shape, dtype)`, as in `jax.nn.initializers`."""
-Promotion: TypeAlias = Callable[..., Any]
-"""A function like `promote_dtype`, `promote(arrays, dtype=dtype)`."""
 
 
 def promote_dtype(

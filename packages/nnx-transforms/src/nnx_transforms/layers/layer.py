@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from graphcore import Param
 from nnx_transforms.layers.dtypes import promote_dtype
-from nnx_transforms.layers.options import first_from
+from nnx_transforms.layers.options import first_from, frozen
 from nnx_transforms.modules.module import Module
 from nnx_transforms.randomness.rngs import Rngs, RngStream
 
@@ -56,13 +56,10 @@ class Layer(Module):
             if isinstance(getattr(owner, name, _NO_OPTION), property):
                 continue
             default = getattr(type(self), name)
-            if value is default:
-                continue
             # Numbers may be equal without being one object.
-            if isinstance(default, int | float) and type(value) is type(default):
-                if value == default:
-                    continue
-            setattr(self, name, frozen(value))
+            number = isinstance(default, int | float) and type(value) is type(default)
+            if value is not default and not (number and value == default):
+                setattr(self, name, frozen(value))
 
     def _draw(
         self, arguments: Mapping[str, Any], **shapes: tuple[int, ...] | None
@@ -84,23 +81,19 @@ class Layer(Module):
                 made = arguments[f"{name}_init"](stream(), shape, dtype)
                 setattr(self, name, Param(made, **arguments[f"{name}_metadata"]))
 
+    def _promoted(self, x: Any, *parameters: Any) -> tuple[Any, ...]:
+        """The input and parameters in the dtype to compute in.
 
-def frozen(value: Any) -> Any:
-    """Turns lists into tuples, at any depth.
+        Args:
+            x: The input.
+            *parameters: Variables or arrays; None passes through.
 
-    Args:
-        value: An option.
-
-    Returns:
-        The option, hashable if what the lists hold is.
-
-    Example:
-        >>> frozen([(1, 1), [2, 2]])
-        ((1, 1), (2, 2))
-    """
-    if type(value) in (list, tuple):
-        return tuple(map(frozen, value))
-    return value
+        Returns:
+            As many arrays, and None.
+        """
+        values = [getattr(parameter, "value", parameter) for parameter in parameters]
+        promoted: tuple[Any, ...] = self.promote_dtype((x, *values), dtype=self.dtype)
+        return promoted
 
 
 def chosen(layer: Module, name: str, *given: Any) -> Any:

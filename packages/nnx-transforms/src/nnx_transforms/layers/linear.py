@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,15 +14,10 @@ from jax.nn import initializers
 from jax.sharding import AxisType, PartitionSpec
 
 from graphcore import Param, VariableMetadata
-from nnx_transforms.layers.dtypes import (
-    Array,
-    DType,
-    Initializer,
-    Promotion,
-    promote_dtype,
-    with_rank,
-)
+from nnx_transforms.layers.dtypes import promote_dtype, with_rank
 from nnx_transforms.layers.layer import Layer
+from nnx_transforms.layers.options import as_tuple, given
+from nnx_transforms.layers.types import Array, DType, Initializer, Promotion
 from nnx_transforms.randomness.rngs import Rngs
 
 __all__ = [
@@ -59,27 +54,8 @@ Example:
     >>> default_embed_init(jax.random.key(0), (4, 3)).shape
     (4, 3)
 """
-NO_METADATA: Mapping[str, Any] = {}
 # Compared, to notice that a tool for quantization or adapters has patched it.
 _DOT_GENERAL = getattr(lax.dot_general, "__code__", None)
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """The options that are not None.
-
-    What replaces a function of JAX needs to know only what is asked of it.
-
-    Args:
-        **options: By name.
-
-    Returns:
-        Some of them.
-
-    Example:
-        >>> given(out_sharding=None, precision='highest')
-        {'precision': 'highest'}
-    """
-    return {name: value for name, value in options.items() if value is not None}
 
 
 class Affine(Layer):
@@ -89,15 +65,6 @@ class Affine(Layer):
     bias: Param[jax.Array] | None = None
     precision: Any = None
     preferred_element_type: Any = None
-
-    def _promoted(self, inputs: Array, kernel: Any = None) -> tuple[Any, ...]:
-        """Inputs, kernel and bias in the dtype to compute in."""
-        kernel = self.kernel.value if kernel is None else kernel
-        bias = None if self.bias is None else self.bias.value
-        promoted: tuple[Any, ...] = self.promote_dtype(
-            (inputs, kernel, bias), dtype=self.dtype
-        )
-        return promoted
 
     def _options(self, out_sharding: Any) -> dict[str, Any]:
         """What a product is told beside its operands."""
@@ -152,8 +119,8 @@ class Linear(Affine):
         promote_dtype: Promotion = promote_dtype,
         preferred_element_type: DType | None = None,
         rngs: Rngs,
-        kernel_metadata: Mapping[str, Any] = NO_METADATA,
-        bias_metadata: Mapping[str, Any] = NO_METADATA,
+        kernel_metadata: Mapping[str, Any] = {},
+        bias_metadata: Mapping[str, Any] = {},
     ) -> None:
         super().keep(locals())
         size = (out_features,) if use_bias else None
@@ -186,7 +153,7 @@ class Linear(Affine):
             >>> Linear(3, 2, rngs=Rngs(0))(jnp.ones(3)).shape
             (2,)
         """
-        inputs, kernel, bias = self._promoted(inputs)
+        inputs, kernel, bias = self._promoted(inputs, self.kernel, self.bias)
         options = self._options(out_sharding)
         y: jax.Array
         is_default = self.dot_general is lax.dot_general
@@ -244,7 +211,7 @@ class LinearGeneral(Affine):
     """
 
     axis: tuple[int, ...] = (-1,)
-    batch_axis: Mapping[int, int] = NO_METADATA  # type: ignore[assignment]  # empty
+    batch_axis: Mapping[int, int] = {}
     use_bias: bool = True
     dot_general: Any = None
     dot_general_cls: Any = None
@@ -255,7 +222,7 @@ class LinearGeneral(Affine):
         out_features: int | Sequence[int],
         *,
         axis: int | Sequence[int] = -1,
-        batch_axis: Mapping[int, int] = NO_METADATA,  # type: ignore[assignment]
+        batch_axis: Mapping[int, int] = {},
         use_bias: bool = True,
         dtype: DType | None = None,
         param_dtype: DType = jnp.float32,
@@ -267,8 +234,8 @@ class LinearGeneral(Affine):
         dot_general_cls: Any = None,
         preferred_element_type: DType | None = None,
         rngs: Rngs,
-        kernel_metadata: Mapping[str, Any] = NO_METADATA,
-        bias_metadata: Mapping[str, Any] = NO_METADATA,
+        kernel_metadata: Mapping[str, Any] = {},
+        bias_metadata: Mapping[str, Any] = {},
     ) -> None:
         super().keep(locals(), "axis", "batch_axis")
         self.in_features = as_tuple(in_features)
@@ -311,7 +278,7 @@ class LinearGeneral(Affine):
             >>> LinearGeneral(3, (2, 4), rngs=Rngs(0))(jnp.ones((5, 3))).shape
             (5, 2, 4)
         """
-        inputs, kernel, bias = self._promoted(inputs)
+        inputs, kernel, bias = self._promoted(inputs, self.kernel, self.bias)
         axes = tuple(sorted(axis % inputs.ndim for axis in self.axis))
         batch = tuple(range(len(self.batch_axis)))
         contracted = tuple(range(len(batch), len(batch) + len(axes)))
@@ -319,23 +286,15 @@ class LinearGeneral(Affine):
             dot_general = self.dot_general_cls()
         else:
             dot_general = self.dot_general or lax.dot_general
-        y: jax.Array = dot_general(
-            inputs,
-            kernel,
-            ((axes, contracted), (batch, batch)),
-            **self._options(out_sharding),
-        )
+        pairs = ((axes, contracted), (batch, batch))
+        options = self._options(out_sharding)
+        y: jax.Array = dot_general(inputs, kernel, pairs, **options)
         if bias is None:
             return y
         sizes = bias.shape[: len(batch)]
         between = (1,) * (inputs.ndim - len(batch) - len(axes))
         y += bias.reshape((*sizes, *between, *self.out_features))
         return y
-
-
-def as_tuple(given: int | Sequence[int]) -> tuple[int, ...]:
-    # `isinstance(given, int)` would miss integers of NumPy.
-    return tuple(given) if isinstance(given, Iterable) else (given,)
 
 
 def _reshaped(init: Initializer, drawn: tuple[int, ...]) -> Initializer:
@@ -398,8 +357,8 @@ class Einsum(Affine):
         einsum_op: Callable[..., Any] = jnp.einsum,
         preferred_element_type: DType | None = None,
         rngs: Rngs,
-        kernel_metadata: Mapping[str, Any] = NO_METADATA,
-        bias_metadata: Mapping[str, Any] = NO_METADATA,
+        kernel_metadata: Mapping[str, Any] = {},
+        bias_metadata: Mapping[str, Any] = {},
     ) -> None:
         super().keep(locals())
         self.einsum_str = _checked(einsum_str)
@@ -430,13 +389,9 @@ class Einsum(Affine):
             (4, 2)
         """
         equation = self.einsum_str if einsum_str is None else _checked(einsum_str)
-        inputs, kernel, bias = self._promoted(inputs)
-        y: jax.Array = self.einsum_op(
-            equation,
-            inputs,
-            kernel,
-            **self._options(out_sharding),
-        )
+        inputs, kernel, bias = self._promoted(inputs, self.kernel, self.bias)
+        options = self._options(out_sharding)
+        y: jax.Array = self.einsum_op(equation, inputs, kernel, **options)
         if bias is None:
             return y
         y += bias.reshape(_sizes_of_kernel(equation, inputs.ndim, kernel.shape))
@@ -458,19 +413,18 @@ def _sizes_of_kernel(
 ) -> list[int]:
     """For each axis of the result its size if the kernel has it, otherwise 1."""
     operands, result = equation.split("->")
-    ofs = dict(zip(operands.split(","), (ndim, len(kernel_shape)), strict=True))
-    hidden = {of: n - len(of.replace("...", "")) for of, n in ofs.items()}
-    widest = max(n for of, n in hidden.items() if "..." in of) if "..." in result else 0
+    of_input, of_kernel = operands.split(",")
+    # As many axes as the dots stand for, if there are any.
+    input_dots = ndim - len(of_input.replace("...", ""))
+    kernel_dots = len(kernel_shape) - len(of_kernel.replace("...", ""))
 
-    def labels(subscripts: str, count: int) -> Iterator[str | int]:
-        before, dots, after = subscripts.partition("...")
-        yield from before
-        # The axes of an ellipsis are aligned at the last one, as in broadcasting.
-        yield from range(-count, 0) if dots else ()
-        yield from after
+    def labels(subscripts: str, dots: int) -> str:
+        # The axes of an ellipsis are aligned at the last one, as in broadcasting. What
+        # stands for them comes before all letters.
+        return subscripts.replace("...", "".join(map(chr, range(64 - dots, 64))))
 
-    of = operands.split(",")[1]
-    sizes = dict(zip(labels(of, hidden[of]), kernel_shape, strict=True))
+    sizes = dict(zip(labels(of_kernel, kernel_dots), kernel_shape, strict=True))
+    widest = max(input_dots, kernel_dots)
     return [sizes.get(label, 1) for label in labels(result, widest)]
 
 
@@ -508,7 +462,7 @@ class Embed(Layer):
         embedding_init: Initializer = default_embed_init,
         promote_dtype: Promotion = promote_dtype,
         rngs: Rngs,
-        embedding_metadata: Mapping[str, Any] = NO_METADATA,
+        embedding_metadata: Mapping[str, Any] = {},
     ) -> None:
         super().keep(locals())
         self._draw(locals(), embedding=(num_embeddings, features))
@@ -580,9 +534,7 @@ class Embed(Layer):
             >>> Embed(10, 4, rngs=Rngs(0)).attend(jnp.ones(4)).shape
             (10,)
         """
-        query, table = self.promote_dtype(
-            (query, self.embedding.value), dtype=self.dtype
-        )
+        query, table = self._promoted(query, self.embedding)
         products: jax.Array = jnp.dot(query, table.T, out_sharding=out_sharding)
         return products
 
@@ -593,12 +545,10 @@ def _take_rows(table: jax.Array, indices: jax.Array) -> jax.Array:
 
 def _rows(table: jax.Array, indices: jax.Array) -> jax.Array:
     if AxisType.Explicit not in jax.sharding.get_abstract_mesh().axis_types:
-        return jnp.take(table, indices, axis=0)
+        return _take_rows(table, indices)
     # Over explicit axes JAX wants to be told that the result is divided as the indices
     # are, and its rows as those of the table.
     where, rows = (jax.typeof(x).sharding.spec for x in (indices, table))
     return table.at[indices].get(
-        mode="fill",
-        fill_value=jnp.nan,
-        out_sharding=PartitionSpec(*where, *rows[1:]),
+        mode="fill", out_sharding=PartitionSpec(*where, *rows[1:])
     )

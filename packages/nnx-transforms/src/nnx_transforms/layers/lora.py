@@ -14,15 +14,10 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from graphcore import Param, Variable
-from nnx_transforms.layers.dtypes import (
-    Array,
-    DType,
-    Initializer,
-    Promotion,
-    promote_dtype,
-)
+from nnx_transforms.layers.dtypes import promote_dtype
 from nnx_transforms.layers.layer import Layer
-from nnx_transforms.layers.linear import NO_METADATA, Linear
+from nnx_transforms.layers.linear import Linear
+from nnx_transforms.layers.types import Array, DType, Initializer, Promotion
 from nnx_transforms.randomness.rngs import Rngs
 
 __all__ = ["LoRA", "LoRALinear", "LoRAParam"]
@@ -73,8 +68,6 @@ class LoRA(Layer):
         (True, (3, 2))
     """
 
-    lora_a: Variable[jax.Array]
-    lora_b: Variable[jax.Array]
     lora_param_type: type[Variable[Any]] = LoRAParam
     base_module: Callable[..., Any] | None = None
 
@@ -92,16 +85,16 @@ class LoRA(Layer):
         lora_param_type: type[Variable[Any]] = LoRAParam,
         promote_dtype: Promotion = promote_dtype,
         rngs: Rngs,
-        a_metadata: Mapping[str, Any] = NO_METADATA,
-        b_metadata: Mapping[str, Any] = NO_METADATA,
+        a_metadata: Mapping[str, Any] = {},
+        b_metadata: Mapping[str, Any] = {},
     ) -> None:
         super().keep(locals())
         self.in_features = in_features
         self.out_features = out_features
         a = a_initializer(rngs.params(), (in_features, lora_rank), param_dtype)
         b = b_initializer(rngs.params(), (lora_rank, out_features), param_dtype)
-        self.lora_a = lora_param_type(a, **a_metadata)
-        self.lora_b = lora_param_type(b, **b_metadata)
+        self.lora_a: Variable[jax.Array] = lora_param_type(a, **a_metadata)
+        self.lora_b: Variable[jax.Array] = lora_param_type(b, **b_metadata)
 
     def __call__(self, x: Array, **kwargs: Any) -> jax.Array:
         """Applies both.
@@ -118,9 +111,7 @@ class LoRA(Layer):
             >>> LoRA(3, 2, 4, rngs=Rngs(0))(jnp.ones(3)).shape
             (4,)
         """
-        x, a, b = self.promote_dtype(
-            (x, self.lora_a.value, self.lora_b.value), dtype=self.dtype
-        )
+        x, a, b = self._promoted(x, self.lora_a, self.lora_b)
         out: jax.Array = x @ a @ b
         return out if self.base_module is None else out + self.base_module(x, **kwargs)
 
@@ -166,8 +157,8 @@ class LoRALinear(Linear):
         lora_param_type: type[Variable[Any]] = LoRAParam,
         lora_promote_dtype: Promotion = promote_dtype,
         rngs: Rngs,
-        a_metadata: Mapping[str, Any] = NO_METADATA,
-        b_metadata: Mapping[str, Any] = NO_METADATA,
+        a_metadata: Mapping[str, Any] = {},
+        b_metadata: Mapping[str, Any] = {},
         **kwargs: Any,
     ) -> None:
         super().__init__(in_features, out_features, rngs=rngs, **kwargs)

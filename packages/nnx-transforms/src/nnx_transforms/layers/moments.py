@@ -11,23 +11,18 @@ elsewhere give the very same bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from graphcore import Param
-from nnx_transforms.layers.dtypes import (
-    Array,
-    canonicalize_dtype,
-    cast,
-    with_rank,
-)
+from nnx_transforms.layers.dtypes import canonicalize_dtype, cast, with_rank
 from nnx_transforms.layers.layer import Layer
-
-Axes: TypeAlias = int | Sequence[int]
+from nnx_transforms.layers.options import as_tuple
+from nnx_transforms.layers.types import Axes
 
 
 class Norm(Layer):
@@ -46,7 +41,6 @@ class Norm(Layer):
     axis_name: Any = None
     axis_index_groups: Any = None
     use_fast_variance: bool = True
-    _num_features: int
 
     def _set_up(self, arguments: Mapping[str, Any]) -> None:
         """Keeps the options, and makes a scale, a bias, both or neither."""
@@ -58,22 +52,13 @@ class Norm(Layer):
             bias=size if arguments.get("use_bias") else None,
         )
         if self.scale is None and self.bias is None:
-            (self._num_features,) = size
+            self._num_features: int = arguments["num_features"]
 
     @property
     def num_features(self) -> int:
         """The number of features, which the parameters tell if there are any."""
         told_by = self.bias if self.scale is None else self.scale
         return self._num_features if told_by is None else int(told_by.value.shape[-1])
-
-    def _promoted(self, x: Array, *statistics: jax.Array) -> tuple[Any, Any, Any]:
-        """Input, scale and bias in the dtype to compute in."""
-        scale = None if self.scale is None else self.scale.value
-        bias = None if self.bias is None else self.bias.value
-        x, *_, scale, bias = self.promote_dtype(
-            (x, *statistics, scale, bias), dtype=self.dtype
-        )
-        return x, scale, bias
 
     def _check_features(self, x: jax.Array, axes: tuple[int, ...]) -> None:
         if (
@@ -89,12 +74,13 @@ class Norm(Layer):
 
     def _mean(self, x: jax.Array, axes: tuple[int, ...], mask: Any) -> jax.Array:
         mean = jnp.mean(x, axes, keepdims=True, where=mask)
-        if self.axis_name is None:
-            return mean
-        averaged: jax.Array = lax.pmean(
-            mean, self.axis_name, axis_index_groups=self.axis_index_groups
-        )
-        return averaged
+        if self.axis_name is not None:
+            groups = self.axis_index_groups
+            mean = lax.pmean(mean, self.axis_name, axis_index_groups=groups)
+        return mean
+
+    def _mean_square(self, x: jax.Array, axes: tuple[int, ...], mask: Any) -> jax.Array:
+        return self._mean(squared(x), axes, mask)
 
     def _statistics(
         self, x: jax.Array, axes: tuple[int, ...], mask: Any
@@ -104,7 +90,7 @@ class Norm(Layer):
         squares = squared(x) if self.use_fast_variance else None
         mean = self._mean(x, axes, mask)
         if squares is None:
-            return mean, self._mean(squared(x - mean), axes, mask)
+            return mean, self._mean_square(x - mean, axes, mask)
         var = self._mean(squares, axes, mask) - squared(mean)
         return mean, jnp.maximum(0.0, var)
 
@@ -183,8 +169,8 @@ def canonical_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
         >>> canonical_axes((-1, 0), 3)
         (0, 2)
     """
-    given = axes if isinstance(axes, Iterable) else (axes,)
-    return tuple(sorted({axis % ndim if axis >= -ndim else axis for axis in given}))
+    counted = {axis % ndim if axis >= -ndim else axis for axis in as_tuple(axes)}
+    return tuple(sorted(counted))
 
 
 def along(vector: jax.Array, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:

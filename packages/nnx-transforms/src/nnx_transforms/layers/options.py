@@ -1,8 +1,9 @@
-"""Options that may be given in several places."""
+"""Options of layers: where they are given, and in which form they are kept."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 __all__ = ["first_from"]
 
@@ -30,3 +31,55 @@ def first_from(*values: A | None, error_msg: str) -> A:
     if found is None:
         raise ValueError(error_msg)
     return found
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that are not None.
+
+    What replaces a function of JAX needs to know only what is asked of it.
+
+    Args:
+        **options: By name.
+
+    Returns:
+        Some of them.
+
+    Example:
+        >>> given(out_sharding=None, precision='highest')
+        {'precision': 'highest'}
+    """
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def frozen(value: Any) -> Any:
+    """Turns lists into tuples, at any depth.
+
+    Args:
+        value: An option.
+
+    Returns:
+        The option, hashable if what the lists hold is.
+
+    Example:
+        >>> frozen([(1, 1), [2, 2]])
+        ((1, 1), (2, 2))
+    """
+    if type(value) in (list, tuple):
+        return tuple(map(frozen, value))
+    return value
+
+
+def as_tuple(given: int | Sequence[int]) -> tuple[int, ...]:
+    """A tuple of one number or several.
+
+    Args:
+        given: An integer, perhaps of NumPy, or several.
+
+    Returns:
+        The tuple.
+
+    Example:
+        >>> as_tuple(3), as_tuple([3, 4])
+        ((3,), (3, 4))
+    """
+    return tuple(given) if isinstance(given, Iterable) else (given,)

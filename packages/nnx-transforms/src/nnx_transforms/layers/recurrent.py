@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from graphcore import All, Filter, variables
 from nnx_transforms.layers.cells import RNNCellBase
-from nnx_transforms.layers.dtypes import Array
 from nnx_transforms.layers.layer import own_stream, stream_of
+from nnx_transforms.layers.types import Array
 from nnx_transforms.modules.module import Module
 from nnx_transforms.prefixes import Carry, StateAxes
 from nnx_transforms.randomness.random_splits import split_rngs
@@ -205,11 +205,10 @@ def flip_sequences(
     if seq_lengths is None:
         return jnp.flip(inputs, time)
     steps = inputs.shape[time]
-    shape = [1] * inputs.ndim
-    shape[time] = steps
-    lengths = jnp.expand_dims(jnp.asarray(seq_lengths), time)
-    lengths = lengths.reshape((*lengths.shape, *(1,) * (inputs.ndim - lengths.ndim)))
-    index = (jnp.arange(steps)[::-1].reshape(shape) + lengths) % steps
+    features = tuple(range(num_batch_dims + 1, inputs.ndim))
+    lengths = jnp.expand_dims(jnp.asarray(seq_lengths), (time, *features))
+    others = tuple(axis for axis in range(inputs.ndim) if axis != time)
+    index = (jnp.expand_dims(jnp.arange(steps)[::-1], others) + lengths) % steps
     return jnp.take_along_axis(inputs, index, time)
 
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from graphcore import Variable
 from nnx_transforms.layers.attention_functions import dot_product_attention
-from nnx_transforms.layers.dtypes import Array, with_rank
+from nnx_transforms.layers.dtypes import with_rank
+from nnx_transforms.layers.types import Array
 from nnx_transforms.modules.module import Module
 
 __all__ = ["RoPE", "dot_product_attention_with_rope"]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from nnx_transforms.layers.dtypes import Array
 from nnx_transforms.layers.layer import chosen, dropout_key, own_stream
+from nnx_transforms.layers.types import Array
 from nnx_transforms.modules.module import Module
 from nnx_transforms.randomness.rngs import Rngs, RngStream
 

@@ -16,17 +16,14 @@ from jax.nn import initializers
 
 from graphcore import All, BatchStat, Filter, Param, PathContains, Variable, variables
 from nnx_transforms.layers.dtypes import (
-    Array,
-    DType,
-    Initializer,
-    Promotion,
     canonicalize_dtype,
     cast,
     keep_dtype,
     promote_dtype,
 )
 from nnx_transforms.layers.layer import Layer, chosen
-from nnx_transforms.layers.moments import Axes, canonical_axes
+from nnx_transforms.layers.moments import canonical_axes
+from nnx_transforms.layers.types import Array, Axes, DType, Initializer, Promotion
 from nnx_transforms.randomness.rngs import Rngs
 
 __all__ = ["SpectralNorm", "WeightNorm"]
