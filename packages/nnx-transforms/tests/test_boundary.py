@@ -208,6 +208,28 @@ def test_a_value_that_is_made_at_each_look_is_no_write_of_the_caller_s_variable(
     assert nnx.jit(lambda m: inner(m) + inner(m))(m).tolist() == [2.0, 2.0]
 
 
+def test_a_write_to_the_caller_s_own_variable_is_refused_for_another_shape():
+    guarded = Guarded(jnp.ones(2))
+    m = Dict(guarded=guarded, holder=Holder(guarded))
+    seen = []
+
+    @nnx.jit
+    def step(m, x):
+        seen.append(x.shape)
+        if x.shape == (2,):
+            m.holder.held.value = m.guarded.value * x
+        return x
+
+    for shape in [(), (), (2,), (), (3,), (2,)]:
+        if shape == (2,):
+            with pytest.raises(nnx.TraceContextError, match=r"'args/0/guarded'"):
+                step(m, jnp.ones(shape))
+            assert m.guarded.value.tolist() == [1.0, 1.0]
+        else:
+            assert step(m, jnp.ones(shape)).shape == shape
+    assert seen[:2] == [(), (2,)]  # no trace is begun that does not end
+
+
 def test_a_frozen_record_that_was_kept_is_as_it_was():
     @jax.tree_util.register_dataclass
     @dataclasses.dataclass(frozen=True)

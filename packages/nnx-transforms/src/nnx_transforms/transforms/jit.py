@@ -55,6 +55,7 @@ from nnx_transforms.arguments import (
 from nnx_transforms.sharding.in_modules import shardings_alone, shardings_apart
 from nnx_transforms.transforms.compiled.ahead_of_time import Lowered, Traced
 from nnx_transforms.transforms.compiled.array_errors import explain_arrays
+from nnx_transforms.transforms.compiled.donation import TracedAgain
 from nnx_transforms.transforms.compiled.explain_recompile import (
     Explanation,
     Notes,
@@ -171,12 +172,14 @@ class Jitted(Generic[P, R]):
                 result = body.direct(entry.raw, *entry.args, **entry.kwargs)
             else:
                 result = body.call_arranged(entry)
+        except TracedAgain:
+            result = body.call_arranged(entry)
         except Exception as error:
             # Values were passed on unchecked; JAX refuses those that are no arrays.
             if not (isinstance(error, TypeError) and entry.divide()):
                 explain_arrays(error, body, entry.raw)
                 raise
-            body.is_direct, body.has_divided = False, True
+            body.has_divided = True
             result = body.call_arranged(entry)
         values, out, change = result
         return entry.commit(values, out, change)  # type: ignore[no-any-return]

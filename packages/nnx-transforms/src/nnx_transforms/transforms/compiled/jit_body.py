@@ -40,6 +40,7 @@ from nnx_transforms.sharding.eager_sharding import placed_by
 from nnx_transforms.sharding.in_modules import shardings_apart
 from nnx_transforms.transforms.compiled.donation import (
     OtherWrites,
+    TracedAgain,
     abstract_key,
     held_twice,
     together,
@@ -83,8 +84,8 @@ class JitBody(Body):
         is_flat: Whether values enter and leave it as one list, and other arguments as
             they are called: what JAX has to take apart costs time at each call. With
             shardings and donation there is more to tell it.
-        is_direct: Whether it is flat, the values may go there as they are, and it has
-            been seen to write no object of the caller's.
+        is_direct: Whether it is flat, the values may go there as they are, and no call
+            so far has written an object of the caller's.
         has_divided: Whether the values of variables were seen not to be arrays.
     """
 
@@ -127,6 +128,7 @@ class JitBody(Body):
         Raises:
             TraceContextError: If the function wrote an object of the caller's.
         """
+        self.is_direct = False
         try:
             function, args, kwargs = self.prepare(entry)
             result = (function.trace if only_trace else function)(*args, **kwargs)
@@ -135,6 +137,8 @@ class JitBody(Body):
             # up which it is.
             self._writes = None
             self._writes_by_shape[abstract_key(entry.values)] = found.positions
+            return self.call_arranged(entry, only_trace)
+        except TracedAgain:  # Another thread's call of it has ended meanwhile.
             return self.call_arranged(entry, only_trace)
         except ValueError:
             if not self._spreads(entry):
@@ -292,6 +296,8 @@ class JitBody(Body):
         kwargs: dict[str, Any],
         keep: frozenset[int] = frozenset(),
     ) -> Left:
+        if self.is_direct:
+            raise TracedAgain
         given = [*values]
         if Divided.of_values(given) is not given:
             raise TypeError("A value has a static part; see `Jitted.__call__`.")
