@@ -326,6 +326,7 @@ DONATED = {
     "an array behind the model": (lambda m, x: (m, x), {"donate_argnums": 1}),
     "an array in front of it": (lambda m, x: (x, m), {"donate_argnums": 0}),
     "an array by name": (lambda m, x: (m, x), {"donate_argnames": "x"}),
+    "the last argument": (lambda m, x: (m, x), {"donate_argnums": -1}),
     "both": (lambda m, x: (m, x), {"donate_argnums": (0, 1)}),
 }
 
@@ -356,6 +357,20 @@ def test_arrays_beside_objects_are_donated(which, by_keyword):
         np.testing.assert_array_equal(m.w.value, jnp.full(4, 2.0))
         assert x.is_deleted()
         assert held.is_deleted() == (which == "both")
+
+
+def test_donated_positions_from_the_end_are_those_of_parameters():
+    def step(x, m, y):
+        m.w.value = m.w.value + x
+        return x * 2, y * 2
+
+    m, x, y = nnx.Dict(w=nnx.Param(jnp.ones(4))), jnp.ones(4), jnp.ones(4)
+    held = m.w.value
+    nnx.jit(step, donate_argnums=-1)(x, m, y=y)
+    assert (x.is_deleted(), held.is_deleted(), y.is_deleted()) == (False, False, True)
+    y, held = jnp.ones(4), m.w.value
+    nnx.jit(step, donate_argnums=-2)(x, m, y)
+    assert (x.is_deleted(), held.is_deleted(), y.is_deleted()) == (False, True, False)
 
 
 @pytest.mark.parametrize(

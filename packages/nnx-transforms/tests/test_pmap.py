@@ -170,6 +170,21 @@ def test_donated_objects_come_back_whole():
     assert int(cells.steps.value) == 0
 
 
+def test_the_last_argument_is_donated():
+    # What JAX has to move to the devices first is not donated itself.
+    move = jax.pmap(lambda x: x)
+    cells, scale = stack(), move(jnp.full((N, 1), 2.0))
+    held = cells.w.value = move(cells.w.value)
+    f = pmap(
+        lambda x, c, *, scale: setattr(c.w, "value", c.w.value * x * scale[0]),
+        in_axes=(0, AXES),
+        donate_argnums=-1,
+    )
+    f(jnp.ones(N), cells, scale=scale)
+    assert held.is_deleted() and not scale.is_deleted()
+    assert cells.w.value.tolist() == [2.0, 4.0, 6.0, 8.0]
+
+
 def test_partition_names_come_and_go():
     kernel = Param(jnp.ones((N, 2)), sharding=("model", "in"))
     seen = []

@@ -136,15 +136,23 @@ class ChosenArguments:
     def __init__(self, f: Callable[..., Any], argnums: Any, argnames: Any) -> None:
         numbers = _as_tuple(argnums, int)
         names = _as_tuple(argnames, str)
-        if (argnums is None) != (argnames is None):
+        follows = (argnums is None) != (argnames is None)
+        if follows or min(numbers, default=0) < 0:
             positional: list[str] = []  # stays so for a function without a signature
+            takes_more = False
             with contextlib.suppress(TypeError, ValueError):
-                positional = positional_names(inspect.signature(f))
-            if argnums is None:
+                signature = inspect.signature(f)
+                positional = positional_names(signature)
+                kinds = [p.kind for p in signature.parameters.values()]
+                takes_more = inspect.Parameter.VAR_POSITIONAL in kinds
+            count = len(positional)
+            if follows and argnums is None:
                 numbers = tuple(positional.index(n) for n in names if n in positional)
-            else:
-                count = len(positional)
+            elif follows:
                 names = tuple(positional[i] for i in numbers if -count <= i < count)
+            if not takes_more:
+                # From the end of the parameters, not of what a call gives of them.
+                numbers = tuple(i + count if -count <= i < 0 else i for i in numbers)
         self.numbers: tuple[int, ...] = tuple(sorted(numbers))
         self.names: frozenset[str] = frozenset(names)
 

@@ -146,7 +146,7 @@ def pmap(
             pure,
             in_axes=(each, each, of_kwargs, *of_args),
             out_axes=entry.out_settings,
-            donate_argnums=(1, *(3 + i for i in donated.numbers)) if donated else (),
+            donate_argnums=(1, *(i + 3 * (i >= 0) for i in donated.numbers)),
             **options,
         )
         return mapped
