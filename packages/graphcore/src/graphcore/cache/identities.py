@@ -87,7 +87,8 @@ class Identities:
         for node, names in nodes:
             watched.append(node)
             found = _addresses(gc.get_referents(node))
-            for get in (type, *map(attrgetter, names)):
+            getters: list[Callable[[Any], Any]] = [type, *map(attrgetter, names)]
+            for get in getters:
                 part = get(node)
                 if id(part) in found:
                     continue
