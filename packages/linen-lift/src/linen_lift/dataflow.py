@@ -25,9 +25,9 @@ def evaluate_independent(fn: Callable[..., Any], *unknown: Any) -> tuple[Any, An
         argument, and the key path of the first such leaf, or None.
     """
     closed, out_shape = jax.make_jaxpr(fn, return_shape=True)(*unknown)
-    jaxpr = closed.jaxpr
-    inputs = [_UNKNOWN] * len(jaxpr.invars)
-    leaves = _evaluate(jaxpr, closed.consts, inputs, jaxpr.outvars)
+    inputs = [_UNKNOWN] * len(closed.jaxpr.invars)
+    wanted = [True] * len(closed.jaxpr.outvars)
+    leaves = _evaluate(closed.jaxpr, closed.consts, inputs, wanted)
     places, treedef = jax.tree_util.tree_flatten_with_path(out_shape)
     unknowns = (p for (p, _), x in zip(places, leaves, strict=True) if x is _UNKNOWN)
     first = next(unknowns, None)
@@ -48,8 +48,13 @@ def _called(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
     """The jaxpr that an equation calls and its constants, if it is such a call."""
     if eqn.primitive.name not in _CALLS:
         return None
-    inner = eqn.params.get("jaxpr") or eqn.params["call_jaxpr"]
-    return getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
+    inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+    if inner is None:
+        return None
+    jaxpr = getattr(inner, "jaxpr", inner)
+    if len(jaxpr.invars) != len(eqn.invars):
+        return None
+    return jaxpr, getattr(inner, "consts", ())
 
 
 def _dependent(eqn: Any, unknown: list[bool]) -> list[bool]:
@@ -87,19 +92,20 @@ def _dependent(eqn: Any, unknown: list[bool]) -> list[bool]:
 
 def _is_same(branches: Sequence[Any], place: int, unknown: Sequence[bool]) -> bool:
     """Whether all branches compute one result alike, as where they declare one name."""
+    wanted = [i == place for i in range(len(branches[0].jaxpr.outvars))]
 
-    def result(jaxpr: Any) -> str:
+    def result(branch: Any) -> str:
         def compute(known: dict[int, Any]) -> Any:
             inputs = [known.get(i, _UNKNOWN) for i in range(len(unknown))]
-            return _evaluate(jaxpr, (), inputs, [jaxpr.outvars[place]])
+            return _evaluate(branch.jaxpr, branch.consts, inputs, wanted)[place]
 
-        known = {i: v.aval for i, v in enumerate(jaxpr.invars) if not unknown[i]}
+        known = {i: v.aval for i, v in enumerate(branch.jaxpr.invars) if not unknown[i]}
         return str(jax.make_jaxpr(compute)(known))
 
     # A jaxpr as text does not tell the values of constants.
     if any(branch.consts for branch in branches):
         return False
-    return len({result(branch.jaxpr) for branch in branches}) == 1
+    return len({result(branch) for branch in branches}) == 1
 
 
 def _settled(
@@ -149,38 +155,47 @@ def _dependent_outputs(jaxpr: Any, unknown: Sequence[bool]) -> list[bool]:
 
 
 def _evaluate(
-    jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], wanted: Sequence[Any]
+    jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], wanted: Sequence[bool]
 ) -> list[Any]:
-    """The values of variables and literals; `_UNKNOWN` for those that are not known."""
+    """The outputs that are wanted and known; `_UNKNOWN` for the others."""
     tainted = _taint(jaxpr, [x is _UNKNOWN for x in inputs])
-
-    def known(atoms: Sequence[Any]) -> set[Any]:
-        return {v for v in atoms if _is_var(v) and v not in tainted}
-
-    needed, kept = known(wanted), []
+    needed = {
+        v
+        for v, want in zip(jaxpr.outvars, wanted, strict=True)
+        if want and _is_var(v) and v not in tainted
+    }
+    kept = []
     for eqn in reversed(jaxpr.eqns):
         if needed.intersection(eqn.outvars):
             kept.append(eqn)
-            needed |= known(eqn.invars)
+            needed.update(v for v in eqn.invars if _is_var(v) and v not in tainted)
 
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     values.update(zip(jaxpr.invars, inputs, strict=True))
 
-    def read(atoms: Sequence[Any]) -> list[Any]:
-        return [values.get(v, _UNKNOWN) if _is_var(v) else v.val for v in atoms]
+    def read(v: Any) -> Any:
+        return values.get(v, _UNKNOWN) if _is_var(v) else v.val
 
     for eqn in reversed(kept):
-        operands = read(eqn.invars)
-        partly = any(x is _UNKNOWN for x in operands)
-        outs = _evaluate_partly(eqn, operands) if partly else _bind(eqn, operands)
+        operands = list(map(read, eqn.invars))
+        if any(x is _UNKNOWN for x in operands):
+            outs = _evaluate_partly(eqn, operands, [v in needed for v in eqn.outvars])
+        else:
+            outs = _bind(eqn, operands)
         values.update(zip(eqn.outvars, outs, strict=True))
-    return read(wanted)
+    return [
+        read(v) if want and not (_is_var(v) and v in tainted) else _UNKNOWN
+        for v, want in zip(jaxpr.outvars, wanted, strict=True)
+    ]
 
 
-def _evaluate_partly(eqn: Any, operands: list[Any]) -> Sequence[Any]:
-    """The results of an equation some of whose operands are unknown."""
-    if (call := _called(eqn)) is not None:
-        return _evaluate(*call, operands, call[0].outvars)
+def _evaluate_partly(
+    eqn: Any, operands: list[Any], wanted: Sequence[bool]
+) -> Sequence[Any]:
+    """The wanted results of an equation some of whose operands are unknown."""
+    call = _called(eqn)
+    if call is not None:
+        return _evaluate(*call, operands, wanted)
     depends = _dependent(eqn, [x is _UNKNOWN for x in operands])
     known = {i: x for i, x in enumerate(operands) if x is not _UNKNOWN}
 
