@@ -526,3 +526,10 @@ def test_a_context_that_was_left_keeps_nothing():
     del tag
     garbage.collect()
     assert alive() is None
+
+
+def test_a_step_looks_for_its_context_where_it_begins():
+    step = gc.split_context("later")
+    with gc.update_context("later"), step as splitter:
+        graphdef, _ = splitter.split(gc.Dict(a=gc.Param(1)))
+    assert graphdef.type is gc.Dict

@@ -142,3 +142,28 @@ def test_deep_graphs_pass_through_a_compiled_function():
         assert ctx.merge(*inside(*ctx.split(root))) is root
     assert last.up is root
     assert float(last.weight.value) == DEPTH + 1
+
+
+class OwnState(gc.Object):
+    """Says itself what of it is copied."""
+
+    def __getstate__(self):
+        return {k: v for k, v in super().__getstate__().items() if k != "cache"}
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_deep_graphs_of_classes_with_a_state_of_their_own_are_duplicated(duplicate):
+    root = node = OwnState()
+    for i in range(1000):
+        node.next = OwnState() if i % 2 else gc.Dict()
+        node.cache = [lambda: None]  # what can't be pickled, where it is left out
+        if not isinstance(node, OwnState):
+            del node.cache
+        node = node.next
+    twin, length = duplicate(root), 0
+    while hasattr(twin, "next"):
+        assert not hasattr(twin, "cache")
+        twin, length = twin.next, length + 1
+    assert length == 1000

@@ -1,5 +1,6 @@
 import collections
 import copy
+import enum
 import json
 import pickle
 import sys
@@ -407,3 +408,22 @@ def test_a_shallow_copy_is_another_mapping():
     del twin["a"]
     assert list(state) == ["a", "b"] and state.a.value == 1
     assert state.b.c == 4  # as in a copy of a dict
+
+
+class Part(enum.Enum):
+    ENCODER = 1
+    DECODER = 2
+
+
+def test_states_whose_keys_have_no_order_are_copied():
+    state = gc.State({Part.ENCODER: 1, Part.DECODER: {Part.ENCODER: 2}})
+    for twin in (copy.copy(state), copy.deepcopy(state)):
+        assert twin.raw_mapping == state.raw_mapping
+    assert pickle.loads(pickle.dumps(state)).raw_mapping == state.raw_mapping
+
+
+def test_what_is_left_of_a_state_has_its_leaves():
+    state = gc.state(gc.Dict(a=gc.Param(1), b=gc.Param(2)))
+    rest = state - {"a": 0}
+    rest["b"].value = 9
+    assert state["b"].value == 9

@@ -654,3 +654,15 @@ def test_the_value_of_a_state_can_be_had_as_that_of_a_variable():
     state = gc.Param.state(jnp.arange(3.0))
     assert state[...] is state.value
     assert float(state[1]) == 1
+
+
+def test_copies_are_taken_past_what_a_class_says_of_itself():
+    class Named(gc.Param):
+        type = "a name"
+        raw_value = property(lambda self: "another value")
+
+    x = Named(1)
+    x.copy_from(Named(2))
+    assert x.value == 2
+    x.update_from_state(gc.VariableState.from_variable(Named(3)))
+    assert x.value == 3

@@ -333,16 +333,15 @@ def _context_of(tag: Any) -> UpdateContext:
     return UpdateContext(None) if tag is None else current_update_context(tag)
 
 
-def split_context(
-    ctxtag: Any = None,
-) -> contextlib.AbstractContextManager[SplitContext]:
+@contextlib.contextmanager
+def split_context(ctxtag: Any = None) -> Iterator[SplitContext]:
     """Opens a context in which several graphs are split into one index space.
 
     Args:
         ctxtag: The tag of an open update context, for which this is step 1 or 3.
 
-    Returns:
-        A context manager that gives a `SplitContext`.
+    Yields:
+        A `SplitContext`.
 
     Raises:
         ValueError: If there is no open update context with the tag.
@@ -352,20 +351,22 @@ def split_context(
         >>> with gc.split_context() as ctx:
         ...     graphdef, state = ctx.split(gc.Dict(a=gc.Param(1)))
     """
-    return _finishing(SplitContext(_context_of(ctxtag)))
+    with _finishing(SplitContext(_context_of(ctxtag))) as step:
+        yield step
 
 
+@contextlib.contextmanager
 def merge_context(
     ctxtag: Any = None, inner: bool | None = None
-) -> contextlib.AbstractContextManager[MergeContext]:
+) -> Iterator[MergeContext]:
     """Opens a context in which several graphs of one index space are merged.
 
     Args:
         ctxtag: The tag of an open update context, for which this is step 2 or 4.
         inner: Accepted for Flax: whether it is step 2. The update context knows.
 
-    Returns:
-        A context manager that gives a `MergeContext`.
+    Yields:
+        A `MergeContext`.
 
     Raises:
         ValueError: If there is no open update context with the tag.
@@ -375,4 +376,5 @@ def merge_context(
         >>> with gc.merge_context() as ctx:
         ...     node = ctx.merge(*gc.split(gc.Dict(a=gc.Param(1))))
     """
-    return _finishing(MergeContext(_context_of(ctxtag)))
+    with _finishing(MergeContext(_context_of(ctxtag))) as step:
+        yield step

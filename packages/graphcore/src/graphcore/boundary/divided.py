@@ -85,7 +85,8 @@ def is_filtered(x: Any) -> bool:
 
 def _is_taken(x: Any) -> bool:
     """Whether JAX takes a leaf for an argument."""
-    if is_array(x):
+    # Of a number, JAX may say that it is too large.
+    if is_array(x) or isinstance(x, (bool, int, float, complex)):
         return True
     try:
         return jax.typeof(x) is not None

@@ -98,14 +98,15 @@ def _set_state(node: Any, early_and_state: tuple[None, Any]) -> None:
 def _children_first(root: OwnedNode) -> Iterator[OwnedNode]:
     """The nodes of a graph, each after those below it; the root is the last."""
     seen = {id(root)}
-    stack: list[tuple[Any, Iterator[Any]]] = [(root, _children(root))]
+    made: list[Any] = []  # kept, so that nothing else gets the id of one
+    stack: list[tuple[Any, Iterator[Any]]] = [(root, _children(root, made))]
     while stack:
         x, pending = stack[-1]
         for child in pending:
             is_inner = type(child) in _CONTAINERS or isinstance(child, OwnedNode)
             if is_inner and id(child) not in seen:
                 seen.add(id(child))
-                stack.append((child, _children(child)))
+                stack.append((child, _children(child, made)))
                 break
         else:
             stack.pop()
@@ -113,10 +114,13 @@ def _children_first(root: OwnedNode) -> Iterator[OwnedNode]:
                 yield x
 
 
-def _children(x: Any) -> Iterator[Any]:
+def _children(x: Any, made: list[Any]) -> Iterator[Any]:
     containers: tuple[Any, ...] = (x,)
     if isinstance(x, OwnedNode):
-        # A class that says how it is copied may leave some of what it holds out.
-        containers = x._containers() if type(x)._is_copied_plainly else ()
+        containers = x._containers()
+        if not type(x)._is_copied_plainly:
+            # The class says how it is copied, and may leave out what it holds.
+            containers = ((x.__getstate__(),),)
+            made.append(containers)
     for container in containers:
         yield from container.values() if isinstance(container, dict) else container

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from graphcore.nodes.registry import (
@@ -64,4 +64,11 @@ def taken_state(given: Any) -> Any:
     impl = find_node_impl(given)
     if not isinstance(impl, PytreeNodeImpl) or not impl.containers:
         return given
-    return State(impl.flatten(given)[0]).map(lambda path, leaf: taken_state(leaf))
+    return State(_nested(impl.flatten(given)[0]))
+
+
+def _nested(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    return {
+        key: _nested(x.items()) if isinstance(x, Mapping) else taken_state(x)
+        for key, x in pairs
+    }

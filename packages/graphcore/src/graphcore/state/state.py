@@ -252,9 +252,7 @@ class State(MutableMapping[K, Any], Generic[K, L]):
     ) -> None:
         _set_depth(self, 0)
         _set_unmade(self, None)
-        if not isinstance(mapping_or_pairs, Mapping):
-            mapping_or_pairs = dict(mapping_or_pairs)
-        _set_nested(self, _as_nested(mapping_or_pairs))
+        _set_nested(self, _as_nested(dict(mapping_or_pairs)))
 
     @classmethod
     def _view(cls, nested: dict[Any, Any], depth: int = 0) -> Self:
@@ -360,9 +358,8 @@ class State(MutableMapping[K, Any], Generic[K, L]):
         return State._view(dict(self.raw_mapping))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        flat = self.flat_state()
-        if max(map(len, flat.paths), default=0) > MAX_DEPTH:  # pickle recurses
-            return State.from_flat_path, (list(flat),)
+        if _is_deep(self.raw_mapping):  # pickle recurses
+            return State.from_flat_path, (list(self.flat_state()),)
         return State._view, (self.raw_mapping,)
 
     # Flat and nested forms
@@ -420,7 +417,9 @@ class State(MutableMapping[K, Any], Generic[K, L]):
             {'a': {'b': 1}}
         """
         extract = extract_fn or raw_value_of
-        return self.map(lambda path, leaf: extract(leaf)).raw_mapping
+        return nested_from_flat(
+            (path, extract(leaf)) for path, leaf in self.flat_state()
+        )
 
     def replace_by_pure_dict(
         self,
@@ -563,8 +562,8 @@ class State(MutableMapping[K, Any], Generic[K, L]):
             >>> State.merge(State({'a': {'x': 1}}), State({'a': {'y': 2}}))['a'].y
             2
         """
-        if not states:
-            return State(state)
+        if not states and isinstance(state, State):
+            return State._view(_as_nested(state.raw_mapping))
         pairs: dict[Path, Any] = {}
         for part in (state, *states):
             pairs.update(as_state(part).flat_state())
@@ -579,8 +578,9 @@ class State(MutableMapping[K, Any], Generic[K, L]):
         if not isinstance(other, Mapping):
             return NotImplemented
         removed = set(as_state(other).flat_state().paths)
-        kept: State[K, L] = self.filter(lambda path, leaf: path not in removed)
-        return kept
+        return State.from_flat_path(
+            (path, leaf) for path, leaf in self.flat_state() if path not in removed
+        )
 
     def map(self, f: Callable[[Path, L], M], /) -> State[K, M]:
         """Applies a function to every leaf.
@@ -653,6 +653,15 @@ _set_unmade = State.__dict__["_unmade"].__set__
 
 # JAX recurses into pytrees, so what is nested more deeply is one node for it.
 MAX_DEPTH = 100
+
+
+def _is_deep(nested: dict[Any, Any]) -> bool:
+    level = [nested]
+    for _ in range(MAX_DEPTH):
+        level = [x for node in level for x in node.values() if type(x) is dict]
+        if not level:
+            return False
+    return True
 
 
 def create_path_filters(state: Mapping[Any, Any], /) -> dict[PathIn, Any]:

@@ -435,14 +435,18 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
             >>> a = Param(1.0); a.copy_from(Param(2.0)); a.value
             2.0
         """
-        kind = other.type if isinstance(other, Variable) else type(other)
+        # Past what a class may say of itself, as `type` or `raw_value`.
+        kind: Any = type(other)
+        is_variable = issubclass(kind, Variable)
+        if not is_variable:
+            kind = getattr(other, "_kind", (kind,))[0]
         if kind is not type(self):
             raise ValueError(
                 f"Cannot copy into a {type(self).__name__} from a {kind.__name__}: "
                 "expected the same variable type."
             )
         self._check_writable()
-        set_raw_value(self, other.raw_value)
+        set_raw_value(self, other._raw_value if is_variable else other.value)
         if self._facts.metadata != other._metadata():
             self._replace_metadata(other._metadata())
 
