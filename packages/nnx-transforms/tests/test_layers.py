@@ -585,3 +585,10 @@ def test_layers_promote_no_ranks(make, shape):
     with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
         found = make(nnx.Rngs(0))(x)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_batch_norm_without_parameters_knows_its_size():
+    norm = nnx.BatchNorm(3, rngs=Rngs(0))
+    norm.scale = norm.bias = None
+    assert norm.num_features == 3
+    assert norm(jnp.ones((2, 3))).shape == (2, 3)

@@ -330,3 +330,13 @@ def test_first_states_are_drawn():
         nnx.RNN(cell, rngs=3)
     kept = nnx.LSTMCell(8, 3, keep_rngs=True, rngs=nnx.Rngs(0))
     assert kept.initialize_carry((2, 8))[0].shape == (2, 3)
+
+
+def test_sequences_of_one_length_are_flipped_time_first():
+    x = jnp.arange(24.0).reshape(3, 4, 2)
+    flipped = nnx.flip_sequences(x, 2, num_batch_dims=1, time_major=True)
+    np.testing.assert_array_equal(flipped[:2], x[1::-1])
+    rnn = nnx.RNN(nnx.SimpleCell(2, 2, rngs=nnx.Rngs(0)), time_major=True, reverse=True)
+    np.testing.assert_array_equal(
+        rnn(x, seq_lengths=3), rnn(x, seq_lengths=jnp.full(4, 3))
+    )

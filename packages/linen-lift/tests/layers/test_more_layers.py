@@ -562,3 +562,9 @@ def test_means_of_windows_promote_no_ranks():
     with jax.numpy_rank_promotion("raise"):
         found = nn.avg_pool(x, (2, 2), **settings)
     np.testing.assert_array_equal(found, expected)
+
+
+def test_sequences_of_one_length_are_flipped_time_first():
+    x = jnp.arange(24.0).reshape(3, 4, 2)
+    flipped = nn.recurrent.flip_sequences(x, 2, num_batch_dims=1, time_major=True)
+    np.testing.assert_array_equal(flipped[:2], x[1::-1])

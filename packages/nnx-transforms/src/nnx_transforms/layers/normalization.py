@@ -90,6 +90,11 @@ class BatchNorm(Norm):
         self.use_running_average = use_running_average
         super()._set_up(locals())
 
+    @property
+    def num_features(self) -> int:
+        """The size of the feature axis, which the statistics tell."""
+        return int(self.mean.value.shape[-1])
+
     def __call__(
         self,
         x: Array,

@@ -205,10 +205,11 @@ def flip_sequences(
     if seq_lengths is None:
         return jnp.flip(inputs, time)
     steps = inputs.shape[time]
-    features = tuple(range(num_batch_dims + 1, inputs.ndim))
-    lengths = jnp.expand_dims(jnp.asarray(seq_lengths), (time, *features))
-    others = tuple(axis for axis in range(inputs.ndim) if axis != time)
-    index = (jnp.expand_dims(jnp.arange(steps)[::-1], others) + lengths) % steps
+    shape = [1] * inputs.ndim
+    shape[time] = steps
+    lengths = jnp.expand_dims(jnp.asarray(seq_lengths), time)
+    lengths = lengths.reshape((*lengths.shape, *(1,) * (inputs.ndim - lengths.ndim)))
+    index = (jnp.arange(steps)[::-1].reshape(shape) + lengths) % steps
     return jnp.take_along_axis(inputs, index, time)
 
 

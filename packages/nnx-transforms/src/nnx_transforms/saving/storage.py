@@ -34,11 +34,14 @@ def handlers() -> Any:
     class Arrays(ocp.PyTreeCheckpointHandler):  # type: ignore[misc]
         def finalize(self, directory: Any) -> None:
             super().finalize(directory)
-            names = [
-                str((folder / name).relative_to(directory))
-                for folder, _, files in directory.walk()
-                for name in files
-            ]
+            names: list[str] = []
+            pending = list(directory.iterdir())
+            while pending:
+                path = pending.pop()
+                if path.is_dir():
+                    pending += path.iterdir()
+                else:
+                    names.append(str(path.relative_to(directory)))
             checksums = json.dumps(_checksums(directory, names))
             (directory / CHECKSUMS).write_text(checksums)
 
