@@ -389,3 +389,23 @@ def test_a_body_whose_function_is_gone_says_so():
     del total
     with pytest.raises(ReferenceError, match=r"'total' is gone.*keep it in a variable"):
         entry.body(*entry.values)
+
+
+def test_numbers_that_no_dtype_holds_may_stand_in_the_value_of_a_variable():
+    count = 5_000_000_000
+    m = Dict(w=Param(jnp.ones(())), seen=Variable({"tokens": count, "loss": 0.5}))
+    grads = nnx.grad(lambda m: m.w.value**2)(m)
+    assert float(grads["w"].value) == 2.0
+    out = nnx.vmap(lambda m, x: m.w.value * x, in_axes=(None, 0))(m, jnp.ones(2))
+    assert out.tolist() == [1.0, 1.0]
+    assert m.seen.value == {"tokens": count, "loss": 0.5}
+
+
+def test_a_compiled_function_takes_a_module_in_the_place_of_an_array():
+    eqx = pytest.importorskip("equinox")
+    m = Dict(w=Param(jnp.ones(2)))
+    total = nnx.jit(lambda m: sum(x.sum() for x in jax.tree.leaves(m.w.value)))
+    assert float(total(m)) == 2.0
+    m.w.value = eqx.nn.LayerNorm(2)
+    expected = float(sum(jnp.sum(x) for x in jax.tree.leaves(m.w.value)))
+    assert float(total(m)) == pytest.approx(expected)

@@ -276,3 +276,11 @@ def test_as_jax(shapes, around, called):
         assert found is expected
         return
     close(found, expected)
+
+
+def test_hoisted_values_must_be_given():
+    model = gc.Dict(w=gc.Param(jnp.array(2.0)))
+    converted, hoisted = closure_convert(lambda x: model.w.value * x, 3.0)
+    for extra in ((), (*hoisted, 1.0)):
+        with pytest.raises(TypeError, match=r"takes 1 hoisted values .* got "):
+            converted(3.0, *extra)

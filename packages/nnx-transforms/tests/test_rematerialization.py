@@ -477,3 +477,18 @@ def test_no_trace_is_kept_of_what_is_closed_over():
     m.w.value = jnp.array(0.0)
     garbage.collect()
     assert [x() for x in old] == [None, None]
+
+
+def test_static_arguments_from_the_end_are_those_of_the_call():
+    def f(x, y, k=3):
+        return isinstance(x, jax.core.Tracer), isinstance(y, jax.core.Tracer), k
+
+    seen = []
+
+    def note(x, y, k=3):
+        seen.append(f(x, y, k))
+        return x * 1.0
+
+    jax.checkpoint(note, static_argnums=-1)(1.0, 2)
+    remat(note, static_argnums=-1)(1.0, 2)
+    assert seen[0] == seen[1] == (True, False, 3)

@@ -460,3 +460,17 @@ def test_rich_draws_the_table():
     drawn = console.file.getvalue()
     for cell in ("float32[4,8@model]", "[4,2]", "whole", "64 B on cpu:0"):
         assert cell in drawn
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+def test_what_is_made_of_an_argument_may_have_another_shape(kinds):
+    with jax.set_mesh(mesh_of(kinds)):
+        given = nnx.Dict(w=nnx.Param(jax.device_put(jnp.arange(8.0), P("data"))))
+
+        @nnx.create_sharded(shardings={...: P()})
+        def shorten(given):
+            given.w.value = given.w.value[:3]
+            return given
+
+        made = shorten(given)
+        assert made is given and made.w.value.tolist() == [0.0, 1.0, 2.0]

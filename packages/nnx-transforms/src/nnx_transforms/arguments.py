@@ -136,23 +136,15 @@ class ChosenArguments:
     def __init__(self, f: Callable[..., Any], argnums: Any, argnames: Any) -> None:
         numbers = _as_tuple(argnums, int)
         names = _as_tuple(argnames, str)
-        follows = (argnums is None) != (argnames is None)
-        if follows or min(numbers, default=0) < 0:
+        if (argnums is None) != (argnames is None):
             positional: list[str] = []  # stays so for a function without a signature
-            takes_more = False
             with contextlib.suppress(TypeError, ValueError):
-                signature = inspect.signature(f)
-                positional = positional_names(signature)
-                kinds = [p.kind for p in signature.parameters.values()]
-                takes_more = inspect.Parameter.VAR_POSITIONAL in kinds
-            count = len(positional)
-            if follows and argnums is None:
+                positional = positional_names(inspect.signature(f))
+            if argnums is None:
                 numbers = tuple(positional.index(n) for n in names if n in positional)
-            elif follows:
+            else:
+                count = len(positional)
                 names = tuple(positional[i] for i in numbers if -count <= i < count)
-            if not takes_more:
-                # From the end of the parameters, not of what a call gives of them.
-                numbers = tuple(i + count if -count <= i < 0 else i for i in numbers)
         self.numbers: tuple[int, ...] = tuple(sorted(numbers))
         self.names: frozenset[str] = frozenset(names)
 
@@ -183,6 +175,29 @@ class ChosenArguments:
             found.update((k, kwargs[k]) for k in sorted(self.names & kwargs.keys()))
             kwargs = {k: v for k, v in kwargs.items() if k not in found}
         return tuple(rest), kwargs, found
+
+
+def counted_from_the_start(f: Callable[..., Any], argnums: Any) -> Any:
+    """Positions of parameters, some of which may be given from the end.
+
+    Args:
+        f: A function.
+        argnums: An integer, several, or None.
+
+    Returns:
+        The positions from the start; as given for a function without a signature, or
+        one that takes any number of arguments.
+    """
+    if argnums is None:
+        return None
+    with contextlib.suppress(TypeError, ValueError):
+        signature = inspect.signature(f)
+        kinds = [p.kind for p in signature.parameters.values()]
+        if inspect.Parameter.VAR_POSITIONAL not in kinds:
+            count = len(positional_names(signature))
+            numbers = _as_tuple(argnums, int)
+            return tuple(i + count if -count <= i < 0 else i for i in numbers)
+    return argnums
 
 
 def signature_of(f: Callable[..., Any]) -> inspect.Signature | None:

@@ -181,9 +181,16 @@ def _with_automatic_axes(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     def back(array: Any) -> Any:
         return known[array] if array in known else _typed(array)
 
+    # What is returned is placed later, whatever its shape is by now.
+    values, out = left.values(), _map_arrays(back, left.out)
+    returned = entry.discard([values], out, left.change)
+    placed_later = RefMap((x, None) for _, x in tree_variables(returned))
+
     def leaving(written: Written) -> Any:
         value = written.value
         if written.position is not None:
+            if entry.variables[written.position] in placed_later:
+                return value
             before = entry.raw[written.position]
             specs = _map_arrays(lambda x: jax.typeof(x).sharding.spec, before)
             return _map_arrays(jax.sharding.reshard, value, specs)
@@ -191,8 +198,7 @@ def _with_automatic_axes(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         # An array without a variable around it is not going to be placed.
         return value if isinstance(state, VariableState) else back(value)
 
-    values = [*map(leaving, left.written)]
-    return entry.commit([values], _map_arrays(back, left.out), left.change)
+    return entry.commit([[*map(leaving, left.written)]], out, left.change)
 
 
 def _typed(value: Any) -> Any:

@@ -160,6 +160,12 @@ def _hoist(
     count, end = len(examples), len(examples) + len(chosen)
 
     def with_hoisted(*args: Any) -> Any:
+        due, found = len(chosen) + len(hoisted), len(args) - count
+        if found != due:
+            raise TypeError(
+                f"The converted function takes {due} hoisted values behind its "
+                f"arguments, got {found}: give those that `closure_convert` returned."
+            )
         given = iter(args[count:end])
         # What is not read may be anything, and is not kept for this.
         leaves = [next(given) if r else 0.0 for r in is_read]

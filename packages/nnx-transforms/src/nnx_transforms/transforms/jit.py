@@ -49,13 +49,13 @@ from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import (
     ChosenArguments,
     check_hashable,
+    counted_from_the_start,
     positions_of,
     with_statics,
 )
 from nnx_transforms.sharding.in_modules import shardings_alone, shardings_apart
 from nnx_transforms.transforms.compiled.ahead_of_time import Lowered, Traced
 from nnx_transforms.transforms.compiled.array_errors import explain_arrays
-from nnx_transforms.transforms.compiled.donation import TracedAgain
 from nnx_transforms.transforms.compiled.explain_recompile import (
     Explanation,
     Notes,
@@ -64,6 +64,7 @@ from nnx_transforms.transforms.compiled.explain_recompile import (
 from nnx_transforms.transforms.compiled.jit_body import (
     JitBody,
     Options,
+    take_back_leaked,
 )
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.eval_shape import shapes_of
@@ -128,7 +129,9 @@ class Jitted(Generic[P, R]):
             in_shardings=shardings,
             out_shardings=out_shardings,
             donated=ChosenArguments(
-                f, arguments["donate_argnums"], arguments["donate_argnames"]
+                f,
+                counted_from_the_start(f, arguments["donate_argnums"]),
+                arguments["donate_argnames"],
             ),
             donate_state=arguments["donate_state"],
             constrain_state=arguments["constrain_state"],
@@ -169,17 +172,21 @@ class Jitted(Generic[P, R]):
         body: JitBody = entry.body
         try:
             if body.is_direct:
-                result = body.direct(entry.raw, *entry.args, **entry.kwargs)
+                try:
+                    result = body.direct(entry.raw, *entry.args, **entry.kwargs)
+                finally:
+                    is_traced = self._notes.explanation is not None
+                    leaked = is_traced and take_back_leaked(entry)
+                if leaked:
+                    body.refuse_leaked(leaked, body.direct)
             else:
                 result = body.call_arranged(entry)
-        except TracedAgain:
-            result = body.call_arranged(entry)
         except Exception as error:
             # Values were passed on unchecked; JAX refuses those that are no arrays.
             if not (isinstance(error, TypeError) and entry.divide()):
                 explain_arrays(error, body, entry.raw)
                 raise
-            body.has_divided = True
+            body.is_direct, body.has_divided = False, True
             result = body.call_arranged(entry)
         values, out, change = result
         return entry.commit(values, out, change)  # type: ignore[no-any-return]

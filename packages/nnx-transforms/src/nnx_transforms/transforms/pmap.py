@@ -146,7 +146,7 @@ def pmap(
             pure,
             in_axes=(each, each, of_kwargs, *of_args),
             out_axes=entry.out_settings,
-            donate_argnums=(1, *(i + 3 * (i >= 0) for i in donated.numbers)),
+            donate_argnums=(1, *(3 + place for place in body.options[1])),
             **options,
         )
         return mapped
@@ -169,7 +169,7 @@ def pmap(
             out_settings=out_axes,
             statics=fixed,
             make=_Body,
-            options=(metadata, donated.numbers),
+            options=(metadata, (*donated.take(args, {})[2],)),
             cache=bodies,
         )
         body = entry.body

@@ -23,10 +23,6 @@ class OtherWrites(Exception):
         super().__init__(positions)
 
 
-class TracedAgain(Exception):
-    """Raised where a trace begins: it is to be looked at what the function writes."""
-
-
 def variables_at(body: Body, places: Container[int | str]) -> frozenset[int]:
     """Finds the variables of the objects in some arguments.
 

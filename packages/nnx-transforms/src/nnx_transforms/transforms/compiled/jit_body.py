@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import jax
 
@@ -40,7 +40,6 @@ from nnx_transforms.sharding.eager_sharding import placed_by
 from nnx_transforms.sharding.in_modules import shardings_apart
 from nnx_transforms.transforms.compiled.donation import (
     OtherWrites,
-    TracedAgain,
     abstract_key,
     held_twice,
     together,
@@ -84,8 +83,7 @@ class JitBody(Body):
         is_flat: Whether values enter and leave it as one list, and other arguments as
             they are called: what JAX has to take apart costs time at each call. With
             shardings and donation there is more to tell it.
-        is_direct: Whether it is flat, the values may go there as they are, and no call
-            so far has written an object of the caller's.
+        is_direct: Whether it is flat, and the values may go there as they are.
         has_divided: Whether the values of variables were seen not to be arrays.
     """
 
@@ -128,7 +126,6 @@ class JitBody(Body):
         Raises:
             TraceContextError: If the function wrote an object of the caller's.
         """
-        self.is_direct = False
         try:
             function, args, kwargs = self.prepare(entry)
             result = (function.trace if only_trace else function)(*args, **kwargs)
@@ -138,26 +135,36 @@ class JitBody(Body):
             self._writes = None
             self._writes_by_shape[abstract_key(entry.values)] = found.positions
             return self.call_arranged(entry, only_trace)
-        except TracedAgain:  # Another thread's call of it has ended meanwhile.
-            return self.call_arranged(entry, only_trace)
         except ValueError:
             if not self._spreads(entry):
                 raise
             return self.call_arranged(entry, only_trace)
         finally:
             is_traced = self.options.notes.explanation is not None
-            leaked = _take_back_leaked(entry) if is_traced else ()
+            leaked = is_traced and take_back_leaked(entry)
         if leaked:
-            function.clear_cache()  # It is traced, and refused, at the next call.
-            where = path_text(self.variable_path(leaked[0]))
-            raise TraceContextError(
-                f"The function {self.__name__!r} wrote to the variable at {where!r} of "
-                "the caller's own object, which it found in a static attribute, or "
-                "closes over. Reach it through attributes of the argument that are "
-                "data: the object there is the one to write."
-            )
+            self.refuse_leaked(leaked, function)
         self.is_direct = self.is_flat and not self.has_divided
         return result
+
+    def refuse_leaked(self, positions: Sequence[int], function: Any) -> NoReturn:
+        """Raises the error for variables of the caller's that were written.
+
+        Args:
+            positions: Their numbers.
+            function: JAX's function, which was traced.
+
+        Raises:
+            TraceContextError: With the path of the first.
+        """
+        function.clear_cache()  # It is traced, and refused, at the next call.
+        where = path_text(self.variable_path(positions[0]))
+        raise TraceContextError(
+            f"The function {self.__name__!r} wrote to the variable at {where!r} of "
+            "the caller's own object, which it found in a static attribute, or "
+            "closes over. Reach it through attributes of the argument that are "
+            "data: the object there is the one to write."
+        )
 
     def _spreads(self, entry: Entry) -> bool:
         """Whether shardings in modules are for parts of these: then spreads them."""
@@ -296,8 +303,6 @@ class JitBody(Body):
         kwargs: dict[str, Any],
         keep: frozenset[int] = frozenset(),
     ) -> Left:
-        if self.is_direct:
-            raise TracedAgain
         given = [*values]
         if Divided.of_values(given) is not given:
             raise TypeError("A value has a static part; see `Jitted.__call__`.")
@@ -360,7 +365,7 @@ class JitBody(Body):
         write_raw((by_path[path], leaf.value) for path, leaf in how(given).flat_state())
 
 
-def _take_back_leaked(entry: Entry) -> list[int]:
+def take_back_leaked(entry: Entry) -> list[int]:
     """Takes tracers out of the caller's variables, of types that let them be written.
 
     Returns:

@@ -202,10 +202,12 @@ def axes_given(
     in_axes, out_axes = own_settings(in_axes), own_settings(out_axes)
     for which, prefix in (("in", in_axes), ("out", out_axes)):
         for leaf in prefix_leaves(prefix):
-            if not all(is_known(leaf, setting) for setting in settings_in(leaf)):
+            unknown = [x for x in settings_in(leaf) if not is_known(leaf, x)]
+            if unknown:
+                place = f" in {leaf!r}" if is_mapping(leaf) else ""
                 raise TypeError(
                     f"{name}'s {which}_{called} takes {takes} of these, but got "
-                    f"{leaf!r}."
+                    f"{unknown[0]!r}{place}."
                 )
     return tuple(in_axes) if isinstance(in_axes, list) else in_axes, out_axes
 
