@@ -465,6 +465,38 @@ def test_every_kind_of_edit_is_seen(edit):
     assert seen[1] == gc.graphdef(model) != seen[0]
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda v: set_metadata(v, unit="m"),
+        lambda v: v._var_metadata.update(unit="m"),
+        lambda v: object.__setattr__(
+            v, "_var_metadata", {**v._var_metadata, "unit": "m"}
+        ),
+        lambda v: v._var_metadata.update(eager_sharding=not v.eager_sharding),
+        lambda v: set_class(v, flax.BatchStat),
+    ],
+)
+def test_edits_of_a_variable_that_has_nothing_but_the_flags_of_flax(edit):
+    seen = []
+
+    @nnx.jit
+    def look(model):
+        seen.append(gc.graphdef(model))
+        return read(model.weight)
+
+    model = flax.Module()
+    model.weight = flax.Param(jnp.array(2.0))
+    if "eager_sharding" not in model.weight._var_metadata:  # Flax before 0.12.1
+        model.weight._var_metadata["eager_sharding"] = True
+    for _ in range(2):
+        look(model)
+    edit(model.weight)
+    for _ in range(2):
+        look(model)
+    assert len(seen) == 2 and seen[1] == gc.graphdef(model) != seen[0]
+
+
 def test_a_variable_replaced_by_its_like_is_read_and_written():
     model = Counted()
     forward = nnx.jit(lambda model, x: model(x))

@@ -2,7 +2,6 @@
 
 import types
 
-import graph_zoo as zoo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 import graphcore as gc
 from graphcore.cache import identities
 from graphcore.cache.identities import Identities
-from graphcore.variables.impl import variable_impl
 
 
 class Slotted:
@@ -145,12 +143,11 @@ def test_a_container_that_the_collector_does_not_go_through(monkeypatch):
     assert not seen.hold()
 
 
-def test_variables_by_class_and_metadata():
-    cell = zoo.Cell(1, {"unit": "m"})
-    seen = Identities([], [], [(cell, variable_impl(zoo.Cell))])
-    cell.content = 2
+def test_what_is_listed_anew_each_time():
+    box = Box(a=1)
+    seen = Identities([], [], [lambda: [box.a]])
     assert seen.hold()
-    cell.__class__ = zoo.OtherCell
+    box.a = True
     assert not seen.hold()
 
 

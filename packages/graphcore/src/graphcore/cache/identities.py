@@ -13,15 +13,12 @@ import ctypes
 import gc
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, compress
 from operator import attrgetter, call
 from typing import Any, TypeAlias
 
 import numpy as np
-
-from graphcore.variables.impl import VariableImpl
 
 # Reads the addresses of the items of a list of a known length.
 _Reader: TypeAlias = Callable[[list[Any]], bytes]
@@ -61,8 +58,7 @@ class Identities:
     Args:
         nodes: Nodes of registered types, with the names of their containers.
         containers: Dicts and lists of which all contents matter.
-        variables: Variables of registered types, and how they are handled; their
-            classes and their metadata, but not what that holds.
+        further: What lists more objects, anew each time.
         apart: The ids of objects in the containers that do not matter.
 
     Example:
@@ -77,7 +73,7 @@ class Identities:
         self,
         nodes: Iterable[tuple[Any, Sequence[str]]],
         containers: Sequence[Any],
-        variables: Iterable[tuple[Any, VariableImpl]] = (),
+        further: Sequence[Callable[[], list[Any]]] = (),
         apart: Collection[int] = frozenset(),
     ) -> None:
         watched: list[Any] = []
@@ -106,14 +102,10 @@ class Identities:
             for c in others
             if not _addresses(_contents([c])) <= _addresses(gc.get_referents(c))
         ]
-        alike: dict[VariableImpl, list[Any]] = {}
-        for variable, impl in variables:
-            alike.setdefault(impl, []).append(variable)
-        self._variables = [
-            (impl.get_all_metadata or partial(map, impl.get_metadata), found_alike)
-            for impl, found_alike in alike.items()
-        ]
-        now = self._now()
+        self._further = further
+        self._lists_all = not (further or asked or self._containers)
+        now = gc.get_referents(*self._watched)
+        now += self._unlisted()
         self._length = len(now)
         self._chosen: list[bool] | None = None
         if apart:
@@ -123,20 +115,20 @@ class Identities:
         self._read = _reader(len(now)) if now else bytes
         self._addresses = self._read(now)
 
-    def _now(self) -> list[Any]:
-        now = gc.get_referents(*self._watched)
-        for get_all_metadata, variables in self._variables:
-            now += map(type, variables)
-            now += get_all_metadata(variables)
-        if self._owners:
-            now += map(call, self._getters, self._owners)
-        if self._containers:
-            now += _contents(self._containers)
-        return now
+    def _unlisted(self) -> Iterator[Any]:
+        """What the collector does not list."""
+        for more in self._further:
+            yield from more()
+        yield from map(call, self._getters, self._owners)
+        yield from _contents(self._containers)
 
     def hold(self) -> bool:
         """Tells whether all of them still refer to the same objects."""
-        now = self._now()
+        # In one function: between calls of JAX's, each further one costs far more than
+        # it does in a loop of its own.
+        now = gc.get_referents(*self._watched)
+        if not self._lists_all:
+            now += self._unlisted()
         if len(now) != self._length:
             return False
         if self._chosen is not None:

@@ -34,9 +34,9 @@ from graphcore.cache.compaction import copies_side_by_side
 from graphcore.cache.comparing import comparing
 from graphcore.cache.identities import Identities
 from graphcore.cache.kept_beside import keep_beside, kept_beside
+from graphcore.cache.metadata import Metadata, has_plain_metadata
 from graphcore.cache.patterns import known_patterns, learn
 from graphcore.cache.stand_ins import ANY_ARRAY, STAND_INS, Recorded, items_of, stand_in
-from graphcore.content import is_immutable
 from graphcore.content_key import content_key
 from graphcore.errors import TraceContextError, path_text
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, interned
@@ -59,8 +59,6 @@ _numbers = itertools.count()
 _NOT_ONE_TRACE = ByValue, list
 # A plan that held so often is likely to be asked again and again, by a step in a loop.
 _OFTEN = 8
-# More variables than fit into a processor's nearest caches together with their arrays.
-_MANY = 1000
 # What `==` is for objects that a plan's comparison tells apart, or need not.
 _BY_IDENTITY = (Variable.__eq__, OwnedNode.__eq__, *STAND_INS)
 
@@ -112,17 +110,23 @@ class Plan:
         self._until_often = _OFTEN
         self._checks: list[Callable[[Any], bool]] = []
         # Nobody is told when a variable of a registered type gets other metadata.
-        watched: list[tuple[Any, VariableImpl]] = []
+        plain: dict[VariableImpl, list[Any]] = {}
         foreign: list[_Described] = []
         for described in self._described():
             variable, _, impl = described
             if impl.is_owned or impl is BARE:
                 continue
-            if _has_plain_metadata(impl, variable):
-                watched.append((variable, impl))
+            if has_plain_metadata(impl, variable):
+                plain.setdefault(impl, []).append(variable)
             else:
                 foreign.append(described)
-        unwatched = self._watch_containers(root, visit, watched)
+        self._metadata = [Metadata.of(impl, each) for impl, each in plain.items()]
+        inexact = [
+            metadata.referents
+            for metadata, impl in zip(self._metadata, plain, strict=True)
+            if not metadata.is_exact(impl.flags)
+        ]
+        unwatched = self._watch_containers(root, visit, inexact)
         self.can_be_kept = True
         self._watch_others(root, visit, foreign, unwatched)
 
@@ -203,14 +207,14 @@ class Plan:
             self._checks.append(unwatched_hold)
 
     def _watch_containers(
-        self, root: Any, visit: Visit, variables: Sequence[tuple[Any, VariableImpl]]
+        self, root: Any, visit: Visit, further: Sequence[Callable[[], list[Any]]]
     ) -> list[tuple[Any, NodeImpl, Any, Any]]:
         """Records what containers hold.
 
         Args:
             root: The root.
             visit: What a walk saw just now.
-            variables: Foreign variables with their metadata in a dict.
+            further: What lists more objects that must be the same.
 
         Returns:
             The nodes whose children are in none.
@@ -242,14 +246,6 @@ class Plan:
             if id(container) in others
             or any(type(x).__eq__ not in _BY_IDENTITY for _, x in items_of(content))
         ]
-        # Metadata: mostly the same, so that one copy of each kind is enough.
-        known: dict[Any, Any] = {}
-        for variable, impl in variables:
-            metadata = impl.get_metadata(variable)
-            kind = (*metadata, *map(id, metadata.values()))
-            exactly.append(metadata)
-            self._containers.append(metadata)
-            self._contents.append(known.setdefault(kind, dict(metadata)))
         self._root_containers = [
             (attrgetter(name), attrgetter(name)(root))
             for node, impl in visit.foreign
@@ -258,8 +254,8 @@ class Plan:
         ]
         nodes = [(x, impl.containers) for x, impl in visit.foreign if x is not root]
         self._identities: Identities | None = None
-        if exactly or nodes:
-            self._identities = Identities(nodes, exactly, variables, replaced)
+        if exactly or nodes or further:
+            self._identities = Identities(nodes, exactly, further, replaced)
         return unwatched
 
     def _let_arrays_change(self, replaced: set[int], by_structure: bool) -> set[int]:
@@ -304,6 +300,7 @@ class Plan:
         self.variables = []
         self.combined = {}
         self._nodes = self._containers = self._contents = self._checks = []
+        self._metadata = []
         self._identities = None
         self._root_containers = []
 
@@ -320,12 +317,11 @@ class Plan:
             # First: then no stranger is asked whether it equals something.
             if self._identities is not None and not self._identities.hold():
                 return False
-            if len(self.variables) > _MANY:
-                # A copy asks the memory for all of them at once; a comparison waits
-                # for one after the other. It is a fifth of the time for 6,000.
-                self.variables.copy()
             for get, container in self._root_containers:
                 if get(root) is not container:
+                    return False
+            for look, variables, types, metadata in self._metadata:
+                if [type(x) for x in variables] != types or look(variables) != metadata:
                     return False
             comparing.by_identity = True
             try:
@@ -404,13 +400,6 @@ class Plan:
 
 def _distinct(objects: Sequence[Any]) -> list[Any]:
     return [*{id(x): x for x in objects}.values()]
-
-
-def _has_plain_metadata(impl: VariableImpl, variable: Any) -> bool:
-    """Whether metadata is a dict, the same each time, of what stays what it is."""
-    found = impl.get_metadata(variable)
-    is_kept = type(found) is dict and found is impl.get_metadata(variable)
-    return is_kept and all(map(is_immutable, found.values()))
 
 
 def _look_at(

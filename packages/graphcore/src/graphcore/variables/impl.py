@@ -7,7 +7,7 @@ everything in this repository treats its instances as it treats a `Variable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ class VariableImpl:
             None; None if all of them can.
         give_state: `give_state(state)` is what a transform returns in the place of a
             `VariableState`; None for that itself.
+        flags: The names of metadata of which nothing but their truth is ever asked.
         is_owned: Whether every change of metadata is reported, so that nobody needs
             to look for one.
 
@@ -58,6 +59,7 @@ class VariableImpl:
     get_all_metadata: Callable[[Sequence[Any]], list[Mapping[str, Any]]] | None = None
     refuse: Callable[[Any], str | None] | None = None
     give_state: Callable[[Any], Any] | None = None
+    flags: Collection[str] = ()
     is_owned: bool = False
 
     def metadata(self, variable: Any) -> HashableMapping[str, Any]:
