@@ -56,7 +56,14 @@ class VariableState(Reading, ReadOperators, Generic[A]):
     _kind: Kind
     usual_type: ClassVar[_Type]  #: `Variable`, which is defined later
 
-    def __init__(self, type: Any, value: A = _MISSING, **metadata: Any) -> None:
+    def __init__(
+        self, type: Any = _MISSING, value: A = _MISSING, **metadata: Any
+    ) -> None:
+        if "_kind" in metadata:  # JAX makes one of the fields that it took apart.
+            self._kind, self.value = metadata["_kind"], value
+            return
+        if type is _MISSING:
+            raise TypeError("A VariableState takes a type and a value, or a value.")
         kind, self.value = type, value
         if value is _MISSING:
             kind, self.value = VariableState.usual_type, type
@@ -202,12 +209,8 @@ _set_value = VariableState.__dict__["value"].__set__
 _set_kind = VariableState.__dict__["_kind"].__set__
 
 
-jax.tree_util.register_pytree_with_keys(
-    VariableState,
-    lambda state: (((jax.tree_util.GetAttrKey("value"), state.value),), state._kind),
-    lambda kind, children: VariableState.of(kind, *children),
-    lambda state: ((state.value,), state._kind),
-)
+# By its fields, which JAX reads without calling Python.
+jax.tree_util.register_dataclass(VariableState, ["value"], ["_kind"])
 
 
 def shown_to_filters(impl: VariableImpl, variable: Any) -> Any:
