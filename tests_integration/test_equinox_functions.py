@@ -157,3 +157,33 @@ def test_a_module_may_be_an_argument_before_it_is_complete(transform):
 
     net = Sized()
     assert nnx.jit(lambda net: net)(net).size == 3
+
+
+class Holder(eqx.Module):
+    value: object
+
+
+@pytest.mark.parametrize("number", [2.0, np.float32(2), jnp.array(2.0)])
+def test_rules_of_a_module_that_holds_a_number_that_is_differentiated(number):
+    # JAX hands a rule the number itself.
+    square = nnx.custom_vjp(lambda m: Holder(m.value**2), input_updates=False)
+    square.defvjp(
+        lambda m: (Holder(m.value**2), m),
+        lambda m, g: (Holder(2 * m.value * g.value),),
+    )
+    of_number = lambda x: square(Holder(x)).value
+    mapped = lambda x: jax.vmap(of_number, in_axes=None, axis_size=3)(x).sum()
+    assert jax.grad(of_number)(number) == nnx.grad(of_number)(number) == 4.0
+    assert jax.grad(mapped)(number) == 12.0
+
+    push = nnx.custom_jvp(lambda m: Holder(m.value**2))
+    push.defjvp(
+        lambda primals, tangents: (
+            Holder(primals[0].value ** 2),
+            Holder(2 * primals[0].value * tangents[0].value),
+        )
+    )
+    of_number = lambda x: push(Holder(x)).value
+    out = jax.jvp(of_number, (number,), (jnp.ones_like(number),))
+    assert [*map(float, out)] == [4.0, 4.0]
+    assert jax.grad(of_number)(number) == 4.0

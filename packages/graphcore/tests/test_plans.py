@@ -100,6 +100,21 @@ def test_an_unchanged_graph_keeps_its_plan():
     assert gc.state(node)["b"][0].value == 6
 
 
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_a_plan_stays_what_it_is_while_another_thread_edits_the_graph(is_foreign):
+    inner = gc.Dict(w=gc.Param(1))
+    root = zoo.Bag() if is_foreign else gc.Dict(inner=inner)
+    if is_foreign:
+        root.items["inner"] = inner
+    plan = plan_of(root)
+    assert plan.holds(root)
+    inner.step = 1  # between the question and the use of the answer
+    assert plan.values() == [1] and not plan.holds(root)
+    old = weakref.ref(plan)
+    del plan
+    assert old() is None and plan_of(root).holds(root)
+
+
 def test_cached_property_is_seen():
     class Lazy(gc.Object):
         @functools.cached_property
@@ -308,6 +323,22 @@ def test_metadata_of_a_foreign_variable_changed_behind_is_seen(before, after):
     assert gc.graphdef(node) == fresh(node)[0] != definition
     cell.notes["unit"] = before
     assert gc.graphdef(node) == definition
+
+
+def test_metadata_that_are_the_attributes_of_an_object_are_told_apart():
+    class Notes:
+        unit = 2
+
+    # From Python 3.13 on, the collector lists nothing of such a `__dict__`.
+    notes = Notes()
+    notes.unit = True
+    cell = zoo.Cell(1)
+    cell.notes = vars(notes)
+    node = gc.Dict(a=cell, b=zoo.Cell(1))
+    definition = gc.graphdef(node)
+    assert gc.graphdef(node) == definition
+    notes.unit = 1
+    assert gc.graphdef(node) == fresh(node)[0] != definition
 
 
 def test_a_foreign_variable_that_changes_its_class_is_seen():

@@ -427,3 +427,14 @@ def test_what_is_left_of_a_state_has_its_leaves():
     rest = state - {"a": 0}
     rest["b"].value = 9
     assert state["b"].value == 9
+
+
+def test_metadata_may_have_the_name_of_a_field():
+    leaf = gc.VariableState.from_variable(gc.Param(1.0, _kind="x")).replace(unit="m")
+    assert leaf.type is gc.Param and leaf.get_metadata() == {"_kind": "x", "unit": "m"}
+    assert jax.tree.map(lambda x: x + 1, leaf) == leaf.replace(2.0)
+
+
+def test_a_state_of_nothing_is_refused():
+    with pytest.raises(TypeError, match="type and a value"):
+        gc.VariableState()

@@ -76,7 +76,7 @@ def _variable_impl() -> VariableImpl:
         get_all_metadata=lambda variables: [x._var_metadata for x in variables],
         refuse=_refuse,
         give_state=_give_variable,
-        flags={"hijax", "ref", "eager_sharding"},
+        flags=frozenset(("hijax", "ref", "eager_sharding")),
     )
 
 

@@ -13,7 +13,7 @@ import ctypes
 import gc
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain, compress
 from operator import attrgetter, call
 from typing import Any, TypeAlias
@@ -115,12 +115,11 @@ class Identities:
         self._read = _reader(len(now)) if now else bytes
         self._addresses = self._read(now)
 
-    def _unlisted(self) -> Iterator[Any]:
+    def _unlisted(self) -> Iterable[Any]:
         """What the collector does not list."""
-        for more in self._further:
-            yield from more()
-        yield from map(call, self._getters, self._owners)
-        yield from _contents(self._containers)
+        further = chain.from_iterable(map(call, self._further))
+        asked = map(call, self._getters, self._owners)
+        return chain(further, asked, _contents(self._containers))
 
     def hold(self) -> bool:
         """Tells whether all of them still refer to the same objects."""

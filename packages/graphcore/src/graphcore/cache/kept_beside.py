@@ -51,7 +51,7 @@ def keep_beside(root: Any, plan: Any, statics: Iterable[Any]) -> None:
         plan: The plan.
         statics: The static values in the graph.
     """
-    _forget(root)
+    forget(root)
     # A function that holds a node of another graph might hold the root through that.
     nodes = [x for x in reached(statics, held_by) if is_graph_node(x)]
     is_held = any(x is root for x in nodes)
@@ -59,6 +59,7 @@ def keep_beside(root: Any, plan: Any, statics: Iterable[Any]) -> None:
         return
     number = id(root)
     try:
+        plan.root = weakref.ref(root)
         alive = weakref.ref(root, functools.partial(_kept.pop, number))
     except TypeError:  # no weak reference to it can be made
         return
@@ -71,7 +72,7 @@ def keep_beside(root: Any, plan: Any, statics: Iterable[Any]) -> None:
             if old is None:
                 _kept.pop(key, None)
             elif not old.holds(known):
-                _forget(known)
+                forget(known)
         _Limit.at = max(_Limit.least, 2 * len(_kept))
     if is_held:
         plan.layout.plan = plan
@@ -79,7 +80,7 @@ def keep_beside(root: Any, plan: Any, statics: Iterable[Any]) -> None:
     _kept[number] = alive, plan
 
 
-def _forget(root: Any) -> None:
+def forget(root: Any) -> None:
     """Lets go of the plan of a root, wherever it is kept."""
     plan = kept_beside(root)
     if plan is not None:

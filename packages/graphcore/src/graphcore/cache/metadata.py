@@ -6,8 +6,7 @@ comparison with a copy tells, without a call of Python's for each.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from graphcore.content import is_immutable
@@ -22,38 +21,44 @@ def has_plain_metadata(impl: VariableImpl, variable: Any) -> bool:
 
 
 class Metadata(NamedTuple):
-    """The types and the plain metadata of variables.
-
-    They hold if both are, or equal, what they were; `Plan.holds` looks itself.
+    """The types and the plain metadata of variables that are handled in one way.
 
     Args:
         look: Returns the metadata of variables as a list.
         variables: The variables.
         types: Their types.
-        metadata: Copies of their metadata.
+        found: Their metadata.
+        copies: Copies of these: mostly the same, so there is one of each kind.
     """
 
-    look: Callable[[Sequence[Any]], list[Mapping[str, Any]]]
+    look: Callable[[Sequence[Any]], list[Any]]
     variables: Sequence[Any]
     types: list[type[Any]]
-    metadata: list[Mapping[str, Any]]
+    found: list[Any]
+    copies: list[dict[str, Any]]
 
     @classmethod
     def of(cls, impl: VariableImpl, variables: Sequence[Any]) -> Metadata:
-        """Looks at variables that are handled in one way."""
-        look = impl.get_all_metadata or (lambda xs: [*map(impl.get_metadata, xs)])
-        # Mostly the same, so that one copy of each kind is enough.
+        """Looks at variables.
+
+        Args:
+            impl: How they are handled.
+            variables: The variables.
+        """
+        get_all = impl.get_all_metadata
+        look: Any = lambda xs: [*map(impl.get_metadata, xs)]  # noqa: E731
+        if get_all is not None:
+            # Whoever returns another sequence than a list is asked to pay for it.
+            is_list = type(get_all(variables)) is list
+            look = get_all if is_list else lambda xs: [*get_all(xs)]
+        found = look(variables)
         kinds: dict[Any, Any] = {}
-        metadata = [
-            kinds.setdefault((*found, *map(id, found.values())), dict(found))
-            for found in look(variables)
+        copies = [
+            kinds.setdefault((*each, *map(id, each.values())), dict(each))
+            for each in found
         ]
-        return cls(look, variables, [type(x) for x in variables], metadata)
+        return cls(look, variables, [type(x) for x in variables], found, copies)
 
-    def is_exact(self, flags: Collection[str]) -> bool:
-        """Whether nothing else equals the metadata: of a flag, 1 is as good as True."""
-        return not any(each.keys() - flags for each in self.metadata)
-
-    def referents(self) -> list[Any]:
-        """What the metadata hold now."""
-        return gc.get_referents(*self.look(self.variables))
+    def objects(self) -> list[Any]:
+        """The types of the variables, and the dicts that are their metadata now."""
+        return [type(x) for x in self.variables] + self.look(self.variables)

@@ -10,7 +10,7 @@ rather than waiting to be told.
 Some things change without a trace in a container: metadata and type of a variable (its
 owner advances `metadata_epoch`), type and `__dict__` of a node (it clears its plans),
 static values changed in place (compared with a snapshot), foreign variables and nodes
-(see `identities`; nodes that declare no containers are flattened anew).
+(see `metadata` and `identities`; nodes that declare no containers are flattened anew).
 
 A plan must not keep anything alive that its root would not. It holds no strong
 reference to the root; and a write to any node in it through the node's own methods
@@ -33,7 +33,7 @@ from graphcore.adapters.loading import registrations
 from graphcore.cache.compaction import copies_side_by_side
 from graphcore.cache.comparing import comparing
 from graphcore.cache.identities import Identities
-from graphcore.cache.kept_beside import keep_beside, kept_beside
+from graphcore.cache.kept_beside import forget, keep_beside, kept_beside
 from graphcore.cache.metadata import Metadata, has_plain_metadata
 from graphcore.cache.patterns import known_patterns, learn
 from graphcore.cache.stand_ins import ANY_ARRAY, STAND_INS, Recorded, items_of, stand_in
@@ -92,7 +92,8 @@ class Plan:
         # What is known of this plan alone or together with those of other roots, in
         # one index space; see `joint`.
         self.combined: dict[Any, Any] = {}
-        # The root itself must not be kept.
+        # The root itself must not be kept. Who keeps the plan with it says which it is.
+        self.root: Callable[[], Any] = _nothing
         self._nodes = [n for n in nodes if n is not root]
         # Until it is told what to watch, it holds for nothing.
         self._root_type: type[Any] | None = None
@@ -110,23 +111,22 @@ class Plan:
         self._until_often = _OFTEN
         self._checks: list[Callable[[Any], bool]] = []
         # Nobody is told when a variable of a registered type gets other metadata.
-        plain: dict[VariableImpl, list[Any]] = {}
+        plain: dict[Any, list[Any]] = {}
         foreign: list[_Described] = []
         for described in self._described():
             variable, _, impl = described
             if impl.is_owned or impl is BARE:
                 continue
             if has_plain_metadata(impl, variable):
-                plain.setdefault(impl, []).append(variable)
+                are_flags = impl.get_metadata(variable).keys() <= impl.flags
+                plain.setdefault((are_flags, impl), []).append(variable)
             else:
                 foreign.append(described)
-        self._metadata = [Metadata.of(impl, each) for impl, each in plain.items()]
-        inexact = [
-            metadata.referents
-            for metadata, impl in zip(self._metadata, plain, strict=True)
-            if not metadata.is_exact(impl.flags)
-        ]
-        unwatched = self._watch_containers(root, visit, inexact)
+        found = [(key[0], Metadata.of(key[1], each)) for key, each in plain.items()]
+        # Of a flag, 1 is as good as True: so a comparison tells everything.
+        self._flags = [metadata for are_flags, metadata in found if are_flags]
+        others = [metadata for are_flags, metadata in found if not are_flags]
+        unwatched = self._watch_containers(root, visit, others)
         self.can_be_kept = True
         self._watch_others(root, visit, foreign, unwatched)
 
@@ -207,14 +207,14 @@ class Plan:
             self._checks.append(unwatched_hold)
 
     def _watch_containers(
-        self, root: Any, visit: Visit, further: Sequence[Callable[[], list[Any]]]
+        self, root: Any, visit: Visit, metadata: Sequence[Metadata]
     ) -> list[tuple[Any, NodeImpl, Any, Any]]:
         """Records what containers hold.
 
         Args:
             root: The root.
             visit: What a walk saw just now.
-            further: What lists more objects that must be the same.
+            metadata: Those of foreign variables that have more than flags.
 
         Returns:
             The nodes whose children are in none.
@@ -254,7 +254,12 @@ class Plan:
         ]
         nodes = [(x, impl.containers) for x, impl in visit.foreign if x is not root]
         self._identities: Identities | None = None
-        if exactly or nodes or further:
+        for each in metadata:
+            exactly += each.found
+            self._containers += each.found
+            self._contents += each.copies
+        if exactly or nodes:
+            further = [each.objects for each in metadata]
             self._identities = Identities(nodes, exactly, further, replaced)
         return unwatched
 
@@ -295,14 +300,17 @@ class Plan:
         return inside
 
     def clear(self) -> None:
-        """Makes the plan hold no longer, and lets go of all objects."""
+        """Makes the plan hold no longer; the root lets go of it, and of all objects.
+
+        It stays what it is: another thread may have asked it a moment ago.
+        """
         self._root_type = None
-        self.variables = []
-        self.combined = {}
-        self._nodes = self._containers = self._contents = self._checks = []
-        self._metadata = []
-        self._identities = None
-        self._root_containers = []
+        root = self.root()
+        if root is not None and kept_plan(root) is self:
+            if isinstance(root, OwnedNode):
+                set_plan(root, None)
+            else:
+                forget(root)
 
     def holds(self, root: Any) -> bool:
         """Tells whether walking the graph now would give this plan again.
@@ -320,8 +328,8 @@ class Plan:
             for get, container in self._root_containers:
                 if get(root) is not container:
                     return False
-            for look, variables, types, metadata in self._metadata:
-                if [type(x) for x in variables] != types or look(variables) != metadata:
+            for look, variables, types, _, flags in self._flags:
+                if [type(x) for x in variables] != types or look(variables) != flags:
                     return False
             comparing.by_identity = True
             try:
@@ -354,8 +362,6 @@ class Plan:
         copies = copies_side_by_side([*distinct.values()])
         known = dict(zip(distinct, copies, strict=True))
         self._contents = [known[id(content)] for content in self._contents]
-        if self._root_type is None:  # another thread has cleared it meanwhile
-            self.clear()
 
     def _metadata_holds(self) -> bool:
         mark = metadata_epoch.mark  # first: a change from now on must be seen later
@@ -396,6 +402,10 @@ class Plan:
                     raise different_trace(path_of(trail), kind)
         elif not belongs(found, here):
             raise different_trace((), self._root_type or object)
+
+
+def _nothing() -> None:
+    """In the place of a reference to the root, where there is none."""
 
 
 def _distinct(objects: Sequence[Any]) -> list[Any]:
@@ -579,6 +589,7 @@ def renewed_plan(root: Any) -> Plan:
         set_variable_plan(root, plan)
         return plan
     if isinstance(root, OwnedNode):
+        plan.root = weakref.ref(root)
         set_plan(root, plan)
     elif _may_be_kept_beside(root, plan):
         statics = [*plan.layout.statics]

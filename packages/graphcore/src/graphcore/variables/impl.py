@@ -7,7 +7,7 @@ everything in this repository treats its instances as it treats a `Variable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,7 @@ class VariableImpl:
     get_all_metadata: Callable[[Sequence[Any]], list[Mapping[str, Any]]] | None = None
     refuse: Callable[[Any], str | None] | None = None
     give_state: Callable[[Any], Any] | None = None
-    flags: Collection[str] = ()
+    flags: frozenset[str] = frozenset()
     is_owned: bool = False
 
     def metadata(self, variable: Any) -> HashableMapping[str, Any]:

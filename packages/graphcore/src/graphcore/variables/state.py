@@ -59,11 +59,12 @@ class VariableState(Reading, ReadOperators, Generic[A]):
     def __init__(
         self, type: Any = _MISSING, value: A = _MISSING, **metadata: Any
     ) -> None:
-        if "_kind" in metadata:  # JAX makes one of the fields that it took apart.
+        if type is _MISSING:
+            if "_kind" not in metadata:
+                raise TypeError("VariableState takes a type and a value, or a value.")
+            # JAX makes one of the fields that it took apart.
             self._kind, self.value = metadata["_kind"], value
             return
-        if type is _MISSING:
-            raise TypeError("A VariableState takes a type and a value, or a value.")
         kind, self.value = type, value
         if value is _MISSING:
             kind, self.value = VariableState.usual_type, type

@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 import jax
+import jax.numpy as jnp
 from jax.custom_derivatives import CustomVJPPrimal
 
 from graphcore import RefMap
@@ -58,6 +59,7 @@ from nnx_transforms.transforms.derivatives.tangents import (
 P = ParamSpec("P")
 Rest = ParamSpec("Rest")
 R = TypeVar("R")
+_NUMBERS = int, float, complex
 
 
 class RuleFunction(Generic[P, R]):
@@ -178,6 +180,13 @@ def _refuse_objects(x: Any, where: str) -> None:
             "integer out, and give no tangent for it. In `custom_vjp`, "
             "`DiffState(argnum, filter)` says what is differentiable in it."
         )
+
+
+def _with_arrays(divided: Divided) -> Divided:
+    # JAX hands a rule the number of Python that was differentiated, not a tracer of it.
+    # In a module that would be static.
+    arrays = [jnp.asarray(x) if isinstance(x, _NUMBERS) else x for x in divided.arrays]
+    return Divided(arrays, divided.frame)
 
 
 def _refuse_inside(where: str, divided: Divided) -> None:
@@ -372,7 +381,7 @@ class RuleCall:
         rest: Sequence[Any] = ()
         if self.has_objects:
             *args, rest = args
-        plain, values = take_parts(tuple(args))
+        plain, values = take_parts(Divided.map(_with_arrays, tuple(args)))
         values.update(zip(chain(*self._rest), chain(*unwrap(rest)), strict=True))
         body = self._bodies[function]
         inside = Inside(self.joint, [values[i] for i in range(len(self.avals))])
