@@ -57,14 +57,21 @@ class VariableState(Reading, ReadOperators, Generic[A]):
     usual_type: ClassVar[_Type]  #: `Variable`, which is defined later
 
     def __init__(
-        self, type: Any = _MISSING, value: A = _MISSING, **metadata: Any
+        self,
+        type: Any = _MISSING,
+        value: A = _MISSING,
+        *,
+        _kind: Any = _MISSING,
+        **metadata: Any,
     ) -> None:
         if type is _MISSING:
-            if "_kind" not in metadata:
+            if _kind is _MISSING:
                 raise TypeError("VariableState takes a type and a value, or a value.")
             # JAX makes one of the fields that it took apart.
-            self._kind, self.value = metadata["_kind"], value
+            self._kind, self.value = _kind, value
             return
+        if _kind is not _MISSING:
+            metadata["_kind"] = _kind
         kind, self.value = type, value
         if value is _MISSING:
             kind, self.value = VariableState.usual_type, type
