@@ -62,3 +62,8 @@ class Metadata(NamedTuple):
     def objects(self) -> list[Any]:
         """The types of the variables, and the dicts that are their metadata now."""
         return [type(x) for x in self.variables] + self.look(self.variables)
+
+    def hold(self, root: Any) -> bool:
+        """Tells whether types and metadata equal what they were, as a plan asks it."""
+        look, variables, types, _, copies = self
+        return [type(x) for x in variables] == types and look(variables) == copies

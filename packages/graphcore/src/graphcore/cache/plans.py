@@ -124,7 +124,7 @@ class Plan:
                 foreign.append(described)
         found = [(key[0], Metadata.of(key[1], each)) for key, each in plain.items()]
         # Of a flag, 1 is as good as True: so a comparison tells everything.
-        self._flags = [metadata for are_flags, metadata in found if are_flags]
+        self._checks += [metadata.hold for are_flags, metadata in found if are_flags]
         others = [metadata for are_flags, metadata in found if not are_flags]
         unwatched = self._watch_containers(root, visit, others)
         self.can_be_kept = True
@@ -246,12 +246,16 @@ class Plan:
             if id(container) in others
             or any(type(x).__eq__ not in _BY_IDENTITY for _, x in items_of(content))
         ]
-        self._root_containers = [
+        of_root = [
             (attrgetter(name), attrgetter(name)(root))
             for node, impl in visit.foreign
             if node is root
             for name in impl.containers
         ]
+        if of_root:
+            self._checks.append(
+                lambda root: all(get(root) is container for get, container in of_root)
+            )
         nodes = [(x, impl.containers) for x, impl in visit.foreign if x is not root]
         self._identities: Identities | None = None
         for each in metadata:
@@ -325,12 +329,6 @@ class Plan:
             # First: then no stranger is asked whether it equals something.
             if self._identities is not None and not self._identities.hold():
                 return False
-            for get, container in self._root_containers:
-                if get(root) is not container:
-                    return False
-            for look, variables, types, _, flags in self._flags:
-                if [type(x) for x in variables] != types or look(variables) != flags:
-                    return False
             comparing.by_identity = True
             try:
                 # Where two are not the same object, the recorded one is to be asked:
