@@ -17,6 +17,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_derivatives import CustomVJPPrimal
 
 from graphcore import RefMap
@@ -59,7 +60,6 @@ from nnx_transforms.transforms.derivatives.tangents import (
 P = ParamSpec("P")
 Rest = ParamSpec("Rest")
 R = TypeVar("R")
-_NUMBERS = int, float, complex
 
 
 class RuleFunction(Generic[P, R]):
@@ -183,10 +183,17 @@ def _refuse_objects(x: Any, where: str) -> None:
 
 
 def _with_arrays(divided: Divided) -> Divided:
-    # JAX hands a rule the number of Python that was differentiated, not a tracer of it.
-    # In a module that would be static.
-    arrays = [jnp.asarray(x) if isinstance(x, _NUMBERS) else x for x in divided.arrays]
+    # JAX hands a rule the number that was differentiated, not a tracer of it: one of
+    # Python's, or up to JAX 0.8 an array of no public type. In a module that would be
+    # static.
+    arrays = [jnp.asarray(x) if _is_bare(x) else x for x in divided.arrays]
     return Divided(arrays, divided.frame)
+
+
+def _is_bare(x: Any) -> bool:
+    if isinstance(x, jax.Array | np.ndarray | np.generic):
+        return False
+    return isinstance(x, int | float | complex) or hasattr(x, "dtype")
 
 
 def _refuse_inside(where: str, divided: Divided) -> None:
