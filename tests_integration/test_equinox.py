@@ -253,6 +253,36 @@ def test_stateful_layers():
     same(states[0].get(norm.ema_state_index), states[1].get(norm.ema_state_index))
 
 
+class Counter(eqx.Module):
+    index: eqx.nn.StateIndex
+
+    def __init__(self):
+        self.index = eqx.nn.StateIndex(jnp.array(0.0))
+
+    def __call__(self, x, state):
+        count = state.get(self.index)
+        return x * count, state.set(self.index, count + 1)
+
+
+@pytest.mark.parametrize("calls", [None, nnx.Variable(jnp.array(0))])
+def test_a_state_of_layers_goes_through_loops(calls):
+    # A state is of no use any more once there is the next one.
+    counter, state = eqx.nn.make_with_state(Counter)()
+
+    def scanned(carry, x):
+        calls, state = carry
+        y, state = counter(x, state)
+        return (calls, state), y
+
+    (_, state), ys = nnx.scan(scanned)((calls, state), jnp.ones(3))
+    assert ys.tolist() == [0, 1, 2]
+    again = lambda carry: (carry[0], counter(1.0, carry[1])[1])
+    small = lambda carry: carry[1].get(counter.index) < 5
+    _, state = nnx.while_loop(small, again, (calls, state))
+    _, state = nnx.fori_loop(0, 2, lambda i, carry: again(carry), (calls, state))
+    assert state.get(counter.index) == 7
+
+
 def test_donation_of_a_module(mlp):
     net = copied(mlp)
     bias = net.layers[0].bias

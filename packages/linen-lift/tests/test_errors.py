@@ -1,5 +1,6 @@
 """Every error, with the collection, name and path in its message."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ def raised(error, fn, *words):
     for word in words:
         assert word in message, f"{word!r} not in {message!r}"
     assert isinstance(info.value, nn.LinenLiftError)
+    # As it is when it comes out of another process.
+    again = pickle.loads(pickle.dumps(info.value))
+    assert type(again) is type(info.value) and str(again) == message
     return info.value
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import linen_lift as nn
-from linen_lift import metadata
+from linen_lift import errors, metadata
 from linen_lift.errors import PartitioningUnspecifiedError
 
 PARAMS = {nn.PARTITION_NAME: "layers"}
@@ -186,7 +186,7 @@ class Custom(nn.AxisMetadata):
         return self.value
 
     def replace_boxed(self, value):
-        return Custom(value, self.count)
+        return type(self)(value, self.count)
 
     def add_axis(self, index, params):
         return Custom(self.value, self.count + params["step"])
@@ -210,3 +210,41 @@ def test_custom_boxes_take_part():
     variables = Many().init(jax.random.key(0), jnp.ones(2))
     assert variables["params"]["p"].count == 5
     assert Many().apply(variables, jnp.ones(2)).tolist() == [2, 2]
+
+
+class Mean(Custom):
+    """Keeps one value for all instances: the mean of theirs."""
+
+    def add_axis(self, index, params):
+        return Mean(self.value.mean(index))
+
+    def remove_axis(self, index, params):
+        return Mean(jnp.stack([self.value] * params["instances"], index))
+
+
+jax.tree_util.register_pytree_node(
+    Mean, lambda m: ((m.value,), None), lambda _, kids: Mean(*kids)
+)
+
+
+@pytest.mark.parametrize("transform", [nn.vmap, nn.scan])
+def test_boxes_may_store_another_shape_than_is_mapped(transform):
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x, y):
+            offset = self.variable("state", "offset", lambda: Mean(jnp.zeros(2)))
+            offset.value += y
+            return x, offset.value
+
+    params = {"instances": 3}
+    many = transform(Model, variable_axes={"state": 0}, metadata_params=params)()
+    ys = jnp.arange(6.0).reshape(3, 2)
+    x = ys if transform is nn.vmap else ys[0]
+    variables = {"state": {"offset": Mean(jnp.ones(2))}}
+    for _ in range(2):
+        (_, offsets), variables = many.apply(variables, x, ys, mutable="state")
+    assert offsets.tolist() == (ys + 1 + ys.mean(0)).tolist()
+    assert variables["state"]["offset"].value.tolist() == [5, 7]
+    flat = {"state": {"offset": nn.Partitioned(jnp.array(1.0), ())}}
+    with pytest.raises(errors.VariableAxisError, match="/offset"):
+        many.apply(flat, x, ys)

@@ -1,5 +1,6 @@
 """Saving graphs to files and restoring them."""
 
+import pickle
 from collections import UserDict
 
 import jax
@@ -268,6 +269,9 @@ def test_all_differences_are_listed(tmp_path):
         "  b: params str in the graph, missing in the file",
         "  c: params int in the file, not in the graph",
     ]
+    again = pickle.loads(pickle.dumps(info.value))
+    assert again.differences == info.value.differences
+    assert str(again) == str(info.value)
 
 
 def test_a_counter_may_have_become_an_array_and_the_reverse(tmp_path):

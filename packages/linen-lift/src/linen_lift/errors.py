@@ -28,6 +28,16 @@ class LinenLiftError(Exception):
             facts = (" ".join(self.text.split()).format(*facts, **named),)
         super().__init__(*facts)
 
+    def __reduce__(self) -> Any:
+        # The facts are in the message already: it is not to be worded again.
+        return _worded, (type(self), self.args), vars(self)
+
+
+def _worded(kind: type[LinenLiftError], args: tuple[Any, ...]) -> LinenLiftError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
+
 
 class _VariableError(LinenLiftError):
     """An error about one variable: `text` says what is wrong with it."""

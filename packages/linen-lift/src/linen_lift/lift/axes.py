@@ -113,6 +113,37 @@ def cut(groups: Any, axes: Sequence[Any], params: Mapping[Any, Any]) -> Any:
     return _per_group(metadata.remove_axis, groups, axes, params)
 
 
+def checked_cut(
+    groups: Any,
+    axes: Sequence[Any],
+    params: Mapping[Any, Any],
+    roots: Sequence[Scope],
+) -> Any:
+    """As `cut`; refuses to map variables over axes that they have not.
+
+    A box may put a value of another shape together for that: it is what is mapped.
+
+    Args:
+        groups: groups of variables, by packed scope.
+        axes: the axis of each group.
+        params: the `metadata_params` of the transform.
+        roots: the packed scopes.
+
+    Returns:
+        The groups.
+
+    Raises:
+        VariableAxisError: if a variable has no such axis.
+    """
+    try:
+        mapped = cut(groups, axes, params)
+    except Exception:
+        check(groups, axes, roots)  # tells where
+        raise
+    check(mapped, axes, roots)
+    return mapped
+
+
 def note(groups: Any, axes: Sequence[Any], params: Mapping[Any, Any]) -> Any:
     """Tells the boxes in groups of variables that an axis was stacked on."""
     return _per_group(metadata.add_axis, groups, axes, params)

@@ -62,12 +62,13 @@ def vmap(
     def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
         variable_groups, rng_groups = call.variables, call.streams
         var_axes = tuple(var_in_axes)
-        axes.check(variable_groups, var_axes, call.roots)
+        variable_groups = axes.checked_cut(
+            variable_groups, var_axes, metadata_params, call.roots
+        )
         size = axis_size
         if size is None and any(splits):
             given = variable_groups, args, kwargs
             size = axes.mapped_size((var_axes, arg_axes, 0), given)
-        variable_groups = axes.cut(variable_groups, var_axes, metadata_params)
         rng_groups = axes.split_keys(rng_groups, splits, size, "vmap")
 
         def one(*inner: Any) -> Any:

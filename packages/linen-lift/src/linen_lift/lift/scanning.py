@@ -126,11 +126,11 @@ def scan(
         shared, carried, *stacked = call.variables
         leaves, treedef = jax.tree.flatten(args)
         places = broadcast_prefix(arg_axes, args, axes.is_shared)
-        axes.check(stacked, var_in_axes, call.roots)
+        stacked = axes.checked_cut(stacked, var_in_axes, metadata_params, call.roots)
         size = length
         if size is None:
-            size = axes.mapped_size((var_in_axes, places), (stacked, leaves))
-        stacked = axes.cut(stacked, var_in_axes, metadata_params)
+            given = stacked, leaves
+            size = axes.mapped_size((tuple(var_in_axes), places), given)
         keys = axes.split_keys(rng_groups, splits, size, "scan")
         # None for what all iterations share: they close over it.
         xs = (

@@ -67,11 +67,16 @@ class DifferentGraphError(ValueError):
 
     def __init__(self, differences: Sequence[Difference], file: str) -> None:
         self.differences = tuple(differences)
+        self._file = file
+        super().__init__(self.differences, file)
+
+    def __str__(self) -> str:
         lines = [f"  {difference}" for difference in self.differences[:_MAX_LINES]]
         if len(self.differences) > len(lines):
             lines.append(f"  ... {len(self.differences) - len(lines)} more")
-        super().__init__(
-            f"The checkpoint {file!r} does not fit the graph; nothing was changed:\n"
+        return (
+            f"The checkpoint {self._file!r} does not fit the graph; nothing was "
+            "changed:\n"
             + "\n".join(lines)
             + "\nRestore a part with `filter=`, or make the graph as it was when it "
             "was saved."

@@ -33,6 +33,7 @@ from nnx_transforms.transforms.loops.carry import (
     check_carried,
     check_carried_objects,
     check_settled,
+    objects_by_path,
     put_carry,
     scan_axes,
     take_carry,
@@ -223,6 +224,7 @@ class _Body(MappedBody):
         (threaded, plain_carry, shared), (own, own_args) = carry, scanned
         mine, common = put_held((threaded, shared), held)
         args = put_carry(put_held(common, own_args), plain_carry, self.place_in)
+        before = abstract(plain_carry)  # now: it may be of no use after the run
         left = self.run(together(mine, own), args, {})
         for problem in without_room(self, left):
             raise ValueError(problem)
@@ -239,8 +241,8 @@ class _Body(MappedBody):
             if pair[0] is not pair[1]:
                 path = self.variable_path(position)
                 changed += type_differences(path, *map(abstract, pair))
-        pair = abstract(plain_carry), abstract(next_plain)
-        changed += type_differences(("carry",), *pair, promotes=True)
+        after = abstract(next_plain)
+        changed += type_differences(("carry",), before, after, promotes=True)
         self.progress.changed = changed
         return (next_threaded, next_plain, shared), (groups, rest, change)
 
@@ -256,6 +258,8 @@ class _Body(MappedBody):
         return left
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        carry = None if self.place_in is None else args[self.place_in[0]]
+        given = objects_by_path(carry)
         with not_kept(inside.roots):
             out = super().call(inside, args, kwargs)
         axes = self.out_axes
@@ -269,7 +273,7 @@ class _Body(MappedBody):
             )
         if self.place_in is not None:
             came_back = take_carry(out, self.place_out)[0]
-            check_carried_objects(args[self.place_in[0]], came_back)
+            check_carried_objects(given, came_back)
         return out
 
     def _check_made(self, left: Left) -> None:

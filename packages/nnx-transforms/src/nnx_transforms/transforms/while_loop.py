@@ -23,7 +23,7 @@ from nnx_transforms.transforms.loops.agreement import (
     merged_change,
     no_change,
 )
-from nnx_transforms.transforms.loops.carry import check_carried_objects
+from nnx_transforms.transforms.loops.carry import check_carried_objects, objects_by_path
 from nnx_transforms.transforms.loops.held import (
     put_held,
     take_held,
@@ -206,8 +206,9 @@ class _WholeIteration(_Carried, WholeBody):
         args, _ = self.fill(inside, args, {})
         given = no_change(self, take_objects(args[-1])[1])
         before = describe_left(self, given, values, (), carry)
+        objects = objects_by_path(args[-1])
         out = self.call(inside, args, {})
-        check_carried_objects(args[-1], out)
+        check_carried_objects(objects, out)
         left = self.leave(inside, out)
         self.check_left(left)
         now = left.all_values(values)

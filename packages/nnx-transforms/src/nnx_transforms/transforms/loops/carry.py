@@ -144,17 +144,18 @@ def put_carry(tree: Any, carry: Any, place: CarryPlace) -> Any:
     return (*tree[:k], carry, *tree[k + 1 :])
 
 
-def check_carried_objects(given: Any, came_back: Any) -> None:
+def check_carried_objects(before: dict[Path, Any], came_back: Any) -> None:
     """Makes sure that carried objects come back where they were.
 
     Args:
-        given: The carry that the function got.
+        before: The objects in the carry that the function got, by path. They are found
+            before it runs: a pytree may be of no use any more once it has.
         came_back: The carry that it returned.
 
     Raises:
         ValueError: If a place has another object, or none; with the path.
     """
-    before, after = _objects(given), _objects(came_back)
+    after = objects_by_path(came_back)
     for path in (*before, *after):
         old, new = before.get(path), after.get(path)
         if old is not new:
@@ -166,7 +167,8 @@ def check_carried_objects(given: Any, came_back: Any) -> None:
             )
 
 
-def _objects(tree: Any) -> dict[Any, Any]:
+def objects_by_path(tree: Any) -> dict[Path, Any]:
+    """The objects in a pytree by their paths."""
     pairs = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)[0]
     return {key_path(path): leaf for path, leaf in pairs if is_object(leaf)}
 
