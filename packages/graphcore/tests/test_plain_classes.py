@@ -19,7 +19,6 @@ class Layer:
     name: str = "layer"
 
 
-@gc.register_dataclass
 class Wide(Layer):
     pass
 
@@ -46,9 +45,34 @@ def test_arrays_are_leaves_and_written_in_place():
     assert layer.weight.tolist() == [2.0, 2.0] and layer.name == "layer"
 
 
-def test_a_subclass_is_registered_on_its_own():
-    wide = gc.clone(Wide(jnp.ones(2)))
-    assert type(wide) is Wide and wide.weight.shape == (2,)
+def test_a_subclass_is_a_node_as_well():
+    wide = Wide(jnp.ones(2))
+    copy = gc.clone(gc.Dict(part=wide)).part
+    assert type(copy) is Wide and copy.weight.shape == (2,)
+    run(lambda w: setattr(w, "weight", w.weight + 1), wide)
+    assert wide.weight.tolist() == [2.0, 2.0]
+
+
+def test_a_subclass_may_add_slots_and_be_registered_itself():
+    class Slotted(Layer):
+        __slots__ = ("bias",)
+
+    slotted = Slotted(jnp.ones(2))
+    slotted.bias = jnp.zeros(2)
+
+    def shift(x):
+        x.bias = x.bias + x.weight
+
+    for _ in range(2):
+        run(shift, slotted)
+    assert slotted.bias.tolist() == [2.0, 2.0]
+    slotted.bias = jnp.ones(2)  # a change that no dict shows
+    run(shift, slotted)
+    assert slotted.bias.tolist() == [2.0, 2.0]
+    gc.register_dataclass(Slotted)
+    with pytest.raises(ValueError, match="registered"):
+        gc.register_dataclass(Slotted)
+    assert gc.clone(slotted).bias.tolist() == [2.0, 2.0]
 
 
 def test_frozen_and_slotted_classes_are_written_too():

@@ -3,10 +3,12 @@
 import functools
 import inspect
 
+import jax.numpy as jnp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import nnx_transforms as nnx
 from nnx_transforms import Module
 from nnx_transforms.arguments import positions_of, resolve_kwargs
 
@@ -59,6 +61,28 @@ def test_without_signature():
     assert resolve_kwargs(max, (1, 2), {}) == (1, 2)
     with pytest.raises(TypeError, match=r"'key' of 'max'.*not known"):
         resolve_kwargs(max, (1, 2), {"key": None})
+
+
+def test_parameters_that_a_call_leaves_out_are_spoken_of_by_position():
+    def scaled(w, x, by=2.0):
+        return w.value * x * by
+
+    def step(carry, w, x, by=2.0):
+        return carry + scaled(w, x, by)
+
+    w, xs = nnx.Param(jnp.array(3.0)), jnp.arange(3.0)
+    assert nnx.vmap(scaled, in_axes=(None, 0, None))(w, xs).tolist() == [0, 6, 12]
+    assert nnx.vmap(scaled, in_axes=(None, 0, None))(w, x=xs).tolist() == [0, 6, 12]
+    axes = (nnx.Carry, None, 0, None)
+    assert nnx.scan(step, in_axes=axes, out_axes=nnx.Carry)(0.0, w, xs) == 18
+    of_w, of_by = nnx.grad(scaled, argnums=(0, 2))(w, 5.0)
+    assert (of_w.value, of_by) == (10, 15)
+    branching = lambda w, x, by=2: w.value * x if by == 2 else x
+    assert nnx.remat(branching, static_argnums=2)(w, 5.0) == 15
+    with pytest.raises(ValueError, match="4 entries"):
+        nnx.vmap(scaled, in_axes=(None, 0, None, 0))(w, xs)
+    with pytest.raises(ValueError, match="2 entries"):
+        nnx.vmap(lambda w, x: x, in_axes=(None, 0))(w)
 
 
 @pytest.mark.parametrize("decorate", [resolve_kwargs, resolve_kwargs()])

@@ -78,7 +78,10 @@ def resolve_kwargs(
 
 
 def positions_of(
-    f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    f: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    due: int = 0,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Finds positions for as many keyword arguments as have one.
 
@@ -86,6 +89,8 @@ def positions_of(
         f: The function.
         args: The positional arguments of a call.
         kwargs: Its keyword arguments.
+        due: How many positions are spoken of: those that the call leaves out are given
+            their defaults, if all of them have one.
 
     Returns:
         The positional arguments, and the keyword arguments that have no position.
@@ -96,8 +101,10 @@ def positions_of(
     Example:
         >>> positions_of(lambda a, b=2, *, c: None, (1,), {'c': 3, 'b': 4})
         ((1, 4), {'c': 3})
+        >>> positions_of(lambda a, b=2, c=3: None, (1,), {}, due=2)
+        ((1, 2), {})
     """
-    if not kwargs:
+    if not kwargs and due <= len(args):
         return tuple(args), {}
     signature = signature_of(f)
     if signature is None:
@@ -105,6 +112,8 @@ def positions_of(
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
+        if not kwargs:  # Who speaks of the positions says what is missing.
+            return tuple(args), {}
         raise TypeError(
             f"The arguments do not fit {Callee(f).name!r}, whose signature is "
             f"{signature}: {error}."
@@ -115,7 +124,7 @@ def positions_of(
     )
     bound.apply_defaults()
     rest = {name: x for name, x in bound.kwargs.items() if name in kwargs}
-    return bound.args[: max(count, len(args))], rest
+    return bound.args[: max(count, len(args), due)], rest
 
 
 class ChosenArguments:

@@ -50,8 +50,11 @@ from graphcore.cache.plans import Plan, check_writes
 from graphcore.content import static_key
 from graphcore.graphdef.joint import Joint, joint_of
 from graphcore.prefixes import AliasCheck
+from graphcore.state.foreign_states import given_state
+from graphcore.state.state import State
 from graphcore.trails import Path
 from graphcore.undo import set_values
+from graphcore.variables.state import VariableState
 from graphcore.variables.variable import set_raw_value
 
 __all__ = ["Bodies", "Entry", "enter"]
@@ -143,6 +146,39 @@ class Entry:
         """As `settings`, for what the body returns: values, output and change."""
         return [*self.body.groups], plain_settings(self._out_settings), None
 
+    def states(self, setting: Any, values: Sequence[Any]) -> list[Any]:
+        """Shows values of the variables with one setting as states of the objects.
+
+        Args:
+            setting: The setting.
+            values: One for each of these variables, such as its gradient, in the order
+                in which `values` has them.
+
+        Returns:
+            One for each of `roots`: a `State` over those of its variables that have the
+            setting, each where it is reached first; for a variable its
+            `VariableState`; for an object of another library what stands for either.
+
+        Example:
+            >>> import graphcore as gc
+            >>> from graphcore.authors import enter
+            >>> entry = enter(len, ([gc.Dict(a=gc.Param(1), b=gc.Param(2))],))
+            >>> entry.states(entry.body.groups[0], [10, 20])[0].b
+            VariableState(Param, 20)
+        """
+        found: list[dict[Path, Any]] = [{} for _ in self.roots]
+        settings = self.body.structure.settings.variables
+        chosen = [place for place, each in enumerate(settings) if each == setting]
+        shown = Divided.map(Divided.bare, [*values])
+        for place, value in zip(chosen, shown, strict=True):
+            number, *path = self.joint.paths[place]
+            kind = self.joint.variable_definitions[place].kind
+            found[number][tuple(path)] = VariableState.of(kind, value)
+        return [
+            given_state(type(root), leaves[()] if () in leaves else _state(leaves))
+            for root, leaves in zip(self.roots, found, strict=True)
+        ]
+
     def commit(self, groups: Sequence[Sequence[Any]], out: Any, change: Change) -> Any:
         """Brings what a function did to the caller's objects: all of it, or nothing.
 
@@ -155,9 +191,16 @@ class Entry:
             The output with objects: the caller's own where it had them.
 
         Raises:
-            ValueError: If a foreign type refuses.
+            ValueError: If there are not as many values as were written, or a foreign
+                type refuses.
         """
         values = groups[0] if len(groups) == 1 else [*chain.from_iterable(groups)]
+        if len(values) != len(change.positions):
+            raise ValueError(
+                f"The function {self.body.__name__!r} wrote or made "
+                f"{len(change.positions)} variables, but there are {len(values)} "
+                "values: pass on what the body returned, each list at its place."
+            )
         if not change.is_in_place:
             if not change.only_writes:
                 return self._publish(change, values, out)
@@ -234,6 +277,10 @@ class Bodies:
         self.last = None
 
 
+def _state(leaves: Mapping[Path, Any]) -> State[Any, Any]:
+    return State.from_flat_path(leaves.items())
+
+
 _new_entry = object.__new__
 
 
@@ -272,8 +319,9 @@ def enter(
             is an argument as well, the two must agree; without one, the argument's
             counts.
         out_settings: A tree prefix of the output.
-        statics: Static arguments by position or name. They are not in `args` and
-            `kwargs`, or None there.
+        statics: Static arguments by position, from the start, or name. In `args` is
+            None in their place, or nothing behind the last other one; they are not in
+            `kwargs`.
         make: Makes the body: `Body`, or a subclass of it; or a tuple of these, one for
             each function.
         options: Something hashable that the body depends on; `body.options`.
@@ -306,6 +354,8 @@ def enter(
         >>> vmap(add)(total, jnp.arange(3.0)).tolist(), total.value.tolist()
         ([-0.0, -1.0, -2.0], [0.0, 1.0, 2.0])
     """
+    if statics:
+        args = _with_room(args, statics)
     if only_with_objects and cache is not None and cache.last is None and not kwargs:
         # A function that has had no objects yet: it takes less to see that again.
         if type(f) is Callee and not f.bound and not contents(args):
@@ -415,6 +465,22 @@ def _find_or_make(
             cache.last = body
         found.append(body)
     return found
+
+
+def _with_room(args: Sequence[Any], statics: Mapping[Place, Any]) -> Sequence[Any]:
+    """The arguments, with None in the place of static ones behind the last other."""
+    numbers = [place for place in statics if type(place) is int]
+    count = len(args)
+    while count in numbers:
+        count += 1
+    for number in numbers:
+        if not 0 <= number < count:
+            raise ValueError(
+                f"There is a static argument at position {number}, but the call has "
+                f"only {count} positional arguments. Positions count from the start, "
+                "static arguments among them."
+            )
+    return (*args, *[None] * (count - len(args)))
 
 
 def _keys_of(statics: Mapping[Place, Any]) -> Any:

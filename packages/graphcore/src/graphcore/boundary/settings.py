@@ -224,7 +224,7 @@ def check_mappings(prefix: Any, tree: Any, name: str) -> None:
         if is_mapping(found) and not is_object(leaf):
             raise ValueError(
                 f"{found!r} says what happens to the variables of an object, but what "
-                f"stands at {name}{jax.tree_util.keystr(path)} is a "
+                f"stands at {name}{jax.tree_util.keystr(path)} is of type "
                 f"{type(leaf).__name__}: give it a setting of its own."
             )
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from graphcore.content_key import slots_of
 from graphcore.errors import check_class
-from graphcore.nodes.registry import register_graph_node_type
+from graphcore.nodes.registry import GraphNodeImpl, add_node_impl
 
 __all__ = ["register_dataclass"]
 
@@ -20,8 +20,8 @@ def register_dataclass(cls: type[T], /) -> type[T]:
     What an instance holds in its `__dict__` and in the `__slots__` of its class are its
     children: arrays are leaves by their place, nodes and variables are what they are,
     and all else is static. Nothing of the class is run where an instance is made in a
-    transformation, and a frozen class is written like any other. Subclasses are
-    registered on their own.
+    transformation, and a frozen class is written like any other. That holds for
+    subclasses as well.
 
     Args:
         cls: The class: a dataclass, an attrs class, or any that keeps its state in its
@@ -45,8 +45,13 @@ def register_dataclass(cls: type[T], /) -> type[T]:
         ((('weight',),), 'scale')
     """
     check_class(cls, "register_dataclass")
+    add_node_impl(_impl_of(cls), _impl_of)
+    return cls
+
+
+def _impl_of(cls: type[Any]) -> GraphNodeImpl:
     slots = slots_of(cls)
-    has_dict = hasattr(object.__new__(cls), "__dict__")
+    has_dict = cls.__dictoffset__ != 0
 
     def flatten(node: Any) -> tuple[list[tuple[str, Any]], None]:
         found = {name: getattr(node, name) for name in slots if hasattr(node, name)}
@@ -67,7 +72,7 @@ def register_dataclass(cls: type[T], /) -> type[T]:
         for key, value in pairs:
             object.__setattr__(node, key, value)
 
-    register_graph_node_type(
+    return GraphNodeImpl(
         cls,
         flatten,
         set_key=object.__setattr__,
@@ -77,4 +82,3 @@ def register_dataclass(cls: type[T], /) -> type[T]:
         init=init,
         containers=("__dict__",) if has_dict and not slots else (),
     )
-    return cls

@@ -109,8 +109,9 @@ NodeImpl: TypeAlias = GraphNodeImpl | PytreeNodeImpl
 # Types whose instances are static values, whatever is registered.
 ATOMS = frozenset((bool, int, float, complex, str, bytes, type, type(...)))
 _impls: dict[type[Any], NodeImpl] = {}
-# Those registered with `subclasses=True`, by base class.
-_of_bases: dict[type[Any], NodeImpl] = {}
+# What makes those of subclasses, by base class; and the subclasses that have one.
+_of_bases: dict[type[Any], Callable[[type[Any]], NodeImpl]] = {}
+_inherited: set[type[Any]] = set()
 
 
 def containers_of(node: Any, impl: NodeImpl) -> list[dict[Any, Any] | list[Any]] | None:
@@ -127,30 +128,44 @@ def containers_of(node: Any, impl: NodeImpl) -> list[dict[Any, Any] | list[Any]]
     return found if found and {*map(type, found)} <= {dict, list} else None
 
 
-def _add(kind: type[Any], impl: NodeImpl, subclasses: bool = False) -> None:
-    if kind in _impls or (subclasses and kind in _of_bases):
+def add_node_impl(
+    impl: NodeImpl, of_subclass: Callable[[type[Any]], NodeImpl] | None = None
+) -> None:
+    """Registers how nodes of a type are handled.
+
+    Args:
+        impl: How they are.
+        of_subclass: Says how those of a subclass are that is not registered itself;
+            None if they are no nodes.
+
+    Raises:
+        ValueError: If it is a type of nodes or variables already.
+    """
+    kind = impl.type
+    if kind in _impls and kind not in _inherited:
         raise ValueError(f"{kind.__name__} is registered as a node type already.")
     if find_variable_impl(kind) is not None:
         raise ValueError(
             f"{kind.__name__} is a variable type; it can't be a node type as well."
         )
-    if subclasses:
+    if of_subclass is not None:
         # Subclasses that were seen before have the answer of JAX, or none.
         for known, found in [*_impls.items()]:
             if issubclass(known, kind) and found.flatten is _flatten_by_jax:
                 del _impls[known]
-        _of_bases[kind] = impl
+        _of_bases[kind] = of_subclass
     _impls[kind] = impl
+    _inherited.discard(kind)
     registrations.count += 1
 
 
 def _find_by_base(kind: type[Any]) -> NodeImpl | None:
     """The implementation of a base class, if it holds for this subclass as well."""
     for base in kind.__mro__:
-        impl = _of_bases.get(base)
-        if impl is not None:
-            _impls[kind] = impl
-            return impl
+        of_subclass = _of_bases.get(base)
+        if of_subclass is not None:
+            _inherited.add(kind)
+            return _impls.setdefault(kind, of_subclass(kind))
     return _find_by_base(kind) if load_adapters(kind) else None
 
 
@@ -221,7 +236,7 @@ def register_graph_node_type(
         *(type, flatten, set_key, pop_key, create_empty, clear, init),
         *(tuple(containers), get_trace, give_state, subclasses),
     )
-    _add(type, impl, subclasses)
+    add_node_impl(impl, (lambda kind: impl) if subclasses else None)
 
 
 def register_pytree_node_type(
@@ -256,7 +271,7 @@ def register_pytree_node_type(
         >>> gc.clone(Pair(gc.Param(1), 2)).b
         2
     """
-    _add(type, PytreeNodeImpl(type, flatten, unflatten, tuple(containers)))
+    add_node_impl(PytreeNodeImpl(type, flatten, unflatten, tuple(containers)))
 
 
 def find_node_impl(x: Any) -> NodeImpl | None:
@@ -292,10 +307,14 @@ def get_node_impl(x: Any, /) -> NodeImpl:
     impl = find_node_impl(x)
     if impl is None:
         found = f"the class {x.__name__}" if isinstance(x, type) else type(x).__name__
+        advice = (
+            "subclass `Object`, or register the type with `register_dataclass`, "
+            "`register_graph_node_type` or `register_pytree_node_type`"
+        )
+        if find_variable_impl(type(x)) is not None:
+            advice = "a variable is none; put it into a node, such as a `Dict`"
         raise ValueError(
-            f"Expected a graph node or pytree node, got {found}: subclass "
-            "`Object`, or register the type with `register_graph_node_type` or "
-            "`register_pytree_node_type`."
+            f"Expected a graph node or pytree node, got {found}: {advice}."
         )
     return impl
 

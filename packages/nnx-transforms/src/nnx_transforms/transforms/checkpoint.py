@@ -75,7 +75,9 @@ def remat(
 
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        positions, named = positions_of(f, args, kwargs)
+        positions, named = positions_of(
+            f, args, kwargs, max(statics.numbers, default=-1) + 1
+        )
         fixed: dict[Any, Any] = {}
         if argnums is not None or names:
             _check_argnums(static_argnums, positions)

@@ -19,7 +19,7 @@ from graphcore.authors import (
     map_settings,
     plain_settings,
 )
-from nnx_transforms.arguments import resolve_kwargs
+from nnx_transforms.arguments import positions_of, resolve_kwargs
 from nnx_transforms.prefixes import Carry
 from nnx_transforms.transforms.compiled.donation import together
 from nnx_transforms.transforms.decorators import LATER, called_as_before
@@ -125,6 +125,8 @@ def scan(
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         args = resolve_kwargs(f, args, kwargs)
+        due = len(in_axes) if isinstance(in_axes, tuple) else 0
+        args, _ = positions_of(f, args, {}, due)
         if in_axes is Carry and len(args) != 1:
             raise ValueError(
                 "When in_axes=Carry, the function must take exactly one argument, but "

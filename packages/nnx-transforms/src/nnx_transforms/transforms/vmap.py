@@ -70,7 +70,8 @@ def vmap(
     Returns:
         The mapped function. Keyword arguments that have a position are mapped as at
         that position if an object is among the arguments or `in_axes` gives more axes
-        than there are positional arguments; others over their first axis.
+        than there are positional arguments; others over their first axis. Where there
+        are axes for parameters that the call leaves out, these have their defaults.
 
     Raises:
         ValueError: At a call, if an object is reached under different axes, if a

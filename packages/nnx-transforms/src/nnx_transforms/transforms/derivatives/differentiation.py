@@ -189,8 +189,9 @@ class Differentiation:
         as_objects: bool = False,
     ) -> None:
         among = has_objects((*args, *kwargs.values()))
-        if kwargs and among:
-            args, kwargs = positions_of(f, args, kwargs)
+        if among:
+            due = max((n for n, _ in filters), default=-1) + 1
+            args, kwargs = positions_of(f, args, kwargs, due)
         numbers = [n + len(args) if n < 0 else n for n, _ in filters]
         _refuse_repeats(numbers)
         of_args = dict(zip(numbers, (chosen for _, chosen in filters), strict=True))

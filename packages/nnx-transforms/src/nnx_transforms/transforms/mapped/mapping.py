@@ -217,6 +217,8 @@ def with_positions(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Gives keyword arguments the axes of their positions, where they have one.
 
+    So are arguments that the call leaves out, if there are axes for them.
+
     Args:
         f: The function.
         in_axes: Axes of the positional arguments.
@@ -226,15 +228,12 @@ def with_positions(
     Returns:
         Both, after the move.
     """
-    if not kwargs:
-        return args, kwargs
     count = len(in_axes) if isinstance(in_axes, tuple) else None
+    due = count or 0
     # Without objects, a call that JAX itself understands means what it means to JAX.
-    if not (count is not None and count > len(args)) and not has_objects(
-        (*args, *kwargs.values())
-    ):
+    if due <= len(args) and not (kwargs and has_objects((*args, *kwargs.values()))):
         return args, kwargs
-    positions, rest = positions_of(f, args, kwargs)
+    positions, rest = positions_of(f, args, kwargs, due)
     if count is not None and len(positions) > count:
         return args, kwargs
     return positions, rest

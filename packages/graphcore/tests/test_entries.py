@@ -1,0 +1,122 @@
+"""Calls whose objects are taken apart: what is shown of them, and what is refused."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import graphcore as gc
+from graphcore.authors import enter
+
+
+class Unsorted:
+    """Lists its children in the order in which they were made."""
+
+    def __init__(self, **children):
+        vars(self).update(children)
+
+
+gc.register_graph_node_type(
+    Unsorted,
+    flatten=lambda node: ([*vars(node).items()], None),
+    set_key=setattr,
+    pop_key=lambda node, key: vars(node).pop(key),
+    create_empty=lambda metadata: Unsorted(),
+    clear=lambda node: vars(node).clear(),
+    init=lambda node, pairs: vars(node).update(pairs),
+    give_state=lambda state: {"/".join(p): x.value for p, x in state.flat_state()},
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen(gc.PrefixMapping):
+    by: gc.Filter
+    settings = (True, False)
+
+    def map_prefix(self, path, variable):
+        return bool(gc.to_predicate(self.by)(path, variable))
+
+
+def slopes(f, *args, wrt=gc.Param):
+    settings = (Chosen(wrt),) * len(args)
+    entry = enter(f, args, settings=settings, out_settings=False)
+    (chosen, others), *rest = entry.values
+
+    def loss(chosen):
+        written, out, change = entry.body([chosen, others], *rest)
+        return out, (written, change)
+
+    found, (written, change) = jax.grad(loss, has_aux=True)(chosen)
+    entry.commit(written, None, change)
+    return entry.states(True, found)
+
+
+def param(value):
+    return gc.Param(jnp.array(value))
+
+
+def test_states_have_the_paths_of_before_the_call():
+    def loss(model):
+        total = 3 * model.b.value + 5 * model.c.value
+        model.a = param(0.0)
+        del model.b
+        return total
+
+    model = gc.Dict(b=param(1.0), c=param(1.0))
+    (state,) = slopes(loss, model)
+    assert {path: x.value for path, x in state.flat_state()} == {("b",): 3, ("c",): 5}
+    assert [*model] == ["c", "a"]
+
+
+def test_states_are_what_the_types_of_objects_give():
+    model = Unsorted(z=param(1.0), a=param(2.0), n=gc.BatchStat(0.0))
+    other = gc.Dict(tied=model.a, own=param(3.0))
+
+    def loss(model, other):
+        return 3 * model.z.value + 5 * other.tied.value * other.own.value
+
+    of_model, of_other = slopes(loss, model, other)
+    assert of_model == {"z": 3, "a": 15}
+    assert [(path, x.value) for path, x in of_other.flat_state()] == [(("own",), 10)]
+    (of_variable,) = slopes(lambda w: 7 * w.value, param(1.0))
+    assert type(of_variable) is gc.VariableState and of_variable.value == 7
+    assert slopes(lambda node: 1.0, other, wrt=gc.Cache) == [gc.State({})]
+
+
+def test_static_arguments_may_come_last():
+    def f(n, x, mode="add", by=1):
+        return n.value + x * by if mode == "add" else n.value * x
+
+    n = gc.Variable(2)
+
+    def run(args, statics):
+        entry = enter(f, args, statics=statics)
+        return entry.commit(*entry.body(*entry.values))
+
+    assert run((n, 3), {}) == 5
+    assert run((n, 3), {2: "times"}) == 6
+    assert run((n, 3), {2: "add", 3: 2}) == 8
+    assert run((n, 3, None), {2: "times"}) == 6
+    assert run((n, 3), {"mode": "times"}) == 6
+    for position in (3, -1):
+        with pytest.raises(ValueError, match=f"position {position}, but the call has"):
+            enter(f, (n, 3), statics={position: "times"})
+
+
+@pytest.mark.parametrize("groups", [[], [[]], [[1, 2]]])
+def test_values_must_be_those_that_were_written(groups):
+    def write(n):
+        n.value += 1
+
+    n = gc.Variable(1)
+    entry = enter(write, (n,))
+    _, out, change = entry.body(*entry.values)
+    with pytest.raises(ValueError, match="'write' wrote or made 1 variables"):
+        entry.commit(groups, out, change)
+    assert n.value == 1
+
+
+def test_a_variable_is_no_node():
+    with pytest.raises(ValueError, match="a variable is none"):
+        gc.split(gc.Param(1))
