@@ -1,5 +1,6 @@
 import array
 import copy
+import dataclasses
 import math
 import pickle
 import subprocess
@@ -84,6 +85,30 @@ def test_strange_static_values(one, two, same):
     assert (a == b) is same
     v, w = gc.Param(0, m=one), gc.Param(0, m=two)
     assert (gc.graphdef(gc.Dict(v=v)) == gc.graphdef(gc.Dict(v=w))) is same
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Scaled:
+    """A pytree of JAX's with something static."""
+
+    part: object
+    by: object = dataclasses.field(metadata={"static": True})
+
+
+EQUAL = [1, 1.0, True, np.int32(1), (1,), (True,)], [0.0, -0.0, False], [[1], [1.0]]
+
+
+@pytest.mark.parametrize("equal", EQUAL)
+def test_what_is_static_in_a_pytree_is_compared_strictly(equal):
+    nodes = [gc.Dict(all=[Scaled(gc.Param(2), x)]) for x in equal]
+    definitions = [*map(gc.graphdef, nodes)]
+    for node, definition, x in zip(nodes, definitions, equal, strict=True):
+        assert [d == definition for d in definitions].count(True) == 1
+        assert repr(gc.clone(node).all[0].by) == repr(x)
+    node = nodes[0]
+    node.all = [Scaled(gc.Param(2), equal[1])]
+    assert gc.graphdef(node) == definitions[1]
 
 
 def test_a_definition_keeps_comparing_as_it_did():

@@ -52,7 +52,76 @@ def static_key(value: Any) -> Any:
         return tuple, tuple(map(static_key, value))
     if kind is frozenset:
         return frozenset, frozenset(map(static_key, value))
+    if kind is jax.tree_util.PyTreeDef:
+        return Structure(value)
     return kind, value
+
+
+class Structure:
+    """The structure of a pytree, compared as strictly as static values are.
+
+    JAX compares by `==` what the nodes of a pytree hold besides their children, such as
+    the static fields of a dataclass.
+
+    Args:
+        treedef: The structure as JAX has it.
+
+    Example:
+        >>> import jax, dataclasses, functools
+        >>> register = functools.partial(
+        ...     jax.tree_util.register_dataclass, data_fields=[], meta_fields=['by'])
+        >>> @register
+        ... @dataclasses.dataclass
+        ... class Scale:
+        ...     by: float
+        >>> one, other = (jax.tree.structure(Scale(x)) for x in (1, 1.0))
+        >>> one == other, Structure(one) == Structure(other)
+        (True, False)
+    """
+
+    __slots__ = ("_held", "treedef")
+
+    def __init__(self, treedef: jax.tree_util.PyTreeDef) -> None:
+        self.treedef = treedef
+        self._held: list[Any] | None = None
+
+    @property
+    def held(self) -> list[Any]:
+        """What the nodes hold besides their children."""
+        if self._held is None:
+            held, pending = [], [self.treedef]
+            for each in pending:  # grows during the loop
+                data: Any = each.node_data()
+                if data is not None:
+                    held.append(data[1])
+                    pending += each.children()
+            self._held = held
+        return self._held
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Structure):
+            return NotImplemented
+        if self is other or self.treedef is other.treedef:
+            return True
+        if self.treedef != other.treedef:
+            return False
+        is_a_leaf = self.treedef.num_nodes == self.treedef.num_leaves
+        return is_a_leaf or _same_held(self.held, other.held)
+
+    def __hash__(self) -> int:
+        return hash(self.treedef)
+
+    def __repr__(self) -> str:
+        return repr(self.treedef)
+
+
+def _same_held(a: Any, b: Any) -> bool:
+    """Whether what is equal is of the same types, too."""
+    if a is b:
+        return True
+    if type(a) is type(b) and isinstance(a, tuple | list):
+        return all(map(is_, a, b)) or all(map(_same_held, a, b))
+    return bool(static_key(a) == static_key(b))
 
 
 # Types whose instances always equal the same things.
@@ -174,6 +243,6 @@ def values_equal(
         return True
     a_leaves, a_structure = jax.tree.flatten(a)
     b_leaves, b_structure = jax.tree.flatten(b)
-    if a_structure != b_structure:
+    if Structure(a_structure) != Structure(b_structure):
         return False
     return all(map(leaves_equal, a_leaves, b_leaves))

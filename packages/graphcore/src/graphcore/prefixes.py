@@ -105,7 +105,7 @@ def broadcast_prefix(
             raise
         at = f" at {path_text(map(key_of, path))!r}" if path else ""
         is_node = is_graph_node(both[1]) if both else False
-        hint = ", or a `PrefixMapping`, such as `StateAxes`, of its variables"
+        hint = ", or a `PrefixMapping` of its variables, as `StateSharding` is"
         raise ValueError(
             f"{called[0]}{at} is {given}, but {called[1]}{at and ' there'} is "
             f"{stands}. Give it the same structure, or one setting for the whole"

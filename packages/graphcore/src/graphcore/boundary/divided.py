@@ -150,7 +150,7 @@ class Frame:
 
     def __post_init__(self) -> None:
         keys = tuple([(i, static_key(x)) for i, x in self.statics.items()])
-        self._key = self.structure, self.given, keys
+        self._key = static_key(self.structure), self.given, keys
         self.places = {leaf: place for place, leaf in enumerate(self.given)}
 
     def __eq__(self, other: object) -> bool:
@@ -200,12 +200,18 @@ class Frame:
             self._edited = _editor(tree, 0, self.places)
         return self._edited(tree, arrays)
 
-    def fits(self, leaves: Sequence[Any]) -> bool:
+    def fits(self, leaves: Sequence[Any], structure: Any) -> bool:
         """Whether these leaves of a pytree of the structure surely have this frame."""
         statics = self.statics
-        return all(
-            map(is_, map(leaves.__getitem__, statics), statics.values())
-        ) and are_arrays([*map(leaves.__getitem__, self.given)])
+        return (
+            all(map(is_, map(leaves.__getitem__, statics), statics.values()))
+            and are_arrays([*map(leaves.__getitem__, self.given)])
+            and self.is_around(structure)
+        )
+
+    def is_around(self, structure: Any) -> bool:
+        """Whether this is the structure, what is static in it included."""
+        return bool(static_key(structure) == self._key[0])
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -378,7 +384,7 @@ def divide(tree: Any) -> Divided:
     leaves, structure = jax.tree.flatten(tree)
     try:
         frame = _frames.get(structure)
-        if frame is None or not frame.fits(leaves):
+        if frame is None or not frame.fits(leaves, structure):
             frame = _frames[structure] = _frame_of(tree, leaves, structure)
     except ValueError:  # as in `Frame.__eq__`
         frame = _frame_of(tree, leaves, structure)
@@ -486,7 +492,7 @@ def joined(value: Any, old: Any = None) -> Any:
     """Undoes `divided`; see `Divided.join`."""
     if type(value) is not Divided:
         return value
-    if type(old) is not Divided or old.frame.structure != value.frame.structure:
+    if type(old) is not Divided or not old.frame.is_around(value.frame.structure):
         return value.join(old)
     # Keep the whole pytree at hand: the next call will want it.
     whole = value.over(old) if len(value.arrays) < len(old.arrays) else value
