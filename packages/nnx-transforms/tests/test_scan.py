@@ -19,6 +19,7 @@ from nnx_transforms import (
     BatchStat,
     Carry,
     Dict,
+    Dropout,
     Intermediate,
     Linear,
     List,
@@ -624,6 +625,52 @@ def test_gradients_pass_through_what_iterations_share():
     expected = jax.grad(by_hand, (0, 1))(*args)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
+
+
+def test_a_carried_object_may_be_set_to_the_same_in_each_iteration():
+    model = Dropout(0.5, deterministic=True, rngs=Rngs(0))
+    other = Dropout(0.5, rngs=Rngs(0))
+
+    def step(model, x):
+        model.train()
+        return model, model(x)
+
+    same, ys = scan(step)(model, jnp.ones((3, 4)))
+    assert same is model and model.deterministic is False
+    assert ys.tolist() == [other(jnp.ones(4)).tolist() for _ in range(3)]
+
+    def counting(model, x):
+        model.rate += 0.1
+        return model, x
+
+    with pytest.raises(ValueError, match=r"'0/rate' is one for all.*in the second"):
+        scan(counting)(model, jnp.ones((3, 4)))
+    assert model.rate == 0.5
+
+
+@pytest.mark.parametrize("axis", [Carry, None])
+def test_what_is_set_may_not_decide_before_it_is(axis):
+    model = Dict(w=Param(jnp.array(2.0)), is_ready=False)
+
+    def step(total, model, x):
+        y = model.w.value * x if model.is_ready else x
+        model.is_ready = True
+        return total + y, model
+
+    def whole(carry, x):
+        total, model = step(*carry, x)
+        return (total, model), x
+
+    def shared(total, model, x):
+        return step(total, model, x)[0]
+
+    run, args = scan(whole), ((0.0, model), jnp.ones(3))
+    if axis is None:
+        run = scan(shared, in_axes=(Carry, None, 0), out_axes=Carry)
+        args = 0.0, model, jnp.ones(3)
+    with pytest.raises(ValueError, match=r"is_ready' is one .*False -> True.*`cond`"):
+        run(*args)
+    assert not model.is_ready
 
 
 def test_shared_variables_keep_their_type_and_are_not_made():

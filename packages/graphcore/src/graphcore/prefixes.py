@@ -100,7 +100,7 @@ def broadcast_prefix(
     except ValueError:
         is_leaf = prefix_is_leaf or _never, tree_is_leaf or _never
         path, *both = _first_difference(prefix_tree, full_tree, is_leaf) or ((),)
-        given, stands = map(_described, both or (prefix_tree, prefix_tree))
+        given, stands = map(described, both or (prefix_tree, prefix_tree))
         if given == stands:  # What is static in them differs, as JAX tells.
             raise
         at = f" at {path_text(map(key_of, path))!r}" if path else ""
@@ -144,7 +144,8 @@ def _one_level(tree: Any, is_leaf: Callable[[Any], bool]) -> Any:
     )
 
 
-def _described(tree: Any) -> str:
+def described(tree: Any) -> str:
+    """What stands somewhere in a pytree, for messages."""
     if isinstance(tree, jax.Array):
         return "an array"
     name = type(tree).__name__

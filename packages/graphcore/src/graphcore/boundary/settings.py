@@ -15,7 +15,7 @@ import jax
 
 from graphcore.boundary.divided import Divided, is_filtered
 from graphcore.boundary.places import is_object
-from graphcore.prefixes import PrefixMapping, broadcast_prefix
+from graphcore.prefixes import PrefixMapping, broadcast_prefix, described
 from graphcore.trails import Path
 from graphcore.variables.bare_arrays import BareArray
 
@@ -224,8 +224,8 @@ def check_mappings(prefix: Any, tree: Any, name: str) -> None:
         if is_mapping(found) and not is_object(leaf):
             raise ValueError(
                 f"{found!r} says what happens to the variables of an object, but what "
-                f"stands at {name}{jax.tree_util.keystr(path)} is of type "
-                f"{type(leaf).__name__}: give it a setting of its own."
+                f"stands at {name}{jax.tree_util.keystr(path)} is {described(leaf)}: "
+                "give it a setting of its own."
             )
 
 

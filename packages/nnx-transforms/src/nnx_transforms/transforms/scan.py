@@ -256,7 +256,7 @@ class _Body(MappedBody):
         self._check_made(left)
         changed = left.change.definitions
         if changed is not None:
-            check_settled(self, inside, changed, *self.fill(inside, args, kwargs))
+            check_settled(self, inside, changed, args, kwargs)
         return left
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ not once an iteration: it is refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -16,6 +17,7 @@ from graphcore import RefMap, diff
 from graphcore.authors import (
     Body,
     Change,
+    Entry,
     Inside,
     enter,
     is_mapping,
@@ -213,7 +215,8 @@ def check_carried(body: Body, change: Change) -> None:
         )
 
     for found in diff(before, after):
-        if found.path[0] in whole:
+        # What is static may be set, each time to the same: see `check_settled`.
+        if found.path[0] in whole and found.kind != "static":
             raise changed(found.path, str(found).partition(": ")[2])
     pairs = zip(joint.variable_definitions, settings.variables, strict=True)
     carried = {definition.index for definition, setting in pairs if setting is Carry}
@@ -238,17 +241,19 @@ def check_settled(
     """Makes sure that objects of all iterations stay as the first one leaves them.
 
     A function may set an attribute, each time to the same. What it counts there is
-    another number after each iteration, but one trace stands for all.
+    another number after each iteration, and what it does as long as it is not set, the
+    first one does alone; but one trace stands for all.
 
     Args:
         body: The function of one iteration.
         inside: The objects that it has run on.
         changed: Their definitions, which it has changed.
-        args: Its arguments.
+        args: Its arguments, None in the place of objects.
         kwargs: Likewise.
 
     Raises:
-        ValueError: If another iteration would change a structure again; with the path.
+        ValueError: If another iteration would change a structure again, or compute
+            something else; with the path.
     """
     structure = body.structure
     shared = RefMap(
@@ -259,9 +264,9 @@ def check_settled(
     )
     if not shared:
         return
-    bound = [inside.roots[number] for number in structure.bound]
-    entry = enter(body.__wrapped__, (*bound, *args), kwargs)
-    *_, change = jax.eval_shape(entry.body, *entry.values)
+    before = Inside(structure.joint, inside.values)
+    first, _, _ = _traced_again(body, before, args, kwargs)
+    second, entry, change = _traced_again(body, inside, args, kwargs)
     definitions = entry.joint.definitions
     for root, old, new in zip(
         entry.roots, definitions, change.definitions or definitions, strict=True
@@ -274,3 +279,42 @@ def check_settled(
                 f"{str(found).partition(': ')[2]} in the second. Count in a variable, "
                 "or give the object an axis."
             )
+    if first != second:
+        number = min(shared.values())
+        found = diff(structure.joint.definitions[number], changed[number])[0]
+        raise ValueError(
+            f"{body.place((number, *found.path))!r} is one for all iterations, and the "
+            f"function sets it ({str(found).partition(': ')[2]}), but computes "
+            "something else where it is set already. Set it before the scan, or make "
+            "it a variable and use `cond`."
+        )
+
+
+def _traced_again(
+    body: Body, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[str, Entry, Change]:
+    """What one more iteration computes, the call of it, and what it changes."""
+    args, kwargs = body.fill(inside, args, kwargs)
+    bound = [inside.roots[number] for number in body.structure.bound]
+    entry = enter(body.__wrapped__, (*bound, *args), kwargs)
+    numbers = RefMap((x, number) for number, x in enumerate(inside.variables))
+    # Of the first iteration: others may be of strong types where these are weak.
+    raw = zip(entry.variables, entry.raw, strict=True)
+    entry.raw = [inside.values[numbers[v]] if v in numbers else x for v, x in raw]
+    changes: list[Change] = []
+
+    def iteration() -> Any:
+        groups, out, change = entry.body(*entry.values)
+        changes.append(change)
+        # In an order that does not depend on where the variables stand by now.
+        written = {
+            len(numbers) + i if p is None else numbers[entry.variables[p]]: x
+            for i, (p, x) in enumerate(zip(change.positions, *groups, strict=True))
+        }
+        return written, out
+
+    jaxpr = jax.make_jaxpr(iteration)()
+    return _ADDRESS.sub("", str(jaxpr)), entry, changes[0]
+
+
+_ADDRESS = re.compile("0x[0-9a-f]+")
