@@ -329,6 +329,22 @@ def test_captured_intermediates():
     assert sorted(updated) == ["intermediates"]
 
 
+def test_nothing_is_captured_inside_of_transforms_that_are_not_lifted():
+    class Steep(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            dense = nn.Dense(4, name="dense")
+            slopes = jax.vmap(jax.grad(lambda x: dense(x).sum()))(x)
+            return slopes + dense(x) @ jnp.ones((4, 1))
+
+    variables = Steep().init(KEY, X)
+    out, updated = Steep().apply(variables, X, capture_intermediates=True)
+    found = updated["intermediates"]
+    assert (found["__call__"][0] == out).all()
+    (dense,) = found["dense"]["__call__"]
+    assert (dense == X @ variables["params"]["dense"]["kernel"]).all()
+
+
 def test_perturbations_have_the_gradient_of_intermediates():
     class Perturbed(nn.Module):
         @nn.compact

@@ -333,8 +333,9 @@ class Module(Declarations, Summaries):
                 default.
             mutable: which collections may be written.
             capture_intermediates: whether to store what `__call__` of every submodule
-                returns in the collection `intermediates`; or a function `(module,
-                method_name)` that tells for every method.
+                returns in the collection `intermediates`, but in a transform that is
+                not lifted; or a function `(module, method_name)` that tells for every
+                method.
             **kwargs: keyword arguments of the method.
 
         Returns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -59,7 +60,10 @@ def wrap_method(
             if is_method and scope is not None:
                 capture = scope.flags.get("capture_intermediates")
                 if capture is not None and capture(module, name):
-                    module.sow("intermediates", name, out)
+                    # Of a call inside of a transformation that is not lifted, there is
+                    # no value that could be kept.
+                    with contextlib.suppress(errors.JaxTransformError):
+                        module.sow("intermediates", name, out)
             return out
         finally:
             modules.pop()
