@@ -326,6 +326,16 @@ def test_a_state_of_layers_goes_through_loops(calls):
     _, state = nnx.fori_loop(0, 2, lambda i, carry: again(carry), (calls, state))
     assert state.get(counter.index) == 7
 
+    def tagged(state, holder, x):
+        holder.tag = "seen"
+        y, state = counter(x, state)
+        return state, y
+
+    holder = nnx.Dict(tag=None)
+    axes = (nnx.Carry, None, 0)
+    state, ys = nnx.scan(tagged, in_axes=axes)(state, holder, jnp.ones(3))
+    assert ys.tolist() == [7, 8, 9] and holder.tag == "seen"
+
 
 def test_donation_of_a_module(mlp):
     net = copied(mlp)

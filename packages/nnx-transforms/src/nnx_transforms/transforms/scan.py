@@ -251,12 +251,14 @@ class _Body(MappedBody):
     def run_inside(
         self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Left:
+        # A pytree may be of no use any more after the run: what was in it is.
+        given = jax.tree.map(lambda x: x, (args, kwargs))
         left = super().run_inside(inside, args, kwargs)
         check_carried(self, left.change)
         self._check_made(left)
         changed = left.change.definitions
         if changed is not None:
-            check_settled(self, inside, changed, args, kwargs)
+            check_settled(self, inside, changed, given)
         return left
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

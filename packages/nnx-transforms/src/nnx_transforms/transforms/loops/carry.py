@@ -235,8 +235,7 @@ def check_settled(
     body: Body,
     inside: Inside,
     changed: Sequence[Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
+    given: tuple[Sequence[Any], dict[str, Any]],
 ) -> None:
     """Makes sure that objects of all iterations stay as the first one leaves them.
 
@@ -248,8 +247,7 @@ def check_settled(
         body: The function of one iteration.
         inside: The objects that it has run on.
         changed: Their definitions, which it has changed.
-        args: Its arguments, None in the place of objects.
-        kwargs: Likewise.
+        given: Its arguments and keyword arguments, None in the place of objects.
 
     Raises:
         ValueError: If another iteration would change a structure again, or compute
@@ -265,8 +263,8 @@ def check_settled(
     if not shared:
         return
     before = Inside(structure.joint, inside.values)
-    first, _, _ = _traced_again(body, before, args, kwargs)
-    second, entry, change = _traced_again(body, inside, args, kwargs)
+    first, _, _ = _traced_again(body, before, given)
+    second, entry, change = _traced_again(body, inside, given)
     definitions = entry.joint.definitions
     for root, old, new in zip(
         entry.roots, definitions, change.definitions or definitions, strict=True
@@ -291,10 +289,11 @@ def check_settled(
 
 
 def _traced_again(
-    body: Body, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]
+    body: Body, inside: Inside, given: tuple[Sequence[Any], dict[str, Any]]
 ) -> tuple[str, Entry, Change]:
     """What one more iteration computes, the call of it, and what it changes."""
-    args, kwargs = body.fill(inside, args, kwargs)
+    given = jax.tree.map(lambda x: x, given)  # the function may use them up
+    args, kwargs = body.fill(inside, *given)
     bound = [inside.roots[number] for number in body.structure.bound]
     entry = enter(body.__wrapped__, (*bound, *args), kwargs)
     numbers = RefMap((x, number) for number, x in enumerate(inside.variables))
