@@ -151,7 +151,7 @@ def flax(session: nox.Session, release: str) -> None:
 def equinox(session: nox.Session, release: str) -> None:
     """Test modules of Equinox under our transforms, on several releases of Equinox."""
     jax = EQUINOX[release]
-    names = "", "_functions", "_live_objects", "_mapping"
+    names = "", "_functions", "_live_objects", "_mapping", "_static_fields"
     files = [f"test_equinox{name}.py" for name in names]
     test_with(session, "equinox", release, jax, *files)
 
