@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import graphcore as gc
@@ -82,6 +83,30 @@ def test_states_are_what_the_types_of_objects_give():
     (of_variable,) = slopes(lambda w: 7 * w.value, param(1.0))
     assert type(of_variable) is gc.VariableState and of_variable.value == 7
     assert slopes(lambda node: 1.0, other, wrt=gc.Cache) == [gc.State({})]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Scaled:
+    """A pytree of JAX's with something static."""
+
+    part: object
+    by: object = dataclasses.field(metadata={"static": True})
+
+
+def test_what_is_static_around_an_object_is_that_of_the_call():
+    found = []
+
+    def note(scaled):
+        found.append(scaled.by)
+        return scaled
+
+    given = [1, 1.0, True, 0.0, -0.0, False, (1,), (True,)]
+    given += ["float32", np.dtype("float32"), ("float32",), (np.dtype("float32"),)]
+    for by in given:
+        entry = enter(note, (Scaled(gc.Param(2), by),))
+        found.append(entry.commit(*jax.jit(entry.body)(*entry.values)).by)
+    assert repr(found[::2]) == repr(given) == repr(found[1::2])
 
 
 def test_static_arguments_may_come_last():

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from graphcore.content import static_key
+from graphcore.content import StrictTreeDef, static_key
 from graphcore.content_key import same_content
 from graphcore.display.printing import one_line
 from graphcore.errors import path_text
@@ -270,7 +270,7 @@ class _Comparison:
         a_structure: Any
         a_leaves, a_structure = jax.tree_util.tree_flatten_with_path(a)
         b_leaves, b_structure = jax.tree_util.tree_flatten_with_path(b)
-        if a_structure != b_structure:
+        if StrictTreeDef(a_structure) != StrictTreeDef(b_structure):
             self.report(place, "structure", a_structure, b_structure)
             return
         for (keys, old), (_, new) in zip(a_leaves, b_leaves, strict=True):

@@ -53,11 +53,11 @@ def static_key(value: Any) -> Any:
     if kind is frozenset:
         return frozenset, frozenset(map(static_key, value))
     if kind is jax.tree_util.PyTreeDef:
-        return Structure(value)
+        return StrictTreeDef(value)
     return kind, value
 
 
-class Structure:
+class StrictTreeDef:
     """The structure of a pytree, compared as strictly as static values are.
 
     JAX compares by `==` what the nodes of a pytree hold besides their children, such as
@@ -75,15 +75,16 @@ class Structure:
         ... class Scale:
         ...     by: float
         >>> one, other = (jax.tree.structure(Scale(x)) for x in (1, 1.0))
-        >>> one == other, Structure(one) == Structure(other)
+        >>> one == other, StrictTreeDef(one) == StrictTreeDef(other)
         (True, False)
     """
 
-    __slots__ = ("_held", "treedef")
+    __slots__ = ("_has_names_alone", "_held", "treedef")
 
     def __init__(self, treedef: jax.tree_util.PyTreeDef) -> None:
         self.treedef = treedef
         self._held: list[Any] | None = None
+        self._has_names_alone: bool | None = None
 
     @property
     def held(self) -> list[Any]:
@@ -98,21 +99,34 @@ class Structure:
             self._held = held
         return self._held
 
+    def is_of(self, treedef: jax.tree_util.PyTreeDef) -> bool:
+        """Whether this is the structure of an equal treedef, too."""
+        if self._has_names_alone is None:
+            self._has_names_alone = all(map(_is_name, self.held))
+        return self._has_names_alone or _same_held(
+            self.held, StrictTreeDef(treedef).held
+        )
+
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Structure):
+        if not isinstance(other, StrictTreeDef):
             return NotImplemented
         if self is other or self.treedef is other.treedef:
             return True
-        if self.treedef != other.treedef:
-            return False
-        is_a_leaf = self.treedef.num_nodes == self.treedef.num_leaves
-        return is_a_leaf or _same_held(self.held, other.held)
+        return self.treedef == other.treedef and self.is_of(other.treedef)
 
     def __hash__(self) -> int:
         return hash(self.treedef)
 
     def __repr__(self) -> str:
         return repr(self.treedef)
+
+
+def _is_name(x: Any) -> bool:
+    """Whether it is what a builtin container holds: nothing, or the keys of a dict.
+
+    Elsewhere a name may equal what is none: a dtype equals its name.
+    """
+    return x is None or (type(x) is list and {*map(type, x)} <= {str})
 
 
 def _same_held(a: Any, b: Any) -> bool:
@@ -243,6 +257,6 @@ def values_equal(
         return True
     a_leaves, a_structure = jax.tree.flatten(a)
     b_leaves, b_structure = jax.tree.flatten(b)
-    if Structure(a_structure) != Structure(b_structure):
+    if StrictTreeDef(a_structure) != StrictTreeDef(b_structure):
         return False
     return all(map(leaves_equal, a_leaves, b_leaves))

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from graphcore.adapters.loading import load_adapters, registrations
-from graphcore.content import static_key
+from graphcore.content import StrictTreeDef, static_key
 from graphcore.errors import check_class, path_text
 from graphcore.variables.bare_arrays import (
     are_arrays,
@@ -150,7 +150,7 @@ class Frame:
 
     def __post_init__(self) -> None:
         keys = tuple([(i, static_key(x)) for i, x in self.statics.items()])
-        self._key = static_key(self.structure), self.given, keys
+        self._key = StrictTreeDef(self.structure), self.given, keys
         self.places = {leaf: place for place, leaf in enumerate(self.given)}
 
     def __eq__(self, other: object) -> bool:
@@ -206,12 +206,12 @@ class Frame:
         return (
             all(map(is_, map(leaves.__getitem__, statics), statics.values()))
             and are_arrays([*map(leaves.__getitem__, self.given)])
-            and self.is_around(structure)
+            and self._key[0].is_of(structure)
         )
 
     def is_around(self, structure: Any) -> bool:
         """Whether this is the structure, what is static in it included."""
-        return bool(static_key(structure) == self._key[0])
+        return bool(structure == self.structure and self._key[0].is_of(structure))
 
 
 @dataclass(slots=True, eq=False, repr=False)

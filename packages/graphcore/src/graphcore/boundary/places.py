@@ -11,7 +11,7 @@ what another pytree does by its treedef and the types of its leaves.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,6 +21,7 @@ from jax.tree_util import tree_flatten
 
 from graphcore.adapters.loading import registrations
 from graphcore.boundary.divided import Divided, divide, is_filtered
+from graphcore.content import StrictTreeDef
 from graphcore.nodes.registry import is_graph_node
 from graphcore.probing import probing
 from graphcore.trails import Path, key_of
@@ -194,9 +195,13 @@ class Places:
         (((0, 0),), ['here', 3])
     """
 
-    structure: Any
+    structure: Any = field(compare=False)
     spots: tuple[tuple[int, int], ...]
     has_divided: bool = False
+    compared: StrictTreeDef = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "compared", StrictTreeDef(self.structure))
 
     def fill(self, plain: Any, objects: Sequence[Any]) -> Any:
         """Puts objects into a pytree from which they were taken.
@@ -290,6 +295,8 @@ def take_objects(tree: Any) -> tuple[Any, Places, list[Any]]:
     key: Any = (structure, spots, registrations.count)
     try:
         known = _places.get(key)
+        if known is not None and not known.compared.is_of(structure):
+            known = None
     except Exception:  # As in `contents`.
         key = known = None
     if known is not None:

@@ -49,7 +49,7 @@ class Recorded:
         pairs, metadata = self.impl.flatten(other)
         return (
             len(pairs) == len(self.pairs)
-            and static_key(metadata) == self.metadata
+            and self.metadata == static_key(metadata)
             and all(
                 key == due and _stands_for(recorded, child)
                 for (key, child), (due, recorded) in zip(pairs, self.pairs, strict=True)
