@@ -94,7 +94,7 @@ class StrictTreeDef:
             for each in pending:  # grows during the loop
                 data: Any = each.node_data()
                 if data is not None:
-                    held.append(data[1])
+                    held.append(_fields(data[1]))
                     pending += each.children()
             self._held = held
         return self._held
@@ -119,6 +119,12 @@ class StrictTreeDef:
 
     def __repr__(self) -> str:
         return repr(self.treedef)
+
+
+def _fields(held: Any) -> Any:
+    # Equinox 0.13.0 has a class of its own around the static fields of a module.
+    names = getattr(type(held), "__slots__", ())
+    return tuple([getattr(held, name, None) for name in names]) if names else held
 
 
 def _is_name(x: Any) -> bool:
