@@ -209,9 +209,9 @@ class Frame:
             and self._key[0].is_of(structure)
         )
 
-    def is_around(self, structure: Any) -> bool:
-        """Whether this is the structure, what is static in it included."""
-        return bool(structure == self.structure and self._key[0].is_of(structure))
+    def is_like(self, other: Frame) -> bool:
+        """Whether two have one structure, what is static in it included."""
+        return bool(self._key[0] == other._key[0])
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -492,7 +492,7 @@ def joined(value: Any, old: Any = None) -> Any:
     """Undoes `divided`; see `Divided.join`."""
     if type(value) is not Divided:
         return value
-    if type(old) is not Divided or not old.frame.is_around(value.frame.structure):
+    if type(old) is not Divided or not old.frame.is_like(value.frame):
         return value.join(old)
     # Keep the whole pytree at hand: the next call will want it.
     whole = value.over(old) if len(value.arrays) < len(old.arrays) else value
