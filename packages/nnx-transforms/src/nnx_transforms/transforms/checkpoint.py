@@ -68,6 +68,7 @@ def remat(
     names = tuple(names)
     argnums = None if static_argnums == () else static_argnums
     statics = ChosenArguments(f, argnums, names or None)
+    due = max(statics.numbers, default=-1) + 1
     options: dict[str, Any] = {"prevent_cse": prevent_cse, "policy": policy}
     of_jax = {**options, "static_argnums": static_argnums}
     if names and _JAX_TAKES_NAMES:
@@ -75,9 +76,7 @@ def remat(
 
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        positions, named = positions_of(
-            f, args, kwargs, max(statics.numbers, default=-1) + 1
-        )
+        positions, named = positions_of(f, args, kwargs, due)
         fixed: dict[Any, Any] = {}
         if argnums is not None or names:
             _check_argnums(static_argnums, positions)

@@ -122,10 +122,11 @@ def scan(
     }
     told = metadata_key(transform_metadata), place_in, place_out
 
+    due = len(in_axes) if isinstance(in_axes, tuple) else 0
+
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         args = resolve_kwargs(f, args, kwargs)
-        due = len(in_axes) if isinstance(in_axes, tuple) else 0
         args, _ = positions_of(f, args, {}, due)
         if in_axes is Carry and len(args) != 1:
             raise ValueError(
