@@ -1,3 +1,6 @@
+import collections
+import dataclasses
+import functools
 import types
 from collections.abc import Mapping
 from unittest import mock
@@ -136,3 +139,23 @@ def test_a_foreign_node_that_is_called_takes_part():
     assert Callee(bag).bound == (bag,)
     entry = enter(bag, ())
     assert entry.commit(*entry.body(*entry.values)) == 3
+
+
+@dataclasses.dataclass(slots=True)
+class Trainer:
+    model: gc.Dict
+    log: object
+
+
+class OwnSlots:
+    __slots__ = ("__held", "empty")
+
+    def __init__(self, held):
+        self.__held = held
+
+
+def test_slots_and_queues_are_looked_into():
+    trainer = Trainer(model, collections.deque([1, gc.Param(2.0)]))
+    found = captured_objects(lambda: trainer)
+    assert {*map(id, found)} == {id(model), id(trainer.log[1])}
+    assert captured_objects(functools.partial(len, OwnSlots(model))) == [model]

@@ -1,5 +1,6 @@
 """What can be read of a variable, and of its state alike."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -86,12 +87,52 @@ def test_leaves_of_a_state_are_filled_in_place():
         leaf.set_value(leaf + 1.0)
         leaf.set_value(5.0, index=0)
         leaf[1] += 2.0
-    state.b[...] = jnp.ones(3)
+    state.b[...] = 1
     assert state.to_pure_dict()["a"].tolist() == [5.0, 3.0]
-    assert state.b.tolist() == [1.0, 1.0, 1.0]
+    assert state.b.tolist() == [1.0, 1.0]
     assert node.a.value.tolist() == node.b.value.tolist() == [0.0, 0.0]
     gc.update(node, state)
     assert node.a.value.tolist() == [5.0, 3.0]
+
+
+@pytest.mark.parametrize("make", [gc.Param, gc.Param.state])
+@pytest.mark.parametrize("array", [jnp.zeros, np.zeros])
+def test_an_array_that_is_written_into_stays_what_it_is(make, array):
+    shown = make(array((2, 3), np.float32))
+    for item, due in ((1, 1), (np.arange(3), [0, 1, 2]), (gc.Param(jnp.int8(4)), 4)):
+        shown[...] = item
+        assert (shown.shape, shown.dtype) == ((2, 3), np.float32)
+        assert np.array_equal(shown.value, np.broadcast_to(due, (2, 3)))
+    fits = jnp.ones((2, 3))
+    shown[...] = fits
+    assert shown.value is fits
+    for other in (jnp.ones(9), "none", 2):  # The last one into no array.
+        shown[...] = other
+        assert shown.value is other
+    shown.set_value(jnp.ones(2))
+    shown.set_value(2.5)
+    assert shown.value == 2.5
+
+
+def test_an_array_that_is_written_into_stays_where_it_is():
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    v = gc.Param(jax.device_put(jnp.zeros(4), sharding))
+    v[...] = jnp.arange(4.0)
+    assert v.value.sharding.is_equivalent_to(sharding, 1)
+    assert v.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_what_is_written_into_an_array_under_a_trace():
+    def program(v, x):
+        v[...] = x
+        v[...] = 2
+        return v
+
+    found = jax.make_jaxpr(lambda v, x: program(gc.Variable(v), x).value)(
+        jnp.zeros(2), jnp.ones(2)
+    )
+    assert found.out_avals[0].shape == (2,) and found.out_avals[0].dtype == jnp.float32
 
 
 def test_a_state_is_not_changed_by_an_operator():

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from graphcore.content import StrictTreeDef, static_key
+from graphcore.content import StrictTreeDef, static_key, unusual_keys
 from graphcore.content_key import same_content
 from graphcore.display.printing import one_line
 from graphcore.errors import path_text
@@ -54,6 +54,7 @@ class Difference:
             - `structure`, `shape`, `dtype`: of a variable's value; `value` for what is
               no array in it;
             - `order`: of a node's keys;
+            - `keys`: of what types they are, where they are equal, as `1` and `True`;
             - `index`, `index mapping`: how objects are numbered, only told where
               nothing else differs.
         old: In the first graph; for `metadata`, the entries that differ.
@@ -245,6 +246,8 @@ class _Comparison:
             orders = [k for k in of_a if k in of_b], [k for k in of_b if k in of_a]
             if orders[0] != orders[1]:
                 self.report(place, "order", *map(tuple, orders))
+            elif unusual_keys(orders[0]) != unusual_keys(orders[1]):
+                self.report(place, "keys", *map(tuple, orders))
 
     def compare_variables(
         self, place: Trail, a: VariableDef[Any] | None, b: VariableDef[Any] | None

@@ -7,6 +7,7 @@ first apart, and a variable that is compared needs an answer for the second.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import decimal
 import enum
@@ -14,8 +15,9 @@ import fractions
 import pathlib
 import re
 import types
-from collections.abc import Callable
-from operator import is_
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter, is_
 from typing import Any
 
 import jax
@@ -34,27 +36,90 @@ def static_key(value: Any) -> Any:
 
     Returns:
         Something that is hashable if the value is, and equal to the stand-in of
-        another value only if the two have the same type and are equal: numbers of
-        different types differ, `0.0` and `-0.0` differ, a NaN equals itself.
+        another value only if the two are equal, of the same type, and so is all that
+        is in tuples, frozensets, mappings and dataclasses: numbers of different types
+        differ, `0.0` and `-0.0` differ, a NaN equals itself.
 
     Example:
         >>> static_key(1) == static_key(True), static_key((1, 2)) == static_key((1, 2))
         (False, True)
     """
     kind = type(value)
+    if kind in _COMPARED_STRICTLY:
+        return kind, value
     if kind is float:
         return float, value.hex()
     if kind is complex:
         return complex, value.real.hex(), value.imag.hex()
-    if isinstance(value, np.inexact):
-        return kind, value.tobytes()
-    if kind is tuple:
-        return tuple, tuple(map(static_key, value))
-    if kind is frozenset:
-        return frozenset, frozenset(map(static_key, value))
+    if isinstance(value, np.generic):
+        return kind, value.dtype, value.tobytes()
     if kind is jax.tree_util.PyTreeDef:
         return StrictTreeDef(value)
+    if kind is slice or kind is range:
+        bounds = value.start, value.stop, value.step
+        return kind, tuple(map(static_key, bounds))
+    if issubclass(kind, tuple) and kind.__eq__ is tuple.__eq__:
+        return kind, tuple(map(static_key, value))
+    if issubclass(kind, frozenset) and kind.__eq__ is frozenset.__eq__:
+        return kind, frozenset(map(static_key, value))
+    if issubclass(kind, _SHOWING_MORE):
+        return kind, value, repr(value)
+    if isinstance(value, Mapping):
+        pairs = [(static_key(k), static_key(x)) for k, x in value.items()]
+        return kind, value, tuple(pairs)
+    fields = _compared_fields(kind)
+    if fields is not None:
+        held = fields(value)
+        others = [static_key(x) for x in held if type(x) not in _COMPARED_STRICTLY]
+        return kind, value, tuple(map(type, held)), tuple(others)
     return kind, value
+
+
+# Two of one of these types that are equal are the same for every purpose.
+_COMPARED_STRICTLY = frozenset(
+    (bool, int, str, bytes, type(None), type, types.FunctionType, np.dtype)
+)
+# Equal ones may have other digits, or be in another time zone.
+_SHOWING_MORE = decimal.Decimal, dt.datetime, dt.time
+_fields_of: weakref.WeakKeyDictionary[type[Any], Any] = weakref.WeakKeyDictionary()
+
+
+def unusual_keys(keys: Iterable[Any]) -> list[Any]:
+    """Stand-ins for the keys of a container that may equal others: `1`, and `True`.
+
+    Args:
+        keys: The keys.
+
+    Returns:
+        As `static_key`, for those that are neither strings nor integers.
+
+    Example:
+        >>> unusual_keys([0, 'a']) == unusual_keys([False, 'a'])
+        False
+    """
+    return [static_key(key) for key in keys if type(key) not in _USUAL_KEYS]
+
+
+_USUAL_KEYS = frozenset((str, int))
+
+
+def _compared_fields(kind: type[Any]) -> Callable[[Any], Sequence[Any]] | None:
+    """What returns the fields of a dataclass that it compares by `==`.
+
+    None for what is none, or says itself what it equals.
+    """
+    if not hasattr(kind, "__dataclass_fields__"):
+        return None
+    if kind not in _fields_of:
+        # What `dataclass` makes is in no file.
+        methods: Any = kind.__eq__, kind.__hash__
+        codes = [getattr(method, "__code__", None) for method in methods]
+        is_made = all(code and code.co_filename == "<string>" for code in codes)
+        names = [f.name for f in dataclasses.fields(kind) if f.compare and is_made]
+        get = attrgetter(*names) if names else None
+        _fields_of[kind] = (lambda x: (get(x),)) if get and len(names) == 1 else get
+    found: Callable[[Any], Sequence[Any]] | None = _fields_of[kind]
+    return found
 
 
 class StrictTreeDef:
@@ -194,8 +259,9 @@ def is_immutable(value: Any) -> bool:
         value: Any hashable value.
 
     Returns:
-        True for values of well-known immutable types, and for those that compare by
-        identity, since a change in place does not alter that.
+        True for values of well-known immutable types, for those that compare by
+        identity, since a change in place does not alter that, and for frozen
+        dataclasses of such values.
 
     Example:
         >>> is_immutable('text'), is_immutable(len), is_immutable(frozenset([1]))
@@ -219,7 +285,27 @@ def is_immutable(value: Any) -> bool:
     ):
         _immutable_types.add(kind)
         return True
-    return False
+    is_frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
+    fields = _compared_fields(kind) if is_frozen else None
+    return fields is not None and all(map(is_immutable, fields(value)))
+
+
+def may_change(x: Any) -> bool:
+    """Tells whether something static in a pytree may be edited in place.
+
+    Args:
+        x: Any hashable value; or a list of them, as JAX has the keys of a dict.
+
+    Returns:
+        The opposite of `is_immutable`.
+
+    Example:
+        >>> may_change(['a']), may_change({'a'}), may_change('a')
+        (False, True, False)
+    """
+    if type(x) in (list, tuple):
+        return any(map(may_change, x))
+    return not is_immutable(x)
 
 
 def _compares_like(kind: type[Any], base: type[Any]) -> bool:

@@ -89,8 +89,7 @@ def flatten(
     get_node_impl(node)  # raises if it is no node
     if ref_index is None:
         plan = plan_of(node)
-        unmade = UnmadeState.whole(plan.definition, plan.values())
-        return plan.definition, State.lazily(unmade)
+        return plan.own, State.lazily(UnmadeState.whole(plan.own, plan.values()))
     with forgetting(ref_index):
         return taken_apart(node, ref_index)
 
@@ -125,8 +124,8 @@ def split(
     node: A, first: Filter, second: Filter, third: Filter, /
 ) -> tuple[GraphDef[A], GraphState, GraphState, GraphState]: ...
 @overload
-def split(node: Any, /, *filters: Filter) -> tuple[Any, ...]: ...
-def split(node: Any, /, *filters: Filter) -> Any:
+def split(node: Any, *filters: Filter) -> tuple[Any, ...]: ...
+def split(node: Any, *filters: Filter) -> Any:
     """Takes a graph apart into a definition and one state a filter.
 
     Args:
@@ -177,7 +176,7 @@ def graphdef(node: A, /) -> GraphDef[A]:
         True
     """
     get_node_impl(node)  # raises if it is no node
-    return plan_of(node).definition
+    return plan_of(node).own
 
 
 @overload
@@ -187,8 +186,8 @@ def state(
     node: Any, first: Filter, second: Filter, /
 ) -> tuple[GraphState, GraphState]: ...
 @overload
-def state(node: Any, /, *filters: Filter) -> Any: ...
-def state(node: Any, /, *filters: Filter) -> Any:
+def state(node: Any, *filters: Filter) -> Any: ...
+def state(node: Any, *filters: Filter) -> Any:
     """Returns the state of a graph, or a selection of it.
 
     Args:
@@ -367,7 +366,7 @@ def _in_order(graphdef: GraphDef[Any], leaves: list[Any]) -> GraphState:
     return State.from_flat_path(zip(order, leaves, strict=True))
 
 
-def clone(node: A, /, variables: bool = True, *, arrays: bool = False) -> A:
+def clone(node: A, variables: bool = True, *, arrays: bool = False) -> A:
     """Copies a graph: same structure, own nodes and variables, same arrays.
 
     Args:
@@ -394,11 +393,11 @@ def clone(node: A, /, variables: bool = True, *, arrays: bool = False) -> A:
     plan = plan_of(node)
     if not variables:
         live = zip(plan.layout.paths, _live(plan), strict=True)
-        twin: A = merge(plan.definition, State.from_flat_path(live), copy=False)
+        twin: A = merge(plan.own, State.from_flat_path(live), copy=False)
         return twin
     values = plan.values()
     values = jax.tree.map(_copied, values) if arrays else values
-    result: A = recipe_of(plan.layout).make(values)
+    result: A = recipe_of(layout_of((plan.own,))).make(values)
     return result
 
 

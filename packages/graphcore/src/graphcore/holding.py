@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import types
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_COLLECTIONS = (list, tuple, set, frozenset, deque)
 
 
 def held_by(x: Any) -> list[Any] | None:
@@ -45,7 +47,7 @@ def held_by(x: Any) -> list[Any] | None:
         return list(dict.values(x))
     if issubclass(kind, Mapping):  # What it gives may be in a file, or be missing.
         return list(vars(x).values() if hasattr(x, "__dict__") else x.values())
-    return list(x) if issubclass(kind, list | tuple | set | frozenset) else None
+    return list(x) if issubclass(kind, _COLLECTIONS) else None
 
 
 def reached(

@@ -6,6 +6,7 @@ code names, and, for methods and partial functions, beside it.
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import types
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from graphcore.boundary.places import is_object
+from graphcore.content_key import slots_of
 from graphcore.holding import held_by
 
 __all__ = ["captured_objects"]
@@ -91,6 +93,9 @@ def _contents(x: Any) -> list[Any]:
         attributes = getattr(x, "__dict__", None)
         if isinstance(attributes, dict):
             found += attributes.values()
+        for slot in slots_of(type(x)).values():
+            with contextlib.suppress(AttributeError):  # it is empty
+                found.append(slot.__get__(x))
     return found
 
 

@@ -320,7 +320,7 @@ def publish(
         index: (value, None)
         for index, value in zip(change.indices, values, strict=True)
     }
-    builder = Builder(leaves, {}, existing)
+    builder = Builder(leaves, {}, existing, copied=True)
     if change.definitions is None:
         known = [index for index in leaves if index in existing]
         if write:

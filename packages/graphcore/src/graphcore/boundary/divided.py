@@ -22,7 +22,8 @@ import jax
 import numpy as np
 
 from graphcore.adapters.loading import load_adapters, registrations
-from graphcore.content import StrictTreeDef, static_key
+from graphcore.content import StrictTreeDef, may_change, static_key
+from graphcore.content_key import content_key
 from graphcore.errors import check_class, path_text
 from graphcore.variables.bare_arrays import (
     are_arrays,
@@ -134,6 +135,7 @@ class Frame:
         is_filtered: Whether the pytree is, or has in it, one of a filtered type.
         is_fixed: Whether no part of the pytree can be replaced in place.
         has_objects: Whether there are any in the pytree; None if nobody looked.
+        changeable: What is static in it and hashable, but may be changed in place.
         places: Where in `given` each of its numbers is.
     """
 
@@ -143,6 +145,7 @@ class Frame:
     is_filtered: bool = False
     is_fixed: bool = False
     has_objects: bool | None = None
+    changeable: Sequence[Any] = ()
     places: dict[int, int] = field(init=False)
     _key: Any = field(init=False)
     _hash: int | None = field(default=None, init=False)
@@ -150,7 +153,8 @@ class Frame:
 
     def __post_init__(self) -> None:
         keys = tuple([(i, static_key(x)) for i, x in self.statics.items()])
-        self._key = StrictTreeDef(self.structure), self.given, keys
+        contents = [content_key(x, keep=True) for x in self.changeable]
+        self._key = StrictTreeDef(self.structure), self.given, keys, contents
         self.places = {leaf: place for place, leaf in enumerate(self.given)}
 
     def __eq__(self, other: object) -> bool:
@@ -164,7 +168,7 @@ class Frame:
     def __hash__(self) -> int:
         if self._hash is None:
             try:
-                self._hash = hash(self._key)
+                self._hash = hash(self._key[:-1])
             except TypeError:
                 self._refuse()
                 raise
@@ -200,6 +204,12 @@ class Frame:
             self._edited = _editor(tree, 0, self.places)
         return self._edited(tree, arrays)
 
+    def is_current(self) -> bool:
+        """Whether nothing in it was changed in place since it was made."""
+        return not self.changeable or (
+            [*map(content_key, self.changeable)] == self._key[-1]
+        )
+
     def fits(self, leaves: Sequence[Any], structure: Any) -> bool:
         """Whether these leaves of a pytree of the structure surely have this frame."""
         statics = self.statics
@@ -207,6 +217,7 @@ class Frame:
             all(map(is_, map(leaves.__getitem__, statics), statics.values()))
             and are_arrays([*map(leaves.__getitem__, self.given)])
             and self._key[0].is_of(structure)
+            and self.is_current()
         )
 
     def is_like(self, other: Frame) -> bool:
@@ -419,7 +430,9 @@ _NOT_KEPT: tuple[Any, Sequence[Any], Any] = (lambda: _kept, (), None)
 def _remembered(tree: Any) -> Divided | None:
     reference, arrays, frame_of = _kept.get(id(tree), _NOT_KEPT)
     frame = frame_of() if reference() is tree else None
-    return None if frame is None else Divided(arrays, frame, tree)
+    if frame is None or not frame.is_current():
+        return None
+    return Divided(arrays, frame, tree)
 
 
 def keep(tree: Any, whole: Divided) -> None:
@@ -445,8 +458,11 @@ def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
             chosen.append(_is_taken(x))
     given = tuple(i for i, yes in enumerate(chosen) if yes)
     statics = {i: leaves[i] for i, yes in enumerate(chosen) if not yes}
-    frame = Frame(structure, given, statics, has_filtered, _is_fixed(tree))
-    hash(frame)  # What can change in place must not pass for what it was.
+    held = [*statics.values(), *StrictTreeDef(structure).held]
+    changeable = [x for x in held if may_change(x)]
+    about = has_filtered, _is_fixed(tree), None, changeable
+    frame = Frame(structure, given, statics, *about)
+    hash(frame)  # What has no hash is refused here, with its path.
     return frame
 
 

@@ -551,21 +551,24 @@ def _root_places(
     return tuple([tuple(paths) or (("self",),) for paths in found])
 
 
-# For each function its bodies. Functions are found by their id, and removed when they
-# go.
-_bodies: dict[int, tuple[Any, Bodies]] = {}
+# For each function its bodies, and its code, which can be replaced in place. Functions
+# are found by their id, and removed when they go.
+_bodies: dict[int, tuple[Any, Bodies, Any]] = {}
 
 
 def _bodies_of(function: Callable[..., Any]) -> Bodies | None:
     if captured_objects(function):
         return None
-    number = id(function)
+    number, code = id(function), getattr(function, "__code__", None)
     found = _bodies.get(number)
+    if found is not None and found[2] is not code:
+        _bodies.pop(number, None)
+        found = None
     if found is None:
         try:
             # Without a function of Python's, since many come and go.
             alive = weakref.ref(function, functools.partial(_bodies.pop, number))
         except TypeError:  # No weak reference to it can be made.
             return None
-        found = _bodies.setdefault(number, (alive, Bodies(MAX_STRUCTURES)))
+        found = _bodies.setdefault(number, (alive, Bodies(MAX_STRUCTURES), code))
     return found[1]

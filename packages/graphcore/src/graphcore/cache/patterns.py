@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from graphcore.content import is_immutable, static_key
+from graphcore.content import is_immutable, static_key, unusual_keys
 from graphcore.getters import getter
 from graphcore.graphdef.definition import GraphDef, NodeDef
 from graphcore.graphdef.layouts import layout_of
@@ -73,6 +73,7 @@ class Pattern:
                 else get_node_impl_for_type(node.kind),
                 getter(node.keys),
                 len(node.keys),
+                unusual_keys(node.keys),
                 node.kind,
                 node.metadata,
             )
@@ -122,7 +123,7 @@ class Pattern:
         """As `match`, except that one object may be found for several indices."""
         found = [*roots]
         try:
-            for place, impl, children_of, count, kind, metadata in self._nodes:
+            for place, impl, children_of, count, unusual, kind, metadata in self._nodes:
                 node = found[place]
                 if type(node) is not kind:
                     return None
@@ -136,6 +137,9 @@ class Pattern:
                         return None
                     children = dict(pairs)
                 if len(children) != count:
+                    return None
+                # Attributes have names, so only other containers are asked.
+                if (unusual or kind is dict) and unusual_keys(children) != unusual:
                     return None
                 found += children_of(children)
         except Exception:  # a key that isn't there, or one that can't be sorted

@@ -69,7 +69,8 @@ class Plan:
     """The definition and variables of the graph below one root, while they hold.
 
     Attributes:
-        definition: The definition.
+        definition: The definition; that of all graphs that are equal.
+        own: The same with the static values of this one, where these may change.
         layout: The definition as lists; with paths and definitions of the variables.
         variables: The variables, in order of index.
         all_owned: Whether all of them are `Variable`s.
@@ -86,7 +87,7 @@ class Plan:
         trace: Any,
     ) -> None:
         self.number = next(_numbers)
-        self.definition = definition
+        self.definition = self.own = definition
         self.layout = layout_of((definition,))
         self.all_owned = self.layout.all_owned
         self.variables = variables
@@ -247,6 +248,8 @@ class Plan:
             for container, content in zip(self._containers, self._contents, strict=True)
             if id(container) in others
             or any(type(x).__eq__ not in _BY_IDENTITY for _, x in items_of(content))
+            # `1` equals `True`, in the place of a key as well.
+            or (isinstance(content, dict) and not {*map(type, content)} <= {str})
         ]
         of_root = [
             (attrgetter(name), attrgetter(name)(root))
@@ -506,7 +509,8 @@ def make_plan(root: Any) -> Plan:
     if plan is not None:
         return plan
     visit = Visit()
-    definition = interned(walk(root, RefMap(), visit))
+    described = walk(root, RefMap(), visit)
+    definition = interned(described)
     plan = Plan(
         root,
         definition,
@@ -514,6 +518,8 @@ def make_plan(root: Any) -> Plan:
         [n for _, n in visit.nodes],
         _common_trace(visit),
     )
+    if plan.layout.has_changeable:
+        plan.own = described
     plan.watch(root, visit)
     if isinstance(definition, NodeDef) and isinstance(root, OwnedNode):
         if plan.can_be_kept:

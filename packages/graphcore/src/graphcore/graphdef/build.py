@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from graphcore._jax import current_trace
-from graphcore.content import static_key
+from graphcore.content import is_immutable, static_key
+from graphcore.content_key import same_content
 from graphcore.errors import path_text
 from graphcore.graphdef.definition import GraphDef, NodeRef, VariableDef
 from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.graphdef.recipes import recipe_of
-from graphcore.hashable_mapping import HashableMapping
+from graphcore.hashable_mapping import HashableMapping, as_kept
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import (
     GraphNodeImpl,
@@ -26,7 +27,7 @@ from graphcore.nodes.registry import (
 )
 from graphcore.rebuilt import wrong_trace
 from graphcore.undo import overwrite, restorer, undoing
-from graphcore.variables.bare_arrays import BARE, BareArray
+from graphcore.variables.bare_arrays import BARE, BareArray, is_array
 from graphcore.variables.impl import is_variable
 from graphcore.variables.variable import OWN, new_variable
 
@@ -44,6 +45,7 @@ class Builder:
         objects: The objects of indices that were built before; extended in place.
         existing: Objects to reuse for an index: graph nodes are emptied and filled
             again, variables get the new value.
+        copied: Whether new static values that may change in place are copies.
 
     Attributes:
         variable_writes: What existing variables are given on `commit`, as arguments of
@@ -55,7 +57,10 @@ class Builder:
         leaves: Mapping[int, tuple[Any, HashableMapping[str, Any] | None]],
         objects: dict[int, Any],
         existing: Mapping[int, Any],
+        *,
+        copied: bool = False,
     ) -> None:
+        self._copied = copied
         self._leaves = leaves
         self._objects = objects
         self._existing = existing
@@ -88,7 +93,8 @@ class Builder:
         for thing, how in enumerate(recipe.nodes, len(things)):
             things.append(self._node(how, layout, thing, existing.get(thing)))
         references = layout.outside.items()
-        recipe.complete(things, [self._referred(r, layout, t) for t, r in references])
+        outside = [self._referred(r, layout, t) for t, r in references]
+        recipe.complete(things, outside, copied=self._copied)
         for thing, (impl, _, _, keys, children_of) in enumerate(
             recipe.nodes, len(layout.definitions)
         ):
@@ -148,10 +154,12 @@ class Builder:
                 if impl.metadata(existing) == definition.metadata:
                     return existing
                 value = impl.get_value(existing)
-            self.variable_writes.append((existing, value, metadata))
+            kept = _keep_values(impl.metadata(existing), metadata)
+            self.variable_writes.append((existing, value, kept))
             return existing
         if type(value) is definition.type:  # a live variable, which is no value
             return value
+        metadata = as_kept(metadata)
         if impl is OWN:
             return new_variable(definition.type, value, metadata, self._trace)
         return impl.create(definition.type, value, metadata)
@@ -172,10 +180,7 @@ class Builder:
             for node, impl, pairs in self._node_writes:
                 old, _ = impl.flatten(node)
                 known = dict(old)
-                new = [
-                    (key, _keep_container(known.get(key), child))
-                    for key, child in pairs
-                ]
+                new = [(key, _keep(known.get(key), child)) for key, child in pairs]
                 if len(new) == len(old) and all(
                     k1 == k2 and c1 is c2
                     for (k1, c1), (k2, c2) in zip(old, new, strict=True)
@@ -192,22 +197,40 @@ class Builder:
                 overwrite(undo, *write)
 
 
-def _keep_container(old: Any, new: Any) -> Any:
-    """Prefers an old plain container to a new one with the same contents.
+def _keep_values(
+    old: HashableMapping[str, Any], new: HashableMapping[str, Any]
+) -> HashableMapping[str, Any]:
+    """Metadata, with the old object in the place of one with the same content."""
+    if as_kept(new) is new:
+        return new
+    if old == new:
+        return old
+    return HashableMapping(
+        {
+            name: old[name] if name in old and same_content(old[name], x) else x
+            for name, x in as_kept(new).items()
+        }
+    )
 
-    Pytree nodes are made anew when a graph is rebuilt. Where nothing changed, the
-    object that its owner knows should stay.
+
+def _keep(old: Any, new: Any) -> Any:
+    """Prefers an old container or static value to a new one with the same content.
+
+    These are made anew when a graph is rebuilt. Where nothing changed, the object that
+    its owner knows should stay.
     """
-    if old is new or type(old) is not type(new) or is_variable(old):
+    if old is new or type(old) is not type(new) or is_variable(old) or is_array(old):
         return new
     impl = find_node_impl(old)
+    if impl is None:
+        return new if is_immutable(new) or not same_content(old, new) else old
     if not isinstance(impl, PytreeNodeImpl):
         return new
     (before, metadata), (after, new_metadata) = impl.flatten(old), impl.flatten(new)
     if len(before) != len(after) or static_key(metadata) != static_key(new_metadata):
         return new
     same = all(
-        k1 == k2 and _keep_container(c1, c2) is c1
+        k1 == k2 and _keep(c1, c2) is c1
         for (k1, c1), (k2, c2) in zip(before, after, strict=True)
     )
     return old if same else new

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 import jax
 
-from graphcore.content import is_immutable, static_key
+from graphcore.content import is_immutable, static_key, unusual_keys
 from graphcore.content_key import (
     UnhashableContent,
     content_key,
@@ -241,9 +241,15 @@ class StaticAttribute(_Attribute):
         """Whether the value may be changed in place."""
         return self._kept is not None
 
-    def as_made(self) -> Any:
-        """The value; if that was changed in place since, a copy of what it was."""
-        if self._kept is None or content_key(self.value) == self.compared:
+    def as_made(self, *, copied: bool) -> Any:
+        """The value; if that was changed in place since, a copy of what it was.
+
+        Args:
+            copied: Whether to copy what may be changed in place in any case.
+        """
+        if self._kept is None or (
+            not copied and content_key(self.value) == self.compared
+        ):
             return self.value
         return snapshot(self._kept[0])
 
@@ -355,11 +361,15 @@ class NodeDef(GraphDef[A]):
                 a.type is b.type
                 and a.index == b.index
                 and a._marked() == b._marked()
+                and a._unusual_keys() == b._unusual_keys()
                 and a.index_mapping == b.index_mapping
                 and same_content(a.metadata, b.metadata)
             )
             for (_, a), (_, b) in zip(_nodes(self), _nodes(other), strict=False)
         )
+
+    def _unusual_keys(self) -> list[Any]:
+        return unusual_keys([attribute.key for attribute in self.attributes])
 
     def _marked(
         self, mark: Callable[[NodeDef[Any]], Any] = lambda node: None
@@ -512,7 +522,7 @@ class Static(Generic[A]):
     """A static value in a pytree: a node without children.
 
     Args:
-        value: Anything hashable.
+        value: Anything hashable. It is compared with its type, as `1` and `True` are.
 
     Example:
         >>> import jax
@@ -525,8 +535,7 @@ class Static(Generic[A]):
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        # In tuples, so that NaN equals itself.
-        return (self.value,) == (other.value,)
+        return bool(static_key(self.value) == static_key(other.value))
 
     def __parts__(self) -> Parts:
         return call_parts(self, [self.value], {})

@@ -213,13 +213,27 @@ class Layout:
     def _getters(self) -> list[Callable[[Any], Any]]:
         return [impl.get_value for impl in self.impls]
 
-    def statics_as_made(self) -> list[Any]:
-        """The static values, as they were when the definitions were made."""
+    @property
+    def has_changeable(self) -> bool:
+        """Whether a static value may be changed in place."""
+        return bool(self._changeable)
+
+    def statics_as_made(self, *, copied: bool) -> list[Any]:
+        """The static values, as they were when the definitions were made.
+
+        Args:
+            copied: Whether to copy what may be changed in place: what is done to it in
+                one graph of the definitions must not be seen in others.
+        """
         if not self._changeable:
             return self.statics
         values = [*self.statics]
+        made: dict[int, Any] = {}
         for number, attribute in self._changeable:
-            values[number] = attribute.as_made()
+            known = id(attribute.value)
+            if known not in made:
+                made[known] = attribute.as_made(copied=copied)
+            values[number] = made[known]
         return values
 
     def path(self, thing: int) -> Path:

@@ -15,6 +15,7 @@ from typing import Any
 from graphcore._jax import current_trace
 from graphcore.getters import consume, getter
 from graphcore.graphdef.layouts import Layout
+from graphcore.hashable_mapping import as_kept
 from graphcore.nodes.owned import attributes_of, make_owned
 from graphcore.nodes.registry import get_node_impl_for_type
 from graphcore.variables.bare_arrays import BareArray
@@ -66,10 +67,10 @@ class Recipe:
         Returns:
             The root.
         """
-        return self._make(values)[self._layout.roots[0]]
+        return self._make(values, copied=False)[self._layout.roots[0]]
 
     def build(self, values: Sequence[Any]) -> tuple[Sequence[Any], ...]:
-        """Makes the graphs.
+        """Makes the graphs, with copies of static values that may change in place.
 
         Args:
             values: The raw values of the variables, in order of index.
@@ -77,23 +78,24 @@ class Recipe:
         Returns:
             The objects of all indices, the roots, and the variables.
         """
-        things = self._make(values)
+        things = self._make(values, copied=True)
         for thing, owner, path in self._layout.bare:
             things[thing] = BareArray.at(things[owner], path)
         # Variables come first.
         return self._indices(things), self._roots(things), things[: len(values)]
 
-    def _make(self, values: Sequence[Any]) -> list[Any]:
+    def _make(self, values: Sequence[Any], *, copied: bool) -> list[Any]:
         layout = self._layout
         trace = current_trace()
         if layout.all_owned:
-            different = [facts_of(m, trace) for m in self._different_metadata]
+            # A value in metadata that can change in place is one for each graph.
+            different = [facts_of(as_kept(m), trace) for m in self._different_metadata]
             things = list(map(object.__new__, self._types))
             consume(map(set_raw_value, things, values))
             consume(map(set_facts, things, self._facts(different)))
         else:
             things = [
-                impl.create(kind, value, data)
+                impl.create(kind, value, as_kept(data))
                 for impl, kind, value, data in zip(
                     layout.impls, self._types, values, self._metadata, strict=True
                 )
@@ -102,7 +104,7 @@ class Recipe:
         others = [impl.make(kind, data) for impl, kind, data, *_ in self._others]
         things += nodes
         things += others
-        self.complete(things)
+        self.complete(things, copied=copied)
         # Filled one by one: the dict that Python makes for an instance shares its keys
         # with those of other instances, until it is given another's.
         attributes = list(map(attributes_of, nodes))
@@ -114,14 +116,17 @@ class Recipe:
             impl.init(node, list(zip(keys, children_of(things), strict=True)))
         return things
 
-    def complete(self, things: list[Any], outside: Sequence[Any] = ()) -> None:
+    def complete(
+        self, things: list[Any], outside: Sequence[Any] = (), *, copied: bool
+    ) -> None:
         """Adds what comes after variables and graph nodes.
 
         Args:
             things: Those; extended in place.
             outside: What the references to something outside mean.
+            copied: Whether static values that may change in place are copies.
         """
-        things += self._layout.statics_as_made()
+        things += self._layout.statics_as_made(copied=copied)
         things += outside
         for impl, _, metadata, keys, children_of in self._trees:
             pairs = list(zip(keys, children_of(things), strict=True))

@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from graphcore._jax import TraceState, current_trace
-from graphcore.cache.comparing import comparing
+from graphcore.cache.comparing import by_identity_too, comparing
 from graphcore.getters import consume
 from graphcore.rebuilt import running_trace, wrong_trace
 
@@ -65,6 +65,10 @@ class OwnedNode(_Replaceable):
     _has_only_attributes: ClassVar[bool] = True
     # Whether no subclass changes how nodes are copied.
     _is_copied_plainly: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        by_identity_too(cls, OwnedNode)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         node = object.__new__(cls)

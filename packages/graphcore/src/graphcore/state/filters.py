@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar, Union
 from graphcore.adapters.loading import load_adapters
 from graphcore.trails import Path
 from graphcore.variables.impl import counterparts_of, is_variable
+from graphcore.variables.reading import Reading
 
 __all__ = [
     "All",
@@ -157,6 +158,8 @@ class WithTag(_ByMeaning):
 
     def __call__(self, path: Path, value: AnyType) -> bool:
         found = getattr(value, "tag", None)
+        if isinstance(value, Reading):  # which shows attributes of its value, too
+            found = value._metadata().get("tag", getattr(value.__class__, "tag", None))
         return isinstance(found, str) and found == self.tag
 
 
@@ -212,16 +215,17 @@ class _Members(_ByMeaning):
         *filters: Filters in any written form.
     """
 
-    predicates: frozenset[Predicate]
+    predicates: Sequence[Predicate]
 
     def __init__(self, *filters: Filter) -> None:
-        members: set[Predicate] = set()
+        members: dict[Predicate, None] = {}  # asked in the order in which they stand
         for predicate in map(to_predicate, filters):
             if isinstance(predicate, _Members) and type(predicate) is type(self):
-                members |= predicate.predicates
+                members |= dict.fromkeys(predicate.predicates)
             else:
-                members.add(predicate)
-        self._meaning = self.predicates = frozenset(members)
+                members[predicate] = None
+        self.predicates = (*members,)
+        self._meaning = frozenset(members)
 
 
 class Any(_Members):

@@ -4,13 +4,64 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphcore.display.printing import text, treescope_repr
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.variables.metadata import stored_name
 
 MISSING: Any = object()
+
+
+def written_into(array: Any, value: Any) -> Any:
+    """What stands in the place of all of an array: a value in its shape and dtype.
+
+    Args:
+        array: The array; anything else is replaced by the value.
+        value: What can be broadcast and cast to it; anything else takes its place.
+
+    Returns:
+        The value itself if it is an array that fits as it is.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> written_into(jnp.zeros(2), 1).tolist(), written_into(None, 1)
+        ([1.0, 1.0], 1)
+    """
+    if not isinstance(array, jax.Array | np.ndarray):
+        return value
+    if isinstance(value, Reading):  # another variable, or the state of one
+        value = value.value
+    if _is_alike(array, value) or not isinstance(value, _NUMERIC):
+        return value
+    try:
+        shape = np.broadcast_shapes(np.shape(value), array.shape)
+    except ValueError:
+        return value
+    if shape != array.shape:
+        return value
+    new = jnp.asarray(array).at[...].set(value)
+    # JAX 0.8 does not keep it where it is.
+    is_placed = not isinstance(array, jax.Array) or _is_alike(array, new)
+    return new if is_placed else jax.device_put(new, array.sharding)
+
+
+_NUMERIC = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+
+
+def _is_alike(array: Any, value: Any) -> bool:
+    """Whether a value is an array that fits into the place of another one as it is."""
+    if not isinstance(value, jax.Array | np.ndarray):
+        return False
+    if value.shape != array.shape or value.dtype != array.dtype:
+        return False
+    if not (isinstance(array, jax.Array) and isinstance(value, jax.Array)):
+        return True
+    # Under a trace, JAX chooses the sharding.
+    is_traced = any(isinstance(x, jax.core.Tracer) for x in (array, value))
+    return is_traced or bool(value.sharding == array.sharding)
 
 
 class Reading:
@@ -44,12 +95,14 @@ class Reading:
         value = self.value
         return value if index is ... else value[index]
 
-    def set_value(self, value: Any, *, index: Any = ...) -> None:
+    def set_value(self, value: Any, *, index: Any = MISSING) -> None:
         """Sets the value, or a part of it, as assignment to it or its items does.
 
         Args:
             value: The value, or that of the part.
-            index: Which part; all of it if left out.
+            index: Which part of the array that is there: it keeps its shape and dtype.
+                So it does if `...` stands for all of it, and the value can be
+                broadcast to it. Left out, the value takes its place.
 
         Example:
             >>> import graphcore as gc, jax.numpy as jnp
@@ -57,7 +110,9 @@ class Reading:
             >>> leaf.value.tolist()
             [2.0, 0.0]
         """
-        if index is not ...:
+        if index is ...:
+            value = written_into(self.value, value)
+        elif index is not MISSING:
             # A value of its own: the one that it has may be that of the variable.
             whole: Any = self.value
             if isinstance(whole, dict | list):

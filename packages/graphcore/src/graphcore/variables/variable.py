@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 import jax
 
 from graphcore._jax import OUTSIDE, TraceState, current_trace
-from graphcore.cache.comparing import comparing
+from graphcore.cache.comparing import by_identity_too, comparing
 from graphcore.content import values_equal
 from graphcore.hashable_mapping import EMPTY, HashableMapping, as_hashable, as_kept
 from graphcore.probing import probing
@@ -37,7 +37,7 @@ from graphcore.variables.metadata import (
     stored_name,
 )
 from graphcore.variables.operators import ValueOperators
-from graphcore.variables.reading import Reading
+from graphcore.variables.reading import MISSING, Reading, written_into
 from graphcore.variables.state import VariableState
 
 __all__ = ["BatchStat", "Cache", "Intermediate", "Param", "Perturbation", "Variable"]
@@ -99,17 +99,6 @@ def facts_of(metadata: HashableMapping[str, Any], trace: TraceState) -> Facts:
     return known
 
 
-def _with_identity(equal: Callable[[Any, object], Any]) -> Any:
-    """Makes a subclass's own `__eq__` respect `comparing`."""
-
-    @functools.wraps(equal)
-    def method(self: Any, other: object) -> Any:
-        return self is other if comparing.by_identity else equal(self, other)
-
-    method._by_identity_too = True  # type: ignore[attr-defined]
-    return method
-
-
 def _set_class(variable: Any, kind: type[Any]) -> None:
     variable._check_writable()
     _class_of_object.__set__(variable, kind)
@@ -163,9 +152,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
         own = cls.get_value, cls.set_value
         if own != (Variable.get_value, Variable.set_value):
             cls.value = property(*own)  # type: ignore[assignment]
-        equal = cls.__eq__
-        if equal is not Variable.__eq__ and not hasattr(equal, "_by_identity_too"):
-            cls.__eq__ = _with_identity(equal)  # type: ignore[method-assign]
+        by_identity_too(cls, Variable)
         _register(cls)
 
     def __init__(self, value: A | VariableMetadata[A], **metadata: Any) -> None:
@@ -263,7 +250,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
             value = self._through_hooks("on_get_value", value)
         return value if index is ... else value[index]
 
-    def set_value(self, value: Any, *, index: Any = ...) -> None:
+    def set_value(self, value: Any, *, index: Any = MISSING) -> None:
         """Sets the value, through the `on_set_value` hooks, or a part of it.
 
         A subclass may override it: assignment to `value` and to items, and operators in
@@ -271,21 +258,28 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
 
         Args:
             value: The value, or that of the part.
-            index: Which part; all of it if left out.
+            index: Which part of the array that is there: it keeps its shape and dtype.
+                So it does if `...` stands for all of it, and the value can be
+                broadcast to it. Left out, the value takes its place.
 
         Example:
             >>> import jax.numpy as jnp
             >>> v = Variable(jnp.zeros(2)); v.set_value(2.0, index=0)
             >>> v.value.tolist()
             [2.0, 0.0]
+            >>> v[...] = 1; v.value.tolist()
+            [1.0, 1.0]
         """
         self._check_writable()
-        if index is not ...:
+        if index is not MISSING:
             whole = Variable.get_value(self)
-            if not isinstance(whole, jax.Array):
+            if index is ...:
+                value = written_into(whole, value)
+            elif isinstance(whole, jax.Array):
+                value = whole.at[index].set(value)
+            else:
                 whole[index] = value
                 return
-            value = whole.at[index].set(value)
         _refuse_variable(value)
         if self._facts.metadata is not EMPTY or self._has_hook_methods:
             value = self._through_hooks("on_set_value", value)

@@ -1,0 +1,84 @@
+"""Static values that may change in place belong to one graph, also among equal ones."""
+
+import dataclasses
+import types
+
+import jax.numpy as jnp
+import pytest
+
+import graphcore as gc
+from graphcore.authors import enter
+
+
+@dataclasses.dataclass
+class Config:
+    n: int
+
+
+class Model(gc.Object):
+    def __init__(self, config, tags=()):
+        self.config = config
+        self.part = gc.Dict(config=config)
+        self.w = gc.Param(jnp.array(1.0), tags=[*tags])
+
+
+def called(f, *args):
+    entry = enter(f, args)
+    return entry.commit(*entry.body(*entry.values))
+
+
+@pytest.fixture(params=[Config, lambda n: types.SimpleNamespace(n=n)])
+def twins(request):
+    """Two equal models, of which the first was described before."""
+    models = [Model(request.param(0), ["a"]) for _ in range(2)]
+    assert gc.graphdef(models[0]) == gc.graphdef(models[1])
+    return models
+
+
+def count(m):
+    m.config.n += 1
+    m.w.tags.append("b")
+
+
+def test_what_a_function_does_to_one_is_not_done_to_another(twins):
+    first, second = twins
+    for n in (1, 2):
+        called(count, second)
+        assert (second.config.n, second.w.tags) == (n, ["a", *"b" * n])
+        assert second.part.config is second.config
+        assert (first.config.n, first.w.tags) == (0, ["a"])
+    called(count, first)
+    assert (first.config.n, first.w.tags) == (1, ["a", "b"])
+
+
+def add(m):
+    m.more = Config(1)
+    m.w.more = [1]
+
+
+def test_what_a_function_leaves_alone_stays_the_same_object(twins):
+    kept = [(m.config, m.w.tags) for m in twins]
+    for m, (config, tags) in zip(twins, kept, strict=True):
+        called(add, m)
+        assert m.config is m.part.config is config and m.w.tags is tags
+    first, second = twins
+    assert first.more == second.more and first.more is not second.more
+    assert first.w.more == second.w.more and first.w.more is not second.w.more
+
+
+def test_what_a_function_makes_is_made_for_each_call():
+    def make():
+        return Model(Config(1), ["a"])
+
+    entry = enter(make)
+    left = entry.body(*entry.values)  # as JAX keeps it with a trace
+    first, second = (entry.commit(*left) for _ in range(2))
+    assert first.config is first.part.config is not second.config
+    assert first.config == second.config
+    assert first.w.tags == second.w.tags and first.w.tags is not second.w.tags
+
+
+def test_copies_have_the_static_values_of_their_model(twins):
+    for m in twins:
+        copies = gc.clone(m), gc.merge(*gc.split(m)), gc.clone(m, variables=False)
+        assert all(twin.config is m.config for twin in copies)
