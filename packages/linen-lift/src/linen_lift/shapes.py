@@ -26,6 +26,8 @@ _CONSTANTS = (
     types.BuiltinFunctionType,
 )
 
+_JITTED: Any = type(jax.jit(len))
+
 
 def _constant_key(value: Any) -> Any:
     """A hashable stand-in for a value that can never change, or a `TypeError`."""
@@ -41,9 +43,8 @@ def _constant_key(value: Any) -> Any:
     if isinstance(value, functools.partial):
         held = (value.func, value.args, tuple(value.keywords.items()))
         return (functools.partial, *map(_constant_key, held))
-    wrapped = getattr(value, "__wrapped__", None)
-    if isinstance(wrapped, types.FunctionType):  # a jitted function
-        return (type(value), _constant_key(wrapped))
+    if type(value) is _JITTED:
+        return (_JITTED, _constant_key(value.__wrapped__))
     raise TypeError(f"A {type(value).__name__} may change.")
 
 

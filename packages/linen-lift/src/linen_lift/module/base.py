@@ -25,7 +25,7 @@ from .context import context
 from .declarations import Declarations
 from .decorators import compact
 from .definition import RESERVED, checked_hash, define, tabulate_fields
-from .module_base import State
+from .module_base import State, base_names
 from .preparation import (
     INIT_MUTABLE,
     CaptureFilter,
@@ -83,8 +83,7 @@ class Module(Declarations, Summaries):
 
     def __post_init__(self) -> None:
         attributes = self.__dict__
-        base = tuple(attributes)
-        attributes["_state"] = State(base)
+        attributes["_state"] = State()
         attributes["scope"] = None
         parent = self.parent
         if parent is UNSET:
@@ -162,6 +161,7 @@ class Module(Declarations, Summaries):
         if state.setup_done or scope is None:
             return
         state.setup_done = True
+        base_names(self)
         if not self._has_setup:
             return
         modules = context.modules

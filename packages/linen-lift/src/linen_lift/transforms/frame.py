@@ -20,7 +20,7 @@ from graphcore import Static, StaticAttribute
 from ..errors import CallCompactUnboundModuleError, TransformTargetError
 from ..module.base import Module
 from ..module.containers import replace
-from ..module.module_base import State
+from ..module.module_base import State, base_names
 from ..scope import Scope, Variable
 
 _LIVE = (Module, Variable)
@@ -30,6 +30,11 @@ _ARRAYS = (jax.Array, np.ndarray)
 @jax.tree_util.register_static
 class _Slot(Static[int]):
     """The place of a module or variable in a frame: a pytree without leaves."""
+
+
+@jax.tree_util.register_static
+class _ArrayPlace(Static[int]):
+    """The place of an array among those in fields."""
 
 
 class Frame:
@@ -80,7 +85,7 @@ class Frame:
         fields = {}
         if isinstance(live, Module):
             state, scope = live._state, live.scope
-            for name in state.base:
+            for name in base_names(live):
                 if name not in ("parent", "name"):
                     fields[name] = replace(live.__dict__[name], _LIVE, self._slot)
             runs = state.in_compact or state.in_setup or state.shares_scope
@@ -172,7 +177,7 @@ class Frame:
 
         def noted(array: Any, _: str) -> Any:
             arrays[id(array)] = array
-            return "array", [*arrays].index(id(array))
+            return _ArrayPlace([*arrays].index(id(array)))
 
         described = []
         for live, fields in self._live:

@@ -322,7 +322,9 @@ def _lift_class(
         (name, *(StaticAttribute(*option) for option in own.items()))
         for name, own in per_method.items()
     )
-    key: Any = (transform, prefix, *described)
+    # A method can be replaced, in a notebook or by a mock.
+    functions = tuple([getattr(cls, name, None) for name in per_method])
+    key: Any = (transform, prefix, functions, *described)
     cache = cls._lifted_classes
     try:
         if key in cache:
