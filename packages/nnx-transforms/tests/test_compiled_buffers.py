@@ -233,6 +233,20 @@ def test_shardings_are_constrained_only_where_that_is_asked_for():
         assert ("sharding_constraint" in primitives) is bool(asked)
 
 
+def test_constraints_follow_the_rules_in_force():
+    f = nnx.jit(lambda n: setattr(n.a, "value", n.a.value + 1), constrain_state=True)
+    m = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    counts = []
+    for axis in ("x", "y", "x"):
+        with nnx.logical_axis_rules([("long", axis)]):
+            node = nnx.Dict(a=nnx.Param(jnp.arange(8.0), sharding=("long",), mesh=m))
+            f(node)
+        expected = NamedSharding(m, PartitionSpec(axis))
+        assert node.a.value.sharding.is_equivalent_to(expected, 1)
+        counts.append(f._cache_size())
+    assert counts == [1, 2, 2]
+
+
 def test_constrain_state_on_the_mesh_in_force():
     node = nnx.Dict(a=nnx.Param(jnp.arange(8.0), sharding=("data",)))
     f = nnx.jit(lambda n: setattr(n.a, "value", n.a.value + 1), constrain_state=True)

@@ -245,3 +245,38 @@ def test_filters_that_look_at_values_are_asked_at_each_call():
     np.testing.assert_array_equal(run(m, jnp.arange(3.0)), [1.0, 2.0, 3.0])
     m.w.value, m.b.value = jnp.array(1.0), jnp.arange(3.0)
     np.testing.assert_array_equal(run(m, jnp.arange(3.0)), [0.0, 2.0, 4.0])
+
+
+@pytest.mark.parametrize("transform", ["cond", "switch", "while_loop", "remat", "vmap"])
+def test_a_function_whose_code_was_replaced_is_traced_anew(transform):
+    # As tools do that load an edited module again.
+    def f(m, x):
+        return x * m.w.value
+
+    def edited(m, x):
+        return x * m.w.value * 10
+
+    def run():
+        m = Model()
+        if transform == "cond":
+            return nnx.cond(True, f, lambda m, x: x, m, 1.0)
+        if transform == "switch":
+            return nnx.switch(0, [f, lambda m, x: x], m, 1.0)
+        if transform == "remat":
+            return nnx.remat(f)(m, 1.0)
+        if transform == "vmap":
+            return nnx.vmap(f, in_axes=(None, 0))(m, jnp.ones(1))[0]
+        once = nnx.while_loop(lambda c: c[2] < 1, step, (m, 1.0, 0))
+        return once[1]
+
+    def step(carry):
+        m, x, i = carry
+        return m, x * m.w.value, i + 1
+
+    def edited_step(carry):
+        m, x, i = carry
+        return m, x * m.w.value * 10, i + 1
+
+    assert float(run()) == 2.0
+    f.__code__, step.__code__ = edited.__code__, edited_step.__code__
+    assert float(run()) == 20.0

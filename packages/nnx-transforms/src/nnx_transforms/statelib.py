@@ -27,7 +27,7 @@ def _state(state: Mapping[Any, Any]) -> State[Any, Any]:
     return state if isinstance(state, State) else State(state)
 
 
-def to_flat_state(state: Mapping[Any, Any], /) -> FlatState[Any]:
+def to_flat_state(state: Mapping[Any, Any]) -> FlatState[Any]:
     """Returns the leaves of a state, or of nested dicts, with their paths.
 
     Args:
@@ -132,7 +132,7 @@ def _integer(key: Any) -> Any:
 
 
 def map_state(
-    f: Callable[[Path, Any], Any], state: Mapping[Any, Any], /
+    f: Callable[[Path, Any], Any], state: Mapping[Any, Any]
 ) -> State[Any, Any]:
     """Applies a function to every leaf.
 

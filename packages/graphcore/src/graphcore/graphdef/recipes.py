@@ -39,6 +39,7 @@ class Recipe:
         self._metadata = [d.metadata for d in layout.definitions]
         different = {id(metadata): metadata for metadata in self._metadata}
         self._different_metadata = list(different.values())
+        self._has_changeable = any(as_kept(m) is not m for m in different.values())
         numbers = {key: number for number, key in enumerate(different)}
         self._facts = getter([numbers[id(metadata)] for metadata in self._metadata])
         nodes = sorted(layout.nodes)  # by their numbers
@@ -88,8 +89,10 @@ class Recipe:
         layout = self._layout
         trace = current_trace()
         if layout.all_owned:
-            # A value in metadata that can change in place is one for each graph.
-            different = [facts_of(as_kept(m), trace) for m in self._different_metadata]
+            metadata = self._different_metadata
+            if self._has_changeable:  # Such a value is one for each graph.
+                metadata = [*map(as_kept, metadata)]
+            different = [facts_of(each, trace) for each in metadata]
             things = list(map(object.__new__, self._types))
             consume(map(set_raw_value, things, values))
             consume(map(set_facts, things, self._facts(different)))

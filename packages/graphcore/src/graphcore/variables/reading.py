@@ -43,9 +43,9 @@ def written_into(array: Any, value: Any) -> Any:
     if shape != array.shape:
         return value
     new = jnp.asarray(array).at[...].set(value)
-    # JAX 0.8 does not keep it where it is.
-    is_placed = not isinstance(array, jax.Array) or _is_alike(array, new)
-    return new if is_placed else jax.device_put(new, array.sharding)
+    if isinstance(array, jax.Array) and not _is_alike(array, new):
+        new = jax.device_put(new, array.sharding)  # JAX 0.8 places it anew
+    return new
 
 
 _NUMERIC = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)

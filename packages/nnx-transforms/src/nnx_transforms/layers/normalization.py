@@ -13,6 +13,7 @@ from graphcore import BatchStat
 from nnx_transforms.layers.dtypes import keep_dtype, promote_dtype
 from nnx_transforms.layers.layer import chosen
 from nnx_transforms.layers.moments import Norm, along, at_least_float32, canonical_axes
+from nnx_transforms.layers.options import as_tuple
 from nnx_transforms.layers.types import Array, Axes, DType, Initializer, Promotion
 from nnx_transforms.randomness.rngs import Rngs
 
@@ -29,7 +30,7 @@ class BatchNorm(Norm):
         num_features: The size of the feature axis.
         use_running_average: Whether the tracked statistics are used, instead of those
             of the batch. `train()` and `eval()` switch it; None if each call says it.
-        axis: The feature axis; all others are normalized over.
+        axis: The feature axis, or axes; all others are normalized over.
         momentum: The weight of the past in the tracked statistics.
         epsilon: Added to the variance.
         dtype: The dtype of the result; None for what input, parameters and statistics
@@ -59,7 +60,7 @@ class BatchNorm(Norm):
         ([[-1.0, -1.0], [1.0, 1.0]], Array([0.2, 2. ], dtype=float32))
     """
 
-    axis: int = -1
+    axis: Axes = -1
     momentum: float = 0.99
     epsilon: float = 1e-5
 
@@ -68,7 +69,7 @@ class BatchNorm(Norm):
         num_features: int,
         *,
         use_running_average: bool | None = False,
-        axis: int = -1,
+        axis: Axes = -1,
         momentum: float = 0.99,
         epsilon: float = 1e-5,
         dtype: DType | None = None,
@@ -127,7 +128,7 @@ class BatchNorm(Norm):
         )
         tracked = (self.mean, self.var)
         x, *_, scale, bias = self._promoted(x, *tracked, self.scale, self.bias)
-        self._check_features(x, (self.axis,))
+        self._check_features(x, as_tuple(self.axis))
         axes = canonical_axes(self.axis, x.ndim)
         others = tuple(i for i in range(x.ndim) if i not in axes)
         if use_running_average:

@@ -46,7 +46,7 @@ def get_abstract_model(
 
 
 @accepts_graph_mode
-def as_abstract(tree: _A, /) -> _A:
+def as_abstract(tree: _A) -> _A:
     """Adds shardings to the values of a model that `eval_shape` made.
 
     Args:

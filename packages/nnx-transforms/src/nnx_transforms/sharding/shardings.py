@@ -66,6 +66,11 @@ def add_axis_rules(rules_in_force: Callable[[], Iterable[tuple[Any, Any]]]) -> N
     _rules_in_force.append(rules_in_force)
 
 
+def rules_in_force() -> str:
+    """What tells apart the rules that are in force, of all libraries."""
+    return repr([[*each()] for each in _rules_in_force])
+
+
 def with_partitioning(
     initializer: Callable[..., Any],
     sharding: Any,
@@ -94,11 +99,11 @@ def with_partitioning(
     return with_metadata(initializer, out_sharding=sharding, **metadata)
 
 
-def get_partition_spec(state: Any, /) -> Any:
+def get_partition_spec(tree: Any) -> Any:
     """Replaces each value in a state by the `PartitionSpec` that its metadata names.
 
     Args:
-        state: A `State`, or any pytree with `VariableState`s or variables among its
+        tree: A `State`, or any pytree with `VariableState`s or variables among its
             leaves; or a graph node, which stands for its state.
 
     Returns:
@@ -116,7 +121,7 @@ def get_partition_spec(state: Any, /) -> Any:
         >>> specs.a.value == PartitionSpec('data'), specs.b.value == PartitionSpec()
         (True, True)
     """
-    return _map_values(_spec, state)
+    return _map_values(_spec, tree)
 
 
 def get_var_pspec(variable: Any) -> PartitionSpec:

@@ -166,13 +166,13 @@ def _only_plain(**kinds: bool | None) -> None:
 
 
 def register_variable_name(
-    name: str, variable_type: Any = None, /, *, overwrite: bool = False
+    name: str, typ: Any = None, *, overwrite: bool = False
 ) -> Any:
     """Names a variable type, for `sow` and for conversions.
 
     Args:
         name: The name.
-        variable_type: The type. Left out, a decorator of a class is returned.
+        typ: The type. Left out, a decorator of a class is returned.
         overwrite: Whether the name or the type may have been registered before.
 
     Returns:
@@ -191,4 +191,4 @@ def register_variable_name(
         register_variable_name_type_pair(name, kind, overwrite=overwrite)
         return kind
 
-    return register if variable_type is None else register(variable_type)
+    return register if typ is None else register(typ)

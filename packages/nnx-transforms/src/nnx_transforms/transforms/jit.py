@@ -54,6 +54,7 @@ from nnx_transforms.arguments import (
     with_statics,
 )
 from nnx_transforms.sharding.in_modules import shardings_alone, shardings_apart
+from nnx_transforms.sharding.shardings import rules_in_force
 from nnx_transforms.transforms.compiled.ahead_of_time import Lowered, Traced
 from nnx_transforms.transforms.compiled.array_errors import explain_arrays
 from nnx_transforms.transforms.compiled.explain_recompile import (
@@ -139,8 +140,10 @@ class Jitted(Generic[P, R]):
             notes=self._notes,
         )
         self._bodies = Bodies(MAX_STRUCTURES)
+        self._bodies_by_rules: dict[str, Bodies] = {}
         self._is_simple = (
             self._callee is not None
+            and not self._options.constrain_state
             and not self._statics
             and self._in_settings is UNSET
             and self._out_settings is UNSET
@@ -248,7 +251,7 @@ class Jitted(Generic[P, R]):
                 statics=statics,
                 make=JitBody,
                 options=self._options,
-                cache=self._bodies,
+                cache=self._current_bodies(),
                 only_with_objects=not self._places_objects,
                 divide=False,
             )
@@ -256,6 +259,13 @@ class Jitted(Generic[P, R]):
             check_hashable(statics, callee.name)
             raise
         return entry
+
+    def _current_bodies(self) -> Bodies:
+        """Where compiled forms are kept: constraints follow the rules in force."""
+        if not self._options.constrain_state:
+            return self._bodies
+        kept = self._bodies_by_rules
+        return kept.setdefault(rules_in_force(), Bodies(MAX_STRUCTURES))
 
     def _per_argument(self, args: tuple[Any, ...], statics: dict[Any, Any]) -> Any:
         """The shardings of positional arguments; static ones have none."""
@@ -393,6 +403,7 @@ class Jitted(Generic[P, R]):
             >>> nnx.jit(lambda x: x).clear_cache()
         """
         self._bodies.clear()
+        self._bodies_by_rules.clear()
         self._notes.signature = None
         self._notes.count = 0
         self._plain.clear_cache()  # type: ignore[attr-defined]
