@@ -141,7 +141,7 @@ def test_with(
 @releases(FLAX)
 def flax(session: nox.Session, release: str) -> None:
     """Test objects of Flax NNX under our transforms, on several releases of Flax."""
-    names = "models", "bridge", "linen_modules", "modes", "shardings"
+    names = "models", "bridge", "linen_modules", "modes", "shardings", "states"
     files = [f"test_flax_{name}.py" for name in names]
     test_with(session, "flax", release, FLAX[release], *files)
 

@@ -123,6 +123,43 @@ def test_an_array_that_is_written_into_stays_where_it_is():
     assert v.tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
+def test_a_value_takes_its_own_place_where_none_is_due():
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    v, placed = gc.Param(jnp.zeros(4)), jax.device_put(jnp.ones(4), sharding)
+    v[...] = placed
+    assert v.value is placed
+    keys = gc.Variable(jax.random.split(jax.random.key(0), 3))
+    keys[...] = jax.random.key(1)
+    assert keys.value.shape == (3,)
+    keys[...] = 3
+    assert keys.value == 3
+
+
+def test_an_array_of_numpy_stays_one():
+    counts = gc.Variable(np.zeros(2, np.int64))
+    counts[...] = 2**40
+    assert counts.value.dtype == np.int64 and counts.value.tolist() == [2**40] * 2
+    words = gc.Variable(np.array(["a", "b"]))
+    words[...] = "none"
+    assert words.value == "none"
+
+
+def test_hooks_see_what_is_written():
+    shown = gc.Param(jnp.zeros(2), on_get_value=lambda v, x: x.astype(jnp.bfloat16))
+    shown[...] = 1
+    assert shown.raw_value.dtype == jnp.float32
+    quantized = gc.Param(
+        jnp.zeros(2, jnp.int8),
+        on_get_value=lambda v, x: x.astype(jnp.float32) / 10,
+        on_set_value=lambda v, x: (x * 10).astype(jnp.int8),
+    )
+    quantized[...] = 0.5
+    assert (
+        quantized.raw_value.tolist() == [5, 5] and quantized.raw_value.dtype == jnp.int8
+    )
+
+
 def test_what_is_written_into_an_array_under_a_trace():
     def program(v, x):
         v[...] = x

@@ -1,6 +1,7 @@
 """Static values that may change in place belong to one graph, also among equal ones."""
 
 import dataclasses
+import pickle
 import types
 
 import jax.numpy as jnp
@@ -82,3 +83,41 @@ def test_copies_have_the_static_values_of_their_model(twins):
     for m in twins:
         copies = gc.clone(m), gc.merge(*gc.split(m)), gc.clone(m, variables=False)
         assert all(twin.config is m.config for twin in copies)
+
+
+@dataclasses.dataclass
+class Holds:
+    part: object
+
+
+def test_static_values_that_hold_one_object_hold_one_inside():
+    m = Model(Config(1))
+    m.outer = Holds(m.config)
+    m.named = {"a": Holds(m.config)}
+
+    def change(m):
+        m.config.n = 2
+        assert m.outer.part is m.named["a"].part is m.config
+
+    called(change, m)
+    assert m.outer.part is m.named["a"].part is m.config
+    assert m.config == Config(2)
+
+
+def test_a_value_that_was_changed_since_is_that_of_its_own_model(twins):
+    first, second = twins
+    first.config.n = 5
+
+    def seen(a, b):
+        return [a.config.n, b.config.n]
+
+    assert called(seen, second, first) == [0, 5]
+    assert called(seen, first, second) == [5, 0]
+
+
+def test_a_definition_is_pickled_as_it_was_made():
+    m = Model(Config(1))
+    definition = gc.graphdef(m)
+    m.config.n = 2
+    again = pickle.loads(pickle.dumps(definition))
+    assert again == definition != gc.graphdef(m)

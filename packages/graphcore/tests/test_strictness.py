@@ -1,6 +1,7 @@
 """What Python calls equal is not always the same: neither is what is kept for it."""
 
 import collections
+import collections.abc
 import dataclasses
 import datetime as dt
 import decimal
@@ -8,6 +9,7 @@ import enum
 import functools
 import types
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -242,3 +244,76 @@ def test_filters_are_asked_in_the_order_in_which_they_stand():
         assert list(gc.state(node, gc.All(gc.Param, *checks))) == ["a"]
         assert list(gc.state(node, gc.Any(Text, *checks))) == ["a", "b"]
     assert gc.All(gc.Param, is_large) == gc.All(is_large, gc.Param)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unset:
+    name: str
+    later: int = dataclasses.field(init=False)
+
+    def __hash__(self):
+        return hash(self.name)
+
+
+class Lazy(collections.abc.Mapping):
+    """A mapping of what may not be there."""
+
+    def __getitem__(self, key):
+        raise FileNotFoundError(key)
+
+    def __iter__(self):
+        return iter(["a"])
+
+    def __len__(self):
+        return 1
+
+    def __eq__(self, other):
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("value", [Unset("a"), Lazy()], ids=["field", "mapping"])
+def test_what_does_not_show_what_it_holds_is_compared_as_it_says(value):
+    node = gc.Dict(x=value)
+    assert gc.graphdef(node) == gc.graphdef(gc.Dict(x=value))
+    assert gc.clone(node).x is value
+    assert gc.graphdef(node) != gc.graphdef(gc.Dict(x=type(value)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Apart:
+    """Has a hash by a part of what it holds."""
+
+    n: int
+    rest: list = dataclasses.field(default_factory=list, hash=False)
+
+
+def test_what_has_a_hash_is_hashable():
+    record = np.zeros(1, [("a", "i4")])[0]  # has none: it can be written
+    assert len({gc.graphdef(gc.Dict(x=Apart(n, [n]))) for n in (1, 1, 2)}) == 2
+    with pytest.raises(TypeError, match="not hashable"):
+        hash(gc.graphdef(gc.Dict(x=record)))
+
+
+def test_dataclasses_compare_by_their_own_fields():
+    @dataclasses.dataclass
+    class Base(gc.Object):
+        x: int
+
+        def __eq__(self, other):
+            return isinstance(other, Base)
+
+    @dataclasses.dataclass
+    class Derived(Base):
+        y: int
+
+    assert Base(1) == Base(2) and Derived(1, 2) == Derived(1, 2) != Derived(1, 3)
+
+
+def test_classes_with_an_equality_of_their_own_are_pickled_by_value():
+    namespace = {"__module__": "__main__", "__eq__": lambda a, b: type(a) is type(b)}
+    kind = type("Local", (gc.Object,), namespace)
+    kind.__qualname__ = "not.to.be.found"
+    made = cloudpickle.loads(cloudpickle.dumps(kind()))
+    assert type(made).__name__ == "Local" and made == type(made)()

@@ -51,36 +51,47 @@ def static_key(value: Any) -> Any:
         return float, value.hex()
     if kind is complex:
         return complex, value.real.hex(), value.imag.hex()
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and not isinstance(value, np.void):
         return kind, value.dtype, value.tobytes()
     if kind is jax.tree_util.PyTreeDef:
         return StrictTreeDef(value)
     if kind is slice or kind is range:
         bounds = value.start, value.stop, value.step
         return kind, tuple(map(static_key, bounds))
-    if issubclass(kind, tuple) and kind.__eq__ is tuple.__eq__:
-        return kind, tuple(map(static_key, value))
-    if issubclass(kind, frozenset) and kind.__eq__ is frozenset.__eq__:
-        return kind, frozenset(map(static_key, value))
-    if issubclass(kind, _SHOWING_MORE):
-        return kind, value, repr(value)
-    if isinstance(value, Mapping):
-        pairs = [(static_key(k), static_key(x)) for k, x in value.items()]
-        return kind, value, tuple(pairs)
-    fields = _compared_fields(kind)
-    if fields is not None:
-        held = fields(value)
-        others = [static_key(x) for x in held if type(x) not in _COMPARED_STRICTLY]
-        return kind, value, tuple(map(type, held)), tuple(others)
-    return kind, value
+    equal: Any = kind.__eq__
+    if equal is object.__eq__ or kind.__hash__ is None:
+        return kind, value  # itself, or of no use in a key
+    if issubclass(kind, tuple) and equal is tuple.__eq__:
+        return kind, tuple(map(static_key, tuple.__iter__(value)))
+    if issubclass(kind, frozenset) and equal is frozenset.__eq__:
+        return kind, frozenset(map(static_key, frozenset.__iter__(value)))
+    try:
+        apart = _held_apart(kind, value)
+        hash(apart)
+    except Exception:  # of a stranger, or of what has a hash by part of what it holds
+        return kind, value
+    return kind, value, apart
 
 
 # Two of one of these types that are equal are the same for every purpose.
 _COMPARED_STRICTLY = frozenset(
     (bool, int, str, bytes, type(None), type, types.FunctionType, np.dtype)
 )
-# Equal ones may have other digits, or be in another time zone.
-_SHOWING_MORE = decimal.Decimal, dt.datetime, dt.time
+
+
+def _held_apart(kind: type[Any], value: Any) -> Any:
+    """What tells a value from others that it equals."""
+    if issubclass(kind, decimal.Decimal):
+        return str(value)
+    if issubclass(kind, dt.datetime | dt.time):
+        return value.tzinfo, value.utcoffset(), value.fold
+    if isinstance(value, Mapping):
+        return frozenset([(static_key(k), static_key(x)) for k, x in value.items()])
+    held = _compared_fields(kind)(value)
+    others = [static_key(x) for x in held if type(x) not in _COMPARED_STRICTLY]
+    return tuple(map(type, held)), tuple(others)
+
+
 _fields_of: weakref.WeakKeyDictionary[type[Any], Any] = weakref.WeakKeyDictionary()
 
 
@@ -103,23 +114,28 @@ def unusual_keys(keys: Iterable[Any]) -> list[Any]:
 _USUAL_KEYS = frozenset((str, int))
 
 
-def _compared_fields(kind: type[Any]) -> Callable[[Any], Sequence[Any]] | None:
+def _compared_fields(kind: type[Any]) -> Callable[[Any], Sequence[Any]]:
     """What returns the fields of a dataclass that it compares by `==`.
 
-    None for what is none, or says itself what it equals.
+    Of what is none, or says itself what it equals, it returns nothing.
     """
     if not hasattr(kind, "__dataclass_fields__"):
-        return None
+        return _nothing
     if kind not in _fields_of:
         # What `dataclass` makes is in no file.
         methods: Any = kind.__eq__, kind.__hash__
         codes = [getattr(method, "__code__", None) for method in methods]
         is_made = all(code and code.co_filename == "<string>" for code in codes)
-        names = [f.name for f in dataclasses.fields(kind) if f.compare and is_made]
-        get = attrgetter(*names) if names else None
-        _fields_of[kind] = (lambda x: (get(x),)) if get and len(names) == 1 else get
-    found: Callable[[Any], Sequence[Any]] | None = _fields_of[kind]
+        fields = dataclasses.fields(kind) if is_made else ()
+        names = [f.name for f in fields if f.compare]
+        get = attrgetter(*names) if names else _nothing
+        _fields_of[kind] = (lambda x: (get(x),)) if len(names) == 1 else get
+    found: Callable[[Any], Sequence[Any]] = _fields_of[kind]
     return found
+
+
+def _nothing(_: Any) -> Sequence[Any]:
+    return ()
 
 
 class StrictTreeDef:
@@ -278,6 +294,7 @@ def is_immutable(value: Any) -> bool:
         or (
             # A subclass of a value type may compare by something that changes.
             issubclass(kind, _IMMUTABLE)
+            and not issubclass(kind, np.void)  # whose fields can be set
             and all(
                 _compares_like(kind, base) for base in _VALUES if issubclass(kind, base)
             )
@@ -285,9 +302,13 @@ def is_immutable(value: Any) -> bool:
     ):
         _immutable_types.add(kind)
         return True
-    is_frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
-    fields = _compared_fields(kind) if is_frozen else None
-    return fields is not None and all(map(is_immutable, fields(value)))
+    if not getattr(getattr(kind, "__dataclass_params__", None), "frozen", False):
+        return False
+    try:
+        held = _compared_fields(kind)(value)
+    except AttributeError:  # a field that nobody has set
+        return False
+    return bool(held) and all(map(is_immutable, held))
 
 
 def may_change(x: Any) -> bool:

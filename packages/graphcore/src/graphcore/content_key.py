@@ -141,10 +141,31 @@ def snapshot(value: Any) -> Any:
     if is_immutable(value):
         return value
     try:
-        duplicate = copy.deepcopy(value, _kept_whole(value))
+        duplicate = copied(value, {})
         return duplicate if same_content(duplicate, value) else value
     except Exception:  # The `__deepcopy__` or `__eq__` of an unknown type.
         return value
+
+
+def copied(value: Any, memo: dict[int, Any]) -> Any:
+    """Copies a static value, as deep as its content is compared.
+
+    Args:
+        value: Any value that can be copied.
+        memo: What was copied before, as `copy.deepcopy` takes it; extended.
+
+    Returns:
+        The copy.
+
+    Example:
+        >>> part = ['a']; memo = {}
+        >>> one, other = copied([part], memo), copied((part,), memo)
+        >>> one[0] is part, one[0] is other[0]
+        (False, True)
+    """
+    for number, part in _kept_whole(value).items():
+        memo.setdefault(number, part)
+    return copy.deepcopy(value, memo)
 
 
 def _kept_whole(value: Any) -> dict[int, Any]:

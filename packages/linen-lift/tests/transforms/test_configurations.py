@@ -130,3 +130,30 @@ def test_an_initializer_is_not_taken_for_what_it_wraps():
     assert Holds(3).apply(variables).shape == (3, 2)
     with pytest.raises(nn.errors.ScopeParamShapeError):
         Holds(4).apply(variables)
+
+
+def test_a_module_may_hold_itself():
+    class Own(nn.Module):
+        n: int
+
+        def __post_init__(self):
+            super().__post_init__()
+            object.__setattr__(self, "me", self)
+            object.__setattr__(self, "twice", 2 * self.n)
+
+        @functools.cached_property
+        def table(self):
+            return lambda x: x  # another one for each module
+
+        @nn.jit
+        def __call__(self, x):
+            traces.append("traced")
+            return self.table(x) * self.twice
+
+        def read(self, x):
+            return self.table(self(x))
+
+    traces = []
+    for _ in range(3):
+        assert Own(3).apply({}, 1, method="read") == 6
+    assert len(traces) == 1

@@ -93,7 +93,10 @@ def _contents(x: Any) -> list[Any]:
         attributes = getattr(x, "__dict__", None)
         if isinstance(attributes, dict):
             found += attributes.values()
-        for slot in slots_of(type(x)).values():
+        kind = type(x)
+        # What JAX keeps in slots is large, and none of a program's objects.
+        own = {} if kind.__module__.startswith(("jax.", "jaxlib.")) else slots_of(kind)
+        for slot in own.values():
             with contextlib.suppress(AttributeError):  # it is empty
                 found.append(slot.__get__(x))
     return found

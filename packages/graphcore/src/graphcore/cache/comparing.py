@@ -15,6 +15,9 @@ from typing import Any
 class _Comparing(threading.local):
     by_identity = False
 
+    def __reduce__(self) -> str:
+        return "comparing"  # classes that are pickled by value refer to it
+
 
 comparing = _Comparing()
 

@@ -22,6 +22,7 @@ from graphcore.content import is_immutable, static_key, unusual_keys
 from graphcore.content_key import (
     UnhashableContent,
     content_key,
+    copied,
     same_content,
     snapshot,
 )
@@ -241,17 +242,20 @@ class StaticAttribute(_Attribute):
         """Whether the value may be changed in place."""
         return self._kept is not None
 
-    def as_made(self, *, copied: bool) -> Any:
+    def as_made(self, memo: dict[int, Any] | None = None) -> Any:
         """The value; if that was changed in place since, a copy of what it was.
 
         Args:
-            copied: Whether to copy what may be changed in place in any case.
+            memo: As for `copy.deepcopy`: a copy is made in any case, if one can be
+                made, and what was copied before is not copied again.
         """
-        if self._kept is None or (
-            not copied and content_key(self.value) == self.compared
-        ):
+        if self._kept is None:
             return self.value
-        return snapshot(self._kept[0])
+        if content_key(self.value) != self.compared:
+            return snapshot(self._kept[0])
+        if memo is None or self._kept[0] is self.value:
+            return self.value
+        return copied(self.value, memo)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StaticAttribute):
@@ -262,7 +266,7 @@ class StaticAttribute(_Attribute):
         return hash((self.key, self.compared))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StaticAttribute, (self.key, self.value)
+        return StaticAttribute, (self.key, self.as_made())
 
 
 @jax.tree_util.register_static

@@ -228,12 +228,10 @@ class Layout:
         if not self._changeable:
             return self.statics
         values = [*self.statics]
-        made: dict[int, Any] = {}
+        # What is one object in several values is one in their copies.
+        memo: dict[int, Any] | None = {} if copied else None
         for number, attribute in self._changeable:
-            known = id(attribute.value)
-            if known not in made:
-                made[known] = attribute.as_made(copied=copied)
-            values[number] = made[known]
+            values[number] = attribute.as_made(memo)
         return values
 
     def path(self, thing: int) -> Path:

@@ -68,7 +68,8 @@ class OwnedNode(_Replaceable):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        by_identity_too(cls, OwnedNode)
+        if "__eq__" in vars(cls):  # else `dataclass` would take it for the class's own
+            by_identity_too(cls, OwnedNode)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         node = object.__new__(cls)

@@ -30,38 +30,52 @@ def written_into(array: Any, value: Any) -> Any:
         >>> written_into(jnp.zeros(2), 1).tolist(), written_into(None, 1)
         ([1.0, 1.0], 1)
     """
-    if not isinstance(array, jax.Array | np.ndarray):
-        return value
     if isinstance(value, Reading):  # another variable, or the state of one
         value = value.value
-    if _is_alike(array, value) or not isinstance(value, _NUMERIC):
+    if not isinstance(array, _ARRAYS) or not isinstance(value, (*_ARRAYS, *_NUMBERS)):
+        return value
+    is_alike = getattr(value, "dtype", None) == array.dtype
+    if not is_alike and not (_is_numeric(array) and _is_numeric(value)):
+        return value
+    is_traced = any(isinstance(x, jax.core.Tracer) for x in (array, value))
+    if is_alike and np.shape(value) == array.shape and _fits(array, value, is_traced):
         return value
     try:
-        shape = np.broadcast_shapes(np.shape(value), array.shape)
+        if np.broadcast_shapes(np.shape(value), array.shape) != array.shape:
+            return value
     except ValueError:
         return value
-    if shape != array.shape:
-        return value
-    new = jnp.asarray(array).at[...].set(value)
-    if isinstance(array, jax.Array) and not _is_alike(array, new):
-        new = jax.device_put(new, array.sharding)  # JAX 0.8 places it anew
-    return new
+    if is_traced:
+        return jnp.asarray(array).at[...].set(value)
+    if isinstance(array, np.ndarray):
+        new = np.empty_like(array)
+        new[...] = value
+        return new
+    value = jnp.asarray(value)
+    value = jnp.broadcast_to(
+        value if is_alike else value.astype(array.dtype), array.shape
+    )
+    return jax.device_put(value, array.sharding) if array.committed else value
 
 
-_NUMERIC = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+_NUMBERS = (np.generic, bool, int, float, complex)
+_ARRAYS = (jax.Array, np.ndarray)
 
 
-def _is_alike(array: Any, value: Any) -> bool:
-    """Whether a value is an array that fits into the place of another one as it is."""
-    if not isinstance(value, jax.Array | np.ndarray):
-        return False
-    if value.shape != array.shape or value.dtype != array.dtype:
-        return False
-    if not (isinstance(array, jax.Array) and isinstance(value, jax.Array)):
+def _is_numeric(x: Any) -> bool:
+    dtype = getattr(x, "dtype", None)
+    if dtype is None:
         return True
-    # Under a trace, JAX chooses the sharding.
-    is_traced = any(isinstance(x, jax.core.Tracer) for x in (array, value))
-    return is_traced or bool(value.sharding == array.sharding)
+    return bool(jnp.issubdtype(dtype, jnp.number) or dtype == np.bool_)
+
+
+def _fits(array: Any, value: Any, is_traced: bool) -> bool:
+    """Whether a value of the same type is as good as what is to be made of it."""
+    if is_traced or isinstance(array, np.ndarray):
+        return True
+    return isinstance(value, jax.Array) and (
+        not array.committed or value.sharding == array.sharding
+    )
 
 
 class Reading:
@@ -95,14 +109,12 @@ class Reading:
         value = self.value
         return value if index is ... else value[index]
 
-    def set_value(self, value: Any, *, index: Any = MISSING) -> None:
+    def set_value(self, value: Any, *, index: Any = ...) -> None:
         """Sets the value, or a part of it, as assignment to it or its items does.
 
         Args:
             value: The value, or that of the part.
-            index: Which part of the array that is there: it keeps its shape and dtype.
-                So it does if `...` stands for all of it, and the value can be
-                broadcast to it. Left out, the value takes its place.
+            index: Which part; all of it if left out: the value takes its place.
 
         Example:
             >>> import graphcore as gc, jax.numpy as jnp
@@ -110,9 +122,7 @@ class Reading:
             >>> leaf.value.tolist()
             [2.0, 0.0]
         """
-        if index is ...:
-            value = written_into(self.value, value)
-        elif index is not MISSING:
+        if index is not ...:
             # A value of its own: the one that it has may be that of the variable.
             whole: Any = self.value
             if isinstance(whole, dict | list):
@@ -208,7 +218,16 @@ class Reading:
         return self.get_value(index=key)
 
     def __setitem__(self, key: Any, item: Any) -> None:
+        """`x[...] = item` writes into an array that is there; other keys go to it.
+
+        It keeps its shape, dtype and sharding, if the item can be broadcast to it.
+        """
+        if key is ...:
+            item = written_into(self._array_to_write_into(), item)
         self.set_value(item, index=key)
+
+    def _array_to_write_into(self) -> Any:
+        return self.value
 
     __repr__ = text
     __treescope_repr__ = treescope_repr

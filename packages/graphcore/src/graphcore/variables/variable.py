@@ -37,7 +37,7 @@ from graphcore.variables.metadata import (
     stored_name,
 )
 from graphcore.variables.operators import ValueOperators
-from graphcore.variables.reading import MISSING, Reading, written_into
+from graphcore.variables.reading import Reading
 from graphcore.variables.state import VariableState
 
 __all__ = ["BatchStat", "Cache", "Intermediate", "Param", "Perturbation", "Variable"]
@@ -250,7 +250,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
             value = self._through_hooks("on_get_value", value)
         return value if index is ... else value[index]
 
-    def set_value(self, value: Any, *, index: Any = MISSING) -> None:
+    def set_value(self, value: Any, *, index: Any = ...) -> None:
         """Sets the value, through the `on_set_value` hooks, or a part of it.
 
         A subclass may override it: assignment to `value` and to items, and operators in
@@ -258,9 +258,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
 
         Args:
             value: The value, or that of the part.
-            index: Which part of the array that is there: it keeps its shape and dtype.
-                So it does if `...` stands for all of it, and the value can be
-                broadcast to it. Left out, the value takes its place.
+            index: Which part; all of it if left out: the value takes its place.
 
         Example:
             >>> import jax.numpy as jnp
@@ -271,19 +269,23 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
             [1.0, 1.0]
         """
         self._check_writable()
-        if index is not MISSING:
+        if index is not ...:
             whole = Variable.get_value(self)
-            if index is ...:
-                value = written_into(whole, value)
-            elif isinstance(whole, jax.Array):
-                value = whole.at[index].set(value)
-            else:
+            if not isinstance(whole, jax.Array):
                 whole[index] = value
                 return
+            value = whole.at[index].set(value)
         _refuse_variable(value)
         if self._facts.metadata is not EMPTY or self._has_hook_methods:
             value = self._through_hooks("on_set_value", value)
         set_raw_value(self, value)
+
+    def _array_to_write_into(self) -> Any:
+        # What hooks make of a value on its way in is not what it looks like outside.
+        is_plain = type(self).set_value is Variable.set_value and not (
+            self._has_hook_methods or "on_set_value" in self._facts.metadata
+        )
+        return self._raw_value if is_plain else self.value
 
     value: A = property(get_value, set_value)  # type: ignore[assignment]
     """What `get_value` returns; assignment to it is `set_value`."""

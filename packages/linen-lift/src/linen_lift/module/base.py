@@ -20,12 +20,12 @@ from ..scope import Scope
 from ..signatures import parameters_of
 from .adoption import adopt, bind_to, register
 from .calling import call_intercepted
-from .containers import replace
+from .containers import own_names, replace
 from .context import context
 from .declarations import Declarations
 from .decorators import compact
 from .definition import RESERVED, checked_hash, define, tabulate_fields
-from .module_base import State, base_names
+from .module_base import State
 from .preparation import (
     INIT_MUTABLE,
     CaptureFilter,
@@ -83,7 +83,7 @@ class Module(Declarations, Summaries):
 
     def __post_init__(self) -> None:
         attributes = self.__dict__
-        attributes["_state"] = State()
+        attributes["_state"] = State(tuple(attributes))
         attributes["scope"] = None
         parent = self.parent
         if parent is UNSET:
@@ -161,7 +161,7 @@ class Module(Declarations, Summaries):
         if state.setup_done or scope is None:
             return
         state.setup_done = True
-        base_names(self)
+        own_names(self)
         if not self._has_setup:
             return
         modules = context.modules

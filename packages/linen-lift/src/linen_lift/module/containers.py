@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import types
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..frozen_dict import FrozenDict
+from .module_base import ModuleBase
 
 # Nearly every field is one of these; they are recognized without any call.
 _LEAVES = {int, float, complex, bool, str, bytes, type(None), np.dtype, np.ndarray}
@@ -91,3 +93,30 @@ def replace(
         return type(value)(*new.values())
     kind = list if isinstance(value, list) and not freeze else tuple
     return kind(new.values())
+
+
+def own_names(module: Any) -> tuple[str, ...]:
+    """The attributes that a module was made with, before `setup` adds any.
+
+    What `__post_init__` sets last counts if no module is in it: that has its place only
+    in fields. Cached properties are computed anew.
+
+    Args:
+        module: a module.
+    """
+    state = module._state
+    late: tuple[str, ...] | None = state.late
+    if late is None:
+        known = {*state.base, "_state", "scope"}
+        late = tuple(
+            name
+            for name, value in module.__dict__.items()
+            if name not in known
+            and not isinstance(
+                getattr(type(module), name, None), functools.cached_property
+            )
+            and not find(value, (ModuleBase,))
+        )
+        if module.scope is not None:
+            state.late = late
+    return (*state.base, *late)

@@ -13,8 +13,10 @@ class State:
     It is replaced, never copied, when a module is cloned.
     """
 
-    #: The attributes that it was made with; None until it is used. `setup` adds others.
-    base: tuple[str, ...] | None = None
+    #: The attributes that were set before the instance was frozen.
+    base: tuple[str, ...]
+    #: Those that `__post_init__` set then, nevertheless; None until it is used.
+    late: tuple[str, ...] | None = None
     children: dict[str, Any] = dataclasses.field(default_factory=dict)
     in_compact: bool = False
     in_setup: bool = False
@@ -29,15 +31,3 @@ class ModuleBase:
     """The base of `Module`; tells type checkers that its subclasses are dataclasses."""
 
     _state: ClassVar[Any] = None  # a `State`, once `__post_init__` has run
-
-
-def base_names(module: Any) -> tuple[str, ...]:
-    """The attributes that a module was made with, also after `__post_init__`.
-
-    Args:
-        module: a module that is bound.
-    """
-    state: State = module._state
-    if state.base is None:
-        state.base = tuple(n for n in module.__dict__ if n not in ("_state", "scope"))
-    return state.base

@@ -19,8 +19,8 @@ from graphcore import Static, StaticAttribute
 
 from ..errors import CallCompactUnboundModuleError, TransformTargetError
 from ..module.base import Module
-from ..module.containers import replace
-from ..module.module_base import State, base_names
+from ..module.containers import own_names, replace
+from ..module.module_base import State
 from ..scope import Scope, Variable
 
 _LIVE = (Module, Variable)
@@ -85,7 +85,7 @@ class Frame:
         fields = {}
         if isinstance(live, Module):
             state, scope = live._state, live.scope
-            for name in base_names(live):
+            for name in own_names(live):
                 if name not in ("parent", "name"):
                     fields[name] = replace(live.__dict__[name], _LIVE, self._slot)
             runs = state.in_compact or state.in_setup or state.shares_scope
@@ -147,7 +147,10 @@ class Frame:
         outer = live.__dict__
         state = outer["_state"]
         new = State(
-            state.base, in_compact=state.in_compact, auto_named=state.auto_named
+            own_names(live),
+            (),
+            in_compact=state.in_compact,
+            auto_named=state.auto_named,
         )
         # The name may have been given after the fields.
         place = {"parent": None if parted else outer["parent"], "name": outer["name"]}

@@ -265,6 +265,8 @@ class Jitted(Generic[P, R]):
         if not self._options.constrain_state:
             return self._bodies
         kept = self._bodies_by_rules
+        if len(kept) >= MAX_STRUCTURES:
+            kept.clear()
         return kept.setdefault(rules_in_force(), Bodies(MAX_STRUCTURES))
 
     def _per_argument(self, args: tuple[Any, ...], statics: dict[Any, Any]) -> Any:

@@ -29,7 +29,9 @@ from nnx_transforms.transforms.loops.agreement import (
     type_differences,
 )
 from nnx_transforms.transforms.loops.cached_properties import not_kept
+from nnx_transforms.transforms.loops.carried_anew import run_by_value
 from nnx_transforms.transforms.loops.carry import (
+    CarriedAnew,
     check_carried,
     check_carried_objects,
     check_settled,
@@ -124,6 +126,20 @@ def scan(
 
     due = len(in_axes) if isinstance(in_axes, tuple) else 0
 
+    def run(f: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        entry = enter(
+            f,
+            args,
+            settings=axes_of_arguments("scan", in_axes, args),
+            out_settings=out_axes,
+            make=_Body,
+            options=told,
+        )
+        try:
+            return _scanned(entry, options)
+        except CarriedAnew as error:
+            return run_by_value(error, entry, run, f, args, place_in, place_out)
+
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         args = resolve_kwargs(f, args, kwargs)
@@ -133,15 +149,7 @@ def scan(
                 "When in_axes=Carry, the function must take exactly one argument, but "
                 f"it got {len(args)}. Give an axis for each: in_axes=(Carry, 0)."
             )
-        entry = enter(
-            f,
-            args,
-            settings=axes_of_arguments("scan", in_axes, args),
-            out_settings=out_axes,
-            make=_Body,
-            options=told,
-        )
-        return _scanned(entry, options)
+        return run(f, args)
 
     return call
 

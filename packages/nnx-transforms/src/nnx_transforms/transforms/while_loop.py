@@ -23,7 +23,12 @@ from nnx_transforms.transforms.loops.agreement import (
     merged_change,
     no_change,
 )
-from nnx_transforms.transforms.loops.carry import check_carried_objects, objects_by_path
+from nnx_transforms.transforms.loops.carried_anew import by_value, run_by_value
+from nnx_transforms.transforms.loops.carry import (
+    CarriedAnew,
+    check_carried_objects,
+    objects_by_path,
+)
 from nnx_transforms.transforms.loops.held import (
     put_held,
     take_held,
@@ -68,7 +73,18 @@ def while_loop(cond_fun: Any, body_fun: Any, init_val: A) -> A:
         how: Any = {"make": (_Iteration, _Condition), "options": "while_loop"}
         entry = enter((body_fun, cond_fun), (init_val,), **how)
         if entry.has_objects or not entry.is_kept:
-            out: A = _repeated(entry, _while)
+            try:
+                out: A = _repeated(entry, _while)
+            except CarriedAnew as error:
+                holds = by_value(cond_fun, (0,), None)
+                out = run_by_value(
+                    error,
+                    entry,
+                    lambda step, given: while_loop(holds, step, *given),
+                    body_fun,
+                    (init_val,),
+                    (0,),
+                )
             return out
     last: A = jax.lax.while_loop(cond_fun, body_fun, init_val)
     return last
@@ -115,10 +131,22 @@ def fori_loop(
         # Any integer stands for the first one; JAX gives each.
         entry = enter(body_fun, (0, init_val), make=_Iteration, options="fori_loop")
         if entry.has_objects or not entry.is_kept:
-            out: A = _repeated(
-                entry,
-                lambda c, step: jax.lax.fori_loop(lower, upper, step, c, unroll=unroll),
-            )
+            try:
+                out: A = _repeated(
+                    entry,
+                    lambda c, f: jax.lax.fori_loop(lower, upper, f, c, unroll=unroll),
+                )
+            except CarriedAnew as error:
+                out = run_by_value(
+                    error,
+                    entry,
+                    lambda f, given: fori_loop(
+                        lower, upper, f, given[1], unroll=unroll
+                    ),
+                    body_fun,
+                    (0, init_val),
+                    (1,),
+                )
             return out
     last: A = jax.lax.fori_loop(lower, upper, body_fun, init_val, unroll=unroll)
     return last

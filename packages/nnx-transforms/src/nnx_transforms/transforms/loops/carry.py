@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import jax
 
-from graphcore import RefMap, diff
+from graphcore import RefMap, Variable, VariableState, diff
 from graphcore.authors import (
     Body,
     Change,
@@ -22,6 +22,7 @@ from graphcore.authors import (
     enter,
     is_mapping,
     is_object,
+    is_variable_type,
     key_path,
     path_text,
     prefix_leaves,
@@ -146,6 +147,30 @@ def put_carry(tree: Any, carry: Any, place: CarryPlace) -> Any:
     return (*tree[:k], carry, *tree[k + 1 :])
 
 
+class CarriedAnew(ValueError):
+    """All variables of another library that are carried came back as others."""
+
+
+def is_foreign_variable(x: Any) -> bool:
+    """Whether it is a variable of another library."""
+    return is_variable_type(type(x)) and not isinstance(x, Variable)
+
+
+def _are_made_anew(before: dict[Path, Any], after: dict[Path, Any]) -> bool:
+    """Whether all such variables, and nothing else, came back as others like them."""
+    if before.keys() != after.keys():
+        return False
+    pairs = [(old, after[path]) for path, old in before.items()]
+    kinds = [
+        [VariableState.from_variable(x)._kind for x in pair if is_foreign_variable(x)]
+        for pair in pairs
+    ]
+    return any(kinds) and all(
+        (old is not new and kind[:1] == kind[1:]) if kind else old is new
+        for kind, (old, new) in zip(kinds, pairs, strict=True)
+    )
+
+
 def check_carried_objects(before: dict[Path, Any], came_back: Any) -> None:
     """Makes sure that carried objects come back where they were.
 
@@ -155,13 +180,15 @@ def check_carried_objects(before: dict[Path, Any], came_back: Any) -> None:
         came_back: The carry that it returned.
 
     Raises:
-        ValueError: If a place has another object, or none; with the path.
+        ValueError: If a place has another object, or none; with the path. It is a
+            `CarriedAnew` where that is so of all variables of another library.
     """
     after = objects_by_path(came_back)
+    kind = CarriedAnew if _are_made_anew(before, after) else ValueError
     for path in (*before, *after):
         old, new = before.get(path), after.get(path)
         if old is not new:
-            raise ValueError(
+            raise kind(
                 "Carry references must be the same between iterations: at "
                 f"{path_text(('carry', *path))!r} the function got {_what(old)} and "
                 f"returned {_what(new, old)}. Update the object that was given, and "

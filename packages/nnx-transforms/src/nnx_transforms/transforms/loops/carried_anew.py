@@ -1,0 +1,119 @@
+"""Variables of other libraries that a loop carries, and makes anew in each iteration.
+
+What another library calls a state may be a pytree of its variables. Its programs map
+such a state, as an optimizer does, and hand on the new one: it is a value. A loop first
+takes variables for the objects that they are. Where all come back as others, it is run
+once more, with what they hold in their place.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from graphcore import VariableState
+from graphcore.authors import Entry, is_object, raw_value_of
+from nnx_transforms.transforms.loops.carry import (
+    CarriedAnew,
+    CarryPlace,
+    is_foreign_variable,
+    put_carry,
+    take_carry,
+)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _Held:
+    """What a variable holds, in its place: a pytree."""
+
+    state: VariableState[Any]
+
+
+def _apart(carry: Any) -> Any:
+    def held(x: Any) -> Any:
+        is_due = is_foreign_variable(x)
+        return _Held(VariableState.from_variable(x)) if is_due else x
+
+    return jax.tree.map(held, carry, is_leaf=is_object)
+
+
+def _whole(carry: Any) -> Any:
+    def variable(x: Any) -> Any:
+        return x.state.to_variable() if type(x) is _Held else x
+
+    def is_leaf(x: Any) -> bool:
+        return type(x) is _Held or is_object(x)
+
+    return jax.tree.map(variable, carry, is_leaf=is_leaf)
+
+
+def run_by_value(
+    error: CarriedAnew,
+    entry: Entry,
+    run: Callable[[Callable[..., Any], tuple[Any, ...]], Any],
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    place_in: CarryPlace,
+    place_out: CarryPlace = (),
+) -> Any:
+    """Runs a loop with what variables of other libraries hold in their place.
+
+    Args:
+        error: Raised if a variable is reached in another way, too.
+        entry: The loop as it was, with the variables.
+        run: The loop, as a function of the function and its arguments.
+        f: The function.
+        args: The arguments.
+        place_in: The place of the carry in the arguments.
+        place_out: Its place in the output.
+
+    Returns:
+        What the loop returns, with new variables in the carry.
+
+    Raises:
+        ValueError: If the function also writes a variable that it was given.
+    """
+    objects = [x for x in jax.tree.leaves(args, is_leaf=is_object) if is_object(x)]
+    if entry.joint.layout.references or len({*map(id, objects)}) < len(objects):
+        raise error
+    carry, others = take_carry(args, place_in)
+    given = put_carry(others, _apart(carry), place_in)
+    out = run(by_value(f, place_in, place_out), given)
+    carry, rest = take_carry(out, place_out)
+    return put_carry(rest, _whole(carry), place_out)
+
+
+def by_value(
+    f: Callable[..., Any], place_in: CarryPlace, place_out: CarryPlace
+) -> Callable[..., Any]:
+    """A function of variables as one of what they hold, where it is carried.
+
+    Args:
+        f: The function.
+        place_in: The place of the carry in its arguments.
+        place_out: Its place in the output.
+    """
+
+    @functools.wraps(f)
+    def function(*args: Any) -> Any:
+        carry, others = take_carry(args, place_in)
+        carry = _whole(carry)
+        leaves = jax.tree.leaves(carry, is_leaf=is_object)
+        before = [(x, raw_value_of(x)) for x in leaves if is_foreign_variable(x)]
+        out = f(*put_carry(others, carry, place_in))
+        for variable, value in before:
+            if raw_value_of(variable) is not value:
+                raise ValueError(
+                    f"The function wrote to a {type(variable).__name__} that is "
+                    "carried, and returned another one in its place. Write to those "
+                    "that were given and return them, or make all anew."
+                )
+        left, rest = take_carry(out, place_out)
+        return put_carry(rest, _apart(left), place_out)
+
+    return function
