@@ -371,3 +371,19 @@ def test_gradients_through_specs_of_a_module(mlp):
     found = nnx.grad(lambda net: mapped(net, X).sum())(mlp)
     due = eqx.filter_grad(lambda net: net(X).sum())(mlp)
     same(found, due)
+
+
+def test_functions_of_leaves_as_axes_of_pmap():
+    count = jax.local_device_count()
+    ensemble = eqx.filter_vmap(make)(jax.random.split(jax.random.key(0), count))
+    calls = nnx.Variable(jnp.zeros(count))
+
+    def counted(net, x, calls):
+        calls.value += 1
+        return net(x)
+
+    run = nnx.pmap(counted, in_axes=(eqx.if_array(0), None, 0))
+    due = eqx.filter_vmap(call, in_axes=(eqx.if_array(0), None))(ensemble, X)
+    for _ in range(2):
+        np.testing.assert_allclose(run(ensemble, X, calls), due, rtol=1e-6)
+    assert calls.value.tolist() == [2.0] * count

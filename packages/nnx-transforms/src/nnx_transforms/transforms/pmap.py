@@ -25,6 +25,11 @@ from nnx_transforms.transforms.compiled.donation import (
     variables_at,
 )
 from nnx_transforms.transforms.decorators import LATER, called_as_before
+from nnx_transforms.transforms.mapped.leafwise import (
+    apply_rules,
+    has_rules,
+    without_rules,
+)
 from nnx_transforms.transforms.mapped.mapping import (
     NO_METADATA,
     MappedBody,
@@ -60,13 +65,15 @@ def pmap(
     """Maps a function over axes, each index on a device of its own.
 
     Objects are treated as by `vmap`. The function is compiled once for each structure
-    of the objects.
+    of the objects. If it writes a variable with axis None, it is traced once more, to
+    see whether devices would write other values.
 
     Args:
         f: The function. Left out, `pmap` returns a decorator.
         axis_name: As for `jax.pmap`.
         in_axes: As for `jax.pmap`. For an object: an axis of all its variables (None
-            for one value for all devices), or a `StateAxes`.
+            for one value for all devices), or a `StateAxes`. As for `vmap`, a function
+            from a leaf to its axis.
         out_axes: Likewise, for the output. An argument that is returned must have
             the same axes here as there.
         static_broadcasted_argnums: As for `jax.pmap`.
@@ -101,7 +108,9 @@ def pmap(
     in_axes, out_axes = axes_given("pmap", in_axes, out_axes)
     statics = ChosenArguments(f, static_broadcasted_argnums, ())
     donated = ChosenArguments(f, donate_argnums, ())
-    plain_in, plain_out = plain_settings(in_axes), plain_settings(out_axes)
+    asks = has_rules(in_axes)
+    plain_in = plain_settings(without_rules(in_axes))
+    plain_out = plain_settings(out_axes)
     options: dict[str, Any] = {
         "axis_name": axis_name,
         "devices": devices,
@@ -155,7 +164,9 @@ def pmap(
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         given, given_kwargs = args, kwargs
         args, kwargs = with_positions(f, in_axes, args, kwargs)
-        axes = axes_of_arguments("pmap", in_axes, args, by_jax=True)
+        axes = axes_of_arguments("pmap", in_axes, args, by_jax=not asks)
+        if asks:
+            axes = apply_rules(axes, args, "in_axes")
         args, kwargs, fixed = statics.take(args, kwargs)
         check_hashable(fixed, getattr(f, "__name__", "f"))
 
