@@ -56,6 +56,20 @@ def test_a_state_that_is_mapped_in_each_iteration_is_a_value(run):
     assert_same(start, split()[1])  # What came in is as it was.
 
 
+def test_a_state_beside_a_model_that_shares_parts():
+    model = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+    model.tied = model.kernel
+    axes = {"in_axes": (nt.Carry, None), "out_axes": nt.Carry}
+
+    def step(state, model):
+        return jax.tree.map(lambda x: x + model.tied[...].sum(), state)
+
+    last = nt.scan(step, length=2, **axes)(split()[1], model)
+    np.testing.assert_allclose(
+        last["bias"][...], 2 * model.kernel[...].sum() * np.ones(2), rtol=1e-6
+    )
+
+
 def doubled(state):
     return jax.tree.map(lambda x: 2 * x + 1, state)
 

@@ -460,8 +460,8 @@ def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
     statics = {i: leaves[i] for i, yes in enumerate(chosen) if not yes}
     held = [*statics.values(), *StrictTreeDef(structure).held]
     changeable = [x for x in held if may_change(x)]
-    about = has_filtered, _is_fixed(tree), None, changeable
-    frame = Frame(structure, given, statics, *about)
+    about = has_filtered, _is_fixed(tree)
+    frame = Frame(structure, given, statics, *about, changeable=changeable)
     hash(frame)  # What has no hash is refused here, with its path.
     return frame
 

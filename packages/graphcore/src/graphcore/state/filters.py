@@ -157,9 +157,10 @@ class WithTag(_ByMeaning):
         self._meaning = self.tag = tag
 
     def __call__(self, path: Path, value: AnyType) -> bool:
-        found = getattr(value, "tag", None)
         if isinstance(value, Reading):  # which shows attributes of its value, too
             found = value._metadata().get("tag", getattr(value.__class__, "tag", None))
+        else:
+            found = getattr(value, "tag", None)
         return isinstance(found, str) and found == self.tag
 
 

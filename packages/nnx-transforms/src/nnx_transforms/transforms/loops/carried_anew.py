@@ -9,6 +9,7 @@ once more, with what they hold in their place.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -78,14 +79,25 @@ def run_by_value(
     Raises:
         ValueError: If the function also writes a variable that it was given.
     """
-    objects = [x for x in jax.tree.leaves(args, is_leaf=is_object) if is_object(x)]
-    if entry.joint.layout.references or len({*map(id, objects)}) < len(objects):
-        raise error
     carry, others = take_carry(args, place_in)
+    if _is_shared(entry, args, carry):
+        raise error
     given = put_carry(others, _apart(carry), place_in)
     out = run(by_value(f, place_in, place_out), given)
     carry, rest = take_carry(out, place_out)
     return put_carry(rest, _whole(carry), place_out)
+
+
+def _is_shared(entry: Entry, args: tuple[Any, ...], carry: Any) -> bool:
+    """Whether a variable in the carry is reached in another way as well."""
+    count = len(entry.variables)
+    things = [thing for _, thing in entry.joint.layout.references if thing < count]
+    reached = Counter(map(id, jax.tree.leaves(args, is_leaf=is_object)))
+    reached.update([id(entry.variables[thing]) for thing in things])
+    return any(
+        is_foreign_variable(x) and reached[id(x)] > 1
+        for x in jax.tree.leaves(carry, is_leaf=is_object)
+    )
 
 
 def by_value(

@@ -184,10 +184,10 @@ def check_carried_objects(before: dict[Path, Any], came_back: Any) -> None:
             `CarriedAnew` where that is so of all variables of another library.
     """
     after = objects_by_path(came_back)
-    kind = CarriedAnew if _are_made_anew(before, after) else ValueError
     for path in (*before, *after):
         old, new = before.get(path), after.get(path)
         if old is not new:
+            kind = CarriedAnew if _are_made_anew(before, after) else ValueError
             raise kind(
                 "Carry references must be the same between iterations: at "
                 f"{path_text(('carry', *path))!r} the function got {_what(old)} and "
