@@ -76,6 +76,31 @@ class Counter(nnx.Module):
         return x * 2
 
 
+@pytest.mark.parametrize("options", [{"donate_state": True}, {"donate_argnums": 0}])
+@pytest.mark.parametrize("shared", [False, True])
+def test_donation_of_arrays_that_are_shared_at_some_calls(options, shared):
+    def follow(net, target):
+        net.w.value *= 2
+        net.key.value = jax.random.fold_in(net.key.value, 1)
+        target.w.value = target.w.value + net.w.value
+
+    def pair(shared):
+        net = nnx.Dict(w=nnx.Param(jnp.ones(2)), key=nnx.Variable(jax.random.key(0)))
+        return net, nnx.clone(net, arrays=not shared)
+
+    compiled = nnx.jit(follow, **options).lower(*pair(shared)).compile()
+    for now in (shared, not shared):
+        net, target = pair(now)
+        before, key = target.w.value, target.key.value
+        compiled(net, target)
+        w = net.w.value
+        compiled(net, target)
+        assert w.is_deleted() and not key.is_deleted()
+        assert before.is_deleted() == ("donate_state" in options and not now)
+        np.testing.assert_array_equal(net.w.value, [4.0, 4.0])
+        np.testing.assert_array_equal(target.w.value, [7.0, 7.0])
+
+
 def test_stages_of_a_bound_method():
     counter = Counter()
     assert counter.add.lower(3).compile()(4) == 8

@@ -172,6 +172,20 @@ def test_tracers_are_hoisted_as_in_jax():
     close(grad(inside)(m, 3.0).to_pure_dict(), {"w": 3.0, "b": 0.0})
 
 
+def test_objects_with_arrays_and_pytrees():
+    def value(w, x):
+        m = Dict(a=w, v=Param({"w": w * 2, "name": "a", "f": jnp.sin}))
+        rate = lambda x: m.a * m.v.value["f"](m.v.value["w"] * x)
+        f, hoisted = closure_convert(rate, x)
+        return f(x, *hoisted), len(hoisted)
+
+    w, x = jnp.array(2.0), jnp.array(3.0)
+    (out, _), slope = jax.value_and_grad(value, has_aux=True)(w, x)
+    plain = lambda w, x: w * jnp.sin(w * 2 * x)
+    close((out, slope), (plain(w, x), jax.grad(plain)(w, x)))
+    assert value(w, x)[1] == 1  # a constant stays in the function, as in JAX
+
+
 def test_shapes_are_enough_for_examples():
     m = Model()
     f, hoisted = closure_convert(lambda x: m(x), jax.ShapeDtypeStruct((2,), "float32"))

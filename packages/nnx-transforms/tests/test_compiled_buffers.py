@@ -97,6 +97,29 @@ def test_what_is_donated_may_depend_on_shapes():
     assert node.a.value.tolist() == node.b.value.tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("kind", ["custom_vjp", "custom_jvp", "custom_gradient"])
+@pytest.mark.parametrize("derive", [False, True])
+def test_an_error_in_a_rule_keeps_what_a_function_in_it_would_donate(kind, derive):
+    count = nnx.jit(lambda n: setattr(n, "value", n.value + 1), donate_state=True)
+
+    def f(n, x):
+        count(n)
+        raise KeyError
+
+    with_rule = getattr(nnx, kind)(f)
+    if kind == "custom_vjp":
+        with_rule.defvjp(f, f)
+    elif kind == "custom_jvp":
+        with_rule.defjvp(lambda primals, tangents: f(*primals))
+    n = nnx.Variable(jnp.array(0))
+    with pytest.raises(KeyError):
+        (nnx.grad(with_rule, argnums=1) if derive else with_rule)(n, 1.0)
+    assert int(n.value) == 0
+    before = n.value
+    count(n)
+    assert before.is_deleted() and int(n.value) == 1
+
+
 def test_what_is_donated_may_depend_on_shapes_ahead_of_time():
     @nnx.jit(donate_state=True)
     def f(n, x):

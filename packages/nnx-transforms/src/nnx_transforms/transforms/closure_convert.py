@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import jax
 
-from graphcore import diff
+from graphcore import diff, is_variable
 from graphcore.authors import (
     Callee,
+    Divided,
     captured_objects,
     enter,
     raw_value_of,
@@ -76,7 +77,7 @@ def closure_convert(
     """
     # JAX's caches keep the functions that were traced, and what these refer to. So it
     # gets one that is made to refer to nothing after its trace.
-    captured = [v for _, v in tree_variables(captured_objects(fun))]
+    captured = [v for _, v in tree_variables(captured_objects(fun)) if is_variable(v)]
     parts: list[tuple[Any, list[Any]]] = [(fun, captured)]
 
     def run(*args: Any) -> Any:
@@ -89,10 +90,11 @@ def closure_convert(
     call = RuleCall(name, callees, entry, example_args, names)
     examples = call.pure_args(entry, example_args)
 
-    leaves, of_values = jax.tree.flatten([*map(raw_value_of, captured)])
+    raw = Divided.of_values([*map(raw_value_of, captured)])
+    leaves, of_values = jax.tree.flatten(raw)
 
     def pure(captured_leaves: Any, *args: Any) -> Any:
-        values = jax.tree.unflatten(of_values, captured_leaves)
+        values = Divided.map(Divided.join, of_values.unflatten(captured_leaves))
         with _values_for(parts[0][1], values):
             return call.primal(*args)
 

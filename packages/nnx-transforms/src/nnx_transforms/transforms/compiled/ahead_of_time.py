@@ -151,7 +151,7 @@ class Compiled(_Stage):
                 "these. (Static arguments are left out when it is called.)"
             )
         entry.divide()
-        _, given, named = body.prepare(entry)
+        _, given, named = body.prepare(entry, ahead=True)
         try:
             result = self._stage(*given, **named)
         except Exception as error:

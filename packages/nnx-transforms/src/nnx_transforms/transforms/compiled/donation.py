@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Container, Sequence
 from typing import Any
@@ -9,6 +10,10 @@ from typing import Any
 import jax
 
 from graphcore.authors import Body
+
+# In `count`, how many functions with a derivative rule, or rules, run in this thread:
+# JAX runs them as they are, outside of a trace, on the arrays of the caller.
+rules_running = type("Rules", (threading.local,), {"count": 0})()
 
 
 class OtherWrites(Exception):
@@ -60,6 +65,11 @@ def held_twice(values: Sequence[Any], others: Any) -> set[int]:
         for number, value in enumerate(values)
         if any(count[id(x)] > 1 for x in jax.tree.leaves(value))
     }
+
+
+def copied(value: Any) -> Any:
+    """Copies the arrays in a value."""
+    return jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, value)
 
 
 def together(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:

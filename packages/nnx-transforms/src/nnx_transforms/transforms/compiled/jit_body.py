@@ -41,7 +41,9 @@ from nnx_transforms.sharding.in_modules import shardings_apart
 from nnx_transforms.transforms.compiled.donation import (
     OtherWrites,
     abstract_key,
+    copied,
     held_twice,
+    rules_running,
     together,
     variables_at,
 )
@@ -127,7 +129,7 @@ class JitBody(Body):
             TraceContextError: If the function wrote an object of the caller's.
         """
         try:
-            function, args, kwargs = self.prepare(entry)
+            function, args, kwargs = self.prepare(entry, ahead=only_trace)
             result = (function.trace if only_trace else function)(*args, **kwargs)
         except OtherWrites as found:
             # Another shape, another set of overwritten variables: from now on, look
@@ -183,11 +185,15 @@ class JitBody(Body):
         self.direct = self._compile(self)
         return True
 
-    def prepare(self, entry: Entry) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    def prepare(
+        self, entry: Entry, ahead: bool = False
+    ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         """Chooses the compiled variant for a call, and arranges the values for it.
 
         Args:
             entry: The call.
+            ahead: Whether the variant is one for any call. Then what is held twice is
+                copied and donated.
 
         Returns:
             A function of JAX, its positional arguments and its named ones.
@@ -199,7 +205,8 @@ class JitBody(Body):
             return self.direct, (values, *args), kwargs
         chosen = self.options.donated
         # Inside of a transformation a derivative may need the old values.
-        donates_state = self.options.donate_state and current_trace() == OUTSIDE
+        is_outside = current_trace() == OUTSIDE and not rules_running.count
+        donates_state = self.options.donate_state and (ahead or is_outside)
         if not (chosen or donates_state):
             return self.direct, (self.grouped(values), args, kwargs), {}
         writes: frozenset[int] | None = None
@@ -207,8 +214,11 @@ class JitBody(Body):
         if donates_state:
             writes = self._find_writes(entry)
             donated = donated | writes
-        if donated:
-            donated = donated - held_twice(values, (args, kwargs))
+        twice = held_twice(values, (args, kwargs)) if donated else set()
+        if not ahead:
+            donated = donated - twice
+        elif twice := twice & donated:
+            values = [copied(x) if i in twice else x for i, x in enumerate(values)]
         function = self._variants.get((writes, donated))
         if function is None:
             function = self._variants[writes, donated] = self._donating(writes, donated)

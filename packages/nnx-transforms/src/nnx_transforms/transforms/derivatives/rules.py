@@ -35,6 +35,7 @@ from graphcore.authors import (
     take_objects,
 )
 from nnx_transforms.prefixes import DiffState
+from nnx_transforms.transforms.compiled.donation import rules_running
 from nnx_transforms.transforms.derivatives.guards import without_tangents
 from nnx_transforms.transforms.derivatives.rule_arguments import (
     bind_positions,
@@ -393,7 +394,15 @@ class RuleCall:
         body = self._bodies[function]
         inside = Inside(self.joint, [values[i] for i in range(len(self.avals))])
         inner, _ = body.fill(inside, plain, {})
-        return inside, lambda *given: body.call(inside, given, {}), inner
+
+        def run(*given: Any) -> Any:
+            rules_running.count += 1
+            try:
+                return body.call(inside, given, {})
+            finally:
+                rules_running.count -= 1
+
+        return inside, run, inner
 
     def primal(self, *args: Any) -> tuple[list[Any], Any]:
         """Runs the function; see `leave`."""
