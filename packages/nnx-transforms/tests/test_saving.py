@@ -1,7 +1,8 @@
 """Saving graphs to files and restoring them."""
 
 import pickle
-from collections import UserDict
+from collections import OrderedDict, UserDict
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -143,7 +144,24 @@ LEAVES = st.sampled_from(
     ]
 )
 KEYS = st.sampled_from(
-    [0, 1, "1", "-3", "a/b", "a", "b", "a.b", "x#y", "%31", "ä", " ", "", "..", "d/"]
+    [
+        0,
+        1,
+        "1",
+        "-3",
+        "a/b",
+        "a",
+        "b",
+        "a.b",
+        "x#y",
+        "%31",
+        "ä",
+        " ",
+        "",
+        "..",
+        "d/",
+        "٣",
+    ]
 )
 GRAPHS = st.recursive(
     LEAVES, lambda inner: st.dictionaries(KEYS, inner, min_size=1, max_size=3)
@@ -195,11 +213,15 @@ def test_metadata_goes_through_and_hooks_stay(tmp_path):
     old = nnx.Dict(
         w=nnx.Param(1.0, unit=("m", 2), on_get_value=double, sharding=("x",))
     )
+    old.w.order = OrderedDict(a=1)
     saving.save(tmp_path / "w", old)
     new = nnx.Dict(w=nnx.Param(3.0, unit="km", on_get_value=double, sharding=("y",)))
     new.w.note = "kept"
+    new.w.order = OrderedDict(a=2)
     saving.restore(tmp_path / "w", new)
     assert new.w.value == 2.0 and new.w.unit == ("m", 2) and new.w.note == "kept"
+    # A mapping of another type than dict is not written.
+    assert type(new.w.order) is OrderedDict and new.w.order["a"] == 2
     # Where a value lies is up to the program that runs.
     assert new.w.sharding == ("y",)
 
@@ -410,6 +432,9 @@ def test_what_cannot_be_saved_is_named(tmp_path):
     abstract = nnx.eval_shape(lambda: nnx.Dict(w=nnx.Param(jnp.ones(2))))
     with pytest.raises(TypeError, match=r"'w' can't be saved.*ShapeDtypeStruct"):
         saving.save(tmp_path / "x", abstract)
+    words = nnx.Dict(a=nnx.Dict(words=nnx.Variable(np.array(["one", "two"]))))
+    with pytest.raises(TypeError, match=r"'a/words' can't be saved.*dtype"):
+        saving.save(tmp_path / "x", words)
     assert not (tmp_path / "x").exists()
 
 
@@ -443,6 +468,30 @@ def test_a_saving_in_the_background_has_the_values_of_its_start(tmp_path):
     pending.wait()
     saving.restore(tmp_path / "big", big)
     assert not big.w.value.any() and not big.on_host.value.any()
+
+
+def test_savings_that_threads_start_at_once(tmp_path):
+    def run(number):
+        for step in range(3):
+            node = nnx.Dict(w=nnx.Param(jnp.full(1000, number)))
+            saving.save(tmp_path / f"{number} {step}", node)
+
+    with ThreadPoolExecutor(6) as pool:
+        [*pool.map(run, range(6))]
+    for number in range(6):
+        node = nnx.Dict(w=nnx.Param(jnp.zeros(1000, int)))
+        saving.restore(tmp_path / f"{number} 2", node)
+        assert {*node.w.value.tolist()} == {number}
+
+
+def test_a_filter_sees_keys_of_other_digits(tmp_path):
+    def make(value):
+        return nnx.Dict([("٣", nnx.Param(value)), ("b", nnx.Param(value))])
+
+    saving.save(tmp_path / "x", make(1.0))
+    node = nnx.Dict(b=nnx.Param(0.0))
+    with pytest.raises(saving.DifferentGraphError, match="٣: params float in the file"):
+        saving.restore(tmp_path / "x", node, nnx.PathContains("٣"))
 
 
 def test_loading_from_a_mapping_that_makes_its_arrays_when_asked():

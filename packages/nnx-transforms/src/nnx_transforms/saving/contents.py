@@ -251,7 +251,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _can_be_written(item: Any) -> bool:
-    if isinstance(item, dict):
+    if type(item) is dict:
         return all(map(_can_be_written, [*item.keys(), *item.values()]))
     if type(item) in (tuple, list):
         return all(map(_can_be_written, item))

@@ -13,6 +13,7 @@ from nnx_transforms.saving.storage import (
     read_arrays,
     read_contents,
     save_arguments,
+    starting,
 )
 
 A = TypeVar("A")
@@ -106,7 +107,8 @@ def save_async(path: PathLike, node: Any, filter: Filter = ...) -> Saving:
     handler = ocp.CompositeCheckpointHandler(handler_registry=handlers())
     checkpointer = ocp.AsyncCheckpointer(handler)
     try:
-        checkpointer.save(absolute(path), args=arguments)
+        with starting:
+            checkpointer.save(absolute(path), args=arguments)
     except BaseException:
         checkpointer.close()
         raise

@@ -11,7 +11,7 @@ from jax.experimental import multihost_utils
 from graphcore import Filter
 from nnx_transforms.saving.errors import DamagedCheckpointError
 from nnx_transforms.saving.files import PathLike, absolute, restore
-from nnx_transforms.saving.storage import handlers, save_arguments
+from nnx_transforms.saving.storage import handlers, save_arguments, starting
 
 
 class Manager:
@@ -93,7 +93,8 @@ class Manager:
         if not force and not self.orbax.should_save(step):
             return False
         arguments = save_arguments(node, filter)
-        return bool(self.orbax.save(step, args=arguments, force=True))
+        with starting:
+            return bool(self.orbax.save(step, args=arguments, force=True))
 
     def restore(
         self,
@@ -149,8 +150,7 @@ class Manager:
         if jax.process_index() == 0:
             for step in steps:
                 aside = self._path / f"{step}.damaged"
-                if aside.exists():
-                    aside.rmtree()
+                aside.rmtree(missing_ok=True)
                 (self._path / str(step)).rename(aside)
         multihost_utils.sync_global_devices("damaged checkpoints put aside")
         self.orbax.reload()

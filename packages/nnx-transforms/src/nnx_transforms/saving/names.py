@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 Path = tuple[Any, ...]
-_INTEGER = re.compile(r"-?\d+")
+_INTEGER = re.compile(r"-?[0-9]+")
 
 
 def name_of(path: Path) -> str:

@@ -8,6 +8,7 @@ checksums of the files are noted when they are complete, and compared first.
 from __future__ import annotations
 
 import json
+import threading
 import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,8 @@ from nnx_transforms.saving.names import text_of
 # The parts of a checkpoint, and the file with the checksums.
 ARRAYS, CONTENTS, CHECKSUMS = "arrays", "contents", "checksums.json"
 _PIECE = 1 << 24
+# Held while a saving starts: what starts in two threads at once, orbax mixes up.
+starting = threading.RLock()
 
 
 def handlers() -> Any:
@@ -34,14 +37,11 @@ def handlers() -> Any:
     class Arrays(ocp.PyTreeCheckpointHandler):  # type: ignore[misc]
         def finalize(self, directory: Any) -> None:
             super().finalize(directory)
-            names: list[str] = []
-            pending = list(directory.iterdir())
-            while pending:
-                path = pending.pop()
-                if path.is_dir():
-                    pending += path.iterdir()
-                else:
-                    names.append(str(path.relative_to(directory)))
+            names = [
+                str((folder / name).relative_to(directory))
+                for folder, _, files in directory.walk()
+                for name in files
+            ]
             checksums = json.dumps(_checksums(directory, names))
             (directory / CHECKSUMS).write_text(checksums)
 
@@ -65,15 +65,19 @@ def save_arguments(node: Any, filter: Filter) -> Any:
         TypeError: If a variable holds something that can't be saved, with its path.
     """
     import orbax.checkpoint as ocp
+    import tensorstore
 
     contents, values = contents_of(node, filter)
     for name, value in values.items():
-        is_array = isinstance(value, jax.Array | np.ndarray | np.generic)
+        leaf = contents.leaves[name]
+        is_array = isinstance(value, jax.Array | np.ndarray | np.generic) and (
+            leaf.is_key or not leaf.is_stored or hasattr(tensorstore, value.dtype.name)
+        )
         if isinstance(value, jax.core.Tracer) or not (is_array or is_plain(value)):
             raise TypeError(
                 f"The value at {text_of(name)!r} can't be saved: it is {value!r} of "
-                f"type {type(value).__name__}, expected an array, a number or a "
-                "string. Leave it out with `filter=`."
+                f"type {type(value).__name__}, expected an array of a dtype that "
+                "orbax can write, a number or a string. Leave it out with `filter=`."
             )
     parts = {CONTENTS: ocp.args.JsonSave(contents.to_json())}
     arrays = {
