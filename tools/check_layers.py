@@ -39,6 +39,7 @@ EXTRAS = {
         "orbax",
         "rich",
         "safetensors",
+        "tensorstore",
         "treescope",
     },
     "linen_lift": {"rich"},
