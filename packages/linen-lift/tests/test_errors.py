@@ -94,6 +94,14 @@ def test_scope_collection_not_found():
         '"params"',
         '"w"',
         "/a/b/w",
+        "(collections with something: none)",
+    )
+    params_alone = {"Dense_0": {"kernel": jnp.ones((2, 3))}}
+    raised(
+        errors.ScopeCollectionNotFound,
+        lambda: nn.Dense(3).apply(params_alone, jnp.ones((1, 2))),
+        "(collections with something: Dense_0)",
+        "{'params': ...}",
     )
     raised(
         errors.ScopeCollectionNotFound,
@@ -592,8 +600,12 @@ def test_post_init_without_super():
         def __call__(self):
             return 0
 
-    for use in (lambda: Net()(), lambda: Net().init(KEY)):
-        raised(errors.IncorrectPostInitOverrideError, use, "Net", "super()")
+    class Old(Net):
+        def __init__(self, features):
+            self.features = features
+
+    for use in (lambda: Net()(), lambda: Net().init(KEY), lambda: Old(3).init(KEY)):
+        raised(errors.IncorrectPostInitOverrideError, use, "__init__", "super()")
 
 
 def test_properties_that_raise_attribute_errors():

@@ -448,6 +448,21 @@ def test_plain_calls_are_jax():
 # Errors
 
 
+@pytest.mark.parametrize("transform", [nnx.jit, nnx.remat])
+def test_an_object_is_no_static_argument(transform):
+    called = transform(Block.__call__, static_argnums=0)
+    named = transform(lambda x, *, block: block(x), static_argnames="block")
+    with pytest.raises(ValueError, match=r"static argument 0 is a Block, a live obj"):
+        called(Block(1), jnp.ones(3))
+    with pytest.raises(ValueError, match=r"static argument 'block' is a Block"):
+        named(jnp.ones(3), block=Block(1))
+
+
+def test_only_what_jit_made_can_be_explained():
+    with pytest.raises(TypeError, match=r"takes what `jit` returned; got <PjitFunc"):
+        nnx.explain_recompile(jax.jit(lambda x: x))
+
+
 def test_an_error_inside_changes_nothing():
     model, other = Model(), Block(9)
 

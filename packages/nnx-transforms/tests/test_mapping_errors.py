@@ -43,6 +43,13 @@ def check(place, kind, call):
         assert internal not in text
 
 
+@pytest.mark.parametrize("axes", [{nnx.Param: 0, ...: None}, {nnx.Param: 0}, {...: 0}])
+def test_axes_by_filter_are_no_dict(axes):
+    check("`StateAxes({", ValueError, lambda: nnx.vmap(first, in_axes=(axes, 0)))
+    check("`StateAxes({", ValueError, lambda: nnx.scan(first, in_axes=0, out_axes=axes))
+    check("`StateSharding`", ValueError, lambda: nnx.jit(first, in_shardings=(axes, 0)))
+
+
 @by_axis
 @pytest.mark.parametrize(
     ("in_axes", "x", "kind", "place"),

@@ -418,6 +418,24 @@ def test_gradients_that_do_not_fit_change_nothing(grads, error, message):
     assert gc.state((model, optimizer)) == before
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "found"),
+    [
+        ("c", 1.0, r"\['0/mu/c', '0/nu/c'\]"),
+        ("w", jnp.ones(3), r"\['0/mu/w', '0/nu/w'\]"),
+    ],
+)
+def test_a_model_that_has_other_parameters_now(name, value, found):
+    model = gc.Dict(w=gc.Param(jnp.ones(2)), b=gc.Param(jnp.array(0.0)))
+    optimizer = Optimizer(model, optax.adam(0.1))
+    model[name] = gc.Param(jnp.asarray(value))
+    before = gc.state((model, optimizer))
+    grads = jax.tree.map(jnp.ones_like, gc.state(model))
+    with pytest.raises(ValueError, match=rf"not fit them at {found}. Make a new Opt"):
+        optimizer.update(model, grads)
+    assert gc.state((model, optimizer)) == before
+
+
 def test_no_gradients_no_parameters_no_transformation():
     model = gc.Dict(w=gc.Param(jnp.ones(2)))
     with pytest.raises(TypeError, match="no gradients"):

@@ -137,6 +137,18 @@ def test_the_last_whole_one_is_found(tmp_path):
     assert (tmp_path / "3.damaged").exists()
 
 
+def test_what_would_not_be_found_is_not_saved(tmp_path):
+    with saving.Manager(tmp_path) as manager:
+        manager.save(5, model(5))
+        assert not manager.save(5, model(5))
+        with pytest.raises(ValueError, match=r"has later ones, \[5\], which `restore`"):
+            manager.save(4, model(4))
+        assert manager.save(4, model(4), force=True)
+    with pytest.raises(ValueError, match="manager is closed"):
+        manager.save(6, model(6))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5"]
+
+
 def test_where_none_is_whole_nothing_is_restored(tmp_path):
     node = model(5)
     with saving.Manager(tmp_path) as manager:

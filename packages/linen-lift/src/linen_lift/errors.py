@@ -69,8 +69,9 @@ class ScopeCollectionNotFound(_VariableError):
     """A variable was asked for in a collection with nothing in it at that path."""
 
     text = """Variable "{name}" was asked for {at}, but collection "{col}" has nothing
-    there. Pass the collection to apply, make it mutable with mutable=['{col}'], or let
-    it into the lifted transform."""
+    there (collections with something: {have}). Pass the collection to apply, as in
+    {{'{col}': ...}}, make it mutable with mutable=['{col}'], or let it into the lifted
+    transform."""
 
 
 class ScopeParamNotFoundError(_VariableError):
@@ -314,8 +315,9 @@ class InvalidInstanceModuleError(LinenLiftError):
 class IncorrectPostInitOverrideError(LinenLiftError):
     """`__post_init__` was overridden without calling the base's."""
 
-    text = """{0} overrides __post_init__ without calling super().__post_init__(), which
-    binds the module to its parent."""
+    text = """{0} has an __init__ or __post_init__ of its own that does not call
+    super().__post_init__(), which binds the module to its parent. Instead of an
+    __init__, declare what it takes as fields, as in `features: int`."""
 
 
 class DescriptorAttributeError(LinenLiftError):

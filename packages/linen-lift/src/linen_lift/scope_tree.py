@@ -120,7 +120,8 @@ class Scope:
         new._counts = self._counts.new_child()
         *above, here = self.debug_path or ("",)
         new.debug_path = (*above, f"{label}({here})")
-        new._outside, new._numbers = self._names(), dict(self._numbers)
+        new._outside = self._outside.union(self._reserved, self._fixed)
+        new._numbers = dict(self._numbers)
         return new
 
     def _hollow(self, label: str) -> Scope:
@@ -259,10 +260,6 @@ class Scope:
         while self.name_reserved(f"{prefix}{i}") or f"{prefix}{i}" in self._outside:
             i += 1
         return f"{prefix}{i}"
-
-    def _names(self) -> frozenset[str]:
-        """All names that something has here."""
-        return self._outside.union(self._reserved, self._fixed)
 
     def push(
         self, name: str | None = None, prefix: str = "", reuse: bool = False
@@ -403,11 +400,13 @@ class Scope:
             tree.pending[col, self.path, name] = make
         return value
 
-    def _lacks(self, col: str, name: str, error: type[Exception]) -> Exception:
+    def _lacks(self, col: str, name: str, error: Any) -> Exception:
         """The error for a variable that is not there: perhaps nothing is."""
         if self.is_collection_empty(col):
             error = errors.ScopeCollectionNotFound
-        return error(col, name, self.path_text)
+        have = ", ".join(sorted(col for col, x in self._tree.variables.items() if x))
+        missing: Exception = error(col, name, self.path_text, have=have or "none")
+        return missing
 
     def is_mutable_collection(self, col: str) -> bool:
         """Whether a collection may be written.

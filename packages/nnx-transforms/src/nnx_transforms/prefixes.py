@@ -80,7 +80,9 @@ class _ByFilter(PrefixMapping[Any]):
                 f"as {{nnx.Param: ..., ...: ...}}, got {mapping!r}."
             ) from None
         # A filter may be a list, which is hashable only as a predicate.
-        self._written: tuple[Any, ...] = tuple(_hashable(f) for f, _ in pairs)
+        self._written: tuple[Any, ...] = tuple(
+            to_predicate(f) if isinstance(f, list) else f for f, _ in pairs
+        )
         self._settings: tuple[Any, ...] = tuple(setting for _, setting in pairs)
         self._predicates: tuple[Predicate, ...] = filters_to_predicates(self._written)
 
@@ -136,10 +138,6 @@ class _ByFilter(PrefixMapping[Any]):
             for f, setting in zip(self._written, self._settings, strict=True)
         )
         return f"{type(self).__name__}({{{pairs}}})"
-
-
-def _hashable(filter: Filter) -> Any:
-    return to_predicate(filter) if isinstance(filter, list) else filter
 
 
 def _filter_text(filter: Any) -> str:

@@ -336,7 +336,8 @@ def enter(
 
     Raises:
         ValueError: If an object can't be flattened, belongs to another trace, or is
-            reached under different settings; with the paths.
+            reached under different settings; with the paths. If a static argument
+            is an object.
 
     Example:
         >>> import graphcore as gc, jax, jax.numpy as jnp
@@ -469,6 +470,13 @@ def _find_or_make(
 
 def _with_room(args: Sequence[Any], statics: Mapping[Place, Any]) -> Sequence[Any]:
     """The arguments, with None in the place of static ones behind the last other."""
+    for place, x in statics.items():
+        if is_object(x):
+            raise ValueError(
+                f"The static argument {place!r} is a {type(x).__name__}, a live "
+                "object: what it holds now would be a constant of the function, which "
+                "later updates do not reach. Pass it as an argument that is not static."
+            )
     numbers = [place for place in statics if type(place) is int]
     count = len(args)
     while count in numbers:

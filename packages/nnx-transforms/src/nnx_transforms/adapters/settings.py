@@ -40,7 +40,8 @@ def own_settings(prefix: Any) -> Any:
         The prefix with settings of our own.
 
     Raises:
-        ValueError: If an object with variables or arrays stands where a setting is due.
+        ValueError: If an object with variables or arrays stands where a setting is due,
+            or a dict whose keys are filters.
 
     Example:
         >>> own_settings((0, None))
@@ -50,6 +51,11 @@ def own_settings(prefix: Any) -> Any:
 
 
 def _is_setting(x: Any) -> bool:
+    if type(x) is dict and any(key is ... or isinstance(key, type) for key in x):
+        raise ValueError(
+            f"{x!r} is a dict of filters: write `StateAxes({{filter: axis}})` "
+            "for axes, `StateSharding` for shardings."
+        )
     # Called for its side effect: it loads the adapters of the library of the type.
     is_node_type(x if isinstance(x, type) else type(x))
     return x is None or is_graph_node(x) or type(x) in _by_type

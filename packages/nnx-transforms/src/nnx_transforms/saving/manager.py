@@ -25,7 +25,7 @@ class Manager:
         path: The folder; made if it is not there. What an earlier saving left there
             that did not finish is removed.
         keep: How many steps to keep, the last ones; None for all.
-        every: Only steps that are multiples of this are saved.
+        every: Of the steps, the first one and multiples of this are saved.
         asynchronous: Whether to save in the background.
 
     Example:
@@ -54,7 +54,7 @@ class Manager:
         import orbax.checkpoint as ocp
         from orbax.checkpoint import checkpoint_managers as policies
 
-        self._path = absolute(path)
+        self._path, self._is_closed = absolute(path), False
         self.orbax = ocp.CheckpointManager(
             self._path,
             handler_registry=handlers(),
@@ -82,14 +82,25 @@ class Manager:
             step: The number of the step; higher than those before.
             node: A graph node, or a pytree with such in it.
             filter: Which variables to save.
-            force: Whether to save it whatever `every` says.
+            force: Whether to save it whatever `every` says, and where there are
+                later ones.
 
         Returns:
             Whether it is saved.
 
         Raises:
             TypeError: If a variable holds something that can't be saved, with its path.
+            ValueError: If there are later steps, or the manager is closed.
         """
+        if self._is_closed:
+            raise ValueError("This manager is closed: make another to save more.")
+        later = [known for known in self.steps if known > step]
+        if later and not force:
+            raise ValueError(
+                f"Step {step} is not saved: {str(self._path)!r} has later ones, {later}"
+                ", which `restore` would take. Go on from the last one, or use another "
+                "folder, or move them away."
+            )
         if not force and not self.orbax.should_save(step):
             return False
         arguments = save_arguments(node, filter)
@@ -161,6 +172,7 @@ class Manager:
 
     def close(self) -> None:
         """Waits until all is saved, and ends the threads that save."""
+        self._is_closed = True
         self.orbax.close()
 
     def __enter__(self) -> Self:

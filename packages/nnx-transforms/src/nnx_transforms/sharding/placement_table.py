@@ -127,15 +127,13 @@ def placement(node: Any, /) -> Placement:
         64.2 KiB on ...
     """
     return Placement(
-        _placed((*path, *key_path(inner)), _kind(x), value)
+        _placed(
+            (*path, *key_path(inner)), type(x) if is_variable(x) else jax.Array, value
+        )
         for path, x in tree_variables(node)
         for inner, value in jax.tree_util.tree_leaves_with_path(raw_value_of(x))
         if hasattr(value, "dtype")
     )
-
-
-def _kind(x: Any) -> type[Any]:
-    return type(x) if is_variable(x) else jax.Array
 
 
 def _placed(path: tuple[Any, ...], kind: type[Any], value: Any) -> Placed:

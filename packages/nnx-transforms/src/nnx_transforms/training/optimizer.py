@@ -277,7 +277,7 @@ class Optimizer(Object, Generic[M]):
 
         Raises:
             ValueError: If the gradients don't have the paths and shapes of the
-                parameters. Nothing is changed then.
+                parameters, or these have changed. Nothing is changed then.
             TypeError: If the gradients are not a mapping.
 
         Example:
@@ -302,12 +302,21 @@ class Optimizer(Object, Generic[M]):
         values = list(map(parameters_of, selected.leaves))
         tree = self._rule.tree
         params, kept = tree(selected.paths, values), self.opt_state
-        updates, state = self.tx.update(
-            tree(selected.paths, _aligned(grads, selected.paths, values, self.wrt)),
-            jax.tree.map(raw_value_of, kept, is_leaf=is_variable),
-            params,
-            **{name: _pure(value, tree) for name, value in extra.items()},
-        )
+        given = tree(selected.paths, _aligned(grads, selected.paths, values, self.wrt))
+        before = jax.tree.map(raw_value_of, kept, is_leaf=is_variable)
+        more = {name: _pure(value, tree) for name, value in extra.items()}
+        try:
+            updates, state = self.tx.update(given, before, params, **more)
+        except Exception as error:
+            trees = before, jax.eval_shape(self.tx.init, params)
+            was, due = ({p: np.shape(x) for p, x in _by_path(t).items()} for t in trees)
+            if changed := [path_text(p) for p in was | due if was.get(p) != due.get(p)]:
+                raise ValueError(
+                    "The parameters are not those that the Optimizer was made with: "
+                    f"its state does not fit them at {changed}. Make a new Optimizer "
+                    "when the structure of a model has changed."
+                ) from error
+            raise
         updated = jax.tree.map(moved, params, updates)
         after = {p: functools.reduce(operator.getitem, p, updated) for p, _ in selected}
         arrays = {path: x for path, x in selected if not is_variable(x)}

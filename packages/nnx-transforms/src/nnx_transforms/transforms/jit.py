@@ -570,6 +570,9 @@ def explain_recompile(jitted: Jitted[..., Any]) -> Explanation:
         A list of `(path, old, new)` against the compilation before; empty if nothing
         was compiled. Prints one line an entry.
 
+    Raises:
+        TypeError: If it is something else, such as what `jax.jit` returned.
+
     Example:
         >>> import nnx_transforms as nnx, jax.numpy as jnp
         >>> double = nnx.jit(lambda x: x * 2)
@@ -580,5 +583,7 @@ def explain_recompile(jitted: Jitted[..., Any]) -> Explanation:
         >>> nnx.explain_recompile(double)
         []
     """
+    if not hasattr(jitted, "_notes"):
+        raise TypeError(f"explain_recompile takes what `jit` returned; got {jitted!r}.")
     explanation: Explanation | None = jitted._notes.explanation
     return Explanation() if explanation is None else explanation

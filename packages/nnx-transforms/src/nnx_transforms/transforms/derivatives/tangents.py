@@ -369,8 +369,8 @@ def from_states(tree: Any, like: Any, where: str, checks: Checks = Checks.EXACT)
         given = structure.flatten_up_to(tree)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"{where} a {type(tree).__name__} of structure {jax.tree.structure(tree)}, "
-            f"but {structure} is due, with a State in the place of each object: {error}"
+            f"{where} a {type(tree).__name__}, but {structure} is due, with a State in "
+            f"the place of each object: {error}"
         ) from None
 
     def found(path: Path, due: Any, value: Any) -> Any:
