@@ -105,7 +105,8 @@ class TestMetadata:
     def copy(self, tmp_path: Path) -> Path:
         """A copy of the files that the check reads."""
         patterns = ("packages/*/LICENSE", "packages/*/pyproject.toml")
-        patterns += ("packages/*/src/*/py.typed", "*.md", "*.toml", "LICENSE")
+        patterns += ("packages/*/src/*/py.typed", "packages/*/src/*/__init__.py")
+        patterns += ("*.md", "*.toml", "LICENSE")
         patterns += (".pre-commit-config.yaml", ".ci/run")
         for pattern in patterns:
             for path in ROOT.glob(pattern):
@@ -132,6 +133,12 @@ class TestMetadata:
         problems = " ".join(check_metadata.packages(copy))
         assert "different versions" in problems
         assert "no entry for version 7." in problems
+
+    def test_version_that_the_package_tells_otherwise(self, copy: Path) -> None:
+        package = copy / "packages/linen-lift/src/linen_lift/__init__.py"
+        self.change(package, '__version__ = "', '__version__ = "7.')
+        [problem] = check_metadata.packages(copy)
+        assert problem.startswith("linen-lift has another __version__ than ")
 
     def test_other_ruff(self, copy: Path) -> None:
         self.change(copy / "pyproject.toml", "ruff==", "ruff==9.")

@@ -53,6 +53,9 @@ def packages(root: Path) -> Iterator[str]:
                 yield f"{folder.name} depends on {requirement}"
         if not list(folder.glob("src/*/py.typed")):
             yield f"{folder.name} has no py.typed"
+        told = f'__version__ = "{project["version"]}"\n'
+        if not any(told in x.read_text() for x in folder.glob("src/*/__init__.py")):
+            yield f"{folder.name} has another __version__ than {project['version']}"
 
 
 def ruff_versions(root: Path) -> Iterator[str]:

@@ -44,6 +44,8 @@ from .transforms.compilation import *
 from .transforms.control_flow import *
 from .transforms.variables import *
 
+__version__ = "1.0.0"
+
 # Code for Flax Linen also writes `nn.linear.default_kernel_init`, `nn.meta.unbox` and
 # the like: its modules of layers have these names.
 activation, combinators = layers.activations, layers.combinators
