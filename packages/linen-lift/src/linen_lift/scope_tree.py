@@ -400,13 +400,12 @@ class Scope:
             tree.pending[col, self.path, name] = make
         return value
 
-    def _lacks(self, col: str, name: str, error: Any) -> Exception:
+    def _lacks(self, col: str, name: str, error: Any) -> Any:
         """The error for a variable that is not there: perhaps nothing is."""
         if self.is_collection_empty(col):
             error = errors.ScopeCollectionNotFound
         have = ", ".join(sorted(col for col, x in self._tree.variables.items() if x))
-        missing: Exception = error(col, name, self.path_text, have=have or "none")
-        return missing
+        return error(col, name, self.path_text, have=have or "none")
 
     def is_mutable_collection(self, col: str) -> bool:
         """Whether a collection may be written.
