@@ -26,12 +26,12 @@ def evaluate_independent(fn: Callable[..., Any], *unknown: Any) -> tuple[Any, An
     """
     closed, out_shape = jax.make_jaxpr(fn, return_shape=True)(*unknown)
     inputs = [_UNKNOWN] * len(closed.jaxpr.invars)
-    wanted = [True] * len(closed.jaxpr.outvars)
-    leaves = _evaluate(closed.jaxpr, closed.consts, inputs, wanted)
+    depends = _dependent_outputs(closed.jaxpr, [True] * len(inputs))
+    wanted = [i for i, bad in enumerate(depends) if not bad]
+    values = iter(_evaluate(closed.jaxpr, closed.consts, inputs, wanted))
     places, treedef = jax.tree_util.tree_flatten_with_path(out_shape)
-    unknowns = (p for (p, _), x in zip(places, leaves, strict=True) if x is _UNKNOWN)
-    first = next(unknowns, None)
-    return treedef.unflatten(None if x is _UNKNOWN else x for x in leaves), first
+    first = next((p for (p, _), bad in zip(places, depends, strict=True) if bad), None)
+    return treedef.unflatten(None if bad else next(values) for bad in depends), first
 
 
 _UNKNOWN: Any = object()
@@ -44,24 +44,17 @@ _CALLS = frozenset(
 )
 
 
-def _called(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
-    """The jaxpr that an equation calls and its constants, if it is such a call."""
-    if eqn.primitive.name not in _CALLS:
-        return None
+def _called(eqn: Any) -> tuple[Any, Sequence[Any]]:
+    """The jaxpr that an equation calls, and its constants."""
     inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
-    if inner is None:
-        return None
-    jaxpr = getattr(inner, "jaxpr", inner)
-    if len(jaxpr.invars) != len(eqn.invars):
-        return None
-    return jaxpr, getattr(inner, "consts", ())
+    return getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
 
 
 def _dependent(eqn: Any, unknown: list[bool]) -> list[bool]:
     """Which results of an equation depend on its unknown operands."""
-    call, params = _called(eqn), eqn.params
-    if call is not None:
-        return _dependent_outputs(call[0], unknown)
+    params = eqn.params
+    if eqn.primitive.name in _CALLS:
+        return _dependent_outputs(_called(eqn)[0], unknown)
     everything = [True] * len(eqn.outvars)
     if eqn.primitive.name == "scan":
         consts, carry, xs = _parts(unknown, *_scan_sizes(eqn))
@@ -92,12 +85,11 @@ def _dependent(eqn: Any, unknown: list[bool]) -> list[bool]:
 
 def _is_same(branches: Sequence[Any], place: int, unknown: Sequence[bool]) -> bool:
     """Whether all branches compute one result alike, as where they declare one name."""
-    wanted = [i == place for i in range(len(branches[0].jaxpr.outvars))]
 
     def result(branch: Any) -> str:
         def compute(known: dict[int, Any]) -> Any:
             inputs = [known.get(i, _UNKNOWN) for i in range(len(unknown))]
-            return _evaluate(branch.jaxpr, branch.consts, inputs, wanted)[place]
+            return _evaluate(branch.jaxpr, branch.consts, inputs, [place])
 
         known = {i: v.aval for i, v in enumerate(branch.jaxpr.invars) if not unknown[i]}
         return str(jax.make_jaxpr(compute)(known))
@@ -155,15 +147,11 @@ def _dependent_outputs(jaxpr: Any, unknown: Sequence[bool]) -> list[bool]:
 
 
 def _evaluate(
-    jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], wanted: Sequence[bool]
+    jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], wanted: Sequence[int]
 ) -> list[Any]:
-    """The outputs that are wanted and known; `_UNKNOWN` for the others."""
+    """The outputs at some places, none of which depends on an unknown input."""
     tainted = _taint(jaxpr, [x is _UNKNOWN for x in inputs])
-    needed = {
-        v
-        for v, want in zip(jaxpr.outvars, wanted, strict=True)
-        if want and _is_var(v) and v not in tainted
-    }
+    needed = set(filter(_is_var, (jaxpr.outvars[i] for i in wanted)))
     kept = []
     for eqn in reversed(jaxpr.eqns):
         if needed.intersection(eqn.outvars):
@@ -178,48 +166,32 @@ def _evaluate(
 
     for eqn in reversed(kept):
         operands = list(map(read, eqn.invars))
-        if any(x is _UNKNOWN for x in operands):
-            outs = _evaluate_partly(eqn, operands, [v in needed for v in eqn.outvars])
+        places = [i for i, v in enumerate(eqn.outvars) if v in needed]
+        known = {i: x for i, x in enumerate(operands) if x is not _UNKNOWN}
+        if len(known) == len(operands):
+            outs = _bind(eqn, known, places)
+        elif eqn.primitive.name in _CALLS:
+            outs = _evaluate(*_called(eqn), operands, places)
         else:
-            outs = _bind(eqn, operands)
-        values.update(zip(eqn.outvars, outs, strict=True))
-    return [
-        read(v) if want and not (_is_var(v) and v in tainted) else _UNKNOWN
-        for v, want in zip(jaxpr.outvars, wanted, strict=True)
-    ]
+            # What does not depend on the others is the same whatever they are.
+            # Compiled, only this is computed, and no array is made for them.
+            outs = jax.jit(lambda known: _bind(eqn, known, places))(known)
+        values.update((eqn.outvars[i], x) for i, x in zip(places, outs, strict=True))
+    return [read(jaxpr.outvars[i]) for i in wanted]
 
 
-def _evaluate_partly(
-    eqn: Any, operands: list[Any], wanted: Sequence[bool]
-) -> Sequence[Any]:
-    """The wanted results of an equation some of whose operands are unknown."""
-    call = _called(eqn)
-    if call is not None:
-        return _evaluate(*call, operands, wanted)
-    depends = _dependent(eqn, [x is _UNKNOWN for x in operands])
-    known = {i: x for i, x in enumerate(operands) if x is not _UNKNOWN}
-
-    # What does not depend on the others is the same whatever they are. Compiled, only
-    # this is computed, and no array is made for them.
-    @jax.jit
-    def independent(known: dict[int, Any]) -> dict[int, Any]:
-        any_values = (
-            known[i] if i in known else jax.lax.full(v.aval.shape, 0, v.aval.dtype)
-            for i, v in enumerate(eqn.invars)
-        )
-        outs = enumerate(_bind(eqn, list(any_values)))
-        return {i: x for i, x in outs if not depends[i]}
-
-    found = independent(known)
-    return [found.get(i, _UNKNOWN) for i in range(len(depends))]
-
-
-def _bind(eqn: Any, operands: Sequence[Any]) -> Any:
+def _bind(eqn: Any, known: dict[int, Any], places: Sequence[int]) -> Any:
+    """Some results of an equation, with zeros for operands that are not known."""
+    operands = (
+        known[i] if i in known else jax.lax.full(v.aval.shape, 0, v.aval.dtype)
+        for i, v in enumerate(eqn.invars)
+    )
     params = eqn.primitive.get_bind_params(eqn.params)
     # JAX before 0.10 gives functions among the parameters separately.
     subfuns, params = params if isinstance(params, tuple) else ((), params)
     out = eqn.primitive.bind(*subfuns, *operands, **params)
-    return out if eqn.primitive.multiple_results else [out]
+    outs = out if eqn.primitive.multiple_results else [out]
+    return [outs[i] for i in places]
 
 
 def _is_var(v: Any) -> bool:
