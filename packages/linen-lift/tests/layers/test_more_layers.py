@@ -207,6 +207,28 @@ def test_conv_local_is_conv_where_kernels_are_the_same():
         nn.ConvLocal(4, (3,), feature_group_count=3).init(KEY, x)
 
 
+def test_subclasses_of_conv_say_whether_weights_are_shared():
+    class Either(nn.Conv):
+        local: bool = True
+
+        @property
+        def shared_weights(self):
+            return not self.local
+
+    x = normal(2, 7, 3)
+    for layer, same in [
+        (Either(4, (3,), 2), nn.ConvLocal(4, (3,), 2)),
+        (Either(4, (3,), 2, local=False), nn.Conv(4, (3,), 2)),
+    ]:
+        assert layer.shared_weights is same.shared_weights
+        for made, expected in zip(
+            jax.tree.leaves(layer.init_with_output(KEY, x)),
+            jax.tree.leaves(same.init_with_output(KEY, x)),
+            strict=True,
+        ):
+            assert jnp.array_equal(made, expected)
+
+
 @pytest.mark.parametrize("padding", ["SAME", "VALID", "CIRCULAR"])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("stride", [1, 2])

@@ -149,6 +149,11 @@ class Conv(_Convolution):
     conv_general_dilated: Callable[..., Any] | None = None
     conv_general_dilated_cls: Any = None
 
+    @property
+    def shared_weights(self) -> bool:
+        """Whether all places of the output have one kernel and one bias."""
+        return True
+
     @nowrap
     def _plan(self, flat: jax.Array, size: Shape) -> Plan:
         rank = len(size)
@@ -174,21 +179,32 @@ class Conv(_Convolution):
             "dimension_numbers": lax.ConvDimensionNumbers(
                 layout, (rank + 1, rank, *range(rank)), layout
             ),
+            "precision": self.precision,
         }
-        given = (self.conv_general_dilated_cls, self.conv_general_dilated)
-        convolve = chosen(*given, lax.conv_general_dilated)
-        return self._with_kernel(flat, size, functools.partial(convolve, **options))
-
-    @nowrap
-    def _with_kernel(self, flat: jax.Array, size: Shape, convolve: Any) -> Plan:
         channels, groups = flat.shape[-1], self.feature_group_count
+        if not self.shared_weights:
+            if groups != 1:
+                raise ValueError(
+                    "A kernel at each place has no groups; found feature_group_count="
+                    f"{groups}."
+                )
+            shared = jax.ShapeDtypeStruct((*size, channels, self.features), flat.dtype)
+            everywhere = functools.partial(lax.conv_general_dilated, **options)
+            places = jax.eval_shape(everywhere, flat, shared).shape[1:-1]
+            shape = (*places, math.prod(size) * channels, self.features)
+            each = functools.partial(
+                lax.conv_general_dilated_local, filter_shape=size, **options
+            )
+            return flat, shape, (*places, self.features), each
         if channels % groups:
             raise ValueError(
                 f"The {channels} input channels cannot be split into "
                 f"feature_group_count={groups} groups."
             )
+        options["feature_group_count"] = groups
+        given = (self.conv_general_dilated_cls, self.conv_general_dilated)
+        convolve = chosen(*given, lax.conv_general_dilated)
         shape = (*size, channels // groups, self.features)
-        options = {"feature_group_count": groups, "precision": self.precision}
         return flat, shape, shape[-1:], functools.partial(convolve, **options)
 
 
@@ -207,22 +223,9 @@ class ConvLocal(Conv):
         (6, 6, 4)
     """
 
-    @nowrap
-    def _with_kernel(self, flat: jax.Array, size: Shape, convolve: Any) -> Plan:
-        if self.feature_group_count != 1:
-            raise ValueError(
-                "ConvLocal has no groups; found "
-                f"feature_group_count={self.feature_group_count}. Use Conv."
-            )
-        channels = flat.shape[-1]
-        shared = jax.ShapeDtypeStruct((*size, channels, self.features), flat.dtype)
-        places = jax.eval_shape(convolve, flat, shared).shape[1:-1]
-        shape = (*places, math.prod(size) * channels, self.features)
-        options = {"filter_shape": size, "precision": self.precision}
-        each = functools.partial(
-            lax.conv_general_dilated_local, **convolve.keywords, **options
-        )
-        return flat, shape, (*places, self.features), each
+    @property
+    def shared_weights(self) -> bool:
+        return False
 
 
 class ConvTranspose(_Convolution):
