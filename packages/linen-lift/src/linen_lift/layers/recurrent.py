@@ -87,14 +87,10 @@ class RNN(Module):
             Outputs of shape `(*batch, time, *out)`, or with time first; or the last
             state and outputs.
         """
-
-        def option(given: bool | None, own: bool) -> bool:
-            return own if given is None else given
-
-        return_carry = option(return_carry, self.return_carry)
-        time_major = option(time_major, self.time_major)
-        reverse = option(reverse, self.reverse)
-        keep_order = option(keep_order, self.keep_order)
+        return_carry = self.return_carry if return_carry is None else return_carry
+        time_major = self.time_major if time_major is None else time_major
+        reverse = self.reverse if reverse is None else reverse
+        keep_order = self.keep_order if keep_order is None else keep_order
 
         batch = inputs.ndim - 1 - self.cell.num_feature_axes
         time = 0 if time_major else batch
