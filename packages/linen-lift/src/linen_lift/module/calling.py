@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from .. import errors
-from .context import InterceptorContext, context, named_calls
+from .context import InterceptorContext, context
 
 
 def wrap_method(
@@ -98,7 +98,7 @@ def named_scope(module: Any, method: str) -> Any:
 def _call_named(
     module: Any, fn: Callable[..., Any], name: str, args: Any, kwargs: Any
 ) -> Any:
-    if module.scope is None or not named_calls():
+    if module.scope is None or not context.named_call:
         return fn(module, *args, **kwargs)
     with named_scope(module, name):
         return fn(module, *args, **kwargs)

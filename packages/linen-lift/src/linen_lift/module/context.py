@@ -47,34 +47,32 @@ Interceptor = Callable[
 
 
 class _Context(threading.local):
+    # Whether operations carry the names of modules: of all threads, but for those that
+    # have an attribute of their own.
+    named_call = True
+
     def __init__(self) -> None:
         self.modules: list[Any] = []
         self.interceptors: tuple[Interceptor, ...] = ()
-        self.named_call: bool | None = None
 
     @contextlib.contextmanager
     def having(self, **values: Any) -> Iterator[None]:
         """Sets some of it for the time of a `with` block."""
-        before = {name: getattr(self, name) for name in values}
-        self.__dict__.update(values)
+        own = vars(self)
+        before = {name: own[name] for name in values if name in own}
+        own.update(values)
         try:
             yield
         finally:
-            self.__dict__.update(before)
+            for name in values:
+                del own[name]
+            own.update(before)
 
     def __reduce__(self) -> str:
         return "context"  # wherever it is pickled with a method that refers to it
 
 
 context = _Context()
-
-_named_call_everywhere = True
-
-
-def named_calls() -> bool:
-    """Whether operations carry the names of modules."""
-    override = context.named_call
-    return _named_call_everywhere if override is None else override
 
 
 def enable_named_call() -> None:
@@ -84,8 +82,7 @@ def enable_named_call() -> None:
         >>> import linen_lift as nn
         >>> nn.enable_named_call()
     """
-    global _named_call_everywhere
-    _named_call_everywhere = True
+    _Context.named_call = True
 
 
 def disable_named_call() -> None:
@@ -96,8 +93,7 @@ def disable_named_call() -> None:
         >>> nn.disable_named_call()
         >>> nn.enable_named_call()
     """
-    global _named_call_everywhere
-    _named_call_everywhere = False
+    _Context.named_call = False
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import jax
 
 from .. import lift
 from ..module.calling import named_scope
-from ..module.context import context, named_calls
+from ..module.context import context
 from .frame import Frame
 from .targets import Core, Runner, as_body, call_inside, lift_target, on_modules
 
@@ -96,7 +96,7 @@ def _compile(fn: Callable[..., Any], **options: Any) -> Runner:
 
     def runner(_: Core, frame: Frame) -> Any:
         description, arrays = frame.describe()
-        config = (description, named_calls(), context.interceptors)
+        config = (description, context.named_call, context.interceptors)
         places = list(arrays)
 
         def call(scopes: Any, extra: Any, *args: Any, **kwargs: Any) -> Any:
@@ -193,7 +193,7 @@ def _named(fn: Callable[..., Any], force: bool) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def named(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        shown = force or named_calls()
+        shown = force or context.named_call
         with named_scope(self, method) if shown else contextlib.nullcontext():
             return fn(self, *args, **kwargs)
 
