@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 
+from ..lift.statics import as_tuple
 from ..module import Module, compact, nowrap
 from .dtypes import Promotion, promote_dtype, with_rank
-from .linear import Initializer, as_tuple, chosen, default_kernel_init, kernel_and_bias
+from .linear import Initializer, chosen, default_kernel_init, kernel_and_bias
 
 __all__ = ["Conv", "ConvLocal", "ConvTranspose"]
 

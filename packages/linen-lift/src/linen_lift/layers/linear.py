@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 
+from ..lift.statics import as_tuple
 from ..metadata import AxisMetadata
 from ..module import Module, compact, merge_param
 from .dtypes import Promotion, promote_dtype, with_rank
@@ -111,11 +112,6 @@ class Dense(Module):
         axes = (((x.ndim - 1,), (0,)), ((), ()))
         out: jax.Array = product(x, kernel, axes, precision=self.precision)
         return out if bias is None else out + with_rank(bias, out.ndim)
-
-
-def as_tuple(value: int | Sequence[int]) -> tuple[int, ...]:
-    """A tuple of one number or several."""
-    return (value,) if isinstance(value, int) else tuple(value)
 
 
 def _reshaped(init: Initializer, flat: tuple[int, ...]) -> Initializer:

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 
+from ..lift.statics import as_tuple
 from ..module import Module, compact, merge_param, nowrap
 from ..types import Axes
 from .dtypes import canonicalize_dtype
-from .linear import Initializer, as_tuple
+from .linear import Initializer
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
 

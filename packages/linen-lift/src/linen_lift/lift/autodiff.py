@@ -20,6 +20,7 @@ from ..filters import CollectionFilter, StreamFilter
 from ..signatures import parameters_of
 from ..tree import joined
 from .pack import Boundary, packed
+from .statics import as_tuple
 from .variables import path_offsets
 
 __all__ = ["custom_vjp", "grad", "jvp", "value_and_grad", "vjp"]
@@ -356,8 +357,7 @@ def custom_vjp(
         >>> float(grads['params']['w'])
         1.0
     """
-    if isinstance(nondiff_argnums, int):
-        nondiff_argnums = (nondiff_argnums,)
+    nondiff_argnums = as_tuple(nondiff_argnums)
     if 0 in nondiff_argnums:
         raise ValueError(
             "nondiff_argnums counts the scope or module as argument 0, which is "

@@ -14,7 +14,7 @@ from ..filters import CollectionFilter, StreamFilter
 from .axes import AxisSpec
 from .pack import Boundary, packed
 from .scanning import scan
-from .statics import marked, static_marker, unmarked
+from .statics import as_tuple, marked, static_marker, unmarked
 from .variables import path_offsets
 
 __all__ = ["checkpoint", "jit", "named_call", "remat", "remat_scan"]
@@ -144,9 +144,6 @@ def _repeated(step: Callable[..., Any], *filters: Any, length: int) -> Any:
 # of the compiled function holds on to no module and no scope.
 _CALL = "linen_lift.jit"
 
-# How many arguments `traced` has before those of the function, whose first is 1.
-_OFFSET = 4
-
 
 def jit(
     fn: Callable[..., Any],
@@ -188,23 +185,14 @@ def jit(
         >>> float(nn.scope.apply(nn.lift.jit(scale))({'params': {'w': 3.0}}, 2.0))
         6.0
     """
-    if isinstance(donate_argnums, int):
-        donate_argnums = (donate_argnums,)
     mark = static_marker(fn, static_argnums, static_argnames)
     # Only what was given: newer JAX versions lack some of the options.
     options = {"device": device, "backend": backend}
 
     # One function object per compiled function: JAX keeps its cache with it.
-    def traced(
-        groups: Any,
-        streams: Any,
-        offsets: Any,
-        extra: Any,
-        kwargs: Any,
-        *args: Any,
-        key: Any,
-    ) -> Any:
+    def traced(groups: Any, others: Any, *args: Any, key: Any) -> Any:
         call, body = get_broadcast_state(_CALL)
+        streams, offsets, extra, kwargs = others
         all_args, all_kwargs = unmarked((extra, *args), kwargs)
         out, left = call.run(body, groups, streams, all_args, all_kwargs, offsets)
         # JAX hands the effects out again where it does not trace again.
@@ -214,7 +202,8 @@ def jit(
     jitted = jax.jit(
         traced,
         static_argnames="key",
-        donate_argnums=[i and i + _OFFSET for i in donate_argnums if i >= 0],
+        # The first argument of the function, which is 1, is the third here.
+        donate_argnums=[i and i + 1 for i in as_tuple(donate_argnums) if i >= 0],
         **{k: v for k, v in options.items() if v is not None},
     )
 
@@ -227,10 +216,9 @@ def jit(
         key = (config, fixed, call.layout(), call.history(), mutable)
         draws = any(map(any, call.streams))
         offsets = path_offsets(call.roots) if draws else None
+        others = call.streams, offsets, extra, kwargs
         with broadcast_state(_CALL, (call, body)):
-            out, left, effects = jitted(
-                call.variables, call.streams, offsets, extra, kwargs, *args, key=key
-            )
+            out, left, effects = jitted(call.variables, others, *args, key=key)
         call.replay(effects.value)
         return out, left
 

@@ -16,6 +16,11 @@ class _Fixed(Static[Any]):
     """A static argument among traced ones: JAX finds no leaves in it."""
 
 
+def as_tuple(value: int | Iterable[int]) -> tuple[int, ...]:
+    """A tuple of one number or several."""
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
 def static_marker(
     fn: Callable[..., Any],
     argnums: int | Iterable[int] | None,
@@ -39,7 +44,7 @@ def static_marker(
     Raises:
         ValueError: if the scope or module itself is named.
     """
-    nums = {argnums} if isinstance(argnums, int) else set(argnums or ())
+    nums = set(() if argnums is None else as_tuple(argnums))
     names = {argnames} if isinstance(argnames, str) else set(argnames or ())
     if nums or names:
         positional = _positional(fn)

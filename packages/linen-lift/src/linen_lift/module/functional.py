@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import scope as scopes
-from ..errors import CallShareScopeOnUnboundModuleError, InvalidInstanceModuleError
+from ..errors import CallShareScopeOnUnboundModuleError
 from ..filters import CollectionFilter
 from ..signatures import parameters_of
 from .base import Module
 from .context import context
-from .preparation import INIT_MUTABLE, CaptureFilter, pure
+from .preparation import INIT_MUTABLE, CaptureFilter, check_instance, pure
 
 __all__ = [
     "apply",
@@ -160,8 +160,7 @@ def share_scope(module: Module, other: Module) -> None:
         ['bias', 'kernel']
     """
     for each in (module, other):
-        if not isinstance(each, Module):
-            raise InvalidInstanceModuleError(each, "share_scope")
+        check_instance(each, "share_scope")
         if each.scope is None:
             raise CallShareScopeOnUnboundModuleError(type(each).__name__)
     assert module.scope is not None and other.scope is not None

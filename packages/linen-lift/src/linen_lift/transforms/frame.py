@@ -32,11 +32,6 @@ class _Slot(Static[int]):
     """The place of a module or variable in a frame: a pytree without leaves."""
 
 
-@jax.tree_util.register_static
-class _ArrayPlace(Static[int]):
-    """The place of an array among those in fields."""
-
-
 class Frame:
     """The modules of one call of a lifted transform.
 
@@ -180,7 +175,7 @@ class Frame:
 
         def noted(array: Any, _: str) -> Any:
             arrays[id(array)] = array
-            return _ArrayPlace([*arrays].index(id(array)))
+            return Static([*arrays].index(id(array)))
 
         described = []
         for live, fields in self._live:
