@@ -34,16 +34,15 @@ class FrozenDict(Mapping[K, V]):
         FrozenDict({'b': 1})
     """
 
-    __slots__ = ("_dict", "_hash")
+    __slots__ = ("_dict",)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._dict: dict[Any, Any] = unfreeze(dict(*args, **kwargs))
-        self._hash: int | None = None
 
     @classmethod
     def _wrap(cls, plain: dict[Any, Any]) -> FrozenDict[Any, Any]:
         new = cls.__new__(cls)
-        new._dict, new._hash = plain, None
+        new._dict = plain
         return new
 
     def __getitem__(self, key: K) -> Any:
@@ -71,9 +70,7 @@ class FrozenDict(Mapping[K, V]):
         return NotImplemented
 
     def __hash__(self) -> int:
-        if self._hash is None:
-            self._hash = hash(frozenset(self.items()))
-        return self._hash
+        return hash(frozenset(self.items()))
 
     def __reduce__(self) -> Any:
         return FrozenDict, (self._dict,)

@@ -212,7 +212,9 @@ class Boundary:
         for group in packed:
             for root, collections in zip(self.roots, group, strict=True):
                 for col, tree in collections.items():
-                    _write(root, col, tree)
+                    # One by one: `put_variable` makes sure that nothing leaks.
+                    for name, value in tree.items():
+                        root.put_variable(col, name, unfreeze(value))
 
     def effects(self) -> Any:
         """Draws and names of all inner scopes so far, relative to the paths here.
@@ -322,12 +324,6 @@ def _changes(now: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]
         if not (isinstance(value, dict) and not value):
             changes[name] = value
     return changes
-
-
-def _write(scope: Scope, col: str, tree: Mapping[str, Any]) -> None:
-    # One by one: `put_variable` makes sure that nothing leaks.
-    for name, value in tree.items():
-        scope.put_variable(col, name, unfreeze(value))
 
 
 def pack(

@@ -288,9 +288,7 @@ def _own(tree: Any, path: tuple[str, ...], depth: int | None, modules: Any) -> s
 
 def _size_text(tree: Any) -> str:
     leaves = [x for x in jax.tree.leaves(tree) if hasattr(x, "dtype")]
-    # The type of keys has no size.
-    plain = [x for x in leaves if not jnp.issubdtype(x.dtype, jax.dtypes.extended)]
-    size = sum(x.size * jnp.dtype(x.dtype).itemsize for x in plain)
+    size = sum(x.size * x.dtype.itemsize for x in leaves)
     return f"{sum(x.size for x in leaves):,} ({_bytes(size)})"
 
 
