@@ -16,13 +16,13 @@ from graphcore.boundary.entry import *
 from graphcore.boundary.inside import *
 from graphcore.boundary.places import *
 from graphcore.boundary.settings import *
-from graphcore.errors import path_text as path_text
 from graphcore.graphdef.definition import definition_paths as definition_paths
 from graphcore.named_axes import *
 from graphcore.placing import *
 from graphcore.state.filters import looks_at_no_value as looks_at_no_value
 from graphcore.state.foreign_states import *
 from graphcore.state.state import raw_value_of as raw_value_of
+from graphcore.trails import path_text as path_text
 from graphcore.undo import write_raw as write_raw
 from graphcore.variables.impl import is_variable_type as is_variable_type
 from graphcore.variables.impl import variable_impl as variable_impl

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from graphcore.content import StrictTreeDef, static_key, unusual_keys
 from graphcore.content_key import same_content
 from graphcore.display.printing import one_line
-from graphcore.errors import path_text
 from graphcore.graphdef.definition import (
     GraphDef,
     NodeDef,
@@ -27,7 +26,7 @@ from graphcore.graphdef.definition import (
 )
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
-from graphcore.trails import Path, Trail, key_of, path_of
+from graphcore.trails import Path, Trail, key_of, path_of, path_text
 from graphcore.variables.bare_arrays import BareArray
 from graphcore.variables.impl import is_variable_type
 

@@ -24,8 +24,8 @@ from graphcore.content import (
     static_key,
     values_equal,
 )
-from graphcore.errors import path_text
 from graphcore.holding import reached
+from graphcore.trails import path_text
 
 # Built-in types whose content is compared. Others may have content that no one sees.
 _KNOWN = (dict, list, tuple, set, frozenset, deque, bytearray, np.ndarray, jax.Array)

@@ -9,7 +9,6 @@ from typing import Any, overload
 
 from graphcore._jax import current_trace
 from graphcore.cache.plans import plan_of
-from graphcore.errors import path_text
 from graphcore.functional import GraphState, variables
 from graphcore.nodes.objects import Dict
 from graphcore.nodes.owned import OwnedNode
@@ -24,7 +23,7 @@ from graphcore.state.leaves import (
 )
 from graphcore.state.nesting import key_order
 from graphcore.state.state import State
-from graphcore.trails import Path
+from graphcore.trails import Path, path_text
 from graphcore.undo import overwrite, restorer, set_values, undoing
 from graphcore.variables.bare_arrays import is_array
 from graphcore.variables.impl import is_variable

@@ -1,8 +1,7 @@
-"""Errors of this package, and the one way in which messages write a path."""
+"""Errors of this package."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 __all__ = ["TraceContextError"]
@@ -49,19 +48,3 @@ def check_class(x: Any, taker: str) -> None:
         raise TypeError(
             f"{taker} takes a class, but got {x!r}, of type {type(x).__name__}."
         )
-
-
-def path_text(path: Iterable[Any]) -> str:
-    """Writes a path as `layers/3/kernel`, the root as `<root>`.
-
-    Args:
-        path: The keys from the root to the place that is meant.
-
-    Returns:
-        The keys, separated by slashes.
-
-    Example:
-        >>> path_text(('layers', 3, 'kernel')), path_text(())
-        ('layers/3/kernel', '<root>')
-    """
-    return "/".join(map(str, path)) or "<root>"

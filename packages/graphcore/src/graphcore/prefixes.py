@@ -8,11 +8,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import jax
 
-from graphcore.errors import path_text
 from graphcore.nodes.registry import is_graph_node
 from graphcore.nodes.traversal import places
 from graphcore.refmap import RefMap
-from graphcore.trails import key_of
+from graphcore.trails import key_of, path_text
 from graphcore.variables.bare_arrays import BareArray
 from graphcore.variables.impl import is_variable
 

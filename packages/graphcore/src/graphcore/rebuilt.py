@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphcore._jax import OUTSIDE, TraceState, current_trace, has_ended
-from graphcore.errors import TraceContextError, path_text
+from graphcore.errors import TraceContextError
+from graphcore.trails import path_text
 
 
 @dataclass(slots=True, unsafe_hash=True)

@@ -1,4 +1,4 @@
-"""Paths that share their beginnings.
+"""Paths, how messages write them, and trails: paths that share their beginnings.
 
 A walk passes through many places and needs the path of few. A *trail* is a key with
 the trail of the place above it, so that each takes the same small amount of memory,
@@ -7,11 +7,28 @@ however deep the graph is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 Path: TypeAlias = tuple[Any, ...]
 Trail: TypeAlias = Any
 """`(trail above, key)`; None for the root."""
+
+
+def path_text(path: Iterable[Any]) -> str:
+    """Writes a path as `layers/3/kernel`, the root as `<root>`.
+
+    Args:
+        path: The keys from the root to the place that is meant.
+
+    Returns:
+        The keys, separated by slashes.
+
+    Example:
+        >>> path_text(('layers', 3, 'kernel')), path_text(())
+        ('layers/3/kernel', '<root>')
+    """
+    return "/".join(map(str, path)) or "<root>"
 
 
 def key_of(entry: Any) -> Any:

@@ -24,9 +24,8 @@ from graphcore.boundary.inside import Inside
 from graphcore.boundary.places import Direct, Place, Places, is_object, key_path
 from graphcore.boundary.settings import UNSET, Settings, check_mappings
 from graphcore.boundary.traced_values import explain_traced
-from graphcore.errors import path_text
 from graphcore.graphdef.joint import Joint
-from graphcore.trails import Path
+from graphcore.trails import Path, path_text
 
 __all__ = ["Body", "Structure"]
 

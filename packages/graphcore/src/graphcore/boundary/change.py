@@ -19,13 +19,12 @@ from graphcore.boundary.divided import changed, divided, joined
 from graphcore.boundary.places import Places, key_path
 from graphcore.cache.plans import Plan, check_writes
 from graphcore.content import values_equal
-from graphcore.errors import path_text
 from graphcore.graphdef.build import Builder
 from graphcore.graphdef.definition import GraphDef, NodeRef
 from graphcore.graphdef.joint import Joint
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
-from graphcore.trails import Path
+from graphcore.trails import Path, path_text
 from graphcore.undo import set_values, undoing
 from graphcore.variables.bare_arrays import are_known_arrays
 from graphcore.variables.impl import VariableImpl

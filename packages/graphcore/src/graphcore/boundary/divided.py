@@ -24,7 +24,8 @@ import numpy as np
 from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.content import StrictTreeDef, may_change, static_key
 from graphcore.content_key import content_key
-from graphcore.errors import check_class, path_text
+from graphcore.errors import check_class
+from graphcore.trails import path_text
 from graphcore.variables.bare_arrays import (
     are_arrays,
     are_known_arrays,

@@ -13,8 +13,7 @@ from typing import Any
 
 import jax
 
-from graphcore.errors import path_text
-from graphcore.trails import Path
+from graphcore.trails import Path, path_text
 
 __all__ = ["explain_traced"]
 

@@ -38,7 +38,7 @@ from graphcore.cache.metadata import Metadata, has_plain_metadata
 from graphcore.cache.patterns import known_patterns, learn
 from graphcore.cache.stand_ins import ANY_ARRAY, STAND_INS, Recorded, items_of, stand_in
 from graphcore.content_key import content_key
-from graphcore.errors import TraceContextError, path_text
+from graphcore.errors import TraceContextError
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, interned
 from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.walk import Visit, walk
@@ -46,7 +46,7 @@ from graphcore.nodes.owned import OwnedNode, get_plan, set_plan
 from graphcore.nodes.registry import NodeImpl, containers_of, find_node_impl, trace_of
 from graphcore.rebuilt import ByValue, belongs, wrong_trace
 from graphcore.refmap import RefMap
-from graphcore.trails import Path, path_of
+from graphcore.trails import Path, path_of, path_text
 from graphcore.variables.bare_arrays import BARE, BareArray, are_arrays
 from graphcore.variables.impl import VariableImpl
 from graphcore.variables.variable import Variable, metadata_epoch, set_variable_plan

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from graphcore._jax import current_trace
 from graphcore.content import is_immutable, static_key
 from graphcore.content_key import same_content
-from graphcore.errors import path_text
 from graphcore.graphdef.definition import GraphDef, NodeRef, VariableDef
 from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.graphdef.recipes import recipe_of
@@ -26,6 +25,7 @@ from graphcore.nodes.registry import (
     trace_of,
 )
 from graphcore.rebuilt import wrong_trace
+from graphcore.trails import path_text
 from graphcore.undo import overwrite, restorer, undoing
 from graphcore.variables.bare_arrays import BARE, BareArray, is_array
 from graphcore.variables.impl import is_variable

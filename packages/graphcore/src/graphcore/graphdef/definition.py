@@ -34,9 +34,8 @@ from graphcore.display.printing import (
     one_line,
     text,
 )
-from graphcore.errors import path_text
 from graphcore.hashable_mapping import HashableMapping
-from graphcore.trails import Path, Trail, path_of
+from graphcore.trails import Path, Trail, path_of, path_text
 
 __all__ = [
     "GraphDef",

@@ -13,7 +13,6 @@ from typing import Any
 
 from graphcore.content import is_immutable
 from graphcore.content_key import snapshot
-from graphcore.errors import path_text
 from graphcore.graphdef.definition import (
     Attribute,
     GraphDef,
@@ -36,7 +35,7 @@ from graphcore.nodes.registry import (
     trace_of,
 )
 from graphcore.refmap import RefMap
-from graphcore.trails import Path, Trail, path_of
+from graphcore.trails import Path, Trail, path_of, path_text
 from graphcore.variables.bare_arrays import BARE, BareArray, is_array
 from graphcore.variables.impl import VariableImpl, find_variable_impl
 from graphcore.variables.state import VariableState

@@ -24,7 +24,6 @@ from graphcore.boundary.places import is_object
 from graphcore.cache.plans import Plan, plan_of
 from graphcore.content import is_immutable
 from graphcore.content_key import UnhashableContent, content_key
-from graphcore.errors import path_text
 from graphcore.graphdef.definition import NodeRef, StaticAttribute, definition_paths
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.owned import OwnedNode, get_open_children, set_open_children
@@ -33,7 +32,7 @@ from graphcore.nodes.registry import ATOMS, PytreeNodeImpl, find_node_impl
 from graphcore.probing import probing
 from graphcore.rebuilt import ByValue, Origin, origin, trace_of_rebuilt
 from graphcore.refmap import RefMap
-from graphcore.trails import Path
+from graphcore.trails import Path, path_text
 from graphcore.variables.bare_arrays import is_array
 from graphcore.variables.variable import (
     Variable,

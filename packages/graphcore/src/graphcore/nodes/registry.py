@@ -16,9 +16,8 @@ from typing import Any, TypeAlias
 import jax
 
 from graphcore.adapters.loading import load_adapters, registrations
-from graphcore.errors import path_text
 from graphcore.nodes.owned import OwnedNode
-from graphcore.trails import key_of
+from graphcore.trails import key_of, path_text
 from graphcore.variables.impl import find_variable_impl
 
 __all__ = [

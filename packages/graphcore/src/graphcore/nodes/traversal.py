@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from graphcore.cache.plans import plan_of
-from graphcore.errors import path_text
 from graphcore.graphdef.definition import NodeDef, StaticAttribute
 from graphcore.nodes.registry import (
     ATOMS,
@@ -17,7 +16,7 @@ from graphcore.nodes.registry import (
 )
 from graphcore.refmap import RefMap
 from graphcore.state.filters import Filter, to_predicate
-from graphcore.trails import Path
+from graphcore.trails import Path, path_text
 from graphcore.variables.impl import is_variable
 
 __all__ = ["find_duplicates", "iter_graph"]

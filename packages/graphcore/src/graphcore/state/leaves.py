@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from graphcore.errors import path_text
 from graphcore.graphdef.definition import (
     GraphDef,
     NodeDef,
@@ -19,7 +18,7 @@ from graphcore.hashable_mapping import HashableMapping
 from graphcore.state.filters import Predicate, grouped, looks_at_no_value
 from graphcore.state.nesting import nested_from_flat
 from graphcore.state.state import State
-from graphcore.trails import Path
+from graphcore.trails import Path, path_text
 from graphcore.variables.impl import is_variable, variable_impl
 from graphcore.variables.state import VariableState
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from graphcore.errors import path_text
-from graphcore.trails import Path
+from graphcore.trails import Path, path_text
 
 Key: TypeAlias = Any
 """A string or an integer (other hashable keys of plain dicts pass through)."""

@@ -19,10 +19,9 @@ from typing import Any, Generic, Self, TypeVar, overload
 
 from graphcore.content import values_equal
 from graphcore.display.printing import Parts, mapping_parts, text, treescope_repr
-from graphcore.errors import path_text
 from graphcore.state.filters import Filter, PathIn, filters_to_predicates, grouped
 from graphcore.state.nesting import key_order, nested_from_flat, own_key, sorted_leaves
-from graphcore.trails import Path
+from graphcore.trails import Path, path_text
 from graphcore.variables.impl import is_variable, variable_impl
 from graphcore.variables.state import VariableState
 
