@@ -29,9 +29,8 @@ from nnx_transforms.transforms.loops.agreement import (
     type_differences,
 )
 from nnx_transforms.transforms.loops.cached_properties import not_kept
-from nnx_transforms.transforms.loops.carried_anew import run_by_value
+from nnx_transforms.transforms.loops.carried_anew import carrying
 from nnx_transforms.transforms.loops.carry import (
-    CarriedAnew,
     check_carried,
     check_carried_objects,
     check_settled,
@@ -135,10 +134,7 @@ def scan(
             make=_Body,
             options=told,
         )
-        try:
-            return _scanned(entry, options)
-        except CarriedAnew as error:
-            return run_by_value(error, entry, run, f, args, place_in, place_out)
+        return _scanned(entry, options)
 
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -149,7 +145,7 @@ def scan(
                 "When in_axes=Carry, the function must take exactly one argument, but "
                 f"it got {len(args)}. Give an axis for each: in_axes=(Carry, 0)."
             )
-        return run(f, args)
+        return carrying(run, (f,), args, place_in, place_out)
 
     return call
 

@@ -23,9 +23,8 @@ from nnx_transforms.transforms.loops.agreement import (
     merged_change,
     no_change,
 )
-from nnx_transforms.transforms.loops.carried_anew import by_value, run_by_value
+from nnx_transforms.transforms.loops.carried_anew import carrying
 from nnx_transforms.transforms.loops.carry import (
-    CarriedAnew,
     check_carried_objects,
     objects_by_path,
 )
@@ -69,25 +68,8 @@ def while_loop(cond_fun: Any, body_fun: Any, init_val: A) -> A:
         >>> nnx.while_loop(lambda x: x.value < 100, double, x) is x, int(x.value)
         (True, 128)
     """
-    if callable(cond_fun) and callable(body_fun):
-        how: Any = {"make": (_Iteration, _Condition), "options": "while_loop"}
-        entry = enter((body_fun, cond_fun), (init_val,), **how)
-        if entry.has_objects or not entry.is_kept:
-            try:
-                out: A = _repeated(entry, _while)
-            except CarriedAnew as error:
-                holds = by_value(cond_fun, (0,), None)
-                out = run_by_value(
-                    error,
-                    entry,
-                    lambda step, given: while_loop(holds, step, *given),
-                    body_fun,
-                    (init_val,),
-                    (0,),
-                )
-            return out
-    last: A = jax.lax.while_loop(cond_fun, body_fun, init_val)
-    return last
+    out: A = _loop("while_loop", _while, (body_fun, cond_fun), (init_val,))
+    return out
 
 
 @accepts_graph_mode
@@ -127,36 +109,48 @@ def fori_loop(
         >>> int(nnx.fori_loop(0, 5, add, total).value), int(total.value)
         (10, 10)
     """
-    if callable(body_fun):
-        # Any integer stands for the first one; JAX gives each.
-        entry = enter(body_fun, (0, init_val), make=_Iteration, options="fori_loop")
-        if entry.has_objects or not entry.is_kept:
-            try:
-                out: A = _repeated(
-                    entry,
-                    lambda c, f: jax.lax.fori_loop(lower, upper, f, c, unroll=unroll),
-                )
-            except CarriedAnew as error:
-                out = run_by_value(
-                    error,
-                    entry,
-                    lambda f, given: fori_loop(
-                        lower, upper, f, given[1], unroll=unroll
-                    ),
-                    body_fun,
-                    (0, init_val),
-                    (1,),
-                )
-            return out
-    last: A = jax.lax.fori_loop(lower, upper, body_fun, init_val, unroll=unroll)
-    return last
+    repeat = functools.partial(jax.lax.fori_loop, lower, upper, unroll=unroll)
+    # Any integer stands for the first one; JAX gives each.
+    out: A = _loop("fori_loop", repeat, (body_fun,), (0, init_val))
+    return out
 
 
 Path: TypeAlias = tuple[Any, ...]
 
 
-def _while(carry: Any, step: Any, holds: Any) -> Any:
-    if type(step) is not functools.partial:
+def _loop(
+    name: str,
+    repeat: Callable[..., Any],
+    functions: tuple[Any, ...],
+    args: tuple[Any, ...],
+) -> Any:
+    """Runs a loop: over live objects if there are any, else JAX's own.
+
+    Args:
+        name: What users call it.
+        repeat: Returns the last carry, given the pure functions and the first one.
+        functions: That of one iteration, and further ones.
+        args: The arguments of an iteration, the first carry last.
+
+    Returns:
+        The last carry.
+    """
+
+    def run(step: Any, *given: Any) -> Any:
+        *asked, args = given
+        make = _Iteration, *[_Condition] * len(asked)
+        entry = enter((step, *asked), args, make=make, options=name)
+        if entry.has_objects or not entry.is_kept:
+            return _repeated(entry, repeat)
+        return repeat(step, *asked, args[-1])
+
+    if not all(map(callable, functions)):
+        return repeat(*functions, args[-1])  # JAX says so.
+    return carrying(run, functions, args, (len(args) - 1,))
+
+
+def _while(step: Any, holds: Any, carry: Any) -> Any:
+    if not isinstance(getattr(step, "func", None), _Iteration):
         return jax.lax.while_loop(holds, step, carry)
 
     # JAX would show a condition each `Ref` as it was before the loop.
@@ -172,7 +166,7 @@ def _repeated(entry: Entry, repeat: Callable[..., Any]) -> Any:
 
     Args:
         entry: The first iteration.
-        repeat: Returns the last carry, given the first one and the pure functions.
+        repeat: As for `_loop`.
 
     Returns:
         The last carry, with objects.
@@ -185,7 +179,7 @@ def _repeated(entry: Entry, repeat: Callable[..., Any]) -> Any:
         bodies = [functools.partial(body, held=held) for body in bodies]
     first = values, carry
     try:
-        last = repeat(first, *bodies)
+        last = repeat(*bodies, first)
     except TypeError as error:
         body.blame(entry.raw, error, ADVICE)
         raise

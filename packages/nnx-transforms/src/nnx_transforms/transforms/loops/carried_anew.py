@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
 from graphcore import VariableState
-from graphcore.authors import Entry, is_object, raw_value_of
+from graphcore.authors import Entry, enter, is_object, raw_value_of
 from nnx_transforms.transforms.loops.carry import (
     CarriedAnew,
     CarryPlace,
@@ -53,39 +53,41 @@ def _whole(carry: Any) -> Any:
     return jax.tree.map(variable, carry, is_leaf=is_leaf)
 
 
-def run_by_value(
-    error: CarriedAnew,
-    entry: Entry,
-    run: Callable[[Callable[..., Any], tuple[Any, ...]], Any],
-    f: Callable[..., Any],
+def carrying(
+    run: Callable[..., Any],
+    functions: Sequence[Callable[..., Any]],
     args: tuple[Any, ...],
     place_in: CarryPlace,
     place_out: CarryPlace = (),
 ) -> Any:
-    """Runs a loop with what variables of other libraries hold in their place.
+    """Runs a loop; where variables come back as others, with what they hold instead.
 
     Args:
-        error: Raised if a variable is reached in another way, too.
-        entry: The loop as it was, with the variables.
-        run: The loop, as a function of the function and its arguments.
-        f: The function.
+        run: The loop, as a function of its functions and the arguments of the first.
+        functions: That of one iteration, and others, which return no carry.
         args: The arguments.
         place_in: The place of the carry in the arguments.
-        place_out: Its place in the output.
+        place_out: Its place in the output of an iteration.
 
     Returns:
-        What the loop returns, with new variables in the carry.
+        What the loop returns, with new variables in the carry if that was due.
 
     Raises:
-        ValueError: If the function also writes a variable that it was given.
+        ValueError: If variables come back as others of which one is reached in another
+            way, too, or is written as well.
     """
-    carry, others = take_carry(args, place_in)
-    if _is_shared(entry, args, carry):
-        raise error
+    try:
+        return run(*functions, args)
+    except CarriedAnew:
+        carry, others = take_carry(args, place_in)
+        if _is_shared(enter(functions[0], args), args, carry):
+            raise
     given = put_carry(others, _apart(carry), place_in)
-    out = run(by_value(f, place_in, place_out), given)
-    carry, rest = take_carry(out, place_out)
-    return put_carry(rest, _whole(carry), place_out)
+    step, *rest = functions
+    asked = [_by_value(f, place_in, None) for f in rest]
+    out = run(_by_value(step, place_in, place_out), *asked, given)
+    carry, others = take_carry(out, place_out)
+    return put_carry(others, _whole(carry), place_out)
 
 
 def _is_shared(entry: Entry, args: tuple[Any, ...], carry: Any) -> bool:
@@ -100,16 +102,10 @@ def _is_shared(entry: Entry, args: tuple[Any, ...], carry: Any) -> bool:
     )
 
 
-def by_value(
+def _by_value(
     f: Callable[..., Any], place_in: CarryPlace, place_out: CarryPlace
 ) -> Callable[..., Any]:
-    """A function of variables as one of what they hold, where it is carried.
-
-    Args:
-        f: The function.
-        place_in: The place of the carry in its arguments.
-        place_out: Its place in the output.
-    """
+    """A function of variables as one of what they hold, where it is carried."""
 
     @functools.wraps(f)
     def function(*args: Any) -> Any:
