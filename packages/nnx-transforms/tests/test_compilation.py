@@ -449,13 +449,15 @@ def test_plain_calls_are_jax():
 
 
 @pytest.mark.parametrize("transform", [nnx.jit, nnx.remat])
-def test_an_object_is_no_static_argument(transform):
+def test_an_object_with_variables_is_no_static_argument(transform):
     called = transform(Block.__call__, static_argnums=0)
     named = transform(lambda x, *, block: block(x), static_argnames="block")
-    with pytest.raises(ValueError, match=r"static argument 0 is a Block, a live obj"):
+    with pytest.raises(ValueError, match=r"static argument 0 is a Block with var"):
         called(Block(1), jnp.ones(3))
     with pytest.raises(ValueError, match=r"static argument 'block' is a Block"):
         named(jnp.ones(3), block=Block(1))
+    scale = nnx.Dict(by=2.0)  # nothing in it can be updated by a function
+    assert transform(lambda s, x: s.by * x, static_argnums=0)(scale, 3.0) == 6.0
 
 
 def test_only_what_jit_made_can_be_explained():

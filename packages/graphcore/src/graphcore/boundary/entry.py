@@ -337,7 +337,7 @@ def enter(
     Raises:
         ValueError: If an object can't be flattened, belongs to another trace, or is
             reached under different settings; with the paths. If a static argument
-            is an object.
+            has variables.
 
     Example:
         >>> import graphcore as gc, jax, jax.numpy as jnp
@@ -471,11 +471,12 @@ def _find_or_make(
 def _with_room(args: Sequence[Any], statics: Mapping[Place, Any]) -> Sequence[Any]:
     """The arguments, with None in the place of static ones behind the last other."""
     for place, x in statics.items():
-        if is_object(x):
+        if is_object(x) and joint_of([x])[0].variable_definitions:
             raise ValueError(
-                f"The static argument {place!r} is a {type(x).__name__}, a live "
-                "object: what it holds now would be a constant of the function, which "
-                "later updates do not reach. Pass it as an argument that is not static."
+                f"The static argument {place!r} is a {type(x).__name__} with "
+                "variables: what they hold now would be a constant of the function, "
+                "which later updates do not reach. Pass it as an argument that is not "
+                "static."
             )
     numbers = [place for place in statics if type(place) is int]
     count = len(args)
