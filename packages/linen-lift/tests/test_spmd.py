@@ -148,30 +148,6 @@ def test_constraints(how, kind, jitted):
 
 
 @several
-@pytest.mark.parametrize("how", ["argument", "set_mesh"])
-@pytest.mark.parametrize("jitted", [False, True])
-def test_constraints_over_explicit_and_automatic_axes(how, jitted):
-    kinds = (AxisType.Explicit, AxisType.Auto)
-    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=kinds)
-    x = jnp.ones((8, 8))
-    given = mesh if how == "argument" else None
-    for names, spec in [
-        (("data", "model"), P("data", "model")),
-        ((("data", "model"), None), P(("data", "model"))),
-        (("data", P.UNCONSTRAINED if jitted else None), P("data")),
-        ((None, "model"), P(None, "model")),
-    ]:
-        box = nn.Partitioned(x, names, given)
-
-        def unbox(value):
-            return box.replace_boxed(value).unbox()
-
-        with contextlib.nullcontext() if given else jax.set_mesh(mesh):
-            y = jax.jit(unbox)(x) if jitted else unbox(x)
-        assert y.sharding.is_equivalent_to(NamedSharding(mesh, spec), 2)
-
-
-@several
 def test_constraints_of_a_tree():
     tree = {"a": jnp.ones((4, 8)), "b": [jnp.ones(8), 3.0]}
     names = {"a": ("batch", "mlp"), "b": [("mlp",), None]}

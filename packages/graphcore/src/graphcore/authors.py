@@ -18,7 +18,6 @@ from graphcore.boundary.places import *
 from graphcore.boundary.settings import *
 from graphcore.graphdef.definition import definition_paths as definition_paths
 from graphcore.named_axes import *
-from graphcore.placing import *
 from graphcore.state.filters import looks_at_no_value as looks_at_no_value
 from graphcore.state.foreign_states import *
 from graphcore.state.state import raw_value_of as raw_value_of

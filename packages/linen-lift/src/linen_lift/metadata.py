@@ -18,8 +18,6 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 import jax
 import numpy as np
 
-from graphcore import authors
-
 from .errors import PartitioningUnspecifiedError
 
 __all__ = [
@@ -107,11 +105,23 @@ def constrained(
     Returns:
         The value with that sharding, or as it is where there is no mesh.
     """
-    in_force = mesh or jax.sharding.get_abstract_mesh()
-    if in_force.empty or not isinstance(value, jax.Array | np.ndarray):
+    where: Any = mesh
+    if where is None:
+        where = jax.sharding.get_abstract_mesh()
+        if where.empty:
+            return value
+    if not isinstance(value, jax.Array | np.ndarray):
         return value
-    sharding = spec if mesh is None else jax.sharding.NamedSharding(mesh, spec)
-    return authors.constrained(value, sharding)
+    sharding = spec if mesh is None else jax.sharding.NamedSharding(where, spec)
+    if all(kind == jax.sharding.AxisType.Explicit for kind in where.axis_types):
+        return jax.sharding.reshard(value, sharding)
+    if mesh is None and not isinstance(value, jax.core.Tracer):
+        # The devices of `jax.set_mesh` are known to compiled code only.
+        return _constrained_by_jit(value, sharding)
+    return jax.lax.with_sharding_constraint(value, sharding)
+
+
+_constrained_by_jit = jax.jit(jax.lax.with_sharding_constraint, static_argnums=1)
 
 
 def _is_static(field: dataclasses.Field[Any]) -> bool:

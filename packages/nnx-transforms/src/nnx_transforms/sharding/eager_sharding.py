@@ -13,10 +13,10 @@ from contextvars import ContextVar
 from typing import Any, Self
 
 import jax
-from jax.sharding import PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from graphcore import authors, register_creation_hook
-from nnx_transforms.sharding.shardings import sharding_of
+from graphcore import register_creation_hook
+from nnx_transforms.sharding.shardings import axis_names, sharding_of
 from nnx_transforms.states.values import map_value
 
 __all__ = ["use_eager_sharding", "using_eager_sharding"]
@@ -113,7 +113,33 @@ def constrained(value: Any, sharding: Any) -> Any:
     Returns:
         The same pytree, constrained; over explicit axes, of another type.
     """
-    return map_value(functools.partial(authors.constrained, sharding=sharding), value)
+    return map_value(functools.partial(_constrained, sharding=sharding), value)
+
+
+def _constrained(value: Any, sharding: Any) -> Any:
+    named = isinstance(sharding, NamedSharding)
+    spec = sharding.spec if named else sharding
+    mesh = sharding.mesh if named else jax.sharding.get_abstract_mesh()
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    explicit = [name for name, kind in kinds.items() if kind is AxisType.Explicit]
+    if not explicit or not isinstance(spec, PartitionSpec):
+        return jax.lax.with_sharding_constraint(value, sharding)
+
+    def part(is_explicit: bool) -> Any:
+        """What the sharding says about the axes of one kind."""
+        names = (
+            tuple(n for n in axis_names(entry) if (n in explicit) is is_explicit)
+            for entry in spec
+        )
+        found = PartitionSpec(*(x or None for x in names))
+        return NamedSharding(mesh, found) if named else found
+
+    # Over an explicit axis a sharding is a type, over an automatic one a hint: JAX has
+    # a function for each, which takes no names of the other kind.
+    value = jax.sharding.reshard(value, part(True))
+    if len(explicit) == len(kinds):
+        return value
+    return jax.lax.with_sharding_constraint(value, part(False))
 
 
 def _mesh_in_force() -> bool:

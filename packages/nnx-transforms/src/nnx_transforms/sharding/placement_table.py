@@ -11,7 +11,8 @@ import jax
 from jax.sharding import NamedSharding, Sharding
 
 from graphcore import is_variable
-from graphcore.authors import axis_names, key_path, path_text, raw_value_of
+from graphcore.authors import key_path, path_text, raw_value_of
+from nnx_transforms.sharding.shardings import axis_names
 from nnx_transforms.states.tree_variables import tree_variables
 
 __all__ = ["Placed", "Placement", "placement"]

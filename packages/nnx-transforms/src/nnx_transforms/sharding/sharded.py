@@ -19,7 +19,6 @@ from graphcore import RefMap, VariableState, is_variable, iter_graph
 from graphcore.authors import (
     OUTSIDE,
     Written,
-    axis_names,
     current_trace,
     enter,
     path_text,
@@ -31,6 +30,7 @@ from nnx_transforms.prefixes import StateSharding
 from nnx_transforms.sharding.eager_sharding import constrained
 from nnx_transforms.sharding.shardings import (
     PLACEMENT,
+    axis_names,
     check_fits,
     mesh_in_force,
     sharding_key,

@@ -18,7 +18,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from graphcore import VariableState, is_graph_node, is_variable, state, with_metadata
-from graphcore.authors import axis_names, axis_rules, key_path, path_text
+from graphcore.authors import axis_rules, key_path, path_text
 
 __all__ = [
     "get_named_sharding",
@@ -242,6 +242,24 @@ def _mesh_axes(entry: Any, rules: Mapping[Any, Any]) -> Any:
         for mesh_axis in axis_names(rules.get(name, name))
     )
     return found if len(found) > 1 else found[0] if found else None
+
+
+def axis_names(entry: Any) -> tuple[Any, ...]:
+    """The names in one entry of a spec.
+
+    Args:
+        entry: A name, a tuple of names, or None.
+
+    Returns:
+        The names.
+
+    Example:
+        >>> axis_names('data'), axis_names(('data', 'model')), axis_names(None)
+        (('data',), ('data', 'model'), ())
+    """
+    if entry is None:
+        return ()
+    return tuple(entry) if isinstance(entry, tuple | list) else (entry,)
 
 
 def check_fits(

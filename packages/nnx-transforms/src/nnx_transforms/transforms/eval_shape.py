@@ -13,7 +13,6 @@ from graphcore.authors import (
     Body,
     Inside,
     Left,
-    axis_names,
     enter,
     is_object,
     key_path,
@@ -22,7 +21,7 @@ from graphcore.authors import (
     variable_impl,
     write_raw,
 )
-from nnx_transforms.sharding.shardings import sharding_of
+from nnx_transforms.sharding.shardings import axis_names, sharding_of
 from nnx_transforms.states.tree_variables import tree_variables
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 

@@ -14,7 +14,6 @@ from graphcore.authors import (
     Divided,
     Entry,
     Left,
-    axis_names,
     enter,
     is_mapping,
     lifted,
@@ -24,7 +23,7 @@ from graphcore.authors import (
 )
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.sharding.in_modules import shardings_alone
-from nnx_transforms.sharding.shardings import check_fits
+from nnx_transforms.sharding.shardings import axis_names, check_fits
 from nnx_transforms.transforms.decorators import LATER, called_as_before
 from nnx_transforms.transforms.loops.agreement import has_type
 from nnx_transforms.transforms.mapped.mapping import (
