@@ -152,6 +152,17 @@ def test_abstract_values_keep_the_weak_type_that_decides_what_dtype_comes_out():
     assert halved(placed.s.value) == halved(state["s"].value) == jnp.bfloat16
 
 
+@pytest.mark.parametrize("kinds", KINDS)
+def test_variables_are_made_where_their_metadata_say(kinds):
+    mesh, spec = mesh_of(kinds), ("data", "model")
+    with jax.set_mesh(mesh):
+        in_force = nnx.Param(jnp.ones((4, 8)), out_sharding=spec)
+    given = nnx.Param(jnp.ones((4, 8)), out_sharding=spec, mesh=mesh)
+    for variable in (in_force, given):
+        assert spec_of(variable) == P(*spec)
+        assert {s.data.shape for s in variable.value.addressable_shards} == {(2, 2)}
+
+
 def test_shardings_need_no_mesh_in_force():
     model, _ = make(nnx.Rngs(0))
     rows = NamedSharding(mesh_of(), P("data"))

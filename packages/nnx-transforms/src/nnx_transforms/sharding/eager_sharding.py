@@ -124,6 +124,9 @@ def _constrained(value: Any, sharding: Any) -> Any:
     explicit = [name for name, kind in kinds.items() if kind is AxisType.Explicit]
     if not explicit or not isinstance(spec, PartitionSpec):
         return jax.lax.with_sharding_constraint(value, sharding)
+    traced = isinstance(value, jax.core.Tracer)
+    if named and not traced:
+        return jax.device_put(value, sharding)
 
     def part(is_explicit: bool) -> Any:
         """What the sharding says about the axes of one kind."""
@@ -131,15 +134,24 @@ def _constrained(value: Any, sharding: Any) -> Any:
             tuple(n for n in axis_names(entry) if (n in explicit) is is_explicit)
             for entry in spec
         )
-        found = PartitionSpec(*(x or None for x in names))
+        found = PartitionSpec(*(x[0] if len(x) == 1 else x or None for x in names))
         return NamedSharding(mesh, found) if named else found
 
+    hint = part(False) if len(explicit) < len(kinds) else None
+    return (_laid_out if traced else _compiled)(value, part(True), hint)
+
+
+def _laid_out(value: Any, explicit: Any, automatic: Any) -> Any:
     # Over an explicit axis a sharding is a type, over an automatic one a hint: JAX has
     # a function for each, which takes no names of the other kind.
-    value = jax.sharding.reshard(value, part(True))
-    if len(explicit) == len(kinds):
-        return value
-    return jax.lax.with_sharding_constraint(value, part(False))
+    value = jax.sharding.reshard(value, explicit)
+    if automatic is not None:
+        value = jax.lax.with_sharding_constraint(value, automatic)
+    return value
+
+
+# The devices of the mesh in force are known to compiled code only.
+_compiled = jax.jit(_laid_out, static_argnums=(1, 2))
 
 
 def _mesh_in_force() -> bool:
