@@ -120,8 +120,7 @@ class Scope:
         new._counts = self._counts.new_child()
         *above, here = self.debug_path or ("",)
         new.debug_path = (*above, f"{label}({here})")
-        new._outside = self._outside.union(self._reserved, self._fixed)
-        new._numbers = dict(self._numbers)
+        new._outside, new._numbers = self._names(), dict(self._numbers)
         return new
 
     def _hollow(self, label: str) -> Scope:
@@ -260,6 +259,10 @@ class Scope:
         while self.name_reserved(f"{prefix}{i}") or f"{prefix}{i}" in self._outside:
             i += 1
         return f"{prefix}{i}"
+
+    def _names(self) -> frozenset[str]:
+        """All names that something has here."""
+        return self._outside.union(self._reserved, self._fixed)
 
     def push(
         self, name: str | None = None, prefix: str = "", reuse: bool = False
