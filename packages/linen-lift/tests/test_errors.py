@@ -88,6 +88,7 @@ def test_invalid_rng():
 
 
 def test_scope_collection_not_found():
+    assert '"w"' in str(errors.ScopeCollectionNotFound("params", "w", "/a"))
     raised(
         errors.ScopeCollectionNotFound,
         lambda: apply(at("a/b", lambda s: s.param("w", ones, ())))({}),

@@ -450,14 +450,21 @@ def test_plain_calls_are_jax():
 
 @pytest.mark.parametrize("transform", [nnx.jit, nnx.remat])
 def test_an_object_with_variables_is_no_static_argument(transform):
-    called = transform(Block.__call__, static_argnums=0)
-    named = transform(lambda x, *, block: block(x), static_argnames="block")
+    called = transform(lambda block, x: block.w.value * x, static_argnums=0)
+    named = transform(lambda x, *, block: block.w.value * x, static_argnames="block")
     with pytest.raises(ValueError, match=r"static argument 0 is a Block with var"):
         called(Block(1), jnp.ones(3))
     with pytest.raises(ValueError, match=r"static argument 'block' is a Block"):
         named(jnp.ones(3), block=Block(1))
     scale = nnx.Dict(by=2.0)  # nothing in it can be updated by a function
     assert transform(lambda s, x: s.by * x, static_argnums=0)(scale, 3.0) == 6.0
+
+    def loss(block):  # one that the trace made, and that is new with each
+        return called(block, jnp.ones(3)).sum()
+
+    found = nnx.grad(loss)(Block(1))
+    due = nnx.grad(lambda block: (block.w.value * jnp.ones(3)).sum())(Block(1))
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, found, due))
 
 
 def test_only_what_jit_made_can_be_explained():

@@ -47,6 +47,8 @@ def check(place, kind, call):
 def test_axes_by_filter_are_no_dict(axes):
     check("`StateAxes({", ValueError, lambda: nnx.vmap(first, in_axes=(axes, 0)))
     check("`StateAxes({", ValueError, lambda: nnx.scan(first, in_axes=0, out_axes=axes))
+    plain = nnx.vmap(lambda d: d[int] + 1, in_axes=({int: 0},))
+    assert plain({int: jnp.ones(2)}).tolist() == [2.0, 2.0]
     check("`StateSharding`", ValueError, lambda: nnx.jit(first, in_shardings=(axes, 0)))
 
 

@@ -436,6 +436,16 @@ def test_a_model_that_has_other_parameters_now(name, value, found):
     assert gc.state((model, optimizer)) == before
 
 
+def test_an_error_of_a_transformation_is_its_own():
+    def update(*_):
+        raise KeyError("its own")
+
+    rule = optax.GradientTransformation(lambda p: jax.tree.map(np.asarray, p), update)
+    model = gc.Dict(w=gc.Param(jnp.ones(2)))
+    with pytest.raises(KeyError, match="its own"):
+        Optimizer(model, rule).update(model, gc.state(model))
+
+
 def test_no_gradients_no_parameters_no_transformation():
     model = gc.Dict(w=gc.Param(jnp.ones(2)))
     with pytest.raises(TypeError, match="no gradients"):

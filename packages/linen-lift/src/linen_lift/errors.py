@@ -73,6 +73,11 @@ class ScopeCollectionNotFound(_VariableError):
     {{'{col}': ...}}, make it mutable with mutable=['{col}'], or let it into the lifted
     transform."""
 
+    def __init__(
+        self, collection: str, name: str, path: str, have: str = "unknown"
+    ) -> None:
+        super().__init__(collection, name, path, have=have)
+
 
 class ScopeParamNotFoundError(_VariableError):
     """A parameter does not exist and may not be created."""

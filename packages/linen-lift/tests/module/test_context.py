@@ -122,3 +122,11 @@ def test_operations_carry_the_names_of_modules():
         assert "Dense/" not in names(lambda v: Lax(2).apply(v, X), params)
     finally:
         nn.enable_named_call()
+
+
+def test_blocks_may_end_in_the_order_in_which_they_began():
+    first, second = nn.override_named_call(False), nn.override_named_call(True)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)

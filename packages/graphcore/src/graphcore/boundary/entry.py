@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 
-from graphcore._jax import current_trace
+from graphcore._jax import OUTSIDE, current_trace
 from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee
 from graphcore.boundary.captures import captured_objects
@@ -468,10 +468,17 @@ def _find_or_make(
     return found
 
 
+def _is_outside(x: Any) -> bool:
+    """Whether an object has variables that outlive the running trace."""
+    joint, plans = joint_of([x])
+    found, here = [plan.trace for plan in plans], current_trace()
+    return bool(joint.variable_definitions) and OUTSIDE in (here, *found)
+
+
 def _with_room(args: Sequence[Any], statics: Mapping[Place, Any]) -> Sequence[Any]:
     """The arguments, with None in the place of static ones behind the last other."""
     for place, x in statics.items():
-        if is_object(x) and joint_of([x])[0].variable_definitions:
+        if is_object(x) and _is_outside(x):
             raise ValueError(
                 f"The static argument {place!r} is a {type(x).__name__} with "
                 "variables: what they hold now would be a constant of the function, "

@@ -65,7 +65,7 @@ class _Context(threading.local):
             yield
         finally:
             for name in values:
-                del own[name]
+                own.pop(name, None)  # another block may have ended before this
             own.update(before)
 
     def __reduce__(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from graphcore import State, is_graph_node, is_node_type, is_variable
-from graphcore.authors import key_path
+from graphcore.authors import is_variable_type, key_path
 from nnx_transforms.prefixes import StateAxes, StateSharding
 
 # Converts a setting of another library; the key is its type, or, where the setting is
@@ -50,8 +50,12 @@ def own_settings(prefix: Any) -> Any:
     return jax.tree.map(_own, prefix, is_leaf=_is_setting)
 
 
+def _is_kind(key: Any) -> bool:
+    return isinstance(key, type) and is_variable_type(key)
+
+
 def _is_setting(x: Any) -> bool:
-    if type(x) is dict and any(key is ... or isinstance(key, type) for key in x):
+    if type(x) is dict and any(key is ... or _is_kind(key) for key in x):
         raise ValueError(
             f"{x!r} is a dict of filters: write `StateAxes({{filter: axis}})` "
             "for axes, `StateSharding` for shardings."

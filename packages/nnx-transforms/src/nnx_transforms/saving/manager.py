@@ -98,8 +98,8 @@ class Manager:
         if later and not force:
             raise ValueError(
                 f"Step {step} is not saved: {str(self._path)!r} has later ones, {later}"
-                ", which `restore` would take. Go on from the last one, or use another "
-                "folder, or move them away."
+                ", which `restore` would take. Go on from the last one, use another "
+                "folder, or move them away and make another manager."
             )
         if not force and not self.orbax.should_save(step):
             return False

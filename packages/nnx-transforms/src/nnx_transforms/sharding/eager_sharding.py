@@ -126,7 +126,9 @@ def _constrained(value: Any, sharding: Any) -> Any:
         return jax.lax.with_sharding_constraint(value, sharding)
     traced = isinstance(value, jax.core.Tracer)
     if named and not traced:
-        return jax.device_put(value, sharding)
+        anywhere = PartitionSpec.UNCONSTRAINED  # JAX has no such place for it
+        whole = (None if entry is anywhere else entry for entry in spec)
+        return jax.device_put(value, NamedSharding(mesh, PartitionSpec(*whole)))
 
     def part(is_explicit: bool) -> Any:
         """What the sharding says about the axes of one kind."""

@@ -308,9 +308,7 @@ class Optimizer(Object, Generic[M]):
         try:
             updates, state = self.tx.update(given, before, params, **more)
         except Exception as error:
-            trees = before, jax.eval_shape(self.tx.init, params)
-            was, due = ({p: np.shape(x) for p, x in _by_path(t).items()} for t in trees)
-            if changed := [path_text(p) for p in was | due if was.get(p) != due.get(p)]:
+            if changed := _misfits(before, self.tx.init, params):
                 raise ValueError(
                     "The parameters are not those that the Optimizer was made with: "
                     f"its state does not fit them at {changed}. Make a new Optimizer "
@@ -371,6 +369,16 @@ def with_parameters(variable: Any, parameters: Any) -> Any:
 def moved(param: Any, update: Any) -> jax.Array:
     """A parameter after an update, in the parameter's dtype."""
     return jnp.asarray(param + update, jnp.result_type(param))
+
+
+def _misfits(state: Any, init: Callable[[Any], Any], params: Any) -> list[str]:
+    """Where a state does not have the shapes of a new one; nothing if that can't be."""
+    try:
+        trees = state, jax.eval_shape(init, params)
+    except Exception:  # it needs values, say: what was raised before tells more
+        return []
+    was, due = ({p: np.shape(x) for p, x in _by_path(tree).items()} for tree in trees)
+    return [path_text(p) for p in was | due if was.get(p) != due.get(p)]
 
 
 def _aligned(
