@@ -125,8 +125,11 @@ def test_operations_carry_the_names_of_modules():
 
 
 def test_blocks_may_end_in_the_order_in_which_they_began():
-    first, second = nn.override_named_call(False), nn.override_named_call(True)
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    second.__exit__(None, None, None)
+    variables, run = Net().init(KEY, X), lambda v: Net().apply(v, X)
+    first, second = nn.override_named_call(True), nn.override_named_call(False)
+    with nn.override_named_call(True):  # which ends what the others leave behind
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        second.__exit__(None, None, None)
+    assert "Net/Dense_0" in names(run, variables)

@@ -337,7 +337,7 @@ def enter(
     Raises:
         ValueError: If an object can't be flattened, belongs to another trace, or is
             reached under different settings; with the paths. If a static argument
-            has variables.
+            has variables that outlive the running trace.
 
     Example:
         >>> import graphcore as gc, jax, jax.numpy as jnp
