@@ -1,5 +1,6 @@
 """What is traced again and what is not: JAX keeps traces with the function."""
 
+import functools
 import gc as garbage
 import weakref
 
@@ -192,10 +193,11 @@ def test_functions_that_close_over_objects_read_them_anew():
     assert float(nnx.cond(True, read, read, m, jnp.array(2.0))) == 12.0
 
 
-def test_methods_are_known_by_their_function_and_the_place_of_their_object():
+@pytest.mark.parametrize("transform", [nnx.remat, nnx.jit])
+def test_methods_are_known_by_their_function_and_the_place_of_their_object(transform):
     TRACES.clear()
     a, b = Model(2.0), Model(3.0)
-    outs = [float(nnx.remat(m.step)(jnp.array(2.0))) for m in (a, b, a)]
+    outs = [float(transform(m.step)(jnp.array(2.0))) for m in (a, b, a)]
     assert outs == [4.0, 6.0, 4.0]
     assert TRACES == ["step"]
     assert (int(a.calls.value), int(b.calls.value)) == (2, 1)
@@ -217,6 +219,98 @@ def test_kept_traces_hold_neither_objects_nor_functions():
         assert [r() for r in seen] == [None] * 3
     finally:
         garbage.enable()
+
+
+def _mapped(f):
+    return nnx.vmap(f, in_axes=(None, 0))
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        nnx.jit,
+        nnx.remat,
+        nnx.grad,
+        _mapped,
+        lambda f: _mapped(nnx.jit(f)),
+        lambda f: _mapped(functools.partial(f)),
+        lambda f: nnx.jit(_mapped(f)),
+    ],
+)
+def test_a_model_that_holds_a_transformed_function_of_its_own_goes_with_it(transform):
+    # What is kept with the function refers to the static values of the model, and so
+    # to the function.
+    class Holder(Module):
+        def __init__(self):
+            self.w = Param(jnp.array(2.0))
+
+            def local(m, x):
+                return (m.w.value * x).sum()
+
+            seen.append(weakref.ref(local))
+            self.run = transform(local)
+
+    seen = []
+    model = Holder()
+    if transform in (nnx.jit, nnx.remat, nnx.grad):
+        model.run(model, 1.0)
+    else:
+        model.run(model, jnp.ones(2))
+    assert seen[0]() is not None
+    del model
+    garbage.collect()
+    assert seen[0]() is None
+
+
+def test_functions_jitted_alike_are_compiled_once():
+    TRACES.clear()
+    m = Model()
+    for _ in range(2):
+        nnx.jit(write)(m, jnp.array(1.0))
+        nnx.jit(write, donate_argnums=[1])(m, jnp.array(1.0))
+        nnx.jit(write, in_shardings=None)(m, jnp.array(1.0))
+        nnx.jit(write, static_argnums=1)(m, 2.0)
+    assert (TRACES, int(m.calls.value)) == (["write"] * 3, 8)
+    assert nnx.jit(write)._cache_size() == 1
+    nnx.jit(write).clear_cache()
+    nnx.jit(write)(m, jnp.array(1.0))
+    assert TRACES == ["write"] * 4
+
+
+def test_functions_of_arrays_jitted_alike_are_compiled_once():
+    TRACES.clear()
+    for _ in range(3):
+        total, _ = nnx.jit(plain_step)(jnp.array(1.0), jnp.array(2.0))
+        assert float(total) == 3.0
+    nnx.jit(plain_step, keep_unused=True)(jnp.array(1.0), jnp.array(2.0))
+    assert TRACES == ["plain_step"] * 2
+
+
+def test_jitted_anew_a_function_reads_the_objects_that_it_closes_over_anew():
+    outer = Variable(jnp.array(1.0))
+
+    def read(x):
+        return outer.value * x
+
+    assert float(nnx.jit(read)(2.0)) == 2.0
+    outer.value = jnp.array(5.0)
+    assert float(nnx.jit(read)(2.0)) == 10.0
+
+
+def test_a_jitted_method_reads_an_object_of_an_outer_trace_anew():
+    class Reader(Module):
+        def __init__(self):
+            self.w = Param(jnp.array(2.0))
+
+        def read(self, other, x):
+            return self.w.value * other.w.value * x
+
+    m, other = Reader(), Reader()
+    run = nnx.jit(m.read)
+    assert float(nnx.jit(lambda other, x: run(other, x))(other, 1.0)) == 4.0
+    m.w.value = jnp.array(5.0)
+    assert float(nnx.jit(lambda other, x: run(other, x))(other, 1.0)) == 10.0
+    assert float(run(other, 1.0)) == 10.0
 
 
 def test_settings_that_say_the_same_agree():
@@ -247,7 +341,9 @@ def test_filters_that_look_at_values_are_asked_at_each_call():
     np.testing.assert_array_equal(run(m, jnp.arange(3.0)), [0.0, 2.0, 4.0])
 
 
-@pytest.mark.parametrize("transform", ["cond", "switch", "while_loop", "remat", "vmap"])
+@pytest.mark.parametrize(
+    "transform", ["cond", "switch", "while_loop", "remat", "vmap", "jit"]
+)
 def test_a_function_whose_code_was_replaced_is_traced_anew(transform):
     # As tools do that load an edited module again.
     def f(m, x):
@@ -262,8 +358,8 @@ def test_a_function_whose_code_was_replaced_is_traced_anew(transform):
             return nnx.cond(True, f, lambda m, x: x, m, 1.0)
         if transform == "switch":
             return nnx.switch(0, [f, lambda m, x: x], m, 1.0)
-        if transform == "remat":
-            return nnx.remat(f)(m, 1.0)
+        if transform in ("remat", "jit"):
+            return getattr(nnx, transform)(f)(m, 1.0)
         if transform == "vmap":
             return nnx.vmap(f, in_axes=(None, 0))(m, jnp.ones(1))[0]
         once = nnx.while_loop(lambda c: c[2] < 1, step, (m, 1.0, 0))

@@ -7,6 +7,7 @@ import typing
 from graphcore._jax import OUTSIDE as OUTSIDE
 from graphcore._jax import current_trace as current_trace
 from graphcore.axis_rules import *
+from graphcore.boundary.bodies import *
 from graphcore.boundary.body import *
 from graphcore.boundary.callees import *
 from graphcore.boundary.captures import *

@@ -73,7 +73,7 @@ class Callee:
         if is_object(f):
             hidden, function = f, type(f).__call__
         elif function is None or not is_object(hidden):
-            call = _lifted_call(f)
+            call = lifted_call(f)
             if call is not None:
                 inner, on = _with_object(f, call)
                 if inner.bound:
@@ -239,7 +239,7 @@ class _WeakReference(weakref.ref[Any]):
         return _WeakReference, (self(),)
 
 
-def _lifted_call(f: Any) -> Callable[..., Any] | None:
+def lifted_call(f: Any) -> Callable[..., Any] | None:
     # Not by `getattr`: there are callables that have every attribute, such as mocks.
     reference, call = getattr(f, "__dict__", {}).get("_lifted", (None, None))
     return call if reference is not None and reference() is f else None

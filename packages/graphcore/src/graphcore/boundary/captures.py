@@ -13,6 +13,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from graphcore.boundary.callees import lifted_call
 from graphcore.boundary.places import is_object
 from graphcore.content_key import slots_of
 from graphcore.holding import held_by
@@ -23,6 +24,10 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleT
 _EXACTLY_PLAIN = frozenset(_PLAIN)
 # In functions, in the bodies of classes, and in those of classes in functions.
 _READ_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+
+
+# The attribute of a function in which its bodies are kept.
+KEPT = "_kept_bodies"
 
 
 def captured_objects(f: Any) -> list[Any]:
@@ -86,13 +91,15 @@ def _globals_of(f: Any) -> list[Any]:
 
 
 def _contents(x: Any) -> list[Any]:
+    if lifted_call(x) is not None:  # The rest is what was compiled.
+        return [x.__wrapped__]
     found = held_by(x)
     if found is None:
         # Wrapped functions have them as attributes, but for proxies; their types tell.
         found = [x.__wrapped__] if hasattr(type(x), "__wrapped__") else []
         attributes = getattr(x, "__dict__", None)
         if isinstance(attributes, dict):
-            found += attributes.values()
+            found += [v for name, v in attributes.items() if name != KEPT]
         kind = type(x)
         # What JAX keeps in slots is large, and none of a program's objects.
         own = {} if kind.__module__.startswith(("jax.", "jaxlib.")) else slots_of(kind)

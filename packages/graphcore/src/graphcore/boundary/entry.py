@@ -8,7 +8,6 @@ anywhere leaves it as it was.
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from typing import Any
 import jax
 
 from graphcore._jax import OUTSIDE, current_trace
+from graphcore.boundary.bodies import Bodies
 from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee
-from graphcore.boundary.captures import captured_objects
 from graphcore.boundary.change import Change, publish
 from graphcore.boundary.divided import Divided
 from graphcore.boundary.places import (
@@ -57,12 +56,10 @@ from graphcore.undo import set_values
 from graphcore.variables.state import VariableState
 from graphcore.variables.variable import set_raw_value
 
-__all__ = ["Bodies", "Entry", "enter"]
+__all__ = ["Entry", "enter"]
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 NO_KWARGS: dict[str, Any] = {}  # goes to JAX as it is, and is never written
-# How many structures of its arguments one function keeps bodies for.
-MAX_STRUCTURES = 64
 
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
@@ -238,45 +235,6 @@ class Entry:
         return publish(*known, *left, write=write, now=self.raw)
 
 
-class Bodies:
-    """The bodies of one function, by structure.
-
-    Args:
-        limit: How many to keep; the oldest goes first.
-
-    Attributes:
-        known: The bodies.
-        last: The one that was asked for last: most calls are like the one before.
-
-    Example:
-        >>> import graphcore as gc
-        >>> from graphcore.authors import Bodies, enter
-        >>> kept, n = Bodies(8), gc.Variable(1)
-        >>> one, two = (enter(abs, (n,), cache=kept).body for _ in range(2))
-        >>> one is two, len(kept.known)
-        (True, 1)
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.known: dict[Any, Any] = {}
-        self.last: Any = None
-
-    def keep(self, key: Any, body: Any) -> Any:
-        """Keeps a body, unless another thread has kept one meanwhile."""
-        if len(self.known) >= self._limit:
-            # By a list, made at once: other threads may be keeping bodies as well.
-            for oldest in [*self.known][:1]:
-                self.known.pop(oldest, None)
-        self.last = self.known.setdefault(key, body)
-        return self.last
-
-    def clear(self) -> None:
-        """Forgets all of them."""
-        self.known.clear()
-        self.last = None
-
-
 def _state(leaves: Mapping[Path, Any]) -> State[Any, Any]:
     return State.from_flat_path(leaves.items())
 
@@ -443,7 +401,7 @@ def _find_or_make(
     for callee, bound, make in functions:
         function, bodies = callee.function, cache
         if cache is None and callee.lasts:
-            bodies = _bodies_of(function)
+            bodies = Bodies.of(function)
         # In a cache by id: the body holds the function, so no other has it meanwhile.
         key = static, known, bound, make, None if cache is None else id(function)
         try:
@@ -456,7 +414,7 @@ def _find_or_make(
             settings = settings or _resolve(entry, tree, hidden, called)
             about = entry.joint, places, bound, _root_places(entry.roots, places, tree)
             structure = Structure(*about, settings, statics)
-            weakly = cache is None and bodies is not None
+            weakly = bodies is not None and bodies.are_with_function
             reference = weakref.ref(function) if weakly else _strong(function)
             body = make(callee, structure, options, reference)
             if bodies is not None:
@@ -565,26 +523,3 @@ def _root_places(
     for path, number in places.paths(tree):
         found[number].append(path[1:])
     return tuple([tuple(paths) or (("self",),) for paths in found])
-
-
-# For each function its bodies, and its code, which can be replaced in place. Functions
-# are found by their id, and removed when they go.
-_bodies: dict[int, tuple[Any, Bodies, Any]] = {}
-
-
-def _bodies_of(function: Callable[..., Any]) -> Bodies | None:
-    if captured_objects(function):
-        return None
-    number, code = id(function), getattr(function, "__code__", None)
-    found = _bodies.get(number)
-    if found is not None and found[2] is not code:
-        _bodies.pop(number, None)
-        found = None
-    if found is None:
-        try:
-            # Without a function of Python's, since many come and go.
-            alive = weakref.ref(function, functools.partial(_bodies.pop, number))
-        except TypeError:  # No weak reference to it can be made.
-            return None
-        found = _bodies.setdefault(number, (alive, Bodies(MAX_STRUCTURES), code))
-    return found[1]

@@ -31,7 +31,6 @@ import jax
 
 from graphcore.authors import (
     UNSET,
-    Bodies,
     Callee,
     Entry,
     Inside,
@@ -39,34 +38,14 @@ from graphcore.authors import (
     has_objects,
     is_mapping,
     is_object,
-    map_settings,
     mark_lifted,
-    plain_settings,
-    prefix_leaves,
-    settings_of_leaves,
 )
-from nnx_transforms.adapters.settings import own_settings
-from nnx_transforms.arguments import (
-    ChosenArguments,
-    check_hashable,
-    counted_from_the_start,
-    positions_of,
-    with_statics,
-)
-from nnx_transforms.sharding.in_modules import shardings_alone, shardings_apart
-from nnx_transforms.sharding.shardings import rules_in_force
+from nnx_transforms.arguments import check_hashable, positions_of, with_statics
 from nnx_transforms.transforms.compiled.ahead_of_time import Lowered, Traced
 from nnx_transforms.transforms.compiled.array_errors import explain_arrays
-from nnx_transforms.transforms.compiled.explain_recompile import (
-    Explanation,
-    Notes,
-    Signature,
-)
-from nnx_transforms.transforms.compiled.jit_body import (
-    JitBody,
-    Options,
-    take_back_leaked,
-)
+from nnx_transforms.transforms.compiled.explain_recompile import Explanation
+from nnx_transforms.transforms.compiled.jit_bodies import JitBodies
+from nnx_transforms.transforms.compiled.jit_body import JitBody, take_back_leaked
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.eval_shape import shapes_of
 
@@ -75,8 +54,6 @@ __all__ = ["Jitted", "explain_recompile", "jit"]
 P = ParamSpec("P")
 Rest = ParamSpec("Rest")
 R = TypeVar("R")
-MAX_STRUCTURES = 1024
-"""How many structures one jitted function keeps compiled functions for."""
 
 
 class Jitted(Generic[P, R]):
@@ -109,46 +86,17 @@ class Jitted(Generic[P, R]):
         self._given = callee = Callee(f)
         # Whether an object that the function hides takes part depends on the trace.
         self._callee = None if callee.hides else callee
-        self._statics = ChosenArguments(
-            f, arguments["static_argnums"], arguments["static_argnames"]
-        )
-        shardings = own_settings(arguments["in_shardings"])
-        shardings = tuple(shardings) if type(shardings) is list else shardings
-        out_shardings = own_settings(arguments["out_shardings"])
-        self._in_settings, self._out_settings = (
-            map_settings(_or_unset, shardings_alone(given))
-            for given in (shardings, out_shardings)
-        )
-        # Objects in the output are placed by filter, even if none came in.
-        self._places_objects = any(map(is_mapping, prefix_leaves(out_shardings)))
-        known = ("keep_unused", "inline", "device", "backend")
-        passed_on = {
-            k: arguments[k] for k in known if arguments[k] not in (None, False)
-        }
-        self._notes = Notes()
-        self._options = Options(
-            in_shardings=shardings,
-            out_shardings=out_shardings,
-            donated=ChosenArguments(
-                f,
-                counted_from_the_start(f, arguments["donate_argnums"]),
-                arguments["donate_argnames"],
-            ),
-            donate_state=arguments["donate_state"],
-            constrain_state=arguments["constrain_state"],
-            passed_on={**passed_on, **arguments["more"]},
-            notes=self._notes,
-        )
-        self._bodies = Bodies(MAX_STRUCTURES)
-        self._bodies_by_rules: dict[str, Bodies] = {}
+        self._bodies = bodies = JitBodies.of_jitted(f, callee, arguments)
+        # Without another step to each: a call costs time.
+        self._notes, self._options = bodies.notes, bodies.options
+        self._plain = bodies.plain_of(f, callee)
         self._is_simple = (
             self._callee is not None
-            and not self._options.constrain_state
-            and not self._statics
-            and self._in_settings is UNSET
-            and self._out_settings is UNSET
+            and not bodies.options.constrain_state
+            and not bodies.statics
+            and bodies.in_settings is UNSET
+            and bodies.out_settings is UNSET
         )
-        self._plain = self._jit_plain(f)
 
     # Calls
 
@@ -230,16 +178,18 @@ class Jitted(Generic[P, R]):
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
         """Takes a call apart; None if there are no objects."""
         self._notes.explanation = None
-        callee = self._callee or self._given.again()
-        settings = self._in_settings
+        callee, bodies = self._callee or self._given.again(), self._bodies
+        # An object of another trace that it hides is one that it captures.
+        is_known = callee.function is self._given.function
+        settings = bodies.in_settings
         statics: dict[Any, Any] = {}
         if kwargs and settings is not UNSET and has_objects((*args, *kwargs.values())):
             # Shardings go by position, so keyword arguments are moved to theirs.
             args, kwargs = positions_of(self.__wrapped__, args, kwargs)
-        if self._statics:
-            args, kwargs, statics = self._statics.take(args, kwargs)
+        if bodies.statics:
+            args, kwargs, statics = bodies.statics.take(args, kwargs)
         if settings is not UNSET:
-            settings = self._per_argument(args, statics)
+            settings = _per_argument(settings, args, statics)
         try:
             entry: Entry | None = enter(
                 callee,
@@ -247,76 +197,18 @@ class Jitted(Generic[P, R]):
                 kwargs,
                 settings=settings,
                 kwargs_settings=UNSET,
-                out_settings=self._out_settings,
+                out_settings=bodies.out_settings,
                 statics=statics,
                 make=JitBody,
                 options=self._options,
-                cache=self._current_bodies(),
-                only_with_objects=not self._places_objects,
+                cache=bodies.current() if is_known else None,
+                only_with_objects=not bodies.places_objects,
                 divide=False,
             )
         except TypeError:
             check_hashable(statics, callee.name)
             raise
         return entry
-
-    def _current_bodies(self) -> Bodies:
-        """Where compiled forms are kept: constraints follow the rules in force."""
-        if not self._options.constrain_state:
-            return self._bodies
-        kept = self._bodies_by_rules
-        if len(kept) >= MAX_STRUCTURES:
-            kept.clear()
-        return kept.setdefault(rules_in_force(), Bodies(MAX_STRUCTURES))
-
-    def _per_argument(self, args: tuple[Any, ...], statics: dict[Any, Any]) -> Any:
-        """The shardings of positional arguments; static ones have none."""
-        settings = self._in_settings
-        if is_mapping(settings):  # By filter: for the variables of all objects.
-            return jax.tree.map(
-                lambda x: settings if is_object(x) else UNSET, args, is_leaf=is_object
-            )
-        if not isinstance(settings, tuple):
-            return (settings,) * len(args)
-        given = tuple(with_statics(settings, dict.fromkeys(statics, UNSET)))
-        if len(given) != len(args) and has_objects(args):
-            count = len(args) - sum(isinstance(k, int) for k in statics)
-            raise ValueError(
-                f"in_shardings has {len(settings)} entries, but the call has "
-                f"{count} positional arguments that are not static: give one entry for "
-                "each."
-            )
-        return given
-
-    def _jit_plain(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        """The function for calls without objects: JAX's own, but for its output.
-
-        JAX gets the user's own arguments, which its messages are about.
-        """
-        options, notes, name = self._options, self._notes, Callee(f).name
-        settings = self._out_settings
-        called = JitBody.settings_called[1], "what the function returned"
-
-        @functools.wraps(f, updated=())
-        def pure(*args: Any, **kwargs: Any) -> Any:
-            notes.take(Signature.of(None, (args, kwargs), {}))
-            out = f(*args, **kwargs)
-            if has_objects(out):  # JAX would tell of what they became.
-                settings_of_leaves(settings, out, called)
-            left = Inside.empty().leave(out)
-            left.check_output(name)
-            return [left.values()], left.out, left.change
-
-        names = "static_argnums", "static_argnames", "donate_argnums", "donate_argnames"
-        chosen = {k: v for k in names if (v := self._arguments[k]) is not None}
-        passed_on = {**options.passed_on, **chosen}
-        if options.in_shardings is not None:
-            passed_on["in_shardings"] = _jax_shardings(options.in_shardings)
-        if options.out_shardings is not None:
-            given = _jax_shardings(options.out_shardings)
-            whole = given if isinstance(given, jax.sharding.Sharding) else None
-            passed_on["out_shardings"] = whole, given, None
-        return jax.jit(pure, **passed_on)
 
     # Ahead of time
 
@@ -337,9 +229,9 @@ class Jitted(Generic[P, R]):
             'mul'
         """
         entry = self._enter(args, kwargs)
-        statics = self._statics.take(args, kwargs)[2]
+        statics = self._bodies.statics.take(args, kwargs)[2]
         if entry is None:
-            stage = self._plain.trace(*args, **kwargs)  # type: ignore[attr-defined]
+            stage = self._plain.trace(*args, **kwargs)
             return Traced(stage, self._enter, statics)
         entry.divide()
         stage = entry.body.call_arranged(entry, only_trace=True)
@@ -379,7 +271,7 @@ class Jitted(Generic[P, R]):
             >>> nnx.jit(lambda x: x * 2).eval_shape(1.0).shape
             ()
         """
-        taken = self._statics.take(args, kwargs)
+        taken = self._bodies.statics.take(args, kwargs)
         return shapes_of(self.__wrapped__, *taken)
 
     @property
@@ -405,20 +297,26 @@ class Jitted(Generic[P, R]):
             >>> nnx.jit(lambda x: x).clear_cache()
         """
         self._bodies.clear()
-        self._bodies_by_rules.clear()
-        self._notes.signature = None
-        self._notes.count = 0
-        self._plain.clear_cache()  # type: ignore[attr-defined]
+        self._plain.clear_cache()
 
 
-def _or_unset(sharding: Any) -> Any:
-    # None leaves the choice to JAX, so it contradicts no other sharding.
-    return UNSET if sharding is None else sharding
-
-
-def _jax_shardings(prefix: Any) -> Any:
-    # None for objects, and modules of shardings as those of arrays.
-    return shardings_apart(plain_settings(prefix))
+def _per_argument(settings: Any, args: tuple[Any, ...], statics: dict[Any, Any]) -> Any:
+    """The shardings of positional arguments; static ones have none."""
+    if is_mapping(settings):  # By filter: for the variables of all objects.
+        return jax.tree.map(
+            lambda x: settings if is_object(x) else UNSET, args, is_leaf=is_object
+        )
+    if not isinstance(settings, tuple):
+        return (settings,) * len(args)
+    given = tuple(with_statics(settings, dict.fromkeys(statics, UNSET)))
+    if len(given) != len(args) and has_objects(args):
+        count = len(args) - sum(isinstance(k, int) for k in statics)
+        raise ValueError(
+            f"in_shardings has {len(settings)} entries, but the call has "
+            f"{count} positional arguments that are not static: give one entry for "
+            "each."
+        )
+    return given
 
 
 class Jit(Protocol[P]):

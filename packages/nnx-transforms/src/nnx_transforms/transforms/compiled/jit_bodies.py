@@ -1,0 +1,193 @@
+"""What all functions share that are jitted from one, in one way."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Self, TypeAlias
+
+import jax
+
+from graphcore.authors import (
+    UNSET,
+    Bodies,
+    Callee,
+    Inside,
+    has_objects,
+    is_mapping,
+    map_settings,
+    plain_settings,
+    prefix_leaves,
+    settings_of_leaves,
+)
+from nnx_transforms.adapters.settings import own_settings
+from nnx_transforms.arguments import ChosenArguments, counted_from_the_start
+from nnx_transforms.sharding.in_modules import shardings_alone, shardings_apart
+from nnx_transforms.sharding.shardings import rules_in_force
+from nnx_transforms.transforms.compiled.explain_recompile import Notes, Signature
+from nnx_transforms.transforms.compiled.jit_body import JitBody, Options
+
+# Returns the function, which is held weakly where the bodies are kept with it.
+Reference: TypeAlias = Callable[[], Callable[..., Any]]
+MAX_STRUCTURES = 1024
+"""How many structures one function keeps compiled functions for."""
+_CHOSEN = "static_argnums", "static_argnames", "donate_argnums", "donate_argnames"
+_PASSED_ON = "keep_unused", "inline", "device", "backend"
+
+
+class JitBodies(Bodies):
+    """The compiled forms of a function, for one set of arguments of `jit`.
+
+    Args:
+        f: The function.
+        arguments: The arguments of `jit`.
+
+    Attributes:
+        notes: What is remembered of compilations.
+        statics: Which arguments are static.
+        options: What the bodies depend on.
+        in_settings: The shardings of the arguments, as settings.
+        out_settings: Those of the output.
+        places_objects: Whether objects in the output are placed by filter, even if
+            none came in.
+    """
+
+    _plain: Any = None
+
+    def __init__(self, f: Callable[..., Any], arguments: dict[str, Any]) -> None:
+        super().__init__(MAX_STRUCTURES)
+        self._arguments = arguments
+        self.statics = ChosenArguments(
+            f, arguments["static_argnums"], arguments["static_argnames"]
+        )
+        shardings = own_settings(arguments["in_shardings"])
+        shardings = tuple(shardings) if type(shardings) is list else shardings
+        out_shardings = own_settings(arguments["out_shardings"])
+        self.in_settings, self.out_settings = (
+            map_settings(_or_unset, shardings_alone(given))
+            for given in (shardings, out_shardings)
+        )
+        self.places_objects = any(map(is_mapping, prefix_leaves(out_shardings)))
+        passed_on = {k: v for k in _PASSED_ON if (v := arguments[k])}
+        self.notes = Notes()
+        self.options = Options(
+            in_shardings=shardings,
+            out_shardings=out_shardings,
+            donated=ChosenArguments(
+                f,
+                counted_from_the_start(f, arguments["donate_argnums"]),
+                arguments["donate_argnames"],
+            ),
+            donate_state=arguments["donate_state"],
+            constrain_state=arguments["constrain_state"],
+            passed_on={**passed_on, **arguments["more"]},
+            notes=self.notes,
+        )
+        self._by_rules: dict[str, Bodies] = {}
+
+    @classmethod
+    def of_jitted(cls, f: Any, callee: Callee, arguments: dict[str, Any]) -> Self:
+        """Finds or makes those of a function.
+
+        Args:
+            f: The function.
+            callee: The same, taken apart.
+            arguments: The arguments of `jit`.
+
+        Returns:
+            Those that are kept with the function; or new ones, if it may hide objects
+            in another trace, or captures them, or an argument is not hashable.
+        """
+        kept = None
+        if callee.lasts and (callee.bound or not callee.hides):
+            key = len(callee.bound), arguments
+            kept = cls.of(callee.function, key, lambda: cls(f, arguments))
+        return cls(f, arguments) if kept is None else kept
+
+    def current(self) -> Bodies:
+        """Where compiled forms are kept: constraints follow the rules in force."""
+        if not self.options.constrain_state:
+            return self
+        kept, made = self._by_rules, Bodies(MAX_STRUCTURES)
+        if len(kept) >= MAX_STRUCTURES:
+            kept.clear()
+        made.are_with_function = self.are_with_function
+        return kept.setdefault(rules_in_force(), made)
+
+    def clear(self) -> None:
+        """Forgets everything that was compiled."""
+        super().clear()
+        self._by_rules.clear()
+        self.notes.signature = None
+        self.notes.count = 0
+
+    def plain_of(self, f: Any, callee: Callee) -> Any:
+        """The function for calls without objects, compiled."""
+        if callee.hides or not self.are_with_function:
+            return self._jit_plain(lambda: f)
+        if self._plain is None:
+            self._plain = self._jit_plain(weakref.ref(f))
+        return self._plain
+
+    def _jit_plain(self, function: Any) -> Any:
+        arguments = self._arguments
+        options = self.options
+        chosen = {k: v for k in _CHOSEN if (v := arguments[k]) is not None}
+        passed_on = {**options.passed_on, **chosen}
+        if options.in_shardings is not None:
+            passed_on["in_shardings"] = _jax_shardings(options.in_shardings)
+        if options.out_shardings is not None:
+            given = _jax_shardings(options.out_shardings)
+            whole = given if isinstance(given, jax.sharding.Sharding) else None
+            passed_on["out_shardings"] = whole, given, None
+        pure = _Plain(function, self.out_settings, self.notes)
+        return jax.jit(pure, **passed_on)
+
+
+class _Plain:
+    """The function for calls without objects: JAX's own, but for its output.
+
+    JAX gets the user's own arguments, which its messages are about.
+
+    Args:
+        function: Returns the function.
+        out_settings: The shardings of the output.
+        notes: Told whenever the function is traced.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[], Callable[..., Any]],
+        out_settings: Any,
+        notes: Notes,
+    ) -> None:
+        self.__name__ = self.__qualname__ = Callee(function()).name
+        self._given = function, out_settings, notes
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return self._given[0]()
+
+    def __repr__(self) -> str:
+        return repr(self.__wrapped__)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        function, settings, notes = self._given
+        notes.take(Signature.of(None, (args, kwargs), {}))
+        out = function()(*args, **kwargs)
+        if has_objects(out):  # JAX would tell of what they became.
+            called = JitBody.settings_called[1], "what the function returned"
+            settings_of_leaves(settings, out, called)
+        left = Inside.empty().leave(out)
+        left.check_output(self.__name__)
+        return [left.values()], left.out, left.change
+
+
+def _or_unset(sharding: Any) -> Any:
+    # None leaves the choice to JAX, so it contradicts no other sharding.
+    return UNSET if sharding is None else sharding
+
+
+def _jax_shardings(prefix: Any) -> Any:
+    # None for objects, and modules of shardings as those of arrays.
+    return shardings_apart(plain_settings(prefix))
