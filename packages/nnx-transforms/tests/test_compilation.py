@@ -391,7 +391,9 @@ def test_static_names_follow_from_numbers_and_back():
 
 
 def test_the_number_of_kept_structures_is_bounded(monkeypatch):
-    monkeypatch.setattr("nnx_transforms.transforms.jit.MAX_STRUCTURES", 3)
+    monkeypatch.setattr(
+        "nnx_transforms.transforms.compiled.jit_bodies.MAX_STRUCTURES", 3
+    )
     f, traces = counting(lambda m: m.a.value + m.k)
     jitted = nnx.jit(f)
     for k in range(6):

@@ -17,7 +17,6 @@ from typing import Any, Self
 import jax
 
 from graphcore.boundary.callees import lifted_call
-from graphcore.boundary.captures import KEPT, captured_objects
 from graphcore.boundary.settings import prefix_key
 
 __all__ = ["Bodies"]
@@ -71,8 +70,8 @@ class Bodies:
             make: Makes them at first.
 
         Returns:
-            The bodies; None if nothing can be kept with the function, if that captures
-            objects, which it must read anew, or if a leaf of `key` is not hashable.
+            The bodies; None if nothing can be kept with the function, or a leaf of
+            `key` is not hashable.
 
         Example:
             >>> from graphcore.authors import Bodies
@@ -80,8 +79,6 @@ class Bodies:
             >>> Bodies.of(double, "a") is Bodies.of(double, "a")
             True
         """
-        if captured_objects(function):
-            return None
         kept = _kept_with(function)
         if kept is None:
             return None
@@ -117,7 +114,7 @@ def make_room(kept: dict[Any, Any], limit: int) -> None:
             kept.pop(oldest, None)
 
 
-class _Kept(dict[Any, Any]):
+class Kept(dict[Any, Any]):
     """What is kept with a function, by key.
 
     Args:
@@ -138,7 +135,7 @@ class _Kept(dict[Any, Any]):
         return self._function() is function and self._code is code
 
     def __reduce__(self) -> Any:
-        return _Kept, (_Kept,)  # In a pickle it is nobody's.
+        return Kept, (Kept,)  # In a pickle it is nobody's.
 
 
 # What is kept with callables of which others may look at the attributes, by id; removed
@@ -146,20 +143,20 @@ class _Kept(dict[Any, Any]):
 _others: dict[int, Any] = {}
 
 
-def _kept_with(function: Any) -> _Kept | None:
+def _kept_with(function: Any) -> Kept | None:
     home: dict[Any, Any] = _others
     name: Any = id(function)
     # Without a function of Python's, since many come and go.
     removed: tuple[Any, ...] = (functools.partial(_others.pop, name),)
     if type(function) in _WITH_ATTRIBUTES or lifted_call(function) is not None:
-        home, name, removed = vars(function), KEPT, ()
-    found: _Kept | None = home.get(name)
+        home, name, removed = vars(function), "_kept_bodies", ()
+    found: Kept | None = home.get(name)
     if found is not None and not found.is_of(function):
         home.pop(name, None)
         found = None
     if found is None:
         try:
-            found = home.setdefault(name, _Kept(function, *removed))
+            found = home.setdefault(name, Kept(function, *removed))
         except TypeError:  # No weak reference to it can be made.
             return None
     return found

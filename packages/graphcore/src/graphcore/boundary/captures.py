@@ -13,21 +13,20 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from graphcore.boundary.callees import lifted_call
+from graphcore.boundary.bodies import Bodies, Kept
 from graphcore.boundary.places import is_object
 from graphcore.content_key import slots_of
 from graphcore.holding import held_by
 
 __all__ = ["captured_objects"]
 
-_PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
+_PLAIN = (
+    *(str, bytes, int, float, complex, bool, type(None), type, types.ModuleType),
+    *(Bodies, Kept),  # What is kept with a function is not what it captures.
+)
 _EXACTLY_PLAIN = frozenset(_PLAIN)
 # In functions, in the bodies of classes, and in those of classes in functions.
 _READ_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
-
-
-# The attribute of a function in which its bodies are kept.
-KEPT = "_kept_bodies"
 
 
 def captured_objects(f: Any) -> list[Any]:
@@ -91,15 +90,13 @@ def _globals_of(f: Any) -> list[Any]:
 
 
 def _contents(x: Any) -> list[Any]:
-    if lifted_call(x) is not None:  # The rest is what was compiled.
-        return [x.__wrapped__]
     found = held_by(x)
     if found is None:
         # Wrapped functions have them as attributes, but for proxies; their types tell.
         found = [x.__wrapped__] if hasattr(type(x), "__wrapped__") else []
         attributes = getattr(x, "__dict__", None)
         if isinstance(attributes, dict):
-            found += [v for name, v in attributes.items() if name != KEPT]
+            found += attributes.values()
         kind = type(x)
         # What JAX keeps in slots is large, and none of a program's objects.
         own = {} if kind.__module__.startswith(("jax.", "jaxlib.")) else slots_of(kind)

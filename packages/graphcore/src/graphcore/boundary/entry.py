@@ -21,6 +21,7 @@ from graphcore._jax import OUTSIDE, current_trace
 from graphcore.boundary.bodies import Bodies
 from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee
+from graphcore.boundary.captures import captured_objects
 from graphcore.boundary.change import Change, publish
 from graphcore.boundary.divided import Divided
 from graphcore.boundary.places import (
@@ -400,7 +401,7 @@ def _find_or_make(
     found: list[Any] = []
     for callee, bound, make in functions:
         function, bodies = callee.function, cache
-        if cache is None and callee.lasts:
+        if cache is None and callee.lasts and not captured_objects(function):
             bodies = Bodies.of(function)
         # In a cache by id: the body holds the function, so no other has it meanwhile.
         key = static, known, bound, make, None if cache is None else id(function)

@@ -13,6 +13,7 @@ from graphcore.authors import (
     Bodies,
     Callee,
     Inside,
+    captured_objects,
     has_objects,
     is_mapping,
     map_settings,
@@ -98,10 +99,11 @@ class JitBodies(Bodies):
             Those that are kept with the function; or new ones, if it may hide objects
             in another trace, or captures them, or an argument is not hashable.
         """
-        kept = None
+        kept, function = None, callee.function
         if callee.lasts and (callee.bound or not callee.hides):
-            key = len(callee.bound), arguments
-            kept = cls.of(callee.function, key, lambda: cls(f, arguments))
+            if not captured_objects(function):
+                key = len(callee.bound), arguments
+                kept = cls.of(function, key, lambda: cls(f, arguments))
         return cls(f, arguments) if kept is None else kept
 
     def current(self) -> Bodies:
