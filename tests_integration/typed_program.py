@@ -41,6 +41,15 @@ class Block(Module):
         return assert_type(Dense(self.features)(x), jax.Array)
 
 
+def lifted(block: Block, x: jax.Array) -> None:
+    assert_type(remat(Block), type[Block])
+    assert_type(scan(Block, methods=["__call__"])(3)(x), jax.Array)
+    assert_type(jit(Block, static_argnums=1)(features=2), Block)
+    assert_type(vmap(Block.__call__, variable_axes={"params": 0})(block, x), jax.Array)
+    assert_type(named_call(Block)(3), Block)
+    remat(Block)(depth=3)  # type: ignore[call-arg]
+
+
 class Trainer(nnx.Module):
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.model = Model(rngs)

@@ -51,7 +51,7 @@ def _with_weights(
 
         return jax.tree_util.tree_map_with_path(replace, collections)
 
-    call = map_variables(
+    call: Any = map_variables(
         lambda layer: layer(*args, **kwargs),
         True,
         view,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -16,6 +16,8 @@ from .frame import Frame
 from .targets import Core, Runner, as_body, call_inside, lift_target, on_modules
 
 __all__ = ["checkpoint", "jit", "named_call", "remat", "remat_scan"]
+
+T = TypeVar("T")
 
 
 @on_modules(lift.checkpoint, "Checkpoint")
@@ -160,7 +162,7 @@ def jit(*_: Any, **__: Any) -> Any:
     """
 
 
-def named_call(class_fn: Any, force: bool = True) -> Any:
+def named_call(class_fn: T, force: bool = True) -> T:
     """Gives the operations of a method, or of a class' `__call__`, a name in profiles.
 
     Methods carry the names of their modules by themselves unless
@@ -185,7 +187,8 @@ def named_call(class_fn: Any, force: bool = True) -> Any:
         >>> Net().apply({}, 3)
         6
     """
-    return lift_target(class_fn, "named_call", "", _named, {"force": force})
+    named: T = lift_target(class_fn, "named_call", "", _named, {"force": force})
+    return named
 
 
 def _named(fn: Callable[..., Any], force: bool) -> Callable[..., Any]:

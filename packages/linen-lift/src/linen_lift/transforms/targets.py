@@ -25,6 +25,7 @@ from .frame import Frame
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 Core: TypeAlias = Callable[..., Any]
 """A function `(scopes, *args, **kwargs)`."""
@@ -39,9 +40,9 @@ class ModuleTransform(Protocol[P]):
     """Transforms a module class, a `functools.partial` of one, or a function."""
 
     @overload
-    def __call__(self, target: Any, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+    def __call__(self, target: T, *args: P.args, **kwargs: P.kwargs) -> T: ...
     @overload
-    def __call__(self, target: Any, *args: Any, methods: Methods, **kw: Any) -> Any: ...
+    def __call__(self, target: T, *args: Any, methods: Methods, **kw: Any) -> T: ...
 
 
 def on_modules(
