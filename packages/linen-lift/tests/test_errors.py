@@ -651,6 +651,14 @@ def test_an_axis_that_a_variable_has_not(axis, boxed):
         raised(error, lambda: outer.init(KEY), "/block/layer/scale")
 
 
+@pytest.mark.parametrize("transform", [nn.vmap, nn.scan])
+@pytest.mark.parametrize("option", ["variable_axes", "split_rngs"])
+@pytest.mark.parametrize("given", [0, True, "params", ["params"]])
+def test_options_by_collection_that_are_no_mapping(transform, option, given):
+    with pytest.raises(TypeError, match=f"{option} takes .* {{'params': .*; got"):
+        transform(nn.Dense, **{option: given})(3).init(KEY, X, X)
+
+
 def test_an_axis_that_an_argument_has_not():
     layers = nn.vmap(nn.Dense, {"params": 0}, {"params": True}, in_axes=2)
     with pytest.raises(IndexError, match=r"shape \(3, 2\) over axis 2: in_axes"):

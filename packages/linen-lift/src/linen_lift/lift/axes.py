@@ -84,8 +84,26 @@ def both_ways(
 
     Returns:
         `(in_filters, in_axes, out_filters, out_axes)`.
+
+    Raises:
+        TypeError: if it is no mapping.
     """
+    needs_mapping("variable_axes", axes, "an axis by collection, such as {'params': 0}")
     return (*_one_way(axes, Out), *_one_way(axes, In))
+
+
+def both_of(split_rngs: Mapping[Any, bool]) -> tuple[list[Any], list[bool]]:
+    """The filters of streams, and whether each is split; as `both_ways`."""
+    needs_mapping(
+        "split_rngs", split_rngs, "a bool by stream, such as {'params': True}"
+    )
+    return list(split_rngs), list(split_rngs.values())
+
+
+def needs_mapping(name: str, given: Any, what: str) -> None:
+    """Refuses an option that is no mapping."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{name} takes {what}; got {given!r}.")
 
 
 def _one_way(axes: Mapping[Any, AxisSpec], other: type) -> tuple[list[Any], list[Any]]:

@@ -55,7 +55,7 @@ def vmap(
         (3,)
     """
     in_filters, var_in_axes, out_filters, var_out_axes = axes.both_ways(variable_axes)
-    rng_filters, splits = list(split_rngs), list(split_rngs.values())
+    rng_filters, splits = axes.both_of(split_rngs)
     rng_axes = tuple(0 if split else None for split in splits)
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 

@@ -55,7 +55,7 @@ def while_loop(
         >>> int(out), int(updated['state']['steps'])
         (6, 3)
     """
-    rng_filters, splits = list(split_rngs), list(split_rngs.values())
+    rng_filters, splits = axes.both_of(split_rngs)
 
     def inner(call: Boundary, init: Any) -> Any:
         carried, shared = call.variables

@@ -114,7 +114,7 @@ def scan(
         (4,)
     """
     in_filters, var_in_axes, out_filters, var_out_axes = axes.both_ways(variable_axes)
-    rng_filters, splits = list(split_rngs), list(split_rngs.values())
+    rng_filters, splits = axes.both_of(split_rngs)
     not_broadcast = filters.subtract_filters(True, variable_broadcast)
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     over = functools.partial(
