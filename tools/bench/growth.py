@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 import graphcore
 import nnx_transforms as nnx
+from nnx_transforms.transforms.compiled.jit_bodies import MAX_STRUCTURES
 from nnx_transforms.transforms.compiled.jit_body import JitBody
-from nnx_transforms.transforms.jit import MAX_STRUCTURES
 from tools.bench.measuring import Comparison, Effort, Measured, Prepared
 from tools.bench.results import Bar, Cell, Row, Section, Spread, Table, growth_exponent
 
