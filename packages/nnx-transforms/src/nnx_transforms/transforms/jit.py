@@ -290,7 +290,7 @@ class Jitted(Generic[P, R]):
         return self._notes.count
 
     def clear_cache(self) -> None:
-        """Forgets everything that was compiled.
+        """Forgets what was compiled, for all functions that were jitted alike.
 
         Example:
             >>> import nnx_transforms as nnx
@@ -366,7 +366,9 @@ def jit(
 
     Configuration of JAX and evictions from bounded caches apart, a call compiles anew
     exactly if the definition of the objects, the shape or dtype of an array, or a
-    static argument changed; `explain_recompile` says what.
+    static argument changed; `explain_recompile` says what. Functions that were jitted
+    from one with the same arguments share what was compiled, unless it captures
+    objects.
 
     Args:
         fun: The function. Left out, `jit` returns a decorator.
