@@ -5,6 +5,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import graphcore as gc
+import nnx_transforms as nnx
 from nnx_transforms.sharding.shardings import (
     get_named_sharding,
     get_partition_spec,
@@ -116,3 +117,21 @@ def test_variables_are_made_without_a_mesh_where_a_program_wraps_constraints(
 
     monkeypatch.setattr(jax.lax, "with_sharding_constraint", wrapped)
     assert gc.Param(jnp.ones(2), out_sharding=("data",)).value.shape == (2,)
+
+
+def test_a_model_is_made_by_the_rules_in_force_where_it_is_jitted():
+    def make():
+        init = nnx.with_partitioning(nnx.initializers.ones_init(), ("rows", "columns"))
+        return gc.Dict(w=nnx.Param(init(jax.random.key(0), (8, 8))))
+
+    def made(rules, eager=True):
+        with nnx.logical_axis_rules(rules), nnx.use_eager_sharding(eager):
+            return nnx.jit(make)()
+
+    with jax.set_mesh(jax.make_mesh((jax.device_count(),), ("x",))):
+        of_rows = made([("rows", "x"), ("columns", None)])
+        of_columns = made([("rows", None), ("columns", "x")])
+        whole = made([("rows", "x"), ("columns", None)], eager=False)
+    shapes = [m.w.value.sharding.shard_shape((8, 8)) for m in (of_rows, of_columns)]
+    assert shapes == [(8 // jax.device_count(), 8), (8, 8 // jax.device_count())]
+    assert whole.w.value.sharding.is_fully_replicated

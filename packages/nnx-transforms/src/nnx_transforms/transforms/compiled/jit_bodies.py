@@ -23,6 +23,7 @@ from graphcore.authors import (
 )
 from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import ChosenArguments, counted_from_the_start
+from nnx_transforms.sharding.eager_sharding import using_eager_sharding
 from nnx_transforms.sharding.in_modules import shardings_alone, shardings_apart
 from nnx_transforms.sharding.shardings import rules_in_force
 from nnx_transforms.transforms.compiled.explain_recompile import Notes, Signature
@@ -102,7 +103,9 @@ class JitBodies(Bodies):
         kept, function = None, callee.function
         if callee.lasts and (callee.bound or not callee.hides):
             if not captured_objects(function):
-                key = len(callee.bound), arguments
+                # What the library itself looks at while a function is traced.
+                context = rules_in_force(), using_eager_sharding()
+                key = len(callee.bound), arguments, context
                 kept = cls.of(function, key, lambda: cls(f, arguments))
         return cls(f, arguments) if kept is None else kept
 
@@ -132,8 +135,7 @@ class JitBodies(Bodies):
         return self._plain
 
     def _jit_plain(self, function: Any) -> Any:
-        arguments = self._arguments
-        options = self.options
+        arguments, options = self._arguments, self.options
         chosen = {k: v for k in _CHOSEN if (v := arguments[k]) is not None}
         passed_on = {**options.passed_on, **chosen}
         if options.in_shardings is not None:
