@@ -119,14 +119,15 @@ def test_variables_are_made_without_a_mesh_where_a_program_wraps_constraints(
     assert gc.Param(jnp.ones(2), out_sharding=("data",)).value.shape == (2,)
 
 
-def test_a_model_is_made_by_the_rules_in_force_where_it_is_jitted():
+@pytest.mark.parametrize("transform", [nnx.jit, nnx.remat])
+def test_a_model_is_made_by_the_rules_in_force_where_it_is_transformed(transform):
     def make():
         init = nnx.with_partitioning(nnx.initializers.ones_init(), ("rows", "columns"))
         return gc.Dict(w=nnx.Param(init(jax.random.key(0), (8, 8))))
 
     def made(rules, eager=True):
         with nnx.logical_axis_rules(rules), nnx.use_eager_sharding(eager):
-            return nnx.jit(make)()
+            return transform(make)()
 
     with jax.set_mesh(jax.make_mesh((jax.device_count(),), ("x",))):
         of_rows = made([("rows", "x"), ("columns", None)])

@@ -12,7 +12,7 @@ import functools
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 
@@ -34,6 +34,9 @@ class Bodies:
         limit: How many to keep; the oldest goes first.
 
     Attributes:
+        contexts: What transformations look at while a function is traced, beyond its
+            arguments and JAX's configuration: functions that return something
+            hashable. Where one returns something else, other bodies are kept.
         known: The bodies.
         last: The one that was asked for last: most calls are like the one before.
         are_with_function: Whether they are kept with the function, and hold it weakly.
@@ -47,6 +50,7 @@ class Bodies:
         (True, 1)
     """
 
+    contexts: ClassVar[list[Callable[[], Any]]] = []
     are_with_function = False
 
     def __init__(self, limit: int = MAX_STRUCTURES) -> None:
@@ -83,7 +87,7 @@ class Bodies:
         if kept is None:
             return None
         try:
-            key = cls, prefix_key(key)
+            key = cls, prefix_key(key), *[look() for look in cls.contexts]
             found = kept.get(key)
         except (TypeError, ValueError):
             return None

@@ -16,7 +16,12 @@ import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from graphcore import register_creation_hook
-from nnx_transforms.sharding.shardings import axis_names, sharding_of
+from graphcore.authors import Bodies
+from nnx_transforms.sharding.shardings import (
+    axis_names,
+    rules_in_force,
+    sharding_of,
+)
 from nnx_transforms.states.values import map_value
 
 __all__ = ["use_eager_sharding", "using_eager_sharding"]
@@ -72,6 +77,7 @@ def _place_new(variable: Any, value: Any) -> Any:
 
 
 register_creation_hook("out_sharding", _place_new)
+Bodies.contexts += (using_eager_sharding, rules_in_force)
 
 
 def placed_by(metadata: Mapping[str, Any], value: Any, path: str = "") -> Any:

@@ -68,7 +68,7 @@ def add_axis_rules(rules_in_force: Callable[[], Iterable[tuple[Any, Any]]]) -> N
 
 def rules_in_force() -> str:
     """What tells apart the rules that are in force, of all libraries."""
-    return repr([[*each()] for each in _rules_in_force])
+    return repr([rule for each in _rules_in_force for rule in each()])
 
 
 def with_partitioning(

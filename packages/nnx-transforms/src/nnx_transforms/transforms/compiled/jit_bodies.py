@@ -23,7 +23,6 @@ from graphcore.authors import (
 )
 from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import ChosenArguments, counted_from_the_start
-from nnx_transforms.sharding.eager_sharding import using_eager_sharding
 from nnx_transforms.sharding.in_modules import shardings_alone, shardings_apart
 from nnx_transforms.sharding.shardings import rules_in_force
 from nnx_transforms.transforms.compiled.explain_recompile import Notes, Signature
@@ -103,9 +102,7 @@ class JitBodies(Bodies):
         kept, function = None, callee.function
         if callee.lasts and (callee.bound or not callee.hides):
             if not captured_objects(function):
-                # What the library itself looks at while a function is traced.
-                context = rules_in_force(), using_eager_sharding()
-                key = len(callee.bound), arguments, context
+                key = len(callee.bound), arguments
                 kept = cls.of(function, key, lambda: cls(f, arguments))
         return cls(f, arguments) if kept is None else kept
 
