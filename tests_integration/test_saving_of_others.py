@@ -196,6 +196,18 @@ def test_safetensors_have_each_array_of_a_pytree(tmp_path):
     )
 
 
+def test_safetensors_have_an_array_under_the_name_that_the_format_keeps(tmp_path):
+    path = tmp_path / "w.safetensors"
+
+    def make(value):
+        weight = nnx.Param(jnp.full(2, value))
+        return nnx.Dict({"__metadata__": weight, "again": weight})
+
+    saving.export_safetensors(path, make(1.0))
+    assert sorted(saving.read_values(path)) == ["__metadata__", "again"]
+    assert nnx.state(saving.load(path, make(0.0))) == nnx.state(make(1.0))
+
+
 def test_safetensors_of_another_program(tmp_path):
     path = tmp_path / "theirs.safetensors"
     weight = np.arange(8, dtype=np.float32).reshape(2, 4)

@@ -257,6 +257,9 @@ def export_safetensors(path: PathLike, node: Any, filter: Filter = ...) -> None:
 
 
 def _dotted(name: str) -> str:
+    if name == "__metadata__":
+        # The format's own key: an array under it makes a file that can't be read.
+        return "%5F_metadata__"
     return name.replace(".", "%2E").replace("/", ".")
 
 
