@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Several CPU devices, so that sharding and collectives can be tested anywhere. XLA
@@ -27,3 +28,13 @@ settings.register_profile("dev", deadline=None, suppress_health_check=_SLOW)
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True)
 settings.register_profile("thorough", settings.get_profile("dev"), max_examples=2000)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test that is marked to need more devices than there are."""
+    for marker in item.iter_markers("devices"):
+        import jax  # not before the flags above are set
+
+        (due,) = marker.args
+        if jax.device_count() < due:
+            pytest.skip(f"needs {due} devices")

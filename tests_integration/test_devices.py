@@ -10,9 +10,7 @@ from small_models import Net, arrays, assert_same, data, loss
 import nnx_transforms as nnx
 
 optax = pytest.importorskip("optax")
-pytestmark = pytest.mark.skipif(
-    jax.device_count() < 8, reason="needs eight devices, which the tests make on CPU"
-)
+pytestmark = pytest.mark.devices(8)
 
 
 def step(model, optimizer, x, y):

@@ -11,9 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 import nnx_transforms as nnx
 
-pytestmark = pytest.mark.skipif(
-    jax.device_count() < 2, reason="needs two devices, which the tests make on CPU"
-)
+pytestmark = pytest.mark.devices(2)
 X = jnp.array([0.5, -1.0])
 
 

@@ -510,7 +510,7 @@ def test_forward_mode_over_the_function_is_the_error_of_custom_vjp():
 
 # --- Under shard_map ----------------------------------------------------------------
 
-needs_devices = pytest.mark.skipif(jax.device_count() < 4, reason="needs 4 devices")
+needs_devices = pytest.mark.devices(4)
 TABLE = jnp.linspace(0.1, 1.2, 12).reshape(4, 3)
 
 

@@ -114,6 +114,7 @@ def test_an_array_that_is_written_into_stays_what_it_is(make, array):
     assert shown.value == 2.5
 
 
+@pytest.mark.devices(2)
 def test_an_array_that_is_written_into_stays_where_it_is():
     mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
@@ -123,6 +124,7 @@ def test_an_array_that_is_written_into_stays_where_it_is():
     assert v.tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
+@pytest.mark.devices(2)
 def test_a_value_takes_its_own_place_where_none_is_due():
     mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))

@@ -25,9 +25,7 @@ RULES = (
     ("embed", None),
     ("everything", ("data", "model")),
 )
-several = pytest.mark.skipif(
-    jax.device_count() < 8, reason="needs eight devices, which the tests make on CPU"
-)
+several = pytest.mark.devices(8)
 
 
 def mesh_of(kind=AxisType.Auto):

@@ -8,9 +8,7 @@ from jax.sharding import PartitionSpec as P
 
 import nnx_transforms as nnx
 
-several_devices = pytest.mark.skipif(
-    jax.device_count() < 2, reason="needs several devices"
-)
+several_devices = pytest.mark.devices(2)
 
 
 class Model(nnx.Module):

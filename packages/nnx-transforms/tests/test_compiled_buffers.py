@@ -175,6 +175,7 @@ def mesh(kind=AxisType.Auto):
     return jax.make_mesh((8,), ("data",), axis_types=(kind,))
 
 
+@pytest.mark.devices(8)
 def test_state_sharding_by_filter():
     split = NamedSharding(mesh(), PartitionSpec("data"))
     whole = NamedSharding(mesh(), PartitionSpec())
@@ -204,6 +205,7 @@ def test_state_sharding_by_filter():
         nnx.jit(lambda a, b: None, in_shardings=(split, whole))(wide, wide)
 
 
+@pytest.mark.devices(8)
 def test_arguments_are_placed_as_told():
     split = NamedSharding(mesh(), PartitionSpec("data"))
     whole = NamedSharding(mesh(), PartitionSpec())
@@ -222,6 +224,7 @@ def test_arguments_are_placed_as_told():
         assert node.n.value.sharding.is_equivalent_to(whole, 1)
 
 
+@pytest.mark.devices(8)
 def test_constrain_state():
     m = mesh()
     node = nnx.Dict(
@@ -247,6 +250,7 @@ def test_constrain_state():
     assert seen == [((0, "a"), (0, "b")), ()]
 
 
+@pytest.mark.devices(8)
 def test_shardings_are_constrained_only_where_that_is_asked_for():
     node = nnx.Dict(a=nnx.Param(jnp.arange(8.0), sharding=("data",), mesh=mesh()))
     for asked in (None, False, True):
@@ -256,6 +260,7 @@ def test_shardings_are_constrained_only_where_that_is_asked_for():
         assert ("sharding_constraint" in primitives) is bool(asked)
 
 
+@pytest.mark.devices(4)
 def test_constraints_follow_the_rules_in_force():
     f = nnx.jit(lambda n: setattr(n.a, "value", n.a.value + 1), constrain_state=True)
     m = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
@@ -270,6 +275,7 @@ def test_constraints_follow_the_rules_in_force():
     assert counts == [1, 2, 2]
 
 
+@pytest.mark.devices(8)
 def test_constrain_state_on_the_mesh_in_force():
     node = nnx.Dict(a=nnx.Param(jnp.arange(8.0), sharding=("data",)))
     f = nnx.jit(lambda n: setattr(n.a, "value", n.a.value + 1), constrain_state=True)
@@ -282,6 +288,7 @@ def test_constrain_state_on_the_mesh_in_force():
     np.testing.assert_array_equal(node.a.value, jnp.arange(8.0) + 2)
 
 
+@pytest.mark.devices(8)
 def test_returned_arguments_are_placed():
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
     whole, split = (NamedSharding(mesh, PartitionSpec(*p)) for p in ((), ("x",)))
@@ -316,6 +323,7 @@ def test_returned_arguments_are_placed():
         nnx.jit(lambda m: m, in_shardings=(whole,), out_shardings=split)(make())
 
 
+@pytest.mark.devices(8)
 def test_keyword_arguments_have_the_shardings_of_their_positions():
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
     split = NamedSharding(mesh, PartitionSpec("x"))
@@ -340,6 +348,7 @@ def test_keyword_arguments_have_the_shardings_of_their_positions():
         nnx.jit(lambda x: x, in_shardings=split)(x=jnp.ones(8))
 
 
+@pytest.mark.devices(8)
 def test_shardings_that_do_not_fit_are_refused():
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
     split = NamedSharding(mesh, PartitionSpec("x"))
@@ -413,6 +422,7 @@ def test_donated_positions_from_the_end_are_those_of_parameters():
 @pytest.mark.parametrize(
     "options", [{"donate_argnums": (0, 2)}, {"donate_state": True}]
 )
+@pytest.mark.devices(8)
 def test_shardings_of_what_dicts_hold_beside_donation(options):
     m = mesh()
     split, whole = (NamedSharding(m, PartitionSpec(*p)) for p in (("data",), ()))

@@ -233,7 +233,12 @@ X = jnp.linspace(-1.0, 1.0, 64).reshape(8, 8)
 
 
 # `shard_map` in itself is below: an axis that is manual already can't be mapped again.
-PAIRS = [(a, b) for a in NAMES for b in NAMES if not a == b == "shard_map"]
+PAIRS = [
+    pytest.param(a, b, marks=[pytest.mark.devices(8)] * ("shard_map" in (a, b)))
+    for a in NAMES
+    for b in NAMES
+    if not a == b == "shard_map"
+]
 
 
 @pytest.mark.parametrize(("outer", "inner"), PAIRS)
@@ -245,6 +250,7 @@ def test_pair(outer, inner):
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
+@pytest.mark.devices(8)
 def test_shard_map_in_shard_map_over_another_axis():
     grid = jax.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
     whole = nnx.StateSharding({...: P()})

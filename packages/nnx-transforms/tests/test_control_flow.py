@@ -963,7 +963,7 @@ def test_loops_as_rewritten_by_hand(node, program, n):
         jax.tree.map(np.testing.assert_allclose, gc.state(x), expected)
 
 
-@pytest.mark.skipif(jax.device_count() < 2, reason="needs several devices")
+@pytest.mark.devices(2)
 def test_loops_and_branches_name_what_changes_its_sharding():
     kinds = (jax.sharding.AxisType.Explicit,)
     mesh = jax.make_mesh((2,), ("x",), axis_types=kinds, devices=jax.devices()[:2])

@@ -16,7 +16,7 @@ class Model(nnx.Module):
         self.b = nnx.BatchStat(jnp.zeros(n))
 
 
-needs_devices = pytest.mark.skipif(jax.device_count() < 4, reason="needs 4 devices")
+needs_devices = pytest.mark.devices(4)
 by_axis = pytest.mark.parametrize(
     "transform", [nnx.vmap, pytest.param(nnx.pmap, marks=needs_devices)]
 )

@@ -232,6 +232,7 @@ def test_the_optimizer_state_may_be_placed_elsewhere(name):
     assert moments["w"].get_metadata() == {name: ("x",)}
 
 
+@pytest.mark.devices(2)
 def test_the_optimizer_state_of_a_whole_parameter_may_be_divided():
     with jax.set_mesh(jax.make_mesh((2,), ("x",))):
         model = gc.Dict(w=gc.Param(jnp.ones((2, 2)), optimizer_sharding=("x",)))

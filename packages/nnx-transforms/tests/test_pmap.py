@@ -26,9 +26,7 @@ from nnx_transforms import (
 from nnx_transforms.transforms.pmap import pmap
 
 N = 4
-pytestmark = pytest.mark.skipif(
-    jax.local_device_count() < N, reason="needs several devices"
-)
+pytestmark = pytest.mark.devices(N)
 
 
 class Cell(Module):

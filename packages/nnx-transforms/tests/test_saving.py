@@ -368,7 +368,7 @@ def test_a_graph_without_arrays(tmp_path):
 # Placement
 
 
-@pytest.mark.skipif(jax.device_count() < 8, reason="needs several devices")
+@pytest.mark.devices(8)
 def test_restoring_on_other_devices(tmp_path):
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
     other_mesh = jax.make_mesh((2,), ("z",), axis_types=(AxisType.Auto,))

@@ -25,7 +25,7 @@ from nnx_transforms.transforms.shard_map import shard_map
 from nnx_transforms.transforms.vmap import vmap
 
 N = 4
-pytestmark = pytest.mark.skipif(jax.device_count() < N, reason="needs several devices")
+pytestmark = pytest.mark.devices(N)
 
 
 def mesh(shape=(N,), names=("x",)):

@@ -14,9 +14,7 @@ from jax.sharding import PartitionSpec as P
 import nnx_transforms as nnx
 
 optax = pytest.importorskip("optax")
-pytestmark = pytest.mark.skipif(
-    jax.device_count() < 8, reason="needs eight devices, which the tests make on CPU"
-)
+pytestmark = pytest.mark.devices(8)
 
 AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
 KERNELS = {nnx.PathContains("kernel"): P(None, "model"), ...: P()}

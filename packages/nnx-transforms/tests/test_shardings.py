@@ -56,6 +56,7 @@ def test_nodes_variables_and_pytrees_are_read_alike():
     assert tree == [expected, P()]
 
 
+@pytest.mark.devices(2)
 def test_named_shardings_place_values():
     m = mesh("x", "y")
     n = node(a=(None, "y"))

@@ -339,6 +339,7 @@ def test_shardings_follow_logical_rules():
     assert spec() == ("in", "out")
 
 
+@pytest.mark.devices(2)
 def test_variables_are_placed_when_they_are_made():
     mesh = jax.make_mesh((2,), ("data",))
     init = nnx.with_partitioning(jax.nn.initializers.ones, ("data", None))
@@ -360,6 +361,7 @@ def test_variables_are_placed_when_they_are_made():
         assert nnx.as_abstract(without).w.value.sharding.spec[0] == "data"
 
 
+@pytest.mark.devices(2)
 def test_abstract_values_have_the_shardings_that_are_known():
     mesh = jax.make_mesh((2,), ("data",), (jax.sharding.AxisType.Auto,))
 

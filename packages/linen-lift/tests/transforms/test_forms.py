@@ -800,6 +800,7 @@ def test_vmap_keyword_arguments_and_axis_names():
     assert Lifted().apply({}, jnp.arange(3.0), y=jnp.ones(3)).tolist() == [3, 3, 3]
 
 
+@pytest.mark.devices(4)
 def test_the_mapped_axis_is_sharded_as_asked():
     mesh = jax.make_mesh(
         (2, 2),

@@ -64,7 +64,10 @@ class GraphDef(Generic[A]):
         True
     """
 
-    __slots__ = ()
+    # For nodes' definitions, which caches hold weakly. `dataclass(weakref_slot=True)`
+    # makes no such slot on Python 3.12.3: it takes Generic to have one.
+    # https://github.com/python/cpython/issues/118033
+    __slots__ = ("__weakref__",)
 
     # What `apply` returns. Calling needs everything that is built on definitions, so
     # the module that defines it sets this.
@@ -291,7 +294,7 @@ Attribute: TypeAlias = SubGraphAttribute | StaticAttribute | LeafAttribute
 
 
 @jax.tree_util.register_static
-@dataclass(frozen=True, slots=True, weakref_slot=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False)
 class NodeDef(GraphDef[A]):
     """A node and, nested, everything below it.
 
