@@ -275,7 +275,8 @@ def gpu(session: nox.Session) -> None:
     # GPU_PYTHON or `nox --no-venv` names an environment that has a CUDA JAX and the
     # test requirements already: nothing is installed, and no network is needed.
     python = os.environ.get("GPU_PYTHON")
-    env = {"JAX_PLATFORMS": "cuda,cpu"}
+    # Products of float32 in full: tests compare them with numpy's, and others.
+    env = {"JAX_PLATFORMS": "cuda,cpu", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
     if python or session.bin_paths is None:
         python = python or sys.executable
         sources = [str(ROOT / "packages" / name / "src") for name in PACKAGES]

@@ -177,7 +177,8 @@ def test_lazy_init_and_eval_shape_through_lifted_transforms(wrap):
     model = Net(wrap)
     expected = model.init(KEY, X)
     lazily = model.lazy_init(KEY, SHAPE)
-    assert jax.tree.all(jax.tree.map(jnp.array_equal, lazily, expected))
+    # Compiled as a whole, the last bit may be another one.
+    assert jax.tree.all(jax.tree.map(jnp.allclose, lazily, expected))
     abstract = jax.eval_shape(model.init, KEY, SHAPE)
     assert jax.tree.map(jnp.shape, abstract) == jax.tree.map(jnp.shape, expected)
 

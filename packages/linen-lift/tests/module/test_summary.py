@@ -156,6 +156,13 @@ def test_nothing_to_count():
     assert int(ints[""]["vjp_flops"]) > 0
 
 
+def test_operations_that_nobody_counts_are_unknown(monkeypatch):
+    # As on a GPU where JAX is told to use no CPU.
+    monkeypatch.setattr(jax.stages.Lowered, "cost_analysis", lambda self: None)
+    found = rows(nn.Dense(3).tabulate(KEY, jnp.ones((2, 4)), **COUNTED))
+    assert (found[""]["flops"], found[""]["vjp_flops"]) == ("unknown", "unknown")
+
+
 def test_as_a_function():
     make = nn.tabulate(Net(), KEY, depth=1, compute_flops=True)
     x = jnp.ones((2, 3))

@@ -57,7 +57,8 @@ class Summaries(ModuleBase):
                 draws the table.
             table_kwargs: options for `rich.table.Table`.
             column_kwargs: options for its columns.
-            compute_flops: whether to add the operations of each call, as XLA counts.
+            compute_flops: whether to add the operations of each call, as XLA counts
+                them for a CPU; "unknown" where JAX has none.
             compute_vjp_flops: whether to add those of each call with its gradient.
             **kwargs: keyword arguments of the method.
 
@@ -188,8 +189,20 @@ class _Row:
 
         # On its own: inside of another module's transform it had other variables.
         variables = jax.eval_shape(init, rngs, structs)
-        lowered = jax.jit(pulled if gradient else call).lower(variables, rngs, structs)
-        return str(int((lowered.cost_analysis() or {}).get("flops", 0)))
+        # Without the devices of the keys, which would decide for what is lowered.
+        keys = jax.eval_shape(lambda rngs: rngs, rngs)
+        with _for_cpu():
+            fn = jax.jit(pulled if gradient else call)
+            costs = fn.lower(variables, keys, structs).cost_analysis()
+        return "unknown" if costs is None else str(int(costs.get("flops", 0)))
+
+
+def _for_cpu() -> contextlib.AbstractContextManager[Any]:
+    # XLA counts the operations of what is lowered for the CPU alone, not for GPUs and
+    # TPUs.
+    with contextlib.suppress(RuntimeError):  # JAX may be told to use no CPU
+        return jax.default_device(jax.local_devices(backend="cpu")[0])
+    return contextlib.nullcontext()
 
 
 def _differentiable(tree: Any) -> list[Any]:
