@@ -191,18 +191,18 @@ class _Row:
         variables = jax.eval_shape(init, rngs, structs)
         # Without the devices of the keys, which would decide for what is lowered.
         keys = jax.eval_shape(lambda rngs: rngs, rngs)
-        with _for_cpu():
+        with jax.default_device(_cpu()):
             fn = jax.jit(pulled if gradient else call)
             costs = fn.lower(variables, keys, structs).cost_analysis()
         return "unknown" if costs is None else str(int(costs.get("flops", 0)))
 
 
-def _for_cpu() -> contextlib.AbstractContextManager[Any]:
+def _cpu() -> jax.Device | None:
     # XLA counts the operations of what is lowered for the CPU alone, not for GPUs and
     # TPUs.
     with contextlib.suppress(RuntimeError):  # JAX may be told to use no CPU
-        return jax.default_device(jax.local_devices(backend="cpu")[0])
-    return contextlib.nullcontext()
+        return jax.local_devices(backend="cpu")[0]
+    return None  # the default device
 
 
 def _differentiable(tree: Any) -> list[Any]:
