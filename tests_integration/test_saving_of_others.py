@@ -227,7 +227,7 @@ def test_safetensors_of_another_program(tmp_path):
 def test_an_export_replaces_the_file_at_once(tmp_path):
     path = tmp_path / "w.safetensors"
     saving.export_safetensors(path, nnx.Dict(w=nnx.Param(jnp.ones(2))))
-    with pytest.raises(TypeError, match="'w' is 'text', which is no array"):
+    with pytest.raises(TypeError, match="'w' is 'text', expected an array"):
         saving.export_safetensors(path, nnx.Dict(w=nnx.Param("text")))
     assert saving.read_values(path)["w"].tolist() == [1.0, 1.0]
     assert list(tmp_path.iterdir()) == [path]

@@ -435,6 +435,12 @@ def test_what_cannot_be_saved_is_named(tmp_path):
     words = nnx.Dict(a=nnx.Dict(words=nnx.Variable(np.array(["one", "two"]))))
     with pytest.raises(TypeError, match=r"'a/words' can't be saved.*dtype"):
         saving.save(tmp_path / "x", words)
+    # Its mask would be lost.
+    masked = nnx.Dict(w=nnx.Variable(np.ma.masked_array([1.0, 2.0], [True, False])))
+    with pytest.raises(TypeError, match=r"(?s)'w' can't be saved.*MaskedArray"):
+        saving.save(tmp_path / "x", masked)
+    with pytest.raises(TypeError, match=r"'w' is masked_array"):
+        saving.export_safetensors(tmp_path / "x", masked)
     assert not (tmp_path / "x").exists()
 
 

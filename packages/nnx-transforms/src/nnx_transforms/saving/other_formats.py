@@ -219,10 +219,12 @@ def _read_safetensors(path: str) -> dict[str, Any]:
 def export_safetensors(path: PathLike, node: Any, filter: Filter = ...) -> None:
     """Writes the arrays of a graph to a safetensors file.
 
-    Names have dots, `layers.0.kernel`. What is shared is there once, under its first
-    name; its other names are in the metadata of the file, each with the first. Random
-    keys are written as their data. With several processes, all of them call this; the
-    first writes.
+    Names have dots, `layers.0.kernel`. What could be mistaken for something else is
+    written with percent signs, as in URLs: `a%2Eb` for a key `a.b`, `%30` for the string
+    `"0"`; `read_values` and `load` turn it back. What is shared is there once, under its
+    first name; its other names are in the metadata of the file, each with the first.
+    Random keys are written as their data. With several processes, all of them call this;
+    the first writes.
 
     Args:
         path: The file; it is replaced as a whole.
@@ -279,9 +281,10 @@ def _on_host(name: str, value: Any) -> Any:
     if isinstance(value, jax.Array) and not value.is_fully_addressable:
         value = multihost_utils.process_allgather(value, tiled=True)
     array = np.asarray(value, order="C")
-    if array.dtype.kind in "OUS" or isinstance(value, jax.ShapeDtypeStruct):
+    refused = jax.ShapeDtypeStruct | np.ma.MaskedArray  # a mask would be lost
+    if array.dtype.kind in "OUS" or isinstance(value, refused):
         raise TypeError(
-            f"The value at {text_of(name)!r} is {value!r}, which is no array. Leave it "
-            "out with `filter=`."
+            f"The value at {text_of(name)!r} is {value!r}, expected an array or a "
+            "number. Leave it out with `filter=`."
         )
     return array

@@ -73,7 +73,10 @@ def save_arguments(node: Any, filter: Filter) -> Any:
         is_array = isinstance(value, jax.Array | np.ndarray | np.generic) and (
             leaf.is_key or not leaf.is_stored or hasattr(tensorstore, value.dtype.name)
         )
-        if isinstance(value, jax.core.Tracer) or not (is_array or is_plain(value)):
+        # Orbax writes neither what a traced value stands for nor the mask of an array.
+        if isinstance(value, jax.core.Tracer | np.ma.MaskedArray) or not (
+            is_array or is_plain(value)
+        ):
             raise TypeError(
                 f"The value at {text_of(name)!r} can't be saved: it is {value!r} of "
                 f"type {type(value).__name__}, expected an array of a dtype that "
