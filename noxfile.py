@@ -40,8 +40,9 @@ IMPORTS = [name.replace("-", "_") for name in PACKAGES]
 # Sessions are skipped for a Python that is not found. The Python that runs nox always
 # is, so that the tests run on something even where it is a newer one.
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
-OLDEST = "3.11"
-PYTHONS = sorted({"3.11", "3.12", "3.13", RUNNING}, key=lambda v: int(v.split(".")[1]))
+SUPPORTED = ("3.11", "3.12", "3.13", "3.14")
+OLDEST = SUPPORTED[0]
+PYTHONS = sorted({*SUPPORTED, RUNNING}, key=lambda v: int(v.split(".")[1]))
 
 
 # Releases of other people's libraries whose objects our transforms take, with the JAX

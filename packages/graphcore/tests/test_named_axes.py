@@ -1,6 +1,5 @@
 """`psum_cotangents` equals the gradient of the explicitly summed loss."""
 
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -155,6 +154,10 @@ def summed_gradient(program):
         dims = [SIZES[a] if a in axes else 1 for a in order]
         return jnp.reshape(value, (*dims, 2))
 
+    def each(value):
+        """One value per index."""
+        return jnp.broadcast_to(value, (*full, 2)).reshape(-1, 2)
+
     def gradient(tree, x):
         copies = {}
         for key, value in tree.items():
@@ -164,10 +167,10 @@ def summed_gradient(program):
             copies[key] = jnp.broadcast_to(spread(value, mapped), (*dims, 2))
 
         def total(copies):
-            at = {k: jnp.broadcast_to(v, (*full, 2)) for k, v in copies.items()}
-            xs = jnp.broadcast_to(spread(x, program["mapped"]["x"]), (*full, 2))
-            indices = itertools.product(*map(range, full))
-            return sum(f({k: v[n] for k, v in at.items()}, xs[n]) for n in indices)
+            at = {k: each(v) for k, v in copies.items()}
+            xs = each(spread(x, program["mapped"]["x"]))
+            # A loop that is compiled once, not as often as there are indices.
+            return jnp.sum(lax.map(lambda inputs: f(*inputs), (at, xs)))
 
         grads = jax.grad(total)(copies)
         return {k: jnp.broadcast_to(g, (*full, 2)) for k, g in grads.items()}

@@ -592,7 +592,7 @@ def by_hand(m, n):
     return params, pure
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(pairs_of_models(), programs, st.booleans())
 def test_random_programs_equal_the_rewrite_by_hand(models, program, compiled):
     m, n = models

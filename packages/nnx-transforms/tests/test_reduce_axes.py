@@ -131,7 +131,7 @@ def layouts(draw):
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(layouts())
 def test_it_is_the_gradient_of_the_summed_loss(layout):
     order, mapped = layout["order"], layout["mapped"]

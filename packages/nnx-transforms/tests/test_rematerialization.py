@@ -376,7 +376,7 @@ def test_the_same_equations_as_by_hand():
 # Oracle
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(pairs_of_models(), programs)
 def test_random_programs_equal_the_rewrite_by_hand(models, program):
     m, n = models

@@ -95,7 +95,7 @@ def plain_scans(draw):
 
 
 @given(plain_scans())
-@settings(max_examples=120)
+@settings(max_examples=60)
 def test_any_axes_against_lax_scan(case):
     position, axes, args, carry_out, out_axes, options = case
     init = {"x": jnp.ones((2, 3)), "n": jnp.array(1)}
@@ -215,7 +215,7 @@ def test_without_compilation():
 
 
 @given(mp.graphs, mp.programs, st.sampled_from([0, 1, 2, -1, -2]), st.booleans())
-@settings(max_examples=120)
+@settings(max_examples=60)
 def test_programs_against_a_rewrite_by_hand(graph, program, axis, compiled):
     xs = jnp.arange(1.0, 4.0)
     root = mp.build(graph, 3, axis)

@@ -56,7 +56,7 @@ SPECS = StateSharding({Param: P("x"), ...: P()})
     st.booleans(),
     st.sampled_from([4, 6]),
 )
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_plain_pytrees_like_jax(in_specs, out_specs, check_vma, size):
     args = [jnp.arange(float(size * 4)).reshape(size, 4) for _ in in_specs]
 
