@@ -17,6 +17,7 @@ X = jnp.arange(SIZE) * 0.3 + 0.1
 COLLECTIONS = ["stats", "cache"]
 mutables = st.sampled_from([[], ["stats"], ["cache"], COLLECTIONS])
 MANY = settings(max_examples=8)
+FEW = settings(max_examples=4)  # of what compiles several large programs for each
 
 
 def close(a, b):
@@ -163,7 +164,7 @@ def loop_body(spec):
     return Body
 
 
-@MANY
+@FEW
 @given(
     specs,
     mutables,
@@ -344,7 +345,7 @@ def test_while_loop(spec, mutable, count, split):
     close(found, (x, updated))
 
 
-@MANY
+@FEW
 @given(specs, mutables)
 def test_vjp_and_gradients(spec, mutable):
     ct = jnp.linspace(-1, 1, SIZE)
