@@ -463,9 +463,8 @@ def metrics(nnx):
         update(seen, LOGITS, LABELS, LABELS * float(k))
     seen.loss.update(loss=5)
     found = seen.compute()
-    spread = [
-        getattr(found["spread"], name) for name in found["spread"].__annotations__
-    ]
+    names = type(found["spread"]).__annotations__
+    spread = [getattr(found["spread"], name) for name in names]
     seen.reset()
     binary = nnx.metrics.Accuracy(threshold=0.5)
     binary.update(logits=LOGITS[:, 0], labels=LABELS, mask=np.array([1, 1, 1, 0]))

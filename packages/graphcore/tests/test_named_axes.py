@@ -1,6 +1,5 @@
 """`psum_cotangents` equals the gradient of the explicitly summed loss."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -2,6 +2,8 @@
 
 import functools
 import inspect
+import sys
+import textwrap
 
 import jax.numpy as jnp
 import pytest
@@ -114,3 +116,32 @@ def test_a_call_by_position_is_the_call_by_keyword(data):
             del kwargs[name]
     args = tuple(range(100, 100 + positional))
     assert g(*resolve_kwargs(g, args, kwargs)) == g(*args, **kwargs)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="asks for all names at once")
+def test_annotations_may_name_what_is_defined_further_down():
+    space = {"nnx": nnx, "jnp": jnp}
+    exec(
+        textwrap.dedent("""
+            class Counter(nnx.Module):
+                def __init__(self):
+                    self.n = nnx.Variable(jnp.zeros(()))
+
+                @nnx.jit(static_argnames="by")
+                def add(self, other: Counter, by: Undefined = 1) -> Counter:
+                    self.n.value += other.n.value + by
+                    return other
+
+            @nnx.custom_vjp
+            def twice(counter: Later, x: Later) -> Later:
+                return 2 * x
+
+            twice.defvjp(lambda m, x: (2 * x, None), lambda _, g: (None, 3 * g[1]))
+        """),
+        space,
+    )
+    counter, other = space["Counter"](), space["Counter"]()
+    other.n.value += 2
+    assert counter.add(other, by=5) is other
+    assert float(counter.n.value) == 7.0
+    assert float(nnx.jit(space["twice"])(counter, 2.0)) == 4.0

@@ -3,6 +3,8 @@
 import copy
 import dataclasses
 import functools
+import sys
+import textwrap
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -487,3 +489,28 @@ def test_a_name_in_use_is_a_wrong_value():
         scope.push("a")
     with pytest.raises(TypeError, match="Variables must map"):
         nn.Dense(3).apply(None, X)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="asks for all names at once")
+def test_fields_may_name_classes_that_are_defined_further_down():
+    space = {"nn": nn}
+    exec(
+        textwrap.dedent("""
+            class Block(nn.Module):
+                inner: Later
+                name: str | None = None
+
+                def __call__(self, x: Undefined) -> Undefined:
+                    return self.inner(x)
+
+            class Later(nn.Module):
+                @nn.compact
+                def __call__(self, x):
+                    return nn.Dense(3)(x)
+        """),
+        space,
+    )
+    block = space["Block"](space["Later"](), name="block")
+    out, variables = block.init_with_output(KEY, X)
+    assert out.shape == (2, 3) and block.name == "block"
+    assert list(variables["params"]) == ["inner"]

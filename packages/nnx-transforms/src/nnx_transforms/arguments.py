@@ -6,17 +6,24 @@ first finds the position of each keyword argument in the signature of its functi
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from typing_extensions import Format
 
 from graphcore.authors import Callee
 
 __all__ = ["resolve_kwargs"]
 
 _MISSING: Any = object()
+# Names in annotations may stand for what is defined further down, from Python 3.14 on:
+# such as the class in whose body a function stands.
+_AS_WRITTEN: Any = {}
+if sys.version_info >= (3, 14):
+    _AS_WRITTEN["annotation_format"] = Format.FORWARDREF
 
 
 def resolve_kwargs(
@@ -146,9 +153,8 @@ class ChosenArguments:
         numbers = _as_tuple(argnums, int)
         names = _as_tuple(argnames, str)
         if (argnums is None) != (argnames is None):
-            positional: list[str] = []  # stays so for a function without a signature
-            with contextlib.suppress(TypeError, ValueError):
-                positional = positional_names(inspect.signature(f))
+            signature = signature_of(f)
+            positional = [] if signature is None else positional_names(signature)
             if argnums is None:
                 numbers = tuple(positional.index(n) for n in names if n in positional)
             else:
@@ -199,21 +205,21 @@ def counted_from_the_start(f: Callable[..., Any], argnums: Any) -> Any:
     """
     if argnums is None:
         return None
-    with contextlib.suppress(TypeError, ValueError):
-        signature = inspect.signature(f)
-        kinds = [p.kind for p in signature.parameters.values()]
-        if inspect.Parameter.VAR_POSITIONAL not in kinds:
-            count = len(positional_names(signature))
-            numbers = _as_tuple(argnums, int)
-            return tuple(i + count if -count <= i < 0 else i for i in numbers)
-    return argnums
+    if (signature := signature_of(f)) is None:
+        return argnums
+    kinds = [p.kind for p in signature.parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return argnums
+    count = len(positional_names(signature))
+    numbers = _as_tuple(argnums, int)
+    return tuple(i + count if -count <= i < 0 else i for i in numbers)
 
 
 def signature_of(f: Callable[..., Any]) -> inspect.Signature | None:
     """The signature of a function; None for some functions of C, which have none."""
     try:
-        return inspect.signature(f)
-    except ValueError:
+        return inspect.signature(f, **_AS_WRITTEN)
+    except (TypeError, ValueError):
         return None
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
+from typing_extensions import Format, get_annotations
+
 from .. import errors
 from .calling import is_marked, wrap_method
 
@@ -27,13 +29,16 @@ def define(cls: type[Any], kw_only: bool) -> None:
         ReservedModuleAttributeError: if it declares `parent`, or `name` as something
             else than text.
     """
-    annotations = inspect.get_annotations(cls)
+    # Without asking what the names in them stand for: from Python 3.14 on, what is
+    # defined below the class may be named there.
+    annotations = get_annotations(cls, format=Format.FORWARDREF)
     for name in RESERVED:
         if name in annotations:
             if name == "parent" or annotations[name] not in _TYPES_OF_NAME:
                 raise errors.ReservedModuleAttributeError(cls.__name__, name)
             # Only said once more; the field stays the one that all modules have.
-            del cls.__annotations__[name]
+            del annotations[name]
+            cls.__annotations__ = annotations
             if name in cls.__dict__:
                 delattr(cls, name)
     # All modules are compared and hashed alike: functions for each class would take

@@ -220,11 +220,11 @@ def export_safetensors(path: PathLike, node: Any, filter: Filter = ...) -> None:
     """Writes the arrays of a graph to a safetensors file.
 
     Names have dots, `layers.0.kernel`. What could be mistaken for something else is
-    written with percent signs, as in URLs: `a%2Eb` for a key `a.b`, `%30` for the string
-    `"0"`; `read_values` and `load` turn it back. What is shared is there once, under its
-    first name; its other names are in the metadata of the file, each with the first.
-    Random keys are written as their data. With several processes, all of them call this;
-    the first writes.
+    written with percent signs, as in URLs: `a%2Eb` for a key `a.b`, `%30` for the
+    string `"0"`; `read_values` and `load` turn it back. What is shared is there once,
+    under its first name; its other names are in the metadata of the file, each with the
+    first. Random keys are written as their data. With several processes, all of them
+    call this; the first writes.
 
     Args:
         path: The file; it is replaced as a whole.

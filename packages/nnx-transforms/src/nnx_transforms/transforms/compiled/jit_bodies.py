@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable
 from typing import Any, Self, TypeAlias
@@ -22,7 +23,11 @@ from graphcore.authors import (
     settings_of_leaves,
 )
 from nnx_transforms.adapters.settings import own_settings
-from nnx_transforms.arguments import ChosenArguments, counted_from_the_start
+from nnx_transforms.arguments import (
+    ChosenArguments,
+    counted_from_the_start,
+    signature_of,
+)
 from nnx_transforms.sharding.in_modules import shardings_alone, shardings_apart
 from nnx_transforms.sharding.shardings import rules_in_force
 from nnx_transforms.transforms.compiled.explain_recompile import Notes, Signature
@@ -168,6 +173,13 @@ class _Plain:
     @property
     def __wrapped__(self) -> Callable[..., Any]:
         return self._given[0]()
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        # For JAX, which would ask what the names in annotations stand for.
+        if (found := signature_of(self.__wrapped__)) is None:
+            raise AttributeError("__signature__")
+        return found
 
     def __repr__(self) -> str:
         return repr(self.__wrapped__)

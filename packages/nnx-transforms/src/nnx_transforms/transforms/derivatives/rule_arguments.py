@@ -7,7 +7,6 @@ that are not differentiated are told by it.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -68,7 +67,8 @@ def nondiff_arguments(
         ValueError: If an argument is named twice, counted from the end, or unknown.
         TypeError: If there is anything else among the positions.
     """
-    known = list(inspect.signature(fun).parameters) if argnames else []
+    signature = signature_of(fun) if argnames else None
+    known = [] if signature is None else list(signature.parameters)
     argnames = [argnames] if isinstance(argnames, str) else argnames
     for argname in argnames:
         if argname not in known:
