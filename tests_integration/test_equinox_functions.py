@@ -187,3 +187,39 @@ def test_rules_of_a_module_that_holds_a_number_that_is_differentiated(number):
     out = jax.jvp(of_number, (number,), (jnp.ones_like(number),))
     assert [*map(float, out)] == [4.0, 4.0]
     assert jax.grad(of_number)(number) == 4.0
+
+
+class Mean(eqx.Module):
+    """Sets one of its fields: what JAX makes of it anew has stand-ins for its names."""
+
+    w: jax.Array
+    transform: object = None
+
+    def __init__(self):
+        self.w = jnp.array(3.0)
+
+    def __call__(self, x):
+        return self.w * x
+
+
+@pytest.mark.parametrize(
+    ("of", "due"),
+    [
+        (lambda f: nnx.vmap(f)(jnp.ones(2)).sum(), 6.0),
+        (lambda f: nnx.grad(f)(1.0), 3.0),
+        (lambda f: nnx.jvp(f, (1.0,), (1.0,))[1], 3.0),
+        (lambda f: nnx.vjp(f, 1.0)[1](1.0)[0], 3.0),
+        (lambda f: nnx.hessian(f)(1.0), 0.0),
+        (lambda f: nnx.remat(f)(1.0), 3.0),
+        (lambda f: nnx.jit(f)(1.0), 3.0),
+        (lambda f: (lambda g, w: g(1.0, *w))(*nnx.closure_convert(f, 1.0)), 3.0),
+    ],
+)
+def test_a_module_that_was_made_anew_is_a_function(of, due):
+    module = jax.tree.map(lambda x: x, Mean())
+    assert float(of(module)) == due
+    assert float(nnx.jit(lambda module: of(module))(module)) == due
+
+
+def test_it_is_called_by_its_class():
+    assert nnx.vmap(jax.tree.map(lambda x: x, Mean())).__name__ == "Mean"

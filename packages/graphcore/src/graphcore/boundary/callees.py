@@ -56,7 +56,9 @@ class Callee:
 
     def __init__(self, f: Callable[..., Any]) -> None:
         self.bound: tuple[Any, ...] = ()
-        self.name: str = getattr(f, "__name__", type(f).__name__)
+        # A module of Equinox that JAX made anew may have a stand-in for its name.
+        name = getattr(f, "__name__", None)
+        self.name: str = name if isinstance(name, str) else type(f).__name__
         self.function = f
         self.lasts = True
         self._given: Any = f
@@ -189,7 +191,11 @@ def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[...
             return call(f, *args, **kwargs)
 
         updated = () if is_object(f) else functools.WRAPPER_UPDATES
-        functools.update_wrapper(wrapper, f, updated=updated)
+        try:
+            functools.update_wrapper(wrapper, f, updated=updated)
+        except TypeError:  # a stand-in for a name, as above
+            functools.update_wrapper(wrapper, type(f), updated=())
+            wrapper.__wrapped__ = f  # type: ignore[attr-defined]
         mark_lifted(wrapper, call)
         return wrapper
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
@@ -122,10 +121,11 @@ def pmap(
     metadata = metadata_key(transform_metadata)
 
     def by_jax() -> Any:
-        @functools.wraps(f, updated=())
         def fresh(*args: Any, **kwargs: Any) -> Any:  # known to no cache
             return f(*args, **kwargs)
 
+        fresh.__name__ = fresh.__qualname__ = Callee(f).name
+        fresh.__wrapped__ = f  # type: ignore[attr-defined]
         return jax.pmap(
             fresh,
             in_axes=plain_in,

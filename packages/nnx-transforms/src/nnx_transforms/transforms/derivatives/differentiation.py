@@ -22,6 +22,7 @@ import numpy as np
 from graphcore import Filter, Not, Param, is_variable
 from graphcore.authors import (
     UNSET,
+    Callee,
     Divided,
     Inside,
     enter,
@@ -262,10 +263,12 @@ class Differentiation:
         in the place of objects, and what `publish` needs besides.
         """
 
-        @functools.wraps(self._f, updated=())
         def function(*args: Any, **kwargs: Any) -> Any:
             return self._run(args, kwargs)
 
+        # For what JAX says of it.
+        function.__name__ = function.__qualname__ = Callee(self._f).name
+        function.__wrapped__ = self._f  # type: ignore[attr-defined]
         return function
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

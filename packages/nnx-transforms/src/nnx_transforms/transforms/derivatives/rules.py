@@ -209,17 +209,13 @@ def _refuse_inside(where: str, divided: Divided) -> None:
         )
 
 
-_NAMES = ("__module__", "__name__", "__qualname__", "__doc__")
-
-
 def named_like(f: Callable[..., Any], pure: Callable[..., Any]) -> Callable[..., Any]:
     """A function with the name of another, but not its signature."""
 
     def named(*args: Any) -> Any:
         return pure(*args)
 
-    functools.update_wrapper(named, f, assigned=_NAMES, updated=())
-    del named.__wrapped__  # type: ignore[attr-defined]
+    named.__name__ = named.__qualname__ = Callee(f).name
     return named
 
 
