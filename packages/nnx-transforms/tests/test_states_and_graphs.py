@@ -260,6 +260,41 @@ def test_a_table_lists_modules_with_outputs_and_sizes():
     assert "float32" not in nnx.tabulate(block, depth=0)
 
 
+def test_a_table_counts_the_operations_of_each_call():
+    class Block(nnx.Module):
+        def __init__(self, rngs):
+            self.inner = nnx.Linear(4, 4, rngs=rngs)
+            self.norm = nnx.BatchNorm(4, rngs=rngs)
+            self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x, mode):
+            assert mode == "train"
+            return self.drop(self.norm(self.inner(self.inner(x)))), mode
+
+    block = Block(nnx.Rngs(0))
+    options = {"compute_flops": True, "compute_vjp_flops": True}
+    table = nnx.tabulate(block, jnp.ones((2, 4)), "train", **options).split("\n")
+    assert table[0].split()[2:5] == ["outputs", "flops", "vjp_flops"]
+    (start,) = (i for i, row in enumerate(table) if row.startswith("inner"))
+    first, again = table[start].split(), table[start + 1].split()
+
+    def by_hand(kernel, bias, x):
+        return x @ kernel + bias
+
+    def with_gradient(*args):
+        out, pull_back = jax.vjp(by_hand, *args)
+        return out, pull_back(out)
+
+    weights = block.inner.kernel.value, block.inner.bias.value, jnp.ones((2, 4))
+    due = [jax.jit(f).lower(*weights).cost_analysis() for f in (by_hand, with_gradient)]
+    flops = [str(int(each["flops"])) for each in due]
+    assert first[2:5] == ["float32[2,4]", *flops]
+    assert again[:3] == ["float32[2,4]", *flops]
+    (root,) = (row.split() for row in table if row.startswith("<root>"))
+    assert int(root[4]) > 2 * int(flops[0]) and int(root[5]) > 2 * int(flops[1])
+    assert block.norm.mean.value.tolist() == [0] * 4  # nothing was run
+
+
 def test_capture_collects_only_what_was_asked_for():
     model = Noisy()
     _, shifts = nnx.capture(model, nnx.Perturbation)(3.0)

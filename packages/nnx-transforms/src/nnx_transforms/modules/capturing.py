@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from graphcore import State, Variable, VariableState
@@ -72,7 +72,8 @@ def capture(
                 values: dict[Kind, Any] = {kind: {} for kind in variable_types}
                 values |= start.get(path, {})
                 setattr(inner, CAPTURED, tuple(k(v) for k, v in values.items()))
-            with _outputs_sown([type(m) for _, m in modules], method_outputs):
+            kinds = {type(m) for _, m in modules} if method_outputs else ()
+            with methods_wrapped(kinds, functools.partial(_sowing, method_outputs)):
                 result = fn(*args, **kwargs)
             found: State[Any, Any] = State.from_flat_path(
                 ((*path, name), type(variable).state(value))
@@ -94,27 +95,34 @@ def capture(
 
 
 @contextlib.contextmanager
-def _outputs_sown(kinds: list[type[Module]], variable_type: Any) -> Iterator[None]:
-    """Has the methods of classes record their results, on modules that capture."""
-    if variable_type is None:
-        yield
-        return
+def methods_wrapped(
+    kinds: Collection[type[Any]],
+    wrap: Callable[[str, Callable[..., Any]], Callable[..., Any]],
+) -> Iterator[None]:
+    """Replaces the public methods and `__call__` of classes for a while.
 
-    def sowing(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = method(self, *args, **kwargs)
-            if CAPTURED in self.__dict__:
-                self.sow(variable_type, name, result)
-            return result
-
-        return wrapper
-
+    Args:
+        kinds: The classes. Methods that they inherit are left alone.
+        wrap: Returns what takes the place of a method, of its name and itself.
+    """
     with _wrapping, contextlib.ExitStack() as undo:
-        for kind in set(kinds):
+        for kind in kinds:
             for name, method in [*vars(kind).items()]:
                 is_shown = not name.startswith("_") or name == "__call__"
                 if is_shown and inspect.isfunction(method):
                     undo.callback(setattr, kind, name, method)
-                    setattr(kind, name, sowing(name, method))
+                    setattr(kind, name, wrap(name, method))
         yield
+
+
+def _sowing(variable_type: Any, name: str, method: Callable[..., Any]) -> Any:
+    """A method that records its results on modules that capture."""
+
+    @functools.wraps(method)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = method(self, *args, **kwargs)
+        if CAPTURED in self.__dict__:
+            self.sow(variable_type, name, result)
+        return result
+
+    return wrapper

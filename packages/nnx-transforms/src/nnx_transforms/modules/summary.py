@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Mapping
 from operator import methodcaller
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from graphcore import Intermediate, variables
-from graphcore.authors import path_text, raw_value_of
-from nnx_transforms.modules.capturing import capture
+from graphcore import variables
+from graphcore.authors import is_object, path_text, raw_value_of
+from nnx_transforms.modules.capturing import methods_wrapped
 from nnx_transforms.modules.views import iter_modules
 from nnx_transforms.randomness.rngs import RngState
 from nnx_transforms.sharding.placement_table import amount, columns, shape_text
 from nnx_transforms.states.values import arrays_of
 from nnx_transforms.transforms.eval_shape import eval_shape
+from nnx_transforms.transforms.jit import jit
+from nnx_transforms.transforms.vjp import vjp
 
 __all__ = ["tabulate"]
-
-
-class _Output(Intermediate[Any]):
-    __slots__ = ()
 
 
 def tabulate(
@@ -32,6 +33,8 @@ def tabulate(
     table_kwargs: Mapping[str, Any] | None = None,
     column_kwargs: Mapping[str, Any] | None = None,
     console_kwargs: Mapping[str, Any] | None = None,
+    compute_flops: bool = False,
+    compute_vjp_flops: bool = False,
     **kwargs: Any,
 ) -> str:
     """Makes a table of the modules of an object.
@@ -48,6 +51,9 @@ def tabulate(
         table_kwargs: Taken, as Flax's function has it, without effect.
         column_kwargs: Likewise.
         console_kwargs: Likewise.
+        compute_flops: Whether to add the operations of each call, as XLA counts them
+            for a CPU; "unknown" where JAX has none.
+        compute_vjp_flops: Whether to add those of each call with its gradient.
         **kwargs: Further arguments of the method.
 
     Returns:
@@ -68,32 +74,93 @@ def tabulate(
                                             9 (36 B)
     """
     called = methodcaller(method, *args, **kwargs)
-    outputs = _outputs(obj, called) if args or kwargs else {}
+    costs = {"flops": compute_flops, "vjp_flops": compute_vjp_flops}
+    shown = ["outputs", *(name for name, is_shown in costs.items() if is_shown)]
+    calls = _calls(obj, called, shown) if args or kwargs else {}
     held = [
         (path, _kind(variable), arrays_of(raw_value_of(variable)))
         for path, variable in variables(obj).flat_state()
     ]
     kinds = sorted({kind for _, kind, _ in held}, key=lambda kind: kind.__name__)
-    rows = [["path", "type", "outputs", *(kind.__name__ for kind in kinds)]]
+    rows = [["path", "type", *shown, *(kind.__name__ for kind in kinds)]]
     for path, module in sorted(iter_modules(obj), key=lambda item: path_text(item[0])):
         if depth is None or len(path) <= depth:
-            cells = [_cell(held, kind, path) for kind in kinds]
-            shown = "\n".join(outputs.get(path, ()))
-            rows.append([path_text(path), type(module).__name__, shown, *cells])
+            of_calls = zip(*calls.get(path, [[""] * len(shown)]), strict=True)
+            cells = [*map("\n".join, of_calls)]
+            cells += [_cell(held, kind, path) for kind in kinds]
+            rows.append([path_text(path), type(module).__name__, *cells])
     return "\n".join(columns(rows, rule="-"))
 
 
-def _outputs(obj: Any, called: Callable[[Any], Any]) -> dict[Any, list[str]]:
-    """What the methods of each module return where it is called, by its path."""
-    found: dict[Any, list[str]] = {}
+def _calls(
+    obj: Any, called: Callable[[Any], Any], shown: list[str]
+) -> dict[Any, list[list[str]]]:
+    """What is shown of each call of a method of the modules, by their paths."""
+    found: dict[Any, list[list[str]]] = {}
 
-    def run(module: Any) -> None:
-        _, recorded = capture(called, _Output, method_outputs=_Output)(module)
-        for (*path, _name), calls in recorded.flat_state():
-            found.setdefault(tuple(path), []).extend(map(_text, calls.value))
+    def run(root: Any) -> None:
+        # What calls are counted on are other modules, of no path.
+        paths = {id(module): path for path, module in iter_modules(root)}
+
+        def recording(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(method)
+            def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+                if id(self) not in paths:
+                    return method(self, *args, **kwargs)
+                # Before: the call may change the module.
+                counted = [
+                    _flops(method, (self, *args), kwargs, name == "vjp_flops")
+                    for name in shown[1:]
+                ]
+                cells = ["", *counted]
+                found.setdefault(paths[id(self)], []).append(cells)
+                result = method(self, *args, **kwargs)
+                cells[0] = _text(result)
+                return result
+
+            return wrapper
+
+        with methods_wrapped({type(m) for _, m in iter_modules(root)}, recording):
+            called(root)
 
     eval_shape(run, obj)
     return found
+
+
+def _flops(method: Callable[..., Any], args: Any, kwargs: Any, gradient: bool) -> str:
+    """The operations that XLA counts in a call, or in its backward pass too."""
+    leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=is_object)
+    given = {
+        i: x for i, x in enumerate(leaves) if is_object(x) or isinstance(x, jax.Array)
+    }
+
+    def call(given: Any) -> Any:
+        filled = [given.get(i, x) for i, x in enumerate(leaves)]
+        args, kwargs = jax.tree.unflatten(structure, filled)
+        out = jax.tree.leaves(method(*args, **kwargs))
+        # What else it returns, such as a string, is no output of a compiled function.
+        arrays = [x for x in out if isinstance(x, jax.Array)]
+        return [*filter(_is_inexact, arrays)] if gradient else arrays
+
+    def pulled(given: Any) -> Any:
+        out, pull_back = vjp(call, given)
+        return out, pull_back(out)
+
+    with jax.default_device(_cpu()):
+        costs = jit(pulled if gradient else call).lower(given).cost_analysis()
+    return "unknown" if costs is None else str(int(costs.get("flops", 0)))
+
+
+def _cpu() -> jax.Device | None:
+    # XLA counts the operations of what is lowered for the CPU alone, not for GPUs and
+    # TPUs.
+    with contextlib.suppress(RuntimeError):  # JAX may be told to use no CPU
+        return jax.local_devices(backend="cpu")[0]
+    return None  # the default device
+
+
+def _is_inexact(x: jax.Array) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
 def _text(tree: Any) -> str:
