@@ -31,6 +31,7 @@ from graphcore.trails import path_text
 _KNOWN = (dict, list, tuple, set, frozenset, deque, bytearray, np.ndarray, jax.Array)
 _BASES = {
     *(object, *_KNOWN, OrderedDict, defaultdict, types.SimpleNamespace, slice),
+    types.MappingProxyType,
     *(int, float, complex, str, bytes),
 }
 # Flags of a type in CPython: types written in C are immutable, or not on the heap.
@@ -163,17 +164,17 @@ def copied(value: Any, memo: dict[int, Any]) -> Any:
         >>> one[0] is part, one[0] is other[0]
         (False, True)
     """
-    for number, part in _kept_whole(value).items():
-        memo.setdefault(number, part)
+    found = [*reached([value], _below)]
+    for part in found:
+        # A copy has in common with it what compares by identity: an object that is
+        # reached through that may hold half of the program.
+        if is_immutable(part):
+            memo.setdefault(id(part), part)
+    for part in reversed(found):
+        if type(part) is types.MappingProxyType:  # Python copies none
+            view = types.MappingProxyType(copy.deepcopy(dict(part), memo))
+            memo.setdefault(id(part), view)
     return copy.deepcopy(value, memo)
-
-
-def _kept_whole(value: Any) -> dict[int, Any]:
-    """What a copy has in common with a value, by `id`: what compares by identity.
-
-    An object that is reached through it may hold half of the program.
-    """
-    return {id(part): part for part in reached([value], _below) if is_immutable(part)}
 
 
 def _below(part: Any) -> list[Any]:
@@ -252,7 +253,7 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from _parts_of_array(value)
         if is_array:
             return
-    elif isinstance(value, dict):
+    elif isinstance(value, dict | types.MappingProxyType):
         for number, (key, item) in enumerate(value.items()):
             yield ("key", number), key
             yield key if isinstance(key, str | int) else ("item", number), item
