@@ -1,4 +1,4 @@
-"""Variables that hold a `jax.Ref`: JAX writes these where they are."""
+"""A `jax.Ref` in a variable or an attribute: JAX writes it where it is."""
 
 import jax
 import jax.numpy as jnp
@@ -94,3 +94,35 @@ def test_another_ref_in_its_place_is_refused(run, monkeypatch):
     with pytest.raises((TypeError, ValueError), match=r"mutable array|0/seen.*Ref"):
         run(model)
     assert model.seen.value is ref
+
+
+class Bare(nnx.Module):
+    def __init__(self, value):
+        self.seen = jax.new_ref(value)
+
+
+def add(model, x=1.0):
+    model.seen[...] += x
+
+
+def test_a_ref_in_an_attribute_is_an_input():
+    traces = []
+
+    @nnx.jit
+    def add_compiled(model, x):
+        traces.append(None)
+        nnx.fori_loop(0, 2, lambda i, model: add(model, x) or model, model)
+
+    for start in range(3):
+        model = Bare(jnp.array(float(start)))
+        ref = model.seen
+        add_compiled(model, 2.0)
+        assert model.seen is ref and ref[...] == start + 4.0
+    assert len(traces) == 1
+    assert nnx.is_data(ref) and nnx.state(model)["seen"] is ref
+
+
+def test_each_index_of_a_map_has_its_part_of_a_ref_in_an_attribute():
+    model = Bare(jnp.array([1.0, 2.0, 3.0]))
+    out = nnx.vmap(lambda m, x: add(m, x) or m.seen[...])(model, jnp.arange(3.0))
+    assert out.tolist() == model.seen[...].tolist() == [1.0, 3.0, 5.0]

@@ -37,8 +37,8 @@ def is_array(x: Any) -> bool:
         x: Any object.
 
     Returns:
-        True for arrays of JAX, tracers and `jax.ShapeDtypeStruct`, and for those of
-        NumPy of a dtype that JAX has.
+        True for arrays of JAX, tracers, `jax.Ref` and `jax.ShapeDtypeStruct`, and for
+        arrays of NumPy of a dtype that JAX has.
 
     Example:
         >>> import numpy as np
@@ -48,7 +48,7 @@ def is_array(x: Any) -> bool:
     kind = type(x)
     if kind in _array_types:
         return True
-    if isinstance(x, jax.Array | jax.ShapeDtypeStruct):
+    if isinstance(x, jax.Array | jax.ShapeDtypeStruct | jax.Ref):
         _array_types.add(kind)
         return True
     return isinstance(x, np.ndarray) and (

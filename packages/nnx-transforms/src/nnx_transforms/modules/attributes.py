@@ -78,7 +78,7 @@ def is_data(x: Any, /) -> bool:
         >>> nnx.is_data(jnp.ones(2)), nnx.is_data(nnx.Param(1)), nnx.is_data([1])
         (True, True, False)
     """
-    is_array = isinstance(x, jax.Array | jax.ShapeDtypeStruct) or (
+    is_array = isinstance(x, jax.Array | jax.ShapeDtypeStruct | jax.Ref) or (
         isinstance(x, np.ndarray) and has_type(x)
     )
     return is_array or is_object(x)
