@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.experimental import sparse
 
 import linen_lift as nn
 from linen_lift import errors
@@ -231,6 +232,17 @@ def test_parameters_made_by_arrays_and_trees_are_compared_by_shape():
     apply(model)(variables)
     variables["params"]["p"]["a"] = jnp.ones(3)
     with pytest.raises(errors.ScopeParamShapeError, match=r"\(3,\)"):
+        apply(model)(variables)
+
+
+def test_a_sparse_parameter_is_compared_by_what_it_holds():
+    def model(scope, n=2):
+        return scope.param("p", lambda key: sparse.BCOO.fromdense(jnp.eye(3), nse=n))
+
+    _, variables = init(lambda scope: model(scope, 3))(KEY)
+    out = apply(lambda scope: model(scope, 3) @ jnp.arange(3.0))(variables)
+    assert out.tolist() == [0.0, 1.0, 2.0]
+    with pytest.raises(errors.ScopeParamShapeError, match=r"\(3, 2\).*\(2, 2\)"):
         apply(model)(variables)
 
 

@@ -554,10 +554,11 @@ class Scope:
             )
             return unboxed(value) if unbox else value
         out = unboxed(value) if unbox else value
-        # An array is its own only leaf; asking JAX for the leaves costs more.
+        # An array is its own only leaf; asking JAX for the leaves costs more. A pytree
+        # may have a shape of its own, as a sparse array has.
         shape = getattr(out, "shape", None)
         found: tuple[Any, ...] = (shape,)
-        if type(shape) is not tuple:
+        if type(shape) is not tuple or not jax.tree_util.all_leaves((out,)):
             found = tuple(map(jax.numpy.shape, jax.tree.leaves(value)))
         key = self.rngs.get("params")
         expected = initial_shapes(init_fn, key, init_args, init_kwargs, found)
