@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import sparse
 
 import linen_lift as nn
 from linen_lift import errors, lift
@@ -217,6 +218,21 @@ def test_a_loop_cannot_create_variables():
 
     with pytest.raises(TypeError):
         init(run)(KEY)
+
+
+def test_branches_with_a_sparse_array_among_the_variables():
+    def run(scope, pred, x):
+        def multiplied(s, x):
+            return s.get_variable("params", "w") @ x
+
+        return lift.cond(pred, multiplied, lambda s, x: -x, scope, x)
+
+    variables = {"params": {"w": sparse.BCOO.fromdense(2 * jnp.eye(3))}}
+    x = jnp.ones(3)
+    for pred, due in ((True, 2 * x), (False, -x)):
+        out, left = apply(run, mutable="params")(variables, pred, x)
+        assert out.tolist() == due.tolist()
+        assert left["params"]["w"].todense().tolist() == (2 * jnp.eye(3)).tolist()
 
 
 def test_draws_inside_count_outside():

@@ -108,11 +108,12 @@ def _branch(
             inner_scope = call(groups, streams)
             out = fns[number](inner_scope, *args)
             left = call.collect(inner_scope)
-            shape = jax.tree.map(lambda _: 0, left)
+            # Not every pytree can be compared. JAX tells what else differs.
+            paths = {path for path, _ in jax.tree_util.tree_leaves_with_path(left)}
             if not first:
-                first.append(shape)
-            elif first[0] != shape:
-                _raise_difference(first[0], shape, number, call.roots)
+                first.append(paths)
+            elif first[0] != paths:
+                _raise_difference(first[0], paths, number, call.roots)
             return out, left
 
         branches = [functools.partial(branch, i) for i in range(len(fns))]
@@ -123,11 +124,7 @@ def _branch(
     )
 
 
-def _raise_difference(first: Any, other: Any, number: int, roots: Any) -> None:
-    before, now = (
-        {path for path, _ in jax.tree_util.tree_leaves_with_path(groups)}
-        for groups in (first, other)
-    )
+def _raise_difference(before: Any, now: Any, number: int, roots: Any) -> None:
     key_path = min(before ^ now, key=str)
     if key_path in now:
         number = 0  # it is the first branch that lacks it
