@@ -818,3 +818,17 @@ def test_objects_behind_transformed_methods():
     other = functools.wraps(grad(m))(lambda x: x * 3)
     assert float(jit(other)(X)) == 9.0
     assert float(grad(other)(X)) == 3.0
+
+
+def test_a_partial_of_an_object():
+    def call(m, x, *, scale):
+        return m(x) * scale
+
+    m, scale = Line(), jnp.array(3.0)
+    bare = jax.tree_util.Partial(Line.__call__, m)
+    held = jax.tree_util.Partial(call, m, scale=scale)
+    for partial, factor in ((bare, 1.0), (held, 3.0)):
+        g = grad(lambda partial, x: partial(x))(partial, X)
+        due = grad(lambda m, x: m(x) * factor)(m, X)
+        assert g.args[0] == due
+    assert g.keywords == {"scale": m(X)}

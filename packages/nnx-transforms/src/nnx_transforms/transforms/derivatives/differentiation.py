@@ -144,10 +144,15 @@ def _choices(tree: Any, argnum: int, filter: Filter | None, default: Filter) -> 
         # In this order, since behind a filter that takes everything there is no other.
         return _Choices([(Not(chosen), _NOT), (..., yes)])
 
-    # No class of the user's is made of choices, unless there are objects in it.
-    return jax.tree.map(
-        choice, tree, is_leaf=lambda x: is_object(x) or not has_objects((x,))
-    )
+    if not has_objects((tree,)):
+        return _NOT
+
+    # No class of the user's is made of choices, unless there are objects in it. A dict
+    # stays one, for `jax.tree_util.Partial` is made of no other thing.
+    def is_leaf(x: Any) -> bool:
+        return is_object(x) or not (type(x) is dict or has_objects((x,)))
+
+    return jax.tree.map(choice, tree, is_leaf=is_leaf)
 
 
 class Differentiation:
