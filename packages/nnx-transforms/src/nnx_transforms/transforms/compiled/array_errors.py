@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import Sharding
 
 from graphcore.authors import path_text
 from nnx_transforms.transforms.compiled.jit_body import JitBody
@@ -39,6 +40,12 @@ def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> No
     if "while tracing the function " not in text:  # then a note was added inside
         for name, place in _named(text, body, len(values)):
             error.add_note(f"{name} is the value of the variable at {place}.")
+    if isinstance(error, ValueError) and text.startswith("Sharding "):
+        # JAX 0.9 and 0.10 don't say which value it is that can't be divided so.
+        shardings = body.structure.settings.variables
+        for position, pair in enumerate(zip(shardings, values, strict=True)):
+            if not _divides(*pair):
+                error.add_note(f"It is the variable at {_shown(body, position)}.")
     if isinstance(error, RuntimeError) and "deleted" in text:
         for position, value in enumerate(values):
             if any(map(_is_deleted, jax.tree.leaves(value))):
@@ -67,6 +74,15 @@ def _named(text: str, body: JitBody, count: int) -> Iterator[tuple[str, str]]:
 
 def _shown(body: JitBody, position: int) -> str:
     return repr(path_text(body.variable_path(position)))
+
+
+def _divides(sharding: Any, value: Any) -> bool:
+    for x in jax.tree.leaves(value) if isinstance(sharding, Sharding) else ():
+        try:
+            sharding.shard_shape(x.shape)
+        except ValueError:
+            return False
+    return True
 
 
 def _is_deleted(x: Any) -> bool:
