@@ -658,6 +658,17 @@ def test_the_order_of_imports_does_not_matter_and_a_change_of_flax_is_told():
     """)
 
 
+def test_the_library_may_be_met_where_jax_may_not_move_arrays():
+    run("""
+        import jax
+        from flax import nnx as flax
+        import nnx_transforms as nnx
+        layer, x = flax.Linear(1, 1, rngs=flax.Rngs(0)), jax.numpy.ones(1)
+        with jax.transfer_guard("disallow"):
+            assert nnx.jit(lambda layer, x: layer(x))(layer, x).shape == (1,)
+    """)
+
+
 def test_threads_may_meet_the_library_together():
     run("""
         import threading

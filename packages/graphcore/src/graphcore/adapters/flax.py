@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 import flax
-import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 import graphcore as gc
@@ -262,7 +262,8 @@ def check(modules: _Modules, variables: Any) -> None:
         AdapterError: If something does not come out as it must.
     """
     node = nnx.Module()
-    node.weight = nnx.Param(jnp.zeros(()), unit="m")
+    # NumPy: where the first module appears, JAX may be forbidden to make arrays.
+    node.weight = nnx.Param(np.zeros(()), unit="m")
     (pair,) = [p for p in modules.flatten(node)[0] if p[0] == "weight"]
     variable = pair[1]
     metadata = variables.get_metadata(variable)
