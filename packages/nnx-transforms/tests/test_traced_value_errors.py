@@ -1,6 +1,8 @@
 """What JAX refuses to tell of a traced value: the error says which value it is."""
 
 import functools
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+import graphcore as gc
 import nnx_transforms as nnx
 
 
@@ -226,3 +229,48 @@ def test_errors_of_the_function_are_left_alone():
     assert not any(
         " is the " in note for note in getattr(caught.value, "__notes__", ())
     )
+
+
+# Lines of operations
+
+
+def doubles(model, *_):
+    model.layer.w *= 2
+    return model
+
+
+def check_lines(files):
+    """The files are those of the user, not of the library."""
+    ours = [str(Path(package.__file__).parent) for package in (gc, nnx)]
+    assert __file__ in files
+    assert not [name for name in files if name.startswith(tuple(ours))]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m, _: doubles(m),
+        lambda m, rngs: m.layer.w[...] + rngs.uniform((3,)),
+        lambda m, _: m.perturb("seen", jnp.sin(m.layer.w)),
+        lambda m, _: nnx.grad(nnx.remat(lambda m: doubles(m).layer.w.sum()))(m),
+        lambda m, _: nnx.scan(doubles, in_axes=nnx.Carry, out_axes=nnx.Carry, length=2)(
+            m
+        ),
+        lambda m, _: nnx.vmap(doubles)(Model(2)),
+        lambda m, _: nnx.cond(m.calls[...] > 0, doubles, same, m),
+        lambda m, _: nnx.fori_loop(0, 2, lambda _, m: doubles(m), m),
+        lambda m, _: nnx.while_loop(lambda m: m.layer.w[0] < 5, doubles, m),
+    ],
+)
+def test_operations_come_from_lines_of_the_user(function):
+    lowered = nnx.jit(function).lower(Model(), nnx.Rngs(0))
+    check_lines(re.findall(r'loc\("([^"]+\.py)"', lowered.as_text(debug_info=True)))
+
+
+def test_an_error_about_a_leaked_tracer_names_lines_of_the_user():
+    leaked = []
+    nnx.jit(lambda m: leaked.append(m.layer.w * 2))(Model())
+    with pytest.raises(jax.errors.UnexpectedTracerError) as caught:
+        leaked.pop() + 1
+    assert f"created on line {__file__}" in str(caught.value)
+    check_lines(re.findall(r"\S+\.py(?=:)", str(caught.value)))

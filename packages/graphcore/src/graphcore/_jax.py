@@ -3,7 +3,8 @@
 Everything else in the repository uses the documented `jax` namespace. What is
 needed beyond it is one question: *which trace is running right now?* The answer
 tells whether a mutable object may be written, because a value of an inner trace
-that is stored in an object of an outer one leaks a tracer.
+that is stored in an object of an outer one leaks a tracer. Besides, JAX is told whose
+lines are not those of users.
 
 `current_trace()` returns a token that equals another one exactly if both were taken
 under the same trace, of this thread. It refers to the trace weakly.
@@ -19,10 +20,12 @@ Example:
 
 from __future__ import annotations
 
+import os
 import weakref
 from typing import Any, TypeAlias
 
 import jax
+from jax.extend.source_info_util import register_exclusion
 
 try:
     # JAX's function itself, unwrapped: it runs at each call and each write.
@@ -33,7 +36,13 @@ except ImportError:  # JAX before 0.9
         get_opaque_trace_state as current_trace,
     )
 
-__all__ = ["OUTSIDE", "TraceState", "current_trace", "has_ended"]
+__all__ = [
+    "OUTSIDE",
+    "TraceState",
+    "current_trace",
+    "has_ended",
+    "leave_out_of_locations",
+]
 
 TraceState: TypeAlias = Any
 """An opaque token of a trace. Compare with `==`; it keeps no tracer alive."""
@@ -65,3 +74,25 @@ def has_ended(trace: TraceState) -> bool:
     """
     reference = getattr(trace, "_trace_ref", None)
     return isinstance(reference, weakref.ref) and reference() is None
+
+
+def leave_out_of_locations(module: str, *parts: str) -> None:
+    """Has JAX go past a package where it tells from which line an operation comes.
+
+    Profiles, compiled code and errors about leaked tracers name the innermost line
+    that is not in JAX. Without this, that of `model.w * x` is an operator of
+    `Variable`, and that of a loop the transformation of which it is made.
+
+    Args:
+        module: The file of the package, its `__file__`.
+        *parts: Folders and files of it, if not all; a folder ends with `/`.
+
+    Example:
+        >>> leave_out_of_locations(__file__)
+    """
+    folder = os.path.join(os.path.dirname(module), "")
+    for part in parts or ("",):
+        register_exclusion(os.path.join(folder, *part.split("/")))
+
+
+leave_out_of_locations(__file__)

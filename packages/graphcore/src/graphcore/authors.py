@@ -6,6 +6,7 @@ import typing
 
 from graphcore._jax import OUTSIDE as OUTSIDE
 from graphcore._jax import current_trace as current_trace
+from graphcore._jax import leave_out_of_locations as leave_out_of_locations
 from graphcore.axis_rules import *
 from graphcore.boundary.bodies import *
 from graphcore.boundary.body import *

@@ -17,6 +17,8 @@ import typing
 from jax.nn.initializers import ones as ones
 from jax.nn.initializers import zeros as zeros
 
+from graphcore.authors import leave_out_of_locations as _leave_out
+
 from . import errors as errors
 from . import layers, metadata
 from . import lift as lift
@@ -45,6 +47,9 @@ from .transforms.control_flow import *
 from .transforms.variables import *
 
 __version__ = "1.0.0"
+
+# Layers are shown: their lines tell more than that of the call.
+_leave_out(__file__, "lift/", "module/", "rng.py", "scope", "transforms/")
 
 # Code for Flax Linen also writes `nn.linear.default_kernel_init`, `nn.meta.unbox` and
 # the like: its modules of layers have these names.

@@ -1,10 +1,14 @@
 """The jaxpr of a lifted apply has the equations of the same thing written by hand."""
 
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
 
+import graphcore as gc
 import linen_lift as nn
 
 KEY = jax.random.key(0)
@@ -270,3 +274,28 @@ def test_keys_cost_one_fold_each():
     )
     variables = jax.eval_shape(net(lambda: Block).init, KEY, X)
     assert "fold_in" not in str(quiet(variables, KEY))
+
+
+@pytest.mark.parametrize(
+    "lift",
+    [
+        lambda f: f,
+        nn.remat,
+        nn.jit,
+        lambda f: nn.vmap(
+            f, {"params": None}, split_rngs={"params": False, "noise": True}, in_axes=0
+        ),
+    ],
+)
+def test_operations_come_from_lines_of_the_user(lift):
+    class Noisy(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            bias = self.param("bias", nn.initializers.normal(), (4,))
+            return x + jax.random.normal(self.make_rng("noise")) * bias
+
+    keys = {"params": KEY, "noise": KEY}
+    lowered = jax.jit(lift(Noisy)().init_with_output).lower(keys, X)
+    files = re.findall(r'loc\("([^"]+\.py)"', lowered.as_text(debug_info=True))
+    ours = tuple(str(Path(package.__file__).parent) for package in (gc, nn))
+    assert __file__ in files and not [f for f in files if f.startswith(ours)]

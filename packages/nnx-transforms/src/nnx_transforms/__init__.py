@@ -19,6 +19,7 @@ if typing.TYPE_CHECKING:  # Of two things by one name, mypy takes the first.
     from nnx_transforms.transforms.graph_mode import *
 
 from graphcore import *  # type: ignore[assignment]
+from graphcore.authors import leave_out_of_locations as _leave_out
 from nnx_transforms import layers as layers
 from nnx_transforms import lazy
 from nnx_transforms.arguments import *
@@ -42,6 +43,8 @@ from nnx_transforms.transforms.scan import *
 from nnx_transforms.transforms.vmap import *
 
 _graphcore.register_adapter("flax.nnx", "nnx_transforms.adapters.flax")
+# Layers and optimizers are shown: their lines tell more than that of the call.
+_leave_out(__file__, "legacy/", "modules/", "randomness/", "transforms/")
 
 __version__ = "1.0.0"
 
