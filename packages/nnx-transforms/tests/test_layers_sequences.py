@@ -279,6 +279,16 @@ def test_gradients_through_time(unroll):
     )
 
 
+@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_cells_are_made_where_dtypes_may_not_be_promoted(kind, dtype):
+    with jax.numpy_dtype_promotion("strict"), jax.enable_x64(True):
+        cell = kind(2, 3, param_dtype=dtype, rngs=nnx.Rngs(0))
+    assert {x.dtype for x in jax.tree.leaves(nnx.state(cell, nnx.Param))} == {
+        jnp.dtype(dtype)
+    }
+
+
 class Counting(nnx.RNNCellBase):
     """Counts its steps, and drops out."""
 

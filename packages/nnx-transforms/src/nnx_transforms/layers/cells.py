@@ -43,7 +43,8 @@ def orthogonal_init(
         >>> (matrix.astype(float) @ matrix.T).round(1).tolist()
         [[1.0, 0.0], [0.0, 1.0]]
     """
-    wide = jnp.promote_types(dtype, jnp.float32)
+    # Not by `promote_types`, which a program can forbid to find a dtype.
+    wide = jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype
     return initializers.orthogonal()(key, shape, wide).astype(dtype)
 
 
