@@ -27,7 +27,7 @@ from graphcore.boundary.traced_values import explain_traced
 from graphcore.graphdef.joint import Joint
 from graphcore.trails import Path, path_text
 
-__all__ = ["Body", "Structure"]
+__all__ = ["Body"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

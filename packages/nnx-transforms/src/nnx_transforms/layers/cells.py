@@ -44,7 +44,7 @@ def orthogonal_init(
         [[1.0, 0.0], [0.0, 1.0]]
     """
     # Not by `promote_types`, which a program can forbid to find a dtype.
-    wide = jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype
+    wide: Any = jnp.float32 if jnp.dtype(dtype).itemsize < 4 else dtype
     return initializers.orthogonal()(key, shape, wide).astype(dtype)
 
 
