@@ -298,4 +298,8 @@ def test_operations_come_from_lines_of_the_user(lift):
     lowered = jax.jit(lift(Noisy)().init_with_output).lower(keys, X)
     files = re.findall(r'loc\("([^"]+\.py)"', lowered.as_text(debug_info=True))
     ours = tuple(str(Path(package.__file__).parent) for package in (gc, nn))
-    assert __file__ in files and not [f for f in files if f.startswith(ours)]
+    # Lines of layers may be shown, and JAX keeps traces of its functions with those
+    # that called them first.
+    shown = str(Path(nn.__file__).parent / "layers")
+    assert __file__ in files
+    assert not [x for x in files if x.startswith(ours) and not x.startswith(shown)]

@@ -23,7 +23,7 @@ from graphcore.boundary.change import Change, Left, refused
 from graphcore.boundary.inside import Inside
 from graphcore.boundary.places import Direct, Place, Places, is_object, key_path
 from graphcore.boundary.settings import UNSET, Settings, check_mappings
-from graphcore.boundary.traced_values import explain_traced
+from graphcore.boundary.traced_values import ARGUMENT, VALUE, explain_traced
 from graphcore.graphdef.joint import Joint
 from graphcore.trails import Path, path_text
 
@@ -236,12 +236,11 @@ class Body:
             for way, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
                 rest = jax.tree_util.keystr(way)
                 ends = f"[{number}]{rest}", f"[{position}]{rest}"
-                what = "the value of the variable at"
-                yield leaf, (*path, *key_path(way)), what, ends
+                yield leaf, (*path, *key_path(way)), VALUE, ends
         given = jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=is_object)
         for (_, *way), leaf in given[0]:
             path, rest = self.shown(key_path(way)), jax.tree_util.keystr(way[1:])
-            yield leaf, path, "the argument at", (rest,)
+            yield leaf, path, ARGUMENT, (rest,)
 
     def fill(
         self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]

@@ -17,6 +17,9 @@ from graphcore.trails import Path, path_text
 
 __all__ = ["explain_traced"]
 
+ARGUMENT = "the argument at"
+VALUE = "the value of the variable at"
+
 # What was traced, and the names of values.
 _ORIGIN = re.compile(
     r"(The error occurred while tracing .*? depends on the value)s? "
@@ -56,7 +59,11 @@ def explain_traced(
         if own[2] in names:
             names.remove(own[2])
             place = path_text(path)
-            # JAX's name may say the same, as `args[0]['x']` does for `args/0/x`.
+            # JAX's name may say the same, as `args[0]['x']` does for `args/0/x`, or
+            # begin with the name of the parameter.
             said = re.sub(r"['\[\]]+", "/", own[2]).strip("/").partition("args/")[2]
-            if said != place.removeprefix("args/"):
+            is_parameter = own[2].removesuffix(ends[0]).isidentifier()
+            if said != place.removeprefix("args/") and not (
+                what == ARGUMENT and is_parameter
+            ):
                 error.add_note(f"{own[2]} is {what} {place!r}.")

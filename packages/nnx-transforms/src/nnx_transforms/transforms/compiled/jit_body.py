@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ from graphcore.authors import (
     variable_impl,
     write_raw,
 )
-from nnx_transforms.arguments import ChosenArguments, with_statics
+from nnx_transforms.arguments import ChosenArguments, signature_of, with_statics
 from nnx_transforms.sharding.eager_sharding import placed_by
 from nnx_transforms.sharding.in_modules import shardings_apart
 from nnx_transforms.transforms.compiled.donation import (
@@ -277,7 +278,15 @@ class JitBody(Body):
         def pure(_variables: Any, /, *args: Any, **kwargs: Any) -> Any:
             return self([_variables], args, kwargs)
 
-        return self._shown_as_the_function(pure)
+        form: Any = self._shown_as_the_function(pure)
+        own = None if self.structure.bound else signature_of(self.__wrapped__)
+        if own is not None:
+            # Then JAX calls them in messages and programs as the function does.
+            called = [*form.__signature__.parameters.values()][:1]
+            called += own.parameters.values()
+            with contextlib.suppress(ValueError):  # one has the name of the first
+                form.__signature__ = inspect.Signature(called)
+        return form  # type: ignore[no-any-return]
 
     def _donating(
         self, writes: frozenset[int] | None, donated: frozenset[int]
