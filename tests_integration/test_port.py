@@ -399,6 +399,20 @@ def test_what_cannot_be_mapped_is_listed_by_line():
     assert "no such name" in reasons
 
 
+def test_functions_that_are_others_here_are_listed():
+    source = """\
+    from flax import nnx
+    doubled = nnx.map(lambda path, x: 2 * x, nnx.state(model))
+    definition, flat = nnx.graph.flatten(model)
+    """
+    found = port(textwrap.dedent(source)).problems
+    assert [(p.line, p.name) for p in found] == [
+        (2, "flax.nnx.map"),
+        (3, "flax.nnx.graph.flatten"),
+    ]
+    assert "`map_state`" in found[0].reason and "flat_state()" in found[1].reason
+
+
 def test_names_that_mean_something_else_as_well_are_left_alone():
     expect(
         """\

@@ -57,6 +57,13 @@ KEPT = (
 )
 """What stays Flax's: it works with these packages, which have nothing in its place."""
 
+OTHERS = {
+    "flatten": "its state is nested here, and `state.flat_state()` is flat",
+    "map": "here it maps over axes; use `map_state`, or `recursive_map` of an object",
+}
+"""Functions of graphs in Flax that are others here, and what to use."""
+
+_OF_GRAPHS = ("flax.nnx", "flax.nnx.graph", "flax.nnx.graphlib")
 _MODULES = {"flax", *HOMES}
 
 
@@ -160,6 +167,8 @@ def find(dotted: str) -> Place | Kept | Missing:
     module, _, name = dotted.rpartition(".")
     if module not in HOMES:
         return Missing("there is no such module in these packages")
+    if module in _OF_GRAPHS and name in OTHERS:
+        return Missing(OTHERS[name])
     # Prefer the module's own version of a name, under its shortest path.
     for path in reversed(HOMES[module]):
         found = attribute(path)
