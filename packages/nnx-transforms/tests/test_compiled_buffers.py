@@ -114,7 +114,8 @@ def test_an_error_in_a_rule_keeps_what_a_function_in_it_would_donate(kind, deriv
     n = nnx.Variable(jnp.array(0))
     with pytest.raises(KeyError):
         (nnx.grad(with_rule, argnums=1) if derive else with_rule)(n, 1.0)
-    assert int(n.value) == 0
+    # JAX 0.11.2 donates no array that was read: a copy of it is.
+    assert int(n.value + 0) == 0
     before = n.value
     count(n)
     assert before.is_deleted() and int(n.value) == 1
