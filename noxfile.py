@@ -49,6 +49,8 @@ PYTHONS = sorted({*SUPPORTED, RUNNING}, key=lambda v: int(v.split(".")[1]))
 # that goes with each. None is the newest.
 FLAX = {"0.11.2": "0.8.0", "0.12.0": "0.8.0", "0.12.4": "0.9.0", "newest": None}
 EQUINOX = {"0.13.0": "0.8.0", "newest": None}
+# The last of each release of JAX between the oldest and the newest.
+BETWEEN = ("0.9.2", "0.10.2", "0.11.2")
 
 
 def group(*names: str) -> tuple[str, ...]:
@@ -261,6 +263,14 @@ def min_versions(session: nox.Session) -> None:
     jax = next(r for r in oldest if r.startswith("jax=="))
     oldest.append(jax.replace("jax", "jaxlib"))
     install(session, "test", extra=oldest)
+    pytest(session, *(() if has_paths(session) else test_folders(PACKAGES)))
+
+
+@nox.session
+@nox.parametrize("jax", [nox.param(release, id=release) for release in BETWEEN])
+def between(session: nox.Session, jax: str) -> None:
+    """Test every package on a release of JAX between the oldest and the newest."""
+    install(session, "test", extra=[f"jax=={jax}", f"jaxlib=={jax}"])
     pytest(session, *(() if has_paths(session) else test_folders(PACKAGES)))
 
 
