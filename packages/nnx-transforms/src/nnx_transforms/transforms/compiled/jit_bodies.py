@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import jax
 
@@ -33,8 +33,6 @@ from nnx_transforms.sharding.shardings import rules_in_force
 from nnx_transforms.transforms.compiled.explain_recompile import Notes, Signature
 from nnx_transforms.transforms.compiled.jit_body import JitBody, Options
 
-# Returns the function, which is held weakly where the bodies are kept with it.
-Reference: TypeAlias = Callable[[], Callable[..., Any]]
 MAX_STRUCTURES = 1024
 """How many structures one function keeps compiled functions for."""
 _CHOSEN = "static_argnums", "static_argnames", "donate_argnums", "donate_argnames"
