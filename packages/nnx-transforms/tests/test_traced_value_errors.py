@@ -2,6 +2,7 @@
 
 import functools
 import re
+import types
 from pathlib import Path
 
 import jax
@@ -248,6 +249,20 @@ def test_a_compiled_function_has_its_own_names_of_arguments():
     text = g.lower(*given, flag=2).as_text(debug_info=True)
     named = set(re.findall(r'loc\("([^"]+)"\)', text))
     assert {"x", "batch['y']", "rest[0]", "flag"} <= named
+
+
+@pytest.mark.parametrize("how", [functools.partial, types.MethodType])
+def test_so_has_a_compiled_method(how):
+    def method(self, x, y):
+        return self.layer.w[...] if x + y > 0 else x
+
+    with pytest.raises(jax.errors.TracerBoolConversionError, match="arguments x and y"):
+        nnx.jit(how(method, Model()))(1.0, y=2.0)
+
+    def of_any(*args):
+        return args[0].layer.w[...] * args[1]
+
+    assert nnx.jit(how(of_any, Model()))(2.0).shape == (3,)
 
 
 # Lines of operations

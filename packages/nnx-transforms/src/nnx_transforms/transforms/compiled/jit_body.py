@@ -279,11 +279,12 @@ class JitBody(Body):
             return self([_variables], args, kwargs)
 
         form: Any = self._shown_as_the_function(pure)
-        own = None if self.structure.bound else signature_of(self.__wrapped__)
+        own = signature_of(self.__wrapped__)
         if own is not None:
-            # Then JAX calls them in messages and programs as the function does.
+            # Then JAX calls them in messages and programs as the function does, which
+            # takes what it is bound to first.
             called = [*form.__signature__.parameters.values()][:1]
-            called += own.parameters.values()
+            called += [*own.parameters.values()][len(self.structure.bound) :]
             with contextlib.suppress(ValueError):  # one has the name of the first
                 form.__signature__ = inspect.Signature(called)
         return form  # type: ignore[no-any-return]
