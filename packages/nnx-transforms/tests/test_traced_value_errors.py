@@ -259,6 +259,12 @@ def test_so_has_a_compiled_method(how):
     with pytest.raises(jax.errors.TracerBoolConversionError, match="arguments x and y"):
         nnx.jit(how(method, Model()))(1.0, y=2.0)
 
+    def styled(self, x, *, style):
+        return self.layer.w[...] if x > 0 else style
+
+    with pytest.raises(jax.errors.TracerBoolConversionError, match="argument x"):
+        nnx.jit(how(styled, Model()), static_argnames="style")(1.0, style="plain")
+
     def of_any(*args):
         return args[0].layer.w[...] * args[1]
 

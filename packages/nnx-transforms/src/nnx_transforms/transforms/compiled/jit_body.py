@@ -284,7 +284,8 @@ class JitBody(Body):
             # Then JAX calls them in messages and programs as the function does, which
             # takes what it is bound to first.
             called = [*form.__signature__.parameters.values()][:1]
-            called += [*own.parameters.values()][len(self.structure.bound) :]
+            taken = [*own.parameters.values()][len(self.structure.bound) :]
+            called += [x for x in taken if x.name not in self.structure.statics]
             with contextlib.suppress(ValueError):  # one has the name of the first
                 form.__signature__ = inspect.Signature(called)
         return form  # type: ignore[no-any-return]
