@@ -130,6 +130,43 @@ def test_what_a_read_only_view_shows_is_copied_and_seen():
     assert node.config["inner"]["names"] == ["a", "b"]
 
 
+def test_a_view_is_of_its_mapping_which_may_look_items_up_in_its_own_way():
+    class Doubled(dict):
+        def __getitem__(self, key):
+            return 2 * super().__getitem__(key)
+
+    kinds = dict, Doubled, collections.OrderedDict
+    assert len({content_key(types.MappingProxyType(k(a=1))) for k in kinds}) == 3
+    counts = types.MappingProxyType(collections.defaultdict(list, a=[1]))
+    for view in copied(counts, {}), copied([counts], {})[0]:
+        assert view["a"] == [1] and view["a"] is not counts["a"]
+        assert view["b"] == []
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_views_in_views_are_copied_in_any_order(is_first):
+    view = types.MappingProxyType({"a": [1]})
+    other = types.MappingProxyType({"view": view})
+    given = (view, other) if is_first else (other, view)
+    copies = copied(types.MappingProxyType({"all": given}), {})["all"]
+    one, two = copies if is_first else copies[::-1]
+    assert two["view"] is one is not view and one["a"] is not view["a"]
+
+
+def test_a_view_of_a_mapping_that_holds_it_has_content():
+    loops = [{"a": number} for number in (1, 1, 2)]
+    for loop in loops:
+        loop["self"] = types.MappingProxyType(loop)
+    one, same, other = (content_key(loop["self"], keep=True) for loop in loops)
+    assert one == same != other
+
+
+def test_what_a_view_shows_is_blamed_by_its_place():
+    view = types.MappingProxyType({"a": {"b": array.array("i")}})
+    with pytest.raises(UnhashableContent, match=r"at 'a/b' in it is a array"):
+        content_key(view)
+
+
 def test_arrays_and_keys_of_jax_have_content():
     same = [content_key([jnp.arange(3), jax.random.key(1)]) for _ in range(2)]
     assert same[0] == same[1]

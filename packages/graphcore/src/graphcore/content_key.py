@@ -8,6 +8,7 @@ by everything that it holds, at any depth, also after a change in place.
 from __future__ import annotations
 
 import copy
+import gc
 import struct
 import types
 import weakref
@@ -37,6 +38,8 @@ _BASES = {
 # Flags of a type in CPython: types written in C are immutable, or not on the heap.
 _IMMUTABLE_TYPE, _HEAP_TYPE = 1 << 8, 1 << 9
 _POINTER = struct.calcsize("P")
+# Named so, a part is at the place of the whole.
+_ITSELF = None
 # As nearly all are. A descriptor of a slot would keep its class alive.
 _without_slots: weakref.WeakSet[type[Any]] = weakref.WeakSet()
 
@@ -164,17 +167,33 @@ def copied(value: Any, memo: dict[int, Any]) -> Any:
         >>> one[0] is part, one[0] is other[0]
         (False, True)
     """
-    found = [*reached([value], _below)]
-    for part in found:
+    for part in reached([value], _below):
         # A copy has in common with it what compares by identity: an object that is
         # reached through that may hold half of the program.
         if is_immutable(part):
             memo.setdefault(id(part), part)
-    for part in reversed(found):
-        if type(part) is types.MappingProxyType:  # Python copies none
-            view = types.MappingProxyType(copy.deepcopy(dict(part), memo))
-            memo.setdefault(id(part), view)
+    _copy_views(value, memo)
     return copy.deepcopy(value, memo)
+
+
+def _copy_views(value: Any, memo: dict[int, Any]) -> None:
+    """Copies read-only views, as Python does not, the inner ones first."""
+    for part in reached([value], lambda x: [] if _is_view(x) else _below(x)):
+        if _is_view(part) and id(part) not in memo:
+            memo[id(part)] = part  # as long as what it shows is copied, it may be there
+            mapping = _shown(part)
+            _copy_views(mapping, memo)
+            memo[id(part)] = types.MappingProxyType(copy.deepcopy(mapping, memo))
+
+
+def _is_view(x: Any) -> bool:
+    return type(x) is types.MappingProxyType
+
+
+def _shown(view: Any) -> Any:
+    """The mapping behind a view, which may look items up in a way of its own."""
+    (mapping,) = gc.get_referents(view)
+    return mapping
 
 
 def _below(part: Any) -> list[Any]:
@@ -207,7 +226,7 @@ def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:
             try:
                 parts.append((name, _key(part, known, keep)))
             except UnhashableContent as error:
-                error.path = (name, *error.path)
+                error.path = error.path if name is _ITSELF else (name, *error.path)
                 raise
         is_set = isinstance(value, set | frozenset)
         known[number] = type(value), (frozenset if is_set else tuple)(parts)
@@ -253,7 +272,9 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from _parts_of_array(value)
         if is_array:
             return
-    elif isinstance(value, dict | types.MappingProxyType):
+    elif _is_view(value):
+        yield _ITSELF, _shown(value)
+    elif isinstance(value, dict):
         for number, (key, item) in enumerate(value.items()):
             yield ("key", number), key
             yield key if isinstance(key, str | int) else ("item", number), item
