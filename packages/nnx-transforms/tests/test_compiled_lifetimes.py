@@ -30,6 +30,22 @@ def test_objects_are_collected_when_dropped():
     assert [r() for r in references] == [None] * 3
 
 
+def test_a_function_is_collected_that_its_own_defaults_and_annotations_lead_to():
+    def run():
+        model = Block(1)
+
+        def step(m, x: model, scale=model):
+            return m.w.value * x
+
+        jitted = model.step = nnx.jit(step)
+        jitted(Block(1), jnp.ones(3))
+        return weakref.ref(model), weakref.ref(step)
+
+    references = run()
+    garbage.collect()
+    assert [r() for r in references] == [None] * 2
+
+
 def test_a_partner_is_collected_while_the_model_lives():
     model = Model()
     jitted = nnx.jit(lambda m, o: m(o.w.value))

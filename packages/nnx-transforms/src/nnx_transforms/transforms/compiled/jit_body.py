@@ -284,8 +284,10 @@ class JitBody(Body):
             # Then JAX calls them in messages and programs as the function does, which
             # takes what it is bound to first.
             called = [*form.__signature__.parameters.values()][:1]
-            taken = [*own.parameters.values()][len(self.structure.bound) :]
-            called += [x for x in taken if x.name not in self.structure.statics]
+            # The names alone: JAX keeps the rest, and a default may hold the function.
+            for p in own.parameters.values():
+                default = p.empty if p.default is p.empty else None
+                called.append(inspect.Parameter(p.name, p.kind, default=default))
             with contextlib.suppress(ValueError):  # one has the name of the first
                 form.__signature__ = inspect.Signature(called)
         return form  # type: ignore[no-any-return]
