@@ -295,6 +295,26 @@ def test_a_table_counts_the_operations_of_each_call():
     assert block.norm.mean.value.tolist() == [0] * 4  # nothing was run
 
 
+def test_a_table_has_no_number_for_a_call_that_cannot_be_counted():
+    class Block(nnx.Module):
+        def __init__(self, rngs):
+            self.inner = nnx.Linear(4, 4, rngs=rngs)
+
+        def twice(self, f, x):
+            return jax.lax.while_loop(lambda x: x.sum() < 9, jnp.exp, f(f(x)))
+
+        def __call__(self, x):
+            return self.twice(lambda x: self.inner(x), x)
+
+    options = {"compute_flops": True, "compute_vjp_flops": True}
+    table = nnx.tabulate(Block(nnx.Rngs(0)), jnp.ones((2, 4)), **options).split("\n")
+    (start,) = (i for i, row in enumerate(table) if row.startswith("inner"))
+    counts = [row.split("[2,4]")[1].split()[:2] for row in table[2:4]]
+    assert all(flops.isdigit() and vjp == "unknown" for flops, vjp in counts)
+    inner = [row for row in table[start:] if "float32[2,4]" in row]
+    assert len(inner) == 2 and all("unknown" not in row for row in inner)
+
+
 def test_capture_collects_only_what_was_asked_for():
     model = Noisy()
     _, shifts = nnx.capture(model, nnx.Perturbation)(3.0)

@@ -52,7 +52,7 @@ def tabulate(
         column_kwargs: Likewise.
         console_kwargs: Likewise.
         compute_flops: Whether to add the operations of each call, as XLA counts them
-            for a CPU; "unknown" where JAX has none.
+            for a CPU; "unknown" where they can't be counted.
         compute_vjp_flops: Whether to add those of each call with its gradient.
         **kwargs: Further arguments of the method.
 
@@ -99,19 +99,22 @@ def _calls(
     found: dict[Any, list[list[str]]] = {}
 
     def run(root: Any) -> None:
-        # What calls are counted on are other modules, of no path.
         paths = {id(module): path for path, module in iter_modules(root)}
+        is_counting = False  # then calls are made of which no one is to know
 
         def recording(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(method)
             def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-                if id(self) not in paths:
+                nonlocal is_counting
+                if is_counting or id(self) not in paths:
                     return method(self, *args, **kwargs)
+                is_counting = True
                 # Before: the call may change the module.
                 counted = [
                     _flops(method, (self, *args), kwargs, name == "vjp_flops")
                     for name in shown[1:]
                 ]
+                is_counting = False
                 cells = ["", *counted]
                 found.setdefault(paths[id(self)], []).append(cells)
                 result = method(self, *args, **kwargs)
@@ -146,8 +149,13 @@ def _flops(method: Callable[..., Any], args: Any, kwargs: Any, gradient: bool) -
         out, pull_back = vjp(call, given)
         return out, pull_back(out)
 
-    with jax.default_device(_cpu()):
-        costs = jit(pulled if gradient else call).lower(given).cost_analysis()
+    try:
+        with jax.default_device(_cpu()):
+            costs = jit(pulled if gradient else call).lower(given).cost_analysis()
+    except Exception:
+        # It has no gradient, or uses an object that is not among its arguments. What is
+        # wrong with the call itself, that raises next.
+        costs = None
     return "unknown" if costs is None else str(int(costs.get("flops", 0)))
 
 
