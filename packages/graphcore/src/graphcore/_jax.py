@@ -85,7 +85,8 @@ def leave_out_of_locations(module: str, *parts: str) -> None:
 
     Args:
         module: The file of the package, its `__file__`.
-        *parts: Folders and files of it, if not all; a folder ends with `/`.
+        *parts: How the paths in it begin that are meant, if not all; a folder ends
+            with `/`.
 
     Example:
         >>> leave_out_of_locations(__file__)
