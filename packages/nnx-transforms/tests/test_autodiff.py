@@ -832,3 +832,9 @@ def test_a_partial_of_an_object():
         due = grad(lambda m, x: m(x) * factor)(m, X)
         assert g.args[0] == due
     assert g.keywords == {"scale": m(X)}
+    named = jax.tree_util.Partial(call, scale=scale, m=m)
+    g = grad(lambda partial: partial(x=X))(named)
+    assert g.args == () and g.keywords == {"m": due, "scale": m(X)}
+    behind = jax.tree_util.Partial(lambda scale, m: m(X) * scale, scale, m=m)
+    g = grad(lambda partial: partial())(behind)
+    assert g.args == (m(X),) and g.keywords == {"m": due}

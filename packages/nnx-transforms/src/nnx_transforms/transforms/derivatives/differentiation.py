@@ -147,10 +147,10 @@ def _choices(tree: Any, argnum: int, filter: Filter | None, default: Filter) -> 
     if not has_objects((tree,)):
         return _NOT
 
-    # No class of the user's is made of choices, unless there are objects in it. A dict
-    # stays one, for `jax.tree_util.Partial` is made of no other thing.
+    # No class of the user's is made of choices, unless there are objects in it. A tuple
+    # and a dict stay, for `jax.tree_util.Partial` is made of no other things.
     def is_leaf(x: Any) -> bool:
-        return is_object(x) or not (type(x) is dict or has_objects((x,)))
+        return is_object(x) or not (type(x) in (tuple, dict) or has_objects((x,)))
 
     return jax.tree.map(choice, tree, is_leaf=is_leaf)
 
