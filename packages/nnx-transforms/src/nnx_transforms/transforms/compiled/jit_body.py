@@ -285,9 +285,10 @@ class JitBody(Body):
             # takes what it is bound to first.
             called = [*form.__signature__.parameters.values()][:1]
             # The names alone: JAX keeps the rest, and a default may hold the function.
-            for p in own.parameters.values():
-                default = p.empty if p.default is p.empty else None
-                called.append(inspect.Parameter(p.name, p.kind, default=default))
+            for number, p in enumerate(own.parameters.values()):
+                if number >= len(self.structure.bound) or p.kind is p.VAR_POSITIONAL:
+                    default = p.empty if p.default is p.empty else None
+                    called.append(inspect.Parameter(p.name, p.kind, default=default))
             with contextlib.suppress(ValueError):  # one has the name of the first
                 form.__signature__ = inspect.Signature(called)
         return form  # type: ignore[no-any-return]
