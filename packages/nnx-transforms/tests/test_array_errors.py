@@ -79,6 +79,17 @@ def test_a_sharding_that_does_not_divide_names_the_variable(options):
     assert "first/kernel" not in notes
 
 
+def test_an_error_of_the_function_about_shardings_is_left_alone():
+    def fail(model):
+        raise ValueError("Sharding is out of order")
+
+    model = Model()
+    model.scale = nnx.Param(2.0)
+    mesh = jax.make_mesh((1,), ("x",))
+    with pytest.raises(ValueError, match="Sharding is out of order"):
+        nnx.jit(fail, in_shardings=NamedSharding(mesh, P()))(model)
+
+
 @pytest.mark.parametrize("options", HOW)
 def test_an_array_that_is_gone_is_named(options):
     model = Model()

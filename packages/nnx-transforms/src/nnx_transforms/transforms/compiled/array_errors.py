@@ -79,7 +79,7 @@ def _shown(body: JitBody, position: int) -> str:
 def _divides(sharding: Any, value: Any) -> bool:
     for x in jax.tree.leaves(value) if isinstance(sharding, Sharding) else ():
         try:
-            sharding.shard_shape(x.shape)
+            sharding.shard_shape(getattr(x, "shape", ()))
         except ValueError:
             return False
     return True
