@@ -126,3 +126,12 @@ def test_each_index_of_a_map_has_its_part_of_a_ref_in_an_attribute():
     model = Bare(jnp.array([1.0, 2.0, 3.0]))
     out = nnx.vmap(lambda m, x: add(m, x) or m.seen[...])(model, jnp.arange(3.0))
     assert out.tolist() == model.seen[...].tolist() == [1.0, 3.0, 5.0]
+
+
+def test_a_ref_in_two_attributes_is_refused_with_both_paths():
+    model = Bare(jnp.zeros(2))
+    model.again = model.seen
+    with pytest.raises(ValueError, match="only one reference") as caught:
+        nnx.jit(add)(model)
+    told = " ".join(caught.value.__notes__)
+    assert "at 'args/0/again'" in told and "at 'args/0/seen'" in told
