@@ -295,6 +295,30 @@ def test_a_table_counts_the_operations_of_each_call():
     assert block.norm.mean.value.tolist() == [0] * 4  # nothing was run
 
 
+def test_a_table_shows_calls_of_inherited_methods_once():
+    class Scaled(nnx.Linear):
+        def __call__(self, x):
+            return super().__call__(2 * x)
+
+    class Base(nnx.Module):
+        def __call__(self, x):
+            return self.plain(self.scaled(x))
+
+    class Net(Base):
+        def __init__(self, rngs):
+            self.plain = type("Plain", (nnx.Linear,), {})(4, 3, rngs=rngs)
+            self.scaled = Scaled(4, 4, rngs=rngs)
+
+    call = nnx.Linear.__call__
+    table = nnx.tabulate(Net(nnx.Rngs(0)), jnp.ones((2, 4))).split("\n")
+    assert [row.split()[2] for row in table if "float32[2," in row] == [
+        "float32[2,3]",
+        "float32[2,3]",
+        "float32[2,4]",
+    ]
+    assert nnx.Linear.__call__ is call
+
+
 def test_a_table_has_no_number_for_a_call_that_cannot_be_counted():
     class Block(nnx.Module):
         def __init__(self, rngs):

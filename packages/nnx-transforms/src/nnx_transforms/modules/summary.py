@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from graphcore import variables
 from graphcore.authors import is_object, path_text, raw_value_of
 from nnx_transforms.modules.capturing import methods_wrapped
+from nnx_transforms.modules.module import Module
 from nnx_transforms.modules.views import iter_modules
 from nnx_transforms.randomness.rngs import RngState
 from nnx_transforms.sharding.placement_table import amount, columns, shape_text
@@ -99,14 +100,17 @@ def _calls(
     found: dict[Any, list[list[str]]] = {}
 
     def run(root: Any) -> None:
-        paths = {id(module): path for path, module in iter_modules(root)}
+        modules = [*iter_modules(root)]
+        paths = {id(module): path for path, module in modules}
         is_counting = False  # then calls are made of which no one is to know
+        running: list[tuple[int, str]] = []  # a method may call that of a base
 
         def recording(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(method)
             def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
                 nonlocal is_counting
-                if is_counting or id(self) not in paths:
+                call = id(self), name
+                if is_counting or id(self) not in paths or call in running:
                     return method(self, *args, **kwargs)
                 is_counting = True
                 # Before: the call may change the module.
@@ -117,13 +121,19 @@ def _calls(
                 is_counting = False
                 cells = ["", *counted]
                 found.setdefault(paths[id(self)], []).append(cells)
-                result = method(self, *args, **kwargs)
+                running.append(call)
+                try:
+                    result = method(self, *args, **kwargs)
+                finally:
+                    running.remove(call)
                 cells[0] = _text(result)
                 return result
 
             return wrapper
 
-        with methods_wrapped({type(m) for _, m in iter_modules(root)}, recording):
+        every = {base for _, module in modules for base in type(module).__mro__}
+        kinds = {x for x in every if issubclass(x, Module) and x is not Module}
+        with methods_wrapped(kinds, recording):
             called(root)
 
     eval_shape(run, obj)
