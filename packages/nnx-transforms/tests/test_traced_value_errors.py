@@ -250,6 +250,10 @@ def test_a_compiled_function_has_its_own_names_of_arguments():
     named = set(re.findall(r'loc\("([^"]+)"\)', text))
     assert {"x", "batch['y']", "rest[0]", "flag"} <= named
 
+    static = nnx.jit(lambda model, *, size, x: x[:size], static_argnames="size")
+    text = static.lower(Model(), size=2, x=jnp.ones(3)).as_text(debug_info=True)
+    assert 'loc("x")' in text
+
 
 def test_a_compiled_method_has_its_own_names_of_arguments():
     class Scale(Model):

@@ -284,9 +284,11 @@ class JitBody(Body):
             # Then JAX calls them in messages and programs as the function does, which
             # takes what it is bound to first.
             called = [*form.__signature__.parameters.values()][:1]
+            bound, statics = len(self.structure.bound), self.structure.statics
             # The names alone: JAX keeps the rest, and a default may hold the function.
             for number, p in enumerate(own.parameters.values()):
-                if number >= len(self.structure.bound) or p.kind is p.VAR_POSITIONAL:
+                is_given = number >= bound or p.kind is p.VAR_POSITIONAL
+                if is_given and p.name not in statics:
                     default = p.empty if p.default is p.empty else None
                     called.append(inspect.Parameter(p.name, p.kind, default=default))
             with contextlib.suppress(ValueError):  # one has the name of the first
