@@ -361,6 +361,13 @@ def test_explain_recompile_with_donation():
     ]
 
 
+def test_static_positions_from_the_end_are_those_of_parameters():
+    f = nnx.jit(lambda m, x, times: m.w.value * x * times, static_argnums=-1)
+    m, x = nnx.Dict(w=nnx.Param(2.0)), jnp.ones(2)
+    for out in f(m, x, 3), f(m, x, times=3), f(m, x=x, times=3), f(m=m, x=x, times=3):
+        assert out.tolist() == [6.0, 6.0]
+
+
 def test_static_arguments():
     f, traces = counting(lambda m, k, x, how="plus": (m(x) * k, how)[:1])
     jitted = nnx.jit(f, static_argnums=1, static_argnames="how")

@@ -62,7 +62,9 @@ class JitBodies(Bodies):
         super().__init__(MAX_STRUCTURES)
         self._arguments = arguments
         self.statics = ChosenArguments(
-            f, arguments["static_argnums"], arguments["static_argnames"]
+            f,
+            counted_from_the_start(f, arguments["static_argnums"]),
+            arguments["static_argnames"],
         )
         shardings = own_settings(arguments["in_shardings"])
         shardings = tuple(shardings) if type(shardings) is list else shardings
