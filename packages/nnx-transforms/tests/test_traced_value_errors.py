@@ -2,7 +2,6 @@
 
 import functools
 import re
-import types
 from pathlib import Path
 
 import jax
@@ -273,6 +272,13 @@ def test_a_compiled_method_has_its_own_names_of_arguments():
         text = jitted.lower(x, args=args).as_text(debug_info=True)
         named = set(re.findall(r'loc\("([^"]+)"\)', text))
         assert {"x", "args['y']"} <= named
+
+
+def test_a_keyword_may_be_called_as_an_argument_by_position():
+    def f(model, x, /, **named):
+        return model.layer.w[...] * x + named["x"]
+
+    assert nnx.jit(f)(Model(), 2.0, x=1.0).tolist() == [3, 3, 3]
 
 
 # Lines of operations

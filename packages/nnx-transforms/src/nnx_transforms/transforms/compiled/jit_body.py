@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -279,21 +278,29 @@ class JitBody(Body):
             return self([_variables], args, kwargs)
 
         form: Any = self._shown_as_the_function(pure)
-        own = signature_of(self.__wrapped__)
-        if own is not None:
-            # Then JAX calls them in messages and programs as the function does, which
-            # takes what it is bound to first.
-            called = [*form.__signature__.parameters.values()][:1]
-            bound, statics = len(self.structure.bound), self.structure.statics
-            # The names alone: JAX keeps the rest, and a default may hold the function.
-            for number, p in enumerate(own.parameters.values()):
-                is_given = number >= bound or p.kind is p.VAR_POSITIONAL
-                if is_given and p.name not in statics:
-                    default = p.empty if p.default is p.empty else None
-                    called.append(inspect.Parameter(p.name, p.kind, default=default))
-            with contextlib.suppress(ValueError):  # one has the name of the first
-                form.__signature__ = inspect.Signature(called)
+        form.__signature__ = self._own_names(form.__signature__)
         return form  # type: ignore[no-any-return]
+
+    def _own_names(self, of_form: inspect.Signature) -> inspect.Signature:
+        """Has JAX call arguments in messages and programs as the function does."""
+        own = signature_of(self.__wrapped__)
+        given = [*own.parameters.values()] if own is not None else []
+        # What JAX fails over: a keyword argument that is called as one by position.
+        may_clash = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_KEYWORD}
+        if own is None or may_clash <= {p.kind for p in given}:
+            return of_form
+        called = [*of_form.parameters.values()][:1]
+        # The function takes what it is bound to first.
+        for number, p in enumerate(given):
+            is_left = number >= len(self.structure.bound) or p.kind is p.VAR_POSITIONAL
+            if is_left and p.name not in self.structure.statics:
+                # The name alone: JAX keeps the rest, and a default may hold the function.
+                default = p.empty if p.default is p.empty else None
+                called.append(inspect.Parameter(p.name, p.kind, default=default))
+        try:
+            return inspect.Signature(called)
+        except ValueError:  # one has the name of the first
+            return of_form
 
     def _donating(
         self, writes: frozenset[int] | None, donated: frozenset[int]
