@@ -294,7 +294,7 @@ class JitBody(Body):
         for number, p in enumerate(given):
             is_left = number >= len(self.structure.bound) or p.kind is p.VAR_POSITIONAL
             if is_left and p.name not in self.structure.statics:
-                # The name alone: JAX keeps the rest, and a default may hold the function.
+                # The name alone: JAX keeps the rest, and a default may hold a model.
                 default = p.empty if p.default is p.empty else None
                 called.append(inspect.Parameter(p.name, p.kind, default=default))
         try:
