@@ -98,3 +98,14 @@ def test_attributes_of_a_function_can_be_pickled():
     vars(f).update(attributes)
     assert Bodies.of(f) is not kept
     assert Bodies.of(f) is Bodies.of(f)
+
+
+def test_what_is_made_of_an_object_without_a_name_is_called_by_its_class():
+    class Twice:
+        def __call__(self, x):
+            return 2 * x
+
+    twice = Twice()
+    again = lifted(twice)(lambda f, x: f(f(x)))
+    assert (again.__name__, again.__qualname__) == ("Twice", "Twice")
+    assert again(1) == 4 and again.__wrapped__ is twice

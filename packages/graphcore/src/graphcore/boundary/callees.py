@@ -196,6 +196,8 @@ def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[...
         except TypeError:  # a stand-in for a name, as above
             functools.update_wrapper(wrapper, type(f), updated=())
             wrapper.__wrapped__ = f  # type: ignore[attr-defined]
+        if not hasattr(f, "__name__"):
+            wrapper.__name__ = wrapper.__qualname__ = type(f).__name__
         mark_lifted(wrapper, call)
         return wrapper
 
