@@ -12,12 +12,16 @@ import functools
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 
+from graphcore._jax import current_trace
 from graphcore.boundary.callees import lifted_call
+from graphcore.boundary.places import contents, spots_of
 from graphcore.boundary.settings import prefix_key
+from graphcore.cache.plans import kept_plan
+from graphcore.nodes.owned import OwnedNode, get_plan
 
 __all__ = ["Bodies"]
 
@@ -25,6 +29,26 @@ __all__ = ["Bodies"]
 MAX_STRUCTURES = 64
 # Functions with attributes that nobody else looks at, beside those of transformations.
 _WITH_ATTRIBUTES = (types.FunctionType, functools.partial, type(jax.jit(abs)))
+
+
+class Warm(NamedTuple):
+    """A call that the next ones are likely to be like; it refers to no object.
+
+    Args:
+        types: The types of its arguments.
+        containers: The positions of those that might hold objects.
+        place: The position of its only object.
+        plan_kept_with: Gives the plan that is kept with such an object.
+        layout: The layout of the plan.
+        body: The body.
+    """
+
+    types: tuple[type[Any], ...]
+    containers: tuple[Any, ...]
+    place: Any
+    plan_kept_with: Callable[[Any], Any]
+    layout: Any
+    body: Any
 
 
 class Bodies:
@@ -39,6 +63,7 @@ class Bodies:
             hashable. Where one returns something else, other bodies are kept.
         known: The bodies.
         last: The one that was asked for last: most calls are like the one before.
+        warm: What `recall` compares calls with; None for nothing.
         are_with_function: Whether they are kept with the function, and hold it weakly.
 
     Example:
@@ -57,6 +82,7 @@ class Bodies:
         self._limit = limit
         self.known: dict[Any, Any] = {}
         self.last: Any = None
+        self.warm: Warm | None = None
 
     @classmethod
     def of(
@@ -107,7 +133,64 @@ class Bodies:
     def clear(self) -> None:
         """Forgets all of them."""
         self.known.clear()
-        self.last = None
+        self.last = self.warm = None
+
+    def remember(self, args: tuple[Any, ...], body: Any) -> None:
+        """Lets `recall` know a call, if it has one object, which is an argument.
+
+        Args:
+            args: Its arguments; there are no others.
+            body: Its body.
+        """
+        types = tuple([type(x) for x in args])
+        places, containers, filtered = spots_of(types, args)
+        if len(places) == 1 and not filtered and not body.structure.bound:
+            is_owned = issubclass(types[places[0]], OwnedNode)
+            plan_kept_with = get_plan if is_owned else kept_plan
+            about = containers, places[0], plan_kept_with, body.structure.joint.layout
+            self.warm = Warm(types, *about, body)
+
+    def recall(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Takes a call apart, if nothing but values differs from the one remembered.
+
+        Compiled functions ask this at each call, so it calls as few functions as can
+        be. For all other calls there is `enter`.
+
+        Args:
+            args: Its arguments; there are no others.
+
+        Returns:
+            The body, the variables, their raw values, and the arguments with None in
+            the place of the object; None if anything else differs, or may do so.
+        """
+        if self.warm is None:
+            return None
+        types, containers, place, plan_kept_with, layout, body = self.warm
+        if tuple([type(x) for x in args]) != types:
+            return None
+        for other in containers:
+            if contents(args[other]):
+                return None
+        root = args[place]
+        try:
+            plan = plan_kept_with(root)
+        except AttributeError:  # It has none yet.
+            return None
+        if (
+            plan is None
+            or plan.layout is not layout
+            or not plan.holds(root)
+            or not plan.trace == current_trace()  # noqa: SIM201
+        ):
+            return None
+        variables = plan.variables
+        if plan.all_owned:
+            raw = [variable._raw_value for variable in variables]
+        else:
+            raw = layout.values(variables)
+        plain = [*args]
+        plain[place] = None
+        return body, variables, raw, plain
 
 
 def make_room(kept: dict[Any, Any], limit: int) -> None:

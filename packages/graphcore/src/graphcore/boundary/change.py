@@ -22,12 +22,14 @@ from graphcore.content import values_equal
 from graphcore.graphdef.build import Builder
 from graphcore.graphdef.definition import GraphDef, NodeRef
 from graphcore.graphdef.joint import Joint
+from graphcore.graphdef.layouts import Layout
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_text
 from graphcore.undo import set_values, undoing
 from graphcore.variables.bare_arrays import are_known_arrays
 from graphcore.variables.impl import VariableImpl
+from graphcore.variables.variable import set_raw_value
 
 __all__ = ["Change", "Left", "Written"]
 
@@ -114,6 +116,28 @@ class Change:
             joined(value, None if position is None else now[position])
             for value, position in zip(values, self.positions, strict=True)
         ]
+
+    def write(
+        self, variables: Sequence[Any], values: Sequence[Any], layout: Layout
+    ) -> None:
+        """Gives variables of the inputs what was written: all of them, or none.
+
+        Args:
+            variables: All variables of the inputs, which may be written.
+            values: What those at `positions`, all of them old ones, are to hold.
+            layout: What the variables are.
+
+        Raises:
+            ValueError: If a foreign type refuses.
+        """
+        if not self.is_in_order:
+            variables = [variables[p] for p in self.positions]  # type: ignore[index]
+        if layout.all_owned:
+            # One call into C, as no setter returns anything: a signal can't be
+            # handled halfway through.
+            any(map(set_raw_value, variables, values))
+        else:
+            set_values(variables, values, layout.impl)
 
     def select(self, order: Sequence[int]) -> Change:
         """The same change with the written values in another order.
@@ -305,8 +329,8 @@ def publish(
             if values and write:
                 chosen = [variables[p] for p in change.positions]  # type: ignore[index]
                 check_writes(plans, chosen)
-                impl = joint.layout.impl
-                _write(change, variables, set_values, chosen, values, impl)
+                written = variables, values, joint.layout
+                _write(change, variables, change.write, *written)
             refilled = returned or change.has_divided
             return change.places.fill(out, returned) if refilled else out
     refs: RefMap[Any, int] = RefMap()

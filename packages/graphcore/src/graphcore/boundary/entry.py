@@ -53,9 +53,7 @@ from graphcore.prefixes import AliasCheck
 from graphcore.state.foreign_states import given_state
 from graphcore.state.state import State
 from graphcore.trails import Path
-from graphcore.undo import set_values
 from graphcore.variables.state import VariableState
-from graphcore.variables.variable import set_raw_value
 
 __all__ = ["Entry", "enter"]
 
@@ -100,6 +98,36 @@ class Entry:
     body: Any
     _settings: tuple[Any, Any, Any]
     _out_settings: Any
+
+    @classmethod
+    def recalled(
+        cls,
+        args: tuple[Any, ...],
+        body: Any,
+        variables: list[Any],
+        raw: list[Any],
+        plain: list[Any],
+    ) -> Entry:
+        """The entry of a call that `Bodies.recall` took apart.
+
+        Args:
+            args: The arguments of the call.
+            body: What `recall` gave, as all that follows.
+            variables: Likewise.
+            raw: Likewise.
+            plain: Likewise.
+
+        Returns:
+            The same call as an entry.
+        """
+        entry: Entry = _new_entry(cls)
+        entry.roots = [x for x, y in zip(args, plain, strict=True) if x is not y]
+        # Its trace is the running one, so no plan need be asked about that.
+        entry.joint, entry.plans = body.structure.joint, []
+        entry.is_of_one_trace = True
+        entry.variables, entry.raw, entry.body = variables, raw, body
+        entry.args, entry.kwargs = tuple(plain), NO_KWARGS
+        return entry
 
     @property
     def values(self) -> tuple[list[list[Any]], tuple[Any, ...], dict[str, Any]]:
@@ -205,16 +233,9 @@ class Entry:
             values = change.joined(values, self.raw)
         if values:
             variables = self.variables
-            if not change.is_in_order:
-                variables = [variables[p] for p in change.positions]  # type: ignore[index]
             if not self.is_of_one_trace:
-                check_writes(self.plans, variables[: len(values)])
-            if self.joint.layout.all_owned:
-                # One call into C, as no setter returns anything: a signal can't be
-                # handled halfway through.
-                any(map(set_raw_value, variables, values))
-            else:
-                set_values(variables, values, self.joint.layout.impl)
+                check_writes(self.plans, [variables[p] for p in change.positions])  # type: ignore[index]
+            change.write(variables, values, self.joint.layout)
         return out
 
     def discard(self, groups: Sequence[Sequence[Any]], out: Any, change: Change) -> Any:
@@ -341,12 +362,8 @@ def enter(
             entry.is_of_one_trace = False
     entry.roots, entry.joint, entry.plans = roots, joint, plans
     entry.args, entry.kwargs = tuple(plain), named
-    if len(plans) == 1 and plans[0].all_owned:
-        entry.variables = plans[0].variables
-        entry.raw = [variable._raw_value for variable in entry.variables]
-    else:
-        entry.variables = joint.variables(plans)
-        entry.raw = joint.layout.values(entry.variables)
+    entry.variables = joint.variables(plans)
+    entry.raw = joint.layout.values(entry.variables)
     if divide:
         entry.divide()
     static = _keys_of(statics) if statics else ()

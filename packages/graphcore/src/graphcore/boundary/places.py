@@ -328,8 +328,6 @@ class _Spots(NamedTuple):
     filtered: frozenset[Place]
     # The places where one of those is.
     joining: Direct
-    # The position of the only object, if nothing else need be looked at.
-    only: int | None
 
 
 # By the types of the arguments; if some go by keyword, the number of the others and the
@@ -361,11 +359,7 @@ def separate(
     if kwargs:
         key = len(args), *key, *kwargs, *map(type, kwargs.values())
     spots = _spots.get(key) or _find(key, args, kwargs)
-    direct, containers, filtered, joining, only = spots
-    if only is not None:
-        plain = [*args]
-        plain[only] = None
-        return plain, kwargs, direct, [args[only]]
+    direct, containers, filtered, joining = spots
     given, given_kwargs = args, kwargs
     has_divided = False
     for place in containers:
@@ -416,6 +410,14 @@ def _take_all(
     return plain[0], plain[1], places, objects
 
 
+def spots_of(
+    types: tuple[type[Any], ...], args: Sequence[Any]
+) -> tuple[tuple[Any, ...], tuple[Any, ...], frozenset[Any]]:
+    """Which positional arguments are objects, may hold some, or are to be divided."""
+    spots = _spots.get(types) or _find(types, args, {})
+    return spots.direct.places, spots.containers, spots.filtered
+
+
 def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> _Spots:
     """Finds where the objects of a call are, and keeps it for calls like it."""
     objects: list[Place] = []
@@ -431,10 +433,7 @@ def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> 
             if is_filtered(arg):
                 filtered.add(place)
     direct = Direct(tuple(objects), tuple(range(len(objects))))
-    only: int | None = None
-    if len(objects) == 1 and not containers and isinstance(objects[0], int):
-        only = objects[0]
     joining = direct._replace(has_divided=True)
-    found = _Spots(direct, tuple(containers), frozenset(filtered), joining, only)
+    found = _Spots(direct, tuple(containers), frozenset(filtered), joining)
     _keep(_spots, key, found)
     return found

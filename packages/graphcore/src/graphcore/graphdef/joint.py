@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from graphcore.cache.patterns import Pattern, pattern_of
-from graphcore.cache.plans import Plan, kept_plan, plan_of, renewed_plan
+from graphcore.cache.plans import Plan, kept_plan, plan_of
 from graphcore.graphdef.definition import GraphDef, VariableDef, interned
 from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.nodes.owned import OwnedNode, get_plan
 from graphcore.refmap import RefMap
 from graphcore.trails import Path
 from graphcore.variables.variable import Variable
@@ -126,16 +125,7 @@ def joint_of(roots: Sequence[Any]) -> tuple[Joint, list[Plan]]:
         ((0, 'a'),)
     """
     if len(roots) == 1:
-        # As `plan_of` does, without its calls: this is the way of most warm calls.
-        (root,) = roots
-        try:
-            plan: Plan | None = (
-                get_plan(root) if isinstance(root, OwnedNode) else kept_plan(root)
-            )
-        except AttributeError:  # without a plan
-            plan = None
-        if plan is None or not plan.holds(root):
-            plan = renewed_plan(root)
+        plan = plan_of(roots[0])
         alone: Joint | None = plan.combined.get(())
         if alone is None:
             alone = plan.combined[()] = Joint(roots, (plan,))

@@ -101,46 +101,64 @@ class Jitted(Generic[P, R]):
     # Calls
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._is_simple:  # `_enter`, inlined for speed
-            self._notes.explanation = None
-            entry = enter(
-                self._callee,
-                args,
-                kwargs,
-                make=JitBody,
-                options=self._options,
-                cache=self._bodies,
-                only_with_objects=True,
-                divide=False,
-            )
-        else:
-            entry = self._enter(args, kwargs)
+        notes = self._notes
+        notes.explanation = None
+        warm = self._bodies.recall(args) if self._is_simple and not kwargs else None
+        if warm is None:
+            return cast("R", self._call(args, kwargs))
+        body, variables, raw, plain = warm
+        leaked: list[int] = []
+        try:
+            try:
+                values, out, change = body.direct(raw, *plain)
+            finally:
+                if notes.explanation is not None:  # It was traced.
+                    leaked = take_back_leaked(Entry.recalled(args, *warm))
+            if leaked:
+                body.refuse_leaked(leaked, body.direct)
+        except Exception as error:
+            entry = Entry.recalled(args, *warm)
+            if not self._is_to_be_divided(entry, error):
+                raise
+            values, out, change = body.call_arranged(entry)
+        if not change.is_in_place:
+            entry = Entry.recalled(args, *warm)
+            return cast("R", entry.commit(values, out, change))
+        if change.positions:
+            change.write(variables, values[0], body.layout)
+        return out  # type: ignore[no-any-return]
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that differs from the one before in more than values."""
+        entry = self._enter(args, kwargs)
         if entry is None:
             values, plain, change = self._plain(*args, **kwargs)
             if not change.is_in_place:  # asked here, since a call costs time
                 plain = Inside.empty().put_together(values, plain, change)
-            return cast("R", plain)
+            return plain
         body: JitBody = entry.body
         try:
-            if body.is_direct:
-                try:
-                    result = body.direct(entry.raw, *entry.args, **entry.kwargs)
-                finally:
-                    is_traced = self._notes.explanation is not None
-                    leaked = is_traced and take_back_leaked(entry)
-                if leaked:
-                    body.refuse_leaked(leaked, body.direct)
-            else:
-                result = body.call_arranged(entry)
-        except Exception as error:
-            # Values were passed on unchecked; JAX refuses those that are no arrays.
-            if not (isinstance(error, TypeError) and entry.divide()):
-                explain_arrays(error, body, entry.raw)
-                raise
-            body.is_direct, body.has_divided = False, True
             result = body.call_arranged(entry)
-        values, out, change = result
-        return entry.commit(values, out, change)  # type: ignore[no-any-return]
+        except Exception as error:
+            if not self._is_to_be_divided(entry, error):
+                raise
+            result = body.call_arranged(entry)
+        if self._is_simple and body.is_direct and not kwargs:
+            self._bodies.remember(args, body)
+        return entry.commit(*result)
+
+    def _is_to_be_divided(self, entry: Entry, error: Exception) -> bool:
+        """Whether a call failed since values, passed on unchecked, are no arrays.
+
+        Another error is told in terms of the objects.
+        """
+        body: JitBody = entry.body
+        if isinstance(error, TypeError) and entry.divide():
+            body.has_divided = True
+            self._bodies.warm = None
+            return True
+        explain_arrays(error, body, entry.raw)
+        return False
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> Jitted[P, R]: ...

@@ -81,6 +81,7 @@ class JitBody(Body):
     JAX decides by abstract values whether to trace again.
 
     Attributes:
+        layout: What the objects are made of.
         direct: JAX's function; returns the written values, the output and the change.
         is_flat: Whether values enter and leave it as one list, and other arguments as
             they are called: what JAX has to take apart costs time at each call. With
@@ -96,6 +97,8 @@ class JitBody(Body):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        # Without another step to it: a call costs time.
+        self.layout = self.structure.joint.layout
         options = self.options
         donated = options.donated
         self._always_donated = variables_at(self, {*donated.numbers, *donated.names})
