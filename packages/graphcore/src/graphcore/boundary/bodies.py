@@ -21,6 +21,7 @@ from graphcore.boundary.callees import lifted_call
 from graphcore.boundary.places import contents, spots_of
 from graphcore.boundary.settings import prefix_key
 from graphcore.cache.plans import kept_plan
+from graphcore.graphdef.joint import joint_of
 from graphcore.nodes.owned import OwnedNode, get_plan
 
 __all__ = ["Bodies"]
@@ -37,16 +38,17 @@ class Warm(NamedTuple):
     Args:
         types: The types of its arguments.
         containers: The positions of those that might hold objects.
-        place: The position of its only object.
-        plan_kept_with: Gives the plan that is kept with such an object.
-        layout: The layout of the plan.
+        places: The positions of its objects.
+        plan_kept_with: Gives the plan that is kept with the only object; None if there
+            are several.
+        layout: The layout of the objects.
         body: The body.
     """
 
     types: tuple[type[Any], ...]
     containers: tuple[Any, ...]
-    place: Any
-    plan_kept_with: Callable[[Any], Any]
+    places: tuple[Any, ...]
+    plan_kept_with: Callable[[Any], Any] | None
     layout: Any
     body: Any
 
@@ -136,19 +138,22 @@ class Bodies:
         self.last = self.warm = None
 
     def remember(self, args: tuple[Any, ...], body: Any) -> None:
-        """Lets `recall` know a call, if it has one object, which is an argument.
+        """Lets `recall` know a call, if all of its objects are arguments.
 
         Args:
             args: Its arguments; there are no others.
             body: Its body.
         """
+        if body.structure.bound:
+            return
         types = tuple([type(x) for x in args])
-        places, containers, filtered = spots_of(types, args)
-        if len(places) == 1 and not filtered and not body.structure.bound:
+        places, containers = spots_of(types, args)
+        plan_kept_with = None
+        if len(places) == 1:
             is_owned = issubclass(types[places[0]], OwnedNode)
             plan_kept_with = get_plan if is_owned else kept_plan
-            about = containers, places[0], plan_kept_with, body.structure.joint.layout
-            self.warm = Warm(types, *about, body)
+        about = containers, places, plan_kept_with, body.structure.joint.layout
+        self.warm = Warm(types, *about, body)
 
     def recall(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Takes a call apart, if nothing but values differs from the one remembered.
@@ -165,13 +170,25 @@ class Bodies:
         """
         if self.warm is None:
             return None
-        types, containers, place, plan_kept_with, layout, body = self.warm
+        types, containers, places, plan_kept_with, layout, body = self.warm
         if tuple([type(x) for x in args]) != types:
             return None
-        for other in containers:
-            if contents(args[other]):
+        for place in containers:
+            if contents(args[place]):
                 return None
-        root = args[place]
+        plain = [*args]
+        if plan_kept_with is None:
+            roots = [args[place] for place in places]
+            joint, plans = joint_of(roots)
+            here = [current_trace()] * len(plans)
+            if joint.layout is not layout or [plan.trace for plan in plans] != here:
+                return None
+            for place in places:
+                plain[place] = None
+            variables = joint.variables(plans)
+            return body, variables, layout.values(variables), plain
+        (place,) = places
+        root = plain[place]
         try:
             plan = plan_kept_with(root)
         except AttributeError:  # It has none yet.
@@ -188,7 +205,6 @@ class Bodies:
             raw = [variable._raw_value for variable in variables]
         else:
             raw = layout.values(variables)
-        plain = [*args]
         plain[place] = None
         return body, variables, raw, plain
 

@@ -412,10 +412,10 @@ def _take_all(
 
 def spots_of(
     types: tuple[type[Any], ...], args: Sequence[Any]
-) -> tuple[tuple[Any, ...], tuple[Any, ...], frozenset[Any]]:
-    """Which positional arguments are objects, may hold some, or are to be divided."""
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The positions of arguments that are objects, and of those that may hold some."""
     spots = _spots.get(types) or _find(types, args, {})
-    return spots.direct.places, spots.containers, spots.filtered
+    return spots.direct.places, spots.containers
 
 
 def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> _Spots:

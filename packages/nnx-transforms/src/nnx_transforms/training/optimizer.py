@@ -37,6 +37,7 @@ from graphcore import (
     VariableState,
     is_graph_node,
     is_variable,
+    register_immutable_type,
     to_predicate,
     update,
     variables,
@@ -107,6 +108,7 @@ for _kind in (_Items, _LiveState):
     jax.tree_util.register_pytree_with_keys(_kind, _flatten_live, jax.tree.unflatten)
 
 
+@register_immutable_type
 @dataclass(frozen=True, eq=False, slots=True)
 class _Rule:
     """What an optimizer knows beside its state.

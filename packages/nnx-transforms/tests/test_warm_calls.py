@@ -1,0 +1,188 @@
+"""Calls of a jitted function that are like the one before, or only seem to be."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import graphcore as gc
+import nnx_transforms as nnx
+
+
+def model():
+    return nnx.Dict(w=nnx.Param(jnp.arange(2.0)), count=nnx.Variable(jnp.array(0)))
+
+
+def total(x):
+    if isinstance(x, nnx.Dict):
+        x.count.value += 1
+        return jnp.sum(x.w.value)
+    if isinstance(x, gc.Variable):
+        x.value += 1
+        return jnp.sum(x.value)
+    if isinstance(x, list):
+        return sum(map(total, x))
+    return jnp.sum(jnp.asarray(x))
+
+
+def totals(*args):
+    out = 0.0
+    for number, x in enumerate(args, 1):
+        out += number * total(x)
+    return out
+
+
+# Kinds of arguments: many of them have the types of another one.
+KINDS = {
+    "first": lambda known: known[0],
+    "second": lambda known: known[1],
+    "deeper": lambda known: known[2],
+    "variable": lambda known: known[0].count,
+    "array": lambda known: jnp.ones(2),
+    "numpy": lambda known: np.ones(2),
+    "number": lambda known: 3,
+    "arrays": lambda known: [jnp.ones(2), 2.0],
+    "objects": lambda known: [known[1], known[0].w],
+    "nothing": lambda known: [],
+}
+
+
+@example([["first", "arrays"], ["first", "arrays"], ["first", "objects"]])
+@example([["first", "second"], ["first", "second"], ["first", "first"]])
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.lists(st.sampled_from(sorted(KINDS)), max_size=3), max_size=8))
+def test_calls_in_any_order_do_what_the_function_does(calls):
+    def objects():
+        first, second, deeper = model(), model(), model()
+        deeper.more = first
+        return first, second, deeper
+
+    jitted, known, due = (
+        nnx.jit(lambda *args: totals(*args)),
+        objects(),
+        objects(),
+    )
+    for kinds in calls:
+        found = jitted(*[KINDS[kind](known) for kind in kinds])
+        assert float(found) == float(totals(*[KINDS[kind](due) for kind in kinds]))
+        for x, y in zip(known, due, strict=True):
+            assert x.w.value.tolist() == y.w.value.tolist()
+            assert int(x.count.value) == int(y.count.value)
+
+
+def test_an_object_of_another_trace_is_refused_however_often_it_was_passed():
+    m, others, jitted = model(), [model(), model()], nnx.jit(totals)
+    for objects in ([m], others):
+        for _ in range(3):
+            jitted(*objects)
+        with pytest.raises(gc.TraceContextError):
+            jax.vmap(lambda x, objects=objects: jitted(*objects) + x)(jnp.ones(2))
+        for _ in range(2):
+            jitted(*objects)
+    assert int(m.count.value) == 5
+
+
+def test_an_edit_that_no_object_is_told_of():
+    m, jitted = model(), nnx.jit(lambda m: jnp.sum(m.w.value))
+    for _ in range(2):
+        assert float(jitted(m)) == 1.0
+    vars(m)["w"] = nnx.Param(jnp.ones(2))
+    assert float(jitted(m)) == 2.0
+
+
+def test_two_objects_that_come_to_share_a_variable():
+    a, b = (
+        nnx.Dict(n=nnx.Variable(jnp.array(0))),
+        nnx.Dict(n=nnx.Variable(jnp.array(0))),
+    )
+
+    @nnx.jit
+    def count(a, b):
+        a.n.value += 1
+        b.n.value += 10
+
+    for _ in range(2):
+        count(a, b)
+    b.n = a.n
+    count(a, b)
+    assert a.n is b.n
+    assert int(a.n.value) == 13
+
+
+def test_a_call_that_traces_again_may_write_nothing_else_of_the_callers():
+    other = nnx.Variable(jnp.array(0.0))
+    m = nnx.Dict(w=nnx.Param(jnp.ones(2)))
+
+    class Hidden:
+        def __init__(self, x):
+            self.x = x
+
+        __hash__ = object.__hash__
+
+    m.hidden = Hidden(other)
+
+    @nnx.jit
+    def f(m, x):
+        if x.ndim:
+            m.hidden.x.value = x[0]
+        return x * 2
+
+    for _ in range(2):
+        f(m, jnp.array(1.0))
+    with pytest.raises(gc.TraceContextError):
+        f(m, jnp.ones(2))
+    assert other.value.tolist() == 0.0
+    assert float(f(m, jnp.array(1.0))) == 2.0
+
+
+def test_an_error_leaves_everything_as_it_was_and_names_the_variable():
+    m = model()
+
+    @nnx.jit
+    def f(m, x):
+        m.count.value += 1
+        if x.ndim:
+            raise RuntimeError("no vectors")
+        return m.w.value + x
+
+    for _ in range(2):
+        f(m, jnp.array(1.0))
+    with pytest.raises(RuntimeError, match="no vectors"):
+        f(m, jnp.ones(2))
+    assert int(m.count.value) == 2
+    m.w.value.delete()
+    with pytest.raises(RuntimeError) as caught:
+        f(m, jnp.array(1.0))
+    assert any("args/0/w" in note for note in caught.value.__notes__)
+    assert int(m.count.value) == 2
+
+
+def test_a_value_that_becomes_a_pytree_with_a_function_in_it():
+    m, jitted = nnx.Dict(v=nnx.Variable(jnp.array(2.0))), nnx.jit(lambda m: apply(m.v))
+
+    def apply(v):
+        value = v.value
+        if isinstance(value, dict):
+            v.value = {**value, "x": value["f"](value["x"])}
+        else:
+            v.value = -value
+
+    for _ in range(3):
+        jitted(m)
+    m.v.value = {"f": abs, "x": jnp.array(-3.0)}
+    for _ in range(3):
+        jitted(m)
+        assert float(m.v.value["x"]) == 3.0
+    m.v.value = jnp.array(1.0)
+    jitted(m)
+    assert float(m.v.value) == -1.0
+
+
+def test_what_a_function_returns_is_the_callers_own_object_each_time():
+    m, jitted = model(), nnx.jit(lambda m, x: (m, m.w, x))
+    for _ in range(3):
+        out, w, _ = jitted(m, 1.0)
+        assert out is m
+        assert w is m.w
