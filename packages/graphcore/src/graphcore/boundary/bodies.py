@@ -64,7 +64,6 @@ class Bodies:
             arguments and JAX's configuration: functions that return something
             hashable. Where one returns something else, other bodies are kept.
         known: The bodies.
-        last: The one that was asked for last: most calls are like the one before.
         warm: What `recall` compares calls with; None for nothing.
         are_with_function: Whether they are kept with the function, and hold it weakly.
 
@@ -83,7 +82,6 @@ class Bodies:
     def __init__(self, limit: int = MAX_STRUCTURES) -> None:
         self._limit = limit
         self.known: dict[Any, Any] = {}
-        self.last: Any = None
         self.warm: Warm | None = None
 
     @classmethod
@@ -129,13 +127,12 @@ class Bodies:
     def keep(self, key: Any, body: Any) -> Any:
         """Keeps a body, unless another thread has kept one meanwhile."""
         make_room(self.known, self._limit)
-        self.last = self.known.setdefault(key, body)
-        return self.last
+        return self.known.setdefault(key, body)
 
     def clear(self) -> None:
         """Forgets all of them."""
         self.known.clear()
-        self.last = self.warm = None
+        self.warm = None
 
     def remember(self, args: tuple[Any, ...], body: Any) -> None:
         """Lets `recall` know a call, if all of its objects are arguments.

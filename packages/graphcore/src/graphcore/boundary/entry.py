@@ -337,7 +337,7 @@ def enter(
     """
     if statics:
         args = _with_room(args, statics)
-    if only_with_objects and cache is not None and cache.last is None and not kwargs:
+    if only_with_objects and cache is not None and not (cache.known or kwargs):
         # A function that has had no objects yet: it takes less to see that again.
         if type(f) is Callee and not f.bound and not contents(args):
             return None
@@ -367,19 +367,6 @@ def enter(
     if divide:
         entry.divide()
     static = _keys_of(statics) if statics else ()
-    is_plain = settings is UNSET and out_settings is UNSET
-    if is_plain and cache is not None and type(f) is not tuple:
-        last = cache.last
-        if last is not None:
-            known = last.structure
-            if (
-                known.joint.layout is joint.layout
-                and known.places is places
-                and known.bound == bound
-                and last.key[0] == static
-            ):
-                entry.body = last
-                return entry
     entry._settings = settings, kwargs_settings, bound_setting
     entry._out_settings = out_settings
     if type(f) is not tuple:
@@ -438,8 +425,6 @@ def _find_or_make(
             if bodies is not None:
                 body.key = key
                 body = bodies.keep(key, body)
-        elif cache is not None:
-            cache.last = body
         found.append(body)
     return found
 
