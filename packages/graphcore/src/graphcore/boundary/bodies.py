@@ -18,7 +18,7 @@ import jax
 
 from graphcore._jax import current_trace
 from graphcore.boundary.callees import lifted_call
-from graphcore.boundary.places import contents, spots_of
+from graphcore.boundary.places import Direct, contents, spots_of
 from graphcore.boundary.settings import prefix_key
 from graphcore.cache.plans import kept_plan
 from graphcore.graphdef.joint import joint_of
@@ -141,7 +141,8 @@ class Bodies:
             args: Its arguments; there are no others.
             body: Its body.
         """
-        if body.structure.bound:
+        spots = body.structure.places
+        if body.structure.bound or type(spots) is not Direct or spots.has_divided:
             return
         types = tuple([type(x) for x in args])
         places, containers = spots_of(types, args)
@@ -163,11 +164,12 @@ class Bodies:
 
         Returns:
             The body, the variables, their raw values, and the arguments with None in
-            the place of the object; None if anything else differs, or may do so.
+            the place of objects; None if anything else differs, or may do so.
         """
-        if self.warm is None:
+        warm = self.warm
+        if warm is None:
             return None
-        types, containers, places, plan_kept_with, layout, body = self.warm
+        types, containers, places, plan_kept_with, layout, body = warm
         if tuple([type(x) for x in args]) != types:
             return None
         for place in containers:

@@ -120,7 +120,7 @@ class Jitted(Generic[P, R]):
             entry = Entry.recalled(args, *warm)
             if not self._is_to_be_divided(entry, error):
                 raise
-            values, out, change = body.call_arranged(entry)
+            return cast("R", entry.commit(*body.call_arranged(entry)))
         if not change.is_in_place:
             entry = Entry.recalled(args, *warm)
             return cast("R", entry.commit(values, out, change))
