@@ -27,9 +27,9 @@ def total(x):
     return jnp.sum(jnp.asarray(x))
 
 
-def totals(*args):
+def totals(*args, last=()):
     out = 0.0
-    for number, x in enumerate(args, 1):
+    for number, x in enumerate((*args, *last), 1):
         out += number * total(x)
     return out
 
@@ -49,24 +49,28 @@ KINDS = {
 }
 
 
-@example([["first", "arrays"], ["first", "arrays"], ["first", "objects"]])
-@example([["first", "second"], ["first", "second"], ["first", "first"]])
+CALLS = st.tuples(*[st.lists(st.sampled_from(sorted(KINDS)), max_size=3)] * 2)
+
+
+@example([(["first", "arrays"], [])] * 2 + [(["first", "objects"], [])])
+@example([(["first"], ["array"])] * 2 + [(["first"], ["second"])])
+@example([(["first", "second"], [])] * 2 + [(["first", "first"], [])])
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.lists(st.sampled_from(sorted(KINDS)), max_size=3), max_size=8))
+@given(st.lists(CALLS, max_size=8))
 def test_calls_in_any_order_do_what_the_function_does(calls):
     def objects():
         first, second, deeper = model(), model(), model()
         deeper.more = first
         return first, second, deeper
 
-    jitted, known, due = (
-        nnx.jit(lambda *args: totals(*args)),
-        objects(),
-        objects(),
-    )
-    for kinds in calls:
-        found = jitted(*[KINDS[kind](known) for kind in kinds])
-        assert float(found) == float(totals(*[KINDS[kind](due) for kind in kinds]))
+    jitted, known, due = nnx.jit(lambda *a, **k: totals(*a, **k)), objects(), objects()
+    for kinds, last in calls:
+
+        def call(f, objects, kinds=kinds, last=last):
+            given = [[KINDS[kind](objects) for kind in each] for each in (kinds, last)]
+            return f(*given[0], last=given[1]) if last else f(*given[0])
+
+        assert float(call(jitted, known)) == float(call(totals, due))
         for x, y in zip(known, due, strict=True):
             assert x.w.value.tolist() == y.w.value.tolist()
             assert int(x.count.value) == int(y.count.value)

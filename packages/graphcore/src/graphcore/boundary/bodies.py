@@ -18,7 +18,7 @@ import jax
 
 from graphcore._jax import current_trace
 from graphcore.boundary.callees import lifted_call
-from graphcore.boundary.places import Direct, contents, spots_of
+from graphcore.boundary.places import Direct, contents, spots_of, with_names
 from graphcore.boundary.settings import prefix_key
 from graphcore.cache.plans import kept_plan
 from graphcore.graphdef.joint import joint_of
@@ -134,46 +134,56 @@ class Bodies:
         self.known.clear()
         self.warm = None
 
-    def remember(self, args: tuple[Any, ...], body: Any) -> None:
-        """Lets `recall` know a call, if all of its objects are arguments.
+    def remember(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], body: Any
+    ) -> None:
+        """Lets `recall` know a call, if all of its objects are positional arguments.
 
         Args:
-            args: Its arguments; there are no others.
+            args: Its positional arguments.
+            kwargs: The others.
             body: Its body.
         """
         spots = body.structure.places
         if body.structure.bound or type(spots) is not Direct or spots.has_divided:
             return
-        types = tuple([type(x) for x in args])
-        places, containers = spots_of(types, args)
+        types, places, containers = spots_of(args, kwargs)
+        if any(type(place) is str for place in places):
+            return
         plan_kept_with = None
         if len(places) == 1:
-            is_owned = issubclass(types[places[0]], OwnedNode)
+            is_owned = isinstance(args[places[0]], OwnedNode)
             plan_kept_with = get_plan if is_owned else kept_plan
         about = containers, places, plan_kept_with, body.structure.joint.layout
         self.warm = Warm(types, *about, body)
 
-    def recall(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def recall(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, ...] | None:
         """Takes a call apart, if nothing but values differs from the one remembered.
 
         Compiled functions ask this at each call, so it calls as few functions as can
         be. For all other calls there is `enter`.
 
         Args:
-            args: Its arguments; there are no others.
+            args: Its positional arguments.
+            kwargs: The others.
 
         Returns:
-            The body, the variables, their raw values, and the arguments with None in
-            the place of objects; None if anything else differs, or may do so.
+            The body, the variables, their raw values, and `args` with None in the
+            place of objects; None if anything else differs, or may do so.
         """
         warm = self.warm
         if warm is None:
             return None
         types, containers, places, plan_kept_with, layout, body = warm
-        if tuple([type(x) for x in args]) != types:
+        found = tuple([type(x) for x in args])
+        if kwargs:
+            found = with_names(found, kwargs)
+        if found != types:
             return None
         for place in containers:
-            if contents(args[place]):
+            if contents(kwargs[place] if type(place) is str else args[place]):
                 return None
         plain = [*args]
         if plan_kept_with is None:

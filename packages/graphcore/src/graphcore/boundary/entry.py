@@ -103,6 +103,7 @@ class Entry:
     def recalled(
         cls,
         args: tuple[Any, ...],
+        kwargs: dict[str, Any],
         body: Any,
         variables: list[Any],
         raw: list[Any],
@@ -111,7 +112,8 @@ class Entry:
         """The entry of a call that `Bodies.recall` took apart.
 
         Args:
-            args: The arguments of the call.
+            args: The positional arguments of the call.
+            kwargs: The others.
             body: What `recall` gave, as all that follows.
             variables: Likewise.
             raw: Likewise.
@@ -126,7 +128,7 @@ class Entry:
         entry.joint, entry.plans = body.structure.joint, []
         entry.is_of_one_trace = True
         entry.variables, entry.raw, entry.body = variables, raw, body
-        entry.args, entry.kwargs = tuple(plain), NO_KWARGS
+        entry.args, entry.kwargs = tuple(plain), kwargs
         return entry
 
     @property

@@ -355,11 +355,7 @@ def separate(
         >>> places.fill(((None, 2), {'x': None}), found) == ((node, 2), {'x': node})
         True
     """
-    key: tuple[Any, ...] = tuple([type(x) for x in args])
-    if kwargs:
-        key = len(args), *key, *kwargs, *map(type, kwargs.values())
-    spots = _spots.get(key) or _find(key, args, kwargs)
-    direct, containers, filtered, joining = spots
+    _, (direct, containers, filtered, joining) = _spots_of(args, kwargs)
     given, given_kwargs = args, kwargs
     has_divided = False
     for place in containers:
@@ -410,12 +406,24 @@ def _take_all(
     return plain[0], plain[1], places, objects
 
 
+def with_names(types: tuple[type[Any], ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells calls apart of which some arguments go by keyword."""
+    return len(types), *types, *kwargs, *map(type, kwargs.values())
+
+
 def spots_of(
-    types: tuple[type[Any], ...], args: Sequence[Any]
-) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The positions of arguments that are objects, and of those that may hold some."""
-    spots = _spots.get(types) or _find(types, args, {})
-    return spots.direct.places, spots.containers
+    args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
+    """What tells calls apart, where their objects are, and what may hold others."""
+    key, spots = _spots_of(args, kwargs)
+    return key, spots.direct.places, spots.containers
+
+
+def _spots_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, _Spots]:
+    key: tuple[Any, ...] = tuple([type(x) for x in args])
+    if kwargs:
+        key = with_names(key, kwargs)
+    return key, _spots.get(key) or _find(key, args, kwargs)
 
 
 def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> _Spots:

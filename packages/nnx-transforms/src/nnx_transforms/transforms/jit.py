@@ -103,26 +103,26 @@ class Jitted(Generic[P, R]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         notes = self._notes
         notes.explanation = None
-        warm = self._bodies.recall(args) if self._is_simple and not kwargs else None
+        warm = self._bodies.recall(args, kwargs) if self._is_simple else None
         if warm is None:
             return cast("R", self._call(args, kwargs))
         body, variables, raw, plain = warm
         leaked: list[int] = []
         try:
             try:
-                values, out, change = body.direct(raw, *plain)
+                values, out, change = body.direct(raw, *plain, **kwargs)
             finally:
                 if notes.explanation is not None:  # It was traced.
-                    leaked = take_back_leaked(Entry.recalled(args, *warm))
+                    leaked = take_back_leaked(Entry.recalled(args, kwargs, *warm))
             if leaked:
                 body.refuse_leaked(leaked, body.direct)
         except Exception as error:
-            entry = Entry.recalled(args, *warm)
+            entry = Entry.recalled(args, kwargs, *warm)
             if not self._is_to_be_divided(entry, error):
                 raise
             return cast("R", entry.commit(*body.call_arranged(entry)))
         if not change.is_in_place:
-            entry = Entry.recalled(args, *warm)
+            entry = Entry.recalled(args, kwargs, *warm)
             return cast("R", entry.commit(values, out, change))
         if change.positions:
             change.write(variables, values[0], body.layout)
@@ -143,8 +143,8 @@ class Jitted(Generic[P, R]):
             if not self._is_to_be_divided(entry, error):
                 raise
             result = body.call_arranged(entry)
-        if self._is_simple and body.is_direct and not kwargs:
-            self._bodies.remember(args, body)
+        if self._is_simple and body.is_direct:
+            self._bodies.remember(args, kwargs, body)
         return entry.commit(*result)
 
     def _is_to_be_divided(self, entry: Entry, error: Exception) -> bool:
