@@ -1,6 +1,7 @@
 """States of Flax NNX that a loop carries: pytrees of variables, and values."""
 
 import functools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -122,3 +123,24 @@ def test_what_would_be_lost_is_refused():
     state = nnx.State({"a": shared, "b": shared})
     with pytest.raises(ValueError, match="Carry references must be the same"):
         nt.scan(lambda state, _: (doubled(state), None), length=2)(state, None)
+
+
+def test_a_call_takes_steps_in_proportion_to_the_variables_it_is_given():
+    def steps(count):
+        found = 0
+
+        def note(frame, event, argument):
+            nonlocal found
+            found += event == "call"
+
+        variables = [nnx.Param(jnp.ones(2)) for _ in range(count)]
+        jitted = nt.jit(lambda variables: 1)
+        jitted(variables)
+        sys.setprofile(note)
+        try:
+            jitted(variables)
+        finally:
+            sys.setprofile(None)
+        return found
+
+    assert steps(160) < 5 * steps(40)

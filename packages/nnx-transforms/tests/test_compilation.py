@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from frames import frames_of
 from jitted_models import Block, Model, assert_unchanged, counting, snapshot
 
 import graphcore as gc
@@ -781,22 +782,6 @@ def test_an_interrupt_while_publishing_takes_everything_back():
                 Refusals.at = None
         assert 2 < at < 99
         assert node.a.value[0] == 2
-
-
-def frames_of(call, *args):
-    """The files and names of all Python functions that a call runs."""
-    frames = []
-
-    def note(frame, event, argument):
-        if event == "call":
-            frames.append((frame.f_code.co_filename, frame.f_code.co_name))
-
-    sys.setprofile(note)
-    try:
-        call(*args)
-    finally:
-        sys.setprofile(None)
-    return frames
 
 
 def test_a_warm_call_takes_few_steps():

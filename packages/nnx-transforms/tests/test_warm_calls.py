@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from frames import frames_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -190,3 +191,52 @@ def test_what_a_function_returns_is_the_callers_own_object_each_time():
         out, w, _ = jitted(m, 1.0)
         assert out is m
         assert w is m.w
+
+
+# What a function may return of a model and a new variable: all of it is the caller's
+# own, or new, and what is one object is one again.
+RETURNED = {
+    "model": lambda m, new: m,
+    "variable": lambda m, new: m.inner.w,
+    "inner": lambda m, new: m.inner,
+    "new": lambda m, new: new,
+    "around the new": lambda m, new: nnx.List([new, new]),
+    "around a variable": lambda m, new: nnx.Dict(a=m.inner.w, b=new),
+    "around a node": lambda m, new: nnx.List([m.inner, m.count]),
+}
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.sampled_from(sorted(RETURNED)), min_size=1, max_size=4))
+def test_returned_objects_are_those_that_the_function_returned(kinds):
+    def f(m, x):
+        m.count.value += 1
+        new = nnx.Variable(x * 2)
+        return [RETURNED[kind](m, new) for kind in kinds]
+
+    def parts(m, out):
+        whole, numbers = nnx.List([m, *out]), gc.RefMap()
+        order = [numbers.setdefault(x, len(numbers)) for _, x in gc.iter_graph(whole)]
+        paths = gc.state(whole).flat_state()
+        return order, [(path, x.value.tolist()) for path, x in paths]
+
+    jitted, found, due = nnx.jit(f), model(), model()
+    found.inner, due.inner = model(), model()
+    for _ in range(3):
+        x = jnp.array(1.0)
+        assert parts(found, jitted(found, x)) == parts(due, f(due, x))
+
+
+def test_a_call_that_returns_new_objects_does_not_look_at_the_whole_model():
+    @nnx.jit
+    def f(m, x):
+        m[0].value += x
+        return nnx.Variable(x), nnx.Dict(x=nnx.Variable(x))
+
+    counts = []
+    for size in (5, 50):
+        m = nnx.List([nnx.Variable(jnp.array(0.0)) for _ in range(size)])
+        for _ in range(3):
+            f(m, 1.0)
+        counts.append(len(frames_of(f, m, 1.0)))
+    assert counts[1] < counts[0] + 9

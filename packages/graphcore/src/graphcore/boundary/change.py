@@ -22,7 +22,7 @@ from graphcore.content import values_equal
 from graphcore.graphdef.build import Builder
 from graphcore.graphdef.definition import GraphDef, NodeRef
 from graphcore.graphdef.joint import Joint
-from graphcore.graphdef.layouts import Layout
+from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_text
@@ -101,6 +101,13 @@ class Change:
             *(self.definitions, self.detached, self.returned),
             *(frozenset(self.mapping), self.places, tuple(new)),
         )
+
+    @functools.cached_property
+    def referred(self) -> frozenset[int]:
+        """The indices of what the returned objects consist of, but for new objects."""
+        layout = layout_of(self.returned)
+        outside = {reference.index for reference in layout.outside.values()}
+        return frozenset(outside.union(layout.indices).intersection(dict(self.mapping)))
 
     def joined(self, values: Sequence[Any], now: Sequence[Any]) -> list[Any]:
         """The written values as variables hold them.
@@ -333,12 +340,15 @@ def publish(
                 _write(change, variables, change.write, *written)
             refilled = returned or change.has_divided
             return change.places.fill(out, returned) if refilled else out
-    refs: RefMap[Any, int] = RefMap()
-    visit = Visit()
-    for root in roots:
-        walk(root, refs, visit)
-    outer = {index: x for x, index in refs.items()}
-    existing = {new: outer[old] for new, old in change.mapping}
+    outer = _by_index(roots, variables, joint)
+    existing = {new: outer[old] for new, old in change.mapping if old in outer}
+    if change.definitions is not None or not change.referred <= existing.keys():
+        refs: RefMap[Any, int] = RefMap()
+        visit = Visit()
+        for root in roots:
+            walk(root, refs, visit)
+        outer = {index: x for x, index in refs.items()}
+        existing = {new: outer[old] for new, old in change.mapping}
     leaves = {
         index: (value, None)
         for index, value in zip(change.indices, values, strict=True)
@@ -380,15 +390,22 @@ def _known(
     """
     if not change.returned:
         return []
-    definitions: list[Any] = [*joint.definitions, *joint.variable_definitions]
-    objects = [*roots, *variables]
-    outer = {d.index: x for d, x in zip(definitions, objects, strict=True)}
+    outer = _by_index(roots, variables, joint)
     old = dict(change.mapping)
     found = [
         outer.get(old.get(d.index, -1)) if isinstance(d, NodeRef) else None
         for d in change.returned
     ]
     return None if any(x is None for x in found) else found
+
+
+def _by_index(
+    roots: Sequence[Any], variables: Sequence[Any], joint: Joint
+) -> dict[int, Any]:
+    """The objects of the caller that are found without a walk, by index."""
+    definitions: list[Any] = [*joint.definitions, *joint.variable_definitions]
+    objects = [*roots, *variables]
+    return {d.index: x for d, x in zip(definitions, objects, strict=True)}
 
 
 def same_value(a: Any, b: Any) -> bool:

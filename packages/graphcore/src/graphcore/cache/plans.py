@@ -74,6 +74,7 @@ class Plan:
         layout: The definition as lists; with paths and definitions of the variables.
         variables: The variables, in order of index.
         all_owned: Whether all of them are `Variable`s.
+        nodes: The inner nodes.
         trace: The trace that all members belong to, None if none of them tells.
         number: A number that no other plan has.
     """
@@ -97,7 +98,7 @@ class Plan:
         self.combined: dict[Any, Any] = {}
         # The root itself must not be kept. Who keeps the plan with it says which it is.
         self.root: Callable[[], Any] = _nothing
-        self._nodes = [n for n in nodes if n is not root]
+        self.nodes = [n for n in nodes if n is not root]
         # Until it is told what to watch, it holds for nothing.
         self._root_type: type[Any] | None = None
         self.can_be_kept = False
@@ -384,7 +385,7 @@ class Plan:
 
     def contains(self, node: Any) -> bool:
         """Tells whether a node is one of the inner nodes of the graph."""
-        return any(node is inner for inner in self._nodes)
+        return any(node is inner for inner in self.nodes)
 
     def values(self) -> list[Any]:
         """The raw values of the variables."""
@@ -520,6 +521,8 @@ def make_plan(root: Any) -> Plan:
     )
     if plan.layout.has_changeable:
         plan.own = described
+    if any(x is root for x in plan.variables[:1]) and not isinstance(root, Variable):
+        return plan  # It holds the root, which has no place of its own for it.
     plan.watch(root, visit)
     if isinstance(definition, NodeDef) and isinstance(root, OwnedNode):
         if plan.can_be_kept:
@@ -607,7 +610,7 @@ def renewed_plan(root: Any) -> Plan:
             statics += definition.metadata.values()
         keep_beside(root, plan, statics)
     reference = weakref.ref(plan)
-    for node in (root, *plan._nodes):
+    for node in (root, *plan.nodes):
         if isinstance(node, OwnedNode):
             node._join_plan(reference)
     return plan
@@ -619,8 +622,5 @@ def _may_be_kept_beside(root: Any, plan: Plan) -> bool:
     return (
         (plan.trace is None or plan.trace == OUTSIDE)
         and all(thing != layout.roots[0] for _, thing in layout.references)
-        and not any(
-            x is root or (type(x) is BareArray and x.holder is root)
-            for x in plan.variables
-        )
+        and not any(type(x) is BareArray and x.holder is root for x in plan.variables)
     )

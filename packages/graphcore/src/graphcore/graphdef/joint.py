@@ -22,7 +22,6 @@ from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
 from graphcore.trails import Path
-from graphcore.variables.variable import Variable
 
 _MAX_COMBINED = 16
 
@@ -45,17 +44,18 @@ class Joint:
         # Which of each plan's variables are not in an earlier one; None for all.
         self._chosen: list[list[int] | None] = []
         covered = [False] * len(roots)
+        numbers: dict[int, int] = {}  # from 1
         for number, (root, plan) in enumerate(zip(roots, plans, strict=True)):
             if len(roots) == 1:
                 definitions.append(plan.definition)
                 break
             covered[number] = root in refs
-            if not isinstance(root, Variable):
-                # An earlier root inside this one; were it the other way round as well,
+            if not covered[number]:
+                # Earlier roots inside this one; were it the other way round as well,
                 # this one would be covered by it already.
-                for earlier in range(number):
-                    if not covered[number] and plan.contains(roots[earlier]):
-                        covered[earlier] = True
+                for earlier in filter(None, map(numbers.get, map(id, plan.nodes))):
+                    covered[earlier - 1] = True
+            numbers[id(root)] = number + 1
             new = [i for i, v in enumerate(plan.variables) if v not in refs]
             self._chosen.append(None if len(new) == len(plan.variables) else new)
             definitions.append(interned(walk(root, refs, Visit())))

@@ -174,7 +174,7 @@ def _with_statics(container: Any) -> Any:
 def _flatten_with_keys(node: Any) -> tuple[Any, _Rest]:
     known = _entered.pending.pop(id(node), None)
     if known is None or known() is not node:
-        inner = _refuse_sharing(node)._nodes
+        inner = _refuse_sharing(node).nodes
         _entered.pending = {id(x): weakref.ref(x) for x in inner}
     children, rest = _taken_apart(node)
     entries = [_entry(node, key) for key in rest.children]
