@@ -55,6 +55,7 @@ CALLS = st.tuples(*[st.lists(st.sampled_from(sorted(KINDS)), max_size=3)] * 2)
 
 @example([(["first", "arrays"], [])] * 2 + [(["first", "objects"], [])])
 @example([(["first"], ["array"])] * 2 + [(["first"], ["second"])])
+@example([(["objects"], ["array"])] * 2 + [(["arrays"], ["array"])])
 @example([(["first", "second"], [])] * 2 + [(["first", "first"], [])])
 @settings(deadline=None, max_examples=40)
 @given(st.lists(CALLS, max_size=8))

@@ -11,14 +11,21 @@ from __future__ import annotations
 import functools
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 
 from graphcore._jax import current_trace
 from graphcore.boundary.callees import lifted_call
-from graphcore.boundary.places import Direct, contents, spots_of, with_names
+from graphcore.boundary.places import (
+    Direct,
+    Places,
+    contents,
+    spots_of,
+    take_from,
+    with_names,
+)
 from graphcore.boundary.settings import prefix_key
 from graphcore.cache.plans import kept_plan
 from graphcore.graphdef.joint import joint_of
@@ -36,19 +43,20 @@ class Warm(NamedTuple):
     """A call that the next ones are likely to be like; it refers to no object.
 
     Args:
-        types: The types of its arguments.
-        containers: The positions of those that might hold objects.
-        places: The positions of its objects.
-        plan_kept_with: Gives the plan that is kept with the only object; None if there
-            are several.
+        types: What tells the types of its arguments.
+        containers: The places of arguments that may hold objects, though none did.
+        places: Where the objects are.
+        only: The position of the only one, if that is an argument itself; else None.
+        plan_kept_with: Gives the plan that is kept with that one.
         layout: The layout of the objects.
         body: The body.
     """
 
-    types: tuple[type[Any], ...]
+    types: tuple[Any, ...]
     containers: tuple[Any, ...]
-    places: tuple[Any, ...]
-    plan_kept_with: Callable[[Any], Any] | None
+    places: Direct | Places
+    only: int | None
+    plan_kept_with: Callable[[Any], Any]
     layout: Any
     body: Any
 
@@ -64,6 +72,7 @@ class Bodies:
             arguments and JAX's configuration: functions that return something
             hashable. Where one returns something else, other bodies are kept.
         known: The bodies.
+        last: The one that was asked for last: most calls are like the one before.
         warm: What `recall` compares calls with; None for nothing.
         are_with_function: Whether they are kept with the function, and hold it weakly.
 
@@ -82,6 +91,7 @@ class Bodies:
     def __init__(self, limit: int = MAX_STRUCTURES) -> None:
         self._limit = limit
         self.known: dict[Any, Any] = {}
+        self.last: Any = None
         self.warm: Warm | None = None
 
     @classmethod
@@ -127,38 +137,40 @@ class Bodies:
     def keep(self, key: Any, body: Any) -> Any:
         """Keeps a body, unless another thread has kept one meanwhile."""
         make_room(self.known, self._limit)
-        return self.known.setdefault(key, body)
+        self.last = self.known.setdefault(key, body)
+        return self.last
 
     def clear(self) -> None:
         """Forgets all of them."""
         self.known.clear()
-        self.warm = None
+        self.last = self.warm = None
 
     def remember(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], body: Any
     ) -> None:
-        """Lets `recall` know a call, if all of its objects are positional arguments.
+        """Lets `recall` know a call, if all of its objects are in its arguments.
 
         Args:
             args: Its positional arguments.
             kwargs: The others.
             body: Its body.
         """
-        spots = body.structure.places
-        if body.structure.bound or type(spots) is not Direct or spots.has_divided:
+        structure = body.structure
+        places, only, plan_kept_with = structure.places, None, kept_plan
+        if structure.bound or places.has_divided:
             return
-        types, places, containers = spots_of(args, kwargs)
-        if any(type(place) is str for place in places):
-            return
-        plan_kept_with = None
-        if len(places) == 1:
-            is_owned = isinstance(args[places[0]], OwnedNode)
-            plan_kept_with = get_plan if is_owned else kept_plan
-        about = containers, places, plan_kept_with, body.structure.joint.layout
-        self.warm = Warm(types, *about, body)
+        types, containers = spots_of(args, kwargs)
+        if type(places) is Places:
+            containers = ()  # All are looked into.
+        elif len(places.places) == 1 and type(places.places[0]) is int:
+            (only,) = places.places
+            if isinstance(args[only], OwnedNode):
+                plan_kept_with = get_plan
+        about = places, only, plan_kept_with, structure.joint.layout, body
+        self.warm = Warm(types, containers, *about)
 
     def recall(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[Any, ...] | None:
         """Takes a call apart, if nothing but values differs from the one remembered.
 
@@ -170,13 +182,14 @@ class Bodies:
             kwargs: The others.
 
         Returns:
-            The body, the variables, their raw values, and `args` with None in the
-            place of objects; None if anything else differs, or may do so.
+            The body, the objects, their variables, the raw values of these, and the
+            arguments with None in the place of objects; None if anything else differs,
+            or may do so.
         """
         warm = self.warm
         if warm is None:
             return None
-        types, containers, places, plan_kept_with, layout, body = warm
+        types, containers, places, only, plan_kept_with, layout, body = warm
         found = tuple([type(x) for x in args])
         if kwargs:
             found = with_names(found, kwargs)
@@ -185,19 +198,17 @@ class Bodies:
         for place in containers:
             if contents(kwargs[place] if type(place) is str else args[place]):
                 return None
-        plain = [*args]
-        if plan_kept_with is None:
-            roots = [args[place] for place in places]
+        if only is None:
+            (args, kwargs), now, roots = take_from(places, args, kwargs)
             joint, plans = joint_of(roots)
             here = [current_trace()] * len(plans)
-            if joint.layout is not layout or [plan.trace for plan in plans] != here:
+            if now is not places or joint.layout is not layout:
                 return None
-            for place in places:
-                plain[place] = None
+            if [plan.trace for plan in plans] != here:
+                return None
             variables = joint.variables(plans)
-            return body, variables, layout.values(variables), plain
-        (place,) = places
-        root = plain[place]
+            return body, roots, variables, layout.values(variables), args, kwargs
+        root = args[only]
         try:
             plan = plan_kept_with(root)
         except AttributeError:  # It has none yet.
@@ -214,8 +225,9 @@ class Bodies:
             raw = [variable._raw_value for variable in variables]
         else:
             raw = layout.values(variables)
-        plain[place] = None
-        return body, variables, raw, plain
+        args = [*args]
+        args[only] = None
+        return body, [root], variables, raw, args, kwargs
 
 
 def make_room(kept: dict[Any, Any], limit: int) -> None:

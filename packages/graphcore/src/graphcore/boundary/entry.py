@@ -102,33 +102,33 @@ class Entry:
     @classmethod
     def recalled(
         cls,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
         body: Any,
+        roots: list[Any],
         variables: list[Any],
         raw: list[Any],
-        plain: list[Any],
+        args: list[Any],
+        kwargs: dict[str, Any],
     ) -> Entry:
         """The entry of a call that `Bodies.recall` took apart.
 
         Args:
-            args: The positional arguments of the call.
-            kwargs: The others.
             body: What `recall` gave, as all that follows.
+            roots: Likewise.
             variables: Likewise.
             raw: Likewise.
-            plain: Likewise.
+            args: Likewise.
+            kwargs: Likewise.
 
         Returns:
             The same call as an entry.
         """
         entry: Entry = _new_entry(cls)
-        entry.roots = [x for x, y in zip(args, plain, strict=True) if x is not y]
+        entry.roots = roots
         # Its trace is the running one, so no plan need be asked about that.
         entry.joint, entry.plans = body.structure.joint, []
         entry.is_of_one_trace = True
         entry.variables, entry.raw, entry.body = variables, raw, body
-        entry.args, entry.kwargs = tuple(plain), kwargs
+        entry.args, entry.kwargs = tuple(args), kwargs
         return entry
 
     @property
@@ -339,7 +339,7 @@ def enter(
     """
     if statics:
         args = _with_room(args, statics)
-    if only_with_objects and cache is not None and not (cache.known or kwargs):
+    if only_with_objects and cache is not None and cache.last is None and not kwargs:
         # A function that has had no objects yet: it takes less to see that again.
         if type(f) is Callee and not f.bound and not contents(args):
             return None
@@ -369,6 +369,19 @@ def enter(
     if divide:
         entry.divide()
     static = _keys_of(statics) if statics else ()
+    is_plain = settings is UNSET and out_settings is UNSET
+    if is_plain and cache is not None and type(f) is not tuple:
+        last = cache.last
+        if last is not None:
+            known = last.structure
+            if (
+                known.joint.layout is joint.layout
+                and known.places is places
+                and known.bound == bound
+                and last.key[0] == static
+            ):
+                entry.body = last
+                return entry
     entry._settings = settings, kwargs_settings, bound_setting
     entry._out_settings = out_settings
     if type(f) is not tuple:
@@ -427,6 +440,8 @@ def _find_or_make(
             if bodies is not None:
                 body.key = key
                 body = bodies.keep(key, body)
+        if cache is not None:
+            cache.last = body
         found.append(body)
     return found
 

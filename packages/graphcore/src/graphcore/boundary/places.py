@@ -384,14 +384,7 @@ def separate(
             args = [*args]
             args[place] = divided  # type: ignore[index]
         has_divided = True
-    plain, roots = [*args], []
-    for place in direct.places:
-        if type(place) is int:
-            roots.append(plain[place])
-            plain[place] = None
-        else:
-            roots.append(kwargs[place])  # type: ignore[index]
-            kwargs = {**kwargs, place: None}  # type: ignore[dict-item]
+    (plain, kwargs), _, roots = take_from(direct, args, kwargs)
     if len(roots) > 1 and len(set(map(id, roots))) < len(roots):
         roots, numbers = _numbered(roots)
         direct = Direct(direct.places, tuple(numbers))
@@ -413,10 +406,27 @@ def with_names(types: tuple[type[Any], ...], kwargs: dict[str, Any]) -> tuple[An
 
 def spots_of(
     args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
-    """What tells calls apart, where their objects are, and what may hold others."""
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """What tells calls apart, and which arguments may hold objects in this one."""
     key, spots = _spots_of(args, kwargs)
-    return key, spots.direct.places, spots.containers
+    return key, spots.containers
+
+
+def take_from(
+    places: Direct | Places, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[tuple[Sequence[Any], dict[str, Any]], Direct | Places, list[Any]]:
+    """Takes objects out of arguments, where they are by their types, or may be."""
+    if isinstance(places, Places):
+        return take_objects((tuple(args), kwargs))
+    plain, roots = [*args], []
+    for place in places.places:
+        if type(place) is int:
+            roots.append(plain[place])
+            plain[place] = None
+        else:
+            roots.append(kwargs[place])  # type: ignore[index]
+            kwargs = {**kwargs, place: None}  # type: ignore[dict-item]
+    return (plain, kwargs), places, roots
 
 
 def _spots_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, _Spots]:

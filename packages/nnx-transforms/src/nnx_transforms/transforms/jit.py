@@ -106,23 +106,23 @@ class Jitted(Generic[P, R]):
         warm = self._bodies.recall(args, kwargs) if self._is_simple else None
         if warm is None:
             return cast("R", self._call(args, kwargs))
-        body, variables, raw, plain = warm
+        body, _, variables, raw, plain, kwargs = warm
         leaked: list[int] = []
         try:
             try:
                 values, out, change = body.direct(raw, *plain, **kwargs)
             finally:
                 if notes.explanation is not None:  # It was traced.
-                    leaked = take_back_leaked(Entry.recalled(args, kwargs, *warm))
+                    leaked = take_back_leaked(Entry.recalled(*warm))
             if leaked:
                 body.refuse_leaked(leaked, body.direct)
         except Exception as error:
-            entry = Entry.recalled(args, kwargs, *warm)
+            entry = Entry.recalled(*warm)
             if not self._is_to_be_divided(entry, error):
                 raise
             return cast("R", entry.commit(*body.call_arranged(entry)))
         if not change.is_in_place:
-            entry = Entry.recalled(args, kwargs, *warm)
+            entry = Entry.recalled(*warm)
             return cast("R", entry.commit(values, out, change))
         if change.positions:
             change.write(variables, values[0], body.layout)
