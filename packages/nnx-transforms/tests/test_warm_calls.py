@@ -241,3 +241,12 @@ def test_a_call_that_returns_new_objects_does_not_look_at_the_whole_model():
             f(m, 1.0)
         counts.append(len(frames_of(f, m, 1.0)))
     assert counts[1] < counts[0] + 9
+
+
+def test_a_keyword_of_a_type_of_its_own():
+    class Name(str):
+        pass
+
+    m, f = model(), nnx.jit(lambda m, **given: given["x"][0] + m.w.value)
+    for _ in range(3):
+        assert f(m, **{Name("x"): [1.0]}).tolist() == [1.0, 2.0]

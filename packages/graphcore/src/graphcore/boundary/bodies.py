@@ -159,6 +159,8 @@ class Bodies:
         places, only, plan_kept_with = structure.places, None, kept_plan
         if structure.bound or places.has_divided:
             return
+        if type(places) is Direct and len({*places.numbers}) < len(places.numbers):
+            return
         types, containers = spots_of(args, kwargs)
         if type(places) is Places:
             containers = ()  # All are looked into.
@@ -196,15 +198,17 @@ class Bodies:
         if found != types:
             return None
         for place in containers:
-            if contents(kwargs[place] if type(place) is str else args[place]):
+            if contents(kwargs[place] if isinstance(place, str) else args[place]):
                 return None
         if only is None:
             (args, kwargs), now, roots = take_from(places, args, kwargs)
-            joint, plans = joint_of(roots)
-            here = [current_trace()] * len(plans)
-            if now is not places or joint.layout is not layout:
+            if now is not places and now != places:
                 return None
-            if [plan.trace for plan in plans] != here:
+            joint, plans = joint_of(roots)
+            if joint.layout is not layout:
+                return None
+            here = current_trace()
+            if not all(plan.trace is None or plan.trace == here for plan in plans):
                 return None
             variables = joint.variables(plans)
             return body, roots, variables, layout.values(variables), args, kwargs
@@ -217,7 +221,7 @@ class Bodies:
             plan is None
             or plan.layout is not layout
             or not plan.holds(root)
-            or not plan.trace == current_trace()  # noqa: SIM201
+            or not (plan.trace is None or plan.trace == current_trace())
         ):
             return None
         variables = plan.variables

@@ -101,6 +101,7 @@ class Plan:
         self.nodes = [n for n in nodes if n is not root]
         # Until it is told what to watch, it holds for nothing.
         self._root_type: type[Any] | None = None
+        self._kind = type(root)
         self.can_be_kept = False
 
     def watch(self, root: Any, visit: Visit) -> None:
@@ -409,7 +410,7 @@ class Plan:
                 if not belongs(trace, here):
                     raise different_trace(path_of(trail), kind)
         elif not belongs(found, here):
-            raise different_trace((), self._root_type or object)
+            raise different_trace((), self._kind)
 
 
 def _nothing() -> None:
@@ -522,7 +523,9 @@ def make_plan(root: Any) -> Plan:
     if plan.layout.has_changeable:
         plan.own = described
     if any(x is root for x in plan.variables[:1]) and not isinstance(root, Variable):
-        return plan  # It holds the root, which has no place of its own for it.
+        # The plan of a foreign variable holds that variable, so it can't be kept beside
+        # it: nothing to watch.
+        return plan
     plan.watch(root, visit)
     if isinstance(definition, NodeDef) and isinstance(root, OwnedNode):
         if plan.can_be_kept:

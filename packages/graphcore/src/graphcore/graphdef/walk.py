@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphcore.content import is_declared_immutable, is_immutable
+from graphcore.content import is_immutable
 from graphcore.content_key import snapshot
 from graphcore.graphdef.definition import (
     Attribute,
@@ -124,14 +124,8 @@ _HEAP_TYPE = 1 << 9
 
 def is_stranger(value: Any) -> bool:
     """Whether a static value is of a type that may yet be registered for nodes."""
-    kind = type(value)
-    # Classes are common as static values; their metaclass is no node type. And one that
-    # was declared to be immutable will be none.
-    return (
-        bool(kind.__flags__ & _HEAP_TYPE)
-        and not isinstance(value, type)
-        and not is_declared_immutable(kind)
-    )
+    # Classes are common as static values; their metaclass is no node type.
+    return bool(type(value).__flags__ & _HEAP_TYPE) and not isinstance(value, type)
 
 
 def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:

@@ -130,6 +130,7 @@ class Jitted(Generic[P, R]):
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that differs from the one before in more than values."""
+        last = self._bodies.last
         entry = self._enter(args, kwargs)
         if entry is None:
             values, plain, change = self._plain(*args, **kwargs)
@@ -143,7 +144,7 @@ class Jitted(Generic[P, R]):
             if not self._is_to_be_divided(entry, error):
                 raise
             result = body.call_arranged(entry)
-        if self._is_simple and body.is_direct:
+        if self._is_simple and body.is_direct and body is last:
             self._bodies.remember(args, kwargs, body)
         return entry.commit(*result)
 

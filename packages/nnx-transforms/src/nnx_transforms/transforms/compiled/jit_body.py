@@ -119,7 +119,7 @@ class JitBody(Body):
     # Outside
 
     def call_arranged(self, entry: Entry, only_trace: bool = False) -> Any:
-        """Runs the function where it is not `direct`.
+        """Runs the function where `Bodies.recall` does not know the call.
 
         Args:
             entry: The call.
