@@ -238,6 +238,13 @@ class TestMarkdownExamples:
         assert done.returncode == 1
         assert 'page.md", line 10' in done.stdout
 
+    def test_wrong_text_of_an_error_fails(self, tmp_path: Path) -> None:
+        page = "```pycon\n>>> raise ValueError('new text')\n"
+        page += "Traceback (most recent call last):\n    ...\n"
+        page += "ValueError: {} text\n```\n"
+        assert self.run(tmp_path, page.format("new")).returncode == 0
+        assert self.run(tmp_path, page.format("old")).returncode == 1
+
     def test_indented_blocks_and_other_languages(self) -> None:
         text = "- item\n\n  ```pycon\n  >>> 1\n  1\n  ```\n\n```python\n>>> 2\n```\n"
         [example] = markdown_examples.examples(text)

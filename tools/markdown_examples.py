@@ -12,6 +12,7 @@ import ast
 import doctest
 import importlib
 import itertools
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,9 +21,7 @@ from types import MappingProxyType
 import pytest
 
 BLOCK = re.compile(r"^(?P<indent> *)```pycon.*?\n(?P<code>.*?)^ *```", re.M | re.S)
-FLAGS = (
-    doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
-)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def examples(text: str) -> list[doctest.Example]:
@@ -146,6 +145,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Import the packages whole, so that their files are not imported one by one."""
+    # Else JAX ends an exception with a note on its frames, which doctest takes for the
+    # message.
+    os.environ.setdefault("JAX_TRACEBACK_FILTERING", "off")
     for name in filter(None, config.getoption("--import-first").split(",")):
         importlib.import_module(name)
 
