@@ -135,6 +135,21 @@ def test_abstract_objects_become_abstract_in_shards():
     assert nnx.placement(model)[1].shard_shape == (4, 2)
 
 
+@pytest.mark.parametrize("kinds", KINDS)
+def test_abstract_values_lie_where_their_metadata_say(kinds):
+    def table(**made):
+        rows = nnx.Param(jnp.zeros(8, **made), sharding=("model",))
+        return nnx.Dict(rows=rows, count=nnx.Variable(jnp.array(0)))
+
+    with jax.set_mesh(mesh_of(kinds)):
+        abstract = nnx.eval_shape(table)
+        assert spec_of(abstract.rows) == P("model")
+        assert spec_of(abstract.count) == P()
+        if set(kinds) == {EXPLICIT}:  # where the value itself says it
+            typed = nnx.eval_shape(lambda: table(out_sharding=P("data")))
+            assert spec_of(typed.rows) == P("data")
+
+
 def test_abstract_values_keep_the_weak_type_that_decides_what_dtype_comes_out():
     def halved(scale):
         return jax.eval_shape(lambda s: s * jnp.ones(2, jnp.bfloat16), scale).dtype

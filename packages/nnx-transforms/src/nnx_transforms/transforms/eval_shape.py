@@ -95,9 +95,14 @@ def _with_shardings(out: Any) -> Any:
     in_force = jax.sharding.get_abstract_mesh()
 
     def sharded(path: Any, metadata: Mapping[str, Any], value: Any) -> Any:
-        if not isinstance(value, jax.ShapeDtypeStruct) or value.sharding is not None:
+        if not isinstance(value, jax.ShapeDtypeStruct):
             return value
+        known = value.sharding
         sharding = sharding_of(metadata, None, path_text(path))
+        # Over explicit axes all values have a type: one without names is no choice.
+        is_open = isinstance(known, NamedSharding) and not any(known.spec) and sharding
+        if known is not None and not is_open:
+            return value
         if sharding is None or isinstance(sharding, PartitionSpec):
             mesh = metadata.get("mesh") or in_force
             spec = sharding or PartitionSpec()
