@@ -22,6 +22,7 @@ from graphcore import (
     Perturbation,
     Variable,
     get_node_impl,
+    is_graph_node,
     is_variable,
     iter_graph,
     to_predicate,
@@ -284,9 +285,7 @@ def set_on_modules(
         ValueError: If no selected module has one of them.
     """
     takes = to_predicate(only)
-    modules = (
-        m for path, m in iter_graph(node) if isinstance(m, Module) and takes(path, m)
-    )
+    modules = (m for path, m in iter_graph(node) if _is_module(m) and takes(path, m))
     changes = [(m, name) for m in modules for name in attributes if hasattr(m, name)]
     missing = attributes.keys() - {name for _, name in changes}
     if missing and must_be_found:
@@ -300,6 +299,13 @@ def set_on_modules(
             else:
                 undo.callback(setattr, module, name, before)
         undo.pop_all()
+
+
+def _is_module(x: Any) -> bool:
+    """Whether something is a module, or an object of another library, as those are."""
+    if isinstance(x, Object):
+        return isinstance(x, Module)
+    return is_graph_node(x) and hasattr(x, "__dict__")
 
 
 def unused(what: str, missing: Iterable[str], node: Any) -> ValueError:
