@@ -1,10 +1,46 @@
-"""Attributes of Flax's modules that are set together with those of ours."""
+"""Modules of Flax in a module of ours: they are listed and set like ours."""
 
+import jax.numpy as jnp
 import pytest
 
 import nnx_transforms as nnx
 
 flax = pytest.importorskip("flax.nnx")
+
+
+class Block(flax.Module):
+    def __init__(self, rngs):
+        self.linear = flax.Linear(2, 3, rngs=rngs)
+        self.dropout = flax.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x):
+        return self.dropout(self.linear(x))
+
+
+def test_modules_of_flax_are_listed():
+    class Mixed(nnx.Module):
+        def __init__(self):
+            self.blocks = [Block(flax.Rngs(0))]
+            self.last = nnx.Linear(3, 4, rngs=nnx.Rngs(0))
+
+        def __call__(self, x):
+            return self.last(self.blocks[0](x))
+
+    model = Mixed()
+    own = {("blocks", 0, "linear"), ("blocks", 0, "dropout"), ("blocks", 0)}
+    assert {path for path, _ in model.iter_modules()} == {*own, ("last",), ()}
+    assert dict(nnx.iter_modules(model))["blocks", 0] is model.blocks[0]
+    block = model.blocks[0]
+    assert [*flax.iter_modules(block)] == [*nnx.iter_modules(block)]
+    assert dict(nnx.iter_module_children(block)).keys() == {"linear", "dropout"}
+    rows = nnx.tabulate(model, jnp.ones((5, 2))).splitlines()
+    shown = {tuple(row.split()[:3]) for row in rows}
+    assert shown >= {
+        ("blocks/0", "Block", "float32[5,3]"),
+        ("blocks/0/linear", "Linear", "float32[5,3]"),
+        ("last", "Linear", "float32[5,4]"),
+    }
+    assert "kernel: float32[2,3]" in nnx.tabulate(block, jnp.ones((5, 2)))
 
 
 def test_modes_reach_modules_of_flax_in_a_module():

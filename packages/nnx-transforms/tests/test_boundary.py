@@ -114,6 +114,35 @@ def test_who_holds_a_container_sees_edits_of_it_and_not_what_replaces_it(name, w
     assert run(transformed) == run(lambda m, _=None: write(m))
 
 
+def noted(write):
+    def write_and_note(m):
+        write(m)
+        m.note = "written"
+
+    return write_and_note
+
+
+@pytest.mark.parametrize("write", [Online.replace, Online.replace_layers, Online.edit])
+@pytest.mark.parametrize("name", ["jit", "remat", "vmap", "grad", "cond"])
+def test_a_change_elsewhere_does_not_hide_an_edit_from_who_holds_a_container(
+    name, write
+):
+    transformed = {
+        "grad": lambda f: lambda m: nnx.grad(lambda m: (f(m), jnp.array(0.0))[1])(m),
+        "cond": lambda f: lambda m: nnx.cond(jnp.array(True), f, f, m),
+    }.get(name) or where_containers_are_written[name]
+
+    def run(transformed):
+        m, other = Online(), Dict()
+        other.params = kept = m.params
+        layers = kept["layers"]
+        transformed(m)
+        assert m.note == "written"
+        return jax.tree.map(list, [m.params, m.target, other.params, kept, layers])
+
+    assert run(transformed(noted(write))) == run(noted(write))
+
+
 class Guarded:
     """A variable of another library, which may refuse to be written."""
 
@@ -137,7 +166,12 @@ gc.register_variable_type(
 
 @pytest.mark.parametrize(
     "returned",
-    [lambda m: None, lambda m: m.guarded, lambda m: Variable(m.guarded.value)],
+    [
+        lambda m: None,
+        lambda m: m.guarded,
+        lambda m: Variable(m.guarded.value),
+        lambda m: setattr(m, "count", m.get("count", 0) + 1),
+    ],
 )
 def test_a_container_is_not_replaced_where_another_write_fails(returned):
     m = Dict(guarded=Guarded(jnp.zeros(())), params={"w": [jnp.ones(2)]})

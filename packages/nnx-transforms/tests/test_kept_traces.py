@@ -376,3 +376,29 @@ def test_a_function_whose_code_was_replaced_is_traced_anew(transform):
     assert float(run()) == 2.0
     f.__code__, step.__code__ = edited.__code__, edited_step.__code__
     assert float(run()) == 20.0
+
+
+class Scorer:
+    def __init__(self, teacher):
+        self.teacher = teacher
+
+    def score(self, x):
+        return self.teacher.w.value * x
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda teacher: Scorer(teacher).score,
+        lambda teacher: functools.partial(lambda t, x: t.w.value * x, teacher),
+        lambda teacher: lambda x: teacher.w.value * x,
+        lambda teacher: functools.partial(lambda ts, x: ts[0].w.value * x, (teacher,)),
+    ],
+)
+def test_what_a_static_argument_of_remat_holds_is_read_at_each_call(hide):
+    model, teacher = Dict(w=Param(2.0)), Dict(w=Param(3.0))
+    step = nnx.remat(lambda m, score: score(m.w.value), static_argnums=1)
+    score = hide(teacher)
+    assert float(step(model, score)) == 6.0
+    teacher.w.value = 5.0
+    assert float(step(model, score)) == 10.0

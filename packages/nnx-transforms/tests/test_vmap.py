@@ -538,9 +538,9 @@ def test_inconsistent_aliasing():
     shared = Param(jnp.arange(3.0))
     a, b = Dict(v=shared), Dict(v=shared)
     with pytest.raises(
-        ValueError, match=r"Inconsistent aliasing(.|\n)*0/v: 0\n  1/v: None"
+        ValueError, match=r"Inconsistent aliasing(.|\n)*0/v: 0\n  1/v: None\n  2: 0\n"
     ):
-        vmap(lambda a, b: 0, in_axes=(0, None))(a, b)
+        vmap(lambda *args: 0, in_axes=(0, None, 0))(a, b, shared)
     with pytest.raises(ValueError, match=r"Inconsistent aliasing(.|\n)*output"):
         vmap(lambda a: a, in_axes=0, out_axes=1)(a)
     cells = stack()

@@ -23,6 +23,7 @@ from graphcore.state.filters import Filter, filters_to_predicates, grouped
 from graphcore.state.leaves import UnmadeState, leaves_for, values_for
 from graphcore.state.nesting import nested_from_flat
 from graphcore.state.state import FlatState, State
+from graphcore.undo import undoing
 from graphcore.variables.bare_arrays import BareArray
 from graphcore.variables.state import VariableState, shown_to_filters
 
@@ -300,7 +301,8 @@ def unflatten(
     built = dict(index_ref)
     builder = Builder(leaves_for(graphdef, (state,)), built, index_ref_cache or {})
     node = builder.build(graphdef)
-    builder.commit()
+    with undoing() as undo:
+        builder.commit(undo)
     index_ref.update(built)
     return node
 

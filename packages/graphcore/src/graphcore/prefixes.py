@@ -160,15 +160,18 @@ class AliasCheck:
         >>> import graphcore as gc
         >>> shared, check = gc.Param(1), AliasCheck()
         >>> check.add((0,), gc.Dict(a=shared), 0)
-        >>> try: check.add((1,), gc.Dict(b=shared), None)
+        >>> check.add((1,), gc.Dict(b=shared), None)
+        >>> try: check.check()
         ... except ValueError as error: print(str(error).splitlines()[0])
         Inconsistent aliasing detected: a Param is reached under different prefixes:
     """
 
-    __slots__ = ("_found",)
+    __slots__ = ("_conflict", "_found")
 
     def __init__(self) -> None:
         self._found: RefMap[Any, list[tuple[tuple[Any, ...], Any]]] = RefMap()
+        # The first object of which two prefixes differ.
+        self._conflict: Any = None
 
     def add(self, path: tuple[Any, ...], root: Any, prefix: Any) -> None:
         """Takes note of everything that is reached from a node under a prefix.
@@ -177,9 +180,6 @@ class AliasCheck:
             path: The path of the node.
             root: The node or variable.
             prefix: Its prefix.
-
-        Raises:
-            ValueError: If something was reached under another prefix, with all paths.
         """
         answers = isinstance(prefix, PrefixMapping)
         once = answers and prefix.first_path_counts
@@ -201,10 +201,24 @@ class AliasCheck:
         if isinstance(first, PrefixMapping) or isinstance(prefix, PrefixMapping):
             # Of a node; it says nothing but what its variables are asked about.
             return
-        if type(first) is not type(prefix) or first != prefix:
-            lines = "\n".join(f"  {path_text(p)}: {found!r}" for p, found in known)
-            kind = "jax.Array" if type(x) is BareArray else type(x).__name__
-            raise ValueError(
-                f"Inconsistent aliasing detected: a {kind} is reached under different "
-                f"prefixes:\n{lines}\nGive all of its paths the same prefix."
-            )
+        if self._conflict is None and (
+            type(first) is not type(prefix) or first != prefix
+        ):
+            self._conflict = x
+
+    def check(self) -> None:
+        """Says which object was reached under different prefixes, if one was.
+
+        Raises:
+            ValueError: With all its paths.
+        """
+        if self._conflict is None:
+            return
+        known = self._found[self._conflict]
+        lines = "\n".join(f"  {path_text(p)}: {found!r}" for p, found in known)
+        kind = type(self._conflict)
+        name = "jax.Array" if kind is BareArray else kind.__name__
+        raise ValueError(
+            f"Inconsistent aliasing detected: a {name} is reached under different "
+            f"prefixes:\n{lines}\nGive all of its paths the same prefix."
+        )

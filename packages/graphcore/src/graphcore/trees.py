@@ -229,6 +229,7 @@ def to_tree(
             plan_of(leaf).check_trace(current_trace())
             if check_aliasing and prefix is not UNSET:
                 aliases.add(key_path(path), leaf, leaf_prefix)
+    aliases.check()
     with split_context(ctxtag) as ctx:
         out = [
             split_fn(ctx, *each)

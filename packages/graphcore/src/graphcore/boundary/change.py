@@ -26,8 +26,8 @@ from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_text
-from graphcore.undo import set_values, undoing
-from graphcore.variables.bare_arrays import are_known_arrays
+from graphcore.undo import overwrite, set_values, undoing
+from graphcore.variables.bare_arrays import BareArray, are_known_arrays
 from graphcore.variables.impl import VariableImpl
 from graphcore.variables.variable import set_raw_value
 
@@ -145,6 +145,16 @@ class Change:
             any(map(set_raw_value, variables, values))
         else:
             set_values(variables, values, layout.impl)
+
+    def renew(self, variables: Sequence[Any], undo: list[Callable[[], Any]]) -> None:
+        """Puts copies in the places of the `renewed` containers, to be written to.
+
+        Args:
+            variables: All variables of the inputs.
+            undo: The steps of `undoing`.
+        """
+        for depth, position in self.renewed:
+            variables[position].renew(depth, undo)
 
     def select(self, order: Sequence[int]) -> Change:
         """The same change with the written values in another order.
@@ -336,8 +346,13 @@ def publish(
             if values and write:
                 chosen = [variables[p] for p in change.positions]  # type: ignore[index]
                 check_writes(plans, chosen)
-                written = variables, values, joint.layout
-                _write(change, variables, change.write, *written)
+                if change.renewed:
+                    with undoing() as undo:
+                        change.renew(variables, undo)
+                        for variable, value in zip(chosen, values, strict=True):
+                            overwrite(undo, variable, value)
+                else:
+                    change.write(variables, values, joint.layout)
             refilled = returned or change.has_divided
             return change.places.fill(out, returned) if refilled else out
     outer = _by_index(roots, variables, joint)
@@ -359,26 +374,20 @@ def publish(
         if write:
             check_writes(plans, [existing[i] for i in known])
         builder.variable_writes += [(existing[i], *leaves[i]) for i in known]
-    else:
-        for definition in (*change.definitions, *change.detached):
-            builder.build(definition)
-    returned = [builder.build(definition) for definition in change.returned]
-    if write:
-        _write(change, variables, builder.commit)
-    return change.places.fill(out, returned)
-
-
-def _write(
-    change: Change, variables: Sequence[Any], write: Callable[..., Any], *args: Any
-) -> None:
-    """Renews containers before values are written, and undoes it if these can't be."""
-    if not change.renewed:
-        write(*args)
-        return
     with undoing() as undo:
-        for depth, position in change.renewed:
-            variables[position].renew(depth, undo)
-        write(*args)
+        if write:
+            # First, while the containers of the caller are still in their places:
+            # what the rest leaves alone keeps the container that others hold as well.
+            change.renew(variables, undo)
+            for position, value in zip(change.positions, values, strict=True):
+                if position is not None and type(variables[position]) is BareArray:
+                    overwrite(undo, variables[position], value)
+        for definition in (*(change.definitions or ()), *change.detached):
+            builder.build(definition)
+        returned = [builder.build(definition) for definition in change.returned]
+        if write:
+            builder.commit(undo)
+    return change.places.fill(out, returned)
 
 
 def _known(

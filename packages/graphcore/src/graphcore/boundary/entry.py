@@ -437,6 +437,8 @@ def _find_or_make(
             weakly = bodies is not None and bodies.are_with_function
             reference = weakref.ref(function) if weakly else _strong(function)
             body = make(callee, structure, options, reference)
+            if cache is None and any(map(captured_objects, statics.values())):
+                bodies = None  # What these hold is compiled in, and may change.
             if bodies is not None:
                 body.key = key
                 body = bodies.keep(key, body)
@@ -529,6 +531,7 @@ def _resolve(entry: Entry, tree: Any, bound: Sequence[int], called: str) -> Sett
         if number not in of_roots or (of_bound is not None and number in bound):
             aliases.add(("self",), x, of_bound)
             of_roots.setdefault(number, of_bound)
+    aliases.check()
     variables = tuple(
         setting_of(of_roots[number], tuple(path), variable)
         for (number, *path), variable in zip(joint.paths, entry.variables, strict=True)

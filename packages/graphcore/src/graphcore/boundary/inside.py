@@ -177,12 +177,12 @@ class Inside:
             ),
             places=places,
             has_divided=_has_divided(places, written),
-            renewed=self._renewed(written) if unchanged else (),
+            renewed=self._renewed(written),
         )
         return Left(written, tree, change)
 
     def _renewed(self, written: Sequence[Written]) -> tuple[tuple[int, int], ...]:
-        """Where the function put other containers of the same structure."""
+        """Where the function put other containers than there were."""
         found: dict[Any, tuple[int, int]] = {}
         for w in written:
             if w.position in self._ways:
@@ -261,6 +261,7 @@ class Inside:
             if per_leaf[position] is not UNSET:
                 aliases.add(("output", *path), returned[number], per_leaf[position])
             of_returned[number] = per_leaf[position]
+        aliases.check()
         return of_returned
 
 

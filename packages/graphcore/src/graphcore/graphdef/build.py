@@ -7,7 +7,7 @@ The second writes. If it is interrupted, what it wrote is taken back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from graphcore._jax import current_trace
@@ -26,7 +26,7 @@ from graphcore.nodes.registry import (
 )
 from graphcore.rebuilt import wrong_trace
 from graphcore.trails import path_text
-from graphcore.undo import overwrite, restorer, undoing
+from graphcore.undo import overwrite, restorer
 from graphcore.variables.bare_arrays import BARE, BareArray, is_array
 from graphcore.variables.impl import is_variable
 from graphcore.variables.variable import OWN, new_variable
@@ -174,27 +174,30 @@ class Builder:
             "definition: pass what was merged before it as well."
         )
 
-    def commit(self) -> None:
-        """Writes to the existing objects: all of it, or nothing."""
-        with undoing() as undo:
-            for node, impl, pairs in self._node_writes:
-                old, _ = impl.flatten(node)
-                known = dict(old)
-                new = [(key, _keep(known.get(key), child)) for key, child in pairs]
-                if len(new) == len(old) and all(
-                    k1 == k2 and c1 is c2
-                    for (k1, c1), (k2, c2) in zip(old, new, strict=True)
-                ):
-                    continue
-                if isinstance(node, OwnedNode) or "__dict__" in impl.containers:
-                    # What was there keeps its place in the order of insertion.
-                    place = {key: i for i, key in enumerate(vars(node))}
-                    new.sort(key=lambda pair: place.get(pair[0], len(place)))
-                undo.append(restorer(node, impl))
-                impl.clear(node)
-                impl.init(node, new)
-            for write in self.variable_writes:
-                overwrite(undo, *write)
+    def commit(self, undo: list[Callable[[], Any]]) -> None:
+        """Writes to the existing objects.
+
+        Args:
+            undo: The steps of `undoing`, so that all of it happens, or nothing.
+        """
+        for node, impl, pairs in self._node_writes:
+            old, _ = impl.flatten(node)
+            known = dict(old)
+            new = [(key, _keep(known.get(key), child)) for key, child in pairs]
+            if len(new) == len(old) and all(
+                k1 == k2 and c1 is c2
+                for (k1, c1), (k2, c2) in zip(old, new, strict=True)
+            ):
+                continue
+            if isinstance(node, OwnedNode) or "__dict__" in impl.containers:
+                # What was there keeps its place in the order of insertion.
+                place = {key: i for i, key in enumerate(vars(node))}
+                new.sort(key=lambda pair: place.get(pair[0], len(place)))
+            undo.append(restorer(node, impl))
+            impl.clear(node)
+            impl.init(node, new)
+        for write in self.variable_writes:
+            overwrite(undo, *write)
 
 
 def _keep_values(

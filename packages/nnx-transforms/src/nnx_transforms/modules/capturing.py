@@ -62,7 +62,8 @@ def capture(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         module = bound if isinstance(bound, Module) else args[0]
         # What a `Dict` holds are its items: nothing is put there.
-        modules = [(p, m) for p, m in iter_modules(module) if type(m) is not Dict]
+        records = [(p, m) for p, m in iter_modules(module) if isinstance(m, Module)]
+        modules = [(p, m) for p, m in records if type(m) is not Dict]
         start: dict[Any, dict[Kind, dict[str, Any]]] = {}
         for path, leaf in to_flat_state(init or {}):
             kind = leaf.type if isinstance(leaf, VariableState) else type(leaf)

@@ -186,24 +186,25 @@ class Module(Object):
             )
         return [(found.value, functools.partial(setattr, found, "value"))]
 
-    def iter_modules(self) -> Iterator[tuple[tuple[Any, ...], Module]]:
+    def iter_modules(self) -> Iterator[tuple[tuple[Any, ...], Any]]:
         """Lists this module and all modules below it, children before parents.
 
         Yields:
-            `(path, module)`, each module once, at its first path.
+            `(path, module)`, each module once, at its first path; also those of other
+            libraries.
 
         Example:
             >>> m = Module(); m.layers = [Module(), Module()]; m.last = m.layers[1]
             >>> [path for path, _ in m.iter_modules()]
             [('last',), ('layers', 0), ()]
         """
-        return ((path, x) for path, x in iter_graph(self) if isinstance(x, Module))
+        return ((path, x) for path, x in iter_graph(self) if is_module(x))
 
-    def iter_children(self) -> Iterator[tuple[Any, Module]]:
+    def iter_children(self) -> Iterator[tuple[Any, Any]]:
         """Lists the modules that are attributes of this one.
 
         Yields:
-            `(name, module)`, in sorted order.
+            `(name, module)`, in sorted order; also those of other libraries.
 
         Example:
             >>> m = Module(); m.b = Module(); m.a = Module(); m.a.inner = Module()
@@ -211,7 +212,7 @@ class Module(Object):
             ['a', 'b']
         """
         pairs = get_node_impl(self).flatten(self)[0]
-        return ((key, x) for key, x in pairs if isinstance(x, Module))
+        return ((key, x) for key, x in pairs if is_module(x))
 
     @accepts_graph_mode
     def set_attributes(
@@ -285,7 +286,7 @@ def set_on_modules(
         ValueError: If no selected module has one of them.
     """
     takes = to_predicate(only)
-    modules = (m for path, m in iter_graph(node) if _is_module(m) and takes(path, m))
+    modules = (m for path, m in iter_graph(node) if is_module(m) and takes(path, m))
     changes = [(m, name) for m in modules for name in attributes if hasattr(m, name)]
     missing = attributes.keys() - {name for _, name in changes}
     if missing and must_be_found:
@@ -301,11 +302,20 @@ def set_on_modules(
         undo.pop_all()
 
 
-def _is_module(x: Any) -> bool:
-    """Whether something is a module, or an object of another library, as those are."""
+def is_module(x: Any) -> bool:
+    """Tells whether something is a module, of ours or of another library.
+
+    Args:
+        x: Any object. Graph nodes of other libraries, such as Flax's, are modules if
+            their class has a base of the name `Module`.
+
+    Returns:
+        Whether it is one.
+    """
     if isinstance(x, Object):
         return isinstance(x, Module)
-    return is_graph_node(x) and hasattr(x, "__dict__")
+    named = any(base.__name__ == "Module" for base in type(x).__mro__)
+    return named and is_graph_node(x)
 
 
 def unused(what: str, missing: Iterable[str], node: Any) -> ValueError:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from graphcore import Filter, clone, iter_graph, to_predicate
 from nnx_transforms.graph import Path, iter_children
-from nnx_transforms.modules.module import Module, set_on_modules, unused
+from nnx_transforms.modules.module import is_module, set_on_modules, unused
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
 __all__ = [
@@ -25,39 +25,42 @@ _A = TypeVar("_A")
 
 
 @accepts_graph_mode
-def iter_modules(node: Any, /) -> Iterator[tuple[Path, Module]]:
+def iter_modules(node: Any, /) -> Iterator[tuple[Path, Any]]:
     """Lists all modules of a graph, children before parents.
 
     Args:
         node: A graph node or pytree node.
 
     Yields:
-        `(path, module)`, each module once, at its first path.
+        `(path, module)`, each module once, at its first path; also those of other
+        libraries.
 
     Example:
+        >>> from nnx_transforms import Module
         >>> m = Module(); m.layers = [Module()]
         >>> [path for path, _ in iter_modules(m)]
         [('layers', 0), ()]
     """
-    return ((path, x) for path, x in iter_graph(node) if isinstance(x, Module))
+    return ((path, x) for path, x in iter_graph(node) if is_module(x))
 
 
 @accepts_graph_mode
-def iter_module_children(node: Any, /) -> Iterator[tuple[Any, Module]]:
+def iter_module_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
     """Lists the modules that a node holds itself.
 
     Args:
         node: A graph node or pytree node.
 
     Yields:
-        `(key, module)` in sorted order.
+        `(key, module)` in sorted order; also those of other libraries.
 
     Example:
+        >>> from nnx_transforms import Module
         >>> m = Module(); m.a = Module(); m.b = [Module()]
         >>> [key for key, _ in iter_module_children(m)]
         ['a']
     """
-    return ((key, x) for key, x in iter_children(node) if isinstance(x, Module))
+    return ((key, x) for key, x in iter_children(node) if is_module(x))
 
 
 @accepts_graph_mode
@@ -85,6 +88,7 @@ def with_attributes(
         ValueError: If no selected module has one of the attributes.
 
     Example:
+        >>> from nnx_transforms import Module
         >>> m = Module(); m.rate = 0.5
         >>> with_attributes(m, rate=0.1).rate, m.rate
         (0.1, 0.5)
@@ -114,6 +118,7 @@ def view(
         ValueError: If no selected module takes one of the settings.
 
     Example:
+        >>> from nnx_transforms import Module
         >>> class Noise(Module):
         ...     deterministic = False
         ...     def set_view(self, deterministic=None):
@@ -148,6 +153,7 @@ def view_info(node: Any, /, *, only: Filter = ...) -> str:
         and what its docstring says of them.
 
     Example:
+        >>> from nnx_transforms import Module
         >>> class Noise(Module):
         ...     def set_view(self, deterministic: bool | None = None):
         ...         '''Sets the mode.

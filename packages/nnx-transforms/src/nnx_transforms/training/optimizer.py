@@ -404,10 +404,12 @@ def _aligned(
         if not isinstance(found[path], VariableState) or selects(path, found[path])
     ]
     if missing or extra:
+        told = [f"none for {missing}"] * bool(missing)
+        told += [f"superfluous ones for {sorted(extra)}"] * bool(extra)
         raise ValueError(
-            "The gradients don't fit the variables that the optimizer updates: none "
-            f"for {missing}, superfluous ones for {sorted(extra)}. Differentiate with "
-            "respect to the same filter, `wrt`, that the optimizer has."
+            "The gradients don't fit the variables that the optimizer updates: "
+            f"{', '.join(told)}. Differentiate with respect to the same filter, `wrt`, "
+            "that the optimizer has."
         )
     aligned = [raw_value_of(found[path]) for path in paths]
     for path, gradient, value in zip(paths, aligned, values, strict=True):
