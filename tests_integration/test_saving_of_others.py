@@ -231,3 +231,17 @@ def test_an_export_replaces_the_file_at_once(tmp_path):
         saving.export_safetensors(path, nnx.Dict(w=nnx.Param("text")))
     assert saving.read_values(path)["w"].tolist() == [1.0, 1.0]
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("written", "read"), [(OfNnx, Ours), (Ours, OfNnx)])
+def test_a_checkpoint_of_a_model_is_restored_into_that_of_the_other_library(
+    tmp_path, written, read
+):
+    model = written()
+    model.norm.mean.value = jnp.arange(5.0)
+    model.rngs.default()
+    saving.save(tmp_path / "model", model)
+    restored = saving.restore(tmp_path / "model", read(seed=11))
+    np.testing.assert_array_equal(restored(X), model(X))
+    key, due = restored.rngs.default(), model.rngs.default()
+    assert jax.random.key_data(key).tolist() == jax.random.key_data(due).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import jax
@@ -40,7 +41,7 @@ def differences(
         if other != name:
             shared = f"shared with {text_of(other)}"
             yield Difference(where, "sharing", "its own object", shared)
-        if None not in (leaf.type, found.type) and leaf.type != found.type:
+        if None not in (leaf.type, found.type) and not _same_type(leaf, found):
             yield Difference(where, "type", leaf.type, found.type)
         if leaf.shape != found.shape:
             yield Difference(where, "shape", leaf.shape, found.shape)
@@ -56,6 +57,19 @@ def differences(
             yield Difference(text_of(name), "sharing", shared, "its own object")
         elif predicate(path_of(name), _stand_in(leaf, file.metadata, name)):
             yield Difference(text_of(name), "new", None, leaf)
+
+
+def _same_type(one: Leaf, other: Leaf) -> bool:
+    """Whether the types of variables agree: also those of two libraries, by name."""
+    return one.type == other.type or _class_name(one) == _class_name(other)
+
+
+def _class_name(leaf: Leaf) -> str:
+    """What the type of a variable is called, in small letters."""
+    name = leaf.type or ""
+    with contextlib.suppress(ValueError):  # no type, or several, has that name
+        name = type_from_name(name).__name__
+    return name.replace("_", "").lower()
 
 
 def _same_dtype(one: Leaf, other: Leaf) -> bool:
