@@ -596,14 +596,17 @@ def test_an_error_leaves_the_model_as_it_was():
     assert gc.graphdef(model) == before[1]
 
 
-def test_a_model_of_another_trace_is_refused():
-    model = Counted()
+@pytest.mark.parametrize(
+    ("make", "kind"), [(Counted, "Counted"), (lambda: flax.Param(X), "Param")]
+)
+def test_an_object_of_another_trace_is_refused(make, kind):
+    found = make()
 
     @jax.jit
     def outer(x):
-        return nnx.jit(lambda model, x: model(x))(model, x)
+        return nnx.jit(lambda found, x: x)(found, x)
 
-    with pytest.raises(nnx.TraceContextError, match="Counted"):
+    with pytest.raises(nnx.TraceContextError, match=kind):
         outer(X)
 
 

@@ -250,3 +250,24 @@ def test_a_keyword_of_a_type_of_its_own():
     m, f = model(), nnx.jit(lambda m, **given: given["x"][0] + m.w.value)
     for _ in range(3):
         assert f(m, **{Name("x"): [1.0]}).tolist() == [1.0, 2.0]
+
+
+def test_a_type_declared_immutable_that_is_registered_later():
+    class Late:
+        def __init__(self, w):
+            self.w = w
+
+    gc.register_immutable_type(Late)
+    m = nnx.Dict(late=Late(nnx.Param(jnp.ones(2))), count=nnx.Variable(jnp.array(0)))
+    size = nnx.jit(lambda m: len(nnx.state(m)))
+    assert [int(size(m)) for _ in range(2)] == [1, 1]
+    gc.register_graph_node_type(
+        Late,
+        flatten=lambda late: ([("w", late.w)], None),
+        set_key=setattr,
+        pop_key=lambda late, key: vars(late).pop(key),
+        create_empty=lambda metadata: Late(None),
+        clear=lambda late: vars(late).clear(),
+        init=lambda late, pairs: vars(late).update(pairs),
+    )
+    assert [int(size(m)) for _ in range(2)] == [2, 2]

@@ -118,7 +118,7 @@ class Jitted(Generic[P, R]):
                 body.refuse_leaked(leaked, body.direct)
         except Exception as error:
             entry = Entry.recalled(*warm)
-            if not self._is_to_be_divided(entry, error):
+            if not self._can_try_again(entry, error):
                 raise
             return cast("R", entry.commit(*body.call_arranged(entry)))
         if not change.is_in_place:
@@ -141,14 +141,14 @@ class Jitted(Generic[P, R]):
         try:
             result = body.call_arranged(entry)
         except Exception as error:
-            if not self._is_to_be_divided(entry, error):
+            if not self._can_try_again(entry, error):
                 raise
             result = body.call_arranged(entry)
         if self._is_simple and body.is_direct and body is last:
             self._bodies.remember(args, kwargs, body)
         return entry.commit(*result)
 
-    def _is_to_be_divided(self, entry: Entry, error: Exception) -> bool:
+    def _can_try_again(self, entry: Entry, error: Exception) -> bool:
         """Whether a call failed since values, passed on unchecked, are no arrays.
 
         Another error is told in terms of the objects.
