@@ -145,3 +145,19 @@ def test_values_must_be_those_that_were_written(groups):
 def test_a_variable_is_no_node():
     with pytest.raises(ValueError, match="a variable is none"):
         gc.split(gc.Param(1))
+
+
+def test_a_mapping_that_answers_with_what_it_does_not_name():
+    class Halved(gc.PrefixMapping):
+        settings = ("whole",)
+
+        def map_prefix(self, path, variable):
+            return "half" if path == ("new",) else "whole"
+
+    def f(m):
+        m.new = gc.Param(m.w.value)
+
+    node = gc.Dict(w=gc.Param(1.0), v=gc.Param(2.0))
+    entry = enter(f, (node,), settings=(Halved(),), out_settings="out")
+    with pytest.raises(ValueError, match=r"at 'new', has the setting 'half'"):
+        entry.body(*entry.values)

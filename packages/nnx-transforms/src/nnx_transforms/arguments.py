@@ -253,24 +253,3 @@ def with_statics(args: Sequence[Any], statics: Mapping[int | str, Any]) -> list[
     for place in sorted(place for place in statics if isinstance(place, int)):
         every.insert(place, statics[place])
     return every
-
-
-def check_hashable(statics: Mapping[int | str, Any], name: str) -> None:
-    """Makes sure that static arguments can be told apart.
-
-    Args:
-        statics: The arguments by position or name.
-        name: What the function is called.
-
-    Raises:
-        ValueError: If one is not hashable, with its place.
-    """
-    for place, value in statics.items():
-        try:
-            hash(value)
-        except TypeError as error:
-            raise ValueError(
-                f"The static argument {place!r} of {name!r} is not hashable: {value!r} "
-                f"of type {type(value).__name__}. Compiled functions are looked up by "
-                "their static arguments: pass a hashable value, such as a tuple."
-            ) from error

@@ -76,6 +76,8 @@ class Body:
         groups: The distinct settings with which values enter and leave.
         keep: The variables that count as written in any case.
         key: What it was found by: equal for equal structures. None if it is not kept.
+        is_compiled: Whether it is called by what `jax.jit` returned, and by nothing
+            else: then all that comes back are arrays, which need not be looked at.
 
     Example:
         >>> import graphcore as gc, jax
@@ -95,6 +97,7 @@ class Body:
     """
 
     key: Any = None
+    is_compiled = False
     # In messages, what stands before the position of an argument, and before the name
     # of one by keyword.
     called: tuple[str | None, str | None] = (None, None)
@@ -281,12 +284,22 @@ class Body:
 
         Returns:
             The values, one list a setting; and the change in the order of these.
+
+        Raises:
+            ValueError: If a variable has a setting that nobody knew of.
         """
         values = [w.changed for w in left.written]
         if len(self.groups) == 1:
             return [values], left.change
         numbers: list[list[int]] = [[] for _ in self.groups]
         for number, written in enumerate(left.written):
+            if written.setting not in self.groups:
+                raise ValueError(
+                    f"A variable that {self.__name__!r} made, at "
+                    f"{path_text(written.path[1:])!r}, has the setting "
+                    f"{written.setting!r}, but those that are known are {self.groups}: "
+                    "a `PrefixMapping` names all that it may answer with in `settings`."
+                )
             numbers[self.groups.index(written.setting)].append(number)
         change = left.change.select([*chain.from_iterable(numbers)])
         return [[values[i] for i in group] for group in numbers], change

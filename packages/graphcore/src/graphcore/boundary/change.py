@@ -14,6 +14,8 @@ from operator import is_
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from graphcore.boundary.divided import changed, divided, joined
 from graphcore.boundary.places import Places, key_path
@@ -33,6 +35,9 @@ from graphcore.variables.variable import set_raw_value
 
 __all__ = ["Change", "Left", "Written"]
 
+# What JAX may return for constants, beside literals.
+_CONSTANTS = (bool, int, float, complex, np.ndarray, np.generic)
+
 
 @dataclass(frozen=True)
 class Change:
@@ -51,6 +56,7 @@ class Change:
         renewed: Plain containers in the place of which the function put others: who
             else holds them sees nothing of what is written. Each by its depth, the
             outer ones first, and the number of an array in it.
+        numbers: The indices of the written values that were no arrays of JAX.
 
     Attributes:
         only_writes: Whether it did nothing but write values, and returned no object.
@@ -76,6 +82,7 @@ class Change:
     returned: tuple[GraphDef[Any], ...] = ()
     has_divided: bool = False
     renewed: tuple[tuple[int, int], ...] = ()
+    numbers: tuple[int, ...] = ()
     # Computed once, because every call asks for them.
     only_writes: bool = field(init=False, compare=False)
     is_in_place: bool = field(init=False, compare=False)
@@ -108,6 +115,27 @@ class Change:
         layout = layout_of(self.returned)
         outside = {reference.index for reference in layout.outside.values()}
         return frozenset(outside.union(layout.indices).intersection(dict(self.mapping)))
+
+    def without_literals(self, values: Sequence[Any]) -> Sequence[Any]:
+        """The written values with arrays in the place of literals of JAX's own.
+
+        A transformation that runs a trace outside of `jax.jit`, such as
+        `jax.checkpoint`, returns a constant of the function as a number. As the child
+        of a node that would be static.
+
+        Args:
+            values: One for each position, as JAX returned them.
+
+        Returns:
+            As many values. What the function wrote as a number, and JAX did not trace,
+            is one.
+        """
+        if are_known_arrays(values):  # the usual case, decided by types
+            return values
+        return [
+            jax.tree.map(_from_number if index in self.numbers else _from_constant, x)
+            for x, index in zip(values, self.indices, strict=True)
+        ]
 
     def joined(self, values: Sequence[Any], now: Sequence[Any]) -> list[Any]:
         """The written values as variables hold them.
@@ -296,6 +324,21 @@ class Left:
             ) from error
 
 
+def _from_constant(x: Any) -> Any:
+    is_constant = isinstance(x, _CONSTANTS) or _is_literal(x)
+    return jnp.asarray(x) if is_constant else x
+
+
+def _from_number(x: Any) -> Any:
+    return jnp.asarray(x) if _is_literal(x) else x
+
+
+def _is_literal(x: Any) -> bool:
+    """Whether it is of a type that JAX has for constants; these have no public name."""
+    parts = type(x).__module__.split(".")
+    return (parts[0], parts[-1]) == ("jax", "literals")
+
+
 def refused(values: Iterable[Any]) -> Iterator[tuple[int, Any, TypeError]]:
     """Finds values with a leaf that JAX refuses: number of value, leaf, error."""
     for number, value in enumerate(values):
@@ -382,9 +425,12 @@ def publish(
             for position, value in zip(change.positions, values, strict=True):
                 if position is not None and type(variables[position]) is BareArray:
                     overwrite(undo, variables[position], value)
-        for definition in (*(change.definitions or ()), *change.detached):
+        # In the order in which they were found: later ones refer to earlier ones.
+        for definition in change.definitions or ():
             builder.build(definition)
         returned = [builder.build(definition) for definition in change.returned]
+        for definition in change.detached:
+            builder.build(definition)
         if write:
             builder.commit(undo)
     return change.places.fill(out, returned)

@@ -229,6 +229,8 @@ class Entry:
                 f"{len(change.positions)} variables, but there are {len(values)} "
                 "values: pass on what the body returned, each list at its place."
             )
+        if not self.body.is_compiled:
+            values = change.without_literals(values)
         if not change.is_in_place:
             if not change.only_writes:
                 return self._publish(change, values, out)
@@ -251,7 +253,7 @@ class Entry:
         Returns:
             The output with objects: the caller's own, as they are, where it had them.
         """
-        values = [*chain.from_iterable(groups)]
+        values = change.without_literals([*chain.from_iterable(groups)])
         return self._publish(change, values, out, write=False)
 
     def _publish(self, *left: Any, write: bool = True) -> Any:
@@ -337,6 +339,11 @@ def enter(
         >>> vmap(add)(total, jnp.arange(3.0)).tolist(), total.value.tolist()
         ([-0.0, -1.0, -2.0], [0.0, 1.0, 2.0])
     """
+    if not isinstance(args, tuple | list):
+        raise TypeError(
+            f"enter takes the positional arguments as a tuple, got a "
+            f"{type(args).__name__}: write `enter(f, (x,))`."
+        )
     if statics:
         args = _with_room(args, statics)
     if only_with_objects and cache is not None and cache.last is None and not kwargs:
@@ -428,6 +435,7 @@ def _find_or_make(
             body = None if bodies is None else bodies.known.get(key)
         except TypeError:  # something static is not hashable
             if cache is not None:
+                _check_hashable(statics, callee.name)
                 raise
             body = bodies = None
         if body is None:
@@ -487,6 +495,19 @@ def _keys_of(statics: Mapping[Place, Any]) -> Any:
         return hash(found), found
     except TypeError:  # It is kept for no other call.
         return found
+
+
+def _check_hashable(statics: Mapping[Place, Any], name: str) -> None:
+    """Says which static argument can't be told apart, if one can't."""
+    for place, value in statics.items():
+        try:
+            hash(static_key(value))
+        except TypeError as error:
+            raise ValueError(
+                f"The static argument {place!r} of {name!r} is not hashable: {value!r} "
+                f"of type {type(value).__name__}. Compiled functions are looked up by "
+                "their static arguments: pass a hashable value, such as a tuple."
+            ) from error
 
 
 def _strong(x: Any) -> Callable[[], Any]:

@@ -10,9 +10,10 @@ from typing import Any
 
 import jax
 
-from graphcore._jax import current_trace
+from graphcore._jax import OUTSIDE, current_trace
 from graphcore.boundary.change import Change, Left, Written, publish, same_value
 from graphcore.boundary.divided import joined, may_be_divided
+from graphcore.boundary.leaks import check_leaks
 from graphcore.boundary.places import OF_A_LEAF, Places, take_objects
 from graphcore.boundary.settings import UNSET, Settings, setting_of, settings_of_leaves
 from graphcore.cache.plans import different_trace
@@ -104,7 +105,7 @@ class Inside:
 
         Raises:
             ValueError: If an object can't be flattened, belongs to another trace, or
-                is reached under different settings.
+                is reached under different settings; or if a traced value is static.
         """
         if settings is None:
             unset = (UNSET,) * len(self.roots), (UNSET,) * len(self.variables)
@@ -166,6 +167,9 @@ class Inside:
         # The same objects stand where they stood before.
         in_place = all(refs.get(x) == index for index, x in enumerate(self._objects))
         unchanged = in_place and definitions == self._joint.definitions
+        if here != OUTSIDE:
+            left = () if unchanged else definitions
+            check_leaks(self._joint.definitions, (*left, *out_definitions))
         change = Change(
             positions=tuple(w.position for w in written),
             indices=tuple(w.index for w in written),
@@ -178,6 +182,7 @@ class Inside:
             places=places,
             has_divided=_has_divided(places, written),
             renewed=self._renewed(written),
+            numbers=_numbers(written),
         )
         return Left(written, tree, change)
 
@@ -216,8 +221,9 @@ class Inside:
                     written.append(Written(*found, path, setting, before))
         positions = tuple([w.position for w in written])
         has_divided, renewed = _has_divided(places, written), self._renewed(written)
+        numbers = _numbers(written)
         # The same structure with every array that is returned: it is made once.
-        is_usual = places is OF_A_LEAF and not has_divided and not renewed
+        is_usual = places is OF_A_LEAF and not (has_divided or renewed or numbers)
         known = joint.layout.notes if is_usual else {}
         change = known.get(positions)
         if change is None:
@@ -228,6 +234,7 @@ class Inside:
                 places=places,
                 has_divided=has_divided,
                 renewed=renewed,
+                numbers=numbers,
             )
         return Left(written, tree, change)
 
@@ -263,6 +270,16 @@ class Inside:
             of_returned[number] = per_leaf[position]
         aliases.check()
         return of_returned
+
+
+def _numbers(written: Sequence[Written]) -> tuple[int, ...]:
+    """The indices of what was written that is not made of arrays of JAX alone."""
+    found: list[int] = []
+    for w in written:
+        value = w.impl.get_value(w.variable)
+        if not all(isinstance(x, jax.Array) for x in jax.tree.leaves(value)):
+            found.append(w.index)
+    return tuple(found)
 
 
 def _has_divided(places: Places, written: Sequence[Written]) -> bool:

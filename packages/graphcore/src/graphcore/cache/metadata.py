@@ -44,6 +44,9 @@ class Metadata(NamedTuple):
         Args:
             impl: How they are handled.
             variables: The variables.
+
+        Raises:
+            ValueError: If there is not one mapping for each.
         """
         get_all = impl.get_all_metadata
         look: Any = lambda xs: [*map(impl.get_metadata, xs)]  # noqa: E731
@@ -52,6 +55,12 @@ class Metadata(NamedTuple):
             is_list = type(get_all(variables)) is list
             look = get_all if is_list else lambda xs: [*get_all(xs)]
         found = look(variables)
+        if len(found) != len(variables):
+            raise ValueError(
+                f"The `get_all_metadata` that {type(variables[0]).__name__} is "
+                f"registered with returned {len(found)} mappings for "
+                f"{len(variables)} variables."
+            )
         kinds: dict[Any, Any] = {}
         copies = [
             kinds.setdefault((*each, *map(id, each.values())), dict(each))

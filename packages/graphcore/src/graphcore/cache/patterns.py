@@ -23,8 +23,8 @@ from graphcore.graphdef.walk import Visit, is_stranger
 from graphcore.hashable_mapping import as_kept
 from graphcore.identity import identity
 from graphcore.nodes.owned import OwnedNode, attributes_of
-from graphcore.nodes.registry import ATOMS, find_node_impl, get_node_impl_for_type
-from graphcore.variables.impl import find_variable_impl
+from graphcore.nodes.registry import find_node_impl, get_node_impl_for_type
+from graphcore.variables.impl import ATOMS, find_variable_impl
 
 
 class Pattern:

@@ -162,7 +162,7 @@ class Builder:
         metadata = as_kept(metadata)
         if impl is OWN:
             return new_variable(definition.type, value, metadata, self._trace)
-        return impl.create(definition.type, value, metadata)
+        return layout.create(thing, value, metadata)
 
     def _referred(self, reference: NodeRef[Any], layout: Layout, thing: int) -> Any:
         for known in (self._objects, self._existing):

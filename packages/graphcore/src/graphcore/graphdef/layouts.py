@@ -26,7 +26,7 @@ from graphcore.graphdef.definition import (
     StaticAttribute,
     VariableDef,
 )
-from graphcore.trails import Path, Trail, path_of
+from graphcore.trails import Path, Trail, path_of, path_text
 from graphcore.variables.bare_arrays import BARE
 from graphcore.variables.impl import VariableImpl, variable_impl
 from graphcore.variables.variable import OWN
@@ -237,6 +237,27 @@ class Layout:
     def path(self, thing: int) -> Path:
         """Where a thing stands first, from its root."""
         return path_of(self.trails()[thing])[1:]
+
+    def create(self, thing: int, value: Any, metadata: Any) -> Any:
+        """Makes a variable as its type was registered; of a bare array, the array.
+
+        Args:
+            thing: Its number.
+            value: Its raw value.
+            metadata: Its metadata.
+
+        Raises:
+            TypeError: If what was registered returns something else.
+        """
+        impl, kind = self.impls[thing], self.definitions[thing].type
+        made = impl.create(kind, value, metadata)
+        if type(made) is not kind and impl is not BARE:
+            raise TypeError(
+                f"The `create` that {kind.__name__} is registered with returned a "
+                f"{type(made).__name__} for the variable at "
+                f"{path_text(self.path(thing))!r}."
+            )
+        return made
 
     @cached_property
     def root_paths(self) -> tuple[Path, ...]:

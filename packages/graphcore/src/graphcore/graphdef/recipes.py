@@ -97,11 +97,10 @@ class Recipe:
             consume(map(set_raw_value, things, values))
             consume(map(set_facts, things, self._facts(different)))
         else:
+            pairs = zip(values, self._metadata, strict=True)
             things = [
-                impl.create(kind, value, as_kept(data))
-                for impl, kind, value, data in zip(
-                    layout.impls, self._types, values, self._metadata, strict=True
-                )
+                layout.create(thing, value, as_kept(data))
+                for thing, (value, data) in enumerate(pairs)
             ]
         nodes = make_owned(self._plain_types, trace)
         others = [impl.make(kind, data) for impl, kind, data, *_ in self._others]

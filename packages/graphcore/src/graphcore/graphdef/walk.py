@@ -7,7 +7,8 @@ first visit, and keeps an explicit stack, so graphs can be of any depth.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +27,6 @@ from graphcore.graphdef.definition import (
 from graphcore.hashable_mapping import as_kept
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import (
-    ATOMS,
     GraphNodeImpl,
     NodeImpl,
     UnsortableKeys,
@@ -37,7 +37,7 @@ from graphcore.nodes.registry import (
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, Trail, path_of, path_text
 from graphcore.variables.bare_arrays import BARE, BareArray, is_array
-from graphcore.variables.impl import VariableImpl, find_variable_impl
+from graphcore.variables.impl import ATOMS, VariableImpl, find_variable_impl
 from graphcore.variables.state import VariableState
 
 
@@ -141,7 +141,9 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
 
     Raises:
         ValueError: If the root is neither a node nor a variable, plain containers form
-            a cycle, or a plain dict can't be sorted; with the path.
+            a cycle, a plain dict can't be sorted, or two children have the same key;
+            with the path.
+        TypeError: If a registered `flatten` returns something else than is due.
     """
     impl = find_variable_impl(type(root))
     if impl is not None:
@@ -210,9 +212,12 @@ def _open(
     open_pytrees: set[Any],
 ) -> _Frame:
     try:
-        pairs, metadata = impl.flatten(node)
+        found: Any = impl.flatten(node)
     except UnsortableKeys as error:
         raise error.at(path_of(trail)) from None
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise _unlike_pairs(found, type(node), trail)
+    pairs, metadata = found
     index, mark = -1, None
     if isinstance(impl, GraphNodeImpl):
         index = refs[node] = len(refs)
@@ -234,12 +239,41 @@ def _open(
     elif kind is list or kind is dict:
         visit.containers.append(node)
     elif kind is not tuple and node is not None:
+        pairs = _checked(pairs, kind, trail)
         metadata = snapshot(metadata)
         if containers_of(node, impl) is not None:
             visit.foreign.append((node, impl))
         elif not (isinstance(node, tuple) and hasattr(kind, "_fields")):
             visit.unwatched.append((node, impl, pairs, metadata))
     return _Frame(node, key, trail, index, iter(pairs), metadata, mark, node)
+
+
+def _checked(pairs: Any, kind: type[Any], trail: Trail) -> Sequence[tuple[Any, Any]]:
+    """What a registered `flatten` gives, if its children can be told apart."""
+    found = pairs
+    try:
+        found = pairs if isinstance(pairs, list | tuple) else [*pairs]
+        keys = [key for key, _ in found]
+        different = {*keys}
+    except (TypeError, ValueError) as error:
+        raise _unlike_pairs((found, ...), kind, trail) from error
+    if len(different) < len(keys):
+        twice = next(key for i, key in enumerate(keys) if key in keys[:i])
+        raise ValueError(
+            f"The `flatten` that {kind.__name__} is registered with gives two children "
+            f"with the key {twice!r} for the object at {path_text(path_of(trail))!r}: "
+            "each child has a key of its own."
+        )
+    return found
+
+
+def _unlike_pairs(found: Any, kind: type[Any], trail: Trail) -> TypeError:
+    shown = textwrap.shorten(repr(found), 200)
+    return TypeError(
+        f"The `flatten` that {kind.__name__} is registered with returned {shown} for "
+        f"the object at {path_text(path_of(trail))!r}, expected a tuple of two: pairs "
+        "of a hashable key and a child, and the metadata."
+    )
 
 
 def _visit_variable(

@@ -16,9 +16,15 @@ from typing import Any, TypeAlias
 import jax
 
 from graphcore.adapters.loading import load_adapters, registrations
+from graphcore.errors import check_class
 from graphcore.nodes.owned import OwnedNode
 from graphcore.trails import key_of, path_text
-from graphcore.variables.impl import find_variable_impl
+from graphcore.variables.impl import (
+    ATOMS,
+    find_variable_impl,
+    is_registered_node,
+    refuse_atoms,
+)
 
 __all__ = [
     "GraphNodeImpl",
@@ -78,8 +84,15 @@ class GraphNodeImpl:
     def make(self, kind: Any, metadata: Any) -> Any:
         """A node of a type, without children."""
         if self.subclasses:
-            return self.create_empty(metadata, type=kind)
-        return self.create_empty(metadata)
+            made = self.create_empty(metadata, type=kind)
+        else:
+            made = self.create_empty(metadata)
+        if type(made) is not kind:
+            raise TypeError(
+                f"The `create_empty` that {self.type.__name__} is registered with "
+                f"returned a {type(made).__name__}, expected a {kind.__name__}."
+            )
+        return made
 
 
 @dataclass(frozen=True)
@@ -105,8 +118,6 @@ class PytreeNodeImpl:
 
 
 NodeImpl: TypeAlias = GraphNodeImpl | PytreeNodeImpl
-# Types whose instances are static values, whatever is registered.
-ATOMS = frozenset((bool, int, float, complex, str, bytes, type, type(...)))
 _impls: dict[type[Any], NodeImpl] = {}
 # What makes those of subclasses, by base class; and the subclasses that have one.
 _of_bases: dict[type[Any], Callable[[type[Any]], NodeImpl]] = {}
@@ -138,9 +149,12 @@ def add_node_impl(
             None if they are no nodes.
 
     Raises:
-        ValueError: If it is a type of nodes or variables already.
+        TypeError: If it is no class.
+        ValueError: If it is a type of nodes or variables already, or of static values.
     """
     kind = impl.type
+    check_class(kind, "The registration of a node type")
+    refuse_atoms(kind, "node")
     if kind in _impls and kind not in _inherited:
         raise ValueError(f"{kind.__name__} is registered as a node type already.")
     if find_variable_impl(kind) is not None:
@@ -156,6 +170,28 @@ def add_node_impl(
     _impls[kind] = impl
     _inherited.discard(kind)
     registrations.count += 1
+
+
+def _is_registered(kind: type[Any]) -> bool:
+    """Whether a type was registered, or a base of it for all of its subclasses."""
+    impl = _impls.get(kind)
+    by_jax = impl is not None and impl.flatten is _flatten_by_jax
+    return (impl is not None and not by_jax) or any(
+        b in _of_bases for b in kind.__mro__
+    )
+
+
+is_registered_node.append(_is_registered)
+
+
+def _names(containers: Sequence[str]) -> tuple[str, ...]:
+    """The names of containers, which are no single name."""
+    if isinstance(containers, str):
+        raise TypeError(
+            f"`containers` takes the names of attributes, got the string "
+            f"{containers!r}: write [{containers!r}]."
+        )
+    return tuple(containers)
 
 
 def _find_by_base(kind: type[Any]) -> NodeImpl | None:
@@ -209,7 +245,9 @@ def register_graph_node_type(
             of a `State`, as the gradient of a node is one.
 
     Raises:
-        ValueError: If the type is registered already.
+        TypeError: If the type is no class, or `containers` a string.
+        ValueError: If the type is registered already, or its instances are always
+            static, as numbers are.
 
     Example:
         >>> import graphcore as gc
@@ -233,7 +271,7 @@ def register_graph_node_type(
     """
     impl = GraphNodeImpl(
         *(type, flatten, set_key, pop_key, create_empty, clear, init),
-        *(tuple(containers), get_trace, give_state, subclasses),
+        *(_names(containers), get_trace, give_state, subclasses),
     )
     add_node_impl(impl, (lambda kind: impl) if subclasses else None)
 
@@ -256,7 +294,9 @@ def register_pytree_node_type(
         containers: As for `register_graph_node_type`.
 
     Raises:
-        ValueError: If the type is registered already.
+        TypeError: If the type is no class, or `containers` a string.
+        ValueError: If the type is registered already, or its instances are always
+            static, as numbers are.
 
     Example:
         >>> import graphcore as gc
@@ -270,7 +310,7 @@ def register_pytree_node_type(
         >>> gc.clone(Pair(gc.Param(1), 2)).b
         2
     """
-    add_node_impl(PytreeNodeImpl(type, flatten, unflatten, tuple(containers)))
+    add_node_impl(PytreeNodeImpl(type, flatten, unflatten, _names(containers)))
 
 
 def find_node_impl(x: Any) -> NodeImpl | None:

@@ -8,7 +8,6 @@ from typing import Any
 from graphcore.cache.plans import plan_of
 from graphcore.graphdef.definition import NodeDef, StaticAttribute
 from graphcore.nodes.registry import (
-    ATOMS,
     GraphNodeImpl,
     NodeImpl,
     find_node_impl,
@@ -17,7 +16,7 @@ from graphcore.nodes.registry import (
 from graphcore.refmap import RefMap
 from graphcore.state.filters import Filter, to_predicate
 from graphcore.trails import Path, path_text
-from graphcore.variables.impl import is_variable
+from graphcore.variables.impl import ATOMS, is_variable
 
 __all__ = ["find_duplicates", "iter_graph"]
 

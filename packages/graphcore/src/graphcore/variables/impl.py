@@ -13,6 +13,7 @@ from typing import Any
 
 from graphcore._jax import TraceState
 from graphcore.adapters.loading import load_adapters, registrations
+from graphcore.errors import check_class
 from graphcore.hashable_mapping import HashableMapping, as_hashable
 
 __all__ = ["is_variable", "register_counterparts", "register_variable_type"]
@@ -90,7 +91,13 @@ class VariableImpl:
         self.set_value(variable, value)
 
 
+# Types whose instances are static values, whatever is registered.
+ATOMS = frozenset((bool, int, float, complex, str, bytes, type, type(...)))
 _impls: dict[type[Any], VariableImpl] = {}
+# Those that were registered themselves; the others have the answer of a base.
+_registered: set[type[Any]] = set()
+# Tells whether a type is registered for nodes. Those know variables, not the reverse.
+is_registered_node: list[Callable[[type[Any]], bool]] = []
 
 
 def find_variable_impl(kind: type[Any], /) -> VariableImpl | None:
@@ -147,12 +154,33 @@ def add_variable_impl(kind: type[Any], impl: VariableImpl) -> None:
     """Makes a type and its subclasses variable types.
 
     Raises:
-        ValueError: If the type is one already.
+        TypeError: If it is no class.
+        ValueError: If the type is one already, or one of nodes or of static values.
     """
-    if find_variable_impl(kind) is not None:
+    check_class(kind, "register_variable_type")
+    known = find_variable_impl(kind)
+    if known is not None and (kind in _registered or known.is_owned):
         raise ValueError(f"{kind.__name__} is a variable type already.")
+    refuse_atoms(kind, "variable")
+    if any(is_node(kind) for is_node in is_registered_node):
+        raise ValueError(
+            f"{kind.__name__} is a node type; it can't be a variable type as well."
+        )
+    for other in [*_impls]:
+        if other not in _registered and issubclass(other, kind):
+            del _impls[other]  # It had the answer of a base of this one.
     _impls[kind] = impl
+    _registered.add(kind)
     registrations.count += 1
+
+
+def refuse_atoms(kind: type[Any], what: str) -> None:
+    """Raises an error for types whose instances are always static values."""
+    if kind in ATOMS:
+        raise ValueError(
+            f"{kind.__name__} can't be a {what} type: its instances are static values "
+            "in every graph. Register a class of your own."
+        )
 
 
 def registered_variable_types() -> tuple[type[Any], ...]:
@@ -241,7 +269,10 @@ def register_variable_type(
             differentiated by default.
 
     Raises:
-        ValueError: If the type is a variable type already.
+        TypeError: If the type is no class.
+        ValueError: If the type is registered already, for variables or nodes, if its
+            instances are always static, as numbers are, or if a counterpart is of
+            another type.
 
     Example:
         >>> import graphcore as gc, jax.numpy as jnp, operator
@@ -265,8 +296,16 @@ def register_variable_type(
         *(get_value, set_value, get_metadata, create, set_metadata, get_trace),
         *(set_values, get_values, get_all_metadata, refuse, give_state),
     )
+    given = counterparts or {}
+    check_class(type, "register_variable_type")
+    others = [each.__name__ for each in given if not issubclass(each, type)]
+    if others:
+        raise ValueError(
+            f"The counterparts of {type.__name__} are for {others}, which are no "
+            "subclasses of it: give them from its subclasses to other variable types."
+        )
     add_variable_impl(type, impl)
-    for theirs, ours in (counterparts or {}).items():
+    for theirs, ours in given.items():
         register_counterparts(theirs, ours)
 
 

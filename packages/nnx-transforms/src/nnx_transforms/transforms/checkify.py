@@ -12,7 +12,6 @@ from jax.experimental import checkify as jax_checkify
 
 from graphcore.authors import Body, Change, Entry, enter, lifted
 from nnx_transforms.transforms.decorators import LATER, optional_function
-from nnx_transforms.transforms.literals import as_arrays
 from nnx_transforms.transforms.loops.agreement import (
     abstract,
     check_unchanged,
@@ -79,7 +78,7 @@ def checkify(
         entry = enter(f, args, kwargs, make=_Body)
         checked = jax_checkify.checkify(entry.body, errors)
         error, (groups, out, change) = checked(*entry.values)
-        (values,) = as_arrays(groups)
+        values = change.without_literals(groups[0])
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(error)):
             values = _select(entry, change, _has_failed(error), values)
         elif error.get_exception() is not None:

@@ -11,7 +11,6 @@ import jax
 from graphcore.authors import Entry, enter, lifted
 from nnx_transforms.arguments import ChosenArguments, positions_of
 from nnx_transforms.transforms.decorators import LATER, called_as_before
-from nnx_transforms.transforms.literals import as_arrays
 
 __all__ = ["checkpoint", "remat"]
 
@@ -93,7 +92,7 @@ def remat(
             jax.checkpoint(f, **of_jax)(*args, **kwargs)  # JAX says what is wrong
             raise
         groups, out, change = left
-        return entry.commit(as_arrays(groups), out, change)
+        return entry.commit(groups, out, change)
 
     return call
 

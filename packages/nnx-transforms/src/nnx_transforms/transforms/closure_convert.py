@@ -20,7 +20,6 @@ from graphcore.authors import (
 )
 from nnx_transforms.states.tree_variables import tree_variables
 from nnx_transforms.transforms.derivatives.rules import RuleCall, named_like
-from nnx_transforms.transforms.literals import as_arrays
 from nnx_transforms.transforms.loops.agreement import failure
 
 R = TypeVar("R")
@@ -143,7 +142,7 @@ def _of_objects(
                 lines,
             )
         values, out = pure(*call.pure_args(entry, args), *hoisted)
-        return entry.commit([as_arrays(values)], out, call.change)
+        return entry.commit([values], out, call.change)
 
     converted.__name__ = call.name
     return converted

@@ -40,7 +40,7 @@ from graphcore.authors import (
     is_object,
     mark_lifted,
 )
-from nnx_transforms.arguments import check_hashable, positions_of, with_statics
+from nnx_transforms.arguments import positions_of, with_statics
 from nnx_transforms.transforms.compiled.ahead_of_time import Lowered, Traced
 from nnx_transforms.transforms.compiled.array_errors import explain_arrays
 from nnx_transforms.transforms.compiled.explain_recompile import Explanation
@@ -209,24 +209,20 @@ class Jitted(Generic[P, R]):
             args, kwargs, statics = bodies.statics.take(args, kwargs)
         if settings is not UNSET:
             settings = _per_argument(settings, args, statics)
-        try:
-            entry: Entry | None = enter(
-                callee,
-                args,
-                kwargs,
-                settings=settings,
-                kwargs_settings=UNSET,
-                out_settings=bodies.out_settings,
-                statics=statics,
-                make=JitBody,
-                options=self._options,
-                cache=bodies.current() if is_known else None,
-                only_with_objects=not bodies.places_objects,
-                divide=False,
-            )
-        except TypeError:
-            check_hashable(statics, callee.name)
-            raise
+        entry: Entry | None = enter(
+            callee,
+            args,
+            kwargs,
+            settings=settings,
+            kwargs_settings=UNSET,
+            out_settings=bodies.out_settings,
+            statics=statics,
+            make=JitBody,
+            options=self._options,
+            cache=bodies.current() if is_known else None,
+            only_with_objects=not bodies.places_objects,
+            divide=False,
+        )
         return entry
 
     # Ahead of time

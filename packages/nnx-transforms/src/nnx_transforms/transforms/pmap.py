@@ -17,7 +17,7 @@ from graphcore.authors import (
     lifted,
     plain_settings,
 )
-from nnx_transforms.arguments import ChosenArguments, check_hashable
+from nnx_transforms.arguments import ChosenArguments
 from nnx_transforms.transforms.compiled.donation import (
     held_twice,
     together,
@@ -168,7 +168,6 @@ def pmap(
         if asks:
             axes = apply_rules(axes, args, "in_axes")
         args, kwargs, fixed = statics.take(args, kwargs)
-        check_hashable(fixed, getattr(f, "__name__", "f"))
 
         entry = enter(
             # A transform around this one gives another.

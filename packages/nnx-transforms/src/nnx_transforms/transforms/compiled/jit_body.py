@@ -93,6 +93,7 @@ class JitBody(Body):
     called = ("args", None)
     settings_called = ("in_shardings", "out_shardings")
     options: Options
+    is_compiled = True
     is_direct = has_divided = False
 
     def __init__(self, *args: Any) -> None:

@@ -232,6 +232,7 @@ def merged_change(body: Body, changes: Sequence[Change]) -> Change:
         indices=(*(new_index[definitions[p].index] for p in written), *new),
         has_divided=any(change.has_divided for change in changes),
         renewed=tuple(sorted({pair for change in changes for pair in change.renewed})),
+        numbers=(),  # Arrays leave the branches.
     )
 
 
