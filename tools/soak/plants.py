@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from graphcore import editing, undo
-from graphcore.boundary import entry
+from graphcore import editing, functional, undo
+from graphcore.boundary import change, entry
 from graphcore.boundary.body import Body
 from graphcore.cache.plans import Plan
-from graphcore.graphdef import build
 from graphcore.graphdef.recipes import Recipe
 from graphcore.variables.variable import Variable, set_raw_value
 
@@ -124,8 +123,9 @@ def half_write() -> Iterator[None]:
         yield []
 
     with (
-        mock.patch.object(build, "undoing", forgetting),
+        mock.patch.object(change, "undoing", forgetting),
         mock.patch.object(editing, "undoing", forgetting),
+        mock.patch.object(functional, "undoing", forgetting),
         mock.patch.object(undo, "undoing", forgetting),
     ):
         yield

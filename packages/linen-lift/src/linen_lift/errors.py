@@ -179,8 +179,24 @@ class BranchVariablesError(_VariableError):
     """The branches of `cond` or `switch` leave different variables behind."""
 
     text = """Branch {branch} does not leave variable "{name}" in collection "{col}"
-    {at} as the other branches do. Every branch must return the same variables: while
-    initializing, run all branches once before the conditional."""
+    {at} as the other branches do. Every branch must return the same variables:
+    {advice}."""
+
+    def __init__(
+        self,
+        collection: str,
+        name: str,
+        path: str,
+        branch: int = 0,
+        initializing: bool = True,
+    ) -> None:
+        advice = "while initializing, run all branches once before the conditional"
+        if not initializing:
+            advice = (
+                "declare, sow or capture it in all of them, or leave the collection "
+                "out of mutable of apply, or of variables= of the conditional"
+            )
+        super().__init__(collection, name, path, branch=branch, advice=advice)
 
 
 class BroadcastVariableError(_VariableError):

@@ -204,4 +204,4 @@ def describe_place(key_path: Any, root: str = "/") -> tuple[str, str, str]:
     names = [str(k.key) for k in key_path if isinstance(k, jax.tree_util.DictKey)]
     col, *path = names
     name = path.pop() if path else col
-    return col, name, f"{root.rstrip('/')}/{'/'.join(path)}"
+    return col, name, "/".join([root.rstrip("/"), *path]) or "/"

@@ -25,15 +25,13 @@ from typing import Any
 
 import jax
 
-from graphcore.authors import current_trace
-
 from . import errors
 from .filters import CollectionFilter, in_filter
 from .frozen_dict import unfreeze
 from .rng import ROOT, DrawCounts, Origin, Path, checked_rngs, draw_key
 from .scope_variable import Variable, unboxed
 from .shapes import initial_shapes
-from .tree import MISSING, Tree, has_tracer
+from .tree import MISSING, Tree
 
 
 class Scope:
@@ -397,17 +395,18 @@ class Scope:
     def _create(self, col: str, name: str, make: Callable[[], Any]) -> Any:
         """Stores the first value of a variable, once that is possible."""
         value, tree = make(), self._tree
-        if current_trace() == tree.trace:
-            self.put_variable(col, name, value)
-        else:
+        if tree.leaks(value):
             tree.pending[col, self.path, name] = make
+        else:
+            self.put_variable(col, name, value)
         return value
 
     def _lacks(self, col: str, name: str, error: Any) -> Any:
         """The error for a variable that is not there: perhaps nothing is."""
         if self.is_collection_empty(col):
             error = errors.ScopeCollectionNotFound
-        have = ", ".join(sorted(col for col, x in self._tree.variables.items() if x))
+        known = {*self._tree.variables, *(col for col, _, _ in self._tree.pending)}
+        have = ", ".join(x for x in sorted(known) if not self.is_collection_empty(x))
         return error(col, name, self.path_text, have=have or "none")
 
     def is_mutable_collection(self, col: str) -> bool:
@@ -424,7 +423,7 @@ class Scope:
         Args:
             col: its name.
         """
-        return not self._tree.variables.get(col)
+        return not (self._tree.variables.get(col) or self._tree.awaits(col))
 
     def has_collection(self, col: str) -> bool:
         """Whether a collection was given or made, empty or not.
@@ -432,7 +431,7 @@ class Scope:
         Args:
             col: its name.
         """
-        return col in self._tree.variables
+        return col in self._tree.variables or self._tree.awaits(col)
 
     def has_variable(self, col: str, name: str) -> bool:
         """Whether a variable exists here.
@@ -471,9 +470,9 @@ class Scope:
         if not self.is_mutable_collection(col):
             raise errors.ModifyScopeVariableError(col, name, self.path_text)
         tree = self._tree
-        if current_trace() != tree.trace and has_tracer(value):
+        if tree.leaks(value):
             raise errors.JaxTransformError(col, name, self.path_text)
-        tree.pending.pop((col, self.path, name), None)
+        tree.forget(col, (*self.path, name), value)
         tree.put(col, self.path, name, value)
 
     def variable(
@@ -579,9 +578,9 @@ class Scope:
     def _visible(self) -> Iterator[tuple[str, Any]]:
         """The collections at this path; copies of those that may change."""
         self._check_valid()
-        self._tree.settle()
-        for col in self._tree.variables:
-            node = self._tree.find(col, self.path)
+        tree = self._tree.seen()
+        for col in tree.variables:
+            node = tree.find(col, self.path)
             if isinstance(node, Mapping):
                 yield col, unfreeze(node) if self.is_mutable_collection(col) else node
 

@@ -15,6 +15,7 @@ from .errors import JaxTransformError, NameInUseError
 from .filters import CollectionFilter
 from .frozen_dict import unfreeze
 from .rng import ROOT, Origin, Path
+from .traces import is_within
 
 MISSING: Any = object()
 
@@ -41,8 +42,8 @@ class Tree:
         lifetime: whether it may still be used.
         adopted: modules from outside, by identity, and their clones that live in this
             tree; nothing but their parents keeps these alive.
-        pending: variables first declared inside a JAX transform that is not lifted, by
-            collection, path and name: what makes their values.
+        pending: variables first declared inside a JAX transform that is not lifted, and
+            whose values belong to it, by collection, path and name: what makes them.
     """
 
     variables: dict[str, Any]
@@ -65,13 +66,7 @@ class Tree:
             path: the path of a scope.
             name: further names.
         """
-        node: Any = self.variables.get(col)
-        try:
-            for part in path[self.depth :] + name:
-                node = node[part]
-        except (KeyError, TypeError, IndexError):
-            return MISSING  # also where a variable is in the place of a scope
-        return node
+        return found_at(self.variables.get(col), path[self.depth :] + name)
 
     def put(self, col: str, path: Path, name: str, value: Any) -> None:
         """Stores a value at the path of a scope; a dict joins one that is there."""
@@ -86,6 +81,42 @@ class Tree:
         before = node.get(name)
         both = isinstance(before, Mapping) and isinstance(value, Mapping)
         node[name] = joined(before, value) if both else value
+
+    def seen(self) -> Tree:
+        """The tree as it is now, with what is pending made in the running trace."""
+        self.settle()
+        if not self.pending:
+            return self
+        cols = {col for col, _, _ in self.pending}
+        copies = {col: unfreeze(self.variables.get(col, {})) for col in cols}
+        variables = {**self.variables, **copies}
+        new = dataclasses.replace(self, variables=variables, pending={})
+        for (col, path, name), make in self.pending.items():
+            new.put(col, path, name, make())
+        return new
+
+    def awaits(self, col: str) -> bool:
+        """Whether variables of a collection are pending."""
+        return any(each == col for each, _, _ in self.pending)
+
+    def forget(self, col: str, path: Path, value: Any) -> None:
+        """Drops pending variables for which there is a value at a path, or below."""
+        for place in [*self.pending]:
+            full = (*place[1], place[2])
+            below = place[0] == col and full[: len(path)] == path
+            if below and found_at(value, full[len(path) :]) is not MISSING:
+                del self.pending[place]
+
+    def leaks(self, value: Any) -> bool:
+        """Whether a value must not be stored now, in a transform inside of the trace.
+
+        Args:
+            value: a pytree; what belongs to the tree's trace, or to one around it, does
+                no harm.
+        """
+        if current_trace() == self.trace:
+            return False
+        return any(not is_within(x, self.trace) for x in _tracers(value))
 
     def settle(self) -> None:
         """Makes pending variables, if the transform that declared them is over.
@@ -107,18 +138,33 @@ class Tree:
                 jax.eval_shape(functools.partial(_use, value))
             except jax.errors.UnexpectedTracerError as error:
                 raise JaxTransformError(col, name, at) from error
-            if self.trace == OUTSIDE and has_tracer(value):
+            known = [is_within(x, self.trace) for x in _tracers(value)]
+            if False in known or (known and self.trace == OUTSIDE):
                 raise JaxTransformError(col, name, at)
             self.put(col, path, name, value)
 
 
+def found_at(tree: Any, names: Path) -> Any:
+    """What nested mappings have under some names, or `MISSING`.
+
+    Args:
+        tree: the mappings.
+        names: one for each level.
+    """
+    try:
+        for name in names:
+            tree = tree[name]
+    except (KeyError, TypeError, IndexError):
+        return MISSING  # also where a variable is in the place of a scope
+    return tree
+
+
 def _use(value: Any) -> Any:
-    return [x[None] for x in jax.tree.leaves(value) if isinstance(x, jax.core.Tracer)]
+    return [x[None] for x in _tracers(value)]
 
 
-def has_tracer(value: Any) -> bool:
-    """Whether a pytree has leaves that belong to a running transform."""
-    return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(value))
+def _tracers(value: Any) -> list[Any]:
+    return [x for x in jax.tree.leaves(value) if isinstance(x, jax.core.Tracer)]
 
 
 def joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

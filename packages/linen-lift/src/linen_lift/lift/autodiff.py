@@ -1,8 +1,8 @@
 """Lifted derivatives: `vjp`, `jvp`, `value_and_grad`, `grad` and `custom_vjp`.
 
 Variables of some collections are differentiated together with the arguments. Their
-tangents and cotangents are one dict of collections where one scope is packed, and a
-list of such dicts, one per scope in order, where several are.
+tangents and cotangents are one dict of collections, or a list of such dicts, one per
+scope in order: where several scopes are packed, and wherever `multi_scope` asks for it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,8 @@ from .variables import path_offsets
 __all__ = ["custom_vjp", "grad", "jvp", "value_and_grad", "vjp"]
 
 
-def _one_or_list(per_scope: Sequence[Any]) -> Any:
-    return per_scope[0] if len(per_scope) == 1 else list(per_scope)
-
-
 def _per_scope(given: Any, roots: Sequence[Any], what: str) -> tuple[Any, ...]:
-    """The inverse of `_one_or_list`, for what a user gives."""
+    """One dict for each scope, of what a user gives."""
     lists = (list, tuple)
     if len(roots) == 1 and not isinstance(given, lists):
         return (given,)
@@ -74,8 +70,13 @@ def _restricted(tree: Any, known: Any) -> Any:
 
 
 def _pull_back(vjp_fn: Callable[..., Any], cotangent: Any) -> tuple[Any, ...]:
+    (variables,), *inputs = vjp_fn(cotangent)
+    return (variables, *inputs)
+
+
+def _pull_back_list(vjp_fn: Callable[..., Any], cotangent: Any) -> tuple[Any, ...]:
     variables, *inputs = vjp_fn(cotangent)
-    return (_one_or_list(variables), *inputs)
+    return (list(variables), *inputs)
 
 
 def vjp(
@@ -101,7 +102,8 @@ def vjp(
         vjp_variables: the collections to differentiate.
         variables: further collections that `fn` sees.
         rngs: the streams that it sees.
-        multi_scope: whether several scopes are expected.
+        multi_scope: whether several scopes may take part. The cotangents of the
+            variables are then a list with one dict per scope, also for one scope.
 
     Returns:
         `(out, pull_back)`, or `(out, pull_back, aux)`. `pull_back(cotangent)` gives
@@ -148,7 +150,8 @@ def vjp(
                 break
             made = kept
         left = (tuple(map(joined, made, left[0])), *left[1:])
-        pull_back = jax.tree_util.Partial(_pull_back, vjp_fn)
+        form = _pull_back_list if multi_scope else _pull_back
+        pull_back = jax.tree_util.Partial(form, vjp_fn)
         return ((out, pull_back, aux) if has_aux else (out, pull_back)), left
 
     filters = (vjp_variables, variables)

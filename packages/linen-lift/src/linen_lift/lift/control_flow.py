@@ -128,8 +128,10 @@ def _raise_difference(before: Any, now: Any, number: int, roots: Any) -> None:
     key_path = min(before ^ now, key=str)
     if key_path in now:
         number = 0  # it is the first branch that lacks it
-    place = describe_place(key_path, roots[key_path[1].idx].path_text)
-    raise BranchVariablesError(*place, branch=number)
+    root = roots[key_path[1].idx]
+    place = describe_place(key_path, root.path_text)
+    initializing = root.get_flag("initializing", False)
+    raise BranchVariablesError(*place, branch=number, initializing=initializing)
 
 
 def cond(

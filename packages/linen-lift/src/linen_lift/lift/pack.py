@@ -31,7 +31,7 @@ from ..filters import (
 )
 from ..frozen_dict import unfreeze
 from ..scope import Scope
-from ..tree import MISSING, Lifetime
+from ..tree import MISSING, Lifetime, found_at
 
 __all__ = ["pack"]
 
@@ -78,6 +78,11 @@ class Boundary:
         # lifetime, counts and names are known.
         self._lifetime = Lifetime()
         self._effects: list[list[tuple[Any, Any, Any]]] = []
+        # What is pending outside is made anew for the inside. If nothing writes it
+        # there, it must stay pending: what comes out of the transform would leak.
+        self._pending = [(*root._tree.pending,) for root in self.roots]
+        self._unwritten: set[Any] = set()
+        self._written: set[Any] = set()
 
     def writable(self, group: Sequence[Any]) -> tuple[dict[str, Any], ...]:
         """The collections of a group that may change inside, by packed scope."""
@@ -165,6 +170,12 @@ class Boundary:
         for index in range(len(self.roots)):
             tree = trees[index]
             tree.settle()
+            for place in self._pending[index]:
+                col, path, name = place
+                names = (*path[tree.depth :], name)
+                before, after = tree.entry.get(col), tree.variables.get(col)
+                same = found_at(before, names) is found_at(after, names)
+                (self._unwritten if same else self._written).add((index, place))
             (now,) = group_collections(tree.variables, [tree.mutable])
             kept = _changes(now, tree.entry) if changed_only else unfreeze(now)
             per_root.append(kept)
@@ -210,11 +221,22 @@ class Boundary:
     def merge(self, packed: Any) -> None:
         """Writes what came out of the transform into the outer scopes."""
         for group in packed:
-            for root, collections in zip(self.roots, group, strict=True):
+            for index, collections in enumerate(group):
+                root = self.roots[index]
                 for col, tree in collections.items():
                     # One by one: `put_variable` makes sure that nothing leaks.
-                    for name, value in tree.items():
-                        root.put_variable(col, name, unfreeze(value))
+                    for name, value in self._to_store(index, col, tree).items():
+                        root.put_variable(col, name, value)
+
+    def _to_store(self, index: int, col: str, tree: Any) -> dict[str, Any]:
+        """A copy of a collection without what only passed through the transform."""
+        kept: dict[str, Any] = unfreeze(tree)
+        for at, (of, path, name) in self._unwritten - self._written:
+            if at == index and of == col:
+                node = found_at(kept, path[len(self.roots[index].path) :])
+                if node is not MISSING:
+                    node.pop(name, None)
+        return kept
 
     def effects(self) -> Any:
         """Draws and names of all inner scopes so far, relative to the paths here.

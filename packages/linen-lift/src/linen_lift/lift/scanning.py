@@ -155,7 +155,7 @@ def scan(
                 groups, streams = data_transform(groups, streams)
             scope = call(groups, streams, mutable)
             out = fn(scope, carry, *treedef.unflatten(_chosen(slices, leaves)))
-            if not (isinstance(out, tuple) and len(out) == 2):
+            if not (isinstance(out, (tuple, list)) and len(out) == 2):
                 raise TypeError(
                     "The function of a lifted scan must return a pair (carry, ys); "
                     f"found {type(out).__name__}."

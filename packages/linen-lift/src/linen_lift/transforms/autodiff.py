@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import jax
 
 from .. import lift
 from ..module.base import Module
 from ..signatures import parameters_of
-from .frame import Frame
+from .frame import Frame, without_modules
 from .targets import check_function, core_of, with_module
 
 __all__ = ["custom_vjp", "grad", "jvp", "value_and_grad", "vjp"]
 
 
-@with_module(lift.vjp, ("fn",), "primals")
+def _cotangents(pull_back: Callable[..., Any], cotangent: Any) -> Any:
+    return without_modules(pull_back(cotangent))
+
+
+def _with_cotangents(result: Any) -> Any:
+    out, pull_back, *aux = result
+    return (out, jax.tree_util.Partial(_cotangents, pull_back), *aux)
+
+
+@with_module(lift.vjp, ("fn",), "primals", _with_cotangents)
 def vjp(*_: Any, **__: Any) -> Any:
     """Lifted `jax.vjp`, with respect to variables and arguments.
 
@@ -34,7 +46,8 @@ def vjp(*_: Any, **__: Any) -> Any:
 
     Returns:
         `(out, pull_back)`, or `(out, pull_back, aux)`. `pull_back(cotangent)` gives
-        `(variable_cotangents, *primal_cotangents)`; it is a pytree.
+        `(variable_cotangents, *primal_cotangents)`; it is a pytree. A module among the
+        primals has None there: its cotangents are among those of the variables.
 
     Raises:
         MultipleScopesError: if there are several scopes and `multi_scope` is False.
@@ -53,7 +66,7 @@ def vjp(*_: Any, **__: Any) -> Any:
     """
 
 
-@with_module(lift.value_and_grad, ("fn",), "primals")
+@with_module(lift.value_and_grad, ("fn",), "primals", without_modules)
 def value_and_grad(*_: Any, **__: Any) -> Any:
     """The value of a function of a module and its gradients in the arguments.
 
@@ -69,7 +82,7 @@ def value_and_grad(*_: Any, **__: Any) -> Any:
 
     Returns:
         `(out, grads)`, or `((out, aux), grads)`; `grads` is a tuple with one entry per
-        argument.
+        argument, which is None for a module.
 
     Raises:
         ValueError: if the result is not a scalar.
@@ -88,7 +101,7 @@ def value_and_grad(*_: Any, **__: Any) -> Any:
     """
 
 
-@with_module(lift.grad, ("fn",), "primals")
+@with_module(lift.grad, ("fn",), "primals", without_modules)
 def grad(*_: Any, **__: Any) -> Any:
     """The gradients of a function of a module in its arguments.
 

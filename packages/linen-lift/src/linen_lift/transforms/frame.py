@@ -32,6 +32,19 @@ class _Slot(Static[int]):
     """The place of a module or variable in a frame: a pytree without leaves."""
 
 
+def without_modules(cotangents: Any) -> Any:
+    """Cotangents with None in the places of modules and variables, which have none.
+
+    Args:
+        cotangents: of arguments of a frame.
+    """
+    return jax.tree.map(
+        lambda x: None if isinstance(x, _Slot) else x,
+        cotangents,
+        is_leaf=lambda x: isinstance(x, _Slot),
+    )
+
+
 class Frame:
     """The modules of one call of a lifted transform.
 

@@ -127,7 +127,10 @@ def _parameters(
 
 
 def with_module(
-    lifted: Callable[P, R], functions: Iterable[str], operands: str
+    lifted: Callable[P, R],
+    functions: Iterable[str],
+    operands: str,
+    finish: Callable[[Any], Any] = lambda result: result,
 ) -> Callable[[Callable[..., Any]], Callable[P, R]]:
     """Makes a transform that is called with a module of one called with a scope.
 
@@ -137,6 +140,7 @@ def with_module(
         lifted: the transform of scope functions.
         functions: the parameters that are functions, or sequences of them.
         operands: the parameter with further arguments of these.
+        finish: makes the result of what the transform of scope functions returns.
 
     Returns:
         A decorator for a function that has the name and the documentation.
@@ -159,7 +163,8 @@ def with_module(
             given["mdl"] = frame.scopes
             if operands in given:
                 (given[operands],) = frame.args
-            return lifted(*bound.args, **bound.kwargs)
+            result: R = finish(lifted(*bound.args, **bound.kwargs))
+            return result
 
         with_mdl.__signature__ = signature  # type: ignore[attr-defined]
         return with_mdl
