@@ -132,9 +132,12 @@ class Change:
         """
         if are_known_arrays(values):  # the usual case, decided by types
             return values
+        numbers = self.numbers
         return [
-            jax.tree.map(_from_number if index in self.numbers else _from_constant, x)
-            for x, index in zip(values, self.indices, strict=True)
+            x
+            if isinstance(x, jax.Array)
+            else jax.tree.map(_from_number if i in numbers else _from_constant, x)
+            for x, i in zip(values, self.indices, strict=True)
         ]
 
     def joined(self, values: Sequence[Any], now: Sequence[Any]) -> list[Any]:

@@ -321,7 +321,10 @@ def enter(
     Raises:
         ValueError: If an object can't be flattened, belongs to another trace, or is
             reached under different settings; with the paths. If a static argument
-            has variables that outlive the running trace.
+            has variables that outlive the running trace, or, for bodies that are kept
+            in `cache`, is not hashable.
+        TypeError: If `args` is no tuple or list, or something else that such bodies
+            are found by is not hashable.
 
     Example:
         >>> import graphcore as gc, jax, jax.numpy as jnp

@@ -239,7 +239,7 @@ def _open(
     elif kind is list or kind is dict:
         visit.containers.append(node)
     elif kind is not tuple and node is not None:
-        pairs = _checked(pairs, kind, trail)
+        pairs = _checked(pairs, found, kind, trail)
         metadata = snapshot(metadata)
         if containers_of(node, impl) is not None:
             visit.foreign.append((node, impl))
@@ -248,15 +248,16 @@ def _open(
     return _Frame(node, key, trail, index, iter(pairs), metadata, mark, node)
 
 
-def _checked(pairs: Any, kind: type[Any], trail: Trail) -> Sequence[tuple[Any, Any]]:
+def _checked(
+    pairs: Any, returned: Any, kind: type[Any], trail: Trail
+) -> Sequence[tuple[Any, Any]]:
     """What a registered `flatten` gives, if its children can be told apart."""
-    found = pairs
     try:
         found = pairs if isinstance(pairs, list | tuple) else [*pairs]
         keys = [key for key, _ in found]
         different = {*keys}
     except (TypeError, ValueError) as error:
-        raise _unlike_pairs((found, ...), kind, trail) from error
+        raise _unlike_pairs(returned, kind, trail) from error
     if len(different) < len(keys):
         twice = next(key for i, key in enumerate(keys) if key in keys[:i])
         raise ValueError(

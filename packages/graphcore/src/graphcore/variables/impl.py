@@ -154,10 +154,8 @@ def add_variable_impl(kind: type[Any], impl: VariableImpl) -> None:
     """Makes a type and its subclasses variable types.
 
     Raises:
-        TypeError: If it is no class.
         ValueError: If the type is one already, or one of nodes or of static values.
     """
-    check_class(kind, "register_variable_type")
     known = find_variable_impl(kind)
     if known is not None and (kind in _registered or known.is_owned):
         raise ValueError(f"{kind.__name__} is a variable type already.")

@@ -314,8 +314,12 @@ def is_module(x: Any) -> bool:
     """
     if isinstance(x, Object):
         return isinstance(x, Module)
-    named = any(base.__name__ == "Module" for base in type(x).__mro__)
-    return named and is_graph_node(x)
+    return is_module_class(type(x)) and is_graph_node(x)
+
+
+def is_module_class(kind: type[Any]) -> bool:
+    """Whether a class has the name `Module`, or a base that has."""
+    return any(base.__name__ == "Module" for base in kind.__mro__)
 
 
 def unused(what: str, missing: Iterable[str], node: Any) -> ValueError:

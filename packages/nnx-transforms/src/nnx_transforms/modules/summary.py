@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from graphcore import variables
 from graphcore.authors import is_object, path_text, raw_value_of
 from nnx_transforms.modules.capturing import methods_wrapped
+from nnx_transforms.modules.module import is_module_class
 from nnx_transforms.modules.views import iter_modules
 from nnx_transforms.randomness.rngs import RngState
 from nnx_transforms.sharding.placement_table import amount, columns, shape_text
@@ -132,7 +133,7 @@ def _calls(
 
         every = {base for _, module in modules for base in type(module).__mro__}
         # Those that are derived from a class of modules, of whatever library.
-        kinds = {x for x in every if "Module" in [y.__name__ for y in x.__mro__[1:]]}
+        kinds = {x for x in every if any(map(is_module_class, x.__bases__))}
         with methods_wrapped(kinds, recording):
             called(root)
 

@@ -149,9 +149,14 @@ class Jitted(Generic[P, R]):
         return entry.commit(*result)
 
     def _can_try_again(self, entry: Entry, error: Exception) -> bool:
-        """Whether a call failed since values, passed on unchecked, are no arrays.
+        """Divides values that are no arrays, if a call failed since none were checked.
 
-        Another error is told in terms of the objects.
+        Args:
+            entry: The call.
+            error: What it raised.
+
+        Returns:
+            Whether it was so. Another error is told in terms of the objects.
         """
         body: JitBody = entry.body
         if isinstance(error, TypeError) and entry.divide():
