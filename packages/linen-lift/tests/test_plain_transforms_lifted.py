@@ -278,3 +278,31 @@ def test_a_new_value_counts_more_than_what_is_pending():
 
     state = nn.scope.apply(run, mutable=True)({})[1]["state"]["inner"]
     assert state["a"] == 5 and state["b"].tolist() == [0, 0]
+
+
+PLAIN = {
+    "jit": jax.jit,
+    "vmap": jax.vmap,
+    "checkpoint": jax.checkpoint,
+    "grad": lambda fn: lambda x: jax.grad(lambda x: (x.sum(), fn(x)), has_aux=True)(x),
+    "jvp": lambda fn: lambda x: jax.jvp(fn, (x,), (x,)),
+    "scan": lambda fn: lambda x: jax.lax.scan(lambda c, x: (c, fn(x)), 0.0, x),
+}
+
+
+@around
+@pytest.mark.parametrize("plain", PLAIN.values(), ids=PLAIN)
+def test_what_is_made_from_an_argument_is_refused(around, plain):
+    class Made(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            self.variable("stats", "doubled", lambda: 2.0 * x)
+            return x
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return plain(lambda x: Made(name="made")(x))(x)
+
+    with pytest.raises(errors.JaxTransformError, match=r'"doubled" .* at path "/made"'):
+        around(lambda x: Model().init(KEY, x))(X)

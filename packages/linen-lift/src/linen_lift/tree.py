@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -133,12 +132,10 @@ class Tree:
         for (col, path, name), make in pending.items():
             at = "/" + "/".join(path)
             try:
-                value = make()
-                # Some operation, which a tracer of a transform that is over refuses.
-                jax.eval_shape(functools.partial(_use, value))
+                value, sources = make(), _sources(make)
             except jax.errors.UnexpectedTracerError as error:
                 raise JaxTransformError(col, name, at) from error
-            known = [is_within(x, self.trace) for x in _tracers(value)]
+            known = [is_within(x, self.trace) for x in _tracers((value, sources))]
             if False in known or (known and self.trace == OUTSIDE):
                 raise JaxTransformError(col, name, at)
             self.put(col, path, name, value)
@@ -159,8 +156,13 @@ def found_at(tree: Any, names: Path) -> Any:
     return tree
 
 
-def _use(value: Any) -> Any:
-    return [x[None] for x in _tracers(value)]
+def _sources(make: Callable[[], Any]) -> list[Any]:
+    """The tracers that a function closes over and computes with.
+
+    An operation takes a tracer of a compiled function that is over; JAX tells of it
+    when the function around is compiled, and then without a name.
+    """
+    return jax.make_jaxpr(lambda: _tracers(make()))().consts
 
 
 def _tracers(value: Any) -> list[Any]:
