@@ -161,3 +161,26 @@ def test_a_mapping_that_answers_with_what_it_does_not_name():
     entry = enter(f, (node,), settings=(Halved(),), out_settings="out")
     with pytest.raises(ValueError, match=r"at 'new', has the setting 'half'"):
         entry.body(*entry.values)
+
+
+def test_values_must_be_one_list_a_setting():
+    def f(m):
+        m.w.value += 1
+
+    node = gc.Dict(w=gc.Param(1.0), v=gc.BatchStat(2.0))
+    entry = enter(f, (node,), settings=(Chosen(gc.Param),))
+    for groups in ([[1.0]], [[1.0, 2.0], []], [[1.0, 2.0]]):
+        with pytest.raises(ValueError, match=r"one list of values for each of the set"):
+            entry.body(groups, *entry.values[1:])
+    for setting, values in ((True, [1, 2]), (None, [1])):
+        with pytest.raises(ValueError, match=rf"the setting {setting}, but there are"):
+            entry.states(setting, values)
+    assert entry.states(None, []) == [gc.State({})]
+    one = enter(f, (node,))
+    with pytest.raises(ValueError, match=r"\[2\] long; got lists of \[1\]"):
+        one.body([[1.0]], *one.values[1:])
+
+
+def test_options_must_be_hashable():
+    with pytest.raises(ValueError, match=r"options of 'len' is not hashable: \["):
+        enter(len, (gc.Dict(a=gc.Param(1)),), options=["unroll"])

@@ -162,11 +162,25 @@ class Body:
 
         Returns:
             The values in order of index.
+
+        Raises:
+            ValueError: If there is not one list a setting, of one value for each
+                variable that has it.
         """
+        found = [*map(len, groups)]
+        due = [*map(len, self._positions)]
+        if len(due) == 1:
+            due = [len(self.structure.settings.variables)]
+        if found != due:
+            raise ValueError(
+                f"The body of {self.__name__!r} takes one list of values for each of "
+                f"the settings {self.groups}, {due} long; got lists of {found}. Pass "
+                "`*entry.values`, or for other values `entry.body.grouped(values)`."
+            )
         if len(groups) == 1:
             return groups[0]
-        found = dict(zip(self._order, chain.from_iterable(groups), strict=True))
-        return [found[position] for position in range(len(found))]
+        values = dict(zip(self._order, chain.from_iterable(groups), strict=True))
+        return [values[position] for position in range(len(values))]
 
     # Inside
 

@@ -187,6 +187,10 @@ class Entry:
             setting, each where it is reached first; for a variable its
             `VariableState`; for an object of another library what stands for either.
 
+        Raises:
+            ValueError: If there are more or fewer values than variables with the
+                setting.
+
         Example:
             >>> import graphcore as gc
             >>> from graphcore.authors import enter
@@ -197,6 +201,12 @@ class Entry:
         found: list[dict[Path, Any]] = [{} for _ in self.roots]
         settings = self.body.structure.settings.variables
         chosen = [place for place, each in enumerate(settings) if each == setting]
+        if len(values) != len(chosen):
+            raise ValueError(
+                f"{len(chosen)} variables of {self.body.__name__!r} have the setting "
+                f"{setting!r}, but there are {len(values)} values; the settings of "
+                f"its variables are {self.body.groups}."
+            )
         shown = Divided.map(Divided.bare, [*values])
         for place, value in zip(chosen, shown, strict=True):
             number, *path = self.joint.paths[place]
@@ -322,7 +332,7 @@ def enter(
         ValueError: If an object can't be flattened, belongs to another trace, or is
             reached under different settings; with the paths. If a static argument
             has variables that outlive the running trace, or, for bodies that are kept
-            in `cache`, is not hashable.
+            in `cache`, is not hashable; or if `options` are not.
         TypeError: If `args` is no tuple or list, or something else that such bodies
             are found by is not hashable.
 
@@ -436,9 +446,11 @@ def _find_or_make(
         key = static, known, bound, make, None if cache is None else id(function)
         try:
             body = None if bodies is None else bodies.known.get(key)
-        except TypeError:  # something static is not hashable
+        except TypeError:  # something is not hashable
+            _check_hashable("options", options, callee.name)
             if cache is not None:
-                _check_hashable(statics, callee.name)
+                for place, value in statics.items():
+                    _check_hashable(f"static argument {place!r}", value, callee.name)
                 raise
             body = bodies = None
         if body is None:
@@ -500,17 +512,16 @@ def _keys_of(statics: Mapping[Place, Any]) -> Any:
         return found
 
 
-def _check_hashable(statics: Mapping[Place, Any], name: str) -> None:
-    """Says which static argument can't be told apart, if one can't."""
-    for place, value in statics.items():
-        try:
-            hash(static_key(value))
-        except TypeError as error:
-            raise ValueError(
-                f"The static argument {place!r} of {name!r} is not hashable: {value!r} "
-                f"of type {type(value).__name__}. Compiled functions are looked up by "
-                "their static arguments: pass a hashable value, such as a tuple."
-            ) from error
+def _check_hashable(what: str, value: Any, name: str) -> None:
+    """Says that something of a call can't be told apart, if it can't be."""
+    try:
+        hash(static_key(value))
+    except TypeError as error:
+        raise ValueError(
+            f"The {what} of {name!r} is not hashable: {value!r} of type "
+            f"{type(value).__name__}. Compiled functions are looked up by it: pass a "
+            "hashable value, such as a tuple."
+        ) from error
 
 
 def _strong(x: Any) -> Callable[[], Any]:
