@@ -1,6 +1,8 @@
 """What functions leave of their objects, and how it reaches the caller's."""
 
+import collections
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -100,6 +102,14 @@ class Config:
             "static attribute at 'all/0/0'",
         ),
         (lambda m: gc.Dict(x=Config(m.w.value)), "static attribute at 'x'"),
+        (
+            lambda m: setattr(m, "names", types.SimpleNamespace(scale=m.w.value)),
+            "static attribute at 'names'",
+        ),
+        (
+            lambda m: setattr(m, "queue", [collections.deque([m.w.value])]),
+            "static attribute at 'queue/0'",
+        ),
     ],
 )
 @pytest.mark.parametrize("way", ["jit", "checkpoint"])
@@ -120,3 +130,44 @@ def test_a_traced_value_that_was_static_before_may_stay():
         return m.config.scale + m.note
 
     assert float(outer(1.0)) == 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    rows: object
+
+
+CONSTANT, KEY = jnp.arange(2.0), jax.random.key(0)
+STATIC = {
+    "namespace": lambda x: types.SimpleNamespace(x=x),
+    "dataclass": lambda x: Table([x]),
+    "view": lambda x: types.MappingProxyType({"x": x}),
+    "deque": lambda x: collections.deque([types.SimpleNamespace(x=x)]),
+}
+
+
+@pytest.mark.parametrize("way", ways)
+@pytest.mark.parametrize("x", [CONSTANT, KEY], ids=["array", "key"])
+@pytest.mark.parametrize("hold", STATIC.values(), ids=STATIC)
+def test_arrays_in_what_is_static_stay_as_they_are(hold, x, way):
+    held = hold(x)
+    m = gc.Dict(w=gc.Param(jnp.ones(())), held=held)
+    before = gc.graphdef(m)
+    seen = []
+
+    def read(m):
+        seen.append(m.held)
+        return m, m.w.value * 2
+
+    def write(m):
+        m.w.value += 1
+        m.new = gc.Dict(held=m.held)
+
+    for f in (read, write, read):
+        run(f, m, way=way)
+        assert m.held is held
+        assert repr(m.held) == repr(hold(x))
+    assert repr(m.new.held) == repr(held)
+    del m.new
+    assert gc.graphdef(m) == before
+    assert not any(isinstance(y, jax.core.Tracer) for y in jax.tree.leaves(seen))

@@ -72,3 +72,14 @@ def test_variables_of_a_registered_type_are_averaged():
     ema.update(model)
     assert float(ema.params["w"].content) == 0.5
     assert float(model.w.content) == 1.0
+
+
+def test_averages_have_the_types_of_what_they_average():
+    dtypes = {"a": jnp.float32, "b": jnp.bfloat16, "n": jnp.int32}
+    model = nnx.Dict({k: nnx.Param(jnp.ones(2, t)) for k, t in dtypes.items()})
+    ema = nnx.EMA(model, decay=0.5)
+    model.n.value = jnp.full(2, 5)
+    nnx.jit(ema.update)(jax.tree.map(lambda x: x.astype(jnp.float32), nnx.state(model)))
+    found = ema.apply_to(model)
+    assert {k: found[k].value.dtype for k in dtypes} == dtypes
+    assert found.n.value.tolist() == [3, 3]

@@ -167,10 +167,11 @@ def copied(value: Any, memo: dict[int, Any]) -> Any:
         >>> one[0] is part, one[0] is other[0]
         (False, True)
     """
-    for part in reached([value], _below):
+    for part in reached([value], below):
         # A copy has in common with it what compares by identity: an object that is
-        # reached through that may hold half of the program.
-        if is_immutable(part):
+        # reached through that may hold half of the program. Of an array of JAX, a copy
+        # that is made in a trace would be a traced value.
+        if is_immutable(part) or isinstance(part, jax.Array):
             memo.setdefault(id(part), part)
     _copy_views(value, memo)
     return copy.deepcopy(value, memo)
@@ -178,7 +179,7 @@ def copied(value: Any, memo: dict[int, Any]) -> Any:
 
 def _copy_views(value: Any, memo: dict[int, Any]) -> None:
     """Copies read-only views, as Python does not, the inner ones first."""
-    for part in reached([value], lambda x: [] if _is_view(x) else _below(x)):
+    for part in reached([value], lambda x: [] if _is_view(x) else below(x)):
         if _is_view(part) and id(part) not in memo:
             memo[id(part)] = part  # as long as what it shows is copied, it may be there
             mapping = _shown(part)
@@ -196,7 +197,8 @@ def _shown(view: Any) -> Any:
     return mapping
 
 
-def _below(part: Any) -> list[Any]:
+def below(part: Any) -> list[Any]:
+    """What a static value holds, as far as its content is compared."""
     if is_immutable(part) or isinstance(part, jax.Array | np.ndarray):
         return []
     try:
@@ -316,7 +318,8 @@ def _hides_something(kind: type[Any], slots: int) -> bool:
 def _parts_of_array(array: Any) -> Iterator[tuple[Any, Any]]:
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         yield "impl", str(jax.random.key_impl(array))
-        array = jax.random.key_data(array)
+        with jax.ensure_compile_time_eval():  # in a trace it would be a traced value
+            array = jax.random.key_data(array)
     elements = np.asarray(array)
     yield "shape", elements.shape
     yield "dtype", elements.dtype

@@ -161,7 +161,8 @@ class Bodies:
             return
         if type(places) is Direct and len({*places.numbers}) < len(places.numbers):
             return
-        types, containers = spots_of(args, kwargs)
+        types, spots = spots_of(args, kwargs)
+        containers = spots.containers
         if type(places) is Places:
             containers = ()  # All are looked into.
         elif len(places.places) == 1 and type(places.places[0]) is int:

@@ -170,21 +170,34 @@ class Inside:
         if here != OUTSIDE:
             left = () if unchanged else definitions
             check_leaks(self._joint.definitions, (*left, *out_definitions))
-        change = Change(
-            positions=tuple(w.position for w in written),
-            indices=tuple(w.index for w in written),
+        mapping = [(index, old_index[x]) for x, index in refs.items() if x in old_index]
+        change = self._change(
+            written,
+            places,
+            mapping=tuple(mapping),
             definitions=None if unchanged else definitions,
             detached=detached,
             returned=out_definitions,
-            mapping=tuple(
-                (index, old_index[x]) for x, index in refs.items() if x in old_index
-            ),
-            places=places,
-            has_divided=_has_divided(places, written),
-            renewed=self._renewed(written),
-            numbers=_numbers(written),
         )
         return Left(written, tree, change)
+
+    def _change(self, written: list[Written], places: Places, **more: Any) -> Change:
+        """What is known by what was written, and `more` of the structure."""
+        raw = [w.impl.get_value(w.variable) for w in written]
+        change = Change(
+            positions=tuple([w.position for w in written]),
+            indices=tuple([w.index for w in written]),
+            places=places,
+            has_divided=places.has_divided or any(map(may_be_divided, raw)),
+            renewed=self._renewed(written),
+            numbers=_numbers(written, raw),
+            **more,
+        )
+        if places is OF_A_LEAF and change.is_in_place and not change.numbers:
+            # The same structure with every array that is returned: it is made once.
+            known = self._joint.layout.notes
+            change = known.setdefault(change.positions, change)
+        return change
 
     def _renewed(self, written: Sequence[Written]) -> tuple[tuple[int, int], ...]:
         """Where the function put other containers than there were."""
@@ -219,23 +232,7 @@ class Inside:
                     path, setting = joint.paths[position], settings[position]
                     before = None if position in keep else old[position]
                     written.append(Written(*found, path, setting, before))
-        positions = tuple([w.position for w in written])
-        has_divided, renewed = _has_divided(places, written), self._renewed(written)
-        numbers = _numbers(written)
-        # The same structure with every array that is returned: it is made once.
-        is_usual = places is OF_A_LEAF and not (has_divided or renewed or numbers)
-        known = joint.layout.notes if is_usual else {}
-        change = known.get(positions)
-        if change is None:
-            change = known[positions] = Change(
-                positions=positions,
-                indices=tuple([w.index for w in written]),
-                mapping=joint.identity,
-                places=places,
-                has_divided=has_divided,
-                renewed=renewed,
-                numbers=numbers,
-            )
+        change = self._change(written, places, mapping=joint.identity)
         return Left(written, tree, change)
 
     def _setting_of_root_of(self, index: int, settings: Sequence[Any]) -> Any:
@@ -272,17 +269,10 @@ class Inside:
         return of_returned
 
 
-def _numbers(written: Sequence[Written]) -> tuple[int, ...]:
+def _numbers(written: Sequence[Written], raw: Sequence[Any]) -> tuple[int, ...]:
     """The indices of what was written that is not made of arrays of JAX alone."""
-    found: list[int] = []
-    for w in written:
-        value = w.impl.get_value(w.variable)
-        if not all(isinstance(x, jax.Array) for x in jax.tree.leaves(value)):
-            found.append(w.index)
-    return tuple(found)
-
-
-def _has_divided(places: Places, written: Sequence[Written]) -> bool:
-    return places.has_divided or any(
-        may_be_divided(w.impl.get_value(w.variable)) for w in written
+    return tuple(
+        w.index
+        for w, value in zip(written, raw, strict=True)
+        if not all(isinstance(x, jax.Array) for x in jax.tree.leaves(value))
     )

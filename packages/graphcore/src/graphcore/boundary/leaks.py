@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
 
+from graphcore.content_key import below
 from graphcore.errors import TraceContextError
 from graphcore.graphdef.definition import GraphDef, StaticAttribute, definition_trails
 from graphcore.holding import reached
 from graphcore.trails import path_of, path_text
-
-_COLLECTIONS = (list, tuple, set, frozenset)
 
 
 def check_leaks(
@@ -57,12 +56,9 @@ def _traced(definitions: Iterable[GraphDef[Any]]) -> Iterator[tuple[str, Any]]:
                     yield f"The {what} at {path_text(path_of(trail))!r}", x
 
 
-def _contents(x: Any) -> Iterable[Any] | None:
-    if isinstance(x, Mapping):
-        return x.values()
-    if isinstance(x, _COLLECTIONS):
-        return x
+def _contents(x: Any) -> Iterable[Any]:
+    # Also of those that compare by identity, into which nothing else looks.
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
         names = [field.name for field in dataclasses.fields(x)]
         return [getattr(x, name, None) for name in names]
-    return None
+    return below(x)

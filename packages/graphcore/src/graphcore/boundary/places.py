@@ -355,7 +355,7 @@ def separate(
         >>> places.fill(((None, 2), {'x': None}), found) == ((node, 2), {'x': node})
         True
     """
-    _, (direct, containers, filtered, joining) = _spots_of(args, kwargs)
+    _, (direct, containers, filtered, joining) = spots_of(args, kwargs)
     given, given_kwargs = args, kwargs
     has_divided = False
     for place in containers:
@@ -404,14 +404,6 @@ def with_names(types: tuple[type[Any], ...], kwargs: dict[str, Any]) -> tuple[An
     return len(types), *types, *kwargs, *map(type, kwargs.values())
 
 
-def spots_of(
-    args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """What tells calls apart, and which arguments may hold objects in this one."""
-    key, spots = _spots_of(args, kwargs)
-    return key, spots.containers
-
-
 def take_from(
     places: Direct | Places, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[tuple[Sequence[Any], dict[str, Any]], Direct | Places, list[Any]]:
@@ -429,7 +421,8 @@ def take_from(
     return (plain, kwargs), places, roots
 
 
-def _spots_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, _Spots]:
+def spots_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, _Spots]:
+    """What tells calls apart, and where the objects may be in ones like this."""
     key: tuple[Any, ...] = tuple([type(x) for x in args])
     if kwargs:
         key = with_names(key, kwargs)

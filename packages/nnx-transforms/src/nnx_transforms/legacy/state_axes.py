@@ -110,8 +110,6 @@ def _mapped(
     **options: Any,
 ) -> Callable[..., Any]:
     object_axes = _object_axes(_pairs(state_axes), split_rngs)
-    if isinstance(in_axes, list):
-        in_axes = tuple(in_axes)
 
     @lifted(f)
     def body(f: Callable[..., Any], /, kwargs: dict[str, Any], *args: Any) -> Any:
@@ -263,8 +261,6 @@ def scan(
         (60.0, [10.0, 10.0, 20.0])
     """
     object_axes = _object_axes(_pairs(state_axes, Carry), split_rngs, Carry)
-    if isinstance(in_axes, list):
-        in_axes = tuple(in_axes)
     if carry_argnum is not None:
         out_axes = (Carry, out_axes) if scan_output else Carry
 

@@ -74,7 +74,8 @@ class EMA(Object):
             )
 
         def moved(average: Any, value: Any) -> Any:
-            return self.decay * average + (1.0 - self.decay) * value
+            new = self.decay * average + (1.0 - self.decay) * value
+            return new.astype(average.dtype)  # also of integers, as counters are
 
         def averaged(old: Any, new: Any) -> Any:
             of_both = parameters_of(old), parameters_of(new)

@@ -261,7 +261,7 @@ def axes_of_arguments(
     Raises:
         ValueError: If there are not as many axes as arguments.
     """
-    if not isinstance(in_axes, tuple):
+    if not isinstance(in_axes, tuple | list):
         return (in_axes,) * len(args)
     if len(in_axes) != len(args) and not (by_jax and not has_objects(args)):
         raise ValueError(
