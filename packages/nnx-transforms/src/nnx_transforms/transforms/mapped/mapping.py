@@ -269,4 +269,4 @@ def axes_of_arguments(
             f"got {len(args)} arguments: give one entry for each, or one setting "
             "for all."
         )
-    return in_axes
+    return tuple(in_axes)
