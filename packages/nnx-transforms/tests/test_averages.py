@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 import graphcore as gc
 import nnx_transforms as nnx
@@ -83,3 +84,10 @@ def test_averages_have_the_types_of_what_they_average():
     found = ema.apply_to(model)
     assert {k: found[k].value.dtype for k in dtypes} == dtypes
     assert found.n.value.tolist() == [3, 3]
+
+
+def test_random_keys_have_no_average():
+    model = nnx.Dict(up=nnx.Linear(2, 2, rngs=nnx.Rngs(0)), rngs=nnx.Rngs(0))
+    with pytest.raises(TypeError, match=r"at 'rngs/default/key'.*only=nnx.Param"):
+        nnx.EMA(model, 0.9)
+    nnx.EMA(model, 0.9, only=nnx.Param).update(model)

@@ -276,6 +276,16 @@ def test_constraints_follow_the_rules_in_force():
     assert counts == [1, 2, 2]
 
 
+@pytest.mark.parametrize("spec", [("model",), ("data", "data")])
+def test_constrain_state_names_what_can_not_be_laid_out(spec):
+    spec = PartitionSpec(*spec)
+    node = nnx.Dict(a=nnx.Dict(w=nnx.Param(jnp.ones((8, 8)), sharding=spec)))
+    with jax.set_mesh(jax.make_mesh((1,), ("data",), (AxisType.Auto,))):
+        with pytest.raises(Exception) as caught:
+            nnx.jit(lambda node: None, constrain_state=True)(node)
+    assert f"'args/0/a/w' was to be laid out by {spec!r}" in "".join(caught.value.__notes__)
+
+
 @pytest.mark.devices(8)
 def test_constrain_state_on_the_mesh_in_force():
     node = nnx.Dict(a=nnx.Param(jnp.arange(8.0), sharding=("data",)))

@@ -106,7 +106,16 @@ def placed_by(metadata: Mapping[str, Any], value: Any, path: str = "") -> Any:
         return value
     if isinstance(sharding, PartitionSpec) and not _mesh_in_force():
         return value
-    return constrained(value, sharding)
+    try:
+        return constrained(value, sharding)
+    except Exception as error:
+        if path:
+            error.add_note(
+                f"The variable at {path!r} was to be laid out by {sharding!r}, as its "
+                "metadata say. Write it for this mesh, with the names of its axes, or "
+                "say in `sharding_rules` which axes are meant."
+            )
+        raise
 
 
 def constrained(value: Any, sharding: Any) -> Any:

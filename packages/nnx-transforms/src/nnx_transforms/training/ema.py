@@ -27,6 +27,10 @@ class EMA(Object):
         decay: How much of the average is kept in an update, from 0 to 1.
         only: Selects the variables that are averaged.
 
+    Raises:
+        TypeError: If there is a random key among what is averaged, or something that
+            is no variable; with the path.
+
     Attributes:
         params: The averages: variables of the same types and metadata, nested as the
             model's are.
@@ -112,5 +116,12 @@ def _copied(path: Any, variable: Any) -> Any:
             f"EMA got a {type(variable).__name__} at {path_text(path)!r}, expected "
             "variables alone. Leave it out with `only`, or hold it in a variable."
         )
+    for leaf in jax.tree.leaves(parameters_of(variable)):
+        if jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.extended):  # random keys
+            raise TypeError(
+                f"EMA got a {type(variable).__name__} at {path_text(path)!r} with "
+                f"values of type {jax.typeof(leaf)}, of which there is no average. "
+                "Leave it out with `only`, as in `EMA(model, decay, only=nnx.Param)`."
+            )
     copied = functools.partial(jax.tree.map, jnp.copy)
     return state.replace(map_value(copied, state.value)).to_variable()

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from graphcore.authors import Entry, Inside
+from graphcore.authors import Entry, Inside, path_text
 from nnx_transforms.arguments import with_statics
 from nnx_transforms.transforms.compiled.array_errors import explain_arrays
+from nnx_transforms.transforms.compiled.explain_recompile import of_structure
 from nnx_transforms.transforms.compiled.jit_body import JitBody
 
 __all__ = ["Compiled", "Lowered", "Traced"]
@@ -145,10 +146,14 @@ class Compiled(_Stage):
                 f"{other} among the arguments."
             )
         if entry.body is not body and entry.body.key != body.key:
+            places = [path_text(path) for path in entry.body.first_places]
+            both = (x.structure.joint.definitions for x in (body, entry.body))
+            found = of_structure(places, *both)
             raise TypeError(
                 "This function was compiled for objects of another structure, or other "
                 "places of them among the arguments. Lower and compile it again for "
                 "these. (Static arguments are left out when it is called.)"
+                + (f" What differs:\n{found}" if found else "")
             )
         entry.divide()
         _, given, named = body.prepare(entry, ahead=True)

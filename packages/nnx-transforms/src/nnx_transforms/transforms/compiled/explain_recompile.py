@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,21 +110,37 @@ class Signature:
         """
         if before is None:
             return Explanation([("<call>", "never compiled", "first call")])
-        found = Explanation()
-        one, two = before.definitions, self.definitions
-        if len(one) != len(two):
-            found.append(("<objects>", len(one), len(two)))
-        for place, a, b in zip(self.places, one, two, strict=False):
-            if a != b:
-                for d in diff(a, b):
-                    old = "absent" if d.kind == "extra" else d.old
-                    new = "absent" if d.kind == "missing" else d.new
-                    found.append((path_text((place, *d.path)), old, new))
+        found = of_structure(self.places, before.definitions, self.definitions)
         for path in dict.fromkeys((*before.values, *self.values)):
             was, now = (x.values.get(path, "absent") for x in (before, self))
             if type(was) is not type(now) or was != now:
                 found.append((path, was, now))
         return found or Explanation([("<settings of JAX>", "those before", "others")])
+
+
+def of_structure(
+    places: Sequence[str], before: Sequence[Any], now: Sequence[Any]
+) -> Explanation:
+    """What differs between the definitions of objects.
+
+    Args:
+        places: The path of each object.
+        before: The definitions of the earlier ones.
+        now: Those of these.
+
+    Returns:
+        What differs.
+    """
+    found = Explanation()
+    if len(before) != len(now):
+        found.append(("<objects>", len(before), len(now)))
+    for place, a, b in zip(places, before, now, strict=False):
+        if a != b:
+            for d in diff(a, b):
+                old = "absent" if d.kind == "extra" else d.old
+                new = "absent" if d.kind == "missing" else d.new
+                found.append((path_text((place, *d.path)), old, new))
+    return found
 
 
 def _texts(tree: Any) -> list[tuple[Any, str]]:

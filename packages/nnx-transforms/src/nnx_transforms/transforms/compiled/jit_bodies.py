@@ -197,7 +197,7 @@ class _Plain:
 
 
 def _or_unset(sharding: Any) -> Any:
-    # None leaves the choice to JAX, so it contradicts no other sharding.
+    # None leaves the choice to JAX: for an output, it contradicts no other sharding.
     return UNSET if sharding is None else sharding
 
 

@@ -393,7 +393,7 @@ class JitBody(Body):
     def _constrain(self, how: Any, variables: list[tuple[Any, Path]]) -> None:
         if not callable(how):
             # Where metadata say nothing, or there is no mesh, a value stays as it is.
-            write_raw((x, _constrained(x, path_text(path))) for x, path in variables)
+            write_raw((x, _constrained(x, self.place(path))) for x, path in variables)
             return
         by_path = {path: variable for variable, path in variables}
         given: State[Any, Any] = State.from_flat_path(
