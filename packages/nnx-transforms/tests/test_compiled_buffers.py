@@ -283,7 +283,8 @@ def test_constrain_state_names_what_can_not_be_laid_out(spec):
     with jax.set_mesh(jax.make_mesh((1,), ("data",), (AxisType.Auto,))):
         with pytest.raises(Exception) as caught:
             nnx.jit(lambda node: None, constrain_state=True)(node)
-    assert f"'args/0/a/w' was to be laid out by {spec!r}" in "".join(caught.value.__notes__)
+    notes = "".join(caught.value.__notes__)
+    assert f"'args/0/a/w' was to be laid out by {spec!r}" in notes
 
 
 @pytest.mark.devices(8)
