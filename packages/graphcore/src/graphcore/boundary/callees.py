@@ -41,6 +41,9 @@ class Callee:
         name: What it is called.
         lasts: Whether the function is the same for the same callable.
 
+    Raises:
+        TypeError: If it can't be called.
+
     Example:
         >>> import graphcore as gc
         >>> from graphcore.authors import Callee
@@ -64,6 +67,8 @@ class Callee:
         self._given: Any = f
         if type(f) is types.FunctionType and "_lifted" not in f.__dict__:
             return
+        if not callable(f):  # also an object, whose class is callable
+            raise TypeError(f"Expected a callable value, got {f!r}.")
         if type(f) is functools.partial:
             self._given = _Partial(f)
         if type(self._given) is _Partial:

@@ -59,7 +59,10 @@ class CustomVJP(RuleFunction[P, R]):
             bwd: `bwd(*nondiff, residuals, g)` returns one tangent for each argument
                 that is not named by an integer in `nondiff_argnums`: a `State` for a
                 graph node, or a node like it, a pytree or None otherwise. `g` is
-                `(input_updates_g, out_g)`, or `out_g` alone; see `custom_vjp`.
+                `(input_updates_g, out_g)`, or `out_g` alone; see `custom_vjp`. Objects
+                in the residuals are copies of what they were in `fwd`: the rule may
+                compute with them again, and what it writes to them is dropped. So draw
+                random keys in `fwd`; here each call would draw the same.
             symbolic_zeros: Whether to tell the rules what is not differentiated.
                 Arrays then come to `fwd` as `jax.custom_derivatives.CustomVJPPrimal`,
                 and in an object the `raw_value` of each differentiable variable is

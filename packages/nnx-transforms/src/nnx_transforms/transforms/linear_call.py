@@ -78,7 +78,8 @@ def linear_call(
         fun: `fun(residual_args, linear_args) -> out`, linear in its second argument.
         fun_transpose: `fun_transpose(residual_args, out_g)` returns what has the
             structure of `linear_args`: a `State` for each graph node. In `out_g`, a
-            graph node has a `State`.
+            graph node has a `State`. Its objects are copies; what it writes to them
+            is dropped.
         residual_args: A pytree with objects in it.
         linear_args: Likewise; the two share no objects.
 

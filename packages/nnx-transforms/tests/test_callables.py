@@ -1,0 +1,42 @@
+"""What is given to a transform as the function."""
+
+import functools
+
+import jax.numpy as jnp
+import pytest
+
+import nnx_transforms as nnx
+
+
+class Model(nnx.Module):
+    """It has no `__call__`."""
+
+    def __init__(self, *given):
+        self.w = nnx.Param(jnp.array(2.0))
+        self.given = len(given)
+
+
+CALLS = {
+    "vjp": lambda f: nnx.vjp(f, 1.0),
+    "jvp": lambda f: nnx.jvp(f, (1.0,), (1.0,)),
+    "linearize": lambda f: nnx.linearize(f, 1.0),
+    "map": lambda f: nnx.map(f, jnp.ones(2)),
+    "eval_shape": lambda f: nnx.eval_shape(f, 1.0),
+    "custom_gradient": lambda f: nnx.custom_gradient(f)(1.0),
+    "linear_call": lambda f: nnx.linear_call(f, f, 1.0, 1.0),
+    "grad": lambda f: nnx.grad(f)(1.0),
+    "jit": lambda f: nnx.jit(f)(1.0),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("given", [Model(), 3.0], ids=["object", "number"])
+def test_what_can_not_be_called_is_refused(call, given):
+    with pytest.raises(TypeError, match="Expected a callable value, got"):
+        call(given)
+
+
+def test_a_class_and_a_partial_of_one_make_objects():
+    for make in (Model, functools.partial(Model, 1)):
+        assert type(nnx.jit(make)()) is Model
+        assert type(nnx.eval_shape(make)) is Model
