@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnx_transforms import Param
+from nnx_transforms import Dict, Param
 from nnx_transforms.transforms.checkpoint import remat
 from nnx_transforms.transforms.grad import grad, value_and_grad
 from nnx_transforms.transforms.jacobian import hessian, jacfwd, jacrev
@@ -290,3 +290,12 @@ def test_pull_backs_are_pytrees():
     _, pull = vjp(jnp.sin, 2.0)
     got = jax.jit(lambda pull, ct: pull(ct))(pull, 1.0)[0]
     assert float(got) == pytest.approx(float(jnp.cos(2.0)))
+
+
+@pytest.mark.parametrize("given", [(), (1.0, 2.0)])
+def test_a_pullback_takes_the_cotangent_of_the_output_alone(given):
+    model = Dict(w=Param(jnp.array(3.0)))
+    _, pull = vjp(lambda m: m.w.value**2, model)
+    with pytest.raises(TypeError, match=f"one cotangent.*given {len(given)} arguments"):
+        pull(*given)
+    assert float(pull(1.0)[0].w.value) == 6.0

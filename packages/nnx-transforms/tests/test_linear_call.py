@@ -307,3 +307,12 @@ def test_as_jax(shapes, around, returned):
         return
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     close(found, expected)
+
+
+def test_what_has_no_batching_rule_is_named():
+    def double(x):
+        return linear_call(lambda s, x: 2 * x, lambda s, g: 2 * g, Scale(), x)
+
+    with pytest.raises(NotImplementedError) as caught:
+        jax.vmap(double)(jnp.ones(2))
+    assert "`linear_call` of '<lambda>'" in "".join(caught.value.__notes__)

@@ -67,14 +67,14 @@ class Callee:
         self._given: Any = f
         if type(f) is types.FunctionType and "_lifted" not in f.__dict__:
             return
-        if not callable(f):  # also an object, whose class is callable
-            raise TypeError(f"Expected a callable value, got {f!r}.")
         if type(f) is functools.partial:
             self._given = _Partial(f)
         if type(self._given) is _Partial:
             self.bound, self.function, self.name = self._given.taken_apart()
             self.lasts = not self.bound
             return
+        if not callable(f):  # also an object, whose class is callable
+            raise TypeError(f"Expected a callable value, got {f!r}.")
         hidden: Any = getattr(f, "__self__", None)
         function: Any = getattr(f, "__func__", None)
         if is_object(f):

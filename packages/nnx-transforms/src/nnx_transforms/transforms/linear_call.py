@@ -152,6 +152,12 @@ def linear_call(
             ),
             on_tracers(_together, linear),
         )
+    except NotImplementedError as error:
+        error.add_note(
+            f"This is `linear_call` of {name!r}: JAX has no rule for it under `vmap`. "
+            "Use `map`, or `custom_vjp` for the function."
+        )
+        raise
     except AssertionError as error:
         if call.settled is None:
             raise  # from the user's function

@@ -62,6 +62,11 @@ def vjp(
     return linear_map(jax.vjp, _pulled, backward=True, **locals())
 
 
-def _pulled(out: Any, pull: Callable[..., Any], cotangent: Any) -> Any:
+def _pulled(out: Any, pull: Callable[..., Any], *cotangents: Any) -> Any:
     """Maps a cotangent back, for an output with these abstract values."""
-    return to_states(pull(from_states(cotangent, out, "The cotangent holds")))
+    if len(cotangents) != 1:
+        raise TypeError(
+            "The function that `vjp` returned takes one cotangent, that of the output: "
+            f"a tuple where that is one. It was given {len(cotangents)} arguments."
+        )
+    return to_states(pull(from_states(cotangents[0], out, "The cotangent holds")))
