@@ -416,8 +416,9 @@ def jit(
         A callable with `trace`, `lower`, `eval_shape` and `clear_cache`.
 
     Raises:
-        TypeError: At a call, if a static attribute of an object is not hashable, or
-            a variable holds what JAX does not accept; with the path.
+        TypeError: At a call, if a static attribute of an object can neither be hashed
+            nor compared by what it holds, or a variable holds what JAX does not accept;
+            with the path.
         ValueError: At a call, if a static argument is not hashable, or an object
             belongs to a different trace level.
 

@@ -46,10 +46,10 @@ def vjp(
 
     Raises:
         TypeError: As `jax.vjp` does. From `vjp_fun`: if there is no `State` where one
-            is due, or a cotangent has the wrong structure or dtype.
+            is due, or a cotangent in one has the wrong structure or dtype.
         ValueError: If a variable can't be taken, as in `grad`. From `vjp_fun`: if a
-            `State` has not exactly the variables that are due, or a wrong shape; with
-            the paths.
+            `State` has not exactly the variables that are due, or a wrong shape, with
+            the paths; and as JAX's own for the cotangents of arrays.
 
     Example:
         >>> import nnx_transforms as nnx, jax.numpy as jnp

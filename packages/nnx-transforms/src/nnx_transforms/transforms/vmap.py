@@ -68,10 +68,11 @@ def vmap(
         **more: Further arguments that the installed `jax.vmap` takes.
 
     Returns:
-        The mapped function. Keyword arguments that have a position are mapped as at
-        that position if an object is among the arguments or `in_axes` gives more axes
-        than there are positional arguments; others over their first axis. Where there
-        are axes for parameters that the call leaves out, these have their defaults.
+        The mapped function. Keyword arguments are mapped over their first axis, as
+        JAX does it. If an object is among the arguments, or `in_axes` gives more axes
+        than there are positional arguments, those that have a position are mapped as
+        at that position. Where there are axes for parameters that the call leaves out,
+        these have their defaults.
 
     Raises:
         ValueError: At a call, if an object is reached under different axes, if a
