@@ -509,3 +509,16 @@ def test_loading_from_a_mapping_that_makes_its_arrays_when_asked():
     model = nnx.Dict({name: nnx.Param(jnp.zeros(3)) for name in numbers})
     saving.load(Lazy(numbers), model)
     assert [int(model[name].value[0]) for name in numbers] == list(range(8))
+
+
+def test_loading_from_a_nested_mapping():
+    values = {"params": {"Dense_0": {"kernel": np.ones((2, 3), np.float32)}}}
+    model = nnx.Dict(up=nnx.Dict(kernel=nnx.Param(jnp.zeros((2, 3)))))
+    saving.load(values, model, {"up": "params/Dense_0"})
+    assert model.up.kernel.value.tolist() == [[1.0] * 3] * 2
+
+
+def test_a_file_of_no_known_kind(tmp_path):
+    (tmp_path / "w.bin").write_bytes(b"weights!")
+    with pytest.raises(saving.DamagedCheckpointError, match="taken for a msgpack file"):
+        saving.load(tmp_path / "w.bin", nnx.Dict())

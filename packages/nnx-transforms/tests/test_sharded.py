@@ -255,7 +255,8 @@ def test_logical_names_pass_through_a_stack_of_layers():
         ({...: P("expert")}, r"'bias'.*no axes \['expert'\].*\['data', 'model'\]"),
         ({...: P(None, "model")}, r"'bias'.*shape \(8,\).*another spec"),
         ({nnx.PathContains("bias"): P(), ...: P(("data", "model"))}, r"'kernel'.*4, 8"),
-        ({...: "data"}, "'bias'.*'data' of type str"),
+        ({...: "data"}, "The sharding of the variable at 'bias' is 'data' of type str"),
+        ({...: P(("data", "data"))}, r"'bias'.*axes \['data'\] more than once"),
     ],
 )
 def test_a_layout_that_does_not_fit_is_refused_whole(layout, words):

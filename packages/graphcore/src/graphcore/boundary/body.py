@@ -389,6 +389,11 @@ class Body:
             TypeError: With the path.
         """
         for position, leaf, _ in refused(values):
+            if isinstance(leaf, jax.ShapeDtypeStruct):
+                advice = (
+                    "The object is abstract, as `eval_shape` makes it: give it values "
+                    "first, with `update` or from a checkpoint."
+                )
             where = path_text(self.variable_path(position))
             raise TypeError(
                 f"The variable at {where!r} holds a value of type "

@@ -47,7 +47,8 @@ def load(
 
     Args:
         source: A safetensors file, a msgpack file or an orbax checkpoint of Flax Linen
-            or Flax NNX; or a mapping from names to arrays, as `read_values` returns it.
+            or Flax NNX; or a mapping from names to arrays, as `read_values` returns it,
+            or a nested one, whose keys make the names.
         node: A graph node, or a pytree with such in it; it may be abstract.
         names: What the file calls things. A mapping from paths in the graph to names in
             the file, where the longest path counts and stands for all below it; or a
@@ -78,6 +79,8 @@ def load(
     def find() -> Source:
         # Read once: a mapping may make each array when it is asked.
         values = dict(source) if isinstance(source, Mapping) else read_values(source)
+        if any(isinstance(x, Mapping) for x in values.values()):
+            values = _flat(values)
         return _source(title, values, node, names, due)
 
     return load_into(node, filter, sharding, find)
@@ -177,8 +180,14 @@ def read_values(path: PathLike) -> dict[str, Any]:
     except ImportError:
         raise
     except Exception as error:
+        known = str(path).endswith((".safetensors", ".msgpack")) or file.is_dir()
+        hint = (
+            " It was taken for a msgpack file of Flax; others are known by the ending "
+            "`.safetensors`, or as a directory that orbax wrote."
+        )
         raise DamagedCheckpointError(
             f"The file {str(path)!r} can't be read: {str(error)[:300]}"
+            f"{'' if known else hint}"
         ) from error
 
 

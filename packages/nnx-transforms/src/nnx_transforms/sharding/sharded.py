@@ -46,7 +46,7 @@ __all__ = ["create_sharded", "shard"]
 
 Shardings: TypeAlias = Mapping[Any, Any] | StateSharding
 Rules: TypeAlias = Mapping[str, Any]
-ELSEWHERE = ("out_sharding", "mesh")
+ELSEWHERE = ("out_sharding", "sharding_names", "mesh")
 """Metadata that no longer holds when there is a new setting."""
 
 
@@ -261,7 +261,13 @@ def _check(place: Any, shape: tuple[int, ...], path: str) -> None:
     if not isinstance(place, PartitionSpec) or mesh.empty:
         return
     sizes = dict(mesh.shape)
-    unknown = {n for entry in place for n in axis_names(entry)} - set(sizes)
+    names = [n for entry in place for n in axis_names(entry)]
+    if twice := sorted({str(n) for n in names if names.count(n) > 1}):
+        raise ValueError(
+            f"The variable at {path!r} is to be sharded by {place}, which has the mesh "
+            f"axes {twice} more than once: each can divide one axis of a value."
+        )
+    unknown = set(names) - set(sizes)
     if unknown:
         raise ValueError(
             f"The variable at {path!r} is to be sharded by {place}, but the mesh has "

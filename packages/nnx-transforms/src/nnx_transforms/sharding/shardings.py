@@ -226,7 +226,7 @@ def _spec(path: str, metadata: Mapping[str, Any]) -> PartitionSpec:
             rules.update(rules_in_force())
         return PartitionSpec(*(_mesh_axes(entry, rules) for entry in sharding))
     raise ValueError(
-        f"The sharding metadata of the variable at {path!r} is {sharding!r} of type "
+        f"The sharding of the variable at {path!r} is {sharding!r} of type "
         f"{type(sharding).__name__}, which names no mesh axes: expected a "
         "PartitionSpec, a tuple of axis names, or a NamedSharding."
     )

@@ -11,6 +11,7 @@ import jax
 from graphcore.authors import Entry, enter, lifted
 from nnx_transforms.arguments import ChosenArguments, positions_of
 from nnx_transforms.transforms.decorators import LATER, called_as_before
+from nnx_transforms.transforms.loops.traced import ADVICE
 
 __all__ = ["checkpoint", "remat"]
 
@@ -86,7 +87,8 @@ def remat(
             told = {**options, "prevent_cse": _per_list(entry, prevent_cse)}
         try:
             left = jax.checkpoint(entry.body, **told)(*entry.values)
-        except TypeError:
+        except TypeError as error:
+            entry.body.blame(entry.raw, error, ADVICE)
             if entry.roots or (names and not _JAX_TAKES_NAMES):
                 raise
             jax.checkpoint(f, **of_jax)(*args, **kwargs)  # JAX says what is wrong

@@ -203,7 +203,8 @@ def _choose(
         _check(name, names, entry, results)
     try:
         values, new, out = choose(entry.bodies, *entry.values)
-    except TypeError:
+    except TypeError as error:
+        entry.body.blame(entry.raw, error, ADVICE)
         _check(name, names, entry, results)
         raise
     change = merged_change(entry.body, changes)

@@ -40,6 +40,7 @@ from nnx_transforms.transforms.loops.carry import (
     take_carry,
 )
 from nnx_transforms.transforms.loops.held import put_held, take_held
+from nnx_transforms.transforms.loops.traced import ADVICE
 from nnx_transforms.transforms.mapped.mapping import (
     NO_METADATA,
     MappedBody,
@@ -305,6 +306,7 @@ def _explain(entry: Entry, options: dict[str, Any], error: BaseException) -> Non
         ValueError: If the sizes of scanned axes differ, with the paths.
     """
     body: _Body = entry.body
+    body.blame(entry.raw, error, ADVICE)
     if not body.progress.has_run:
         check_given("scan", entry, options, error)
     elif body.progress.changed:

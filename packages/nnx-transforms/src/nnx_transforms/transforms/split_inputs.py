@@ -120,11 +120,19 @@ def merge_inputs(
 
     @functools.wraps(f, updated=() if is_object(f) else functools.WRAPPER_UPDATES)
     def wrapper(*pure_args: Any) -> Any:
+        try:
+            context = current_update_context(ctxtag)
+        except ValueError as error:
+            raise ValueError(
+                "A function of `merge_inputs` runs inside one that `split_inputs` made "
+                f"with the same `ctxtag`, {ctxtag!r}: wrap what JAX makes of it, as in "
+                "`split_inputs(jax.jit(merge_inputs(f)))`."
+            ) from error
         args = from_tree(pure_args, ctxtag=ctxtag)
         out = f(*args)
         result = to_tree((clear_non_graph_nodes(args), out), ctxtag=ctxtag)
         # The context outlives this trace, and must not keep its objects alive.
-        current_update_context(ctxtag)._inner = RefMap()
+        context._inner = RefMap()
         return result
 
     return wrapper

@@ -28,6 +28,7 @@ from graphcore.authors import (
     settings_of_leaves,
     settings_within,
 )
+from nnx_transforms.prefixes import Carry
 from nnx_transforms.transforms.mapped.mapping import MappedBody, is_axis
 
 
@@ -81,6 +82,12 @@ def _refuse_objects(axes: Any, tree: Any, name: str) -> None:
     per_leaf = settings_of_leaves(axes, tree)
     pairs = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_object)
     for (path, leaf), axis in zip(pairs, per_leaf, strict=True):
+        if is_object(leaf) and axis is Carry:
+            raise TypeError(
+                f"{name} has `Carry` for a {type(leaf).__name__} at "
+                f"{path_text(key_path(path))!r}, but only `scan` threads anything "
+                "through. Give an integer, None or a `StateAxes` of these."
+            )
         if is_object(leaf) and is_rule(axis):
             raise TypeError(
                 f"{name} has the function {axis!r} for a {type(leaf).__name__} at "
