@@ -79,6 +79,22 @@ def test_a_sharding_that_does_not_divide_names_the_variable(options):
     assert "first/kernel" not in notes
 
 
+@several_devices
+def test_arrays_that_lie_otherwise_than_asked_are_named():
+    mesh = jax.make_mesh((jax.device_count(),), ("x",))
+    model = nnx.Dict({f"w{i}": nnx.Param(jnp.ones(8)) for i in range(9)})
+    for i in range(2, 9):
+        w = model[f"w{i}"]
+        w.value = jax.device_put(w.value, NamedSharding(mesh, P("x")))
+    model.w2.value = jax.device_put(model.w2.value, NamedSharding(mesh, P()))
+    whole = NamedSharding(mesh, P())
+    notes = notes_of(nnx.jit(lambda model: None, in_shardings=whole), model)
+    assert "It is the variable at 'args/0/w3'." in notes
+    assert "w1" not in notes  # it may be moved
+    assert "w2" not in notes  # it is where it should be
+    assert "So are 1 more." in notes
+
+
 def test_an_error_of_the_function_about_shardings_is_left_alone():
     def fail(model):
         raise ValueError("Sharding is out of order")

@@ -22,6 +22,8 @@ from nnx_transforms.transforms.loops.traced import ADVICE
 _LISTS = r"((?:_?variables|kept|given\[0\])(\[\d+\])(\[\d+\])?)"
 _VALUE = re.compile(f"(?:arguments?|key path|,|and|both) '?{_LISTS}", re.IGNORECASE)
 
+_MOST = 5  # notes of one kind
+
 
 def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> None:
     """Adds notes to an error of JAX that give the paths of the variables it means.
@@ -41,11 +43,15 @@ def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> No
         for name, place in _named(text, body, len(values)):
             error.add_note(f"{name} is the value of the variable at {place}.")
     if isinstance(error, ValueError) and text.startswith("Sharding "):
-        # JAX 0.9 and 0.10 don't say which value it is that can't be divided so.
-        shardings = body.structure.settings.variables
-        for position, pair in enumerate(zip(shardings, values, strict=True)):
-            if not _divides(*pair):
-                error.add_note(f"It is the variable at {_shown(body, position)}.")
+        # JAX does not say which value it is that lies elsewhere, and JAX 0.9 and 0.10
+        # not which can't be divided so.
+        fits = _lies_there if "does not match" in text else _divides
+        pairs = zip(body.structure.settings.variables, values, strict=True)
+        wrong = [i for i, pair in enumerate(pairs) if not fits(*pair)]
+        for position in wrong[:_MOST]:
+            error.add_note(f"It is the variable at {_shown(body, position)}.")
+        if len(wrong) > _MOST:
+            error.add_note(f"So are {len(wrong) - _MOST} more.")
     if isinstance(error, RuntimeError) and "deleted" in text:
         for position, value in enumerate(values):
             if any(map(_is_deleted, jax.tree.leaves(value))):
@@ -85,9 +91,17 @@ def _divides(sharding: Any, value: Any) -> bool:
     return True
 
 
-def _is_deleted(x: Any) -> bool:
-    return (
-        isinstance(x, jax.Array)
-        and not isinstance(x, jax.core.Tracer)
-        and x.is_deleted()
+def _lies_there(sharding: Any, value: Any) -> bool:
+    return not isinstance(sharding, Sharding) or all(
+        x.sharding.is_equivalent_to(sharding, x.ndim)
+        for x in jax.tree.leaves(value)
+        if _is_concrete(x) and x.committed
     )
+
+
+def _is_deleted(x: Any) -> bool:
+    return _is_concrete(x) and bool(x.is_deleted())
+
+
+def _is_concrete(x: Any) -> bool:
+    return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
