@@ -91,3 +91,10 @@ def test_random_keys_have_no_average():
     with pytest.raises(TypeError, match=r"at 'rngs/default/key'.*only=nnx.Param"):
         nnx.EMA(model, 0.9)
     nnx.EMA(model, 0.9, only=nnx.Param).update(model)
+
+
+def test_labels_of_another_batch_are_refused_with_both_shapes():
+    accuracy = nnx.metrics.Accuracy()
+    with pytest.raises(ValueError, match=r"shape \(3, 2\) and labels of shape \(4,\)"):
+        accuracy.update(logits=jnp.ones((3, 2)), labels=jnp.zeros(4, int))
+    assert float(accuracy.count.value) == 0

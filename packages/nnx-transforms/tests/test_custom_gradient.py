@@ -264,3 +264,8 @@ def test_as_jax(shapes, around, returned):
         return
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     close(found, expected)
+
+
+def test_a_pullback_must_be_a_function():
+    with pytest.raises(TypeError, match=r"'\<lambda\>' must .* but the second is 3"):
+        jax.grad(custom_gradient(lambda x: (x, 3)))(1.0)

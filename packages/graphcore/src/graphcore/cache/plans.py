@@ -477,8 +477,8 @@ def different_trace(path: Path, kind: type[Any]) -> TraceContextError:
     return TraceContextError(
         f"The {kind.__name__} at {path_text(path)!r} belongs to a different trace "
         "level: it was made outside the JAX transformation that is running, or inside "
-        "one that has ended. Pass it to the transformed function as an argument, and "
-        "return what the function makes."
+        "one that has ended. Pass it as an argument to the transformed function, and "
+        "to those around that, and return what they make."
     )
 
 

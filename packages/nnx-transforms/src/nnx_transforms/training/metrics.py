@@ -282,11 +282,20 @@ class Accuracy(Average):
         """
         logits, labels = jnp.asarray(logits), jnp.asarray(labels)
         due = labels.ndim + (self.threshold is None)
-        if logits.ndim != due or not jnp.issubdtype(labels.dtype, jnp.integer):
+        batch = logits.shape[: labels.ndim]
+        if (
+            logits.ndim != due
+            or not jnp.issubdtype(labels.dtype, jnp.integer)
+            or any(
+                n != m and 1 not in (n, m)
+                for n, m in zip(batch, labels.shape, strict=False)
+            )
+        ):
             raise ValueError(
                 f"Accuracy got logits of shape {logits.shape} and labels of shape "
                 f"{labels.shape} and dtype {labels.dtype}, expected integer labels and "
-                f"logits with {due} axes (threshold={self.threshold})."
+                f"logits with {due} axes (threshold={self.threshold}), the first of "
+                "the same sizes as those of the labels."
             )
         if self.threshold is None:
             right = logits.argmax(axis=-1) == labels

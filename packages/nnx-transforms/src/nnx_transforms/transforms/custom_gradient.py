@@ -33,6 +33,12 @@ class CustomGradient(RuleFunction[P, R]):
                 f"The custom_gradient function {call.name!r}",
                 "(out, vjp_fun)",
             )
+            if not callable(vjp_fun):
+                raise TypeError(
+                    f"The custom_gradient function {call.name!r} must return the "
+                    "output and a function of its cotangent, but the second is "
+                    f"{vjp_fun!r}."
+                )
             left = call.leave(inside, out, "the function")
 
             def pure_vjp(g: Any) -> Any:
