@@ -26,6 +26,7 @@ from .declarations import Declarations
 from .decorators import compact
 from .definition import RESERVED, checked_hash, define, tabulate_fields
 from .module_base import State
+from .names import union, without
 from .preparation import (
     INIT_MUTABLE,
     CaptureFilter,
@@ -165,7 +166,9 @@ class Module(Declarations, Summaries):
         if not self._has_setup:
             return
         modules = context.modules
-        before, scope._reserved = scope._reserved, {}
+        before = state.before_setup = scope._reserved
+        # Names of others that share the scope are taken for setup, too.
+        scope._reserved = dict(before) if state.shares_scope else {}
         # Setup makes again what came into a lifted transform with the module.
         passed, scope._passed = scope._passed, frozenset()
         state.in_setup = True
@@ -184,7 +187,8 @@ class Module(Declarations, Summaries):
         # become another one by `share_scope`.
         scope = self.scope
         assert scope is not None
-        scope._fixed.update(scope._reserved)
+        before = state.before_setup
+        scope._fixed = union(scope._fixed, without(scope._reserved, before))
         scope._reserved = before
 
     def _in_name_scope(self, name: str) -> NameScope:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, dataclass_transform
 
+from .names import Names
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class State:
@@ -24,6 +26,10 @@ class State:
     #: Whether the name was chosen by the library.
     auto_named: bool = False
     shares_scope: bool = False
+    #: The names that its scope had when `setup` began, or got it by `share_scope`.
+    before_setup: Names = dataclasses.field(default_factory=dict)
+    #: Where it shares its scope: the names that its compact methods took there.
+    names: Names = dataclasses.field(default_factory=dict)
 
 
 @dataclass_transform(kw_only_default=False, field_specifiers=(dataclasses.field,))
