@@ -106,7 +106,12 @@ class Module(Declarations, Summaries):
     def __eq__(self, other: object) -> Any:
         if type(other) is not type(self):
             return NotImplemented
-        return self is other or self._compared(self) == self._compared(other)
+        if self is other:
+            return True
+        # Bound modules have variables, which count as well.
+        if self.scope != other.scope:
+            return False
+        return self._compared(self) == self._compared(other)
 
     @checked_hash
     def __hash__(self) -> int:
