@@ -7,6 +7,7 @@ has while it is *bound*. `init` and `apply` bind a clone for the time of one cal
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
@@ -263,7 +264,15 @@ class Module(Declarations, Summaries):
             values = {k: replace(v, (Module,), renewed) for k, v in values.items()}
         if "name" not in values:
             values["name"] = None if self._state.auto_named else self.name
-        return type(self)(parent=parent, **values)
+        try:
+            return type(self)(parent=parent, **values)
+        except TypeError as error:
+            known = inspect.signature(type(self)).parameters
+            kinds = {p.kind for p in known.values()}
+            if "parent" in known or inspect.Parameter.VAR_KEYWORD in kinds:
+                raise
+            name = type(self).__name__
+            raise errors.IncorrectPostInitOverrideError(name) from error
 
     def copy(
         self: M, *, parent: Any = UNSET, name: str | None = None, **updates: Any
@@ -482,6 +491,8 @@ Module.parent = _Parent()
 
 class NameScope(Module):
     """The submodule whose submodules a method makes that has a name scope."""
+
+    _is_name_scope: ClassVar[bool] = True
 
     @compact
     def __call__(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -37,3 +37,4 @@ class ModuleBase:
     """The base of `Module`; tells type checkers that its subclasses are dataclasses."""
 
     _state: ClassVar[Any] = None  # a `State`, once `__post_init__` has run
+    _is_name_scope: ClassVar[bool] = False
