@@ -464,7 +464,8 @@ class Scope:
         Raises:
             ModifyScopeVariableError: if the collection is not mutable.
             JaxTransformError: inside a JAX transform that is not lifted, if the value
-                depends on what that passed in.
+                belongs to it: if it depends on what the transform passed in or, in
+                `jax.jit` and its like, is an array that was made there.
         """
         self._check_valid()
         if not self.is_mutable_collection(col):

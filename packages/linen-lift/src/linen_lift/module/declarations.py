@@ -103,6 +103,11 @@ class Declarations(ModuleBase):
             col: its collection, which must be mutable.
             name: its name.
             value: a pytree.
+
+        Raises:
+            ModifyScopeVariableError: if the collection is not mutable.
+            JaxTransformError: inside a JAX transform that is not lifted, if the value
+                belongs to it; see `Scope.put_variable`.
         """
         self._bound(f'variable "{name}"').put_variable(col, name, value)
 
