@@ -261,6 +261,70 @@ def test_sharing_a_scope_of_a_module_that_is_also_called(nn, order):
     return run(Net(), X)
 
 
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("taken", ["kernel", "Dense_0", "inner", "a"])
+@both
+def test_names_in_a_scope_that_is_shared(nn, taken, first):
+    class Base(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = x * self.param("kernel", ramp())
+            return dense(nn)(dense(nn, name="inner")(x))
+
+    class Over(nn.Module):
+        base: Any
+
+        def setup(self):
+            nn.share_scope(self, self.base)
+
+        def take(self, x):
+            if taken == "Dense_0":
+                return dense(nn)(x)
+            if taken == "inner":
+                return dense(nn, name="inner")(x)
+            return x * self.param(taken, ramp())
+
+        @nn.compact
+        def __call__(self, x):
+            x = self.take(x) if first else x
+            x = self.base(self.base(x))
+            return x if first else self.take(x)
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            over = Over(Base())
+            return over(over(x))
+
+    fails = raised(Net().init, KEYS, X)
+    return fails if isinstance(fails, Exception) else run(Net(), X)
+
+
+@both
+def test_siblings_that_share_a_scope(nn):
+    class Net(nn.Module):
+        into_self: bool
+
+        def setup(self):
+            self.a, self.b = dense(nn), dense(nn)
+            nn.share_scope(self if self.into_self else self.a, self.b)
+            if self.into_self:
+                nn.share_scope(self, self.a)
+
+        def __call__(self, x):
+            return self.b(self.a(x))
+
+    return [raised(Net(into_self).init, KEYS, X) for into_self in (True, False)]
+
+
+@both
+def test_bound_modules_are_compared(nn):
+    variables = dense(nn).init(KEYS, X)
+    bound = dense(nn).bind(variables)
+    others = dense(nn).bind(variables), dense(nn).bind({}), dense(nn)
+    return bound == bound, [bound == other for other in others]
+
+
 @both
 def test_intercepting_methods(nn):
     seen = []

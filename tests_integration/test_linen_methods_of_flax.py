@@ -184,3 +184,34 @@ def test_intercepting_inside_of_transforms(nn):
     variables = Net().init(KEYS, X)
     with nn.intercept_methods(twice):
         return Net().apply(variables, X)
+
+
+@both
+def test_operators(nn):
+    class Linear(nn.Module):
+        @nn.compact
+        def __matmul__(self, x):
+            return dense(nn)(x)
+
+        def __getitem__(self, x):
+            return self.param("w", ramp()) * x
+
+        def __len__(self):
+            return 3
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            linear = Linear()
+            return (linear @ x) * len(linear)
+
+    class Plain(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return Linear()[x]
+
+    return (
+        run(Net(), X),
+        run(Linear(), X, method="__matmul__"),
+        raised(Plain().init, KEYS, X),
+    )

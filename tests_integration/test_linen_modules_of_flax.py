@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from typing import Any, Generic, TypeVar
 
+import flax.struct
 import jax.numpy as jnp
 from linen_comparison import (
     KEYS,
@@ -220,6 +221,24 @@ def test_wrong_methods(nn):
         net.apply({}, X, method=lambda m, x: m.other(2 * x)),
         net.apply({}, X, method="other"),
     )
+
+
+@flax.struct.dataclass
+class Sides:
+    left: Any
+    right: Any
+
+
+@both
+def test_modules_in_a_pytree_dataclass(nn):
+    class Net(nn.Module):
+        sides: Any
+
+        @nn.compact
+        def __call__(self, x):
+            return self.sides.left(self.sides.right(x))
+
+    return run(Net(Sides(dense(nn), dense(nn))), X)
 
 
 @both

@@ -344,3 +344,16 @@ def test_a_dict_that_is_written_joins_the_one_that_is_there(nn, lift):
             return (getattr(nn, lift)(count) if lift != "none" else count)(self, x)
 
     return run(Net(), X)
+
+
+@pytest.mark.parametrize("library", [flax.core, linen_lift])
+def test_statistics_in_a_frozen_dict(library):
+    model = linen_lift.BatchNorm(use_running_average=False)
+    variables = model.init(KEYS, X)
+    frozen = library.freeze(variables)
+    assert type(linen_lift.unfreeze(frozen)["batch_stats"]) is dict
+    out, new = model.apply(frozen, X, mutable=["batch_stats"])
+    expected, expected_new = model.apply(variables, X, mutable=["batch_stats"])
+    assert (out == expected).all()
+    assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), new, expected_new))
+    assert type(new["batch_stats"]) is dict

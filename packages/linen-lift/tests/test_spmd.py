@@ -155,6 +155,27 @@ def test_constraints_of_a_tree():
     assert found["b"][1] == 3.0
 
 
+@several
+@pytest.mark.parametrize("rules", [tuple, list])
+def test_a_compiled_module_follows_the_rules_in_force(rules):
+    class Constrained(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.with_logical_constraint(x, ("batch", "mlp"))
+
+    compiled = nn.jit(Constrained)()
+    found = []
+    with jax.set_mesh(mesh_of()):
+        for place in ("data", None, "data"):
+            with nn.logical_axis_rules(rules([("batch", place), ("mlp", "model")])):
+                found.append(compiled.apply({}, jnp.ones((4, 8))))
+    assert [{s.data.shape for s in y.addressable_shards} for y in found] == [
+        {(2, 2)},
+        {(4, 2)},
+        {(2, 2)},
+    ]
+
+
 def test_without_rules_or_mesh_nothing_is_constrained():
     x = jnp.ones((4, 8))
     mesh = Mesh(np.array(jax.devices()[:1]), ("data",))

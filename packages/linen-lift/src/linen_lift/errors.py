@@ -57,11 +57,13 @@ class InvalidRngError(LinenLiftError, ValueError):
     def missing(cls, stream: str, path: str, have: Iterable[str]) -> InvalidRngError:
         """The error for a draw from a stream that the scope does not have."""
         names = ", ".join(sorted(have)) or "none"
+        instead = ', and no stream "params" to fall back to'
+        if stream == "params":
+            instead = ""
         return cls(
-            f'No random stream "{stream}" at path "{path}" (streams there: {names}), '
-            'and no stream "params" to fall back to. Give one with '
-            f"rngs={{'{stream}': jax.random.key(0)}}; inside a lifted transform, also "
-            "name it in split_rngs (or rngs)."
+            f'No random stream "{stream}" at path "{path}" (streams there: {names})'
+            f"{instead}. Give one with rngs={{'{stream}': jax.random.key(0)}}; inside "
+            "a lifted transform, also name it in split_rngs (or rngs)."
         )
 
 
@@ -155,7 +157,7 @@ class ApplyScopeInvalidVariablesTypeError(LinenLiftError, TypeError):
 class ApplyScopeInvalidVariablesStructureError(LinenLiftError):
     """A collection was wrapped twice."""
 
-    text = """Collection "{0}" holds one entry named "{0}" (path /{0}, with: {1}): it
+    text = """Collection "{0}" holds one entry named "{0}" (path /{0}, with{1}): it
     seems to be wrapped twice. Pass {{'{0}': tree}}, not {{'{0}': {{'{0}': tree}}}}."""
 
 
@@ -203,8 +205,22 @@ class BroadcastVariableError(_VariableError):
     """A variable that all iterations share depends on one iteration."""
 
     text = """Variable "{name}" in collection "{col}" {at} is shared by all iterations
-    of a scan, but its first value depends on the carry or on scanned data. Make it
-    independent of them, or use variable_carry or variable_axes."""
+    of a scan, but its first value depends on the carry{split} or on scanned data. Make
+    it independent of them, or use variable_carry or variable_axes."""
+
+    def __init__(
+        self, collection: str, name: str, path: str, split: Iterable[str] = ()
+    ) -> None:
+        streams = ", ".join(f'"{stream}"' for stream in sorted(split))
+        also = f", on a random stream that split_rngs splits ({streams})"
+        super().__init__(collection, name, path, split=also if streams else "")
+
+
+class CarriedVariableError(_VariableError, TypeError):
+    """A loop creates a variable that has no value before it."""
+
+    text = """Variable "{name}" in collection "{col}" {at} is created by the body of a
+    {loop} that carries its collection: {reason}. Declare it before the loop."""
 
 
 class VariableAxisError(_VariableError, IndexError, ValueError):
@@ -237,7 +253,7 @@ class DeclareVariableError(_VariableError, ValueError):
     """A parameter or variable was declared where none may be declared."""
 
     text = """The {kind} "{name}" cannot be declared here, in {module} {at}. Declare it
-    in setup(), or in a method marked @compact."""
+    in setup(), or in a method marked @compact{but}."""
 
 
 class UnboundModuleError(LinenLiftError, ValueError):
@@ -337,8 +353,9 @@ class IncorrectPostInitOverrideError(LinenLiftError):
     """`__post_init__` was overridden without calling the base's."""
 
     text = """{0} has an __init__ or __post_init__ of its own that does not call
-    super().__post_init__(), which binds the module to its parent. Instead of an
-    __init__, declare what it takes as fields, as in `features: int`."""
+    super().__post_init__(), which binds the module to its parent, or does not take the
+    fields that all modules have, parent and name. Instead of an __init__, declare what
+    it takes as fields, as in `features: int`."""
 
 
 class DescriptorAttributeError(LinenLiftError):

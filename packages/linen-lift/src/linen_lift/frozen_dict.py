@@ -49,6 +49,13 @@ class FrozenDict(Mapping[K, V]):
         value = self._dict[key]
         return FrozenDict._wrap(value) if type(value) is dict else value
 
+    def __setitem__(self, key: K, value: V) -> None:
+        # A ValueError, as Flax has it, where Python's own would be a TypeError.
+        raise ValueError(
+            f"A FrozenDict is immutable: {key!r} cannot be set. Use "
+            "copy({key: value}), which makes a new one, or unfreeze()."
+        )
+
     def __iter__(self) -> Iterator[K]:
         return iter(self._dict)
 
@@ -198,7 +205,11 @@ def freeze(xs: Mapping[Any, Any]) -> FrozenDict[Any, Any]:
 
 
 def unfreeze(x: Any) -> Any:
-    """Makes plain nested dicts of frozen ones.
+    """Makes plain nested dicts of frozen ones, and of other mappings.
+
+    Mappings in it are copied as well: dicts, those that JAX takes for a leaf, such as a
+    `types.MappingProxyType`, and frozen ones, Flax's among them. A mapping of another
+    type that is registered as a pytree is the value of a variable, and stays.
 
     Args:
         x: a mapping; what is not a mapping is returned as it is.
@@ -213,9 +224,20 @@ def unfreeze(x: Any) -> Any:
     """
     if isinstance(x, FrozenDict):
         x = x._dict
-    if isinstance(x, dict):
-        return {k: unfreeze(v) for k, v in x.items()}
-    return x
+    if not isinstance(x, Mapping):
+        return x
+    plain = {}
+    for name, value in x.items():
+        # Most are dicts or arrays.
+        is_dict = isinstance(value, dict)
+        if is_dict or (isinstance(value, Mapping) and _is_nested(value)):
+            value = unfreeze(value)
+        plain[name] = value
+    return plain
+
+
+def _is_nested(mapping: Mapping[Any, Any]) -> bool:
+    return hasattr(mapping, "unfreeze") or jax.tree_util.all_leaves((mapping,))
 
 
 def copy(

@@ -39,7 +39,7 @@ def _check_variables(variables: Any) -> None:
                 raise misfit(f'the name {name!r} in collection "{col}"')
     inner = variables.get("params", {}).get("params")
     if isinstance(inner, Mapping):
-        keys = ", ".join(map(str, inner))
+        keys = f": {', '.join(map(str, inner))}" if inner else " nothing in it"
         raise errors.ApplyScopeInvalidVariablesStructureError("params", keys)
 
 

@@ -27,7 +27,7 @@ import jax
 
 from . import errors
 from .filters import CollectionFilter, in_filter
-from .frozen_dict import unfreeze
+from .frozen_dict import FrozenDict, unfreeze
 from .rng import ROOT, DrawCounts, Origin, Path, checked_rngs, draw_key
 from .scope_variable import Variable, unboxed
 from .shapes import initial_shapes
@@ -464,7 +464,8 @@ class Scope:
         Raises:
             ModifyScopeVariableError: if the collection is not mutable.
             JaxTransformError: inside a JAX transform that is not lifted, if the value
-                depends on what that passed in.
+                belongs to it: if it depends on what the transform passed in or, in
+                `jax.jit` and its like, is an array that was made there.
         """
         self._check_valid()
         if not self.is_mutable_collection(col):
@@ -586,9 +587,14 @@ class Scope:
 
 
 def _writable(variables: Mapping[str, Any], mutable: CollectionFilter) -> Any:
-    """The collections, with dicts of our own where they may change."""
+    """The collections, with dicts of our own where they may change.
+
+    So are those of which JAX does not know that they are nested.
+    """
     return {
-        col: unfreeze(part) if in_filter(mutable, col) else part
+        col: part
+        if isinstance(part, dict | FrozenDict) and not in_filter(mutable, col)
+        else unfreeze(part)
         for col, part in variables.items()
     }
 

@@ -210,6 +210,48 @@ def test_names_of_modules_in_containers():
     assert names(Field([Scale(), {"k": Scale()}]), X) == ["inner_0", "inner_1_k"]
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Sides:
+    left: Any
+    right: Any
+
+
+def test_names_of_modules_in_a_dataclass():
+    assert names(Field(Sides(Scale(), Scale())), X) == ["inner_left", "inner_right"]
+    nested = Sides({"a": Scale()}, [Sides(Scale(), None)])
+    assert names(Field(nested), X) == ["inner_left_a", "inner_right_0_left"]
+
+    class Both(nn.Module):
+        def setup(self):
+            self.pair = Sides(Scale(), Scale())
+
+        def __call__(self, x):
+            return self.pair.left(self.pair.right(x))
+
+    assert names(Both(), X) == ["pair_left", "pair_right"]
+
+
+def test_bound_modules_are_equal_if_their_variables_are_the_same():
+    variables = {"params": {"scale": 2.0}}
+    bound = Scale().bind(variables)
+    assert bound == bound
+    assert bound != Scale().bind(variables)
+    assert bound != Scale()
+    assert Scale() == Scale()
+
+    class Net(nn.Module):
+        def setup(self):
+            self.a, self.b = Scale(), Scale()
+
+        def __call__(self, x):
+            assert self.a == self.a
+            assert self.a != self.b
+            return x
+
+    Net().apply({}, X)
+
+
 def test_lists_and_dicts_in_fields_become_immutable():
     class Net(nn.Module):
         widths: Any

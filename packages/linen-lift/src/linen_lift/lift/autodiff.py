@@ -17,6 +17,8 @@ from graphcore.authors import psum_cotangents
 
 from ..errors import MultipleScopesError
 from ..filters import CollectionFilter, StreamFilter
+from ..frozen_dict import unfreeze
+from ..scope import describe_place
 from ..signatures import parameters_of
 from ..tree import joined
 from .pack import Boundary, packed
@@ -245,6 +247,25 @@ def grad(*_args: Any, has_aux: bool = False, **_options: Any) -> Any:
     return (grads, out[1]) if has_aux else grads
 
 
+def _check_tangents(variables: Any, tangents: Any, path: str) -> None:
+    """Refuses tangents that do not stand for each variable of the same collections."""
+    have, given = (
+        {key_path for key_path, _ in jax.tree_util.tree_leaves_with_path(tree)}
+        for tree in (variables, tangents)
+    )
+    if wrong := have ^ given:
+        key_path: Any = min(wrong, key=str)
+        col, name, path = describe_place(key_path, path)
+        finding, advice = "a tangent", "There is no such variable: leave it out."
+        if key_path in have:
+            finding = "no tangent"
+            advice = "Give one, which may be zero, or leave the whole collection out."
+        raise ValueError(
+            f'variable_tangents has {finding} for variable "{name}" in collection '
+            f'"{col}" at path "{path}" ({path.rstrip("/")}/{name}). {advice}'
+        )
+
+
 def jvp(
     fn: Callable[..., Any],
     scope: Any,
@@ -296,7 +317,8 @@ def jvp(
                         f'path "{root.path_text}" has no such variables.'
                     )
             moving.append({c: t for c, t in cols.items() if c in known})
-            directions.append({c: t for c, t in known.items() if c in cols})
+            directions.append({c: unfreeze(t) for c, t in known.items() if c in cols})
+            _check_tangents(moving[-1], directions[-1], root.path_text)
         if len(tangents) != len(args):
             raise TypeError(
                 "jvp needs one tangent per primal; found "
@@ -344,7 +366,7 @@ def custom_vjp(
 
     Raises:
         ValueError: if `nondiff_argnums` names the scope, or if `backward_fn` returns
-            cotangents that do not fit the scopes.
+            cotangents that do not fit the scopes and the arguments.
 
     Example:
         >>> import linen_lift as nn, jax
@@ -399,6 +421,13 @@ def custom_vjp(
                 raise TypeError(
                     "The backward function must return a tuple (variable_cotangents, "
                     f"*argument_cotangents); found {type(found).__name__}."
+                )
+            wanted = 1 + count - len(static)
+            if len(found) != wanted:
+                raise ValueError(
+                    f"backward_fn must return {wanted} values, the cotangents of the "
+                    "variables and one for each differentiated argument; found "
+                    f"{len(found)}."
                 )
             variables, *inputs = found
             per_scope = _per_scope(variables, kept.roots, "The variable cotangents")

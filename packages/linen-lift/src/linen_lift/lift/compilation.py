@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 
-from graphcore import Static, broadcast_state, get_broadcast_state
+from graphcore import Static, StaticAttribute, broadcast_state, get_broadcast_state
+from graphcore.authors import axis_rules
 
 from ..filters import CollectionFilter, StreamFilter
 from .axes import AxisSpec
@@ -212,8 +213,10 @@ def jit(
     ) -> Any:
         args, kwargs = mark(args, kwargs)
         mutable = tuple(call.inner_mutable(root) for root in call.roots)
-        fixed = marked(args, kwargs)
-        key = (config, fixed, call.layout(), call.history(), mutable)
+        fixed = marked(fn, args, kwargs)
+        # They decide where constraints on logical axes put what is computed.
+        rules = StaticAttribute("axis_rules", axis_rules.get())
+        key = (config, fixed, call.layout(), call.history(), mutable, rules)
         draws = any(map(any, call.streams))
         offsets = path_offsets(call.roots) if draws else None
         others = call.streams, offsets, extra, kwargs

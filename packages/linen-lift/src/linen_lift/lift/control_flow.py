@@ -14,9 +14,11 @@ from ..errors import BranchVariablesError
 from ..filters import CollectionFilter, StreamFilter
 from ..scope import describe_place
 from . import axes
-from .pack import Boundary, packed
+from .pack import Boundary, packed, refuse_created
 
 __all__ = ["cond", "switch", "while_loop"]
+
+_NO_FIRST_VALUE = "a loop that may run no iteration needs its first value"
 
 
 def while_loop(
@@ -42,6 +44,9 @@ def while_loop(
 
     Returns:
         The last carry.
+
+    Raises:
+        CarriedVariableError: if `body_fn` creates a variable.
 
     Example:
         >>> import linen_lift as nn
@@ -80,7 +85,8 @@ def while_loop(
             index, moving, carry = state
             inner_scope = call((carried, shared, moving), streams(index))
             carry = body_fn(inner_scope, carry)
-            (moving,) = call.collect(inner_scope)
+            before, (moving,) = moving, call.collect(inner_scope)
+            refuse_created(before, moving, call.roots, "while_loop", _NO_FIRST_VALUE)
             return (index + np.uint32(1) if counts else (), moving, carry)
 
         start = jnp.uint32(0) if counts else ()

@@ -20,7 +20,9 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
+from jax.tree_util import tree_leaves_with_path
 
+from ..errors import CarriedVariableError
 from ..filters import (
     CollectionFilter,
     StreamFilter,
@@ -30,7 +32,7 @@ from ..filters import (
     union_filters,
 )
 from ..frozen_dict import unfreeze
-from ..scope import Scope
+from ..scope import Scope, describe_place
 from ..tree import MISSING, Lifetime, found_at
 
 __all__ = ["pack"]
@@ -346,6 +348,28 @@ def _changes(now: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]
         if not (isinstance(value, dict) and not value):
             changes[name] = value
     return changes
+
+
+def refuse_created(
+    before: Any, now: Any, roots: Sequence[Scope], loop: str, reason: str
+) -> None:
+    """Refuses variables that an iteration made, where it may make none.
+
+    Args:
+        before: the carried variables that came into the iteration, by packed scope.
+        now: those that come out.
+        roots: the packed scopes.
+        loop: the name of the loop.
+        reason: why it may make none.
+
+    Raises:
+        CarriedVariableError: if there is one.
+    """
+    known, left = ({p for p, _ in tree_leaves_with_path(t)} for t in (before, now))
+    if new := left - known:
+        key_path: Any = min(new, key=str)
+        place = describe_place(key_path, roots[key_path[0].idx].path_text)
+        raise CarriedVariableError(*place, loop=loop, reason=reason)
 
 
 def pack(

@@ -30,7 +30,7 @@ from ..errors import BroadcastVariableError
 from ..scope import describe_place
 from ..tree import joined
 from . import axes
-from .pack import Boundary, packed
+from .pack import Boundary, packed, refuse_created
 
 __all__ = ["scan"]
 
@@ -100,8 +100,9 @@ def scan(
         The looping function `(scope, carry, *xs) -> (carry, ys)`.
 
     Raises:
-        BroadcastVariableError: when a broadcast variable is created from the carry or
-            from scanned data.
+        BroadcastVariableError: when a broadcast variable is created from the carry,
+            from a stream that is split, or from scanned data.
+        CarriedVariableError: when a carried variable is created in no iteration.
 
     Example:
         >>> import linen_lift as nn, jax
@@ -168,6 +169,9 @@ def scan(
         def grows(old: Any, new: Any) -> bool:
             return bool(jax.tree.structure(new) != jax.tree.structure(old))
 
+        reason = "later iterations cannot create one"
+        if size == 0:
+            reason = "none can be created in 0 iterations (length=0)"
         created: Any = tuple({} for _ in shared)
         may_grow, grew = size != 0, False
         stored = all(any(cols.values()) for cols in moving)
@@ -187,7 +191,13 @@ def scan(
             created, key_path = evaluate_independent(create, *first)
             if key_path is not None:
                 root = call.roots[key_path[0].idx].path_text
-                raise BroadcastVariableError(*describe_place(key_path, root))
+                split = {
+                    stream
+                    for group, is_split in zip(rng_groups, splits, strict=True)
+                    for streams in group * is_split
+                    for stream in streams
+                }
+                raise BroadcastVariableError(*describe_place(key_path, root), split)
             shared = tuple(map(joined, shared, created))
 
         def loop(
@@ -204,9 +214,11 @@ def scan(
                 nonlocal grew
                 carried, carry = state
                 _, new, carry, ys, out = iteration(shared, carried, carry, xs)
-                if may_grow and grows(carried, new):
-                    grew = True
-                    return state, None
+                if grows(carried, new):
+                    if may_grow:
+                        grew = True
+                        return state, None
+                    refuse_created(carried, new, call.roots, "scan", reason)
                 return (new, carry), (ys, out)
 
             return over(body, (carried, carry), xs, length=size), grew

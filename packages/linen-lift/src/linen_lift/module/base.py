@@ -7,6 +7,7 @@ has while it is *bound*. `init` and `apply` bind a clone for the time of one cal
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
@@ -26,6 +27,7 @@ from .declarations import Declarations
 from .decorators import compact
 from .definition import RESERVED, checked_hash, define, tabulate_fields
 from .module_base import State
+from .names import union, without
 from .preparation import (
     INIT_MUTABLE,
     CaptureFilter,
@@ -105,7 +107,12 @@ class Module(Declarations, Summaries):
     def __eq__(self, other: object) -> Any:
         if type(other) is not type(self):
             return NotImplemented
-        return self is other or self._compared(self) == self._compared(other)
+        if self is other:
+            return True
+        # Bound modules have variables, which count as well.
+        if self.scope != other.scope:
+            return False
+        return self._compared(self) == self._compared(other)
 
     @checked_hash
     def __hash__(self) -> int:
@@ -165,7 +172,9 @@ class Module(Declarations, Summaries):
         if not self._has_setup:
             return
         modules = context.modules
-        before, scope._reserved = scope._reserved, {}
+        before = state.before_setup = scope._reserved
+        # Names of others that share the scope are taken for setup, too.
+        scope._reserved = dict(before) if state.shares_scope else {}
         # Setup makes again what came into a lifted transform with the module.
         passed, scope._passed = scope._passed, frozenset()
         state.in_setup = True
@@ -184,7 +193,8 @@ class Module(Declarations, Summaries):
         # become another one by `share_scope`.
         scope = self.scope
         assert scope is not None
-        scope._fixed.update(scope._reserved)
+        before = state.before_setup
+        scope._fixed = union(scope._fixed, without(scope._reserved, before))
         scope._reserved = before
 
     def _in_name_scope(self, name: str) -> NameScope:
@@ -254,7 +264,15 @@ class Module(Declarations, Summaries):
             values = {k: replace(v, (Module,), renewed) for k, v in values.items()}
         if "name" not in values:
             values["name"] = None if self._state.auto_named else self.name
-        return type(self)(parent=parent, **values)
+        try:
+            return type(self)(parent=parent, **values)
+        except TypeError as error:
+            known = inspect.signature(type(self)).parameters
+            kinds = {p.kind for p in known.values()}
+            if "parent" in known or inspect.Parameter.VAR_KEYWORD in kinds:
+                raise
+            name = type(self).__name__
+            raise errors.IncorrectPostInitOverrideError(name) from error
 
     def copy(
         self: M, *, parent: Any = UNSET, name: str | None = None, **updates: Any
@@ -473,6 +491,8 @@ Module.parent = _Parent()
 
 class NameScope(Module):
     """The submodule whose submodules a method makes that has a name scope."""
+
+    _is_name_scope: ClassVar[bool] = True
 
     @compact
     def __call__(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -11,6 +11,7 @@ import jax
 
 from .. import errors
 from .context import InterceptorContext, context
+from .names import leave_names, take_names
 
 
 def wrap_method(
@@ -50,9 +51,9 @@ def wrap_method(
         enters = compact and scope is not None and not state.in_compact
         if enters:
             state.in_compact = True
-            before, scope._reserved = scope._reserved, {}
-            here = module.scope  # another one if setup shared it
-            numbers, here._numbers = here._numbers, {}
+            scope = module.scope  # another one if setup shared it
+            before, others = take_names(module)
+            numbers, scope._numbers = scope._numbers, {}
         try:
             is_method = belongs(type(module))
             run = call_intercepted if is_method else _call_named
@@ -70,8 +71,8 @@ def wrap_method(
             if enters:
                 state.in_compact = False
                 if state.shares_scope:
-                    scope._reserved = {**before, **scope._reserved}
-                    here._numbers = numbers
+                    leave_names(module, before, others)
+                    scope._numbers = numbers
 
     wrapped: Callable[..., Any] = marked(method, "_wrapped_method")
     return wrapped

@@ -71,15 +71,7 @@ def replace(
     elif hasattr(value, "dtype"):  # an array or a tracer
         return value
     else:
-        leaves, treedef = jax.tree.flatten(
-            value, is_leaf=lambda x: isinstance(x, wanted)
-        )
-        new_leaves = [
-            fn(leaf, f"{suffix}_{i}") if isinstance(leaf, wanted) else leaf
-            for i, leaf in enumerate(leaves)
-        ]
-        same = all(map(operator.is_, new_leaves, leaves))
-        return value if same else treedef.unflatten(new_leaves)
+        return _replace_leaves(value, wanted, fn, suffix)
     new = {
         key: replace(items[key], wanted, fn, freeze, f"{suffix}_{key}") for key in keys
     }
@@ -93,6 +85,34 @@ def replace(
         return type(value)(*new.values())
     kind = list if isinstance(value, list) and not freeze else tuple
     return kind(new.values())
+
+
+def _replace_leaves(
+    tree: Any, wanted: tuple[type, ...], fn: Callable[[Any, str], Any], suffix: str
+) -> Any:
+    """`replace` in a pytree of another type."""
+
+    def is_leaf(x: Any) -> bool:
+        return isinstance(x, wanted)
+
+    leaves, treedef = jax.tree.flatten(tree, is_leaf)
+    if not any(map(is_leaf, leaves)):  # mostly; finding the paths costs more
+        return tree
+    places = jax.tree_util.tree_leaves_with_path(tree, is_leaf)
+    new_leaves = [
+        fn(leaf, f"{suffix}_{_path_name(path, i)}") if is_leaf(leaf) else leaf
+        for i, (path, leaf) in enumerate(places)
+    ]
+    same = all(map(operator.is_, new_leaves, leaves))
+    return tree if same else treedef.unflatten(new_leaves)
+
+
+def _path_name(path: tuple[Any, ...], number: int) -> str:
+    """Where a leaf is, in text; its number where a class tells nothing better."""
+    if any(isinstance(key, jax.tree_util.FlattenedIndexKey) for key in path):
+        return str(number)
+    name: str = jax.tree_util.keystr(path, simple=True, separator="_")
+    return name
 
 
 def own_names(module: Any) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from .. import errors
 from ..scope import Scope, Variable
 from ..signatures import parameters_of_method
+from .context import context
 from .module_base import ModuleBase
 
 
@@ -33,7 +34,10 @@ class Declarations(ModuleBase):
         scope = self._bound(f'{kind} "{name}"')
         state = self._state
         if not (state.in_compact or state.in_setup):
-            about = {"kind": kind, "module": type(self).__name__}
+            about = {"kind": kind, "module": type(self).__name__, "but": ""}
+            running = context.modules[-1] if context.modules else None
+            if running is not None and running._is_name_scope:
+                about["but"] = "; a method with a name scope makes submodules only"
             raise errors.DeclareVariableError("", name, scope.path_text, **about)
         return scope
 
@@ -99,6 +103,11 @@ class Declarations(ModuleBase):
             col: its collection, which must be mutable.
             name: its name.
             value: a pytree.
+
+        Raises:
+            ModifyScopeVariableError: if the collection is not mutable.
+            JaxTransformError: inside a JAX transform that is not lifted, if the value
+                belongs to it; see `Scope.put_variable`.
         """
         self._bound(f'variable "{name}"').put_variable(col, name, value)
 

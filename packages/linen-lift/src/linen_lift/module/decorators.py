@@ -65,7 +65,9 @@ def compact_name_scope(fun: F) -> F:
     """Marks a further method in which submodules are made inline.
 
     The submodules that it makes live under the method's name, so the same names can be
-    given in several methods. Its variables are the module's own.
+    given in several methods. It makes submodules only; `param` and `variable` work in
+    it only while a compact method of the same module is running, and then belong to the
+    module itself.
 
     Args:
         fun: a method of a module.

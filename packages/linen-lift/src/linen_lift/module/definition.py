@@ -68,11 +68,24 @@ def tabulate_fields(cls: type[Any]) -> None:
 
 _NOT_METHODS = frozenset({"setup", "lazy_init", "tabulate", "module_paths"})
 
+# By these, and by what every `object` has, Python makes objects, copies them and looks
+# into them: they are no methods of a module, unless they are marked.
+_PROTOCOLS = {"__annotate__", "__annotate_func__", "__post_init__", "__replace__"}
+_PROTOCOLS |= {"__copy__", "__deepcopy__", "__setstate__", "__del__", "__getattr__"}
+_PROTOCOLS |= {"__get__", "__set__", "__delete__", "__set_name__"}
+_MARKS = ("_compact", "_compact_name_scope")
+
+
+def _is_protocol(name: str, value: Any) -> bool:
+    """Whether a method is one that Python calls, and is not marked."""
+    found = name in _PROTOCOLS or name in vars(object)
+    return found and not any(getattr(value, mark, False) for mark in _MARKS)
+
 
 def _is_method(cls: type[Any], name: str, value: Any) -> bool:
     if not inspect.isfunction(value) or name in _NOT_METHODS:
         return False
-    if name.startswith("__") and name.endswith("__") and name != "__call__":
+    if _is_protocol(name, value):
         return False
     if getattr(value, "_nowrap", False) or is_marked(value, "_wrapped_method"):
         return False
@@ -84,7 +97,7 @@ def _is_method(cls: type[Any], name: str, value: Any) -> bool:
         return any(
             getattr(value, mark, False)
             and not getattr(inspect.unwrap(value), mark, False)
-            for mark in ("_compact", "_compact_name_scope")
+            for mark in _MARKS
         )
     return True
 

@@ -138,7 +138,8 @@ def share_scope(module: Module, other: Module) -> None:
     """Lets two modules have one scope: their variables lie side by side.
 
     If `other` is a submodule of `module`, it moves into the scope of `module`; else
-    `module` moves into the scope of `other`.
+    `module` moves into the scope of `other`. A name that one of them takes there is in
+    use for the other, also if the other takes it first.
 
     Args:
         module: a bound module.
@@ -146,6 +147,7 @@ def share_scope(module: Module, other: Module) -> None:
 
     Raises:
         CallShareScopeOnUnboundModuleError: if one of them is not bound.
+        NameInUseError: if both have a submodule of one name.
 
     Example:
         >>> import linen_lift as nn, jax
@@ -173,6 +175,7 @@ def share_scope(module: Module, other: Module) -> None:
         moved, scope = module, other.scope
         if all(running.scope is not scope for running in context.modules):
             scope._reserved = {}  # left from an earlier call
+        module._state.before_setup = dict(scope._reserved)
     before = moved.scope
     if before is scope:
         return

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, dataclass_transform
 
+from .names import Names
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class State:
@@ -24,6 +26,10 @@ class State:
     #: Whether the name was chosen by the library.
     auto_named: bool = False
     shares_scope: bool = False
+    #: The names that its scope had when `setup` began, or got it by `share_scope`.
+    before_setup: Names = dataclasses.field(default_factory=dict)
+    #: Where it shares its scope: the names that its compact methods took there.
+    names: Names = dataclasses.field(default_factory=dict)
 
 
 @dataclass_transform(kw_only_default=False, field_specifiers=(dataclasses.field,))
@@ -31,3 +37,4 @@ class ModuleBase:
     """The base of `Module`; tells type checkers that its subclasses are dataclasses."""
 
     _state: ClassVar[Any] = None  # a `State`, once `__post_init__` has run
+    _is_name_scope: ClassVar[bool] = False

@@ -187,7 +187,8 @@ def custom_vjp(fn: Any, forward_fn: Any, *_rule: Any, **_options: Any) -> Any:
 
     Raises:
         TransformTargetError: if `fn` or `forward_fn` is no function.
-        ValueError: if `nondiff_argnums` names the module.
+        ValueError: if `nondiff_argnums` names the module, or if `backward_fn` returns
+            cotangents that do not fit the scopes and the arguments.
 
     Example:
         >>> import linen_lift as nn, jax, jax.numpy as jnp

@@ -81,8 +81,9 @@ def scan(*_: Any, **__: Any) -> Any:
 
     Raises:
         TransformTargetError: if `target` is something else.
-        BroadcastVariableError: when a broadcast variable is created from the carry or
-            from scanned data.
+        BroadcastVariableError: when a broadcast variable is created from the carry,
+            from a stream that is split, or from scanned data.
+        CarriedVariableError: when a carried variable is created in no iteration.
 
     Example:
         >>> import linen_lift as nn, jax, jax.numpy as jnp

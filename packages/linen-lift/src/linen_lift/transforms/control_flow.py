@@ -27,6 +27,9 @@ def while_loop(*_: Any, **__: Any) -> Any:
     Returns:
         The last carry.
 
+    Raises:
+        CarriedVariableError: if `body_fn` creates a variable.
+
     Example:
         >>> import linen_lift as nn, jax, jax.numpy as jnp
         >>> class Settle(nn.Module):
