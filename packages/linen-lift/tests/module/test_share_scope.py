@@ -165,3 +165,42 @@ def test_sharing_the_scope_of_the_module_around():
 
     variables = Twice().init(KEY, X)
     assert sorted(variables["params"]["net"]) == ["Dense_0", "bias", "scale"]
+
+
+def test_sharing_once_more_changes_nothing():
+    class Again(nn.Module):
+        base: Any
+
+        def setup(self):
+            nn.share_scope(self, self.base)
+            self.scale = self.param("scale", ONES, (4,))
+            nn.share_scope(self, self.base)
+
+        @nn.compact
+        def __call__(self, x):
+            return self.base(x) * scale(self, x)
+
+    with pytest.raises(nn.errors.NameInUseError, match='"scale"'):
+        Again(nn.Dense(4)).init(KEY, X)
+
+
+def test_sharing_in_a_later_call():
+    class Mover(nn.Module):
+        other: Any
+
+        @nn.compact
+        def __call__(self, x, share):
+            if share:
+                nn.share_scope(self, self.other)
+                return nn.LayerNorm()(x)
+            return scale(self, x)
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            taken = Over(nn.Dense(4), scale)
+            mover = Mover(taken.base)
+            return taken(mover(mover(x, False), True))
+
+    params = Net().init(KEY, X)["params"]
+    assert sorted(params["Mover_0"]) == ["scale"]

@@ -71,7 +71,7 @@ def wrap_method(
             if enters:
                 state.in_compact = False
                 if state.shares_scope:
-                    leave_names(module, before, others)
+                    leave_names(module, scope, before, others)
                     scope._numbers = numbers
 
     wrapped: Callable[..., Any] = marked(method, "_wrapped_method")

@@ -73,6 +73,7 @@ _NOT_METHODS = frozenset({"setup", "lazy_init", "tabulate", "module_paths"})
 _PROTOCOLS = {"__annotate__", "__annotate_func__", "__post_init__", "__replace__"}
 _PROTOCOLS |= {"__copy__", "__deepcopy__", "__setstate__", "__del__", "__getattr__"}
 _PROTOCOLS |= {"__get__", "__set__", "__delete__", "__set_name__"}
+_PROTOCOLS |= {"__getnewargs__", "__getnewargs_ex__"}
 _MARKS = ("_compact", "_compact_name_scope")
 
 

@@ -175,10 +175,10 @@ def share_scope(module: Module, other: Module) -> None:
         moved, scope = module, other.scope
         if all(running.scope is not scope for running in context.modules):
             scope._reserved = {}  # left from an earlier call
-        module._state.before_setup = dict(scope._reserved)
     before = moved.scope
     if before is scope:
         return
+    moved._state.before_setup = dict(scope._reserved)
     module._state.shares_scope = other._state.shares_scope = True
     if inside and before is not None and before.parent is scope and before.name:
         # Its name becomes free: nothing is stored under it any more.

@@ -55,14 +55,16 @@ def take_names(module: Any) -> tuple[Names, Names]:
     return before, others
 
 
-def leave_names(module: Any, before: Names, others: Names) -> None:
+def leave_names(module: Any, entered: Any, before: Names, others: Names) -> None:
     """Notes what a module took in a scope that it shares, when its method is over.
 
     Args:
         module: the module.
+        entered: its scope at the time of `take_names`.
         before: from `take_names`.
         others: likewise.
     """
     scope, state = module.scope, module._state
     state.names = union(state.names, without(scope._reserved, others))
-    scope._reserved = union(before, scope._reserved)
+    if scope is entered:  # else it came to share another one in its method
+        scope._reserved = union(before, scope._reserved)
