@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 
+from graphcore.boundary.abstract_values import FILL, abstract_leaves, is_about_types
 from graphcore.boundary.callees import Callee
 from graphcore.boundary.change import Change, Left, refused
 from graphcore.boundary.inside import Inside
@@ -241,6 +242,10 @@ class Body:
             return self.bind(inside)(*args, **kwargs)
         except Exception as error:
             explain_traced(error, self._leaves(inside, args, kwargs))
+            for position, leaf in abstract_leaves(inside.values, error):
+                where = path_text(self.variable_path(position))
+                error.add_note(f"The variable at {where!r} holds {leaf!r}. {FILL}")
+                break
             raise
 
     def _leaves(
@@ -388,12 +393,12 @@ class Body:
         Raises:
             TypeError: With the path.
         """
-        for position, leaf, _ in refused(values):
+        if not is_about_types(error):
+            return  # It comes from the function, which may have been given anything.
+        found = [(position, leaf) for position, leaf, _ in refused(values)]
+        for position, leaf in found or abstract_leaves(values, error):
             if isinstance(leaf, jax.ShapeDtypeStruct):
-                advice = (
-                    "The object is abstract, as `eval_shape` makes it: give it values "
-                    "first, with `update` or from a checkpoint."
-                )
+                advice = FILL
             where = path_text(self.variable_path(position))
             raise TypeError(
                 f"The variable at {where!r} holds a value of type "

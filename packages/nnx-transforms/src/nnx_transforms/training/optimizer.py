@@ -309,7 +309,9 @@ class Optimizer(Object, Generic[M]):
         more = {name: _pure(value, tree) for name, value in extra.items()}
         try:
             updates, state = self.tx.update(given, before, params, **more)
+            updated = jax.tree.map(moved, params, updates)
         except Exception as error:
+            _refuse_abstract(error, model=params, gradients=given)
             if changed := _misfits(before, self.tx.init, params):
                 raise ValueError(
                     "The parameters are not those that the Optimizer was made with: "
@@ -317,7 +319,6 @@ class Optimizer(Object, Generic[M]):
                     "when the structure of a model has changed."
                 ) from error
             raise
-        updated = jax.tree.map(moved, params, updates)
         after = {p: functools.reduce(operator.getitem, p, updated) for p, _ in selected}
         arrays = {path: x for path, x in selected if not is_variable(x)}
         writes: list[tuple[Any, Any]] = [(self.step, self.step.raw_value + 1)]
@@ -371,6 +372,18 @@ def with_parameters(variable: Any, parameters: Any) -> Any:
 def moved(param: Any, update: Any) -> jax.Array:
     """A parameter after an update, in the parameter's dtype."""
     return jnp.asarray(param + update, jnp.result_type(param))
+
+
+def _refuse_abstract(error: Exception, **trees: Any) -> None:
+    """Says which parameter or gradient is abstract, if one is."""
+    for name, tree in trees.items():
+        for path, x in _by_path(tree).items():
+            if isinstance(x, jax.ShapeDtypeStruct):
+                raise TypeError(
+                    f"Optimizer.update got the {name} with {x!r} at "
+                    f"{path_text(path)!r}: that is abstract, as `eval_shape` makes it. "
+                    "Give the model values first, with `update` or from a checkpoint."
+                ) from error
 
 
 def _misfits(state: Any, init: Callable[[Any], Any], params: Any) -> list[str]:

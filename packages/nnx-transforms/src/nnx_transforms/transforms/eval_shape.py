@@ -24,6 +24,7 @@ from graphcore.authors import (
 from nnx_transforms.sharding.shardings import axis_names, sharding_of
 from nnx_transforms.states.tree_variables import tree_variables
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
+from nnx_transforms.transforms.loops.traced import ADVICE
 
 __all__ = ["eval_shape"]
 
@@ -86,7 +87,11 @@ def shapes_of(
         The output.
     """
     entry = enter(f, args, kwargs, statics=statics, make=_Body)
-    (values,), out, change = jax.eval_shape(entry.body, *entry.values)
+    try:
+        (values,), out, change = jax.eval_shape(entry.body, *entry.values)
+    except TypeError as error:
+        entry.body.blame(entry.raw, error, ADVICE)
+        raise
     return _with_shardings(entry.discard([values], out, change))
 
 

@@ -254,7 +254,11 @@ class Jitted(Generic[P, R]):
             stage = self._plain.trace(*args, **kwargs)
             return Traced(stage, self._enter, statics)
         entry.divide()
-        stage = entry.body.call_arranged(entry, only_trace=True)
+        try:
+            stage = entry.body.call_arranged(entry, only_trace=True)
+        except Exception as error:
+            explain_arrays(error, entry.body, entry.raw)
+            raise
         return Traced(stage, self._enter, statics, entry.body)
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Lowered:

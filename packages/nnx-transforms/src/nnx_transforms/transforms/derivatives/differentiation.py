@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -45,6 +45,7 @@ from nnx_transforms.transforms.derivatives.tangents import (
     to_parts,
     to_states,
 )
+from nnx_transforms.transforms.loops.traced import ADVICE
 
 _MISSING: Any = object()
 
@@ -260,6 +261,19 @@ class Differentiation:
                         f"differentiated: {error}"
                     ) from None
 
+    @contextlib.contextmanager
+    def blaming(self) -> Iterator[None]:
+        """Says which variable holds what JAX does not take, if it refuses one.
+
+        Raises:
+            TypeError: With the path.
+        """
+        try:
+            yield
+        except Exception as error:
+            self._entry.body.blame(self._entry.raw, error, ADVICE)
+            raise
+
     @property
     def function(self) -> Callable[..., Any]:
         """What JAX differentiates, with `has_aux=True`.
@@ -381,7 +395,8 @@ def derivative_function(
         call = Differentiation(f, args, kwargs, filters, **how)
         call.check(derivative, **options)
         derive = derivative(call.function, numbers, has_aux=True, **options)
-        derived, rest = derive(*call.args, **call.kwargs)
+        with call.blaming():
+            derived, rest = derive(*call.args, **call.kwargs)
         found = call.result(rest, to_states(derived))
         return arranged(*found) if has_aux else found[0]
 
@@ -416,7 +431,8 @@ def linear_map(
         The output of the function, the linear function, and the further output.
     """
     call = Differentiation(f, primals, {}, of_all(primals, wrt), **how)
-    out, linear, rest = derivative(call.function, *call.args, has_aux=True, **more)
+    with call.blaming():
+        out, linear, rest = derivative(call.function, *call.args, has_aux=True, **more)
     if call.has_objects or has_parts(out):
         due = abstract(out if backward else call.args)
         # As JAX's own function, this is a pytree that may pass through `jit`.

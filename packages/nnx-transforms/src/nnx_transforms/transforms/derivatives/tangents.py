@@ -190,7 +190,8 @@ class Layout:
             raise ValueError(
                 f"{where} a State without {_names(at, sorted(missing, key=repr))}, "
                 f"which the {name} has: give a tangent for every differentiable "
-                "variable, or leave others out with a filter, as in `DiffState`."
+                "variable, such as zeros, or leave others out with the filter of the "
+                "transform (`wrt`, `DiffState`), if it takes one."
             )
         leaves = map(found.get, kinds)
         return [x.value if isinstance(x, VariableState) else x for x in leaves]

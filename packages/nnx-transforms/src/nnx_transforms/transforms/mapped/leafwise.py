@@ -82,9 +82,10 @@ def _refuse_objects(axes: Any, tree: Any, name: str) -> None:
     per_leaf = settings_of_leaves(axes, tree)
     pairs = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_object)
     for (path, leaf), axis in zip(pairs, per_leaf, strict=True):
-        if is_object(leaf) and axis is Carry:
+        if axis is Carry:
+            what = type(leaf).__name__ if is_object(leaf) else "value"
             raise TypeError(
-                f"{name} has `Carry` for a {type(leaf).__name__} at "
+                f"{name} has `Carry` for a {what} at "
                 f"{path_text(key_path(path))!r}, but only `scan` threads anything "
                 "through. Give an integer, None or a `StateAxes` of these."
             )

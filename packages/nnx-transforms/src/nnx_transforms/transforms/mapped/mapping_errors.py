@@ -17,6 +17,7 @@ import numpy as np
 from graphcore import broadcast_prefix
 from graphcore.authors import Entry, Left, key_path, path_text
 from nnx_transforms.transforms.loops.agreement import failure, has_type
+from nnx_transforms.transforms.loops.traced import ADVICE
 from nnx_transforms.transforms.mapped.mapping import (
     MappedBody,
     is_axis,
@@ -73,8 +74,13 @@ def explain_axes(
         ValueError: If there is a variable that is the reason, with its path.
         TypeError: Likewise.
     """
+
+    def after() -> None:
+        entry.body.blame(entry.raw, error, ADVICE)
+        check_left(entry, options, error)
+
     before = functools.partial(check_given, name, entry, options, error)
-    explain(entry, again, before, lambda: check_left(entry, options, error))
+    explain(entry, again, before, after)
 
 
 def entering(entry: Entry) -> Iterator[tuple[str, str, Any, Any]]:
@@ -132,7 +138,8 @@ def check_given(
 
     Raises:
         ValueError: If there is one, with the paths.
-        TypeError: If what is to be mapped is no array, with the path.
+        TypeError: If what is to be mapped is no array, or a variable holds what JAX
+            does not take; with the path.
     """
     lines: list[str] = []
     sizes: set[Any] = set()
@@ -163,6 +170,8 @@ def check_given(
             "object, say so with a `StateAxes`. The sizes:",
             lines,
         ) from error
+    if error is not None:
+        entry.body.blame(entry.raw, error, ADVICE)
 
 
 def least_rank(value: Any) -> int:
