@@ -98,6 +98,15 @@ def test_the_gradient_of_a_perturbation_is_that_of_the_value():
     np.testing.assert_allclose(grad.hidden.value, 2 * jnp.sin(x), rtol=1e-6)
 
 
+def test_perturb_says_which_shape_its_variable_has():
+    m = Module()
+    m.perturb("hidden", jnp.ones(3))
+    with pytest.raises(ValueError, match=r"'hidden', .* \(3,\), .* got one of \(4,\)"):
+        m.perturb("hidden", jnp.ones(4))
+    with pytest.raises(ValueError, match=r"\(3,\), .* got one of \{'a': \(3,\)\}"):
+        m.perturb("hidden", {"a": jnp.ones(3)})
+
+
 def test_perturb_takes_pytrees():
     m = Module()
     value = {"a": jnp.ones(2), "b": (jnp.zeros(3),)}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphcore import (
     Filter,
@@ -123,7 +124,8 @@ class Module(Object):
 
         Args:
             name: The attribute that holds the variable; made by the first call.
-            value: An array of any shape and an inexact dtype, or a pytree of them.
+            value: An array, or a pytree of them. Those of an inexact dtype have a
+                gradient. Their shapes go with those of the first call.
             variable_type: The type of the variable, or its snake-case name.
             capture_noop: Whether to do so for `capture` only.
 
@@ -132,7 +134,8 @@ class Module(Object):
             other types.
 
         Raises:
-            ValueError: If the attribute is there and no variable of that type.
+            ValueError: If the attribute is there and no variable of that type, or one
+                that the value can't be added to.
 
         Example:
             >>> import graphcore as gc, jax, jax.numpy as jnp
@@ -150,7 +153,17 @@ class Module(Object):
             if before is _MISSING:
                 before = jax.tree.map(jnp.zeros_like, value)
                 record(before)
-            value = jax.tree.map(jnp.add, value, before)
+            try:
+                value = jax.tree.map(jnp.add, value, before)
+            except (TypeError, ValueError) as error:
+                found, due = (jax.tree.map(np.shape, x) for x in (value, before))
+                if found == due:
+                    raise
+                raise ValueError(
+                    f"The {type(self).__name__} perturbs {name!r}, which has the shape "
+                    f"{due}, as the first value had; got one of {found}. Give values "
+                    "of other shapes another name."
+                ) from error
         return value
 
     def _records(

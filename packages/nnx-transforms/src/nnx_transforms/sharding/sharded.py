@@ -72,9 +72,10 @@ def shard(
             are noted, too; the logical names stay.
 
     Raises:
-        ValueError: If no filter selects a variable, there is no mesh, an axis is not on
-            the mesh, or a value can't be divided as its spec says; with the path.
-            Nothing is changed then.
+        ValueError: If no filter selects a variable, there is no mesh, a setting names
+            no axes, an axis is not on the mesh or named twice, or a value can't be
+            divided as its spec says; with the path. Nothing is changed then.
+        TypeError: If the layout is no mapping from filters, or a value no array.
         TraceContextError: If a variable belongs to another JAX trace.
 
     Example:
