@@ -316,3 +316,10 @@ def test_what_has_no_batching_rule_is_named():
     with pytest.raises(NotImplementedError) as caught:
         jax.vmap(double)(jnp.ones(2))
     assert "`linear_call` of '<lambda>'" in "".join(caught.value.__notes__)
+
+    def lacks(s, x):
+        raise NotImplementedError("a part of the function")
+
+    with pytest.raises(NotImplementedError, match="a part of") as caught:
+        linear_call(lacks, lacks, Scale(), 1.0)
+    assert "linear_call" not in "".join(getattr(caught.value, "__notes__", ()))

@@ -385,9 +385,11 @@ class Body:
     def blame(self, values: Sequence[Any], error: BaseException, advice: str) -> None:
         """Raises an error if a variable holds what JAX refuses, with its path.
 
+        Another error than one about what is no array is left alone.
+
         Args:
             values: The raw values of the variables.
-            error: What JAX said.
+            error: What was raised.
             advice: The way out.
 
         Raises:

@@ -153,10 +153,11 @@ def linear_call(
             on_tracers(_together, linear),
         )
     except NotImplementedError as error:
-        error.add_note(
-            f"This is `linear_call` of {name!r}: JAX has no rule for it under `vmap`. "
-            "Use `map`, or `custom_vjp` for the function."
-        )
+        if "Batching rule" in str(error):  # else it comes from the function
+            error.add_note(
+                f"This is `linear_call` of {name!r}: JAX has no rule for it under "
+                "`vmap`. Use `map`, or `custom_vjp` for the function."
+            )
         raise
     except AssertionError as error:
         if call.settled is None:

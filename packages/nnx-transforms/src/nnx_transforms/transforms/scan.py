@@ -306,10 +306,11 @@ def _explain(entry: Entry, options: dict[str, Any], error: BaseException) -> Non
         ValueError: If the sizes of scanned axes differ, with the paths.
     """
     body: _Body = entry.body
-    body.blame(entry.raw, error, ADVICE)
     if not body.progress.has_run:
         check_given("scan", entry, options, error)
-    elif body.progress.changed:
+        return
+    body.blame(entry.raw, error, ADVICE)
+    if body.progress.changed:
         raise failure(
             TypeError,
             "What is carried, and a variable that all iterations share, must keep its "
