@@ -37,7 +37,7 @@ class Layer(Module):
     param_dtype: Any = jnp.float32
     promote_dtype: Any = staticmethod(promote_dtype)
 
-    def keep(self, arguments: Mapping[str, Any], *others: str) -> None:
+    def keep(self, arguments: Mapping[str, Any]) -> None:
         """Sets the options that are not the defaults of the class.
 
         An option is an argument for which the class has a default. That is the class
@@ -46,19 +46,19 @@ class Layer(Module):
         Args:
             arguments: The `locals()` of an `__init__`, before it has variables that
                 are called like options. They name its class if `super()` stands in
-                it. Lists become tuples, which are static.
-            *others: Arguments that are no options. Random streams never are.
+                it. Lists become tuples, which are static. Random streams are no
+                options.
         """
         owner = arguments["__class__"]
         for name, value in arguments.items():
-            if name in ("__class__", "rngs", *others):
-                continue
-            if isinstance(getattr(owner, name, _NO_OPTION), property):
+            no_option = isinstance(getattr(owner, name, _NO_OPTION), property)
+            if no_option or name in ("__class__", "rngs"):
                 continue
             default = getattr(type(self), name)
-            # Numbers may be equal without being one object.
-            number = isinstance(default, int | float) and type(value) is type(default)
-            if value is not default and not (number and value == default):
+            # These may be equal without being one object.
+            plain = isinstance(default, int | float | tuple | dict)
+            same = plain and type(value) is type(default) and value == default
+            if value is not default and not same:
                 setattr(self, name, frozen(value))
 
     def _draw(

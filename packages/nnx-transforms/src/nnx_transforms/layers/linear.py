@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -237,23 +238,20 @@ class LinearGeneral(Affine):
         kernel_metadata: Mapping[str, Any] = {},
         bias_metadata: Mapping[str, Any] = {},
     ) -> None:
-        super().keep(locals(), "axis", "batch_axis")
+        axis, batch_axis = as_tuple(axis), dict(batch_axis)
+        super().keep(locals())
         self.in_features = as_tuple(in_features)
         self.out_features = as_tuple(out_features)
-        if (axes := as_tuple(axis)) != self.axis:
-            self.axis = axes
-        if len(axes) != len(self.in_features):
+        if len(axis) != len(self.in_features):
             raise ValueError(
-                f"LinearGeneral got in_features={self.in_features} for axis={axes}: "
+                f"LinearGeneral got in_features={self.in_features} for axis={axis}: "
                 "expected as many sizes as axes."
             )
         if sorted(batch_axis) != list(range(len(batch_axis))):
             raise ValueError(
-                f"LinearGeneral got batch_axis={dict(batch_axis)}: expected the first "
+                f"LinearGeneral got batch_axis={batch_axis}: expected the first "
                 "axes, as in `{0: size, 1: size}`."
             )
-        if batch_axis:
-            self.batch_axis = dict(batch_axis)
         batch = tuple(batch_axis.values())
         outputs = math.prod(self.out_features)
         shape = (*batch, *self.in_features, *self.out_features)
@@ -506,11 +504,8 @@ class Embed(Layer):
             )
         if self.num_embeddings == 1:
             found = jnp.broadcast_to(table, (*inputs.shape, self.features))
-        elif out_sharding is None:
-            found = _rows(table, inputs)
         else:
-            take = jax.sharding.auto_axes(_take_rows, out_sharding=out_sharding)
-            found = take(table, inputs)
+            found = _rows(table, inputs, out_sharding)
         vectors: jax.Array
         (vectors,) = self.promote_dtype((found,), dtype=self.dtype, inexact=False)
         return vectors
@@ -539,16 +534,14 @@ class Embed(Layer):
         return products
 
 
-def _take_rows(table: jax.Array, indices: jax.Array) -> jax.Array:
-    return jnp.take(table, indices, axis=0)
-
-
-def _rows(table: jax.Array, indices: jax.Array) -> jax.Array:
-    if AxisType.Explicit not in jax.sharding.get_abstract_mesh().axis_types:
-        return _take_rows(table, indices)
-    # Over explicit axes JAX wants to be told that the result is divided as the indices
-    # are, and its rows as those of the table.
-    where, rows = (jax.typeof(x).sharding.spec for x in (indices, table))
-    return table.at[indices].get(
-        mode="fill", out_sharding=PartitionSpec(*where, *rows[1:])
-    )
+def _rows(table: jax.Array, indices: jax.Array, out_sharding: Any) -> jax.Array:
+    take: Callable[..., jax.Array] = functools.partial(jnp.take, axis=0)
+    mesh = jax.sharding.get_abstract_mesh()
+    if out_sharding is None and AxisType.Explicit in mesh.axis_types:
+        # Over explicit axes JAX wants to be told that the result is divided as the
+        # indices are, and its rows as those of the table.
+        where, rows = (jax.typeof(x).sharding.spec for x in (indices, table))
+        out_sharding = PartitionSpec(*where, *rows[1:])
+    if out_sharding is not None:
+        take = jax.sharding.auto_axes(take, out_sharding=out_sharding)
+    return take(table, indices)
