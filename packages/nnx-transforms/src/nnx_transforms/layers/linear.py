@@ -392,8 +392,15 @@ class Einsum(Affine):
         y: jax.Array = self.einsum_op(equation, inputs, kernel, **options)
         if bias is None:
             return y
-        y += bias.reshape(_sizes_of_kernel(equation, inputs.ndim, kernel.shape))
+        # As if all sizes of the input were 1: the axes that it adds are so in the bias.
+        shapes = ((1,) * inputs.ndim, kernel.shape)
+        operands = [jax.ShapeDtypeStruct(shape, kernel.dtype) for shape in shapes]
+        y += bias.reshape(_traced_einsum.eval_shape(equation, *operands).shape)
         return y
+
+
+# By `jit`, which keeps what it traced.
+_traced_einsum = jax.jit(jnp.einsum, static_argnums=0)
 
 
 def _checked(equation: str) -> str:
@@ -404,26 +411,6 @@ def _checked(equation: str) -> str:
             f"their result, such as '...a,ab->...b'; got {equation!r}."
         )
     return equation
-
-
-def _sizes_of_kernel(
-    equation: str, ndim: int, kernel_shape: tuple[int, ...]
-) -> list[int]:
-    """For each axis of the result its size if the kernel has it, otherwise 1."""
-    operands, result = equation.split("->")
-    of_input, of_kernel = operands.split(",")
-    # As many axes as the dots stand for, if there are any.
-    input_dots = ndim - len(of_input.replace("...", ""))
-    kernel_dots = len(kernel_shape) - len(of_kernel.replace("...", ""))
-
-    def labels(subscripts: str, dots: int) -> str:
-        # The axes of an ellipsis are aligned at the last one, as in broadcasting. What
-        # stands for them comes before all letters.
-        return subscripts.replace("...", "".join(map(chr, range(64 - dots, 64))))
-
-    sizes = dict(zip(labels(of_kernel, kernel_dots), kernel_shape, strict=True))
-    widest = max(input_dots, kernel_dots)
-    return [sizes.get(label, 1) for label in labels(result, widest)]
 
 
 class Embed(Layer):
