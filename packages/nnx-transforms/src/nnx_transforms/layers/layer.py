@@ -96,23 +96,25 @@ class Layer(Module):
         return promoted
 
 
-def chosen(layer: Module, name: str, *given: Any) -> Any:
-    """The first of several values of an option that is not None.
+def chosen(layer: Any, name: str, given: Any) -> Any:
+    """What a call says of an option; if that is None, what the layer does.
 
     Args:
         layer: Whose option it is.
-        name: The option.
-        *given: The argument of the call, the attribute.
+        name: The option, an attribute of the layer.
+        given: The argument of the call.
 
     Returns:
         The value.
 
     Raises:
-        ValueError: If all are None.
+        ValueError: If both are None.
 
     Example:
-        >>> chosen(Module(), 'deterministic', None, True)
-        True
+        >>> layer = Module()
+        >>> layer.deterministic = True
+        >>> chosen(layer, 'deterministic', None), chosen(layer, 'deterministic', False)
+        (True, False)
     """
     kind = type(layer).__name__
     message = (
@@ -120,7 +122,7 @@ def chosen(layer: Module, name: str, *given: Any) -> Any:
         f"`{kind}(..., {name}=...)`, or with the call, or set it in the whole model, "
         f"`model.set_attributes({name}=...)`."
     )
-    return first_from(*given, error_msg=message)
+    return first_from(given, getattr(layer, name), error_msg=message)
 
 
 def own_stream(rngs: Rngs | RngStream | None, name: str) -> RngStream | None:
