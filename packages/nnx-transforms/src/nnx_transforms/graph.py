@@ -91,6 +91,5 @@ def iter_children(node: Any, /) -> Iterator[tuple[Any, Any]]:
         >>> [key for key, child in iter_children(gc.Dict(a=gc.Param(1), b=gc.Dict()))]
         ['a', 'b']
     """
-    for key, child in get_node_impl(node).flatten(node)[0]:
-        if is_object(child):
-            yield key, child
+    pairs, _ = get_node_impl(node).flatten(node)
+    return ((key, child) for key, child in pairs if is_object(child))

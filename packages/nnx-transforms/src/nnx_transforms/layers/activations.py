@@ -1,48 +1,26 @@
+# ruff: noqa: F403, F405
 """The activations of `jax.nn`, and those that have parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.nn import celu as celu
-from jax.nn import elu as elu
-from jax.nn import gelu as gelu
-from jax.nn import glu as glu
-from jax.nn import hard_sigmoid as hard_sigmoid
-from jax.nn import hard_silu as hard_silu
-from jax.nn import hard_swish as hard_swish
-from jax.nn import hard_tanh as hard_tanh
-from jax.nn import identity as identity
-from jax.nn import leaky_relu as leaky_relu
-from jax.nn import log1mexp as log1mexp
-from jax.nn import log_sigmoid as log_sigmoid
-from jax.nn import log_softmax as log_softmax
-from jax.nn import logmeanexp as logmeanexp
-from jax.nn import logsumexp as logsumexp
-from jax.nn import mish as mish
-from jax.nn import one_hot as one_hot
-from jax.nn import relu as relu
-from jax.nn import relu6 as relu6
-from jax.nn import selu as selu
-from jax.nn import sigmoid as sigmoid
-from jax.nn import silu as silu
-from jax.nn import soft_sign as soft_sign
-from jax.nn import softmax as softmax
-from jax.nn import softplus as softplus
-from jax.nn import sparse_plus as sparse_plus
-from jax.nn import sparse_sigmoid as sparse_sigmoid
-from jax.nn import squareplus as squareplus
-from jax.nn import standardize as standardize
-from jax.nn import swish as swish
-from jax.nn import tanh as tanh
+from jax.nn import *
 
 from graphcore import Param
 from nnx_transforms.layers.dtypes import cast, promote_dtype
 from nnx_transforms.layers.layer import Layer
 from nnx_transforms.layers.types import Array, DType, Promotion
+
+__all__ = ["Identity", "PReLU", "celu", "elu", "gelu", "glu", "hard_sigmoid"]
+__all__ += ["hard_silu", "hard_swish", "hard_tanh", "identity", "leaky_relu"]
+__all__ += ["log1mexp", "log_sigmoid", "log_softmax", "logmeanexp", "logsumexp", "mish"]
+__all__ += ["one_hot", "relu", "relu6", "selu", "sigmoid", "silu", "soft_sign"]
+__all__ += ["softmax", "softplus", "sparse_plus", "sparse_sigmoid", "squareplus"]
+__all__ += ["standardize", "swish", "tanh"]
 
 
 class Identity(Layer):
@@ -124,12 +102,3 @@ class PReLU(Layer):
         else:
             inputs, slope = self.promote_dtype((inputs, slope), dtype=self.dtype)
         return jnp.where(inputs >= 0, inputs, slope * inputs)
-
-
-if not TYPE_CHECKING:
-    __all__ = [
-        name
-        for name, value in vars().items()
-        if getattr(value, "__module__", None) == __name__
-        or callable(getattr(jax.nn, name, None))
-    ]

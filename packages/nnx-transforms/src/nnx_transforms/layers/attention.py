@@ -286,15 +286,12 @@ class MultiHeadAttention(Layer):
         value = self.value(inputs_v, out_sharding=qkv_sharding)
         if self.query_ln is not None and self.key_ln is not None:
             query, key = self.query_ln(query), self.key_ln(key)
-        decode = chosen(self, "decode", decode, self.decode)
+        decode = chosen(self, "decode", decode)
         if decode:
             key, value, mask = self._remember(key, value, mask)
         dropout_rng = None
         if self.dropout_rate > 0:
-            deterministic = chosen(
-                self, "deterministic", deterministic, self.deterministic
-            )
-            if not deterministic:
+            if not chosen(self, "deterministic", deterministic):
                 dropout_rng = dropout_key(self, rngs, "dropout", "keep_rngs=True")
         attended = self.attention_fn(
             query,

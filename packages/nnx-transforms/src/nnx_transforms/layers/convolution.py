@@ -40,7 +40,7 @@ class _Convolution(Affine):
         self, arguments: Mapping[str, Any], in_features: int, out_features: int
     ) -> None:
         """Keeps the options, and makes a kernel of so many features and a bias."""
-        self.keep(arguments, "mask")
+        self.keep(arguments)
         self.in_features: int = arguments["in_features"]
         self.out_features: int = arguments["out_features"]
         self.kernel_size = as_tuple(arguments["kernel_size"])

@@ -89,19 +89,8 @@ def _common_dtype(arrays: list[Array]) -> DType | None:
 
     Most arrays of a model do, and JAX's own promotion costs time in every trace.
     """
-    dtype = getattr(arrays[0], "dtype", None)
-    for array in arrays:
-        kind = type(array)
-        if kind not in _array_types:  # JAX's own check takes longer
-            if not isinstance(array, jax.Array):
-                return None
-            _array_types.add(kind)
-        if array.dtype is not dtype:
-            return None
-    return dtype
-
-
-_array_types: set[type[Any]] = set()
+    dtypes = {a.dtype if isinstance(a, jax.Array) else None for a in arrays}
+    return dtypes.pop() if len(dtypes) == 1 else None
 
 
 @functools.cache

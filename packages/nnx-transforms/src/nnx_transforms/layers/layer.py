@@ -37,7 +37,7 @@ class Layer(Module):
     param_dtype: Any = jnp.float32
     promote_dtype: Any = staticmethod(promote_dtype)
 
-    def keep(self, arguments: Mapping[str, Any], *others: str) -> None:
+    def keep(self, arguments: Mapping[str, Any]) -> None:
         """Sets the options that are not the defaults of the class.
 
         An option is an argument for which the class has a default. That is the class
@@ -46,19 +46,19 @@ class Layer(Module):
         Args:
             arguments: The `locals()` of an `__init__`, before it has variables that
                 are called like options. They name its class if `super()` stands in
-                it. Lists become tuples, which are static.
-            *others: Arguments that are no options. Random streams never are.
+                it. Lists become tuples, which are static. Random streams are no
+                options.
         """
         owner = arguments["__class__"]
         for name, value in arguments.items():
-            if name in ("__class__", "rngs", *others):
-                continue
-            if isinstance(getattr(owner, name, _NO_OPTION), property):
+            no_option = isinstance(getattr(owner, name, _NO_OPTION), property)
+            if no_option or name in ("__class__", "rngs"):
                 continue
             default = getattr(type(self), name)
-            # Numbers may be equal without being one object.
-            number = isinstance(default, int | float) and type(value) is type(default)
-            if value is not default and not (number and value == default):
+            # These may be equal without being one object.
+            plain = isinstance(default, int | float | tuple | dict)
+            same = plain and type(value) is type(default) and value == default
+            if value is not default and not same:
                 setattr(self, name, frozen(value))
 
     def _draw(
@@ -96,23 +96,25 @@ class Layer(Module):
         return promoted
 
 
-def chosen(layer: Module, name: str, *given: Any) -> Any:
-    """The first of several values of an option that is not None.
+def chosen(layer: Any, name: str, given: Any) -> Any:
+    """What a call says of an option; if that is None, what the layer does.
 
     Args:
         layer: Whose option it is.
-        name: The option.
-        *given: The argument of the call, the attribute.
+        name: The option, an attribute of the layer.
+        given: The argument of the call.
 
     Returns:
         The value.
 
     Raises:
-        ValueError: If all are None.
+        ValueError: If both are None.
 
     Example:
-        >>> chosen(Module(), 'deterministic', None, True)
-        True
+        >>> layer = Module()
+        >>> layer.deterministic = True
+        >>> chosen(layer, 'deterministic', None), chosen(layer, 'deterministic', False)
+        (True, False)
     """
     kind = type(layer).__name__
     message = (
@@ -120,7 +122,7 @@ def chosen(layer: Module, name: str, *given: Any) -> Any:
         f"`{kind}(..., {name}=...)`, or with the call, or set it in the whole model, "
         f"`model.set_attributes({name}=...)`."
     )
-    return first_from(*given, error_msg=message)
+    return first_from(given, getattr(layer, name), error_msg=message)
 
 
 def own_stream(rngs: Rngs | RngStream | None, name: str) -> RngStream | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -237,23 +238,20 @@ class LinearGeneral(Affine):
         kernel_metadata: Mapping[str, Any] = {},
         bias_metadata: Mapping[str, Any] = {},
     ) -> None:
-        super().keep(locals(), "axis", "batch_axis")
+        axis, batch_axis = as_tuple(axis), dict(batch_axis)
+        super().keep(locals())
         self.in_features = as_tuple(in_features)
         self.out_features = as_tuple(out_features)
-        if (axes := as_tuple(axis)) != self.axis:
-            self.axis = axes
-        if len(axes) != len(self.in_features):
+        if len(axis) != len(self.in_features):
             raise ValueError(
-                f"LinearGeneral got in_features={self.in_features} for axis={axes}: "
+                f"LinearGeneral got in_features={self.in_features} for axis={axis}: "
                 "expected as many sizes as axes."
             )
         if sorted(batch_axis) != list(range(len(batch_axis))):
             raise ValueError(
-                f"LinearGeneral got batch_axis={dict(batch_axis)}: expected the first "
+                f"LinearGeneral got batch_axis={batch_axis}: expected the first "
                 "axes, as in `{0: size, 1: size}`."
             )
-        if batch_axis:
-            self.batch_axis = dict(batch_axis)
         batch = tuple(batch_axis.values())
         outputs = math.prod(self.out_features)
         shape = (*batch, *self.in_features, *self.out_features)
@@ -394,8 +392,15 @@ class Einsum(Affine):
         y: jax.Array = self.einsum_op(equation, inputs, kernel, **options)
         if bias is None:
             return y
-        y += bias.reshape(_sizes_of_kernel(equation, inputs.ndim, kernel.shape))
+        # As if all sizes of the input were 1: the axes that it adds are so in the bias.
+        shapes = ((1,) * inputs.ndim, kernel.shape)
+        operands = [jax.ShapeDtypeStruct(shape, kernel.dtype) for shape in shapes]
+        y += bias.reshape(_traced_einsum.eval_shape(equation, *operands).shape)
         return y
+
+
+# By `jit`, which keeps what it traced.
+_traced_einsum = jax.jit(jnp.einsum, static_argnums=0)
 
 
 def _checked(equation: str) -> str:
@@ -406,26 +411,6 @@ def _checked(equation: str) -> str:
             f"their result, such as '...a,ab->...b'; got {equation!r}."
         )
     return equation
-
-
-def _sizes_of_kernel(
-    equation: str, ndim: int, kernel_shape: tuple[int, ...]
-) -> list[int]:
-    """For each axis of the result its size if the kernel has it, otherwise 1."""
-    operands, result = equation.split("->")
-    of_input, of_kernel = operands.split(",")
-    # As many axes as the dots stand for, if there are any.
-    input_dots = ndim - len(of_input.replace("...", ""))
-    kernel_dots = len(kernel_shape) - len(of_kernel.replace("...", ""))
-
-    def labels(subscripts: str, dots: int) -> str:
-        # The axes of an ellipsis are aligned at the last one, as in broadcasting. What
-        # stands for them comes before all letters.
-        return subscripts.replace("...", "".join(map(chr, range(64 - dots, 64))))
-
-    sizes = dict(zip(labels(of_kernel, kernel_dots), kernel_shape, strict=True))
-    widest = max(input_dots, kernel_dots)
-    return [sizes.get(label, 1) for label in labels(result, widest)]
 
 
 class Embed(Layer):
@@ -506,11 +491,8 @@ class Embed(Layer):
             )
         if self.num_embeddings == 1:
             found = jnp.broadcast_to(table, (*inputs.shape, self.features))
-        elif out_sharding is None:
-            found = _rows(table, inputs)
         else:
-            take = jax.sharding.auto_axes(_take_rows, out_sharding=out_sharding)
-            found = take(table, inputs)
+            found = _rows(table, inputs, out_sharding)
         vectors: jax.Array
         (vectors,) = self.promote_dtype((found,), dtype=self.dtype, inexact=False)
         return vectors
@@ -539,16 +521,14 @@ class Embed(Layer):
         return products
 
 
-def _take_rows(table: jax.Array, indices: jax.Array) -> jax.Array:
-    return jnp.take(table, indices, axis=0)
-
-
-def _rows(table: jax.Array, indices: jax.Array) -> jax.Array:
-    if AxisType.Explicit not in jax.sharding.get_abstract_mesh().axis_types:
-        return _take_rows(table, indices)
-    # Over explicit axes JAX wants to be told that the result is divided as the indices
-    # are, and its rows as those of the table.
-    where, rows = (jax.typeof(x).sharding.spec for x in (indices, table))
-    return table.at[indices].get(
-        mode="fill", out_sharding=PartitionSpec(*where, *rows[1:])
-    )
+def _rows(table: jax.Array, indices: jax.Array, out_sharding: Any) -> jax.Array:
+    take: Callable[..., jax.Array] = functools.partial(jnp.take, axis=0)
+    mesh = jax.sharding.get_abstract_mesh()
+    if out_sharding is None and AxisType.Explicit in mesh.axis_types:
+        # Over explicit axes JAX wants to be told that the result is divided as the
+        # indices are, and its rows as those of the table.
+        where, rows = (jax.typeof(x).sharding.spec for x in (indices, table))
+        out_sharding = PartitionSpec(*where, *rows[1:])
+    if out_sharding is not None:
+        take = jax.sharding.auto_axes(take, out_sharding=out_sharding)
+    return take(table, indices)

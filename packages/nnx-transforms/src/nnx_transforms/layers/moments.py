@@ -131,8 +131,6 @@ def at_least_float32(x: jax.Array) -> jax.Array:
         >>> at_least_float32(jnp.ones(1, jnp.bfloat16)).dtype.name
         'float32'
     """
-    if x.dtype == jnp.float32:
-        return x
     return cast(x, jnp.promote_types(x.dtype, jnp.float32))
 
 

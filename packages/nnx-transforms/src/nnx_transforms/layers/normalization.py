@@ -123,9 +123,7 @@ class BatchNorm(Norm):
             >>> norm(jnp.ones((4, 2)), use_running_average=True).shape
             (4, 2)
         """
-        use_running_average = chosen(
-            self, "use_running_average", use_running_average, self.use_running_average
-        )
+        use_running_average = chosen(self, "use_running_average", use_running_average)
         tracked = (self.mean, self.var)
         x, *_, scale, bias = self._promoted(x, *tracked, self.scale, self.bias)
         self._check_features(x, as_tuple(self.axis))

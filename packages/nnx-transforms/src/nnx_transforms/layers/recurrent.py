@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from graphcore import All, Filter, variables
 from nnx_transforms.layers.cells import RNNCellBase
-from nnx_transforms.layers.layer import own_stream, stream_of
+from nnx_transforms.layers.layer import chosen, own_stream, stream_of
 from nnx_transforms.layers.types import Array
 from nnx_transforms.modules.module import Module
 from nnx_transforms.prefixes import Carry, StateAxes
@@ -115,13 +115,9 @@ class RNN(Module):
             >>> model(jnp.ones((5, 2, 3)), time_major=True).shape
             (5, 2, 4)
         """
-
-        def option(given: bool | None, own: bool) -> bool:
-            return own if given is None else given
-
-        return_carry = option(return_carry, self.return_carry)
-        time_major = option(time_major, self.time_major)
-        reverse = option(reverse, self.reverse)
+        return_carry = chosen(self, "return_carry", return_carry)
+        time_major = chosen(self, "time_major", time_major)
+        reverse = chosen(self, "reverse", reverse)
         inputs = jnp.asarray(inputs)
         batch = inputs.ndim - 1 - self.cell.num_feature_axes
         time = 0 if time_major else batch
@@ -163,7 +159,7 @@ class RNN(Module):
             states, outputs = outputs
             last = jnp.asarray(seq_lengths) - 1
             carry = jax.tree.map(lambda x: _at(x, last), states)
-        if reverse and option(keep_order, self.keep_order):
+        if reverse and chosen(self, "keep_order", keep_order):
             outputs = flipped(outputs)
         return (carry, outputs) if return_carry else outputs
 
@@ -298,7 +294,7 @@ class Bidirectional(Module):
             "rngs": stream_of(self.rngs if rngs is None else rngs, "carry"),
             "seq_lengths": seq_lengths,
             "return_carry": True,
-            "time_major": self.time_major if time_major is None else time_major,
+            "time_major": chosen(self, "time_major", time_major),
         }
         first, forward = self.forward_rnn(
             inputs, initial_carry=carries[0], reverse=False, **common
@@ -307,6 +303,6 @@ class Bidirectional(Module):
             inputs, initial_carry=carries[1], reverse=True, keep_order=True, **common
         )
         outputs = jax.tree.map(self.merge_fn, forward, backward)
-        if self.return_carry if return_carry is None else return_carry:
+        if chosen(self, "return_carry", return_carry):
             return (first, second), outputs
         return outputs

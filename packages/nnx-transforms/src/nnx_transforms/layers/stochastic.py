@@ -86,9 +86,8 @@ class Dropout(Module):
             >>> Dropout(0.5)(jnp.ones(3), rngs=jax.random.key(0)).shape
             (3,)
         """
-        deterministic = chosen(self, "deterministic", deterministic, self.deterministic)
         values: jax.Array = jnp.asarray(inputs)
-        if deterministic or self.rate == 0:
+        if chosen(self, "deterministic", deterministic) or self.rate == 0:
             return values
         if self.rate == 1:
             return jnp.zeros_like(values)

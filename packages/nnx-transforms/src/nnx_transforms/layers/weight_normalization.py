@@ -21,7 +21,7 @@ from nnx_transforms.layers.dtypes import (
     keep_dtype,
     promote_dtype,
 )
-from nnx_transforms.layers.layer import Layer, chosen
+from nnx_transforms.layers.layer import Layer
 from nnx_transforms.layers.moments import canonical_axes
 from nnx_transforms.layers.types import Array, Axes, DType, Initializer, Promotion
 from nnx_transforms.randomness.rngs import Rngs
@@ -238,9 +238,8 @@ class SpectralNorm(Layer):
             >>> layer(jnp.ones((1, 3)), update_stats=False).shape
             (1, 4)
         """
-        update_stats = chosen(
-            self, "update_stats", update_stats, not self.use_running_average
-        )
+        if update_stats is None:
+            update_stats = not self.use_running_average
         for path, variable, matrix in self._matrices():
             kept_u = _known(self.batch_stats, (*path, "u"), "vector")
             u = kept_u.value

@@ -44,10 +44,8 @@ def to_write(value: Any) -> Any:
         The array. With several processes, one that each of them has for itself is taken
         to be the same in all; the first one's is written.
     """
-    if isinstance(value, np.ndarray):
-        return value.copy()  # Its owner may change it while it is being written.
     if not isinstance(value, jax.Array):
-        return np.asarray(value)
+        return np.array(value)  # Its owner may change it while it is being written.
     if jax.process_count() == 1 or not value.is_fully_addressable:
         return value
     return np.asarray(without_keys(value))
