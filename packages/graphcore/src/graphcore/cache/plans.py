@@ -485,16 +485,6 @@ def check_writes(plans: Sequence[Plan], variables: Sequence[Any]) -> None:
                     raise wrong_trace(trace, type(variable))
 
 
-class _LastTrace:
-    """The last token that a plan was made with.
-
-    Graphs of the same trace get the same token, so that most of them are compared by
-    identity.
-    """
-
-    token: Any = None
-
-
 def different_trace(path: Path, kind: type[Any]) -> TraceContextError:
     """The error for an object that belongs to another trace."""
     return TraceContextError(
@@ -512,16 +502,7 @@ def _common_trace(visit: Visit) -> Any:
         return None
     first = members[0][2]
     others = [m for m in members if m[2] is not first and m[2] != first]
-    return [members[0], *others] if others else _shared(first)
-
-
-def _shared(token: TraceState) -> TraceState:
-    """The same token, or the one before if that is equal; see `_LastTrace`."""
-    known = _LastTrace.token
-    if known == token:
-        return known
-    _LastTrace.token = token
-    return token
+    return [members[0], *others] if others else first
 
 
 def make_plan(root: Any) -> Plan:
@@ -570,7 +551,7 @@ def _matched_plan(root: Any) -> Plan | None:
         traces += [variable._facts.trace for variable in variables]
         if not all(map(is_, traces, repeat(trace))) and any(t != trace for t in traces):
             return None
-        plan = Plan(root, definition, variables, nodes, _shared(trace))
+        plan = Plan(root, definition, variables, nodes, trace)
         if trace == OUTSIDE:
             plan.watch(root, pattern.visit(objects))
         # Otherwise it is not kept: the objects that are made for a trace are gone
