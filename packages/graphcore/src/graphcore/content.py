@@ -12,6 +12,7 @@ import datetime as dt
 import decimal
 import enum
 import fractions
+import functools
 import pathlib
 import re
 import types
@@ -160,30 +161,26 @@ class StrictTreeDef:
         (True, False)
     """
 
-    __slots__ = ("_has_names_alone", "_held", "treedef")
-
     def __init__(self, treedef: jax.tree_util.PyTreeDef) -> None:
         self.treedef = treedef
-        self._held: list[Any] | None = None
-        self._has_names_alone: bool | None = None
 
-    @property
+    @functools.cached_property
     def held(self) -> list[Any]:
         """What the nodes hold besides their children."""
-        if self._held is None:
-            held, pending = [], [self.treedef]
-            for each in pending:  # grows during the loop
-                data: Any = each.node_data()
-                if data is not None:
-                    held.append(_fields(data[1]))
-                    pending += each.children()
-            self._held = held
-        return self._held
+        held, pending = [], [self.treedef]
+        for each in pending:  # grows during the loop
+            data: Any = each.node_data()
+            if data is not None:
+                held.append(_fields(data[1]))
+                pending += each.children()
+        return held
+
+    @functools.cached_property
+    def _has_names_alone(self) -> bool:
+        return all(map(_is_name, self.held))
 
     def is_of(self, treedef: jax.tree_util.PyTreeDef) -> bool:
         """Whether this is the structure of an equal treedef, too."""
-        if self._has_names_alone is None:
-            self._has_names_alone = all(map(_is_name, self.held))
         return self._has_names_alone or _same_held(
             self.held, StrictTreeDef(treedef).held
         )

@@ -11,7 +11,7 @@ import jax
 from graphcore.nodes.registry import is_graph_node
 from graphcore.nodes.traversal import places
 from graphcore.refmap import RefMap
-from graphcore.trails import key_of, path_text
+from graphcore.trails import Path, key_of, path_text
 from graphcore.variables.bare_arrays import BareArray
 from graphcore.variables.impl import is_variable
 
@@ -61,6 +61,29 @@ class PrefixMapping(abc.ABC, Generic[A]):
         Returns:
             The prefix.
         """
+
+
+def setting_of(prefix: Any, path: Path, variable: Any) -> Any:
+    """The setting of one variable of an object.
+
+    Args:
+        prefix: The setting of the object.
+        path: The path of the variable in the object.
+        variable: The variable, or its state.
+
+    Returns:
+        What a `PrefixMapping` answers; any other setting is that of all variables.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import setting_of
+        >>> setting_of(0, ('w',), gc.Param(1))
+        0
+    """
+    if isinstance(prefix, PrefixMapping):
+        shown = variable.get() if type(variable) is BareArray else variable
+        return prefix.map_prefix(path, shown)
+    return prefix
 
 
 def broadcast_prefix(
@@ -166,14 +189,10 @@ class AliasCheck:
         Inconsistent aliasing detected: a Param is reached under different prefixes:
     """
 
-    __slots__ = ("_conflict", "_found")
-
     def __init__(self) -> None:
-        self._found: RefMap[Any, list[tuple[tuple[Any, ...], Any]]] = RefMap()
-        # The first object of which two prefixes differ.
-        self._conflict: Any = None
+        self._found: RefMap[Any, list[tuple[Path, Any]]] = RefMap()
 
-    def add(self, path: tuple[Any, ...], root: Any, prefix: Any) -> None:
+    def add(self, path: Path, root: Any, prefix: Any) -> None:
         """Takes note of everything that is reached from a node under a prefix.
 
         Args:
@@ -181,30 +200,13 @@ class AliasCheck:
             root: The node or variable.
             prefix: Its prefix.
         """
-        answers = isinstance(prefix, PrefixMapping)
-        once = answers and prefix.first_path_counts
+        once = isinstance(prefix, PrefixMapping) and prefix.first_path_counts
         seen: RefMap[Any, None] = RefMap()
         for inner, _, x in places(root):
-            if once and x in seen:
-                continue
-            seen[x] = None
-            found = prefix
-            if answers and is_variable(x):
-                shown = x.get() if type(x) is BareArray else x
-                found = prefix.map_prefix(inner, shown)
-            self._note(x, (*path, *inner), found)
-
-    def _note(self, x: Any, path: tuple[Any, ...], prefix: Any) -> None:
-        known = self._found.setdefault(x, [])
-        known.append((path, prefix))
-        first = known[0][1]
-        if isinstance(first, PrefixMapping) or isinstance(prefix, PrefixMapping):
-            # Of a node; it says nothing but what its variables are asked about.
-            return
-        if self._conflict is None and (
-            type(first) is not type(prefix) or first != prefix
-        ):
-            self._conflict = x
+            if not (once and x in seen):
+                seen[x] = None
+                found = setting_of(prefix, inner, x) if is_variable(x) else prefix
+                self._found.setdefault(x, []).append(((*path, *inner), found))
 
     def check(self) -> None:
         """Says which object was reached under different prefixes, if one was.
@@ -212,13 +214,18 @@ class AliasCheck:
         Raises:
             ValueError: With all its paths.
         """
-        if self._conflict is None:
-            return
-        known = self._found[self._conflict]
-        lines = "\n".join(f"  {path_text(p)}: {found!r}" for p, found in known)
-        kind = type(self._conflict)
-        name = "jax.Array" if kind is BareArray else kind.__name__
-        raise ValueError(
-            f"Inconsistent aliasing detected: a {name} is reached under different "
-            f"prefixes:\n{lines}\nGive all of its paths the same prefix."
-        )
+        for x, known in self._found.items():
+            if all(_agree(known[0][1], prefix) for _, prefix in known):
+                continue
+            lines = "\n".join(f"  {path_text(p)}: {found!r}" for p, found in known)
+            name = "jax.Array" if type(x) is BareArray else type(x).__name__
+            raise ValueError(
+                f"Inconsistent aliasing detected: a {name} is reached under different "
+                f"prefixes:\n{lines}\nGive all of its paths the same prefix."
+            )
+
+
+def _agree(a: Any, b: Any) -> bool:
+    # Of a node, a mapping says nothing but what its variables are asked about.
+    is_any_mapping = isinstance(a, PrefixMapping) or isinstance(b, PrefixMapping)
+    return is_any_mapping or (type(a) is type(b) and bool(a == b))

@@ -324,8 +324,6 @@ class _Spots(NamedTuple):
     # rule all different), those of `containers` might contain some.
     direct: Direct
     containers: tuple[Place, ...]
-    # The places of arguments of a filtered type.
-    filtered: frozenset[Place]
     # The places where one of those is.
     joining: Direct
 
@@ -355,12 +353,12 @@ def separate(
         >>> places.fill(((None, 2), {'x': None}), found) == ((node, 2), {'x': node})
         True
     """
-    _, (direct, containers, filtered, joining) = spots_of(args, kwargs)
+    _, (direct, containers, joining) = spots_of(args, kwargs)
     given, given_kwargs = args, kwargs
     has_divided = False
     for place in containers:
         arg = kwargs[place] if isinstance(place, str) else args[place]
-        if place in filtered:
+        if is_filtered(arg):
             try:
                 divided = divide(arg)
             except (TypeError, ValueError):
@@ -433,7 +431,6 @@ def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> 
     """Finds where the objects of a call are, and keeps it for calls like it."""
     objects: list[Place] = []
     containers: list[Place] = []
-    filtered: set[Place] = set()
     # In the order in which JAX flattens arguments.
     places: list[tuple[Place, Any]] = [*enumerate(args), *sorted(kwargs.items())]
     for place, arg in places:
@@ -441,10 +438,8 @@ def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> 
             objects.append(place)
         elif arg is not None and not issubclass(type(arg), _ARRAYS):
             containers.append(place)
-            if is_filtered(arg):
-                filtered.add(place)
     direct = Direct(tuple(objects), tuple(range(len(objects))))
     joining = direct._replace(has_divided=True)
-    found = _Spots(direct, tuple(containers), frozenset(filtered), joining)
+    found = _Spots(direct, tuple(containers), joining)
     _keep(_spots, key, found)
     return found

@@ -15,9 +15,12 @@ import jax
 
 from graphcore.boundary.divided import Divided, is_filtered
 from graphcore.boundary.places import is_object
-from graphcore.prefixes import PrefixMapping, broadcast_prefix, described
-from graphcore.trails import Path
-from graphcore.variables.bare_arrays import BareArray
+from graphcore.prefixes import (
+    PrefixMapping,
+    broadcast_prefix,
+    described,
+    setting_of,
+)
 
 __all__ = [
     "UNSET",
@@ -115,29 +118,6 @@ def prefix_leaves(prefix: Any) -> list[Any]:
         [0, None]
     """
     return jax.tree.leaves(prefix, is_leaf=is_prefix_leaf)
-
-
-def setting_of(prefix: Any, path: Path, variable: Any) -> Any:
-    """The setting of one variable of an object.
-
-    Args:
-        prefix: The setting of the object.
-        path: The path of the variable in the object.
-        variable: The variable, or its state.
-
-    Returns:
-        What a `PrefixMapping` answers; any other setting is that of all variables.
-
-    Example:
-        >>> import graphcore as gc
-        >>> from graphcore.authors import setting_of
-        >>> setting_of(0, ('w',), gc.Param(1))
-        0
-    """
-    if isinstance(prefix, PrefixMapping):
-        shown = variable.get() if type(variable) is BareArray else variable
-        return prefix.map_prefix(path, shown)
-    return prefix
 
 
 def settings_of_leaves(

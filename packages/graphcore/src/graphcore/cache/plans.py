@@ -30,7 +30,6 @@ from jax.tree_util import all_leaves
 
 from graphcore._jax import OUTSIDE, TraceState
 from graphcore.adapters.loading import registrations
-from graphcore.cache.compaction import copies_side_by_side
 from graphcore.cache.comparing import comparing
 from graphcore.cache.identities import Identities
 from graphcore.cache.kept_beside import forget, keep_beside, kept_beside
@@ -59,6 +58,9 @@ _numbers = itertools.count()
 _NOT_ONE_TRACE = ByValue, list
 # A plan that held so often is likely to be asked again and again, by a step in a loop.
 _OFTEN = 8
+# So many copies of all dicts, each 0.5 us a dict. For 6,001 variables two to five were
+# enough to fill the gaps that compiling leaves.
+_FILLING = 8
 # More variables than fit into a processor's nearest caches together with their arrays.
 _MANY = 1000
 # What `==` is for objects that a plan's comparison tells apart, or need not.
@@ -417,6 +419,27 @@ def _nothing() -> None:
     """In the place of a reference to the root, where there is none."""
 
 
+def copies_side_by_side(containers: Sequence[Any]) -> list[Any]:
+    """Copies dicts and lists so often that the last copies lie next to each other.
+
+    To compare thousands of dicts is mostly to wait for them, where they lie in the gaps
+    that a compilation left in the heap. Nobody can tell Python where an object shall
+    go; but it fills the gaps first.
+
+    Args:
+        containers: Any dicts and lists.
+
+    Returns:
+        A copy of each, in the same order.
+
+    Example:
+        >>> copies_side_by_side([{'a': 1}, {'b': 2}])
+        [{'a': 1}, {'b': 2}]
+    """
+    # All are held until the last is made, so that the gaps stay filled.
+    return [[each.copy() for each in containers] for _ in range(_FILLING)][-1]
+
+
 def _distinct(objects: Sequence[Any]) -> list[Any]:
     return [*{id(x): x for x in objects}.values()]
 
@@ -462,16 +485,6 @@ def check_writes(plans: Sequence[Plan], variables: Sequence[Any]) -> None:
                     raise wrong_trace(trace, type(variable))
 
 
-class _LastTrace:
-    """The last token that a plan was made with.
-
-    Graphs of the same trace get the same token, so that most of them are compared by
-    identity.
-    """
-
-    token: Any = None
-
-
 def different_trace(path: Path, kind: type[Any]) -> TraceContextError:
     """The error for an object that belongs to another trace."""
     return TraceContextError(
@@ -489,16 +502,7 @@ def _common_trace(visit: Visit) -> Any:
         return None
     first = members[0][2]
     others = [m for m in members if m[2] is not first and m[2] != first]
-    return [members[0], *others] if others else _shared(first)
-
-
-def _shared(token: TraceState) -> TraceState:
-    """The same token, or the one before if that is equal; see `_LastTrace`."""
-    known = _LastTrace.token
-    if known == token:
-        return known
-    _LastTrace.token = token
-    return token
+    return [members[0], *others] if others else first
 
 
 def make_plan(root: Any) -> Plan:
@@ -547,7 +551,7 @@ def _matched_plan(root: Any) -> Plan | None:
         traces += [variable._facts.trace for variable in variables]
         if not all(map(is_, traces, repeat(trace))) and any(t != trace for t in traces):
             return None
-        plan = Plan(root, definition, variables, nodes, _shared(trace))
+        plan = Plan(root, definition, variables, nodes, trace)
         if trace == OUTSIDE:
             plan.watch(root, pattern.visit(objects))
         # Otherwise it is not kept: the objects that are made for a trace are gone

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcore.cache.compaction import copies_side_by_side
+from graphcore.cache.plans import copies_side_by_side
 
 COUNT = 2000
 
