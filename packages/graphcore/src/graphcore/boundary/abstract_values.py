@@ -21,7 +21,7 @@ FILL = (
 
 _ABSTRACT = jax.ShapeDtypeStruct.__name__
 # In what JAX, NumPy and Python's operators say of something that is no array.
-_SAID = "valid JAX type", "as an abstract array", _ABSTRACT
+_SAID = "valid JAX type", "valid JAX array type", "as an abstract array", _ABSTRACT
 
 
 def is_about_types(error: BaseException) -> bool:

@@ -195,9 +195,9 @@ class Pattern:
         for node in self._layout.nodes:
             x = things[node.thing]
             if isinstance(x, OwnedNode):
-                visit.containers += x._containers()
+                visit.watch(x._containers())
             elif node.kind is not tuple:
-                visit.containers.append(x)
+                visit.watch((x,))
         return visit
 
 

@@ -113,17 +113,20 @@ class Plan:
             root: The root.
             visit: What a walk saw just now.
         """
-        self._epoch: object = metadata_epoch.mark
+        self._epoch = visit.mark
         self._root_type = type(root)
         self._until_often = _OFTEN
         self._checks: list[Callable[[Any], bool]] = []
         # Nobody is told when a variable of a registered type gets other metadata.
         plain: dict[Any, list[Any]] = {}
         foreign: list[_Described] = []
-        for described in self._described():
+        theirs = [
+            described
+            for described in self._described()
+            if not (described[2].is_owned or described[2] is BARE)
+        ]
+        for described in theirs:
             variable, _, impl = described
-            if impl.is_owned or impl is BARE:
-                continue
             if has_plain_metadata(impl, variable):
                 are_flags = impl.get_metadata(variable).keys() <= impl.flags
                 plain.setdefault((are_flags, impl), []).append(variable)
@@ -134,7 +137,8 @@ class Plan:
         self._checks += [metadata.hold for are_flags, metadata in found if are_flags]
         others = [metadata for are_flags, metadata in found if not are_flags]
         unwatched = self._watch_containers(root, visit, others)
-        self.can_be_kept = True
+        # It may have changed between the walk and the copies.
+        self.can_be_kept = all(map(_is_as_defined, theirs))
         self._watch_others(root, visit, foreign, unwatched)
 
     def _watch_others(
@@ -229,12 +233,10 @@ class Plan:
         # What every container held. Containers compare their contents without a call
         # for each, as long as both hold the same objects. By address: with thousands
         # of dicts, memory is read faster from end to end.
-        theirs = [
-            c for node, impl in visit.foreign for c in containers_of(node, impl) or ()
-        ]
-        self._containers = [*visit.containers, *theirs]
-        self._containers.sort(key=lambda c: (isinstance(c, list), id(c)))
-        self._contents = [c.copy() for c in self._containers]
+        pairs = [*zip(visit.containers, visit.contents, strict=True)]
+        pairs.sort(key=lambda pair: (isinstance(pair[0], list), id(pair[0])))
+        self._containers = [container for container, _ in pairs]
+        self._contents = [content for _, content in pairs]
         unwatched = visit.unwatched
         replaced: set[int] = set()
         if self.layout.bare:
@@ -246,7 +248,9 @@ class Plan:
             unwatched = [each for each in unwatched if id(each[0]) not in inside]
         # Of our own nodes and variables, a comparison sees whether they are the same.
         # Others could be equal to what took their place.
-        others = {*map(id, theirs)}
+        others = {
+            id(c) for node, impl in visit.foreign for c in containers_of(node, impl) or ()
+        }
         exactly = [
             container
             for container, content in zip(self._containers, self._contents, strict=True)
@@ -553,7 +557,11 @@ def _matched_plan(root: Any) -> Plan | None:
             return None
         plan = Plan(root, definition, variables, nodes, trace)
         if trace == OUTSIDE:
-            plan.watch(root, pattern.visit(objects))
+            visit = pattern.visit(objects)
+            again = pattern.match((root,))
+            if again is None or not all(map(is_, again, objects)):
+                return None  # Another thread changes it.
+            plan.watch(root, visit)
         # Otherwise it is not kept: the objects that are made for a trace are gone
         # soon, and it takes longer to prepare for another use than to match again.
         return plan

@@ -8,7 +8,7 @@ first visit, and keeps an explicit stack, so graphs can be of any depth.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,7 @@ from graphcore.trails import Path, Trail, path_of, path_text
 from graphcore.variables.bare_arrays import BARE, BareArray, is_array
 from graphcore.variables.impl import ATOMS, VariableImpl, find_variable_impl
 from graphcore.variables.state import VariableState
+from graphcore.variables.variable import metadata_epoch
 
 
 @dataclass(slots=True)
@@ -72,6 +73,9 @@ class Visit:
             foreign graph nodes, and pytree nodes that only JAX knows.
         foreign: Other nodes of registered types, whose containers are declared.
         containers: The dicts and lists that hold the children of all other nodes.
+        contents: Copies of these, made before they were read: what another thread or a
+            signal handler writes during a walk differs from them.
+        mark: What `metadata_epoch.mark` was at the start.
         mutable_statics: Static values that might change in place.
         strangers: Static values of types that are not built in: the type of the value
             can change, or become that of a node or variable.
@@ -82,8 +86,16 @@ class Visit:
     unwatched: list[tuple[Any, NodeImpl, Any, Any]] = field(default_factory=list)
     foreign: list[tuple[Any, NodeImpl]] = field(default_factory=list)
     containers: list[Any] = field(default_factory=list)
+    contents: list[Any] = field(default_factory=list)
+    mark: object = field(default_factory=lambda: metadata_epoch.mark)
     mutable_statics: list[Any] = field(default_factory=list)
     strangers: list[Any] = field(default_factory=list)
+
+    def watch(self, containers: Iterable[Any]) -> None:
+        """Takes note of containers that are about to be read."""
+        for container in containers:
+            self.containers.append(container)
+            self.contents.append(container.copy())
 
     def traces(self) -> Iterator[tuple[Trail, Any, Any]]:
         """The trail, the object and the trace of everything that tells its trace."""
@@ -211,6 +223,19 @@ def _open(
     visit: Visit,
     open_pytrees: set[Any],
 ) -> _Frame:
+    kind = type(node)
+    is_registered = False
+    containers: Sequence[Any] | None = ()
+    if isinstance(node, OwnedNode):
+        containers = node._containers()
+    elif kind is list or kind is dict:
+        containers = (node,)
+    elif kind is not tuple and node is not None:
+        is_registered = True
+        containers = containers_of(node, impl)
+        if containers is not None:
+            visit.foreign.append((node, impl))
+    visit.watch(containers or ())
     try:
         found: Any = impl.flatten(node)
     except UnsortableKeys as error:
@@ -233,17 +258,11 @@ def _open(
                 "`List` or `Dict`, or go through an `Object`."
             )
         open_pytrees.add(mark)
-    kind = type(node)
-    if isinstance(node, OwnedNode):
-        visit.containers += node._containers()
-    elif kind is list or kind is dict:
-        visit.containers.append(node)
-    elif kind is not tuple and node is not None:
+    if is_registered:
         pairs = _checked(pairs, found, kind, trail)
         metadata = snapshot(metadata)
-        if containers_of(node, impl) is not None:
-            visit.foreign.append((node, impl))
-        elif not (isinstance(node, tuple) and hasattr(kind, "_fields")):
+        is_named_tuple = isinstance(node, tuple) and hasattr(kind, "_fields")
+        if containers is None and not is_named_tuple:
             visit.unwatched.append((node, impl, pairs, metadata))
     return _Frame(node, key, trail, index, iter(pairs), metadata, mark, node)
 

@@ -20,7 +20,7 @@ from nnx_transforms.transforms.loops.traced import ADVICE
 
 # The lists of values, as the forms of `JitBody` have them among their parameters.
 _LISTS = r"((?:_?variables|kept|given\[0\])(\[\d+\])(\[\d+\])?)"
-_VALUE = re.compile(f"(?:arguments?|key path|,|and|both) '?{_LISTS}", re.IGNORECASE)
+_VALUE = re.compile(f"(?:arguments?|path(?: is)?|,|and|both) '?{_LISTS}", re.IGNORECASE)
 
 _MOST = 5  # notes of one kind
 
