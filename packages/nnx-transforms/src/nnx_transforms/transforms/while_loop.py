@@ -14,14 +14,15 @@ from typing import Any, TypeAlias, TypeVar
 
 import jax
 
-from graphcore.authors import Body, Entry, Inside, enter, path_text, take_objects
+from graphcore.authors import Body, Entry, Inside, Left, enter, path_text
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.loops.agreement import (
+    abstract,
     check_unchanged,
-    describe_left,
     failure,
     merged_change,
-    no_change,
+    type_differences,
+    value_differences,
 )
 from nnx_transforms.transforms.loops.carried_anew import carrying
 from nnx_transforms.transforms.loops.carry import (
@@ -33,7 +34,7 @@ from nnx_transforms.transforms.loops.held import (
     take_held,
     without_held,
 )
-from nnx_transforms.transforms.loops.traced import ADVICE, TracedBody, WholeBody
+from nnx_transforms.transforms.loops.traced import TracedBody, WholeBody
 
 __all__ = ["fori_loop", "while_loop"]
 
@@ -178,11 +179,8 @@ def _repeated(entry: Entry, repeat: Callable[..., Any]) -> Any:
     if held is not None:
         bodies = [functools.partial(body, held=held) for body in bodies]
     first = values, carry
-    try:
+    with entry.blaming():
         last = repeat(*bodies, first)
-    except TypeError as error:
-        body.blame(entry.raw, error, ADVICE)
-        raise
     carries = [first, jax.tree.map(_as_traced, first, last)]
     # Where no dtype changed, JAX traced once.
     if all(map(operator.is_, *map(jax.tree.leaves, carries))):
@@ -220,36 +218,40 @@ class _Carried:
 class _WholeIteration(_Carried, WholeBody):
     """One iteration; returns the values of all variables, the next carry and change."""
 
-    def __call__(
-        self, groups: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        values, carry = self.ungrouped(groups), args[-1]
-        inside = Inside(self.structure.joint, values)
-        args, _ = self.fill(inside, args, {})
-        given = no_change(self, take_objects(args[-1])[1])
-        before = describe_left(self, given, values, (), carry)
+    def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         objects = objects_by_path(args[-1])
-        out = self.call(inside, args, {})
+        out = super().call(inside, args, kwargs)
         check_carried_objects(objects, out)
-        left = self.leave(inside, out)
-        self.check_left(left)
-        now = left.all_values(values)
-        new = [w.value for w in left.written if w.position is None]
-        after = describe_left(self, left.change, now, new, left.out)
-        before.check_graph(
-            after,
+        return out
+
+    def leave(self, inside: Inside, out: Any) -> Left:
+        left = super().leave(inside, out)
+        check_unchanged(
+            self,
+            left.change,
             "Carry references must be the same between iterations, and so must the "
             "structure of what is carried. Make such changes before the loop. An "
             f"iteration of `{self.options}` changes (before -> after):",
         )
+        return left
+
+    def __call__(
+        self, groups: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        before = abstract(args[-1])  # now: it may be of no use after the run
+        now, new, carry, change = super().__call__(groups, args, kwargs)
+        values = self.ungrouped(groups)
         # JAX itself promotes weak types in the first carry, and then traces again.
-        before.check_values(
-            after,
-            f"An iteration of `{self.options}` must keep shapes, dtypes and what is "
-            "static. It changes (before -> after):",
-            promotes=True,
-        )
-        return without_held(now, values), left.out, left.change
+        changed = value_differences(self, without_held(values, values), now, True)
+        changed += type_differences(("carry",), before, abstract(carry), True)
+        if changed:
+            raise failure(
+                TypeError,
+                f"An iteration of `{self.options}` must keep shapes, dtypes and what "
+                "is static. It changes (before -> after):",
+                changed,
+            )
+        return now, new, carry, change
 
 
 class _Iteration(_Carried, TracedBody):
@@ -260,7 +262,8 @@ class _Iteration(_Carried, TracedBody):
     def __call__(self, *args: Any, held: Any = None) -> Any:
         """Runs one iteration; returns the next carry."""
         *leading, (values, carry) = args
-        return self.traced([put_held(values, held)], (*leading, carry))[:2]
+        last, _, out, _ = self.traced([put_held(values, held)], (*leading, carry))
+        return last, out
 
 
 class _Condition(_Carried, Body):

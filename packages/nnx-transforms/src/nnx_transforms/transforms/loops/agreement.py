@@ -79,13 +79,12 @@ class Description:
             if old != new:
                 yield f"{path_text(path)}: holds {old} -> {new}"
 
-    def check_values(self, other: Description, message: str, promotes: bool) -> None:
+    def check_values(self, other: Description, message: str) -> None:
         """Checks that shapes and dtypes are the same.
 
         Args:
             other: What should agree with this, and whose graph does.
             message: What to say if it does not; a list of differences follows.
-            promotes: Whether a weak type in this may become any dtype in the other.
 
         Raises:
             TypeError: If they differ, with the paths.
@@ -94,8 +93,8 @@ class Description:
         for path, item in defined(self.graph):
             if isinstance(item, VariableDef):
                 old, new = (d.avals[item.index] for d in (self, other))
-                found += type_differences(path, old, new, promotes)
-        found += type_differences((), self.tree, other.tree, promotes)
+                found += type_differences(path, old, new)
+        found += type_differences((), self.tree, other.tree)
         if found:
             raise failure(TypeError, message, found)
 
@@ -125,21 +124,6 @@ def defined(graph: GraphDef[Any]) -> Iterator[tuple[Path, Any]]:
     for path, item in definition_paths(graph):
         if isinstance(item, NodeDef | VariableDef) and item.index != -1:
             yield path, item
-
-
-def no_change(body: Body, places: Places) -> Change:
-    """What a function does that leaves its objects alone, and returns what it is given.
-
-    Args:
-        body: The body.
-        places: Where the objects of the inputs are in what it returns.
-
-    Returns:
-        The change.
-    """
-    joint = body.structure.joint
-    returned = tuple(map(_reference, joint.definitions))
-    return Change((), (), joint.identity, places, returned=returned)
 
 
 def describe_left(
@@ -203,9 +187,11 @@ def check_unchanged(body: Body, change: Change, message: str) -> None:
     """
     if change.definitions is None:
         return
-    values = [None] * len(body.structure.joint.paths)
+    joint = body.structure.joint
+    values = [None] * len(joint.paths)
+    same = Change((), (), joint.identity, _NOTHING)
     after = replace(change, places=_NOTHING, detached=())
-    before = describe_left(body, no_change(body, _NOTHING), values, (), None)
+    before = describe_left(body, same, values, (), None)
     before.check_graph(describe_left(body, after, values, (), None), message)
 
 
@@ -352,6 +338,28 @@ def type_differences(
     structures = [*map(jax.tree.structure, trees)]
     if not found and structures[0] != structures[1]:
         yield f"{path_text(path)}: {structures[0]} -> {structures[1]}"
+
+
+def value_differences(
+    body: Body, before: Sequence[Any], after: Sequence[Any], promotes: bool = False
+) -> list[str]:
+    """As `type_differences`, of the values of variables.
+
+    Args:
+        body: The function that was given these variables.
+        before: One value for each.
+        after: Another.
+        promotes: As for `type_differences`.
+
+    Returns:
+        A line for each leaf that differs, with its path from the arguments.
+    """
+    found: list[str] = []
+    for position, (old, new) in enumerate(zip(before, after, strict=True)):
+        if old is not new:
+            path = body.variable_path(position)
+            found += type_differences(path, abstract(old), abstract(new), promotes)
+    return found
 
 
 def _agree(a: Any, b: Any, promotes: bool, anywhere: bool = False) -> bool:

@@ -19,12 +19,6 @@ from graphcore.authors import Body, Change, Inside
 from nnx_transforms.transforms.loops.cached_properties import not_kept
 from nnx_transforms.transforms.loops.held import without_held
 
-ADVICE = (
-    "Values of variables are arrays; keep anything else as a static attribute or in "
-    "the variable's metadata."
-)
-"""What to do where a variable holds anything but arrays."""
-
 # Where the program is put together, not where it is compiled: newer JAX has both.
 _AT_ONCE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 
