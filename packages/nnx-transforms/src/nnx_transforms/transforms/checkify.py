@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeAlias, TypeVar, overload
+from typing import Any, TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,8 @@ from nnx_transforms.transforms.loops.agreement import (
     failure,
     value_differences,
 )
+from nnx_transforms.transforms.types import P, R
 
-P = ParamSpec("P")
-R = TypeVar("R")
 Checked: TypeAlias = Callable[P, tuple[jax_checkify.Error, R]]
 
 

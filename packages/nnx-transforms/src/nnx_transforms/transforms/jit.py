@@ -15,17 +15,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
-from typing import (
-    Any,
-    Concatenate,
-    Generic,
-    ParamSpec,
-    Protocol,
-    Self,
-    TypeVar,
-    cast,
-    overload,
-)
+from typing import Any, Concatenate, Generic, Protocol, Self, cast, overload
 
 import jax
 
@@ -48,12 +38,9 @@ from nnx_transforms.transforms.compiled.jit_bodies import JitBodies
 from nnx_transforms.transforms.compiled.jit_body import JitBody, take_back_leaked
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.eval_shape import shapes_of
+from nnx_transforms.transforms.types import P, R, Rest, WithOptions
 
 __all__ = ["Jitted", "explain_recompile", "jit"]
-
-P = ParamSpec("P")
-Rest = ParamSpec("Rest")
-R = TypeVar("R")
 
 
 class Jitted(Generic[P, R]):
@@ -356,9 +343,7 @@ class Jit(Protocol[P]):
     ) -> Callable[[Callable[Rest, R]], Jitted[Rest, R]]: ...
 
 
-def makes_jitted(
-    transform: Callable[Concatenate[Callable[..., Any], P], Any],
-) -> Jit[P]:
+def makes_jitted(transform: WithOptions[P]) -> Jit[P]:
     """`optional_function`, for transformations that return a `Jitted`."""
     return cast("Jit[P]", optional_function(transform))
 
