@@ -16,7 +16,7 @@ import jax
 from graphcore.authors import Entry, enter
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.loops.agreement import describe_left, merged_change
-from nnx_transforms.transforms.loops.traced import TracedBody, WholeBody
+from nnx_transforms.transforms.loops.traced import TracedBody
 
 __all__ = ["cond", "switch"]
 
@@ -241,15 +241,10 @@ def _check(
         )
 
 
-class _WholeBranch(WholeBody):
-    called = ("operands", None)
-
-
 class _Branch(TracedBody):
     """One branch, as JAX calls it: without what became of the structure."""
 
-    whole = _WholeBranch
-    called = _WholeBranch.called
+    called = ("operands", None)
 
     def __call__(self, *args: Any) -> Any:
         """Runs the branch; returns values, new values and the output."""

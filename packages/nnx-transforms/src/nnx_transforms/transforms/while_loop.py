@@ -34,7 +34,7 @@ from nnx_transforms.transforms.loops.held import (
     take_held,
     without_held,
 )
-from nnx_transforms.transforms.loops.traced import TracedBody, WholeBody
+from nnx_transforms.transforms.loops.traced import TracedBody
 
 __all__ = ["fori_loop", "while_loop"]
 
@@ -215,8 +215,14 @@ class _Carried:
         return ("index" if is_index else "carry", *path[1:])
 
 
-class _WholeIteration(_Carried, WholeBody):
-    """One iteration; returns the values of all variables, the next carry and change."""
+class _Iteration(_Carried, TracedBody):
+    """One iteration, as JAX calls it: with the carry, and in front of it an integer."""
+
+    def __call__(self, *args: Any, held: Any = None) -> Any:
+        """Runs one iteration; returns the next carry."""
+        *leading, (values, carry) = args
+        last, _, out, _ = self.traced([put_held(values, held)], (*leading, carry))
+        return last, out
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         objects = objects_by_path(args[-1])
@@ -235,11 +241,9 @@ class _WholeIteration(_Carried, WholeBody):
         )
         return left
 
-    def __call__(
-        self, groups: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
+    def whole(self, groups: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         before = abstract(args[-1])  # now: it may be of no use after the run
-        now, new, carry, change = super().__call__(groups, args, kwargs)
+        now, new, carry, change = super().whole(groups, args, kwargs)
         values = self.ungrouped(groups)
         # JAX itself promotes weak types in the first carry, and then traces again.
         changed = value_differences(self, without_held(values, values), now, True)
@@ -252,18 +256,6 @@ class _WholeIteration(_Carried, WholeBody):
                 changed,
             )
         return now, new, carry, change
-
-
-class _Iteration(_Carried, TracedBody):
-    """One iteration, as JAX calls it: with the carry, and in front of it an integer."""
-
-    whole = _WholeIteration
-
-    def __call__(self, *args: Any, held: Any = None) -> Any:
-        """Runs one iteration; returns the next carry."""
-        *leading, (values, carry) = args
-        last, _, out, _ = self.traced([put_held(values, held)], (*leading, carry))
-        return last, out
 
 
 class _Condition(_Carried, Body):
