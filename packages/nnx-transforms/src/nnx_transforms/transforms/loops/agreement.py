@@ -145,7 +145,9 @@ def describe_left(
     Returns:
         Its description.
     """
-    joint, given = body.structure.joint, _origins(body)
+    joint, names = body.structure.joint, _names(body)
+    before = combined(zip(names, joint.definitions, strict=True))
+    given = {item.index: path_text(path) for path, item in defined(before)}
     origins = {index: given[old] for index, old in change.mapping}
     pairs = zip(joint.variable_definitions, values, strict=True)
     known = {definition.index: value for definition, value in pairs}
@@ -156,7 +158,7 @@ def describe_left(
     avals.update(zip(made, map(abstract, new), strict=False))
     # Roots, removed and returned objects are the children of one node.
     roots: Sequence[Any] = change.definitions or joint.definitions
-    children: list[tuple[str, Any]] = [*zip(_names(body), roots, strict=True)]
+    children: list[tuple[str, Any]] = [*zip(names, roots, strict=True)]
     children += [
         (f"{origins[definition.index]} (removed)", definition)
         for definition in change.detached
@@ -269,12 +271,6 @@ def _names(body: Body) -> list[str]:
         f"self ({d.type.__name__})" if place == ("self",) else path_text(place)
         for place, d in zip(body.first_places, definitions, strict=True)
     ]
-
-
-def _origins(body: Body) -> dict[int, str]:
-    """The path of each object of the inputs, by index."""
-    roots = zip(_names(body), body.structure.joint.definitions, strict=True)
-    return {item.index: path_text(path) for path, item in defined(combined(roots))}
 
 
 def _reference(definition: Any) -> NodeRef[Any]:
