@@ -33,9 +33,8 @@ def not_kept(roots: Sequence[Any]) -> Iterator[None]:
     for x, names in zip(nodes, before, strict=True):
         for name in vars(x).keys() - names:
             found = inspect.getattr_static(type(x), name, None)
-            if isinstance(found, functools.cached_property) and _is_known(
-                vars(x)[name]
-            ):
+            is_cached = isinstance(found, functools.cached_property)
+            if is_cached and _is_known(vars(x)[name]):
                 del vars(x)[name]
 
 
