@@ -16,12 +16,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
 
 from nnx_transforms.arguments import signature_of
-from nnx_transforms.legacy.state_axes import (
-    construct_stacked,
-    pmap,
-    scan,
-    vmap,
-)
+from nnx_transforms.legacy.state_axes import construct_stacked, pmap, scan, vmap
 from nnx_transforms.modules.module import Module
 from nnx_transforms.transforms.checkpoint import remat
 from nnx_transforms.transforms.grad import grad

@@ -8,14 +8,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from nnx_transforms.transforms.graph_mode import take_graph_mode
-from nnx_transforms.transforms.types import (
-    AtOnce,
-    OfArguments,
-    P,
-    Same,
-    T,
-    WithOptions,
-)
+from nnx_transforms.transforms.types import AtOnce, OfArguments, P, Same, T, WithOptions
 
 LATER: Any = inspect.Parameter.empty
 """The default of a function that a decorator with options gets afterwards."""

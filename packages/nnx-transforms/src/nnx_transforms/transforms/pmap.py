@@ -31,10 +31,7 @@ from nnx_transforms.transforms.mapped.mapping import (
     axes_given,
     metadata_key,
 )
-from nnx_transforms.transforms.mapped.mapping_errors import (
-    check_left,
-    explain_axes,
-)
+from nnx_transforms.transforms.mapped.mapping_errors import check_left, explain_axes
 
 # How many structures one mapped function keeps compiled functions for.
 _MAX_STRUCTURES = 64

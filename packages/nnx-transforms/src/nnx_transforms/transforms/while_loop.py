@@ -25,15 +25,8 @@ from nnx_transforms.transforms.loops.agreement import (
     value_differences,
 )
 from nnx_transforms.transforms.loops.carried_anew import carrying
-from nnx_transforms.transforms.loops.carry import (
-    check_carried_objects,
-    objects_by_path,
-)
-from nnx_transforms.transforms.loops.held import (
-    put_held,
-    take_held,
-    without_held,
-)
+from nnx_transforms.transforms.loops.carry import check_carried_objects, objects_by_path
+from nnx_transforms.transforms.loops.held import put_held, take_held, without_held
 from nnx_transforms.transforms.loops.traced import TracedBody
 
 __all__ = ["fori_loop", "while_loop"]

@@ -18,9 +18,7 @@ from graphcore.authors import (
     plain_settings,
     settings_of_leaves,
 )
-from nnx_transforms.arguments import (
-    signature_of,
-)
+from nnx_transforms.arguments import signature_of
 from nnx_transforms.sharding.in_modules import shardings_apart
 from nnx_transforms.sharding.shardings import rules_in_force
 from nnx_transforms.transforms.compiled.explain_recompile import Notes, Signature

@@ -9,13 +9,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import jax
 
-from graphcore import (
-    RefMap,
-    State,
-    TraceContextError,
-    VariableState,
-    iter_graph,
-)
+from graphcore import RefMap, State, TraceContextError, VariableState, iter_graph
 from graphcore.authors import (
     OUTSIDE,
     UNSET,

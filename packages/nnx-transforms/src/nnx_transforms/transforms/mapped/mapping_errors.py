@@ -17,11 +17,7 @@ import numpy as np
 from graphcore import broadcast_prefix
 from graphcore.authors import Entry, Left, key_path, path_text
 from nnx_transforms.transforms.loops.agreement import failure, has_type
-from nnx_transforms.transforms.mapped.mapping import (
-    MappedBody,
-    is_axis,
-    with_settings,
-)
+from nnx_transforms.transforms.mapped.mapping import MappedBody, is_axis, with_settings
 
 # Stands for the axis where the user named none.
 _INDEX = "nnx_transforms.index"
