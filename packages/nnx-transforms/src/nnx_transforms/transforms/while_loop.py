@@ -214,8 +214,7 @@ class _Iteration(_Carried, TracedBody):
     def __call__(self, *args: Any, held: Any = None) -> Any:
         """Runs one iteration; returns the next carry."""
         *leading, (values, carry) = args
-        last, _, out, _ = self.traced([put_held(values, held)], (*leading, carry))
-        return last, out
+        return self.traced([put_held(values, held)], (*leading, carry))[:2]
 
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         objects = objects_by_path(args[-1])
@@ -236,11 +235,13 @@ class _Iteration(_Carried, TracedBody):
 
     def whole(self, groups: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         before = abstract(args[-1])  # now: it may be of no use after the run
-        now, new, carry, change = super().whole(groups, args, kwargs)
         values = self.ungrouped(groups)
+        left = self.run(values, args, {})
+        now = left.all_values(values)
         # JAX itself promotes weak types in the first carry, and then traces again.
-        changed = value_differences(self, without_held(values, values), now, True)
-        changed += type_differences(("carry",), before, abstract(carry), True)
+        changed = value_differences(self, values, now, promotes=True)
+        after = abstract(left.out)
+        changed += type_differences(("carry",), before, after, promotes=True)
         if changed:
             raise failure(
                 TypeError,
@@ -248,7 +249,7 @@ class _Iteration(_Carried, TracedBody):
                 "is static. It changes (before -> after):",
                 changed,
             )
-        return now, new, carry, change
+        return without_held(now, values), left.out, left.change
 
 
 class _Condition(_Carried, Body):
