@@ -30,6 +30,11 @@ from graphcore.trails import Path, path_text
 
 __all__ = ["Body"]
 
+_ADVICE = (
+    "Values of variables are arrays; keep anything else as a static attribute or in "
+    "the variable's metadata."
+)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Structure:
@@ -382,7 +387,9 @@ class Body:
             ) from error
         left.check_output(self.__name__, self.out_called)
 
-    def blame(self, values: Sequence[Any], error: BaseException, advice: str) -> None:
+    def blame(
+        self, values: Sequence[Any], error: BaseException, advice: str = _ADVICE
+    ) -> None:
         """Raises an error if a variable holds what JAX refuses, with its path.
 
         Another error than one about what is no array is left alone.

@@ -8,8 +8,9 @@ anywhere leaves it as it was.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -173,6 +174,19 @@ class Entry:
     def out_settings(self) -> tuple[list[Any], Any, None]:
         """As `settings`, for what the body returns: values, output and change."""
         return [*self.body.groups], plain_settings(self._out_settings), None
+
+    @contextlib.contextmanager
+    def blaming(self) -> Iterator[None]:
+        """Says which variable holds what JAX does not take, if it refuses one.
+
+        Raises:
+            TypeError: With the path.
+        """
+        try:
+            yield
+        except Exception as error:
+            self.body.blame(self.raw, error)
+            raise
 
     def states(self, setting: Any, values: Sequence[Any]) -> list[Any]:
         """Shows values of the variables with one setting as states of the objects.

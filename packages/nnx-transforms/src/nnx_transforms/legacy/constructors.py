@@ -15,12 +15,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
 
-from nnx_transforms.legacy.state_axes import (
-    construct_stacked,
-    pmap,
-    scan,
-    vmap,
-)
+from nnx_transforms.arguments import signature_of
+from nnx_transforms.legacy.state_axes import construct_stacked, pmap, scan, vmap
 from nnx_transforms.modules.module import Module
 from nnx_transforms.transforms.checkpoint import remat
 from nnx_transforms.transforms.grad import grad
@@ -224,14 +220,12 @@ def _method(module: Any, steps: Steps) -> Callable[..., Any]:
     bound = _reach(module, steps)
     method.__name__ = str(steps[-1][1]) if steps else type(module).__name__
     method.__doc__ = getattr(bound, "__doc__", None)
-    try:
+    signature = signature_of(bound)
+    if signature is not None:
         # Transformations find the positions of keyword arguments by this.
-        signature = inspect.signature(bound)
         first = inspect.Parameter("_module", inspect.Parameter.POSITIONAL_ONLY)
         parameters = [first, *signature.parameters.values()]
         method.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    except (TypeError, ValueError):  # Some callables have none.
-        pass
     return method
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeAlias, TypeVar, overload
+from typing import Any, TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,12 @@ from jax.experimental import checkify as jax_checkify
 from graphcore.authors import Body, Change, Entry, enter, lifted
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.loops.agreement import (
-    abstract,
     check_unchanged,
     failure,
-    type_differences,
+    value_differences,
 )
+from nnx_transforms.transforms.types import P, R
 
-P = ParamSpec("P")
-R = TypeVar("R")
 Checked: TypeAlias = Callable[P, tuple[jax_checkify.Error, R]]
 
 
@@ -113,21 +111,21 @@ def _select(
         "of its objects: it is not known yet whether a check fails. It changes "
         "(before -> after):",
     )
-    old, path = entry.raw, entry.body.variable_path
-    selected: list[Any] = []
-    for position, value in zip(change.positions, values, strict=True):
-        if position is None:  # in a new object, which nobody has unless it is returned
-            selected.append(value)
-            continue
-        types = abstract(old[position]), abstract(value)
-        if changed := [*type_differences(path(position), *types)]:
-            raise failure(
-                TypeError,
-                "A variable must keep its shape and dtype in a checked call: it is not "
-                "known yet whether a check fails, so one of its two values is selected "
-                "when the program runs. It changes (before -> after):",
-                changed,
-            )
-        pair = (jax.tree.map(jnp.asarray, x) for x in (old[position], value))
-        selected.append(jax.tree.map(functools.partial(jax.lax.select, failed), *pair))
-    return selected
+    old = entry.raw
+    # Nobody has a new object, without a position, unless it is returned.
+    pairs = [*zip(change.positions, values, strict=True)]
+    written = {position: value for position, value in pairs if position is not None}
+    new = [written.get(position, value) for position, value in enumerate(old)]
+    if changed := value_differences(entry.body, old, new):
+        raise failure(
+            TypeError,
+            "A variable must keep its shape and dtype in a checked call: it is not "
+            "known yet whether a check fails, so one of its two values is selected "
+            "when the program runs. It changes (before -> after):",
+            changed,
+        )
+
+    def either(before: Any, after: Any) -> Any:
+        return jax.lax.select(failed, jnp.asarray(before), jnp.asarray(after))
+
+    return [x if p is None else jax.tree.map(either, old[p], x) for p, x in pairs]

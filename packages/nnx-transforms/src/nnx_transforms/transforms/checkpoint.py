@@ -11,7 +11,6 @@ import jax
 from graphcore.authors import Entry, enter, lifted
 from nnx_transforms.arguments import ChosenArguments, positions_of
 from nnx_transforms.transforms.decorators import LATER, called_as_before
-from nnx_transforms.transforms.loops.traced import ADVICE
 
 __all__ = ["checkpoint", "remat"]
 
@@ -88,7 +87,7 @@ def remat(
         try:
             left = jax.checkpoint(entry.body, **told)(*entry.values)
         except TypeError as error:
-            entry.body.blame(entry.raw, error, ADVICE)
+            entry.body.blame(entry.raw, error)
             if entry.roots or (names and not _JAX_TAKES_NAMES):
                 raise
             jax.checkpoint(f, **of_jax)(*args, **kwargs)  # JAX says what is wrong

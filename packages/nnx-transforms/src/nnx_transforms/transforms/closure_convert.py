@@ -19,7 +19,7 @@ from graphcore.authors import (
     variable_impl,
 )
 from nnx_transforms.states.tree_variables import tree_variables
-from nnx_transforms.transforms.derivatives.rules import RuleCall, named_like
+from nnx_transforms.transforms.derivatives.rules import named_like
 from nnx_transforms.transforms.loops.agreement import failure
 
 R = TypeVar("R")
@@ -82,74 +82,50 @@ def closure_convert(
     def run(*args: Any) -> Any:
         return parts[0][0](*args)
 
-    name = Callee(fun).name
-    names = [f"argument {i}" for i in range(len(example_args))]
-    callees = (Callee(run),)
-    entry = enter(callees, example_args)
-    call = RuleCall(name, callees, entry, example_args, names)
-    examples = call.pure_args(entry, example_args)
-
+    name = run.__name__ = run.__qualname__ = Callee(fun).name
+    entry = enter(run, example_args)
+    body, due = entry.body, entry.joint.definitions
     raw = Divided.of_values([*map(raw_value_of, captured)])
     leaves, of_values = jax.tree.flatten(raw)
 
     def pure(captured_leaves: Any, *args: Any) -> Any:
         values = Divided.map(Divided.join, of_values.unflatten(captured_leaves))
         with _values_for(parts[0][1], values):
-            return call.primal(*args)
+            return body(*args)
 
-    structure = take_objects(example_args)[1]
+    count, structure = len(example_args), take_objects(example_args)[1]
     try:
-        if not captured:
-            converted, hoisted = jax.closure_convert(
-                named_like(fun, call.primal), *examples
-            )
-        else:
-            converted, hoisted = _hoist(named_like(fun, pure), leaves, examples)
+        with entry.blaming():
+            if not captured:
+                on_values, hoisted = jax.closure_convert(body, *entry.values)
+            else:
+                on_values, hoisted = _hoist(named_like(fun, pure), leaves, entry.values)
     finally:
         parts.clear()
-    return _of_objects(converted, call, structure), hoisted
-
-
-def _of_objects(
-    pure: Callable[..., Any], call: RuleCall, examples: Any
-) -> Callable[..., Any]:
-    """Makes a converted function one of objects.
-
-    Args:
-        pure: The function of values: of the arguments with parts, the other values of
-            their variables if there are any objects, then the hoisted values.
-        call: The call with example arguments.
-        examples: Their structure.
-
-    Returns:
-        The function.
-    """
 
     def converted(*args_and_hoisted: Any) -> Any:
-        count = len(call.names)
         args, hoisted = args_and_hoisted[:count], args_and_hoisted[count:]
         entry = enter(_converted, args)
-        found, due = entry.joint.definitions, call.joint.definitions
-        if found != due or take_objects(args)[1] != examples:
+        found = entry.joint.definitions
+        if found != due or take_objects(args)[1] != structure:
             pairs = zip(due, found, strict=False)
             lines = [str(d) for a, b in pairs if a != b for d in diff(a, b)]
             if len(due) != len(found):
                 lines = [f"objects: {len(due)} -> {len(found)}"]
             raise failure(
                 TypeError,
-                f"The converted {call.name!r} was called with arguments of another "
+                f"The converted {name!r} was called with arguments of another "
                 "structure than the example arguments that it was converted for.",
                 lines,
             )
-        values, out = pure(*call.pure_args(entry, args), *hoisted)
-        return entry.commit([values], out, call.change)
+        return entry.commit(*on_values(*entry.values, *hoisted))
 
-    converted.__name__ = call.name
-    return converted
+    converted.__name__ = name
+    return converted, hoisted
 
 
 def _hoist(
-    pure: Callable[..., Any], captured: list[Any], examples: list[Any]
+    pure: Callable[..., Any], captured: list[Any], examples: Sequence[Any]
 ) -> tuple[Callable[..., Any], list[Any]]:
     """Converts a function, and hoists those of the captured values that it reads."""
     converted, hoisted = jax.closure_convert(pure, captured, *examples)

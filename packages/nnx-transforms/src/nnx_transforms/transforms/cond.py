@@ -16,7 +16,7 @@ import jax
 from graphcore.authors import Entry, enter
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.loops.agreement import describe_left, merged_change
-from nnx_transforms.transforms.loops.traced import ADVICE, TracedBody, WholeBody
+from nnx_transforms.transforms.loops.traced import TracedBody
 
 __all__ = ["cond", "switch"]
 
@@ -194,7 +194,7 @@ def _choose(
     except (TypeError, ValueError) as error:
         if refused is not None:
             raise refused from None
-        entry.body.blame(entry.raw, error, ADVICE)
+        entry.body.blame(entry.raw, error)
         raise
     if refused is not None and not any(change.returned for *_, change in results):
         raise refused
@@ -204,7 +204,7 @@ def _choose(
     try:
         values, new, out = choose(entry.bodies, *entry.values)
     except TypeError as error:
-        entry.body.blame(entry.raw, error, ADVICE)
+        entry.body.blame(entry.raw, error)
         _check(name, names, entry, results)
         raise
     change = merged_change(entry.body, changes)
@@ -238,19 +238,13 @@ def _check(
             other,
             f"All branches of `{name}` must leave and return values of the same "
             f"shapes and dtypes. {how}",
-            promotes=False,
         )
-
-
-class _WholeBranch(WholeBody):
-    called = ("operands", None)
 
 
 class _Branch(TracedBody):
     """One branch, as JAX calls it: without what became of the structure."""
 
-    whole = _WholeBranch
-    called = _WholeBranch.called
+    called = ("operands", None)
 
     def __call__(self, *args: Any) -> Any:
         """Runs the branch; returns values, new values and the output."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import jax
 
@@ -15,9 +15,7 @@ from nnx_transforms.transforms.derivatives.rules import (
 )
 from nnx_transforms.transforms.derivatives.tangents import zeros_like
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from nnx_transforms.transforms.types import P, R
 
 
 class CustomGradient(RuleFunction[P, R]):

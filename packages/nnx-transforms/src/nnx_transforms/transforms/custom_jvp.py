@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Protocol, TypeVar, cast, overload
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,8 @@ from nnx_transforms.transforms.derivatives.rules import (
     pair_of,
 )
 from nnx_transforms.transforms.derivatives.tangents import instantiate, to_states
+from nnx_transforms.transforms.types import P, R, Rest, WithOptions
 
-P = ParamSpec("P")
-Rest = ParamSpec("Rest")
-R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -173,9 +171,7 @@ class MakesCustomJVP(Protocol[P]):
     ) -> Callable[[Callable[Rest, R]], CustomJVP[Rest, R]]: ...
 
 
-def _optional(
-    transform: Callable[Concatenate[Callable[..., Any], P], Any],
-) -> MakesCustomJVP[P]:
+def _optional(transform: WithOptions[P]) -> MakesCustomJVP[P]:
     return cast("MakesCustomJVP[P]", optional_function(transform))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Protocol, cast, overload
 
 import jax
 
@@ -20,10 +20,7 @@ from nnx_transforms.transforms.derivatives.rules import (
     unwrap,
 )
 from nnx_transforms.transforms.derivatives.tangents import zero_of, zeros_like
-
-P = ParamSpec("P")
-Rest = ParamSpec("Rest")
-R = TypeVar("R")
+from nnx_transforms.transforms.types import P, R, Rest, WithOptions
 
 
 class CustomVJP(RuleFunction[P, R]):
@@ -150,9 +147,7 @@ class MakesCustomVJP(Protocol[P]):
     ) -> Callable[[Callable[Rest, R]], CustomVJP[Rest, R]]: ...
 
 
-def _optional(
-    transform: Callable[Concatenate[Callable[..., Any], P], Any],
-) -> MakesCustomVJP[P]:
+def _optional(transform: WithOptions[P]) -> MakesCustomVJP[P]:
     return cast("MakesCustomVJP[P]", optional_function(transform))
 
 

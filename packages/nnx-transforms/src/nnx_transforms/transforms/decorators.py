@@ -5,24 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import (
-    Any,
-    Concatenate,
-    Literal,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    cast,
-    overload,
-)
+from typing import Any, cast
 
 from nnx_transforms.transforms.graph_mode import take_graph_mode
-
-P = ParamSpec("P")
-Rest = ParamSpec("Rest")
-R = TypeVar("R")
-A = TypeVar("A")
-T = TypeVar("T", bound=Callable[..., Any])
+from nnx_transforms.transforms.types import AtOnce, OfArguments, P, Same, T, WithOptions
 
 LATER: Any = inspect.Parameter.empty
 """The default of a function that a decorator with options gets afterwards."""
@@ -51,18 +37,7 @@ def optional_function(transform: T) -> T:
     return _optional(transform, lambda f, options: transform(f, **options))
 
 
-class Same(Protocol[P]):
-    """A transformation with options `P`, after which a function is called as before."""
-
-    @overload
-    def __call__(self, f: T, /, *args: P.args, **options: P.kwargs) -> T: ...
-    @overload
-    def __call__(self, *args: P.args, **options: P.kwargs) -> Callable[[T], T]: ...
-
-
-def called_as_before(
-    transform: Callable[Concatenate[Callable[..., Any], P], Any],
-) -> Same[P]:
+def called_as_before(transform: WithOptions[P]) -> Same[P]:
     """`optional_function`, for transformations that keep the type of a function.
 
     Args:
@@ -81,52 +56,9 @@ def called_as_before(
     return cast("Same[P]", optional_function(transform))
 
 
-class OfArguments(Protocol[P]):
-    """A transformation with options `P` that keeps the arguments of a function."""
-
-    @overload
-    def __call__(
-        self, f: Callable[Rest, Any], /, *args: P.args, **options: P.kwargs
-    ) -> Callable[Rest, Any]: ...
-    @overload
-    def __call__(
-        self, *args: P.args, **options: P.kwargs
-    ) -> Callable[[Callable[Rest, Any]], Callable[Rest, Any]]: ...
-
-
-def called_with_the_same(
-    transform: Callable[Concatenate[Callable[..., Any], P], Any],
-) -> OfArguments[P]:
+def called_with_the_same(transform: WithOptions[P]) -> OfArguments[P]:
     """As `called_as_before`, for those after which a function returns other things."""
     return cast("OfArguments[P]", optional_function(transform))
-
-
-class AtOnce(Protocol):
-    """A transformation that calls its function, or decorates it; see `jvp`.
-
-    A third of what is returned, with `has_aux`, is the second that the function does.
-    """
-
-    @overload
-    def __call__(
-        self,
-        f: Callable[..., tuple[R, A]],
-        /,
-        *args: Any,
-        has_aux: Literal[True],
-        **options: Any,
-    ) -> tuple[R, Any, A]: ...
-    @overload
-    def __call__(
-        self,
-        f: Callable[..., R],
-        /,
-        *args: Any,
-        has_aux: Literal[False] = ...,
-        **options: Any,
-    ) -> tuple[R, Any]: ...
-    @overload
-    def __call__(self, *args: Any, **options: Any) -> Any: ...
 
 
 def at_once_or_later(transform: Callable[..., Any]) -> AtOnce:

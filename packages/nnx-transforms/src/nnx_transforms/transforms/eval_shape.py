@@ -24,7 +24,6 @@ from graphcore.authors import (
 from nnx_transforms.sharding.shardings import axis_names, sharding_of
 from nnx_transforms.states.tree_variables import tree_variables
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
-from nnx_transforms.transforms.loops.traced import ADVICE
 
 __all__ = ["eval_shape"]
 
@@ -87,11 +86,8 @@ def shapes_of(
         The output.
     """
     entry = enter(f, args, kwargs, statics=statics, make=_Body)
-    try:
+    with entry.blaming():
         (values,), out, change = jax.eval_shape(entry.body, *entry.values)
-    except TypeError as error:
-        entry.body.blame(entry.raw, error, ADVICE)
-        raise
     return _with_shardings(entry.discard([values], out, change))
 
 

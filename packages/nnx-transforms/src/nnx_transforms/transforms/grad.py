@@ -7,7 +7,7 @@ made of a function of objects, and `tangents` for what stands for an object in i
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Protocol, cast, overload
 
 import jax
 
@@ -19,12 +19,9 @@ from nnx_transforms.transforms.decorators import (
     optional_function,
 )
 from nnx_transforms.transforms.derivatives.differentiation import derivative_function
+from nnx_transforms.transforms.types import P, R, Rest, WithOptions
 
 __all__ = ["grad", "value_and_grad"]
-
-P = ParamSpec("P")
-Rest = ParamSpec("Rest")
-R = TypeVar("R")
 
 
 class ValueAndGrad(Protocol[P]):
@@ -40,9 +37,7 @@ class ValueAndGrad(Protocol[P]):
     ) -> Callable[[Callable[Rest, R]], Callable[Rest, tuple[R, Any]]]: ...
 
 
-def _optional(
-    transform: Callable[Concatenate[Callable[..., Any], P], Any],
-) -> ValueAndGrad[P]:
+def _optional(transform: WithOptions[P]) -> ValueAndGrad[P]:
     return cast("ValueAndGrad[P]", optional_function(transform))
 
 

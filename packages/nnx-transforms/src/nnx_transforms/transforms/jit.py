@@ -15,17 +15,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
-from typing import (
-    Any,
-    Concatenate,
-    Generic,
-    ParamSpec,
-    Protocol,
-    Self,
-    TypeVar,
-    cast,
-    overload,
-)
+from typing import Any, Concatenate, Generic, Protocol, Self, cast, overload
 
 import jax
 
@@ -48,12 +38,9 @@ from nnx_transforms.transforms.compiled.jit_bodies import JitBodies
 from nnx_transforms.transforms.compiled.jit_body import JitBody, take_back_leaked
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.eval_shape import shapes_of
+from nnx_transforms.transforms.types import P, R, Rest, WithOptions
 
 __all__ = ["Jitted", "explain_recompile", "jit"]
-
-P = ParamSpec("P")
-Rest = ParamSpec("Rest")
-R = TypeVar("R")
 
 
 class Jitted(Generic[P, R]):
@@ -88,14 +75,14 @@ class Jitted(Generic[P, R]):
         self._callee = None if callee.hides else callee
         self._bodies = bodies = JitBodies.of_jitted(f, callee, arguments)
         # Without another step to each: a call costs time.
-        self._notes, self._options = bodies.notes, bodies.options
+        self._notes, self._options = bodies.options.notes, bodies.options
         self._plain = bodies.plain_of(f, callee)
         self._is_simple = (
             self._callee is not None
-            and not bodies.options.constrain_state
-            and not bodies.statics
-            and bodies.in_settings is UNSET
-            and bodies.out_settings is UNSET
+            and not self._options.constrain_state
+            and not self._options.statics
+            and self._options.in_settings is UNSET
+            and self._options.out_settings is UNSET
         )
 
     # Calls
@@ -202,16 +189,16 @@ class Jitted(Generic[P, R]):
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
         """Takes a call apart; None if there are no objects."""
         self._notes.explanation = None
-        callee, bodies = self._callee or self._given.again(), self._bodies
+        callee, options = self._callee or self._given.again(), self._options
         # An object of another trace that it hides is one that it captures.
         is_known = callee.function is self._given.function
-        settings = bodies.in_settings
+        settings = options.in_settings
         statics: dict[Any, Any] = {}
         if kwargs and settings is not UNSET and has_objects((*args, *kwargs.values())):
             # Shardings go by position, so keyword arguments are moved to theirs.
             args, kwargs = positions_of(self.__wrapped__, args, kwargs)
-        if bodies.statics:
-            args, kwargs, statics = bodies.statics.take(args, kwargs)
+        if options.statics:
+            args, kwargs, statics = options.statics.take(args, kwargs)
         if settings is not UNSET:
             settings = _per_argument(settings, args, statics)
         entry: Entry | None = enter(
@@ -220,12 +207,12 @@ class Jitted(Generic[P, R]):
             kwargs,
             settings=settings,
             kwargs_settings=UNSET,
-            out_settings=bodies.out_settings,
+            out_settings=options.out_settings,
             statics=statics,
             make=JitBody,
-            options=self._options,
-            cache=bodies.current() if is_known else None,
-            only_with_objects=not bodies.places_objects,
+            options=options,
+            cache=self._bodies.current() if is_known else None,
+            only_with_objects=not options.places_objects,
             divide=False,
         )
         return entry
@@ -249,7 +236,7 @@ class Jitted(Generic[P, R]):
             'mul'
         """
         entry = self._enter(args, kwargs)
-        statics = self._bodies.statics.take(args, kwargs)[2]
+        statics = self._options.statics.take(args, kwargs)[2]
         if entry is None:
             stage = self._plain.trace(*args, **kwargs)
             return Traced(stage, self._enter, statics)
@@ -295,7 +282,7 @@ class Jitted(Generic[P, R]):
             >>> nnx.jit(lambda x: x * 2).eval_shape(1.0).shape
             ()
         """
-        taken = self._bodies.statics.take(args, kwargs)
+        taken = self._options.statics.take(args, kwargs)
         return shapes_of(self.__wrapped__, *taken)
 
     @property
@@ -356,9 +343,7 @@ class Jit(Protocol[P]):
     ) -> Callable[[Callable[Rest, R]], Jitted[Rest, R]]: ...
 
 
-def makes_jitted(
-    transform: Callable[Concatenate[Callable[..., Any], P], Any],
-) -> Jit[P]:
+def makes_jitted(transform: WithOptions[P]) -> Jit[P]:
     """`optional_function`, for transformations that return a `Jitted`."""
     return cast("Jit[P]", optional_function(transform))
 

@@ -69,7 +69,7 @@ def jvp(
     args = call.args if isinstance(primals, tuple) else list(call.args)
     if call.has_objects:
         tangents = from_states(tangents, abstract(args), _HOLD)
-    with call.blaming():
+    with call.entry.blaming():
         out, dot, rest = jax.jvp(call.function, args, tangents, has_aux=True)
     return call.result(rest, to_states(dot), out)
 

@@ -24,23 +24,14 @@ from nnx_transforms.transforms.compiled.donation import (
     variables_at,
 )
 from nnx_transforms.transforms.decorators import LATER, called_as_before
-from nnx_transforms.transforms.mapped.leafwise import (
-    apply_rules,
-    has_rules,
-    without_rules,
-)
+from nnx_transforms.transforms.mapped.leafwise import arguments_with_axes, without_rules
 from nnx_transforms.transforms.mapped.mapping import (
     NO_METADATA,
     MappedBody,
     axes_given,
-    axes_of_arguments,
     metadata_key,
-    with_positions,
 )
-from nnx_transforms.transforms.mapped.mapping_errors import (
-    check_left,
-    explain_axes,
-)
+from nnx_transforms.transforms.mapped.mapping_errors import check_left, explain_axes
 
 # How many structures one mapped function keeps compiled functions for.
 _MAX_STRUCTURES = 64
@@ -107,7 +98,6 @@ def pmap(
     in_axes, out_axes = axes_given("pmap", in_axes, out_axes)
     statics = ChosenArguments(f, static_broadcasted_argnums, ())
     donated = ChosenArguments(f, donate_argnums, ())
-    asks = has_rules(in_axes)
     plain_in = plain_settings(without_rules(in_axes))
     plain_out = plain_settings(out_axes)
     options: dict[str, Any] = {
@@ -163,10 +153,7 @@ def pmap(
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         given, given_kwargs = args, kwargs
-        args, kwargs = with_positions(f, in_axes, args, kwargs)
-        axes = axes_of_arguments("pmap", in_axes, args, by_jax=not asks)
-        if asks:
-            axes = apply_rules(axes, args, "in_axes")
+        args, kwargs, axes = arguments_with_axes("pmap", f, in_axes, args, kwargs)
         args, kwargs, fixed = statics.take(args, kwargs)
 
         entry = enter(

@@ -27,6 +27,7 @@ from nnx_transforms.transforms.loops.agreement import (
     abstract,
     failure,
     type_differences,
+    value_differences,
 )
 from nnx_transforms.transforms.loops.cached_properties import not_kept
 from nnx_transforms.transforms.loops.carried_anew import carrying
@@ -40,7 +41,6 @@ from nnx_transforms.transforms.loops.carry import (
     take_carry,
 )
 from nnx_transforms.transforms.loops.held import put_held, take_held
-from nnx_transforms.transforms.loops.traced import ADVICE
 from nnx_transforms.transforms.mapped.mapping import (
     NO_METADATA,
     MappedBody,
@@ -244,11 +244,7 @@ class _Body(MappedBody):
                 group[:] = [()] * len(group)
         next_plain, rest = take_carry(left.out, self.place_out)
         # JAX would speak of it as one part of what is carried, or as it is taken apart.
-        changed: list[str] = []
-        for position, pair in enumerate(zip(threaded, next_threaded, strict=True)):
-            if pair[0] is not pair[1]:
-                path = self.variable_path(position)
-                changed += type_differences(path, *map(abstract, pair))
+        changed = value_differences(self, threaded, next_threaded)
         after = abstract(next_plain)
         changed += type_differences(("carry",), before, after, promotes=True)
         self.progress.changed = changed
@@ -309,7 +305,7 @@ def _explain(entry: Entry, options: dict[str, Any], error: BaseException) -> Non
     if not body.progress.has_run:
         check_given("scan", entry, options, error)
         return
-    body.blame(entry.raw, error, ADVICE)
+    body.blame(entry.raw, error)
     if body.progress.changed:
         raise failure(
             TypeError,

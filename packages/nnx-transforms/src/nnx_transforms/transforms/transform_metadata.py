@@ -7,12 +7,11 @@ from typing import Any
 
 from graphcore.authors import enter, lifted
 from nnx_transforms.transforms.decorators import LATER, called_as_before
+from nnx_transforms.transforms.mapped.leafwise import arguments_with_axes
 from nnx_transforms.transforms.mapped.mapping import (
     MappedBody,
     axes_given,
-    axes_of_arguments,
     metadata_key,
-    with_positions,
 )
 from nnx_transforms.transforms.mapped.metadata_axes import PARTITION_NAME
 
@@ -62,12 +61,14 @@ def transform_metadata(
 
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = with_positions(f, in_axes, args, kwargs)
+        args, kwargs, axes = arguments_with_axes(
+            "transform_metadata", f, in_axes, args, kwargs, by_jax=False
+        )
         entry = enter(
             f,
             args,
             kwargs,
-            settings=axes_of_arguments("transform_metadata", in_axes, args),
+            settings=axes,
             kwargs_settings=0,
             out_settings=out_axes,
             make=MappedBody,

@@ -11,9 +11,8 @@ from graphcore.authors import enter, lifted, plain_settings
 from nnx_transforms.transforms.decorators import LATER, called_as_before
 from nnx_transforms.transforms.mapped.leafwise import (
     LeafwiseBody,
-    apply_rules,
+    arguments_with_axes,
     axes_key,
-    has_rules,
     is_leafwise,
     put_together,
     without_rules,
@@ -22,9 +21,7 @@ from nnx_transforms.transforms.mapped.mapping import (
     NO_METADATA,
     MappedBody,
     axes_given,
-    axes_of_arguments,
     metadata_key,
-    with_positions,
 )
 from nnx_transforms.transforms.mapped.mapping_errors import check_given, explain_axes
 
@@ -94,7 +91,7 @@ def vmap(
     """
     in_axes, out_axes = axes_given("vmap", in_axes, out_axes)
     fixed_in, fixed_out = without_rules(in_axes), without_rules(out_axes)
-    asks, is_spread = has_rules(in_axes), is_leafwise(out_axes)
+    is_spread = is_leafwise(out_axes)
     plain_out = plain_settings(fixed_out)
     options: dict[str, Any] = {
         "axis_name": axis_name,
@@ -109,10 +106,7 @@ def vmap(
 
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = with_positions(f, in_axes, args, kwargs)
-        axes = axes_of_arguments("vmap", in_axes, args, by_jax=not asks)
-        if asks:
-            axes = apply_rules(axes, args, "in_axes")
+        args, kwargs, axes = arguments_with_axes("vmap", f, in_axes, args, kwargs)
         entry = enter(
             f,
             args,

@@ -14,26 +14,20 @@ from typing import Any, TypeAlias, TypeVar
 
 import jax
 
-from graphcore.authors import Body, Entry, Inside, enter, path_text, take_objects
+from graphcore.authors import Body, Entry, Inside, Left, enter, path_text
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.loops.agreement import (
+    abstract,
     check_unchanged,
-    describe_left,
     failure,
     merged_change,
-    no_change,
+    type_differences,
+    value_differences,
 )
 from nnx_transforms.transforms.loops.carried_anew import carrying
-from nnx_transforms.transforms.loops.carry import (
-    check_carried_objects,
-    objects_by_path,
-)
-from nnx_transforms.transforms.loops.held import (
-    put_held,
-    take_held,
-    without_held,
-)
-from nnx_transforms.transforms.loops.traced import ADVICE, TracedBody, WholeBody
+from nnx_transforms.transforms.loops.carry import check_carried_objects, objects_by_path
+from nnx_transforms.transforms.loops.held import put_held, take_held, without_held
+from nnx_transforms.transforms.loops.traced import TracedBody
 
 __all__ = ["fori_loop", "while_loop"]
 
@@ -178,11 +172,8 @@ def _repeated(entry: Entry, repeat: Callable[..., Any]) -> Any:
     if held is not None:
         bodies = [functools.partial(body, held=held) for body in bodies]
     first = values, carry
-    try:
+    with entry.blaming():
         last = repeat(*bodies, first)
-    except TypeError as error:
-        body.blame(entry.raw, error, ADVICE)
-        raise
     carries = [first, jax.tree.map(_as_traced, first, last)]
     # Where no dtype changed, JAX traced once.
     if all(map(operator.is_, *map(jax.tree.leaves, carries))):
@@ -217,50 +208,48 @@ class _Carried:
         return ("index" if is_index else "carry", *path[1:])
 
 
-class _WholeIteration(_Carried, WholeBody):
-    """One iteration; returns the values of all variables, the next carry and change."""
-
-    def __call__(
-        self, groups: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        values, carry = self.ungrouped(groups), args[-1]
-        inside = Inside(self.structure.joint, values)
-        args, _ = self.fill(inside, args, {})
-        given = no_change(self, take_objects(args[-1])[1])
-        before = describe_left(self, given, values, (), carry)
-        objects = objects_by_path(args[-1])
-        out = self.call(inside, args, {})
-        check_carried_objects(objects, out)
-        left = self.leave(inside, out)
-        self.check_left(left)
-        now = left.all_values(values)
-        new = [w.value for w in left.written if w.position is None]
-        after = describe_left(self, left.change, now, new, left.out)
-        before.check_graph(
-            after,
-            "Carry references must be the same between iterations, and so must the "
-            "structure of what is carried. Make such changes before the loop. An "
-            f"iteration of `{self.options}` changes (before -> after):",
-        )
-        # JAX itself promotes weak types in the first carry, and then traces again.
-        before.check_values(
-            after,
-            f"An iteration of `{self.options}` must keep shapes, dtypes and what is "
-            "static. It changes (before -> after):",
-            promotes=True,
-        )
-        return without_held(now, values), left.out, left.change
-
-
 class _Iteration(_Carried, TracedBody):
     """One iteration, as JAX calls it: with the carry, and in front of it an integer."""
-
-    whole = _WholeIteration
 
     def __call__(self, *args: Any, held: Any = None) -> Any:
         """Runs one iteration; returns the next carry."""
         *leading, (values, carry) = args
         return self.traced([put_held(values, held)], (*leading, carry))[:2]
+
+    def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        objects = objects_by_path(args[-1])
+        out = super().call(inside, args, kwargs)
+        check_carried_objects(objects, out)
+        return out
+
+    def leave(self, inside: Inside, out: Any) -> Left:
+        left = super().leave(inside, out)
+        check_unchanged(
+            self,
+            left.change,
+            "Carry references must be the same between iterations, and so must the "
+            "structure of what is carried. Make such changes before the loop. An "
+            f"iteration of `{self.options}` changes (before -> after):",
+        )
+        return left
+
+    def whole(self, groups: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        before = abstract(args[-1])  # now: it may be of no use after the run
+        values = self.ungrouped(groups)
+        left = self.run(values, args, {})
+        now = left.all_values(values)
+        # JAX itself promotes weak types in the first carry, and then traces again.
+        changed = value_differences(self, values, now, promotes=True)
+        after = abstract(left.out)
+        changed += type_differences(("carry",), before, after, promotes=True)
+        if changed:
+            raise failure(
+                TypeError,
+                f"An iteration of `{self.options}` must keep shapes, dtypes and what "
+                "is static. It changes (before -> after):",
+                changed,
+            )
+        return without_held(now, values), left.out, left.change
 
 
 class _Condition(_Carried, Body):

@@ -16,7 +16,6 @@ from jax.sharding import Sharding
 
 from graphcore.authors import path_text
 from nnx_transforms.transforms.compiled.jit_body import JitBody
-from nnx_transforms.transforms.loops.traced import ADVICE
 
 # The lists of values, as the forms of `JitBody` have them among their parameters.
 _LISTS = r"((?:_?variables|kept|given\[0\])(\[\d+\])(\[\d+\])?)"
@@ -37,7 +36,7 @@ def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> No
         TypeError: If a variable holds what JAX does not take, with the path.
     """
     if isinstance(error, TypeError):
-        body.blame(values, error, ADVICE)
+        body.blame(values, error)
     text = str(error)
     if "while tracing the function " not in text:  # then a note was added inside
         for name, place in _named(text, body, len(values)):

@@ -10,25 +10,16 @@ from typing import Any, Self
 import jax
 
 from graphcore.authors import (
-    UNSET,
     Bodies,
     Callee,
     Inside,
     captured_objects,
     has_objects,
-    is_mapping,
-    map_settings,
     plain_settings,
-    prefix_leaves,
     settings_of_leaves,
 )
-from nnx_transforms.adapters.settings import own_settings
-from nnx_transforms.arguments import (
-    ChosenArguments,
-    counted_from_the_start,
-    signature_of,
-)
-from nnx_transforms.sharding.in_modules import shardings_alone, shardings_apart
+from nnx_transforms.arguments import signature_of
+from nnx_transforms.sharding.in_modules import shardings_apart
 from nnx_transforms.sharding.shardings import rules_in_force
 from nnx_transforms.transforms.compiled.explain_recompile import Notes, Signature
 from nnx_transforms.transforms.compiled.jit_body import JitBody, Options
@@ -36,7 +27,6 @@ from nnx_transforms.transforms.compiled.jit_body import JitBody, Options
 MAX_STRUCTURES = 1024
 """How many structures one function keeps compiled functions for."""
 _CHOSEN = "static_argnums", "static_argnames", "donate_argnums", "donate_argnames"
-_PASSED_ON = "keep_unused", "inline", "device", "backend"
 
 
 class JitBodies(Bodies):
@@ -47,48 +37,14 @@ class JitBodies(Bodies):
         arguments: The arguments of `jit`.
 
     Attributes:
-        notes: What is remembered of compilations.
-        statics: Which arguments are static.
-        options: What the bodies depend on.
-        in_settings: The shardings of the arguments, as settings.
-        out_settings: Those of the output.
-        places_objects: Whether objects in the output are placed by filter, even if
-            none came in.
+        options: What `jit` was told.
     """
 
     _plain: Any = None
 
     def __init__(self, f: Callable[..., Any], arguments: dict[str, Any]) -> None:
         super().__init__(MAX_STRUCTURES)
-        self._arguments = arguments
-        self.statics = ChosenArguments(
-            f,
-            counted_from_the_start(f, arguments["static_argnums"]),
-            arguments["static_argnames"],
-        )
-        shardings = own_settings(arguments["in_shardings"])
-        shardings = tuple(shardings) if type(shardings) is list else shardings
-        out_shardings = own_settings(arguments["out_shardings"])
-        self.in_settings, self.out_settings = (
-            map_settings(_or_unset, shardings_alone(given))
-            for given in (shardings, out_shardings)
-        )
-        self.places_objects = any(map(is_mapping, prefix_leaves(out_shardings)))
-        passed_on = {k: v for k in _PASSED_ON if (v := arguments[k])}
-        self.notes = Notes()
-        self.options = Options(
-            in_shardings=shardings,
-            out_shardings=out_shardings,
-            donated=ChosenArguments(
-                f,
-                counted_from_the_start(f, arguments["donate_argnums"]),
-                arguments["donate_argnames"],
-            ),
-            donate_state=arguments["donate_state"],
-            constrain_state=arguments["constrain_state"],
-            passed_on={**passed_on, **arguments["more"]},
-            notes=self.notes,
-        )
+        self._arguments, self.options = arguments, Options(f, arguments)
         self._by_rules: dict[str, Bodies] = {}
 
     @classmethod
@@ -125,8 +81,8 @@ class JitBodies(Bodies):
         """Forgets everything that was compiled."""
         super().clear()
         self._by_rules.clear()
-        self.notes.signature = None
-        self.notes.count = 0
+        self.options.notes.signature = None
+        self.options.notes.count = 0
 
     def plain_of(self, f: Any, callee: Callee) -> Any:
         """The function for calls without objects, compiled."""
@@ -146,7 +102,7 @@ class JitBodies(Bodies):
             given = _jax_shardings(options.out_shardings)
             whole = given if isinstance(given, jax.sharding.Sharding) else None
             passed_on["out_shardings"] = whole, given, None
-        pure = _Plain(function, self.out_settings, self.notes)
+        pure = _Plain(function, options.out_settings, options.notes)
         return jax.jit(pure, **passed_on)
 
 
@@ -194,11 +150,6 @@ class _Plain:
         left = Inside.empty().leave(out)
         left.check_output(self.__name__)
         return [left.values()], left.out, left.change
-
-
-def _or_unset(sharding: Any) -> Any:
-    # None leaves the choice to JAX: for an output, it contradicts no other sharding.
-    return UNSET if sharding is None else sharding
 
 
 def _jax_shardings(prefix: Any) -> Any:

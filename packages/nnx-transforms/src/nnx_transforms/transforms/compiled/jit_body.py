@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn, TypeAlias
 
 import jax
 
-from graphcore import (
-    RefMap,
-    State,
-    TraceContextError,
-    VariableState,
-    iter_graph,
-)
+from graphcore import RefMap, State, TraceContextError, VariableState, iter_graph
 from graphcore.authors import (
     OUTSIDE,
     UNSET,
@@ -25,9 +19,12 @@ from graphcore.authors import (
     Inside,
     Left,
     current_trace,
+    is_mapping,
     is_object,
+    map_settings,
     path_text,
     plain_settings,
+    prefix_leaves,
     raw_value_of,
     setting_of,
     settings_of_leaves,
@@ -35,9 +32,15 @@ from graphcore.authors import (
     variable_impl,
     write_raw,
 )
-from nnx_transforms.arguments import ChosenArguments, signature_of, with_statics
+from nnx_transforms.adapters.settings import own_settings
+from nnx_transforms.arguments import (
+    ChosenArguments,
+    counted_from_the_start,
+    signature_of,
+    with_statics,
+)
 from nnx_transforms.sharding.eager_sharding import placed_by
-from nnx_transforms.sharding.in_modules import shardings_apart
+from nnx_transforms.sharding.in_modules import shardings_alone, shardings_apart
 from nnx_transforms.transforms.compiled.donation import (
     OtherWrites,
     abstract_key,
@@ -52,27 +55,58 @@ from nnx_transforms.transforms.compiled.explain_recompile import Notes, Signatur
 Path: TypeAlias = tuple[Any, ...]
 
 
-@dataclass(frozen=True, eq=False)
+_PASSED_ON = "keep_unused", "inline", "device", "backend"
+
+
 class Options:
-    """What `jit` was told.
+    """What `jit` was told, as the bodies of the function and its calls need it.
 
     Args:
+        f: The function.
+        arguments: The arguments of `jit`.
+
+    Attributes:
+        notes: What is remembered of compilations.
+        statics: Which arguments are static.
+        donated: Which arguments are donated.
         in_shardings: As given, a list as a tuple.
         out_shardings: As given.
-        donated: Which arguments are donated.
+        in_settings: The shardings of the arguments, as settings.
+        out_settings: Those of the output.
+        places_objects: Whether objects in the output are placed by filter, even if
+            none came in.
         donate_state: Whether to donate what is overwritten.
         constrain_state: Whether, or how, to constrain shardings.
         passed_on: Further arguments for `jax.jit`.
-        notes: Told whenever the function is traced.
     """
 
-    in_shardings: Any
-    out_shardings: Any
-    donated: ChosenArguments
-    donate_state: bool
-    constrain_state: bool | Callable[[Any], Any]
-    passed_on: dict[str, Any]
-    notes: Notes
+    def __init__(self, f: Callable[..., Any], arguments: dict[str, Any]) -> None:
+        self.notes = Notes()
+        self.statics, self.donated = (
+            ChosenArguments(
+                f,
+                counted_from_the_start(f, arguments[f"{which}_argnums"]),
+                arguments[f"{which}_argnames"],
+            )
+            for which in ("static", "donate")
+        )
+        shardings = own_settings(arguments["in_shardings"])
+        self.in_shardings = tuple(shardings) if type(shardings) is list else shardings
+        self.out_shardings = own_settings(arguments["out_shardings"])
+        self.in_settings, self.out_settings = (
+            map_settings(_or_unset, shardings_alone(given))
+            for given in (self.in_shardings, self.out_shardings)
+        )
+        self.places_objects = any(map(is_mapping, prefix_leaves(self.out_shardings)))
+        self.donate_state: bool = arguments["donate_state"]
+        self.constrain_state: Any = arguments["constrain_state"]
+        passed_on = {k: v for k in _PASSED_ON if (v := arguments[k])}
+        self.passed_on: dict[str, Any] = {**passed_on, **arguments["more"]}
+
+
+def _or_unset(sharding: Any) -> Any:
+    # None leaves the choice to JAX: for an output, it contradicts no other sharding.
+    return UNSET if sharding is None else sharding
 
 
 class JitBody(Body):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -45,7 +45,6 @@ from nnx_transforms.transforms.derivatives.tangents import (
     to_parts,
     to_states,
 )
-from nnx_transforms.transforms.loops.traced import ADVICE
 
 _MISSING: Any = object()
 
@@ -180,6 +179,7 @@ class Differentiation:
     Attributes:
         args: The positional arguments with parts in the place of objects.
         kwargs: The keyword arguments, likewise.
+        entry: The call.
         has_objects: Whether objects take part.
     """
 
@@ -210,7 +210,7 @@ class Differentiation:
                 for i, x in enumerate(args)
             )
         self._f = f
-        self._entry = entry = enter(
+        self.entry = entry = enter(
             f,
             args,
             dict(kwargs),
@@ -255,24 +255,11 @@ class Differentiation:
                 try:
                     derivative(lambda _: (0.0, ()), has_aux=True, **options)(leaf)
                 except TypeError as error:
-                    where = self._entry.body.place(self._entry.joint.paths[number])
+                    where = self.entry.body.place(self.entry.joint.paths[number])
                     raise TypeError(
                         f"The variable at {where!r} is selected to be "
                         f"differentiated: {error}"
                     ) from None
-
-    @contextlib.contextmanager
-    def blaming(self) -> Iterator[None]:
-        """Says which variable holds what JAX does not take, if it refuses one.
-
-        Raises:
-            TypeError: With the path.
-        """
-        try:
-            yield
-        except Exception as error:
-            self._entry.body.blame(self._entry.raw, error, ADVICE)
-            raise
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -296,12 +283,12 @@ class Differentiation:
             chosen = [args[n] for n in numbers]
             new = iter(psum_cotangents(chosen, self._reduce_axes))
             args = tuple(next(new) if i in numbers else x for i, x in enumerate(args))
-        body = self._entry.body
+        body = self.entry.body
         given: Any = args, kwargs
         if self.has_objects:
             given = jax.tree.map(_joined, self._whole, given, is_leaf=is_whole)
         (args, kwargs), values = take_parts(given)
-        raw = enumerate(self._entry.raw)
+        raw = enumerate(self.entry.raw)
         found = [_joined(value, values.get(i, value)) for i, value in raw]
         inside = Inside(body.structure.joint, found)
         args, kwargs = body.fill(inside, args, kwargs)
@@ -323,7 +310,7 @@ class Differentiation:
             hint = " Return its value." if is_variable(found) else ""
             raise TypeError(
                 "Gradient only defined for scalar-output functions, but "
-                f"{self._entry.body.__name__!r} returned a "
+                f"{self.entry.body.__name__!r} returned a "
                 f"{type(found).__name__}.{hint}"
             )
 
@@ -346,7 +333,7 @@ class Differentiation:
             if change.places.spots:
                 plain, _ = take_parts(Divided.map(Divided.join, out))
             tree = (plain, tree[1]) if self._has_aux else plain
-        whole = self._entry.commit([values], tree, change)
+        whole = self.entry.commit([values], tree, change)
         outs = tuple(whole) if self._has_aux else (whole,)
         return (*outs[: out is not _MISSING], derived, *outs[1:])
 
@@ -395,7 +382,7 @@ def derivative_function(
         call = Differentiation(f, args, kwargs, filters, **how)
         call.check(derivative, **options)
         derive = derivative(call.function, numbers, has_aux=True, **options)
-        with call.blaming():
+        with call.entry.blaming():
             derived, rest = derive(*call.args, **call.kwargs)
         found = call.result(rest, to_states(derived))
         return arranged(*found) if has_aux else found[0]
@@ -431,7 +418,7 @@ def linear_map(
         The output of the function, the linear function, and the further output.
     """
     call = Differentiation(f, primals, {}, of_all(primals, wrt), **how)
-    with call.blaming():
+    with call.entry.blaming():
         out, linear, rest = derivative(call.function, *call.args, has_aux=True, **more)
     if call.has_objects or has_parts(out):
         due = abstract(out if backward else call.args)

@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, Self, overload
 
 import jax
 import jax.numpy as jnp
@@ -57,10 +57,7 @@ from nnx_transforms.transforms.derivatives.tangents import (
     take_parts,
     to_parts,
 )
-
-P = ParamSpec("P")
-Rest = ParamSpec("Rest")
-R = TypeVar("R")
+from nnx_transforms.transforms.types import P, R, Rest
 
 
 class RuleFunction(Generic[P, R]):

@@ -22,14 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from graphcore import (
-    GraphDef,
-    State,
-    VariableState,
-    broadcast_prefix,
-    state,
-    unflatten,
-)
+from graphcore import GraphDef, State, VariableState, broadcast_prefix, state, unflatten
 from graphcore.authors import (
     Divided,
     Entry,

@@ -79,13 +79,12 @@ class Description:
             if old != new:
                 yield f"{path_text(path)}: holds {old} -> {new}"
 
-    def check_values(self, other: Description, message: str, promotes: bool) -> None:
+    def check_values(self, other: Description, message: str) -> None:
         """Checks that shapes and dtypes are the same.
 
         Args:
             other: What should agree with this, and whose graph does.
             message: What to say if it does not; a list of differences follows.
-            promotes: Whether a weak type in this may become any dtype in the other.
 
         Raises:
             TypeError: If they differ, with the paths.
@@ -94,8 +93,8 @@ class Description:
         for path, item in defined(self.graph):
             if isinstance(item, VariableDef):
                 old, new = (d.avals[item.index] for d in (self, other))
-                found += type_differences(path, old, new, promotes)
-        found += type_differences((), self.tree, other.tree, promotes)
+                found += type_differences(path, old, new)
+        found += type_differences((), self.tree, other.tree)
         if found:
             raise failure(TypeError, message, found)
 
@@ -127,21 +126,6 @@ def defined(graph: GraphDef[Any]) -> Iterator[tuple[Path, Any]]:
             yield path, item
 
 
-def no_change(body: Body, places: Places) -> Change:
-    """What a function does that leaves its objects alone, and returns what it is given.
-
-    Args:
-        body: The body.
-        places: Where the objects of the inputs are in what it returns.
-
-    Returns:
-        The change.
-    """
-    joint = body.structure.joint
-    returned = tuple(map(_reference, joint.definitions))
-    return Change((), (), joint.identity, places, returned=returned)
-
-
 def describe_left(
     body: Body,
     change: Change,
@@ -161,7 +145,9 @@ def describe_left(
     Returns:
         Its description.
     """
-    joint, given = body.structure.joint, _origins(body)
+    joint, names = body.structure.joint, _names(body)
+    before = combined(zip(names, joint.definitions, strict=True))
+    given = {item.index: path_text(path) for path, item in defined(before)}
     origins = {index: given[old] for index, old in change.mapping}
     pairs = zip(joint.variable_definitions, values, strict=True)
     known = {definition.index: value for definition, value in pairs}
@@ -172,7 +158,7 @@ def describe_left(
     avals.update(zip(made, map(abstract, new), strict=False))
     # Roots, removed and returned objects are the children of one node.
     roots: Sequence[Any] = change.definitions or joint.definitions
-    children: list[tuple[str, Any]] = [*zip(_names(body), roots, strict=True)]
+    children: list[tuple[str, Any]] = [*zip(names, roots, strict=True)]
     children += [
         (f"{origins[definition.index]} (removed)", definition)
         for definition in change.detached
@@ -203,9 +189,11 @@ def check_unchanged(body: Body, change: Change, message: str) -> None:
     """
     if change.definitions is None:
         return
-    values = [None] * len(body.structure.joint.paths)
+    joint = body.structure.joint
+    values = [None] * len(joint.paths)
+    same = Change((), (), joint.identity, _NOTHING)
     after = replace(change, places=_NOTHING, detached=())
-    before = describe_left(body, no_change(body, _NOTHING), values, (), None)
+    before = describe_left(body, same, values, (), None)
     before.check_graph(describe_left(body, after, values, (), None), message)
 
 
@@ -285,12 +273,6 @@ def _names(body: Body) -> list[str]:
     ]
 
 
-def _origins(body: Body) -> dict[int, str]:
-    """The path of each object of the inputs, by index."""
-    roots = zip(_names(body), body.structure.joint.definitions, strict=True)
-    return {item.index: path_text(path) for path, item in defined(combined(roots))}
-
-
 def _reference(definition: Any) -> NodeRef[Any]:
     return NodeRef(definition.type, definition.index)
 
@@ -352,6 +334,28 @@ def type_differences(
     structures = [*map(jax.tree.structure, trees)]
     if not found and structures[0] != structures[1]:
         yield f"{path_text(path)}: {structures[0]} -> {structures[1]}"
+
+
+def value_differences(
+    body: Body, before: Sequence[Any], after: Sequence[Any], promotes: bool = False
+) -> list[str]:
+    """As `type_differences`, of the values of variables.
+
+    Args:
+        body: The function that was given these variables.
+        before: One value for each.
+        after: Another.
+        promotes: As for `type_differences`.
+
+    Returns:
+        A line for each leaf that differs, with its path from the arguments.
+    """
+    found: list[str] = []
+    for position, (old, new) in enumerate(zip(before, after, strict=True)):
+        if old is not new:
+            path = body.variable_path(position)
+            found += type_differences(path, abstract(old), abstract(new), promotes)
+    return found
 
 
 def _agree(a: Any, b: Any, promotes: bool, anywhere: bool = False) -> bool:

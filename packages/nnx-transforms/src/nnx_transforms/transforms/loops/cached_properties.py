@@ -13,7 +13,6 @@ import functools
 import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import jax
 
@@ -28,31 +27,15 @@ def not_kept(roots: Sequence[Any]) -> Iterator[None]:
     Args:
         roots: The objects.
     """
-    absent = [
-        (x, names - vars(x).keys())
-        for _, x in iter_graph([*roots])
-        if (names := _cached_properties(type(x)))
-    ]
+    nodes = [x for _, x in iter_graph([*roots]) if hasattr(x, "__dict__")]
+    before = [{*vars(x)} for x in nodes]
     yield
-    for x, names in absent:
-        for name in names & vars(x).keys():
-            if _is_known(vars(x)[name]):
+    for x, names in zip(nodes, before, strict=True):
+        for name in vars(x).keys() - names:
+            found = inspect.getattr_static(type(x), name, None)
+            is_cached = isinstance(found, functools.cached_property)
+            if is_cached and _is_known(vars(x)[name]):
                 del vars(x)[name]
-
-
-# By class, as long as there is the class.
-_known: WeakKeyDictionary[type[Any], frozenset[str]] = WeakKeyDictionary()
-
-
-def _cached_properties(kind: type[Any]) -> frozenset[str]:
-    """The names of those that a class has."""
-    found = _known.get(kind)
-    if found is None:
-        members = inspect.getmembers_static(kind)
-        found = _known[kind] = frozenset(
-            name for name, x in members if isinstance(x, functools.cached_property)
-        )
-    return found
 
 
 def _is_known(value: Any) -> bool:

@@ -29,11 +29,7 @@ from graphcore.authors import (
 )
 from nnx_transforms.prefixes import Carry, StateAxes
 from nnx_transforms.transforms.loops.agreement import combined, defined
-from nnx_transforms.transforms.mapped.mapping import (
-    axes_given,
-    is_axis,
-    settings_in,
-)
+from nnx_transforms.transforms.mapped.mapping import axes_given, is_axis, settings_in
 
 Path: TypeAlias = tuple[Any, ...]
 CarryPlace: TypeAlias = tuple[int, ...] | None

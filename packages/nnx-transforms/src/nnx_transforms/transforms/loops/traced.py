@@ -10,6 +10,7 @@ static part of the output.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,45 +20,39 @@ from graphcore.authors import Body, Change, Inside
 from nnx_transforms.transforms.loops.cached_properties import not_kept
 from nnx_transforms.transforms.loops.held import without_held
 
-ADVICE = (
-    "Values of variables are arrays; keep anything else as a static attribute or in "
-    "the variable's metadata."
-)
-"""What to do where a variable holds anything but arrays."""
-
 # Where the program is put together, not where it is compiled: newer JAX has both.
 _AT_ONCE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
-
-
-class WholeBody(Body):
-    """Returns the values of all variables, those of new ones, output and change."""
-
-    def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        with not_kept(inside.roots):
-            return super().call(inside, args, kwargs)
-
-    def __call__(  # type: ignore[override]  # what it returns is for JAX
-        self, groups: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> tuple[list[Any], list[Any], Any, Change]:
-        values = self.ungrouped(groups)
-        left = self.run(values, args, kwargs or {})
-        new = [w.value for w in left.written if w.position is None]
-        now = without_held(left.all_values(values), values)
-        return now, new, left.out, left.change
 
 
 class TracedBody(Body):
     """A body that is traced on its own.
 
     Attributes:
-        traced: The function of `WholeBody`, for `jax.eval_shape` and for the program.
+        traced: `whole`, for `jax.eval_shape` and for the program.
     """
-
-    whole: type[WholeBody] = WholeBody
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.traced = jax.jit(self.whole(*args), inline=_AT_ONCE)
+
+        @functools.wraps(self, updated=())
+        def traced(*args: Any) -> Any:
+            return self.whole(*args)
+
+        self.traced = jax.jit(traced, inline=_AT_ONCE)
+
+    def whole(
+        self, groups: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> tuple[list[Any], list[Any], Any, Change]:
+        """Returns the values of all variables, those of new ones, output and change."""
+        values = self.ungrouped(groups)
+        left = self.run(values, args, kwargs or {})
+        new = [w.value for w in left.written if w.position is None]
+        now = without_held(left.all_values(values), values)
+        return now, new, left.out, left.change
+
+    def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        with not_kept(inside.roots):
+            return super().call(inside, args, kwargs)
 
     def change(self, *args: Any) -> Change:
         """What the function does to its objects, by the trace that JAX keeps."""

@@ -8,7 +8,7 @@ of each is put in its place when they are put together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from graphcore.authors import (
     Divided,
     Inside,
     Left,
+    has_objects,
     is_mapping,
     is_object,
     key_path,
@@ -28,8 +29,13 @@ from graphcore.authors import (
     settings_of_leaves,
     settings_within,
 )
+from nnx_transforms.arguments import positions_of
 from nnx_transforms.prefixes import Carry
-from nnx_transforms.transforms.mapped.mapping import MappedBody, is_axis
+from nnx_transforms.transforms.mapped.mapping import (
+    MappedBody,
+    axes_of_arguments,
+    is_axis,
+)
 
 
 def is_rule(axis: Any) -> bool:
@@ -76,6 +82,47 @@ def apply_rules(axes: Any, tree: Any, name: str) -> Any:
         return jax.tree.map(axis, part) if is_rule(axis) else axis
 
     return map_settings(ask, axes, tree)
+
+
+def arguments_with_axes(
+    name: str,
+    f: Callable[..., Any],
+    in_axes: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    by_jax: bool = True,
+) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
+    """The arguments of a mapped function, and the axes of the positional ones.
+
+    Keyword arguments that have a position get the axes of it; so do arguments that the
+    call leaves out, if there are axes for them.
+
+    Args:
+        name: The name of the transformation.
+        f: The function.
+        in_axes: Axes of the positional arguments.
+        args: The positional arguments of the call.
+        kwargs: Its keyword arguments.
+        by_jax: As for `axes_of_arguments`, where there are no functions among the axes.
+
+    Returns:
+        Both kinds of arguments, after the move, and as many tree prefixes as there are
+        positional ones.
+
+    Raises:
+        ValueError: If there are not as many axes as arguments.
+        TypeError: As for `apply_rules`.
+    """
+    count = len(in_axes) if isinstance(in_axes, tuple) else None
+    due = count or 0
+    # Without objects, a call that JAX itself understands means what it means to JAX.
+    if due > len(args) or (kwargs and has_objects((*args, *kwargs.values()))):
+        positions, rest = positions_of(f, args, kwargs, due)
+        if count is None or len(positions) <= count:
+            args, kwargs = positions, rest
+    by_jax = by_jax and not has_rules(in_axes)
+    axes = axes_of_arguments(name, in_axes, args, by_jax)
+    return args, kwargs, apply_rules(axes, args, "in_axes")
 
 
 def _refuse_objects(axes: Any, tree: Any, name: str) -> None:

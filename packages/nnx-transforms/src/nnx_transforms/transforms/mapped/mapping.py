@@ -29,7 +29,6 @@ from graphcore.authors import (
     settings_within,
 )
 from nnx_transforms.adapters.settings import own_settings
-from nnx_transforms.arguments import positions_of
 from nnx_transforms.prefixes import StateAxes
 from nnx_transforms.transforms.mapped.metadata_axes import add_axis, remove_axis
 
@@ -210,33 +209,6 @@ def axes_given(
                     f"{unknown[0]!r}{place}."
                 )
     return tuple(in_axes) if isinstance(in_axes, list) else in_axes, out_axes
-
-
-def with_positions(
-    f: Callable[..., Any], in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Gives keyword arguments the axes of their positions, where they have one.
-
-    So are arguments that the call leaves out, if there are axes for them.
-
-    Args:
-        f: The function.
-        in_axes: Axes of the positional arguments.
-        args: The positional arguments of the call.
-        kwargs: Its keyword arguments.
-
-    Returns:
-        Both, after the move.
-    """
-    count = len(in_axes) if isinstance(in_axes, tuple) else None
-    due = count or 0
-    # Without objects, a call that JAX itself understands means what it means to JAX.
-    if due <= len(args) and not (kwargs and has_objects((*args, *kwargs.values()))):
-        return args, kwargs
-    positions, rest = positions_of(f, args, kwargs, due)
-    if count is not None and len(positions) > count:
-        return args, kwargs
-    return positions, rest
 
 
 def axes_of_arguments(

@@ -17,12 +17,7 @@ import numpy as np
 from graphcore import broadcast_prefix
 from graphcore.authors import Entry, Left, key_path, path_text
 from nnx_transforms.transforms.loops.agreement import failure, has_type
-from nnx_transforms.transforms.loops.traced import ADVICE
-from nnx_transforms.transforms.mapped.mapping import (
-    MappedBody,
-    is_axis,
-    with_settings,
-)
+from nnx_transforms.transforms.mapped.mapping import MappedBody, is_axis, with_settings
 
 # Stands for the axis where the user named none.
 _INDEX = "nnx_transforms.index"
@@ -76,7 +71,7 @@ def explain_axes(
     """
 
     def after() -> None:
-        entry.body.blame(entry.raw, error, ADVICE)
+        entry.body.blame(entry.raw, error)
         check_left(entry, options, error)
 
     before = functools.partial(check_given, name, entry, options, error)
@@ -171,7 +166,7 @@ def check_given(
             lines,
         ) from error
     if error is not None:
-        entry.body.blame(entry.raw, error, ADVICE)
+        entry.body.blame(entry.raw, error)
 
 
 def least_rank(value: Any) -> int:
