@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -34,6 +35,14 @@ def test_an_abstract_object_is_named_with_the_way_out(call):
         call(model)
     nnx.update(model, nnx.state(nnx.Linear(2, 2, rngs=nnx.Rngs(0))))
     call(model)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_an_array_of_what_is_no_number_is_named(call):
+    model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+    model.bias.value = np.array(["a", "b"])
+    with pytest.raises(TypeError, match=r"variable at '\S*bias'"):
+        call(model)
 
 
 RUNS = {

@@ -56,6 +56,14 @@ def test_what_was_compiled_for_other_devices_names_the_variable():
     assert "at 'args/1/last/kernel'" in notes_of(compiled, x, scattered())
 
 
+def test_a_number_that_is_too_large_is_named():
+    model = Model()
+    model.calls.value = 1 << 40
+    with pytest.raises(OverflowError) as caught:
+        nnx.jit(step)(jnp.ones((1, 3)), model)
+    assert any("at 'args/1/calls'" in note for note in caught.value.__notes__)
+
+
 def test_what_was_compiled_for_other_shapes_names_the_variable():
     x, other = jnp.ones((1, 3)), Model()
     compiled = nnx.jit(step).lower(x, Model()).compile()
