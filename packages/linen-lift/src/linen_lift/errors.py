@@ -30,13 +30,7 @@ class LinenLiftError(Exception):
 
     def __reduce__(self) -> Any:
         # The facts are in the message already: it is not to be worded again.
-        return _worded, (type(self), self.args), vars(self)
-
-
-def _worded(kind: type[LinenLiftError], args: tuple[Any, ...]) -> LinenLiftError:
-    error = kind.__new__(kind)
-    error.args = args
-    return error
+        return type(self).__new__, (type(self), *self.args), vars(self)
 
 
 class _VariableError(LinenLiftError):
