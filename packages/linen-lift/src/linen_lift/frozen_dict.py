@@ -66,11 +66,9 @@ class FrozenDict(Mapping[K, V]):
         return f"FrozenDict({self._dict!r})"
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, FrozenDict):
-            return self._dict == other._dict
-        if isinstance(other, Mapping):
-            return self._dict == {k: unfreeze(v) for k, v in other.items()}
-        return NotImplemented
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return bool(self._dict == unfreeze(other))
 
     def __hash__(self) -> int:
         return hash(frozenset(self.items()))

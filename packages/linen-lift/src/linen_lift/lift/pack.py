@@ -283,21 +283,18 @@ class Boundary:
         for (i, prefix), number in numbers:
             _at_least(self._scopes[i]._numbers, prefix, number)
 
-    def history(self) -> Any:
-        """The draws before this call and the names taken, relative to the paths.
-
-        Together with the arguments they decide what an inner function does.
+    def key(self) -> Any:
+        """What decides, together with the arguments, what an inner function does.
 
         Returns:
-            A hashable value.
+            A hashable value: which scopes share variables, what is mutable, the flags,
+            and, relative to the paths, the draws before this call and the names taken.
         """
-        outer = [(s._counts, s._reserved, s._log, s._numbers) for s in self._scopes]
-        return self._relative([outer])
-
-    def layout(self) -> Any:
-        """Which scopes share variables, and how: a hashable value."""
+        mutable = tuple(map(self.inner_mutable, self.roots))
         flags = tuple(repr(sorted(root.flags.items())) for root in self.roots)
-        return tuple(self._places), self._treedef, flags
+        outer = [(s._counts, s._reserved, s._log, s._numbers) for s in self._scopes]
+        layout = tuple(self._places), self._treedef
+        return layout, mutable, flags, self._relative([outer])
 
     def close(self) -> None:
         """Ends the call: no inner scope can be used any more."""
