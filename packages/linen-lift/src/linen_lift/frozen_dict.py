@@ -225,7 +225,7 @@ def unfreeze(x: Any) -> Any:
 
 def _is_nested(x: Any) -> bool:
     if isinstance(x, dict) or not isinstance(x, Mapping):
-        return isinstance(x, dict)
+        return isinstance(x, dict)  # most values are dicts or arrays
     return hasattr(x, "unfreeze") or jax.tree_util.all_leaves((x,))
 
 

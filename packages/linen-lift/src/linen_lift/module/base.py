@@ -184,11 +184,11 @@ class Module(Declarations, Summaries):
             modules.pop()
             state.in_setup = False
             scope._passed = passed
-            shared: Any = self.scope  # perhaps another one, by `share_scope`
+            now: Any = self.scope  # perhaps another one, by `share_scope`
             if not state.setup_done:
-                shared._free(shared._log[state.mark :])
+                now._free(now._log[state.mark :])
             # What setup took holds for all calls of compact methods.
-            del shared._log[state.mark :]
+            del now._log[state.mark :]
 
     def _in_name_scope(self, name: str) -> NameScope:
         """What calls the method `name` so that its submodules live under its name."""
