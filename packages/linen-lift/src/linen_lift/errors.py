@@ -30,13 +30,7 @@ class LinenLiftError(Exception):
 
     def __reduce__(self) -> Any:
         # The facts are in the message already: it is not to be worded again.
-        return _worded, (type(self), self.args), vars(self)
-
-
-def _worded(kind: type[LinenLiftError], args: tuple[Any, ...]) -> LinenLiftError:
-    error = kind.__new__(kind)
-    error.args = args
-    return error
+        return type(self).__new__, (type(self), *self.args), vars(self)
 
 
 class _VariableError(LinenLiftError):
@@ -388,21 +382,18 @@ def is_flax_module(kind: type[Any]) -> bool:
     return any(base.__module__ == "flax.linen.module" for base in kind.__mro__)
 
 
-def _advice(transform: str, found: Any) -> str:
-    if is_flax_module(found if isinstance(found, type) else type(found)):
-        return f"{_OF_FLAX} What is transformed is {transform}(FlaxModule)."
-    return (
-        "Transform the class and make an instance of the result: "
-        f"{transform}(Dense)(3), not {transform}(Dense(3))."
-    )
-
-
 class TransformTargetError(LinenLiftError):
     """Something that cannot be transformed was given to a lifted transform."""
 
     def __init__(self, transform: str, found: Any) -> None:
+        advice = (
+            "Transform the class and make an instance of the result: "
+            f"{transform}(Dense)(3), not {transform}(Dense(3))."
+        )
+        if is_flax_module(found if isinstance(found, type) else type(found)):
+            advice = f"{_OF_FLAX} What is transformed is {transform}(FlaxModule)."
         super().__init__(
             f"linen_lift.{transform} transforms a Module class, a functools.partial "
             "of one, or a function whose first argument is a module; found "
-            f"{found!r}. {_advice(transform, found)}"
+            f"{found!r}. {advice}"
         )

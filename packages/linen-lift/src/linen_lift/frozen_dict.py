@@ -6,7 +6,7 @@ with `freeze`; a `FrozenDict` is accepted wherever variables are.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, KeysView, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -62,19 +62,13 @@ class FrozenDict(Mapping[K, V]):
     def __len__(self) -> int:
         return len(self._dict)
 
-    def keys(self) -> KeysView[K]:
-        """The keys."""
-        return self._dict.keys()
-
     def __repr__(self) -> str:
         return f"FrozenDict({self._dict!r})"
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, FrozenDict):
-            return self._dict == other._dict
-        if isinstance(other, Mapping):
-            return self._dict == {k: unfreeze(v) for k, v in other.items()}
-        return NotImplemented
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return bool(self._dict == unfreeze(other))
 
     def __hash__(self) -> int:
         return hash(frozenset(self.items()))
@@ -226,18 +220,13 @@ def unfreeze(x: Any) -> Any:
         x = x._dict
     if not isinstance(x, Mapping):
         return x
-    plain = {}
-    for name, value in x.items():
-        # Most are dicts or arrays.
-        is_dict = isinstance(value, dict)
-        if is_dict or (isinstance(value, Mapping) and _is_nested(value)):
-            value = unfreeze(value)
-        plain[name] = value
-    return plain
+    return {k: unfreeze(v) if _is_nested(v) else v for k, v in x.items()}
 
 
-def _is_nested(mapping: Mapping[Any, Any]) -> bool:
-    return hasattr(mapping, "unfreeze") or jax.tree_util.all_leaves((mapping,))
+def _is_nested(x: Any) -> bool:
+    if isinstance(x, dict) or not isinstance(x, Mapping):
+        return isinstance(x, dict)  # most values are dicts or arrays
+    return hasattr(x, "unfreeze") or jax.tree_util.all_leaves((x,))
 
 
 def copy(

@@ -28,8 +28,9 @@ import jax
 from . import errors
 from .filters import CollectionFilter, in_filter
 from .frozen_dict import FrozenDict, unfreeze
+from .metadata import unbox as without_boxes
 from .rng import ROOT, DrawCounts, Origin, Path, checked_rngs, draw_key
-from .scope_variable import Variable, unboxed
+from .scope_variable import Variable
 from .shapes import initial_shapes
 from .tree import MISSING, Tree
 
@@ -88,10 +89,10 @@ class Scope:
         self._free_names()
 
     def _free_names(self) -> None:
-        # What `reserve` took (cleared for each call of a compact method), and what
-        # setup and fields of a module took for good.
+        # What `reserve` took; and in which order what it took for the time of one call
+        # of a compact method. What fields and setup of a module take is for good.
         self._reserved: dict[str, tuple[str | None, ...]] = {}
-        self._fixed: dict[str, tuple[str | None, ...]] = {}
+        self._log: list[tuple[str, str | None]] = []
         # How many submodules of each class were named in this call.
         self._numbers: dict[str, int] = {}
         # Names of the same place outside of a lifted transform. Inside, they may be
@@ -222,8 +223,8 @@ class Scope:
             name: a name.
             col: the collection of a variable; None for a child scope.
         """
-        taken = {*self._reserved.get(name, ()), *self._fixed.get(name, ())}
-        clash = taken if col is None else taken & {col, None}
+        taken = self._reserved.get(name, ())
+        clash = taken if col is None else {*taken} & {col, None}
         return bool(clash) or name in self._passed
 
     def reserve(self, name: str, col: str | None = None) -> None:
@@ -246,6 +247,18 @@ class Scope:
             kind = "submodule" if col is None else "variable"
             raise errors.NameInUseError(kind, name, self.path_text, col)
         self._reserved[name] = (*self._reserved.get(name, ()), col)
+        self._log.append((name, col))
+
+    def _free(self, names: Iterable[tuple[str, str | None]] | None = None) -> None:
+        """Gives up names that were taken for the time of a call: some, or all."""
+        if names is None:
+            names, self._log = self._log, []
+        # A new dict: a transform that was opened here looks at the one from before.
+        self._reserved = dict(self._reserved)
+        for name, col in names:
+            rest = tuple(c for c in self._reserved.pop(name, ()) if c != col)
+            if rest:
+                self._reserved[name] = rest
 
     def default_name(self, prefix: str) -> str:
         """The first free name among prefix + '0', prefix + '1', ...
@@ -260,7 +273,7 @@ class Scope:
 
     def _names(self) -> frozenset[str]:
         """All names that something has here."""
-        return self._outside.union(self._reserved, self._fixed)
+        return self._outside.union(self._reserved)
 
     def push(
         self, name: str | None = None, prefix: str = "", reuse: bool = False
@@ -281,10 +294,8 @@ class Scope:
         self._check_valid()
         if name is None:
             name = self.default_name(prefix)
-        if not reuse:
+        if not (reuse and self.name_reserved(name)):
             self.reserve(name)
-        else:
-            self._reserved.setdefault(name, (None,))
         return Scope({}, name=name, parent=self)
 
     def child(
@@ -552,20 +563,15 @@ class Scope:
             value = self._create(
                 "params", name, lambda: init_fn(draw(), *init_args, **init_kwargs)
             )
-            return unboxed(value) if unbox else value
-        out = unboxed(value) if unbox else value
-        # An array is its own only leaf; asking JAX for the leaves costs more. A pytree
-        # may have a shape of its own, as a sparse array has.
-        shape = getattr(out, "shape", None)
-        found: tuple[Any, ...] = (shape,)
-        if type(shape) is not tuple or not jax.tree_util.all_leaves((out,)):
+        else:
             found = tuple(map(jax.numpy.shape, jax.tree.leaves(value)))
-        key = self.rngs.get("params")
-        expected = initial_shapes(init_fn, key, init_args, init_kwargs, found)
-        if found != expected:
-            facts = {"found": _one(found), "expected": _one(expected)}
-            raise errors.ScopeParamShapeError("params", name, self.path_text, **facts)
-        return out
+            key = self.rngs.get("params")
+            expected = initial_shapes(init_fn, key, init_args, init_kwargs, found)
+            if found != expected:
+                facts = {"found": _one(found), "expected": _one(expected)}
+                error = errors.ScopeParamShapeError
+                raise error("params", name, self.path_text, **facts)
+        return without_boxes(value) if unbox else value
 
     def variables(self) -> dict[str, Any]:
         """All collections, as seen from here: `{collection: nested dict}`."""

@@ -9,13 +9,6 @@ from .metadata import AxisMetadata, unbox
 T = TypeVar("T")
 
 
-def unboxed(value: Any) -> Any:
-    """What a value is without the box of its axes."""
-    if isinstance(value, AxisMetadata) or not hasattr(value, "dtype"):
-        return unbox(value)
-    return value
-
-
 class Variable(Generic[T]):
     """A named slot in a collection, read and written through `value`.
 
@@ -48,7 +41,7 @@ class Variable(Generic[T]):
     def value(self) -> Any:
         """What is stored. Assigning stores a new value, in the old one's box."""
         value = self.scope.get_variable(self.collection, self.name)
-        return unboxed(value) if self.unbox else value
+        return unbox(value) if self.unbox else value
 
     @value.setter
     def value(self, value: Any) -> None:

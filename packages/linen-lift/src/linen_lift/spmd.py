@@ -126,8 +126,10 @@ def _mesh_axes(place: Any) -> set[Any]:
     return {axis for axis in given if isinstance(axis, str)}
 
 
-def _placed(names: Sequence[Any], rules: LogicalRules | None) -> dict[int, Any]:
-    """The place of each dimension that has one."""
+def _placed(
+    names: Sequence[Any], rules: LogicalRules | None
+) -> tuple[PartitionSpec, list[str]]:
+    """Where the dimensions lie, and the names of those that no rule gives a place."""
     rules = axis_rules.get() if rules is None else rules
     if not isinstance(rules, tuple | list):
         raise ValueError(
@@ -150,7 +152,8 @@ def _placed(names: Sequence[Any], rules: LogicalRules | None) -> dict[int, Any]:
         if dimension not in places and not taken & _mesh_axes(place):
             places[dimension] = place
             taken |= _mesh_axes(place)
-    return places
+    spec = PartitionSpec(*map(places.get, range(len(names))))
+    return spec, [name for i, name in enumerate(names) if i not in places]
 
 
 def logical_to_mesh_axes(
@@ -181,10 +184,7 @@ def logical_to_mesh_axes(
         >>> tuple(nn.logical_to_mesh_axes(names, rules))
         ('x', None, 'y', None)
     """
-    if array_dim_names is None:
-        return None
-    places = _placed(array_dim_names, rules)
-    return PartitionSpec(*(places.get(i) for i in range(len(array_dim_names))))
+    return None if array_dim_names is None else _placed(array_dim_names, rules)[0]
 
 
 def _is_spec(x: Any) -> bool:
@@ -298,8 +298,7 @@ def with_logical_constraint(
     def constrain(names: Any, value: Any) -> Any:
         if names is None:
             return value
-        places = _placed(names, rules)
-        unplaced = [n for i, n in enumerate(names) if i not in places]
+        spec, unplaced = _placed(names, rules)
         if unplaced and fallback is RulesFallback.RAISE_ERROR:
             raise ValueError(
                 f"No rule gives {', '.join(unplaced)} of the names {tuple(names)} a "
@@ -307,7 +306,6 @@ def with_logical_constraint(
             )
         if unplaced and fallback is RulesFallback.NO_CONSTRAINT:
             return value
-        spec = PartitionSpec(*(places.get(i) for i in range(len(names))))
         return constrained(value, spec, mesh)
 
     return jax.tree.map(constrain, logical_axis_resources, x, is_leaf=is_logical)

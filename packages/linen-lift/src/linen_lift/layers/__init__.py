@@ -1,9 +1,6 @@
 # ruff: noqa: F403
 """Layers to write real models with: each module lists in `__all__` what it offers."""
 
-import inspect
-import typing
-
 from . import initializers as initializers
 from .activations import *
 from .attention import *
@@ -24,11 +21,3 @@ from .pooling import *
 from .recurrent import *
 from .stochastic import *
 from .weight_normalization import *
-
-if not typing.TYPE_CHECKING:  # type checkers know what a star imports
-    __all__ = ["initializers"] + [
-        name
-        for name, value in vars().items()
-        # The first values of kernels are names of their module alone, as in Flax.
-        if not (name.startswith(("_", "default_")) or inspect.ismodule(value))
-    ]

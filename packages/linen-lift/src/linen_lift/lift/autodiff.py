@@ -310,15 +310,9 @@ def jvp(
         given = _per_scope(variable_tangents, roots, "variable_tangents")
         moving, directions = [], []
         for cols, known, root in zip(found, given, roots, strict=True):
-            for col in known:
-                if col not in cols and jax.tree.leaves(known[col]):
-                    raise ValueError(
-                        f'variable_tangents has collection "{col}", but the scope at '
-                        f'path "{root.path_text}" has no such variables.'
-                    )
             moving.append({c: t for c, t in cols.items() if c in known})
+            _check_tangents(moving[-1], unfreeze(known), root.path_text)
             directions.append({c: unfreeze(t) for c, t in known.items() if c in cols})
-            _check_tangents(moving[-1], directions[-1], root.path_text)
         if len(tangents) != len(args):
             raise TypeError(
                 "jvp needs one tangent per primal; found "

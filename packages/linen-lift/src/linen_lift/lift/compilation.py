@@ -212,11 +212,10 @@ def jit(
         call: Boundary, body: Any, config: Any, extra: Any, args: Any, kwargs: Any
     ) -> Any:
         args, kwargs = mark(args, kwargs)
-        mutable = tuple(call.inner_mutable(root) for root in call.roots)
         fixed = marked(fn, args, kwargs)
         # They decide where constraints on logical axes put what is computed.
         rules = StaticAttribute("axis_rules", axis_rules.get())
-        key = (config, fixed, call.layout(), call.history(), mutable, rules)
+        key = (config, fixed, call.key(), rules)
         draws = any(map(any, call.streams))
         offsets = path_offsets(call.roots) if draws else None
         others = call.streams, offsets, extra, kwargs

@@ -69,10 +69,8 @@ def while_loop(
         counts = axes.splits_any(rng_groups, splits)
 
         def streams(index: Any) -> Any:
-            def folded(key: Any) -> Any:
-                return jax.random.fold_in(key, index)
-
-            return axes.map_split(folded, rng_groups, splits) if counts else rng_groups
+            fold = functools.partial(jax.random.fold_in, data=index)
+            return axes.map_split(fold, rng_groups, splits)
 
         def condition(state: Any) -> Any:
             index, moving, carry = state

@@ -79,7 +79,7 @@ class Boundary:
         # Inner scopes hold tracers, so nothing here may keep them alive: only their
         # lifetime, counts and names are known.
         self._lifetime = Lifetime()
-        self._effects: list[list[tuple[Any, Any, Any]]] = []
+        self._effects: list[list[tuple[Any, ...]]] = []
         # What is pending outside is made anew for the inside. If nothing writes it
         # there, it must stay pending: what comes out of the transform would leak.
         self._pending = [(*root._tree.pending,) for root in self.roots]
@@ -151,7 +151,7 @@ class Boundary:
                 inner._outside, inner._numbers = outer._names(), dict(outer._numbers)
             scopes.append(inner)
         self._effects.append(
-            [(s._counts.maps[0], s._reserved, s._numbers) for s in scopes]
+            [(s._counts.maps[0], s._reserved, s._log, s._numbers) for s in scopes]
         )
         return jax.tree.unflatten(self._treedef, scopes)
 
@@ -253,13 +253,13 @@ class Boundary:
         names: set[Any] = set()
         numbers: dict[Any, int] = {}
         for opened in noted:
-            for i, (drawn, reserved, numbered) in enumerate(opened):
+            for i, (drawn, reserved, log, numbered) in enumerate(opened):
                 index, _ = self._places[i]
                 top = self.roots[index].path
                 for (path, stream), count in drawn.items():
                     if path[: len(top)] == top:
                         _at_least(counts, (index, path[len(top) :], stream), count)
-                names.update((i, name) for name in reserved)
+                names.update((i, name) for name, _ in log if name in reserved)
                 for prefix, number in numbered.items():
                     _at_least(numbers, (i, prefix), number)
         found = (counts.items(), names, numbers.items())
@@ -283,21 +283,18 @@ class Boundary:
         for (i, prefix), number in numbers:
             _at_least(self._scopes[i]._numbers, prefix, number)
 
-    def history(self) -> Any:
-        """The draws before this call and the names taken, relative to the paths.
-
-        Together with the arguments they decide what an inner function does.
+    def key(self) -> Any:
+        """What decides, together with the arguments, what an inner function does.
 
         Returns:
-            A hashable value.
+            A hashable value: which scopes share variables, what is mutable, the flags,
+            and, relative to the paths, the draws before this call and the names taken.
         """
-        outer = [(s._counts, s._reserved, s._numbers) for s in self._scopes]
-        return self._relative([outer])
-
-    def layout(self) -> Any:
-        """Which scopes share variables, and how: a hashable value."""
+        mutable = tuple(map(self.inner_mutable, self.roots))
         flags = tuple(repr(sorted(root.flags.items())) for root in self.roots)
-        return tuple(self._places), self._treedef, flags
+        outer = [(s._counts, s._reserved, s._log, s._numbers) for s in self._scopes]
+        layout = tuple(self._places), self._treedef
+        return layout, mutable, flags, self._relative([outer])
 
     def close(self) -> None:
         """Ends the call: no inner scope can be used any more."""
@@ -318,8 +315,6 @@ def _at_least(counts: MutableMapping[Any, int], place: Any, count: int) -> None:
 
 def _topmost(scopes: Sequence[Scope]) -> tuple[list[Scope], list[tuple[int, Any]]]:
     """The scopes that no other contains, and the place of each among them."""
-    if len(scopes) == 1:
-        return list(scopes), [(0, ())]
     known = {(id(s._tree), s.path) for s in scopes}
     tops: dict[Any, int] = {}
     roots: list[Scope] = []

@@ -83,8 +83,7 @@ def adopt_fields(module: Any) -> None:
             adopted = True
     if adopted:
         # They hold for all calls of compact methods.
-        scope._fixed.update(scope._reserved)
-        scope._reserved = {}
+        scope._log.clear()
 
 
 def adopt(module: Any, name: str, value: Any) -> Any:

@@ -27,7 +27,6 @@ from .declarations import Declarations
 from .decorators import compact
 from .definition import RESERVED, checked_hash, define, tabulate_fields
 from .module_base import State
-from .names import union, without
 from .preparation import (
     INIT_MUTABLE,
     CaptureFilter,
@@ -158,8 +157,7 @@ class Module(Declarations, Summaries):
         raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
 
     def __dir__(self) -> list[str]:
-        attributes = self.__dict__
-        if attributes.get("scope") is not None and not self._state.setup_done:
+        if self._state is not None:
             self._run_setup()
         return list(super().__dir__())
 
@@ -172,9 +170,7 @@ class Module(Declarations, Summaries):
         if not self._has_setup:
             return
         modules = context.modules
-        before = state.before_setup = scope._reserved
-        # Names of others that share the scope are taken for setup, too.
-        scope._reserved = dict(before) if state.shares_scope else {}
+        state.mark = len(scope._log)
         # Setup makes again what came into a lifted transform with the module.
         passed, scope._passed = scope._passed, frozenset()
         state.in_setup = True
@@ -183,34 +179,27 @@ class Module(Declarations, Summaries):
             call_intercepted(self, type(self).setup, "setup", (), {})
         except BaseException:
             state.setup_done = False
-            scope._reserved = before
             raise
         finally:
             modules.pop()
             state.in_setup = False
             scope._passed = passed
-        # What setup took holds for all calls of compact methods. Its scope may have
-        # become another one by `share_scope`.
-        scope = self.scope
-        assert scope is not None
-        before = state.before_setup
-        scope._fixed = union(scope._fixed, without(scope._reserved, before))
-        scope._reserved = before
+            now: Any = self.scope  # perhaps another one, by `share_scope`
+            if not state.setup_done:
+                now._free(now._log[state.mark :])
+            # What setup took holds for all calls of compact methods.
+            del now._log[state.mark :]
 
     def _in_name_scope(self, name: str) -> NameScope:
         """What calls the method `name` so that its submodules live under its name."""
         state, scope = self._state, self.scope
-        if state is None:
-            raise errors.IncorrectPostInitOverrideError(type(self).__name__)
-        if scope is None:
-            raise errors.CallCompactUnboundModuleError(type(self).__name__, name)
-        self._run_setup()
+        assert scope is not None
         found = state.children.get(name)
         if isinstance(found, NameScope):
             return found
-        if name in scope._reserved:
+        if any(name == taken for taken, _ in scope._log):
             raise errors.NameInUseError("name scope", name, scope.path_text)
-        scope._fixed.setdefault(name, (None,))
+        scope._reserved.setdefault(name, (None,))
         made = state.children[name] = NameScope(parent=None, name=name)
         made.parent = self
         bind_to(made, Scope({}, name=name, parent=scope))

@@ -11,7 +11,6 @@ import jax
 
 from .. import errors
 from .context import InterceptorContext, context
-from .names import leave_names, take_names
 
 
 def wrap_method(
@@ -33,18 +32,18 @@ def wrap_method(
 
     @functools.wraps(fn)
     def method(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if name_scope:
-            call = functools.partial(fn, module)
-            return module._in_name_scope(name)(call, *args, **kwargs)
         state = module._state
         if state is None:
             raise errors.IncorrectPostInitOverrideError(type(module).__name__)
         scope = module.scope
         if scope is None:
-            if compact:
+            if compact or name_scope:
                 raise errors.CallCompactUnboundModuleError(type(module).__name__, name)
         elif not state.setup_done:
             module._run_setup()
+        if name_scope:
+            call = functools.partial(fn, module)
+            return module._in_name_scope(name)(call, *args, **kwargs)
 
         modules = context.modules
         modules.append(module)
@@ -52,7 +51,10 @@ def wrap_method(
         if enters:
             state.in_compact = True
             scope = module.scope  # another one if setup shared it
-            before, others = take_names(module)
+            # A second call takes the names of the first one again, but none that
+            # another module took that shares the scope.
+            scope._free(state.names if state.shares_scope else None)
+            state.mark = len(scope._log)
             numbers, scope._numbers = scope._numbers, {}
         try:
             is_method = belongs(type(module))
@@ -70,8 +72,8 @@ def wrap_method(
             modules.pop()
             if enters:
                 state.in_compact = False
+                state.names = module.scope._log[state.mark :]
                 if state.shares_scope:
-                    leave_names(module, scope, before, others)
                     scope._numbers = numbers
 
     wrapped: Callable[..., Any] = marked(method, "_wrapped_method")

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 __all__ = [
@@ -96,8 +97,7 @@ def disable_named_call() -> None:
     _Context.named_call = False
 
 
-@contextlib.contextmanager
-def override_named_call(enable: bool = True) -> Iterator[None]:
+def override_named_call(enable: bool = True) -> AbstractContextManager[None]:
     """Switches the names of modules in profiles on or off, in this thread.
 
     Args:
@@ -108,8 +108,7 @@ def override_named_call(enable: bool = True) -> Iterator[None]:
         >>> with nn.override_named_call(False):
         ...     pass
     """
-    with context.having(named_call=enable):
-        yield
+    return context.having(named_call=enable)
 
 
 @contextlib.contextmanager

@@ -174,16 +174,15 @@ def share_scope(module: Module, other: Module) -> None:
     else:
         moved, scope = module, other.scope
         if all(running.scope is not scope for running in context.modules):
-            scope._reserved = {}  # left from an earlier call
+            scope._free()  # left from an earlier call
     before = moved.scope
     if before is scope:
         return
-    moved._state.before_setup = dict(scope._reserved)
+    moved._state.mark, moved._state.names = len(scope._log), []
     module._state.shares_scope = other._state.shares_scope = True
     if inside and before is not None and before.parent is scope and before.name:
         # Its name becomes free: nothing is stored under it any more.
         scope._reserved.pop(before.name, None)
-        scope._fixed.pop(before.name, None)
     _move(moved, scope)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, dataclass_transform
 
-from .names import Names
-
 
 @dataclasses.dataclass(slots=True, eq=False)
 class State:
@@ -26,10 +24,11 @@ class State:
     #: Whether the name was chosen by the library.
     auto_named: bool = False
     shares_scope: bool = False
-    #: The names that its scope had when `setup` began, or got it by `share_scope`.
-    before_setup: Names = dataclasses.field(default_factory=dict)
-    #: Where it shares its scope: the names that its compact methods took there.
-    names: Names = dataclasses.field(default_factory=dict)
+    #: How many names were taken in its scope when its running method began, or when it
+    #: got the scope by `share_scope`.
+    mark: int = 0
+    #: The names that were taken there in the last call of a compact method.
+    names: list[tuple[str, str | None]] = dataclasses.field(default_factory=list)
 
 
 @dataclass_transform(kw_only_default=False, field_specifiers=(dataclasses.field,))

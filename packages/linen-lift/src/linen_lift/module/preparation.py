@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from .. import errors
 from ..filters import DenyList, union_filters
 from ..scope_tree import Scope
-from .containers import find
 from .context import context
 from .module_base import ModuleBase
 
@@ -34,13 +33,6 @@ def method_of(module: ModuleBase, method: Any) -> Callable[..., Any]:
         method = "__call__"
     if isinstance(method, str):
         name = method
-        # Not `getattr`: a class can be called although its instances cannot.
-        own: Any = (vars(base)[name] for base in cls.__mro__ if name in vars(base))
-        known: Callable[..., Any] | None = next(own, None)
-        if callable(known):
-            return known
-        if name == "__call__":
-            raise errors.ApplyModuleInvalidMethodError(cls.__name__, name)
 
         # Perhaps setup makes it: a submodule, for example.
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -83,14 +75,6 @@ def _call_only(_: Any, method_name: str) -> bool:
     return method_name == "__call__"
 
 
-def _in_use(module: Any) -> bool:
-    """Whether a module is bound, or holds one that is."""
-    fields = (module.__dict__.get(name) for name in module._field_names)
-    return module.scope is not None or any(
-        _in_use(child) for field in fields for child in find(field, (ModuleBase,))
-    )
-
-
 def pure(
     make: Callable[..., F],
     method: Any,
@@ -117,7 +101,7 @@ def pure(
     def run(scope: Scope, *args: Any, **kwargs: Any) -> Any:
         # A call from inside of another module's method starts a tree of its own.
         with context.having(modules=[]):
-            bound = module.clone(parent=scope, _deep_clone=_in_use(module))
+            bound = module.clone(parent=scope, _deep_clone=True)
             return fn(bound, *args, **kwargs)
 
     return make(run, mutable, flags)

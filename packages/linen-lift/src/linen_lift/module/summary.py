@@ -18,6 +18,7 @@ from ..filters import CollectionFilter
 from ..leaves import is_array, separate
 from ..metadata import AxisMetadata, unbox
 from ..rng import checked_rngs
+from ..tree import found_at
 from .calling import wrap_method
 from .context import InterceptorContext, intercept_methods
 from .module_base import ModuleBase
@@ -274,10 +275,7 @@ def _text(tree: Any) -> str:
 
 def _own(tree: Any, path: tuple[str, ...], depth: int | None, modules: Any) -> str:
     """The variables at a path and in no module below it; all if rows end there."""
-    for name in path:
-        if not isinstance(tree, Mapping) or name not in tree:
-            return ""
-        tree = tree[name]
+    tree = found_at(tree, path)
     if not isinstance(tree, Mapping):
         return ""
     if depth is None or len(path) < depth:

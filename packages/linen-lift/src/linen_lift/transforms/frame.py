@@ -99,7 +99,7 @@ class Frame:
             runs = state.in_compact or state.in_setup or state.shares_scope
             if scope is not None and not runs:
                 # Left from an earlier call; the next one starts without them.
-                scope._reserved = {}
+                scope._free()
         else:
             scope = live.scope
         if scope is not None:
