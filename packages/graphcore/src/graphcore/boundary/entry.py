@@ -378,9 +378,12 @@ def enter(
         if type(f) is Callee and not f.bound and not contents(args):
             return None
     plain, named, places, roots = separate(args, kwargs)
-    functions = f if type(f) is tuple else (f,)
-    callees = [g if type(g) is Callee else Callee(g) for g in functions]
-    bounds = [callee.bound and _numbers(callee.bound, roots) for callee in callees]
+    if type(f) is not tuple:
+        callee = f if type(f) is Callee else Callee(f)
+        bound = callee.bound and _numbers(callee.bound, roots)
+    else:
+        callees = [g if type(g) is Callee else Callee(g) for g in f]
+        bounds = [_numbers(callee.bound, roots) for callee in callees]
     if only_with_objects and not roots and not places.has_divided:
         return None
     joint, plans = joint_of(roots)
@@ -401,25 +404,27 @@ def enter(
         entry.divide()
     static = _keys_of(statics) if statics else ()
     is_plain = settings is UNSET and out_settings is UNSET
-    if is_plain and cache is not None and len(callees) == 1:
+    if is_plain and cache is not None and type(f) is not tuple:
         last = cache.last
         if last is not None:
             known = last.structure
             if (
                 known.joint.layout is joint.layout
                 and known.places is places
-                and known.bound == bounds[0]
+                and known.bound == bound
                 and last.key[0] == static
             ):
                 entry.body = last
                 return entry
     entry._settings = settings, kwargs_settings, bound_setting
     entry._out_settings = out_settings
+    if type(f) is not tuple:
+        callees, bounds = [callee], [bound]
     makers = make if type(make) is tuple else (make,) * len(callees)
     tree = tuple(args), dict(kwargs)
-    about = [*zip(callees, bounds, makers, strict=True)]
+    functions = [*zip(callees, bounds, makers, strict=True)]
     entry.bodies = _find_or_make(
-        about, entry, places, tree, statics, static, options, cache
+        functions, entry, places, tree, statics, static, options, cache
     )
     entry.body = entry.bodies[0]
     return entry

@@ -77,6 +77,7 @@ class Layout:
             attributes; other graph nodes follow.
         statics: The static values, which come next, and None where it stands.
         first_static: The number of the first of them.
+        changeable: Those that may be changed in place: number among them, attribute.
         outside: References to things that are no part of the definitions, by the
             numbers of these, which come next. The last things are the pytree nodes,
             what they hold before them.
@@ -136,7 +137,7 @@ class Layout:
         self.plain = range(len(variables), len(variables) + len(plain))
         self.first_static = self.plain.stop + len(others)
         self.statics = [getattr(items[place], "value", None) for place in statics]
-        self._changeable = [
+        self.changeable = [
             (number, items[place])
             for number, place in enumerate(statics)
             if getattr(items[place], "can_change", False)
@@ -213,11 +214,6 @@ class Layout:
     def _getters(self) -> list[Callable[[Any], Any]]:
         return [impl.get_value for impl in self.impls]
 
-    @property
-    def has_changeable(self) -> bool:
-        """Whether a static value may be changed in place."""
-        return bool(self._changeable)
-
     def statics_as_made(self, *, copied: bool) -> list[Any]:
         """The static values, as they were when the definitions were made.
 
@@ -225,12 +221,12 @@ class Layout:
             copied: Whether to copy what may be changed in place: what is done to it in
                 one graph of the definitions must not be seen in others.
         """
-        if not self._changeable:
+        if not self.changeable:
             return self.statics
         values = [*self.statics]
         # What is one object in several values is one in their copies.
         memo: dict[int, Any] | None = {} if copied else None
-        for number, attribute in self._changeable:
+        for number, attribute in self.changeable:
             values[number] = attribute.as_made(memo)
         return values
 
