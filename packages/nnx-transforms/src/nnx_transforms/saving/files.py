@@ -75,7 +75,8 @@ def save(path: PathLike, node: Any, filter: Filter = ...) -> None:
 def save_async(path: PathLike, node: Any, filter: Filter = ...) -> Saving:
     """Saves a graph in the background.
 
-    When this returns, the values have been copied: the graph may change at once.
+    When this returns, the values have been copied: the graph may change at once. Call
+    `wait` of what it returns before the program ends, or the checkpoint may be lost.
 
     Args:
         path: A directory that does not exist yet.
