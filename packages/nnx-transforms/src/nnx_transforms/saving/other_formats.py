@@ -19,6 +19,7 @@ from jax.experimental import multihost_utils
 from graphcore import Filter
 from nnx_transforms.saving.contents import (
     Contents,
+    check_selection,
     contents_of,
     key_impl,
     leaf_of,
@@ -62,6 +63,7 @@ def load(
     Raises:
         FileNotFoundError: If there is no such file.
         DifferentGraphError: If the two differ: by path, and before anything is changed.
+        ValueError: If the filter selects nothing, or a sharding does not fit an array.
         DamagedCheckpointError: If the file can't be read.
 
     Example:
@@ -241,8 +243,9 @@ def export_safetensors(path: PathLike, node: Any, filter: Filter = ...) -> None:
         filter: Which variables to write.
 
     Raises:
-        TypeError: If a variable holds something that is no array or number, with its
-            path.
+        TypeError: If a variable holds something that is no array or number, or of a
+            dtype that the format lacks, with its path.
+        ValueError: If the filter selects nothing.
 
     Example:
         >>> import jax.numpy as jnp, nnx_transforms as nnx, tempfile
@@ -257,6 +260,7 @@ def export_safetensors(path: PathLike, node: Any, filter: Filter = ...) -> None:
     from safetensors.numpy import save_file
 
     contents, values = contents_of(node, filter)
+    check_selection(contents, node, filter)
     arrays = {_dotted(name): _on_host(name, value) for name, value in values.items()}
     if jax.process_index() == 0:
         # In the same folder, so that it can take the other's place at once.

@@ -19,7 +19,12 @@ import numpy as np
 
 from graphcore import Filter
 from nnx_transforms.saving.arrays import Request, restore_args, to_write
-from nnx_transforms.saving.contents import Contents, contents_of, is_plain
+from nnx_transforms.saving.contents import (
+    Contents,
+    check_selection,
+    contents_of,
+    is_plain,
+)
 from nnx_transforms.saving.errors import DamagedCheckpointError
 from nnx_transforms.saving.names import text_of
 
@@ -63,11 +68,13 @@ def save_arguments(node: Any, filter: Filter) -> Any:
 
     Raises:
         TypeError: If a variable holds something that can't be saved, with its path.
+        ValueError: If the filter selects nothing.
     """
     import orbax.checkpoint as ocp
     import tensorstore
 
     contents, values = contents_of(node, filter)
+    check_selection(contents, node, filter)
     for name, value in values.items():
         leaf = contents.leaves[name]
         is_array = isinstance(value, jax.Array | np.ndarray | np.generic) and (
