@@ -224,6 +224,26 @@ def test_safetensors_of_another_program(tmp_path):
         saving.load(path, ours, names)
 
 
+@pytest.mark.parametrize("name", ["e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"])
+def test_safetensors_of_eight_bits(tmp_path, name):
+    path = tmp_path / "w.safetensors"
+
+    def make(value):
+        small = jnp.full((2, 3), value, f"float8_{name}")
+        arrays = [small, jnp.full(2, value), small[0, 0], jnp.bfloat16(value)]
+        return nnx.List([nnx.Param(array) for array in arrays])
+
+    saving.export_safetensors(path, make(2.0))
+    assert nnx.state(saving.load(path, make(1.0))) == nnx.state(make(2.0))
+
+
+@pytest.mark.parametrize("dtype", ["int4", "float4_e2m1fn"])
+def test_safetensors_refuse_what_they_have_no_dtype_for(tmp_path, dtype):
+    node = nnx.Dict(a=nnx.Dict(w=nnx.Param(jnp.ones(2, dtype))))
+    with pytest.raises(TypeError, match=r"(?s)'a/w' is .*that safetensors can hold"):
+        saving.export_safetensors(tmp_path / "w.safetensors", node)
+
+
 def test_an_export_replaces_the_file_at_once(tmp_path):
     path = tmp_path / "w.safetensors"
     saving.export_safetensors(path, nnx.Dict(w=nnx.Param(jnp.ones(2))))

@@ -423,7 +423,60 @@ def test_restoring_on_other_devices(tmp_path):
     assert elsewhere.rows.value.sharding.spec == PartitionSpec("y")
 
 
+@pytest.mark.devices(8)
+def test_a_sharding_that_does_not_fit_is_named_before_anything_is_read(tmp_path):
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+
+    def make(*names):
+        rows = nnx.Param(jnp.arange(6.0), sharding=names)
+        return nnx.Dict(
+            a=nnx.Dict(rows=rows, host=nnx.Variable(np.ones(3, np.float32)))
+        )
+
+    with saving.Manager(tmp_path) as manager:
+        manager.save(1, make())
+    values = {"a/rows": np.ones(6, np.float32), "a/host": np.ones(3, np.float32)}
+    abstract = nnx.eval_shape(lambda: make("x"))
+    expected = r"'a/\w+', of shape \([36],\), can't be laid out as NamedSharding.*'x'"
+    with jax.set_mesh(mesh), saving.Manager(tmp_path) as manager:
+        for given in (None, PartitionSpec("x"), PartitionSpec(None, "x")):
+            for read in (
+                lambda given: saving.restore(tmp_path / "1", abstract, sharding=given),
+                lambda given: saving.load(values, abstract, sharding=given),
+                lambda given: manager.restore(abstract, sharding=given),
+            ):
+                with pytest.raises(ValueError, match=expected) as info:
+                    read(given)
+                assert not isinstance(info.value, saving.DamagedCheckpointError)
+        # What stays on the host is laid out nowhere.
+        where = nnx.StateSharding({nnx.Param: PartitionSpec(), ...: PartitionSpec("x")})
+        node = saving.restore(tmp_path / "1", make(), sharding=where)
+        assert node.a.host.value.tolist() == [1.0] * 3
+    # A spec that is asked for needs a mesh; one in the metadata waits for it.
+    with pytest.raises(ValueError, match=r"'a/\w+'.*no mesh is in force.*set_mesh"):
+        saving.restore(tmp_path / "1", abstract, sharding=PartitionSpec("x"))
+    node = saving.restore(tmp_path / "1", abstract)
+    assert node.a.rows.value.tolist() == list(range(6))
+
+
 # What can't be
+
+
+def test_a_filter_that_selects_nothing_is_an_error(tmp_path):
+    shared = nnx.Param(jnp.ones(2))
+    tied = nnx.Dict(decode=shared, embed=shared, none=nnx.Cache(None))
+    saving.save(tmp_path / "x", tied)
+    given, values = nnx.PathContains("embed"), {"decode": np.ones(2, np.float32)}
+    for call in (
+        lambda: saving.save(tmp_path / "y", tied, given),
+        lambda: saving.restore(tmp_path / "x", tied, given),
+        lambda: saving.load(values, tied, filter=given),
+        lambda: saving.export_safetensors(tmp_path / "y", tied, given),
+    ):
+        with pytest.raises(ValueError, match=r"(?s)embed.*selects nothing.*has decode"):
+            call()
+    assert not (tmp_path / "y").exists()
+    saving.save(tmp_path / "y", tied, nnx.Cache)  # a variable, though without arrays
 
 
 def test_what_cannot_be_saved_is_named(tmp_path):

@@ -183,3 +183,83 @@ def test_leftovers_of_a_killed_saving_are_removed(tmp_path):
         "1",
         "2",
     ]
+
+
+def test_a_manager_that_only_restores_leaves_alone_what_is_being_saved(tmp_path):
+    with saving.Manager(tmp_path) as manager:
+        manager.save(1, model(1))
+        manager.wait()
+        unfinished = tmp_path / "2.orbax-checkpoint-tmp"
+        unfinished.mkdir()
+        with saving.Manager(tmp_path, every=2) as other:
+            assert other.steps == [1] and other.restore(model()) == 1
+            assert not other.save(3, model(3))
+            assert unfinished.exists()
+            assert other.save(4, model(4))
+            assert not unfinished.exists()
+            # What another one begins from here on stays.
+            unfinished.mkdir()
+            assert other.save(6, model(6))
+            assert unfinished.exists()
+
+
+@pytest.mark.parametrize("wrong", [{"keep": 0}, {"keep": -1}, {"every": 0}])
+def test_numbers_that_keep_or_save_nothing_are_refused(tmp_path, wrong):
+    [(name, number)] = wrong.items()
+    with pytest.raises(ValueError, match=f"{name}={number}.*expected 1 or more"):
+        saving.Manager(tmp_path, **wrong)
+
+
+def test_steps_that_are_no_integers_or_there_already(tmp_path):
+    with saving.Manager(tmp_path) as manager:
+        for step in ("3", 3.0, None):
+            with pytest.raises(TypeError, match=f"{step!r}, expected an integer"):
+                manager.save(step, model())
+        assert manager.save(np.int64(1), model(1)) and manager.save(
+            jnp.array(2), model()
+        )
+        assert not manager.save(2, model(2))
+        with pytest.raises(ValueError, match=r"has it already.*orbax.delete\(2\)"):
+            manager.save(2, model(2), force=True)
+        manager.wait()
+        manager.orbax.delete(2)
+        assert manager.save(2, model(2), force=True)
+        node = model()
+        assert manager.restore(node) == 2 and is_model(node, 2)
+
+
+def test_what_is_no_checkpoint_of_a_graph_is_not_called_damaged(tmp_path):
+    import orbax.checkpoint as ocp
+
+    with saving.Manager(tmp_path / "ours") as manager:
+        manager.save(1, model(1))
+        manager.save(2, model(2))
+    with ocp.CheckpointManager(tmp_path / "theirs") as manager:
+        manager.save(3, args=ocp.args.StandardSave({"w": jnp.ones(2)}))
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "plain", {"w": jnp.ones(2)})
+    (tmp_path / "file").write_text("weights")
+    for path, expected in {
+        ".": "it is a folder with file, ours, plain, theirs. Restore",
+        "ours": r"it holds the steps \[1, 2\]. Restore '.*ours/2', or use a `Manager`",
+        "theirs": r"it holds the steps \[3\]",
+        "theirs/3": "another program wrote it. `saving.load` reads such",
+        "plain": "another program wrote it",
+        "file": "it is no directory. `saving.load` reads files",
+    }.items():
+        with pytest.raises(ValueError, match=expected) as info:
+            saving.restore(tmp_path / path, model())
+        assert not isinstance(info.value, saving.DamagedCheckpointError)
+    with saving.Manager(tmp_path / "theirs") as manager:
+        with pytest.raises(ValueError, match="another program wrote it"):
+            manager.restore(model())
+        assert manager.steps == [3]
+    # One of ours that is not finished, or lost its parts, is damaged.
+    unfinished = tmp_path / "4.orbax-checkpoint-tmp"
+    shutil.copytree(tmp_path / "theirs" / "3", unfinished)
+    with pytest.raises(saving.DamagedCheckpointError, match="did not finish"):
+        saving.restore(unfinished, model())
+    for part in ("contents", "arrays"):
+        shutil.rmtree(tmp_path / "ours" / "2" / part)
+        with pytest.raises(saving.DamagedCheckpointError):
+            saving.restore(tmp_path / "ours" / "2", model())

@@ -260,6 +260,36 @@ def test_a_table_lists_modules_with_outputs_and_sizes():
     assert "float32" not in nnx.tabulate(block, depth=0)
 
 
+def test_a_table_of_what_is_abstract_is_that_of_what_it_stands_for():
+    class Block(nnx.Module):
+        def __init__(self):
+            self.norm = nnx.BatchNorm(4, rngs=nnx.Rngs(0))
+            self.drop = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+            self.bias = nnx.data(jnp.ones(4))
+
+        def __call__(self, x, mode, scale):
+            assert mode == "train" and float(scale) == 2
+            return self.drop(self.norm(x["x"]) + self.bias) * scale
+
+    arguments = {"x": jnp.ones((2, 4))}, "train"
+    abstract = jax.eval_shape(lambda: arguments[0])
+    due = nnx.tabulate(Block(), *arguments, scale=jnp.array(2.0))
+    assert due.split("\n")[0].split()[3:] == ["Array", "BatchStat", "Param", "RngState"]
+    for block in (Block(), nnx.eval_shape(Block)):
+        table = nnx.tabulate(block, abstract, "train", scale=jnp.array(2.0))
+        assert table == due
+
+
+def test_a_table_takes_objects_among_the_arguments():
+    class Noise(nnx.Module):
+        def __call__(self, rngs):
+            return jax.random.normal(rngs(), (3,))
+
+    rngs = nnx.Rngs(0)
+    assert "float32[3]" in nnx.tabulate(Noise(), rngs)
+    assert int(rngs.default.count.value) == 0
+
+
 def test_a_table_counts_the_operations_of_each_call():
     class Block(nnx.Module):
         def __init__(self, rngs):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping
-from operator import methodcaller
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from graphcore import variables
+from graphcore import is_variable, variables
 from graphcore.authors import is_object, path_text, raw_value_of
 from nnx_transforms.modules.capturing import methods_wrapped
 from nnx_transforms.modules.module import is_module_class
@@ -45,8 +44,8 @@ def tabulate(
 
     Args:
         obj: A module.
-        *args: Arguments of the method, which is traced with them and computes nothing.
-            Without any, nothing is called.
+        *args: Arguments of the method, which is traced with them and computes nothing;
+            arrays may be `jax.ShapeDtypeStruct`s. Without any, nothing is called.
         depth: How far down modules are listed; all of them if left out.
         method: The name of the method.
         table_kwargs: Taken, as Flax's function has it, without effect.
@@ -74,10 +73,9 @@ def tabulate(
                                             kernel: float32[2,3]
                                             9 (36 B)
     """
-    called = methodcaller(method, *args, **kwargs)
     costs = {"flops": compute_flops, "vjp_flops": compute_vjp_flops}
     shown = ["outputs", *(name for name, is_shown in costs.items() if is_shown)]
-    calls = _calls(obj, called, shown) if args or kwargs else {}
+    calls = _calls(obj, method, args, kwargs, shown) if args or kwargs else {}
     held = [
         (path, _kind(variable), arrays_of(raw_value_of(variable)))
         for path, variable in variables(obj).flat_state()
@@ -94,12 +92,13 @@ def tabulate(
 
 
 def _calls(
-    obj: Any, called: Callable[[Any], Any], shown: list[str]
+    obj: Any, called: str, args: Any, kwargs: Any, shown: list[str]
 ) -> dict[Any, list[list[str]]]:
     """What is shown of each call of a method of the modules, by their paths."""
     found: dict[Any, list[list[str]]] = {}
+    given, filled = _traced(args, kwargs, jax.ShapeDtypeStruct)
 
-    def run(root: Any) -> None:
+    def run(root: Any, given: Any) -> None:
         modules = [*iter_modules(root)]
         paths = {id(module): path for path, module in modules}
         is_counting = False  # then calls are made of which no one is to know
@@ -135,22 +134,28 @@ def _calls(
         # Those that are derived from a class of modules, of whatever library.
         kinds = {x for x in every if any(map(is_module_class, x.__bases__))}
         with methods_wrapped(kinds, recording):
-            called(root)
+            args, kwargs = filled(given)
+            getattr(root, called)(*args, **kwargs)
 
-    eval_shape(run, obj)
+    eval_shape(run, obj, given)
     return found
+
+
+def _traced(args: Any, kwargs: Any, kind: type[Any]) -> tuple[dict[int, Any], Any]:
+    """The objects and the leaves of a kind, by place; and what puts others there."""
+    leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=is_object)
+    given = {i: x for i, x in enumerate(leaves) if is_object(x) or isinstance(x, kind)}
+    return given, lambda given: jax.tree.unflatten(
+        structure, [given.get(i, x) for i, x in enumerate(leaves)]
+    )
 
 
 def _flops(method: Callable[..., Any], args: Any, kwargs: Any, gradient: bool) -> str:
     """The operations that XLA counts in a call, or in its backward pass too."""
-    leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=is_object)
-    given = {
-        i: x for i, x in enumerate(leaves) if is_object(x) or isinstance(x, jax.Array)
-    }
+    given, filled = _traced(args, kwargs, jax.Array)
 
     def call(given: Any) -> Any:
-        filled = [given.get(i, x) for i, x in enumerate(leaves)]
-        args, kwargs = jax.tree.unflatten(structure, filled)
+        args, kwargs = filled(given)
         out = jax.tree.leaves(method(*args, **kwargs))
         # What else it returns, such as a string, is no output of a compiled function.
         arrays = [x for x in out if isinstance(x, jax.Array)]
@@ -190,15 +195,18 @@ def _text(tree: Any) -> str:
 
 
 def _kind(variable: Any) -> type[Any]:
-    return RngState if isinstance(variable, RngState) else type(variable)
+    if isinstance(variable, RngState):
+        return RngState
+    return type(variable) if is_variable(variable) else jax.Array
 
 
 def _cell(held: list[tuple[Any, type[Any], Any]], kind: type[Any], path: Any) -> str:
     """The variables of a type at a path, and the size of those at and below it."""
     below = [(p, x) for p, k, x in held if k is kind and p[: len(path)] == path]
     lines = [f"{p[-1]}: {_text(x)}" for p, x in below if len(p) == len(path) + 1]
-    arrays = [x for x in jax.tree.leaves([x for _, x in below]) if hasattr(x, "nbytes")]
+    arrays = [x for x in jax.tree.leaves([x for _, x in below]) if hasattr(x, "dtype")]
     if arrays:
-        count, size = sum(x.size for x in arrays), sum(x.nbytes for x in arrays)
+        count = sum(x.size for x in arrays)
+        size = sum(x.size * x.dtype.itemsize for x in arrays)  # as `nbytes`
         lines.append(f"{count:,} ({amount(size)})")
     return "\n".join(lines)

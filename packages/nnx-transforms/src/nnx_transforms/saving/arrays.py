@@ -51,28 +51,51 @@ def to_write(value: Any) -> Any:
     return np.asarray(without_keys(value))
 
 
-def placement_of(path: Path, variable: Any, value: Any, sharding: Any) -> Placement:
+def placement_of(
+    path: Path, variable: Any, value: Any, leaf: Leaf, sharding: Any
+) -> Placement:
     """Where an array of a graph is to lie.
 
     Args:
         path: Where its variable is.
         variable: The variable, or the array alone.
         value: The array, a stand-in for one, or another value.
+        leaf: What the file has.
         sharding: What was asked for, as `restore` takes it.
 
     Returns:
         That; without it, where the array was put on purpose, and for a stand-in what it
         says, or the variable.
+
+    Raises:
+        ValueError: If the array can't lie there, or what was asked for needs a mesh.
     """
     if isinstance(sharding, StateSharding):
         sharding = sharding.map_prefix(path, variable)
+    asked = sharding
     if sharding is None and isinstance(value, jax.Array):
         return value.sharding if value.committed else None
     if sharding is None and isinstance(value, jax.ShapeDtypeStruct):
         sharding = _on_devices(value.sharding)
         if sharding is None and isinstance(variable, VariableState):
             sharding = sharding_of(variable.get_metadata(), path=path_text(path))
-    return _on_devices(sharding)
+    found = _on_devices(sharding)
+    if found is None and asked is not None:
+        raise ValueError(
+            f"The array at {path_text(path)!r} is to be laid out as {asked}, but no "
+            "mesh is in force: restore it under `jax.set_mesh(mesh)`, or give a "
+            "`NamedSharding`."
+        )
+    try:
+        if found is not None and leaf.form != "numpy":
+            found.shard_shape(leaf.shape)
+    except (ValueError, IndexError) as error:  # the latter for too many axes
+        raise ValueError(
+            f"The array at {path_text(path)!r}, of shape {leaf.shape}, can't be laid "
+            f"out as {found}: give one that fits as `sharding=`, such as "
+            "`PartitionSpec()`, or mend the metadata of the variable."
+        ) from error
+    return found
 
 
 def _on_devices(sharding: Sharding | PartitionSpec | None) -> Placement:

@@ -26,7 +26,7 @@ from graphcore import (
     variable_name_from_type,
 )
 from graphcore.authors import definition_paths, raw_value_of
-from nnx_transforms.saving.names import name_of
+from nnx_transforms.saving.names import name_of, text_of
 from nnx_transforms.sharding.placement_table import shape_text
 from nnx_transforms.sharding.shardings import PLACEMENT
 from nnx_transforms.transforms.derivatives.key_data import is_key
@@ -190,6 +190,27 @@ def contents_of(node: Any, filter: Filter) -> tuple[Contents, dict[str, Any]]:
         elif isinstance(item, NodeDef | VariableDef):
             first[item.index] = name_of(path)
     return contents, values
+
+
+def check_selection(contents: Contents, node: Any, filter: Filter) -> None:
+    """Refuses a filter that selects nothing, which may have been written wrongly.
+
+    Args:
+        contents: What it selects.
+        node: The graph.
+        filter: The filter.
+
+    Raises:
+        ValueError: If there is nothing, with paths that the graph has.
+    """
+    if filter is ... or contents.leaves or contents.metadata:
+        return
+    names = [text_of(name_of(path)) for path, _ in state(node).flat_state()]
+    raise ValueError(
+        f"The filter {filter!r} selects nothing of the graph, which has "
+        f"{', '.join(names[:5]) or 'no variables'}{', ...' * (len(names) > 5)}. A "
+        "shared variable is known to filters by the first of its paths."
+    )
 
 
 def named_leaves(name: str, variable: Any) -> Iterator[tuple[str, Any]]:

@@ -56,7 +56,7 @@ def save(path: PathLike, node: Any, filter: Filter = ...) -> None:
         filter: Which variables to save.
 
     Raises:
-        ValueError: If the path exists already.
+        ValueError: If the path exists already, or the filter selects nothing.
         TypeError: If a variable holds something that can't be saved, with its path.
 
     Example:
@@ -75,7 +75,8 @@ def save(path: PathLike, node: Any, filter: Filter = ...) -> None:
 def save_async(path: PathLike, node: Any, filter: Filter = ...) -> Saving:
     """Saves a graph in the background.
 
-    When this returns, the values have been copied: the graph may change at once.
+    When this returns, the values have been copied: the graph may change at once. Call
+    `wait` of what it returns before the program ends, or the checkpoint may be lost.
 
     Args:
         path: A directory that does not exist yet.
@@ -86,7 +87,7 @@ def save_async(path: PathLike, node: Any, filter: Filter = ...) -> Saving:
         The saving, to wait for.
 
     Raises:
-        ValueError: If the path exists already.
+        ValueError: If the path exists already, or the filter selects nothing.
         TypeError: If a variable holds something that can't be saved, with its path.
 
     Example:
@@ -145,6 +146,8 @@ def restore(
             what is missing or new, of another shape, dtype or variable type, or shared
             otherwise, by path.
         DamagedCheckpointError: If the checkpoint is not whole.
+        ValueError: If it is something else than a checkpoint of a graph, the filter
+            selects nothing, or a sharding does not fit an array or lacks a mesh.
 
     Example:
         >>> import nnx_transforms as nnx, tempfile

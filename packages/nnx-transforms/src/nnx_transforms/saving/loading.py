@@ -13,7 +13,12 @@ from graphcore import Filter, State, VariableState, state, update
 from graphcore.authors import raw_value_of
 from nnx_transforms.saving.arrays import Request, placed, placement_of
 from nnx_transforms.saving.comparison import differences
-from nnx_transforms.saving.contents import Contents, contents_of, named_leaves
+from nnx_transforms.saving.contents import (
+    Contents,
+    check_selection,
+    contents_of,
+    named_leaves,
+)
 from nnx_transforms.saving.errors import DamagedCheckpointError, DifferentGraphError
 from nnx_transforms.saving.names import Path, name_of
 
@@ -95,12 +100,13 @@ def _read(
     different = list(differences(graph, file, names, source.due))
     if different:
         raise DifferentGraphError(different, source.title)
+    check_selection(graph, node, filter)
     variables: State[Any, Any] = state(node, filter)
     requests: dict[str, Request] = {}
     for path, variable in variables.flat_state():
         for name, value in named_leaves(name_of(path), variable):
             if name in names and (leaf := file.leaves[names[name]]).form != "python":
-                where = placement_of(path, variable, value, sharding)
+                where = placement_of(path, variable, value, leaf, sharding)
                 requests[names[name]] = Request(leaf, where, value)
     found = source.arrays(requests)
 

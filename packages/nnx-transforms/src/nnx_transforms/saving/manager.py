@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from typing import Any, Self
 
@@ -19,14 +20,19 @@ class Manager:
 
     A thin layer over orbax's `CheckpointManager`, which is at `.orbax`. Each step is a
     checkpoint of its own, `path/STEP`, that `restore` reads as well. With several
-    processes, all of them make a manager and call its methods alike.
+    processes, all of them make a manager and call its methods alike. Before the program
+    ends, `wait` or `close` it, or use it in a `with`: else the last step may be lost.
 
     Args:
         path: The folder; made if it is not there. What an earlier saving left there
-            that did not finish is removed.
+            that did not finish is removed when this manager first saves: one that only
+            restores may look into the folder of a run that goes on.
         keep: How many steps to keep, the last ones; None for all.
         every: Of the steps, the first one and multiples of this are saved.
         asynchronous: Whether to save in the background.
+
+    Raises:
+        ValueError: If `keep` or `every` is less than one.
 
     Example:
         >>> import jax.numpy as jnp, nnx_transforms as nnx, tempfile
@@ -54,7 +60,12 @@ class Manager:
         import orbax.checkpoint as ocp
         from orbax.checkpoint import checkpoint_managers as policies
 
-        self._path, self._is_closed = absolute(path), False
+        if every < 1 or (keep is not None and keep < 1):
+            raise ValueError(
+                f"Found keep={keep} and every={every}, expected 1 or more of each; "
+                "keep=None keeps all steps."
+            )
+        self._path, self._is_closed, self._has_saved = absolute(path), False, False
         self.orbax = ocp.CheckpointManager(
             self._path,
             handler_registry=handlers(),
@@ -62,7 +73,6 @@ class Manager:
                 save_interval_steps=every,
                 preservation_policy=keep and policies.LatestN(keep),
                 enable_async_checkpointing=asynchronous,
-                cleanup_tmp_directories=True,
                 # All processes go by what the first one finds in the folder.
                 single_host_load_and_broadcast=True,
             ),
@@ -86,12 +96,20 @@ class Manager:
                 later ones.
 
         Returns:
-            Whether it is saved.
+            Whether it is saved; one that is there already is not.
 
         Raises:
-            TypeError: If a variable holds something that can't be saved, with its path.
-            ValueError: If there are later steps, or the manager is closed.
+            TypeError: If a variable holds something that can't be saved, with its path,
+                or the step is no integer.
+            ValueError: If there are later steps, or with `force` the same, the filter
+                selects nothing, or the manager is closed.
         """
+        try:
+            step = operator.index(step)
+        except TypeError:
+            raise TypeError(f"The step is {step!r}, expected an integer.") from None
+        import orbax.checkpoint as ocp
+
         if self._is_closed:
             raise ValueError("This manager is closed: make another to save more.")
         later = [known for known in self.steps if known > step]
@@ -101,10 +119,20 @@ class Manager:
                 ", which `restore` would take. Go on from the last one, use another "
                 "folder, or move them away and make another manager."
             )
+        if force and step in self.steps:
+            raise ValueError(
+                f"Step {step} is not saved: {str(self._path)!r} has it already. Save "
+                f"another step, or call `wait()` and `orbax.delete({step})` first."
+            )
         if not force and not self.orbax.should_save(step):
             return False
         arguments = save_arguments(node, filter)
-        with starting:
+        if not self._has_saved and jax.process_index() == 0:
+            for item in self._path.iterdir():
+                if ocp.utils.is_tmp_checkpoint(item):
+                    item.rmtree()
+        self._has_saved = True
+        with starting:  # where the processes wait for the first one
             return bool(self.orbax.save(step, args=arguments, force=True))
 
     def restore(
@@ -133,6 +161,7 @@ class Manager:
             DifferentGraphError: If the graph differs from the one that was saved.
             DamagedCheckpointError: If the step that was asked for is not whole, or if
                 none is.
+            ValueError: As for `saving.restore`.
         """
         self.wait()
         if step is not None:

@@ -6,6 +6,7 @@ into a graph by name; what does not fit is named before anything is changed.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
@@ -19,6 +20,7 @@ from jax.experimental import multihost_utils
 from graphcore import Filter
 from nnx_transforms.saving.contents import (
     Contents,
+    check_selection,
     contents_of,
     key_impl,
     leaf_of,
@@ -33,6 +35,14 @@ A = TypeVar("A")
 Names: TypeAlias = Mapping[str, str] | Callable[[str], str]
 # Flax NNX may have a further key below a variable.
 _BELOW = ("", "/value", "/raw_value")
+# What NumPy has no name for, by the names of safetensors.
+_FLOAT8 = {
+    "F8_E4M3": jnp.float8_e4m3fn,
+    "F8_E4M3FNUZ": jnp.float8_e4m3fnuz,
+    "F8_E5M2": jnp.float8_e5m2,
+    "F8_E5M2FNUZ": jnp.float8_e5m2fnuz,
+    "F8_E8M0": jnp.float8_e8m0fnu,
+}
 
 
 def load(
@@ -62,6 +72,7 @@ def load(
     Raises:
         FileNotFoundError: If there is no such file.
         DifferentGraphError: If the two differ: by path, and before anything is changed.
+        ValueError: If the filter selects nothing, or a sharding does not fit an array.
         DamagedCheckpointError: If the file can't be read.
 
     Example:
@@ -218,11 +229,26 @@ def _read_safetensors(path: str) -> dict[str, Any]:
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as file:
-        values = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        values = {
+            name: _float8(path, name)
+            if file.get_slice(name).get_dtype() in _FLOAT8
+            else file.get_tensor(name)
+            for name in file.keys()  # noqa: SIM118
+        }
         for alias, name in (file.metadata() or {}).items():
             if name in values:
                 values.setdefault(alias, values[name])
     return {unquote(name.replace(".", "/")): value for name, value in values.items()}
+
+
+def _float8(path: str, name: str) -> Any:
+    """An array that safetensors itself can't read into one of NumPy."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        found = json.loads(file.read(size))[name]
+    start, end = found["data_offsets"]
+    data = np.fromfile(path, np.uint8, end - start, offset=8 + size + start)
+    return data.view(_FLOAT8[found["dtype"]]).reshape(found["shape"])
 
 
 def export_safetensors(path: PathLike, node: Any, filter: Filter = ...) -> None:
@@ -241,8 +267,9 @@ def export_safetensors(path: PathLike, node: Any, filter: Filter = ...) -> None:
         filter: Which variables to write.
 
     Raises:
-        TypeError: If a variable holds something that is no array or number, with its
-            path.
+        TypeError: If a variable holds something that is no array or number, or of a
+            dtype that the format lacks, with its path.
+        ValueError: If the filter selects nothing.
 
     Example:
         >>> import jax.numpy as jnp, nnx_transforms as nnx, tempfile
@@ -257,6 +284,7 @@ def export_safetensors(path: PathLike, node: Any, filter: Filter = ...) -> None:
     from safetensors.numpy import save_file
 
     contents, values = contents_of(node, filter)
+    check_selection(contents, node, filter)
     arrays = {_dotted(name): _on_host(name, value) for name, value in values.items()}
     if jax.process_index() == 0:
         # In the same folder, so that it can take the other's place at once.
@@ -286,14 +314,21 @@ def _aliases(contents: Contents) -> Iterator[tuple[str, str]]:
 
 
 def _on_host(name: str, value: Any) -> Any:
+    from safetensors import SafetensorError
+    from safetensors.numpy import save
+
     value = without_keys(value)
     if isinstance(value, jax.Array) and not value.is_fully_addressable:
         value = multihost_utils.process_allgather(value, tiled=True)
     array = np.asarray(value, order="C")
     refused = jax.ShapeDtypeStruct | np.ma.MaskedArray  # a mask would be lost
-    if array.dtype.kind in "OUS" or isinstance(value, refused):
-        raise TypeError(
-            f"The value at {text_of(name)!r} is {value!r}, expected an array or a "
-            "number. Leave it out with `filter=`."
-        )
-    return array
+    try:
+        save({"": array.ravel()[:0]})  # Only safetensors knows which dtypes it has.
+        if not isinstance(value, refused):
+            return array
+    except SafetensorError:
+        pass
+    raise TypeError(
+        f"The value at {text_of(name)!r} is {value!r}, expected an array or a number, "
+        "of a dtype that safetensors can hold. Leave it out with `filter=`."
+    )

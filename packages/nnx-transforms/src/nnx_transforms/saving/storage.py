@@ -19,7 +19,12 @@ import numpy as np
 
 from graphcore import Filter
 from nnx_transforms.saving.arrays import Request, restore_args, to_write
-from nnx_transforms.saving.contents import Contents, contents_of, is_plain
+from nnx_transforms.saving.contents import (
+    Contents,
+    check_selection,
+    contents_of,
+    is_plain,
+)
 from nnx_transforms.saving.errors import DamagedCheckpointError
 from nnx_transforms.saving.names import text_of
 
@@ -63,11 +68,13 @@ def save_arguments(node: Any, filter: Filter) -> Any:
 
     Raises:
         TypeError: If a variable holds something that can't be saved, with its path.
+        ValueError: If the filter selects nothing.
     """
     import orbax.checkpoint as ocp
     import tensorstore
 
     contents, values = contents_of(node, filter)
+    check_selection(contents, node, filter)
     for name, value in values.items():
         leaf = contents.leaves[name]
         is_array = isinstance(value, jax.Array | np.ndarray | np.generic) and (
@@ -105,6 +112,7 @@ def read_contents(directory: Any) -> Contents:
     Raises:
         FileNotFoundError: If there is no checkpoint.
         DamagedCheckpointError: If it is not whole.
+        ValueError: If it is something else than a checkpoint of ours.
         NotImplementedError: If it was made by a newer version of this package.
     """
     import orbax.checkpoint as ocp
@@ -114,13 +122,36 @@ def read_contents(directory: Any) -> Contents:
             f"There is no checkpoint {str(directory)!r}. A saving that did not finish "
             "leaves none."
         )
-    if not ocp.utils.is_checkpoint_finalized(directory):
+    is_unfinished = ocp.utils.is_tmp_checkpoint(directory)
+    if not is_unfinished and (problem := _no_checkpoint(directory)):
+        raise ValueError(f"{str(directory)!r} is no checkpoint of a graph: {problem}")
+    if is_unfinished or not ocp.utils.is_checkpoint_finalized(directory):
         raise _damaged(directory, "its saving did not finish")
     try:
         found = ocp.JsonCheckpointHandler().restore(directory / CONTENTS)
         return Contents.from_json(found)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(directory, error) from error
+
+
+def _no_checkpoint(directory: Any) -> str:
+    """What to do with something that was never a checkpoint of ours; empty for one."""
+    if not directory.is_dir():
+        return "it is no directory. `saving.load` reads files of other programs."
+    items = sorted(directory.iterdir())
+    names = [item.name for item in items]
+    if ARRAYS in names or CONTENTS in names:
+        return ""
+    is_of_orbax = "_CHECKPOINT_METADATA" in names
+    places = [directory, *(items if is_of_orbax else ())]
+    if any((place / "_METADATA").exists() for place in places):
+        return "another program wrote it. `saving.load` reads such."
+    if steps := sorted(int(name) for name in names if name.isdecimal()):
+        last = str(directory / str(steps[-1]))
+        return f"it holds the steps {steps}. Restore {last!r}, or use a `Manager`."
+    if names and not is_of_orbax:
+        return f"it is a folder with {', '.join(names[:5])}. Restore what is in it."
+    return ""
 
 
 def read_arrays(directory: Any, requests: Mapping[str, Request]) -> dict[str, Any]:
