@@ -249,7 +249,9 @@ class Plan:
         # Of our own nodes and variables, a comparison sees whether they are the same.
         # Others could be equal to what took their place.
         others = {
-            id(c) for node, impl in visit.foreign for c in containers_of(node, impl) or ()
+            id(c)
+            for node, impl in visit.foreign
+            for c in containers_of(node, impl) or ()
         }
         exactly = [
             container

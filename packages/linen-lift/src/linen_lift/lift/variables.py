@@ -22,8 +22,8 @@ def _same(collections: Any) -> Any:
 def map_variables(
     fn: Callable[..., Any],
     mapped_collections: filters.CollectionFilter = True,
-    map_in_fn: Callable[[Any], Any] = _same,
-    map_out_fn: Callable[[Any], Any] = _same,
+    trans_in_fn: Callable[[Any], Any] = _same,
+    trans_out_fn: Callable[[Any], Any] = _same,
     init: bool = False,
     mutable: bool = False,
     rngs: filters.StreamFilter = True,
@@ -34,11 +34,11 @@ def map_variables(
     Args:
         fn: a function whose first argument is a scope.
         mapped_collections: the collections to transform.
-        map_in_fn: makes the view of `{collection: variables}`.
-        map_out_fn: makes stored collections of a view.
+        trans_in_fn: makes the view of `{collection: variables}`.
+        trans_out_fn: makes stored collections of a view.
         init: whether variables may be created: where there are none, `fn` runs once
             without the view, creating them, and again on the view of what
-            `map_out_fn` made of those.
+            `trans_out_fn` made of those.
         mutable: whether variables of the view may be changed.
         rngs: the streams that `fn` sees.
         variables: further collections that it sees.
@@ -67,14 +67,14 @@ def map_variables(
         stored, others = call.variables
 
         def out(views: Any) -> Any:
-            return tuple(map_out_fn(view) if view else {} for view in views)
+            return tuple(trans_out_fn(view) if view else {} for view in views)
 
         created: Any = tuple({} for _ in stored)
         if init and call.can_write(mapped_collections) and not any(stored):
             first = call((stored, others), call.streams)
             fn(first, *args, **kwargs)
             stored = created = out(call.collect(first)[0])
-        views = tuple(map_in_fn(unfreeze(cols)) for cols in stored)
+        views = tuple(trans_in_fn(unfreeze(cols)) for cols in stored)
         scope = call((views, others), call.streams, closed)
         result = fn(scope, *args, **kwargs)
         after, rest = call.collect(scope)

@@ -48,7 +48,6 @@ class ModuleTransform(Protocol[P]):
 def on_modules(
     lifted: Callable[Concatenate[Any, P], Any],
     prefix: str,
-    names: Mapping[str, str] = {},
     build: Callable[..., Runner] | None = None,
     unbound: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[..., Any]], ModuleTransform[P]]:
@@ -60,7 +59,6 @@ def on_modules(
     Args:
         lifted: the transform of scope functions.
         prefix: what the names of transformed classes start with.
-        names: the parameters of `lifted` that are called otherwise.
         build: makes the runner, from the function and the options, where it is not
             enough to lift the core with these options.
         unbound: JAX's transform, for methods such as `init` of an unbound module.
@@ -68,7 +66,6 @@ def on_modules(
     Returns:
         A decorator for a function that has the name and the documentation.
     """
-    inner_names = {outer: inner for inner, outer in names.items()}
 
     def lift_core(fn: Callable[..., Any], **options: Any) -> Runner:
         lifted(fn, **options)  # type: ignore[call-arg]  # refuses wrong options early
@@ -81,11 +78,10 @@ def on_modules(
 
     def decorate(documented: Callable[..., Any]) -> ModuleTransform[P]:
         transform = documented.__name__
-        signature = _with_methods(lifted, names)
+        signature = _with_methods(lifted)
 
         def wrap(fn: Callable[..., Any], **options: Any) -> Any:
-            renamed = {inner_names.get(k, k): v for k, v in options.items()}
-            runner = (build or lift_core)(fn, **renamed)
+            runner = (build or lift_core)(fn, **options)
             return _lift_function(fn, transform, runner, unbound)
 
         @functools.wraps(documented)
@@ -106,10 +102,8 @@ def on_modules(
 _AFTER_METHODS = {"static_argnames", "_split_transpose", "check_constancy_invariants"}
 
 
-def _with_methods(
-    lifted: Callable[..., Any], names: Mapping[str, str]
-) -> inspect.Signature:
-    parameters = _parameters(lifted, {"fn": "target", **names})
+def _with_methods(lifted: Callable[..., Any]) -> inspect.Signature:
+    parameters = _parameters(lifted, {"fn": "target"})
     place = len(parameters)
     while parameters[place - 1].name in _AFTER_METHODS:
         place -= 1

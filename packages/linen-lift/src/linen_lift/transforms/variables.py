@@ -10,11 +10,7 @@ from .targets import on_modules
 __all__ = ["add_metadata_axis", "fold_rngs", "map_variables"]
 
 
-@on_modules(
-    lift.map_variables,
-    "Map_variables",
-    {"map_in_fn": "trans_in_fn", "map_out_fn": "trans_out_fn"},
-)
+@on_modules(lift.map_variables, "Map_variables")
 def map_variables(*_: Any, **__: Any) -> Any:
     """Shows a module a transformed view of some of its collections.
 

@@ -37,6 +37,8 @@ def logical_axis_rules(rules: Iterable[tuple[Any, Any]]) -> Iterator[None]:
     """Has names in shardings stand for mesh axes, while it is entered.
 
     Those that linen-lift sets are in force here as well, and the other way round.
+    A jitted function places variables that it makes by the rules under which it was
+    traced first; to place them by others, jit it again.
 
     Args:
         rules: Pairs of a logical name and the mesh axis, a tuple of axes, or None.
