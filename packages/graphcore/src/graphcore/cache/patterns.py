@@ -149,7 +149,10 @@ class Pattern:
         variables = things[: len(self._types)]
         statics = things[layout.first_static :]
         if (
-            not all(map(_same, statics, layout.statics))
+            (
+                not all(map(is_, statics, layout.statics))
+                and not all(map(_same, statics, layout.statics))
+            )
             or list(map(type, variables)) != self._types
             or not self._metadata_holds(variables)
             or not all(map(is_, self._references(found), self._referenced(things)))
@@ -165,6 +168,10 @@ class Pattern:
         return things
 
     def _metadata_holds(self, variables: Sequence[Any]) -> bool:
+        if self._layout.all_owned:
+            found = [variable._facts.metadata for variable in variables]
+            if all(map(is_, found, self._metadata)):
+                return True
         for variable, impl, due in zip(
             variables, self._layout.impls, self._metadata, strict=True
         ):
