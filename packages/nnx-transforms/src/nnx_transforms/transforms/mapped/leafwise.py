@@ -103,7 +103,8 @@ def arguments_with_axes(
         in_axes: Axes of the positional arguments.
         args: The positional arguments of the call.
         kwargs: Its keyword arguments.
-        by_jax: As for `axes_of_arguments`, where there are no functions among the axes.
+        by_jax: Whether JAX maps the call. Then functions among the axes are asked; if
+            there are none, as for `axes_of_arguments`.
 
     Returns:
         Both kinds of arguments, after the move, and as many tree prefixes as there are
@@ -120,9 +121,9 @@ def arguments_with_axes(
         positions, rest = positions_of(f, args, kwargs, due)
         if count is None or len(positions) <= count:
             args, kwargs = positions, rest
-    by_jax = by_jax and not has_rules(in_axes)
-    axes = axes_of_arguments(name, in_axes, args, by_jax)
-    return args, kwargs, apply_rules(axes, args, "in_axes")
+    asks = by_jax and has_rules(in_axes)
+    axes = axes_of_arguments(name, in_axes, args, by_jax and not asks)
+    return args, kwargs, apply_rules(axes, args, "in_axes") if asks else axes
 
 
 def _refuse_objects(axes: Any, tree: Any, name: str) -> None:
