@@ -46,6 +46,7 @@ def test_modules_are_there_by_their_name_as_well():
     assert nnx.nn.linear.default_kernel_init is nnx.default_kernel_init
     assert nnx.nn.initializers is nnx.initializers
     assert nnx.ema.EMA is nnx.EMA
+    assert nnx.optimizer.OptState is nnx.OptState
     # A function takes precedence over its module.
     assert not isinstance(nnx.custom_vjp, types.ModuleType)
 

@@ -122,6 +122,7 @@ if not typing.TYPE_CHECKING:  # Type checkers follow the imports.
     ]
     # Modules of Flax by name, `nnx.graphlib.split`: what they hold is all here.
     graphlib = rnglib = variablelib = spmd = helpers = compat = sys.modules[__name__]
+    optimizer = compat
     nn = layers
 
     # Imported when they are asked for: they need more, or few do.

@@ -38,10 +38,10 @@ HOMES: dict[str, list[str]] = {
         "filterlib graph nn.initializers statelib training.metrics traversals",
         "compat errors experimental extract graphlib helpers ids module nn "
         "nn.activations nn.attention nn.dtypes nn.linear nn.lora "
-        "nn.normalization nn.recurrent nn.stochastic object pytreelib rnglib spmd "
-        "summary training training.optimizer transforms transforms.autodiff "
-        "transforms.compilation transforms.deprecated transforms.general "
-        "transforms.iteration transforms.transforms variablelib",
+        "nn.normalization nn.recurrent nn.stochastic object optimizer pytreelib "
+        "rnglib spmd summary training training.optimizer transforms "
+        "transforms.autodiff transforms.compilation transforms.deprecated "
+        "transforms.general transforms.iteration transforms.transforms variablelib",
     ),
     "flax.nnx.bridge": ["nnx_transforms.bridge"],
 }
