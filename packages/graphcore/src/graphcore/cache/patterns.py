@@ -198,7 +198,7 @@ class Pattern:
         Returns:
             The containers and static values.
         """
-        visit = Visit(strangers=[value for value, _ in self._strangers])
+        visit = Visit(strangers=[value for value, _ in self._strangers], contents=[])
         for node in self._layout.nodes:
             x = things[node.thing]
             if isinstance(x, OwnedNode):

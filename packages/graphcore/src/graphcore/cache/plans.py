@@ -233,7 +233,7 @@ class Plan:
         # What every container held. Containers compare their contents without a call
         # for each, as long as both hold the same objects. By address: with thousands
         # of dicts, memory is read faster from end to end.
-        pairs = [*zip(visit.containers, visit.contents, strict=True)]
+        pairs = [*zip(visit.containers, visit.contents or (), strict=True)]
         pairs.sort(key=lambda pair: (isinstance(pair[0], list), id(pair[0])))
         self._containers = [container for container, _ in pairs]
         self._contents = [content for _, content in pairs]
@@ -520,7 +520,7 @@ def make_plan(root: Any) -> Plan:
     plan = _matched_plan(root)
     if plan is not None:
         return plan
-    visit = Visit()
+    visit = Visit(contents=[])
     described = walk(root, RefMap(), visit)
     definition = interned(described)
     plan = Plan(

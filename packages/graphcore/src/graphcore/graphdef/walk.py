@@ -8,7 +8,7 @@ first visit, and keeps an explicit stack, so graphs can be of any depth.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,8 +73,8 @@ class Visit:
             foreign graph nodes, and pytree nodes that only JAX knows.
         foreign: Other nodes of registered types, whose containers are declared.
         containers: The dicts and lists that hold the children of all other nodes.
-        contents: Copies of these, made before they were read: what another thread or a
-            signal handler writes during a walk differs from them.
+        contents: Copies of these, if a plan is made of the visit, from before they were
+            read: what another thread or a signal handler writes during a walk differs.
         mark: What `metadata_epoch.mark` was at the start.
         mutable_statics: Static values that might change in place.
         strangers: Static values of types that are not built in: the type of the value
@@ -86,16 +86,16 @@ class Visit:
     unwatched: list[tuple[Any, NodeImpl, Any, Any]] = field(default_factory=list)
     foreign: list[tuple[Any, NodeImpl]] = field(default_factory=list)
     containers: list[Any] = field(default_factory=list)
-    contents: list[Any] = field(default_factory=list)
+    contents: list[Any] | None = None
     mark: object = field(default_factory=lambda: metadata_epoch.mark)
     mutable_statics: list[Any] = field(default_factory=list)
     strangers: list[Any] = field(default_factory=list)
 
-    def watch(self, containers: Iterable[Any]) -> None:
-        """Takes note of containers that are about to be read."""
-        for container in containers:
-            self.containers.append(container)
-            self.contents.append(container.copy())
+    def watch(self, containers: Sequence[Any]) -> None:
+        """Takes note of containers that are about to be read, for a plan."""
+        if self.contents is not None:
+            self.containers += containers
+            self.contents += [container.copy() for container in containers]
 
     def traces(self) -> Iterator[tuple[Trail, Any, Any]]:
         """The trail, the object and the trace of everything that tells its trace."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from .. import errors
 from ..filters import DenyList, union_filters
 from ..scope_tree import Scope
+from .containers import find
 from .context import context
 from .module_base import ModuleBase
 
@@ -75,6 +76,14 @@ def _call_only(_: Any, method_name: str) -> bool:
     return method_name == "__call__"
 
 
+def _in_use(module: Any) -> bool:
+    """Whether a module is bound, or holds one that is."""
+    fields = (module.__dict__.get(name) for name in module._field_names)
+    return module.scope is not None or any(
+        _in_use(child) for field in fields for child in find(field, (ModuleBase,))
+    )
+
+
 def pure(
     make: Callable[..., F],
     method: Any,
@@ -101,7 +110,7 @@ def pure(
     def run(scope: Scope, *args: Any, **kwargs: Any) -> Any:
         # A call from inside of another module's method starts a tree of its own.
         with context.having(modules=[]):
-            bound = module.clone(parent=scope, _deep_clone=True)
+            bound = module.clone(parent=scope, _deep_clone=_in_use(module))
             return fn(bound, *args, **kwargs)
 
     return make(run, mutable, flags)
