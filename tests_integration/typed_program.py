@@ -7,6 +7,7 @@ import jax
 from jax.experimental import checkify
 
 import graphcore as gc
+import linen_lift as nn
 import nnx_transforms as nnx
 from linen_lift import *
 
@@ -243,3 +244,32 @@ def parameters(model: Model) -> int:
     graphdef, state = gc.split(model)
     assert gc.merge(graphdef, state) is not model
     return len(jax.tree.leaves(state))
+
+
+class ByFilter(gc.PrefixMapping[Any]):
+    settings = (0, None)
+    is_static = True
+
+    def map_prefix(self, path: tuple[Any, ...], variable: Any) -> Any:
+        return 0 if isinstance(variable, gc.Param) else None
+
+
+class Around(Module):
+    inner: Module
+
+    def __call__(self, x: jax.Array) -> Any:
+        return self.inner(x, train=True)
+
+
+def names(model: Model, metrics: nnx.MultiMetric, new: list[jax.Array]) -> None:
+    assert_type(model.linear.kernel[...], jax.Array)
+    assert_type(model.linear.kernel[0] * 2, jax.Array)
+    metrics.accuracy.compute()
+    # What a function of optax says that it returns may be any pytree.
+    nnx.update(model, new)
+    assert_type(nnx.optimizer.OptState(0).value, int)
+    assert_type(nn.transforms.remat(Block), type[Block])
+    nn.module.merge_param("train", None, True)
+
+
+def default(init: nn.initializers.Initializer = nn.initializers.zeros) -> None: ...

@@ -33,7 +33,7 @@ from graphcore.variables.variable import Variable
 __all__ = ["pop", "update"]
 
 
-def update(node: Any, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> None:
+def update(node: Any, state: Any, /, *states: Any) -> None:
     """Updates a graph in place from states or nested dicts.
 
     Values and metadata of variables are replaced, by values of any shape; a raw value

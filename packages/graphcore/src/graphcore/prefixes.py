@@ -40,15 +40,9 @@ class PrefixMapping(abc.ABC, Generic[A]):
         2
     """
 
+    settings: tuple[A, ...] = ()
+    is_static: bool = False
     first_path_counts: ClassVar[bool] = False
-
-    @property
-    def settings(self) -> tuple[A, ...]:
-        return ()
-
-    @property
-    def is_static(self) -> bool:
-        return False
 
     @abc.abstractmethod
     def map_prefix(self, path: tuple[Any, ...], variable: Any) -> A:

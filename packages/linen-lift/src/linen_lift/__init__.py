@@ -20,17 +20,29 @@ from jax.nn.initializers import zeros as zeros
 from graphcore.authors import leave_out_of_locations as _leave_out
 
 from . import errors as errors
-from . import layers, metadata
 from . import lift as lift
+from . import metadata as metadata
+from . import module as module
 from . import partitioning as partitioning
 from . import scope as scope
 from . import spmd as spmd
+from . import transforms as transforms
 from . import types as types
 from .adapters.flax import FlaxModule as FlaxModule
 from .errors import LinenLiftError as LinenLiftError
 from .filters import DenyList as DenyList
 from .frozen_dict import *
 from .layers import *
+from .layers import activations as _activations
+from .layers import attention as attention
+from .layers import combinators as combinators
+from .layers import dtypes as dtypes
+from .layers import initializers as initializers
+from .layers import linear as linear
+from .layers import normalization as normalization
+from .layers import pooling as pooling
+from .layers import recurrent as recurrent
+from .layers import stochastic as stochastic
 from .lift.axes import *
 from .metadata import *
 from .module.base import Module as Module
@@ -52,13 +64,8 @@ __version__ = "1.0.0"
 _leave_out(__file__, "lift/", "module/", "rng.py", "scope", "transforms/")
 
 # Code for Flax Linen also writes `nn.linear.default_kernel_init`, `nn.meta.unbox` and
-# the like: its modules of layers have these names.
-activation, combinators = layers.activations, layers.combinators
-attention, dtypes, linear = layers.attention, layers.dtypes, layers.linear
-initializers, normalization = layers.initializers, layers.normalization
-pooling, recurrent = layers.pooling, layers.recurrent
-stochastic = layers.stochastic
-meta = metadata
+# the like. So the modules of layers are there, and two by other names.
+activation, meta = _activations, metadata
 
 # Names are listed where they are defined; those of modules are listed here. Type
 # checkers follow the imports.

@@ -54,6 +54,7 @@ from nnx_transforms.states.unpacked import *
 from nnx_transforms.states.variable_tools import *
 from nnx_transforms.training import ema as ema
 from nnx_transforms.training import metrics as metrics
+from nnx_transforms.training import optimizer as optimizer
 from nnx_transforms.training.ema import EMA as EMA
 from nnx_transforms.training.metrics import Metric as Metric
 from nnx_transforms.training.metrics import MetricState as MetricState
@@ -122,7 +123,6 @@ if not typing.TYPE_CHECKING:  # Type checkers follow the imports.
     ]
     # Modules of Flax by name, `nnx.graphlib.split`: what they hold is all here.
     graphlib = rnglib = variablelib = spmd = helpers = compat = sys.modules[__name__]
-    optimizer = compat
     nn = layers
 
     # Imported when they are asked for: they need more, or few do.

@@ -62,13 +62,13 @@ class _ByFilter(PrefixMapping[Any]):
         ValueError: If a filter stands behind one that takes everything.
     """
 
-    __slots__ = ("_predicates", "_settings", "_written")
+    __slots__ = ("_predicates", "filters", "is_static", "settings")
 
     def __init__(
         self, mapping: Mapping[Any, Any] | Iterable[tuple[Filter, Any]]
     ) -> None:
         if isinstance(mapping, type(self)):
-            mapping = list(zip(mapping._written, mapping._settings, strict=True))
+            mapping = list(zip(mapping.filters, mapping.settings, strict=True))
         if isinstance(mapping, State):
             mapping = create_path_filters(mapping)
         given: Any = mapping.items() if isinstance(mapping, Mapping) else mapping
@@ -80,26 +80,12 @@ class _ByFilter(PrefixMapping[Any]):
                 f"as {{nnx.Param: ..., ...: ...}}, got {mapping!r}."
             ) from None
         # A filter may be a list, which is hashable only as a predicate.
-        self._written: tuple[Any, ...] = tuple(
+        self.filters: tuple[Any, ...] = tuple(
             to_predicate(f) if isinstance(f, list) else f for f, _ in pairs
         )
-        self._settings: tuple[Any, ...] = tuple(setting for _, setting in pairs)
-        self._predicates: tuple[Predicate, ...] = filters_to_predicates(self._written)
-
-    @property
-    def filters(self) -> tuple[Any, ...]:
-        """The filters in order."""
-        return self._written
-
-    @property
-    def settings(self) -> tuple[Any, ...]:
-        """The setting of each filter."""
-        return self._settings
-
-    @property
-    def is_static(self) -> bool:
-        """Whether no filter looks at a value."""
-        return all(map(looks_at_no_value, self._predicates))
+        self.settings = tuple(setting for _, setting in pairs)
+        self._predicates: tuple[Predicate, ...] = filters_to_predicates(self.filters)
+        self.is_static = all(map(looks_at_no_value, self._predicates))
 
     def map_prefix(self, path: tuple[Any, ...], variable: Any) -> Any:
         """Returns the setting of one variable.
@@ -114,7 +100,7 @@ class _ByFilter(PrefixMapping[Any]):
         Raises:
             ValueError: If no filter does, with the path.
         """
-        for predicate, setting in zip(self._predicates, self._settings, strict=True):
+        for predicate, setting in zip(self._predicates, self.settings, strict=True):
             if predicate(path, variable):
                 return setting
         raise ValueError(
@@ -125,17 +111,15 @@ class _ByFilter(PrefixMapping[Any]):
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return (
-            self._predicates == other._predicates and self._settings == other._settings
-        )
+        return self._predicates == other._predicates and self.settings == other.settings
 
     def __hash__(self) -> int:
-        return hash((type(self), self._predicates, self._settings))
+        return hash((type(self), self._predicates, self.settings))
 
     def __repr__(self) -> str:
         pairs = ", ".join(
             f"{_filter_text(f)}: {setting!r}"
-            for f, setting in zip(self._written, self._settings, strict=True)
+            for f, setting in zip(self.filters, self.settings, strict=True)
         )
         return f"{type(self).__name__}({{{pairs}}})"
 
@@ -165,7 +149,10 @@ class StateAxes(_ByFilter):
 
     __slots__ = ()
 
-    axes = _ByFilter.settings
+    @property
+    def axes(self) -> tuple[Any, ...]:
+        """The axis of each filter."""
+        return self.settings
 
 
 @accepts_graph_mode
@@ -228,7 +215,10 @@ class StateSharding(_ByFilter):
 
     __slots__ = ()
 
-    shardings = _ByFilter.settings
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        """The sharding of each filter."""
+        return self.settings
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, overload
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,11 @@ from graphcore.hashable_mapping import HashableMapping
 from graphcore.variables.metadata import stored_name
 
 MISSING: Any = object()
+
+
+class _HoldsArray(Protocol):
+    @property
+    def value(self) -> jax.Array: ...
 
 
 def written_into(array: Any, value: Any) -> Any:
@@ -213,6 +218,10 @@ class Reading:
                 f"neither has its value of type {type(self.value).__name__}."
             ) from None
 
+    @overload
+    def __getitem__(self: _HoldsArray, key: Any) -> jax.Array: ...
+    @overload
+    def __getitem__(self, key: Any) -> Any: ...
     def __getitem__(self, key: Any) -> Any:
         """`x[...]` is the value; other keys go to it."""
         return self.get_value(index=key)

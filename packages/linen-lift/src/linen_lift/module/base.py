@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from graphcore.authors import UNSET
 
@@ -116,6 +116,10 @@ class Module(Declarations, Summaries):
     @checked_hash
     def __hash__(self) -> int:
         return hash(self._hashed(self))
+
+    if TYPE_CHECKING:  # a field may be any module, and modules are called
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     # --- attributes -----------------------------------------------------------------
 

@@ -1,7 +1,8 @@
+# ruff: noqa: F403
 """Lifted transforms of modules."""
 
-from .batching import scan, vmap
-from .variables import map_variables
-
-# What layers are made of.
-__all__ = ["map_variables", "scan", "vmap"]
+from .autodiff import *
+from .batching import *
+from .compilation import *
+from .control_flow import *
+from .variables import *

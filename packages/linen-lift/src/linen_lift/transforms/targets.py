@@ -39,6 +39,8 @@ Methods: TypeAlias = str | Iterable[str] | Mapping[str, Mapping[str, Any]] | Non
 class ModuleTransform(Protocol[P]):
     """Transforms a module class, a `functools.partial` of one, or a function."""
 
+    __name__: str
+
     @overload
     def __call__(self, target: T, *args: P.args, **kwargs: P.kwargs) -> T: ...
     @overload

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -320,6 +320,10 @@ class MultiMetric(Metric):
         >>> {name: float(value) for name, value in metrics.compute().items()}
         {'accuracy': 1.0, 'loss': 3.0}
     """
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, **metrics: Metric) -> None:
         if reserved := sorted({"reset", "update", "compute", "split"} & metrics.keys()):
