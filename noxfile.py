@@ -186,11 +186,12 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def typecheck(session: nox.Session) -> None:
-    """Check the types of the three packages with mypy in strict mode."""
+    """Check the types of the packages, and of a program that uses them."""
     install(session, "typecheck")
     session.run("mypy", *session.posargs)
-    # What users' type checkers see of the public names.
+    # What users' type checkers see of the public names; editors follow Pyright.
     session.run("mypy", "tests_integration/typed_program.py")
+    session.run("basedpyright", "tests_integration/typed_program.py")
 
 
 @nox.session

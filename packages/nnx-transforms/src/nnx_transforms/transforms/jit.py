@@ -157,7 +157,7 @@ class Jitted(Generic[P, R]):
     def __get__(self, instance: None, owner: Any = None) -> Jitted[P, R]: ...
     @overload
     def __get__(
-        self: Jitted[Concatenate[Any, Rest], R], instance: object, owner: Any = None
+        self: Callable[Concatenate[Any, Rest], R], instance: object, owner: Any = None
     ) -> Jitted[Rest, R]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else _BoundJitted(self, instance)

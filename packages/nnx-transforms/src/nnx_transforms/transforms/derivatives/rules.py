@@ -98,7 +98,7 @@ class RuleFunction(Generic[P, R]):
     def __get__(self, instance: None, owner: Any = None) -> Self: ...
     @overload
     def __get__(
-        self: RuleFunction[Concatenate[Any, Rest], R],
+        self: Callable[Concatenate[Any, Rest], R],
         instance: object,
         owner: Any = None,
     ) -> Callable[Rest, R]: ...
