@@ -240,3 +240,21 @@ def test_a_weak_proxy_says_to_hold_the_object():
         hash(gc.graphdef(parent))
     parent.child.parent = parent
     assert hash(gc.graphdef(parent)) == hash(gc.graphdef(gc.clone(parent)))
+
+
+class Elementwise:
+    def __init__(self, values):
+        self.values = np.array(values)
+
+    def __eq__(self, other):
+        return self.values == other.values
+
+    def __hash__(self):
+        return 0
+
+
+def test_a_static_value_without_a_clear_answer_is_named():
+    node, twin = gc.Dict(table=Elementwise([1, 2])), gc.Dict(table=Elementwise([1, 2]))
+    with pytest.raises(ValueError, match="truth value") as raised:
+        gc.graphdef(node) == gc.graphdef(twin)  # noqa: B015
+    assert "static attribute 'table' of type Elementwise" in raised.value.__notes__[0]

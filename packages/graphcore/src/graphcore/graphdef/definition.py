@@ -262,7 +262,15 @@ class StaticAttribute(_Attribute):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StaticAttribute):
             return NotImplemented
-        return bool(self.key == other.key and self.compared == other.compared)
+        try:
+            return bool(self.key == other.key and self.compared == other.compared)
+        except Exception as error:
+            error.add_note(
+                f"Raised by `==` of the static attribute {self.key!r} of type "
+                f"{type(self.value).__name__}: it says whether graphs are equal, and "
+                "must give True or False."
+            )
+            raise
 
     def __hash__(self) -> int:
         return hash((self.key, self.compared))
