@@ -1,5 +1,7 @@
 """Functions of scopes, also lifted ones, do what they do with Flax Linen."""
 
+import functools
+
 import flax.core
 import jax
 import jax.numpy as jnp
@@ -165,3 +167,65 @@ def test_lazy_initialization(nn):
         nn.remat(nn.Dense)(3, kernel_init=ramp()).lazy_init(KEYS, shape),
         jax.tree.map(jnp.shape, jax.eval_shape(block(nn)().init, KEYS, X)),
     )
+
+
+def experts(nn, count):
+    def by_expert(fn, axis=0):
+        each = lifts(nn).vmap(
+            fn, {"params": axis, "stats": 0}, {"params": True}, in_axes=axis
+        )
+
+        def run(scopes, x):
+            return each(scopes, jnp.stack([x * n for n in range(count)], axis)).sum(0)
+
+        return run
+
+    return by_expert
+
+
+@both
+def test_lifted_transforms_of_ones_own_over_modules(nn):
+    own, Block = nn.transforms.lift_transform, block(nn)
+    by_expert = experts(nn, 4)
+    lifted = own(by_expert, Block)
+
+    class Two(nn.Module):
+        def setup(self):
+            self.inner = nn.Dense(2, kernel_init=ramp())
+
+        def double(self, x):
+            return 2 * self.inner(x)
+
+        def __call__(self, x):
+            return own(by_expert, Two.double)(self, x)
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            first = own(by_expert, nn.Dense)(3, kernel_init=ramp())(x)
+            named = lifted(name="named")(x)
+            moved = own(by_expert, nn.Dense, 1)(3, kernel_init=ramp())(x)
+            other = own(by_expert, Block, methods=["__call__"], axis=0)()(x)
+            return first, named, moved, other, Two()(x)
+
+    out, variables = Model().init_with_output(KEYS, X)
+    again = Model().apply(variables, X, mutable=["stats"])
+    return out, variables, again, type(lifted()).__name__
+
+
+@both
+def test_methods_of_mixins(nn):
+    class Parts:
+        @nn.module.wrap_method_once
+        def parts(self):
+            return sorted(name for name in vars(self) if name in ("a", "b"))
+
+        parts_again = nn.module.wrap_method_once(parts)
+
+    class Model(nn.Module, Parts):
+        def setup(self):
+            self.a, self.b = nn.Dense(3), nn.Dense(2)
+
+    model = Model()
+    names = [model.apply({}, method=m) for m in (Model.parts, Model.parts_again)]
+    return names, model.bind({}).parts(), model.parts()

@@ -135,3 +135,21 @@ def test_a_ref_in_two_attributes_is_refused_with_both_paths():
         nnx.jit(add)(model)
     told = " ".join(caught.value.__notes__)
     assert "at 'args/0/again'" in told and "at 'args/0/seen'" in told
+
+
+@pytest.mark.parametrize("outer", [lambda f: f, nnx.jit], ids=["eager", "jit"])
+def test_all_of_a_ref_is_read_and_written_like_a_part(outer):
+    log = nnx.Dict(rows=nnx.Variable(jax.new_ref(jnp.zeros(3))))
+    ref = log.rows.value
+
+    @outer
+    def write(log, x):
+        log.rows[...] = x
+        log.rows[0] += 1
+        return log.rows[...] * 2, log.rows[1]
+
+    for x, held in ((jnp.arange(3.0), [1.0, 1.0, 2.0]), (5, [6.0, 5.0, 5.0])):
+        out, part = write(log, x)
+        assert log.rows.value is ref
+        assert ref[...].tolist() == log.rows[...].tolist() == held
+        assert out.tolist() == [2 * y for y in held] and part == held[1]

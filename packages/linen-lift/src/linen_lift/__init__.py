@@ -56,6 +56,7 @@ from .transforms.autodiff import *
 from .transforms.batching import *
 from .transforms.compilation import *
 from .transforms.control_flow import *
+from .transforms.lift_transform import *
 from .transforms.variables import *
 
 __version__ = "1.0.0"

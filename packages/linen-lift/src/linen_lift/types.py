@@ -11,26 +11,33 @@ Example:
     ...         return nn.Dense(3, dtype=self.dtype, precision=self.precision)(x)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
 from jax.lax import PrecisionLike
 from jax.nn.initializers import Initializer
 
+from .filters import CollectionFilter, StreamFilter
 from .frozen_dict import FrozenDict
+from .lift.axes import AxisSpec
 
 __all__ = [
     "Array",
     "Axes",
+    "CollectionFilter",
     "Dtype",
     "FrozenVariableDict",
+    "InOutAxis",
+    "InOutScanAxis",
     "Initializer",
     "MutableVariableDict",
     "PRNGKey",
+    "PRNGSequenceFilter",
     "PaddingLike",
     "PrecisionLike",
     "Shape",
+    "Target",
     "VariableDict",
 ]
 
@@ -43,3 +50,7 @@ PaddingLike: TypeAlias = str | int | Sequence[int | tuple[int, int]]
 VariableDict: TypeAlias = Mapping[str, Mapping[str, Any]]
 FrozenVariableDict: TypeAlias = FrozenDict[str, Any]
 MutableVariableDict: TypeAlias = dict[str, dict[str, Any]]
+PRNGSequenceFilter: TypeAlias = StreamFilter
+InOutAxis: TypeAlias = AxisSpec
+InOutScanAxis: TypeAlias = AxisSpec
+Target: TypeAlias = Callable[..., Any]

@@ -223,16 +223,21 @@ class Reading:
     @overload
     def __getitem__(self, key: Any) -> Any: ...
     def __getitem__(self, key: Any) -> Any:
-        """`x[...]` is the value; other keys go to it."""
-        return self.get_value(index=key)
+        """`x[...]` is the value, or what a `Ref` holds; other keys go to it."""
+        found = self.get_value(index=key)
+        return found[...] if key is ... and _is_ref(found) else found
 
     def __setitem__(self, key: Any, item: Any) -> None:
         """`x[...] = item` writes into an array that is there; other keys go to it.
 
-        It keeps its shape, dtype and sharding, if the item can be broadcast to it.
+        It keeps its shape, dtype and sharding, if the item can be broadcast to it. What
+        a `Ref` holds is written likewise, where it is.
         """
         if key is ...:
-            item = written_into(self._array_to_write_into(), item)
+            whole = self._array_to_write_into()
+            if _is_ref(whole):
+                whole, key = whole[...], ()
+            item = written_into(whole, item)
         self.set_value(item, index=key)
 
     def _array_to_write_into(self) -> Any:
@@ -240,6 +245,11 @@ class Reading:
 
     __repr__ = text
     __treescope_repr__ = treescope_repr
+
+
+def _is_ref(x: Any) -> bool:
+    # The first question is the quicker one, and settles it for most.
+    return not isinstance(x, jax.Array) and isinstance(x, jax.Ref)
 
 
 _SLOTS = frozenset(("_facts", "_kind", "_plan", "_raw_value", "value"))

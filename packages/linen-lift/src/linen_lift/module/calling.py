@@ -18,14 +18,30 @@ def wrap_method(
 ) -> Callable[..., Any]:
     """Makes a plain function a method of a module, with all that belongs to one.
 
+    The functions in the class of a module need none of this; those of a mixin that is
+    no module do, for `setup` to run before them.
+
     Args:
         fn: a function whose first argument is the module.
         belongs: whether it is a method of a class, which has interceptors and captures;
             else it is only called like one.
 
     Returns:
-        The method.
+        The method; `fn` itself, if it is one.
+
+    Example:
+        >>> import linen_lift as nn, jax
+        >>> class Parts:
+        ...     @nn.module.wrap_method_once
+        ...     def parts(self):
+        ...         return [x for x in vars(self).values() if isinstance(x, nn.Dense)]
+        >>> class Model(nn.Module, Parts):
+        ...     def setup(self): self.encoder = nn.Dense(3)
+        >>> Model().apply({}, method=Model.parts)[0].name
+        'encoder'
     """
+    if is_marked(fn, "_wrapped_method"):
+        return fn
     name = getattr(fn, "__name__", type(fn).__name__)
     compact = getattr(fn, "_compact", False)
     name_scope = getattr(fn, "_compact_name_scope", False)

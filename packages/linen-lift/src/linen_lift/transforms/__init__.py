@@ -5,4 +5,5 @@ from .autodiff import *
 from .batching import *
 from .compilation import *
 from .control_flow import *
+from .lift_transform import *
 from .variables import *

@@ -84,7 +84,7 @@ def on_modules(
 
         def wrap(fn: Callable[..., Any], **options: Any) -> Any:
             runner = (build or lift_core)(fn, **options)
-            return _lift_function(fn, transform, runner, unbound)
+            return lift_function(fn, transform, runner, unbound)
 
         @functools.wraps(documented)
         def on_target(*args: Any, **kwargs: Any) -> Any:
@@ -289,9 +289,17 @@ def lift_target(
     return wrap(target, **options)
 
 
-def _lift_function(
+def lift_function(
     fn: Callable[..., Any], transform: str, runner: Runner, unbound: Any
 ) -> Any:
+    """Transforms a function of a module.
+
+    Args:
+        fn: the function.
+        transform: the name of the transform.
+        runner: lifts and calls it.
+        unbound: JAX's transform, for methods such as `init` of an unbound module.
+    """
     body = as_body(fn)
     plain = None if getattr(fn, "_compact", False) else unbound
     name = getattr(fn, "__name__", "")
@@ -326,7 +334,7 @@ def _lift_class(
     )
     # A method can be replaced, in a notebook or by a mock.
     functions = tuple([getattr(cls, name, None) for name in per_method])
-    key: Any = (transform, prefix, functions, *described)
+    key: Any = (wrap, functions, *described)
     cache = cls._lifted_classes
     try:
         if key in cache:
