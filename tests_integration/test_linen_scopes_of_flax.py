@@ -1,7 +1,5 @@
 """Functions of scopes, also lifted ones, do what they do with Flax Linen."""
 
-import functools
-
 import flax.core
 import jax
 import jax.numpy as jnp

@@ -287,3 +287,12 @@ def test_where_the_parameters_of_the_text_model_lie():
     assert specs[0] == specs[1]
     kernel = specs[1]["params"]["blocks"]["Dense_0"]["kernel"]
     assert tuple(kernel) == ("layers", "mlp", "embed")
+
+
+def test_modules_have_names_of_their_own():
+    before = "from flax import nnx\nprint(nnx.__name__, nnx.Linear.__doc__)\n"
+    ported = port(before)
+    assert not ported.problems
+    assert ported.source == before.replace(
+        "from flax import nnx", "import nnx_transforms as nnx"
+    )

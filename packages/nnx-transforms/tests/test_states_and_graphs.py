@@ -457,6 +457,10 @@ def test_variables_are_placed_when_they_are_made():
         placed, compiled = make(), nnx.jit(make)()
         with nnx.use_eager_sharding(False):
             left = make()
+    with jax.set_mesh(jax.make_mesh((2,), ("model",))):
+        with pytest.raises(ValueError, match="data") as raised:
+            make()
+        assert "use_eager_sharding(False)" in " ".join(raised.value.__notes__)
     for node in (placed, compiled):
         assert node.w.value.sharding.spec[0] == "data", node
     assert left.w.value.sharding.is_fully_replicated and nnx.using_eager_sharding()

@@ -1,4 +1,4 @@
-# ruff: noqa: F403
+# ruff: noqa: F401, F403
 """Modules: dataclasses whose methods own variables."""
 
 from .base import Module as Module

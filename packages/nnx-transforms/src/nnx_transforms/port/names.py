@@ -63,6 +63,12 @@ OTHERS = {
 }
 """Functions of graphs in Flax that are others here, and what to use."""
 
+SETTINGS = (
+    "settings of Flax are not read here; in the place of `flax_always_shard_variable` "
+    "set to False stands `nnx_transforms.use_eager_sharding(False)`"
+)
+"""Why there is no `flax.config`."""
+
 _OF_GRAPHS = ("flax.nnx", "flax.nnx.graph", "flax.nnx.graphlib")
 _MODULES = {"flax", *HOMES}
 
@@ -165,6 +171,8 @@ def find(dotted: str) -> Place | Kept | Missing:
                 return Place(path, found.__name__, None)
         return _absent(HOMES[dotted])
     module, _, name = dotted.rpartition(".")
+    if f"{dotted}.".startswith("flax.config."):
+        return Missing(SETTINGS)
     if module not in HOMES:
         return Missing("there is no such module in these packages")
     if module in _OF_GRAPHS and name in OTHERS:
@@ -184,7 +192,9 @@ def _is_public(module: ModuleType, name: str) -> bool:
     """Whether a module offers a name, rather than having it for its own use."""
     # Not `dir` or `getattr`: a module's `__getattr__` may pass names on to its package.
     public = vars(module).get("__all__", [n for n in vars(module) if n[0] != "_"])
-    return name in public or isinstance(getattr(module, name, None), ModuleType)
+    value = getattr(module, name, None)
+    is_of_modules = name.startswith("__") and value is not None  # `__name__`
+    return name in public or isinstance(value, ModuleType) or is_of_modules
 
 
 def _absent(homes: list[str]) -> Missing:

@@ -109,12 +109,13 @@ def placed_by(metadata: Mapping[str, Any], value: Any, path: str = "") -> Any:
     try:
         return constrained(value, sharding)
     except Exception as error:
-        if path:
-            error.add_note(
-                f"The variable at {path!r} was to be laid out by {sharding!r}, as its "
-                "metadata say. Write it for this mesh, with the names of its axes, or "
-                "say in `sharding_rules` which axes are meant."
-            )
+        what = f"The variable at {path!r}" if path else "A new variable"
+        others = "" if path else " Or make it under `use_eager_sharding(False)`."
+        error.add_note(
+            f"{what} was to be laid out by {sharding!r}, as its metadata say. Write it "
+            "for this mesh, with the names of its axes, or say in `sharding_rules` "
+            f"which axes are meant.{others}"
+        )
         raise
 
 
@@ -154,7 +155,9 @@ def _constrained(value: Any, sharding: Any) -> Any:
         found = PartitionSpec(*(x[0] if len(x) == 1 else x or None for x in names))
         return NamedSharding(mesh, found) if named else found
 
-    hint = part(False) if len(explicit) < len(kinds) else None
+    # What is no axis at all is refused with the hint.
+    names = {name for entry in spec for name in axis_names(entry)}
+    hint = part(False) if {*kinds, *names} - {*explicit} else None
     return (_laid_out if traced else _compiled)(value, part(True), hint)
 
 
