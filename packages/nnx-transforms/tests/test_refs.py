@@ -153,3 +153,21 @@ def test_all_of_a_ref_is_read_and_written_like_a_part(outer):
         assert log.rows.value is ref
         assert ref[...].tolist() == log.rows[...].tolist() == held
         assert out.tolist() == [2 * y for y in held] and part == held[1]
+
+
+def test_a_ref_is_written_wherever_jax_lets_it_be():
+    rows = nnx.Variable(jax.new_ref(jnp.zeros(3)))
+    ref = rows.value
+
+    def write(rows, x=2.0):
+        rows[0] = x
+        rows[1] += x
+        return rows[...] + 0
+
+    by_value = jax.jit(write)(rows)
+    assert by_value.tolist() == ref[...].tolist() == [2.0, 2.0, 0.0]
+    # One that a function closes over, too.
+    nnx.jit(lambda x: write(rows, x))(3.0)
+    jax.lax.scan(lambda c, x: (c, write(rows, x)), None, jnp.array([5.0, 7.0]))
+    assert ref[...].tolist() == [7.0, 17.0, 0.0]
+    assert nnx.state(nnx.Dict(rows=rows)).rows[...].tolist() == [7.0, 17.0, 0.0]

@@ -412,6 +412,9 @@ def test_scanned_objects_may_be_returned():
 
     same, _ = scan(f, in_axes=(0, Carry), out_axes=(0, Carry))(all_scanned, 0)
     assert same is all_scanned and same[0].value.tolist() == [0.0, 2.0, 4.0]
+    # As for JAX, a list of two will do.
+    sums, xs = scan(lambda n, x: [n + x, n])(0, jnp.arange(4))
+    assert (int(sums), xs.tolist()) == (6, [0, 0, 1, 3])
     with pytest.raises(ValueError, match="Inconsistent aliasing"):
         scan(lambda c, x: c, in_axes=(LAYERS, 0), out_axes=0)(cells, jnp.arange(3))
 

@@ -424,7 +424,7 @@ def test_a_jaxpr_comes_with_shapes_if_asked(static_argnums):
 
 
 def test_the_first_argument_of_a_jaxpr_may_be_static():
-    jaxpr = nnx.make_jaxpr(lambda n, x: n * x, static_argnums=0)(3, 2.0)
+    jaxpr = nnx.make_jaxpr(lambda n, x: n * x, 0)(3, 2.0)
     assert len(jaxpr.in_avals) == 1
 
 

@@ -225,7 +225,7 @@ class Reading:
     def __getitem__(self, key: Any) -> Any:
         """`x[...]` is the value, or what a `Ref` holds; other keys go to it."""
         found = self.get_value(index=key)
-        return found[...] if key is ... and _is_ref(found) else found
+        return found[...] if key is ... and is_ref(found) else found
 
     def __setitem__(self, key: Any, item: Any) -> None:
         """`x[...] = item` writes into an array that is there; other keys go to it.
@@ -235,7 +235,7 @@ class Reading:
         """
         if key is ...:
             whole = self._array_to_write_into()
-            if _is_ref(whole):
+            if is_ref(whole):
                 whole, key = whole[...], ()
             item = written_into(whole, item)
         self.set_value(item, index=key)
@@ -247,7 +247,8 @@ class Reading:
     __treescope_repr__ = treescope_repr
 
 
-def _is_ref(x: Any) -> bool:
+def is_ref(x: Any) -> bool:
+    """Whether JAX writes an array where it is."""
     # The first question is the quicker one, and settles it for most.
     return not isinstance(x, jax.Array) and isinstance(x, jax.Ref)
 

@@ -18,7 +18,7 @@ from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.impl import VariableImpl, variable_impl
 from graphcore.variables.metadata import as_stored
 from graphcore.variables.operators import ReadOperators
-from graphcore.variables.reading import Reading
+from graphcore.variables.reading import Reading, is_ref
 
 __all__ = ["VariableState"]
 
@@ -158,7 +158,7 @@ class VariableState(Reading, ReadOperators, Generic[A]):
 
     def __getitem__(self, key: Any) -> Any:
         value: Any = self.value
-        return value if key is ... else value[key]
+        return value if key is ... and not is_ref(value) else value[key]
 
     def _metadata(self) -> HashableMapping[str, Any]:
         return self._kind[1]

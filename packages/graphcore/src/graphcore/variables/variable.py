@@ -37,7 +37,7 @@ from graphcore.variables.metadata import (
     stored_name,
 )
 from graphcore.variables.operators import ValueOperators
-from graphcore.variables.reading import Reading
+from graphcore.variables.reading import Reading, is_ref
 from graphcore.variables.state import VariableState
 
 __all__ = ["BatchStat", "Cache", "Intermediate", "Param", "Perturbation", "Variable"]
@@ -268,9 +268,11 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
             >>> v[...] = 1; v.value.tolist()
             [1.0, 1.0]
         """
+        if index is not ... and is_ref(whole := Variable.get_value(self)):
+            whole[index] = value  # which is no write to this variable
+            return
         self._check_writable()
         if index is not ...:
-            whole = Variable.get_value(self)
             if not isinstance(whole, jax.Array):
                 whole[index] = value
                 return

@@ -55,7 +55,7 @@ def jit_partial(
 
 @called_with_the_same
 def make_jaxpr(
-    fun: Any = LATER, *, static_argnums: Any = (), return_shape: bool = False
+    fun: Any = LATER, static_argnums: Any = (), *, return_shape: bool = False
 ) -> Any:
     """Shows what JAX makes of a function of objects.
 

@@ -269,6 +269,8 @@ class _Body(MappedBody):
         with not_kept(inside.roots):
             out = super().call(inside, args, kwargs)
         axes = self.out_axes
+        if isinstance(axes, tuple) and isinstance(out, list):  # as JAX takes it
+            out = tuple(out)
         if isinstance(axes, tuple) and not (
             isinstance(out, tuple) and len(out) == len(axes)
         ):

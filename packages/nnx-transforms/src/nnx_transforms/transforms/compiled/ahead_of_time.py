@@ -17,7 +17,13 @@ __all__ = ["Compiled", "Lowered", "Traced"]
 S = TypeVar("S", bound="_Stage")
 # Reports of JAX about outputs. The compiled function has three: the values of
 # variables, the output of the user's function, and the changes of objects.
-_OF_OUTPUTS = ("out_info", "output_formats", "output_layouts", "output_shardings")
+_OF_OUTPUTS = (
+    "out_avals",
+    "out_info",
+    "output_formats",
+    "output_layouts",
+    "output_shardings",
+)
 
 
 @dataclass(repr=False, eq=False, slots=True)
@@ -103,10 +109,11 @@ class Lowered(_Stage):
 
     __slots__ = ()
 
-    def compile(self, **options: Any) -> Compiled:
+    def compile(self, *args: Any, **options: Any) -> Compiled:
         """Compiles the function.
 
         Args:
+            *args: As for `jax.stages.Lowered.compile`.
             **options: As for `jax.stages.Lowered.compile`.
 
         Returns:
@@ -117,7 +124,7 @@ class Lowered(_Stage):
             >>> float(nnx.jit(lambda x: x * 2).lower(1.0).compile()(2.0))
             4.0
         """
-        return self._next(Compiled, self._stage.compile(**options))
+        return self._next(Compiled, self._stage.compile(*args, **options))
 
 
 class Compiled(_Stage):
