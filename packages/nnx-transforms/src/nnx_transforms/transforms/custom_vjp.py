@@ -63,7 +63,8 @@ class CustomVJP(RuleFunction[P, R]):
             symbolic_zeros: Whether to tell the rules what is not differentiated.
                 Arrays then come to `fwd` as `jax.custom_derivatives.CustomVJPPrimal`,
                 and in an object the `raw_value` of each differentiable variable is
-                one: to run it, set its `value` in the place of each. Cotangents may be `jax.custom_derivatives.SymbolicZero`.
+                one: to run it, set its `value` in the place of each. Cotangents may be
+                `jax.custom_derivatives.SymbolicZero`.
             **more: Further arguments that the installed `jax.custom_vjp.defvjp` takes.
 
         Example:
