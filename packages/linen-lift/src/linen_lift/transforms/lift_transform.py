@@ -23,6 +23,11 @@ class _Lift:
     transform: Callable[..., Any]
     args: StaticAttribute
 
+    def __hash__(self) -> int:
+        if getattr(self.transform, "__closure__", None):
+            raise TypeError("made anew each time, of what must not be kept")
+        return hash((self.transform, self.args))
+
     def __call__(self, fn: Callable[..., Any], **options: Any) -> Any:
         def runner(core: Core, frame: Frame) -> Any:
             run = self.transform(core, *self.args.value, **options)
