@@ -146,6 +146,20 @@ def test_constraints(how, kind, jitted):
 
 
 @several
+@pytest.mark.parametrize("outer", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_constraints_over_automatic_axes_keep_explicit_ones(outer):
+    kinds = AxisType.Explicit, AxisType.Auto
+    mesh = jax.make_mesh((2, len(jax.devices()) // 2), ("data", "model"), kinds)
+    with jax.set_mesh(mesh), nn.logical_axis_rules([("heads", "model")]):
+        x = jax.device_put(jnp.ones((4, 8)), P("data"))
+        hinted = lambda x: nn.with_logical_constraint(x * 1, (None, "heads"))
+        out = outer(jax.checkpoint(hinted))(x)
+        assert tuple(out.sharding.spec) == ("data", "model")
+        grad = outer(jax.grad(lambda x: (hinted(x) ** 2).sum()))(x)
+        assert jax.typeof(grad) == jax.typeof(x) and (grad == 2).all()
+
+
+@several
 def test_constraints_of_a_tree():
     tree = {"a": jnp.ones((4, 8)), "b": [jnp.ones(8), 3.0]}
     names = {"a": ("batch", "mlp"), "b": [("mlp",), None]}

@@ -113,10 +113,13 @@ def constrained(
     if not isinstance(value, jax.Array | np.ndarray):
         return value
     sharding = spec if mesh is None else jax.sharding.NamedSharding(where, spec)
-    if all(kind == jax.sharding.AxisType.Explicit for kind in where.axis_types):
+    explicit = jax.sharding.AxisType.Explicit
+    if all(kind == explicit for kind in where.axis_types):
         return jax.sharding.reshard(value, sharding)
-    if mesh is None and not isinstance(value, jax.core.Tracer):
-        # The devices of `jax.set_mesh` are known to compiled code only.
+    is_traced = isinstance(value, jax.core.Tracer)
+    if mesh is None and (not is_traced or explicit in where.axis_types):
+        # The devices of `jax.set_mesh` are known to compiled code only. And outside of
+        # it, a constraint would take explicit axes off the type of a traced value.
         return _constrained_by_jit(value, sharding)
     return jax.lax.with_sharding_constraint(value, sharding)
 

@@ -249,8 +249,9 @@ class Reading:
 
 def is_ref(x: Any) -> bool:
     """Whether JAX writes an array where it is."""
-    # The first question is the quicker one, and settles it for most.
-    return not isinstance(x, jax.Array) and isinstance(x, jax.Ref)
+    # The last question takes longest. In JAX 0.9.0 a traced `Ref` is an `Array`, too.
+    may_be = isinstance(x, jax.core.Tracer) or not isinstance(x, jax.Array)
+    return may_be and isinstance(x, jax.Ref)
 
 
 _SLOTS = frozenset(("_facts", "_kind", "_plan", "_raw_value", "value"))

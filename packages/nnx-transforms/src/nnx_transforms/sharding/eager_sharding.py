@@ -158,7 +158,9 @@ def _constrained(value: Any, sharding: Any) -> Any:
     # What is no axis at all is refused with the hint.
     names = {name for entry in spec for name in axis_names(entry)}
     hint = part(False) if {*kinds, *names} - {*explicit} else None
-    return (_laid_out if traced else _compiled)(value, part(True), hint)
+    # A hint holds in compiled code only, whoever traces the value.
+    by_type = traced and hint is None
+    return (_laid_out if by_type else _compiled)(value, part(True), hint)
 
 
 def _laid_out(value: Any, explicit: Any, automatic: Any) -> Any:

@@ -109,7 +109,7 @@ def _with_shardings(out: Any) -> Any:
             spec = sharding or PartitionSpec()
             names = {name for entry in spec for name in axis_names(entry)}
             if mesh.empty or not names <= {*mesh.axis_names}:
-                return value
+                return value.update(sharding=None) if is_open else value
             sharding = NamedSharding(mesh, spec)
         return value.update(sharding=sharding)
 

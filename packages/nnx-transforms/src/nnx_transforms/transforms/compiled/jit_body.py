@@ -73,8 +73,8 @@ class Options:
         out_shardings: As given.
         in_settings: The shardings of the arguments, as settings.
         out_settings: Those of the output.
-        places_objects: Whether objects in the output are placed by filter, even if
-            none came in.
+        places_objects: Whether objects in the output are placed by filter, or by
+            their metadata, even if none came in.
         donate_state: Whether to donate what is overwritten.
         constrain_state: Whether, or how, to constrain shardings.
         passed_on: Further arguments for `jax.jit`.
@@ -97,9 +97,10 @@ class Options:
             map_settings(_or_unset, shardings_alone(given))
             for given in (self.in_shardings, self.out_shardings)
         )
-        self.places_objects = any(map(is_mapping, prefix_leaves(self.out_shardings)))
         self.donate_state: bool = arguments["donate_state"]
         self.constrain_state: Any = arguments["constrain_state"]
+        by_filter = any(map(is_mapping, prefix_leaves(self.out_shardings)))
+        self.places_objects = by_filter or bool(self.constrain_state)
         passed_on = {k: v for k in _PASSED_ON if (v := arguments[k])}
         self.passed_on: dict[str, Any] = {**passed_on, **arguments["more"]}
 
