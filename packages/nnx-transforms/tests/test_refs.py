@@ -170,4 +170,8 @@ def test_a_ref_is_written_wherever_jax_lets_it_be():
     nnx.jit(lambda x: write(rows, x))(3.0)
     jax.lax.scan(lambda c, x: (c, write(rows, x)), None, jnp.array([5.0, 7.0]))
     assert ref[...].tolist() == [7.0, 17.0, 0.0]
-    assert nnx.state(nnx.Dict(rows=rows)).rows[...].tolist() == [7.0, 17.0, 0.0]
+    leaf = nnx.state(nnx.Dict(rows=rows)).rows
+    assert leaf[...].tolist() == [7.0, 17.0, 0.0]
+    leaf[...] = 1
+    leaf[2] = 4.0
+    assert ref[...].tolist() == [1.0, 1.0, 4.0] and leaf.value is ref

@@ -119,7 +119,7 @@ def constrained(
     is_traced = isinstance(value, jax.core.Tracer)
     if mesh is None and (not is_traced or explicit in where.axis_types):
         # The devices of `jax.set_mesh` are known to compiled code only. And outside of
-        # it, a constraint would take explicit axes off the type of a traced value.
+        # it, JAX 0.12.0 takes explicit axes off the type of a traced value.
         return _constrained_by_jit(value, sharding)
     return jax.lax.with_sharding_constraint(value, sharding)
 

@@ -130,6 +130,9 @@ class Reading:
         if index is not ...:
             # A value of its own: the one that it has may be that of the variable.
             whole: Any = self.value
+            if is_ref(whole):  # that of the variable, wherever it is
+                whole[index] = value
+                return
             if isinstance(whole, dict | list):
                 whole = whole.copy()
                 whole[index] = value

@@ -18,7 +18,7 @@ from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.impl import VariableImpl, variable_impl
 from graphcore.variables.metadata import as_stored
 from graphcore.variables.operators import ReadOperators
-from graphcore.variables.reading import Reading, is_ref
+from graphcore.variables.reading import Reading
 
 __all__ = ["VariableState"]
 
@@ -155,10 +155,6 @@ class VariableState(Reading, ReadOperators, Generic[A]):
         impl = variable_impl(kind)
         metadata = as_kept(impl.metadata(variable))
         return cls.of((kind, metadata), impl.get_value(variable))
-
-    def __getitem__(self, key: Any) -> Any:
-        value: Any = self.value
-        return value if key is ... and not is_ref(value) else value[key]
 
     def _metadata(self) -> HashableMapping[str, Any]:
         return self._kind[1]

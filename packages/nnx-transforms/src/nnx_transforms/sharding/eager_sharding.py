@@ -19,6 +19,7 @@ from graphcore import register_creation_hook
 from graphcore.authors import Bodies
 from nnx_transforms.sharding.shardings import (
     axis_names,
+    names_in,
     rules_in_force,
     sharding_of,
 )
@@ -156,9 +157,8 @@ def _constrained(value: Any, sharding: Any) -> Any:
         return NamedSharding(mesh, found) if named else found
 
     # What is no axis at all is refused with the hint.
-    names = {name for entry in spec for name in axis_names(entry)}
-    hint = part(False) if {*kinds, *names} - {*explicit} else None
-    # A hint holds in compiled code only, whoever traces the value.
+    hint = part(False) if {*kinds, *names_in(spec)} - {*explicit} else None
+    # Outside of compiled code, JAX 0.12.0 takes explicit axes off the type with a hint.
     by_type = traced and hint is None
     return (_laid_out if by_type else _compiled)(value, part(True), hint)
 

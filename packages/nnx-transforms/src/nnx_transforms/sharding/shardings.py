@@ -264,6 +264,11 @@ def axis_names(entry: Any) -> tuple[Any, ...]:
     return tuple(entry) if isinstance(entry, tuple | list) else (entry,)
 
 
+def names_in(spec: Iterable[Any]) -> set[Any]:
+    """The names in a spec, as `axis_names` finds them in each entry."""
+    return {name for entry in spec for name in axis_names(entry)}
+
+
 def check_fits(
     place: str,
     spec: PartitionSpec,

@@ -21,7 +21,7 @@ from graphcore.authors import (
     variable_impl,
     write_raw,
 )
-from nnx_transforms.sharding.shardings import axis_names, sharding_of
+from nnx_transforms.sharding.shardings import names_in, sharding_of
 from nnx_transforms.states.tree_variables import tree_variables
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
@@ -107,7 +107,7 @@ def _with_shardings(out: Any) -> Any:
         if sharding is None or isinstance(sharding, PartitionSpec):
             mesh = metadata.get("mesh") or in_force
             spec = sharding or PartitionSpec()
-            names = {name for entry in spec for name in axis_names(entry)}
+            names = names_in(spec)
             if mesh.empty or not names <= {*mesh.axis_names}:
                 return value.update(sharding=None) if is_open else value
             sharding = NamedSharding(mesh, spec)

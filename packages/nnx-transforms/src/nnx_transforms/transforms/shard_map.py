@@ -23,7 +23,7 @@ from graphcore.authors import (
 )
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.sharding.in_modules import shardings_alone
-from nnx_transforms.sharding.shardings import axis_names, check_fits
+from nnx_transforms.sharding.shardings import check_fits, names_in
 from nnx_transforms.transforms.decorators import LATER, called_as_before
 from nnx_transforms.transforms.loops.agreement import has_type
 from nnx_transforms.transforms.mapped.mapping import (
@@ -188,7 +188,7 @@ class _Body(MappedBody):
                     f"{shown} is to be put together by {spec}, but the function left "
                     f"an array of {rank} axes there."
                 )
-            named = {name for entry in spec for name in axis_names(entry)}
+            named = names_in(spec)
             if varying := sorted(map(str, _varying(value) - named)):
                 yield (
                     f"{shown} has the spec {spec}, which means one value "
@@ -232,7 +232,7 @@ def _check_given(entry: Entry, plain: Any, mesh: Any, error: BaseException) -> N
                 "shard_map takes a PartitionSpec, for the variables of an object also "
                 f"a StateSharding of them, but got {spec!r}."
             ) from error
-        unknown = {axis for entry in spec for axis in axis_names(entry)} - {*sizes}
+        unknown = names_in(spec) - {*sizes}
         if unknown:
             raise ValueError(
                 f"shard_map got {spec}, but the axes of the mesh are {[*sizes]}."
