@@ -153,3 +153,29 @@ def test_a_deep_graph():
     f(root)
     assert float(node.w.value) == 2
     assert node.last
+
+
+def test_a_structure_that_had_to_go_is_not_held_by_the_call_it_was_known_from(
+    monkeypatch,
+):
+    monkeypatch.setattr(
+        "nnx_transforms.transforms.compiled.jit_bodies.MAX_STRUCTURES", 3
+    )
+
+    @nnx.jit
+    def f(m):
+        return m.a.value
+
+    def called_often(kind):
+        for _ in range(4):
+            f(nnx.Dict(a=nnx.Param(1), kind=kind))
+        return weakref.ref(kind)
+
+    class Kind:
+        __eq__, __hash__ = object.__eq__, object.__hash__
+
+    first = called_often(Kind())
+    for _ in range(4):
+        f(nnx.Dict(a=nnx.Param(1), kind=Kind()))
+    garbage.collect()
+    assert first() is None

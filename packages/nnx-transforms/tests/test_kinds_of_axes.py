@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import nnx_transforms as nnx
 
@@ -83,3 +83,43 @@ def test_abstract_variables_with_names_of_no_axis_have_no_sharding(mesh):
         nnx.as_abstract(abstract)
     known = nnx.eval_shape(lambda: make(BOTH)).w.value.sharding
     assert tuple(known.spec) == BOTH
+
+
+OPEN = PartitionSpec(PartitionSpec.UNCONSTRAINED, "model")
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_what_may_lie_anyhow_stays_where_it_is(mesh, transform):
+    value = jax.device_put(jnp.ones((4, 4)), NamedSharding(mesh, PartitionSpec("data")))
+    made = TRANSFORMS[transform](lambda x: nnx.Param(x, out_sharding=OPEN))(value)
+    # Over automatic axes, XLA may choose.
+    assert spec(made)[1] == "model"
+    if mesh.axis_types[0] is AxisType.Explicit:
+        assert spec(made)[0] == "data"
+
+
+def test_an_axis_that_two_parts_of_a_spec_could_name_is_the_named_one(mesh):
+    value = jax.device_put(
+        jnp.ones((4, 4)), NamedSharding(mesh, PartitionSpec("model"))
+    )
+    assert spec(nnx.jit(lambda x: nnx.Param(x, out_sharding=OPEN))(value))[1] == "model"
+
+
+def test_objects_are_placed_by_specs_with_open_parts(mesh):
+    model = nnx.Dict(w=nnx.Param(jnp.ones((4, 4))))
+    nnx.shard(model, {...: OPEN})
+    assert spec(model.w) == (None, "model")
+    assert model.w.sharding == OPEN
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+def test_a_mesh_of_a_variable_of_its_own_under_another_one(mesh, kinds):
+    own = jax.make_mesh((4,), ("rows",), (KINDS[kinds][1],))
+    made = nnx.Param(jnp.ones((4, 4)), out_sharding=("rows",), mesh=own)
+    assert made.value.sharding.mesh == own and spec(made)[0] == "rows"
+    with pytest.raises(ValueError, match="rwos"):
+        nnx.Param(jnp.ones((4, 4)), out_sharding=("rwos",), mesh=own)
+    model = nnx.Dict(w=nnx.Param(jnp.ones((4, 4)), sharding=("rwos",)))
+    with pytest.raises(ValueError, match="rwos") as caught:
+        nnx.get_named_sharding(nnx.state(model), own)
+    assert any("'w'" in note for note in caught.value.__notes__)

@@ -137,6 +137,7 @@ class Bodies:
     def keep(self, key: Any, body: Any) -> Any:
         """Keeps a body, unless another thread has kept one meanwhile."""
         make_room(self.known, self._limit)
+        self.warm = None  # It may be a call of the one that had to go.
         self.last = self.known.setdefault(key, body)
         return self.last
 
@@ -236,10 +237,11 @@ class Bodies:
 
 
 def make_room(kept: dict[Any, Any], limit: int) -> None:
-    """Lets go of the oldest entry if there are as many as there may be."""
+    """Lets go of the oldest entries if there are as many as there may be."""
     if len(kept) >= limit:
-        # By a list, made at once: other threads may be keeping something as well.
-        for oldest in [*kept][:1]:
+        # By a list, made at once: other threads may be keeping something as well. Two
+        # of them may have found the same oldest one, so there may be some too many.
+        for oldest in [*kept][: len(kept) - limit + 1]:
             kept.pop(oldest, None)
 
 

@@ -8,7 +8,7 @@ So a large model is never on one device. As `sharding`, it is only described.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Self
 
@@ -18,9 +18,11 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from graphcore import register_creation_hook
 from graphcore.authors import Bodies
 from nnx_transforms.sharding.shardings import (
+    ANYWHERE,
     axis_names,
     names_in,
     rules_in_force,
+    settled,
     sharding_of,
 )
 from nnx_transforms.states.values import map_value
@@ -136,31 +138,43 @@ def constrained(value: Any, sharding: Any) -> Any:
 def _constrained(value: Any, sharding: Any) -> Any:
     named = isinstance(sharding, NamedSharding)
     spec = sharding.spec if named else sharding
-    mesh = sharding.mesh if named else jax.sharding.get_abstract_mesh()
+    in_force = jax.sharding.get_abstract_mesh()
+    mesh = sharding.mesh if named else in_force
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     explicit = [name for name, kind in kinds.items() if kind is AxisType.Explicit]
+    traced = isinstance(value, jax.core.Tracer)
+    has_types = explicit or AxisType.Explicit in in_force.axis_types
+    if named and not traced and has_types:
+        return jax.device_put(value, NamedSharding(mesh, settled(spec)))
     if not explicit or not isinstance(spec, PartitionSpec):
         return jax.lax.with_sharding_constraint(value, sharding)
-    traced = isinstance(value, jax.core.Tracer)
-    if named and not traced:
-        anywhere = PartitionSpec.UNCONSTRAINED  # JAX has no such place for it
-        whole = (None if entry is anywhere else entry for entry in spec)
-        return jax.device_put(value, NamedSharding(mesh, PartitionSpec(*whole)))
 
-    def part(is_explicit: bool) -> Any:
+    # Where a value may lie anyhow over explicit axes, it lies as its type says.
+    lies = [*jax.typeof(value).sharding.spec, *(None for _ in spec)]
+    typed = [
+        [n for n in axis_names(now) if n not in names_in(spec)] if x is ANYWHERE else x
+        for x, now in zip(spec, lies, strict=False)
+    ]
+
+    def part(entries: Iterable[Any], is_explicit: bool) -> Any:
         """What the sharding says about the axes of one kind."""
-        names = (
-            tuple(n for n in axis_names(entry) if (n in explicit) is is_explicit)
-            for entry in spec
-        )
-        found = PartitionSpec(*(x[0] if len(x) == 1 else x or None for x in names))
+        names = (_of_kind(entry, explicit, is_explicit) for entry in entries)
+        found = PartitionSpec(*names)
         return NamedSharding(mesh, found) if named else found
 
     # What is no axis at all is refused with the hint.
-    hint = part(False) if {*kinds, *names_in(spec)} - {*explicit} else None
+    hint = part(spec, False) if {*kinds, *names_in(spec)} - {*explicit} else None
     # Outside of compiled code, JAX 0.12.0 takes explicit axes off the type with a hint.
     by_type = traced and hint is None
-    return (_laid_out if by_type else _compiled)(value, part(True), hint)
+    return (_laid_out if by_type else _compiled)(value, part(typed, True), hint)
+
+
+def _of_kind(entry: Any, explicit: Sequence[Any], is_explicit: bool) -> Any:
+    """What is left of an entry of a spec, of the mesh axes of one kind."""
+    if entry is ANYWHERE:
+        return entry
+    names = tuple(n for n in axis_names(entry) if (n in explicit) is is_explicit)
+    return names[0] if len(names) == 1 else names or None
 
 
 def _laid_out(value: Any, explicit: Any, automatic: Any) -> Any:

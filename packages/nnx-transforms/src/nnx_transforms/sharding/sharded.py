@@ -33,6 +33,7 @@ from nnx_transforms.sharding.shardings import (
     axis_names,
     check_fits,
     mesh_in_force,
+    settled,
     sharding_key,
     sharding_of,
 )
@@ -245,7 +246,11 @@ def _placed(x: Any, metadata: Mapping[str, Any], mesh: Any, path: str) -> Any:
     if not isinstance(place, Sharding):
         if mesh is None:
             raise ValueError(no_mesh)
-        place = NamedSharding(mesh, place)
+        place = NamedSharding(mesh, settled(place))
+    elif isinstance(place, NamedSharding):
+        place = NamedSharding(
+            place.mesh, settled(place.spec), memory_kind=place.memory_kind
+        )
 
     def moved(value: Any) -> Any:
         if isinstance(value, jax.ShapeDtypeStruct):

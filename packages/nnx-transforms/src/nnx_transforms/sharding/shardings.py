@@ -28,6 +28,8 @@ __all__ = [
     "with_partitioning",
 ]
 
+ANYWHERE = PartitionSpec.UNCONSTRAINED
+"""In a spec, for an axis of a value that may be divided in any way."""
 PLACEMENT = ("out_sharding", "sharding", "sharding_rules", "mesh")
 """The metadata that says together where a value is placed."""
 
@@ -193,7 +195,8 @@ def sharding_of(
         `PartitionSpec`, which JAX reads on the mesh in force.
 
     Raises:
-        ValueError: If the sharding is of an unknown kind, with the path.
+        ValueError: If the sharding is of an unknown kind, or does not fit the mesh;
+            with the path.
 
     Example:
         >>> sharding_of({'sharding': ('data', None)}) == PartitionSpec('data', None)
@@ -206,7 +209,12 @@ def sharding_of(
         return found
     spec = _spec(path, metadata)
     mesh = metadata.get("mesh") or mesh
-    return spec if mesh is None else NamedSharding(mesh, spec)
+    try:
+        return spec if mesh is None else NamedSharding(mesh, spec)
+    except ValueError as error:
+        if path:
+            error.add_note(f"The metadata of the variable at {path!r} say so.")
+        raise
 
 
 def sharding_key(metadata: Mapping[str, Any]) -> str:
@@ -236,7 +244,7 @@ def _spec(path: str, metadata: Mapping[str, Any]) -> PartitionSpec:
 
 def _mesh_axes(entry: Any, rules: Mapping[Any, Any]) -> Any:
     """What stands for one entry of a spec on the mesh."""
-    if not rules:
+    if not rules or entry is ANYWHERE:
         return entry
     found = tuple(
         mesh_axis
@@ -250,7 +258,7 @@ def axis_names(entry: Any) -> tuple[Any, ...]:
     """The names in one entry of a spec.
 
     Args:
-        entry: A name, a tuple of names, or None.
+        entry: A name, a tuple of names, or what stands for none: None or `ANYWHERE`.
 
     Returns:
         The names.
@@ -259,7 +267,7 @@ def axis_names(entry: Any) -> tuple[Any, ...]:
         >>> axis_names('data'), axis_names(('data', 'model')), axis_names(None)
         (('data',), ('data', 'model'), ())
     """
-    if entry is None:
+    if entry is None or entry is ANYWHERE:
         return ()
     return tuple(entry) if isinstance(entry, tuple | list) else (entry,)
 
@@ -267,6 +275,16 @@ def axis_names(entry: Any) -> tuple[Any, ...]:
 def names_in(spec: Iterable[Any]) -> set[Any]:
     """The names in a spec, as `axis_names` finds them in each entry."""
     return {name for entry in spec for name in axis_names(entry)}
+
+
+def settled(spec: PartitionSpec) -> PartitionSpec:
+    """A spec that says where a value is put: whole where it may lie in any way.
+
+    Example:
+        >>> settled(PartitionSpec(ANYWHERE, 'data')) == PartitionSpec(None, 'data')
+        True
+    """
+    return PartitionSpec(*(None if entry is ANYWHERE else entry for entry in spec))
 
 
 def check_fits(
