@@ -109,3 +109,13 @@ def test_what_is_made_of_an_object_without_a_name_is_called_by_its_class():
     again = lifted(twice)(lambda f, x: f(f(x)))
     assert (again.__name__, again.__qualname__) == ("Twice", "Twice")
     assert again(1) == 4 and again.__wrapped__ is twice
+
+
+def test_a_function_is_known_for_as_many_structures_as_a_deep_model_has_layers():
+    def f(n):
+        return n.value
+
+    nodes = [gc.Dict(value=gc.Variable(1), layer=layer) for layer in range(500)]
+    first = [enter(f, (node,)).body for node in nodes]
+    again = [enter(f, (node,)).body for node in nodes]
+    assert all(a is b for a, b in zip(first, again, strict=True))

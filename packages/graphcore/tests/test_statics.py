@@ -1,8 +1,11 @@
 """Static values that may change in place belong to one graph, also among equal ones."""
 
 import dataclasses
+import gc as garbage
 import pickle
 import types
+import unittest.mock
+import weakref
 
 import jax.numpy as jnp
 import pytest
@@ -121,3 +124,43 @@ def test_a_definition_is_pickled_as_it_was_made():
     m.config.n = 2
     again = pickle.loads(pickle.dumps(definition))
     assert again == definition != gc.graphdef(m)
+
+
+@pytest.mark.parametrize("mock", [unittest.mock.Mock, unittest.mock.MagicMock])
+def test_a_mock_is_a_static_value(mock):
+    logger = mock()
+    model = Model(Config(0))
+    model.logger = logger
+    graphdef, state = gc.split(model)
+    assert gc.merge(graphdef, state).logger is logger
+    assert gc.graphdef(model) == graphdef
+
+
+class Offset(float):
+    pass
+
+
+@pytest.mark.parametrize("kind", [float, Offset])
+def test_zeros_of_either_sign_differ(kind):
+    plus, minus = (gc.graphdef(gc.Dict(x=kind(zero))) for zero in (0.0, -0.0))
+    assert plus != minus and plus == gc.graphdef(gc.Dict(x=kind(0.0)))
+
+
+def test_the_class_of_a_static_value_is_not_kept():
+    class Local:
+        pass
+
+    gc.split(gc.Dict(x=Local()))
+    reference = weakref.ref(Local)
+    del Local
+    garbage.collect()
+    assert reference() is None
+
+
+@pytest.mark.parametrize("pack", [lambda m: m, lambda m: (1, m), lambda m: {"a": m}])
+def test_static_arguments_with_variables_are_refused(pack):
+    with pytest.raises(ValueError, match=r"argument 0 .* a Dict.* with variables"):
+        enter(called, (), statics={0: pack(gc.Dict(n=gc.Variable(1)))})
+    with pytest.raises(ValueError, match="static argument 0 has a Dict in it"):
+        enter(called, (), statics={0: frozenset([gc.Dict(n=gc.Variable(1))])})
+    enter(called, (), statics={0: (1, gc.Dict(n=1))})

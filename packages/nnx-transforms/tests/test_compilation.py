@@ -887,3 +887,31 @@ def test_a_warm_call_that_returns_its_arguments_walks_no_graph():
     m = nnx.Dict(layers=nnx.List(layers(3)))
     out, _ = step(m, [m])
     assert out["model"] is m and m.layers[0].w.value.tolist() == [2, 2]
+
+
+def test_a_write_to_the_callers_own_object_is_seen_though_the_function_calls_itself():
+    class Cell:
+        def __init__(self, content):
+            self.content = content
+
+    gc.register_variable_type(
+        Cell,
+        get_value=lambda cell: cell.content,
+        set_value=lambda cell, value: setattr(cell, "content", value),
+        get_metadata=lambda cell: {},
+        create=lambda kind, value, metadata: kind(value),
+    )
+    cell = Cell(jnp.ones(()))
+    model = nnx.Dict(cell=cell)
+
+    @nnx.jit
+    def step(model, x):
+        if x.ndim:
+            cell.content = x.sum()
+            step(nnx.Dict(cell=Cell(x.sum())), jnp.zeros(()))  # compiled before
+        return x
+
+    step(model, jnp.zeros(()))
+    with pytest.raises(nnx.TraceContextError, match="cell"):
+        step(model, jnp.ones(3))
+    assert cell.content == 1

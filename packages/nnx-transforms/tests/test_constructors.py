@@ -511,3 +511,22 @@ def test_constructors_keep_the_name():
     construct = Scan.constructor(Block, length=3)
     assert construct.__name__ == "Block"
     assert type(construct(3, rngs=rngs())) is Scan
+
+
+class Scaled(Module):
+    def __call__(self, x, scale):
+        return x * scale
+
+
+class Shifted(Module):
+    def __call__(self, scale, x):
+        return x - scale
+
+
+def test_the_inner_module_may_be_replaced_by_one_with_other_arguments():
+    layer = Remat(Scaled)
+    assert layer(x=10.0, scale=3.0) == 30
+    twin = gc.clone(layer)
+    layer.module = Shifted()
+    assert layer(x=10.0, scale=3.0) == 7
+    assert twin(x=10.0, scale=3.0) == 30

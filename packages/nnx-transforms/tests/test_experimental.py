@@ -311,3 +311,42 @@ def test_they_compose():
         rtol=1e-5,
     )
     assert m.count.value.tolist() == [1, 1, 1]
+
+
+class Scale(Module):
+    def __init__(self):
+        self.w = Param(jnp.array(2.0))
+        self.count = Variable(jnp.array(0))
+
+    def __call__(self, x):
+        return self.w.value * x
+
+    def counting(self, x):
+        self.count.value = self.count.value + 1
+        return self(x)
+
+
+TRANSFORMS = {
+    "vmap": experimental.vmap,
+    "scan": lambda f: experimental.scan(f, carry_argnum=None),
+}
+
+
+@pytest.mark.parametrize("outer", [nnx.jit, nnx.remat])
+@pytest.mark.parametrize("kind", TRANSFORMS)
+def test_a_transform_around_it_sees_the_object_of_a_method(kind, outer):
+    model = Scale()
+    step = outer(TRANSFORMS[kind](model))
+    assert step(jnp.ones(2)).tolist() == [2, 2]
+    model.w.value = jnp.array(5.0)
+    assert step(jnp.ones(2)).tolist() == [5, 5]
+
+
+def test_a_scan_of_a_method_that_writes_in_another_transform():
+    model = Scale()
+    scanned = experimental.scan(
+        model.counting, carry_argnum=None, state_axes={...: Carry}
+    )
+    for step in (scanned, nnx.jit(scanned)):
+        assert step(jnp.ones(3)).tolist() == [2, 2, 2]
+    assert model.count.value == 6

@@ -59,17 +59,19 @@ def static_key(value: Any) -> Any:
     if kind is slice or kind is range:
         bounds = value.start, value.stop, value.step
         return kind, tuple(map(static_key, bounds))
-    equal: Any = kind.__eq__
-    if equal is object.__eq__ or kind.__hash__ is None:
+    equal = method_of(kind, "__eq__")
+    if equal is object.__eq__ or method_of(kind, "__hash__") is None:
         return kind, value  # itself, or of no use in a key
     if issubclass(kind, tuple) and equal is tuple.__eq__:
         return kind, tuple(map(static_key, tuple.__iter__(value)))
     if issubclass(kind, frozenset) and equal is frozenset.__eq__:
         return kind, frozenset(map(static_key, frozenset.__iter__(value)))
+    if issubclass(kind, float) and equal is float.__eq__:
+        return kind, value, float.hex(value)
     try:
         apart = _held_apart(kind, value)
         hash(apart)
-    except Exception:  # of a stranger, or of what has a hash by part of what it holds
+    except Exception:  # A stranger raised, or a field that has no part in the hash.
         return kind, value
     return kind, value, apart
 
@@ -124,7 +126,7 @@ def _compared_fields(kind: type[Any]) -> Callable[[Any], Sequence[Any]]:
         return _nothing
     if kind not in _fields_of:
         # What `dataclass` makes is in no file.
-        methods: Any = kind.__eq__, kind.__hash__
+        methods = [method_of(kind, name) for name in ("__eq__", "__hash__")]
         codes = [getattr(method, "__code__", None) for method in methods]
         is_made = all(code and code.co_filename == "<string>" for code in codes)
         fields = dataclasses.fields(kind) if is_made else ()
@@ -232,7 +234,8 @@ _IMMUTABLE = (
     *(np.dtype, np.generic, jax.ShapeDtypeStruct, jax.Device),
     *(jax.sharding.Sharding, jax.sharding.Mesh, jax.sharding.PartitionSpec),
 )
-_immutable_types: set[type[Any]] = set()
+# No class is kept alive for that.
+_immutable_types: set[weakref.ref[type[Any]]] = set()
 _declared: set[type[Any]] = set()
 
 
@@ -281,7 +284,7 @@ def is_immutable(value: Any) -> bool:
         (True, True, False)
     """
     kind = type(value)
-    if kind in _immutable_types:
+    if weakref.ref(kind) in _immutable_types:
         return True
     if kind is tuple:
         return all(map(is_immutable, value))
@@ -297,7 +300,7 @@ def is_immutable(value: Any) -> bool:
             )
         )
     ):
-        _immutable_types.add(kind)
+        _immutable_types.add(weakref.ref(kind, _immutable_types.discard))
         return True
     if not getattr(getattr(kind, "__dataclass_params__", None), "frozen", False):
         return False
@@ -327,8 +330,20 @@ def may_change(x: Any) -> bool:
 
 
 def _compares_like(kind: type[Any], base: type[Any]) -> bool:
-    methods: Any = kind.__eq__, kind.__hash__
-    return all(map(is_, methods, (base.__eq__, base.__hash__)))
+    names = "__eq__", "__hash__"
+    return all(method_of(kind, name) is method_of(base, name) for name in names)
+
+
+def method_of(kind: type[Any], name: str) -> Any:
+    """A special method of a class, as it stands there.
+
+    To ask for it by attribute would call descriptors: a mock makes another mock then.
+
+    Example:
+        >>> method_of(bool, '__eq__') is int.__eq__
+        True
+    """
+    return next(vars(base)[name] for base in kind.__mro__ if name in vars(base))
 
 
 def _leaves_equal(a: Any, b: Any) -> bool:

@@ -34,7 +34,9 @@ from graphcore.nodes.owned import OwnedNode, get_plan
 __all__ = ["Bodies"]
 
 # How many structures of its arguments one function keeps bodies for.
-MAX_STRUCTURES = 64
+MAX_STRUCTURES = 1024
+# How many transformations of one function, each told something else, have bodies.
+_MAX_TOLD = 64
 # Functions with attributes that nobody else looks at, beside those of transformations.
 _WITH_ATTRIBUTES = (types.FunctionType, functools.partial, type(jax.jit(abs)))
 
@@ -70,7 +72,8 @@ class Bodies:
     Attributes:
         contexts: What transformations look at while a function is traced, beyond its
             arguments and JAX's configuration: functions that return something
-            hashable. Where one returns something else, other bodies are kept.
+            hashable. `of` asks them: where one returns something else, other bodies
+            are kept.
         known: The bodies.
         last: The one that was asked for last: most calls are like the one before.
         warm: What `recall` compares calls with; None for nothing.
@@ -130,7 +133,7 @@ class Bodies:
         if found is None:
             made = (make or cls)()
             made.are_with_function = True
-            make_room(kept, MAX_STRUCTURES)
+            make_room(kept, _MAX_TOLD)
             found = kept.setdefault(key, made)
         return found  # type: ignore[no-any-return]
 

@@ -39,7 +39,7 @@ class Callee:
         bound: The hidden objects.
         function: The function that takes them first.
         name: What it is called.
-        lasts: Whether the function is the same for the same callable.
+        lasts: Whether to take the same callable apart again gives the same function.
 
     Raises:
         TypeError: If it can't be called.

@@ -69,7 +69,9 @@ def captured_objects(f: Any) -> list[Any]:
             found.append(x)
         elif not isinstance(x, _PLAIN):
             inside = _contents(x)
-        pending += inside[::-1]
+        # A list or dict may have a million numbers or texts: told in C.
+        if not _EXACTLY_PLAIN.issuperset(map(type, inside)):
+            pending += inside[::-1]
     return found
 
 

@@ -33,6 +33,7 @@ from graphcore.boundary.places import (
     is_object,
     key_path,
     separate,
+    take_objects,
 )
 from graphcore.boundary.settings import (
     UNSET,
@@ -495,9 +496,11 @@ def _is_outside(x: Any) -> bool:
 def _with_room(args: Sequence[Any], statics: Mapping[Place, Any]) -> Sequence[Any]:
     """The arguments, with None in the place of static ones behind the last other."""
     for place, x in statics.items():
-        if is_object(x) and _is_outside(x):
+        _, _, objects = take_objects([*x] if isinstance(x, frozenset) else x)
+        for kind in (type(each).__name__ for each in objects if _is_outside(each)):
+            what = f"is a {kind}" if is_object(x) else f"has a {kind} in it,"
             raise ValueError(
-                f"The static argument {place!r} is a {type(x).__name__} with "
+                f"The static argument {place!r} {what} with "
                 "variables: what they hold now would be a constant of the function, "
                 "which later updates do not reach. Pass it as an argument that is not "
                 "static."
@@ -520,7 +523,7 @@ def _keys_of(statics: Mapping[Place, Any]) -> Any:
     """What static arguments are told apart by."""
     found = tuple([(place, static_key(x)) for place, x in statics.items()])
     try:
-        # Before them: one that was changed since is not what it was.
+        # The hash comes first, so that one that was changed in place is another one.
         return hash(found), found
     except TypeError:  # It is kept for no other call.
         return found

@@ -52,8 +52,8 @@ _reader = _direct_reader if _is_known else _portable_reader
 class Identities:
     """What some objects refer to: their classes, containers, and what these hold.
 
-    Who keeps this must keep what the containers hold now, so that no other object gets
-    the address of one.
+    Who keeps this must also keep what the containers hold now; else a new object could
+    get the address of one that is gone.
 
     Args:
         nodes: Nodes of registered types, with the names of their containers.

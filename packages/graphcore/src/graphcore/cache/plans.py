@@ -36,6 +36,7 @@ from graphcore.cache.kept_beside import forget, keep_beside, kept_beside
 from graphcore.cache.metadata import Metadata, has_plain_metadata
 from graphcore.cache.patterns import known_patterns, learn
 from graphcore.cache.stand_ins import ANY_ARRAY, STAND_INS, Recorded, items_of, stand_in
+from graphcore.content import method_of
 from graphcore.content_key import content_key
 from graphcore.errors import TraceContextError
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, interned
@@ -253,11 +254,13 @@ class Plan:
             for node, impl in visit.foreign
             for c in containers_of(node, impl) or ()
         }
+        kinds = {type(x) for each in self._contents for _, x in items_of(each)}
+        unsure = {k for k in kinds if method_of(k, "__eq__") not in _BY_IDENTITY}
         exactly = [
             container
             for container, content in zip(self._containers, self._contents, strict=True)
             if id(container) in others
-            or any(type(x).__eq__ not in _BY_IDENTITY for _, x in items_of(content))
+            or not unsure.isdisjoint([type(x) for _, x in items_of(content)])
             # `1` equals `True`, in the place of a key as well.
             or (isinstance(content, dict) and not {*map(type, content)} <= {str})
         ]
@@ -502,7 +505,7 @@ def different_trace(path: Path, kind: type[Any]) -> TraceContextError:
 
 
 def _common_trace(visit: Visit) -> Any:
-    """The token of all members; a list of those of a first and all that differ."""
+    """The token that all members share; or a list, of the first and all others."""
     members = [(trail, type(x), trace) for trail, x, trace in visit.traces()]
     if not members:
         return None

@@ -51,8 +51,8 @@ class Joint:
                 break
             covered[number] = root in refs
             if not covered[number]:
-                # Earlier roots inside this one; were it the other way round as well,
-                # this one would be covered by it already.
+                # Earlier roots may be inside this one. Were it inside one of them as
+                # well, it would be covered already.
                 for earlier in filter(None, map(numbers.get, map(id, plan.nodes))):
                     covered[earlier - 1] = True
             numbers[id(root)] = number + 1

@@ -181,12 +181,13 @@ class _Transformed(Module):
 
     def _run(self, steps: Steps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         functions = self.settings.functions
-        function = functions.get(steps)
+        bound = _reach(self.module, steps)
+        # The module may have been replaced by one that takes other arguments.
+        key = steps, getattr(bound, "__func__", type(bound))
+        function = functions.get(key)
         if function is None:
             method = _method(self.module, steps)
-            function = functions[steps] = self._transform(
-                method, **self.settings.values
-            )
+            function = functions[key] = self._transform(method, **self.settings.values)
         return function(self.module, *args, **kwargs)
 
 

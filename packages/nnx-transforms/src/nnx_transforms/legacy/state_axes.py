@@ -22,6 +22,7 @@ from graphcore.authors import (
     enter,
     is_object,
     lifted,
+    mark_lifted,
     plain_settings,
     settings_of_leaves,
     take_objects,
@@ -109,6 +110,7 @@ def _mapped(
     transform_metadata: Mapping[str, Any] = NO_METADATA,
     **options: Any,
 ) -> Callable[..., Any]:
+    told = {key: x for key, x in locals().items() if key not in ("f", "options")}
     object_axes = _object_axes(_pairs(state_axes), split_rngs)
 
     @lifted(f)
@@ -139,6 +141,10 @@ def _mapped(
             plain, objects, places = function(*given)
         return places.value.fill(plain, objects)
 
+    mark_lifted(
+        wrapper,
+        lambda g, /, *args, **kwargs: _mapped(f=g, **told, **options)(*args, **kwargs),
+    )
     return wrapper
 
 
@@ -260,6 +266,7 @@ def scan(
         >>> float(last), before.tolist()
         (60.0, [10.0, 10.0, 20.0])
     """
+    told = {key: x for key, x in locals().items() if key != "f"}
     object_axes = _object_axes(_pairs(state_axes, Carry), split_rngs, Carry)
     if carry_argnum is not None:
         out_axes = (Carry, out_axes) if scan_output else Carry
@@ -307,6 +314,7 @@ def scan(
                 transform_metadata=transform_metadata,
             )(kwargs, *args)
 
+    mark_lifted(wrapper, lambda g, /, *args, **kwargs: scan(g, **told)(*args, **kwargs))
     return wrapper
 
 

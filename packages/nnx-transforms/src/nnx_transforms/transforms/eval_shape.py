@@ -100,7 +100,7 @@ def _with_shardings(out: Any) -> Any:
             return value
         known = value.sharding
         sharding = sharding_of(metadata, None, path_text(path))
-        # Over explicit axes all values have a type: one without names is no choice.
+        # Over explicit axes each type has a sharding. Without names, nobody chose it.
         is_open = isinstance(known, NamedSharding) and not any(known.spec) and sharding
         if known is not None and not is_open:
             return value

@@ -94,12 +94,12 @@ class Jitted(Generic[P, R]):
         if warm is None:
             return cast("R", self._call(args, kwargs))
         body, _, variables, raw, plain, kwargs = warm
-        leaked: list[int] = []
+        leaked, count = list[int](), notes.count
         try:
             try:
                 values, out, change = body.direct(raw, *plain, **kwargs)
             finally:
-                if notes.explanation is not None:  # It was traced.
+                if notes.count != count:  # It was traced.
                     leaked = take_back_leaked(Entry.recalled(*warm))
             if leaked:
                 body.refuse_leaked(leaked, body.direct)

@@ -70,9 +70,9 @@ def scan(
     The function takes and returns any pytrees with graph nodes and variables in them.
     What it does to objects is visible in the caller's own objects afterwards: variables
     with an axis are stacked along it, new ones as well; carried ones have the last
-    value. One that all iterations share, with axis None, is one object: what one
-    iteration writes the next one sees, and the caller the last. JAX keeps the trace of
-    a loop with the function, so a second call like the first does not trace.
+    value. One with axis None is shared: each iteration sees what the one before wrote,
+    and the caller what the last one wrote. JAX keeps the trace of a loop with the
+    function, so a second call like the first does not trace.
 
     Args:
         f: The function. Left out, `scan` returns a decorator.

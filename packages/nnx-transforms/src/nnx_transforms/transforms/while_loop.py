@@ -190,7 +190,8 @@ def _repeated(entry: Entry, repeat: Callable[..., Any]) -> Any:
 def _as_traced(first: Any, last: Any) -> Any:
     """A leaf of the type that JAX traced an iteration with.
 
-    That is of the first carry, even if it is weak, unless iterations change its dtype.
+    JAX traces with the type of the first carry, even a weak one, unless an iteration
+    changes its dtype.
     """
     return first if jax.typeof(first).dtype == jax.typeof(last).dtype else last
 

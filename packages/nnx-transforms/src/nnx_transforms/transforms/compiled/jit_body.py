@@ -167,6 +167,7 @@ class JitBody(Body):
         Raises:
             TraceContextError: If the function wrote an object of the caller's.
         """
+        count = self.options.notes.count
         try:
             function, args, kwargs = self.prepare(entry, ahead=only_trace)
             result = (function.trace if only_trace else function)(*args, **kwargs)
@@ -181,7 +182,7 @@ class JitBody(Body):
                 raise
             return self.call_arranged(entry, only_trace)
         finally:
-            is_traced = self.options.notes.explanation is not None
+            is_traced = self.options.notes.count != count
             leaked = is_traced and take_back_leaked(entry)
         if leaked:
             self.refuse_leaked(leaked, function)

@@ -245,7 +245,7 @@ class RuleCall:
 
     JAX may run a rule much later, so this holds neither objects nor arrays of the
     call. In the arguments, objects are replaced by their `Part`s: the variables that
-    can be differentiated. The values of all others come as one more argument.
+    can be differentiated. The values of the other variables come as one more argument.
 
     Args:
         name: What the function is called.

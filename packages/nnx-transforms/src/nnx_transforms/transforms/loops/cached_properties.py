@@ -1,8 +1,8 @@
 """Cached properties that are asked for the first time in a loop or a branch.
 
-What one iteration or one branch adds to an object, it does not have everywhere. Of a
-`functools.cached_property` that is known when the function is traced that makes no
-difference: it is asked again, and says the same. So it is not kept. One that depends on
+What one iteration or one branch adds to an object is missing in the others. For a
+`functools.cached_property` that is known when the function is traced, that makes no
+difference: asked again, it says the same. So it is not kept. One that depends on
 arrays of the loop is: kept in one place only, it would be refused, as any attribute is.
 """
 
