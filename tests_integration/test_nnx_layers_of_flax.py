@@ -475,6 +475,23 @@ def test_attention_functions(shapes, options):
         close(getattr(nnx, name)(*used, **options), theirs(*used, **options))
 
 
+@pytest.mark.parametrize("key_heads", [1, 2])
+@pytest.mark.parametrize("options", [{}, {"deterministic": True}, {"dropout_rate": 0}])
+def test_attention_is_rounded_as_theirs(options, key_heads):
+    # What differs in the last bit differs in the first ones after steps of Adam.
+    drawn = {"dropout_rate": 0.1, "dropout_rng": jax.random.key(1), **options}
+    args = attention_inputs(key_heads=key_heads)
+
+    def loss(attention):
+        return lambda args: (attention(*args, **drawn) ** 2).sum()
+
+    ours, theirs = (
+        jax.value_and_grad(loss(library.dot_product_attention))(args)
+        for library in (nnx, flax_nnx)
+    )
+    assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
+
+
 def test_rotary_embedding():
     q, k, v = (normal(2, 5, 2, 4, seed=i) for i in range(3))
     for sizes in ((), (4, 8)):

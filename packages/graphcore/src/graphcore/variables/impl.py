@@ -252,7 +252,9 @@ def register_variable_type(
         set_metadata: `set_metadata(x, metadata)` replaces the metadata. Without it a
             function may not change that.
         get_trace: `get_trace(x)` returns what `current_trace()` was where `x` was made,
-            so that a use in another trace is refused.
+            so that a use in another trace is refused. What the library itself writes
+            to an object that a function closes over is for the library to refuse; of
+            the transforms, only `jit` looks for tracers in such places.
         set_values: `set_values(xs, values)` does what `set_value` does for each, or
             raises and does nothing. Without it they are written one by one.
         get_values: `get_values(xs)` returns a list of what `get_value` returns for

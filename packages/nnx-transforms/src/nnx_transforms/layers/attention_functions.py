@@ -121,8 +121,8 @@ def dot_product_attention(
 ) -> jax.Array:
     """For each query the mean of the values, weighted by how it attends to their keys.
 
-    `jax.nn.dot_product_attention` does the work, unless dropout or `module` asks for
-    the weights themselves.
+    `jax.nn.dot_product_attention` does the work, unless a dropout rate or `module` asks
+    for the weights themselves.
 
     Args:
         query: An array of shape (*batch, queries, heads, depth).
@@ -157,10 +157,11 @@ def dot_product_attention(
     query, key, value = promote_dtype((query, key, value), dtype=dtype)
     _check_shapes(query, key, value)
     # JAX's function computes in at most 32 bits and at the default precision, and its
-    # values have the depth of its keys.
+    # values have the depth of its keys. Whether there is a rate decides, not whether
+    # it counts: what a layer computes while it is evaluated is rounded as in training.
     if (
         query.dtype in (jnp.float32, jnp.bfloat16, jnp.float16)
-        and (deterministic or dropout_rate == 0.0)
+        and dropout_rate == 0.0
         and module is None
         and precision is None
         and key.shape == value.shape
@@ -205,6 +206,8 @@ def _by_heads(
         The sum.
     """
     axis = x.ndim - axis
+    if groups == x.shape[axis]:  # one each
+        return jnp.einsum(equation.replace("r", ""), x, y, precision=precision)
     heads = (groups, x.shape[axis] // groups)  # no -1, for empty batches
     x = x.reshape((*x.shape[:axis], *heads, *x.shape[axis + 1 :]))
     return jnp.einsum(equation, x, y, precision=precision)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from .bindings import bindings
 from .names import Kept, Place, attribute, find, unit
+from .plain_jit import changed_arguments
 from .text import Node, Text
 
 __all__ = ["Ported", "Problem", "port"]
@@ -101,6 +102,11 @@ class _Rewriting(ast.NodeVisitor):
         self.stays: dict[str, set[str]] = {name: set() for name in self.names}
         if imports:
             self.visit(tree)
+        if any(
+            path.startswith("flax.nnx") for each in self.names.values() for path in each
+        ):
+            for found in changed_arguments(tree):
+                self.problem(*found)
         for node in imports:
             if isinstance(node, ast.Import):
                 self._rewrite_plain(node)

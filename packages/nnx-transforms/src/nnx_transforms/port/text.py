@@ -7,7 +7,7 @@ import re
 
 __all__ = ["Node", "Text"]
 
-Node = ast.expr | ast.stmt | ast.alias
+Node = ast.expr | ast.stmt | ast.alias | ast.arg
 
 
 class Text:

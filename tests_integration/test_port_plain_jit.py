@@ -1,0 +1,54 @@
+"""The porting tool on functions under plain `jax.jit` that change their arguments."""
+
+import textwrap
+
+import pytest
+
+from nnx_transforms.port import port
+
+HEAD = "import functools\nimport jax\nfrom flax import nnx\n"
+
+
+def found(program, head=HEAD):
+    problems = port(head + textwrap.dedent(program)).problems
+    return [problem.name for problem in problems]
+
+
+JITTED = {
+    "decorated": "@jax.jit\ndef f({}):\n    {}",
+    "with options": "@functools.partial(jax.jit, static_argnums=0)\ndef f({}):\n    {}",
+    "called": "def f({}):\n    {}\ng = jax.jit(f)",
+    "a method": "class A:\n  @jax.jit\n  def f({}):\n    {}",
+}
+
+
+@pytest.mark.parametrize("form", JITTED.values(), ids=JITTED)
+def test_what_is_returned_as_it_came_or_drawn_from_is_listed(form):
+    given = "model, cache, x, rngs"
+    body = "return model(x, cache, rngs), cache"
+    assert found(form.format(given, body)) == ["f(cache)", "f(rngs)"]
+    assert found(form.format("x, *, noise: nnx.Rngs", "return x * 2")) == ["f(noise)"]
+    assert found(form.format("x, y", "return [(x, y)]")) == ["f(x)", "f(y)"]
+
+
+@pytest.mark.parametrize("form", JITTED.values(), ids=JITTED)
+def test_what_is_bound_anew_or_only_read_is_not(form):
+    assert not found(form.format("state, x", "state = state + x; return state, x * 2"))
+    assert not found(form.format("model, x", "return model(x)"))
+
+
+def test_other_functions_and_programs_are_left_alone():
+    body = "def f(cache, rngs):\n    return cache"
+    assert not found(f"@nnx.jit\n{body}")
+    assert not found(body)
+    head = "import jax\nfrom flax import linen\n"
+    assert not found(f"@jax.jit\n{body}", head)
+
+
+def test_the_line_and_the_way_out_are_told():
+    (problem,) = port(
+        f"{HEAD}@jax.jit\ndef f(\n    x,\n    cache,\n):\n    return 2 * x, cache"
+    ).problems
+    assert problem.line == 7
+    assert "cache = nnx.by_value(cache)" in problem.reason
+    assert "nnx.jit" in problem.reason
