@@ -915,3 +915,15 @@ def test_a_write_to_the_callers_own_object_is_seen_though_the_function_calls_its
     with pytest.raises(nnx.TraceContextError, match="cell"):
         step(model, jnp.ones(3))
     assert cell.content == 1
+
+
+def test_what_runs_without_compilation_is_not_counted():
+    f, runs = counting(lambda m, x: m.a.value * x)
+    jitted, model = nnx.jit(f), nnx.Dict(a=nnx.Param(jnp.array(2.0)))
+    jitted(model, 1.0)
+    with jax.disable_jit():
+        for _ in range(3):
+            assert jitted(model, 3.0) == 6
+            assert not nnx.explain_recompile(jitted)
+    assert len(runs) == 4 and jitted._cache_size() == 1
+    assert jitted(model, 3.0) == 6 and len(runs) == 4

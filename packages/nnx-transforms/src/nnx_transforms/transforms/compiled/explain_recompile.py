@@ -174,6 +174,8 @@ class Notes:
         Args:
             signature: With what.
         """
+        if jax.config.jax_disable_jit:
+            return  # It just runs.
         # One call may trace more than once, and must not be compared with itself.
         if self.explanation is None:
             self._before = self.signature
