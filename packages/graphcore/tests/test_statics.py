@@ -163,4 +163,6 @@ def test_static_arguments_with_variables_are_refused(pack):
         enter(called, (), statics={0: pack(gc.Dict(n=gc.Variable(1)))})
     with pytest.raises(ValueError, match="static argument 0 has a Dict in it"):
         enter(called, (), statics={0: frozenset([gc.Dict(n=gc.Variable(1))])})
+    with pytest.raises(ValueError, match="static argument 0 has a Variable in it"):
+        enter(called, (), statics={0: (gc.Variable(0),)})
     enter(called, (), statics={0: (1, gc.Dict(n=1))})

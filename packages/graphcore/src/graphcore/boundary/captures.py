@@ -24,7 +24,7 @@ _PLAIN = (
     *(str, bytes, int, float, complex, bool, type(None), type, types.ModuleType),
     *(Bodies, Kept),  # What is kept with a function is not what it captures.
 )
-_EXACTLY_PLAIN = frozenset(_PLAIN)
+EXACTLY_PLAIN = frozenset(_PLAIN)
 # In functions, in the bodies of classes, and in those of classes in functions.
 _READ_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 
@@ -56,7 +56,7 @@ def captured_objects(f: Any) -> list[Any]:
     while pending:
         x = pending.pop()
         kind = type(x)
-        if kind in _EXACTLY_PLAIN or id(x) in seen:
+        if kind in EXACTLY_PLAIN or id(x) in seen:
             continue
         seen[id(x)] = x
         inside: list[Any] = []
@@ -70,7 +70,7 @@ def captured_objects(f: Any) -> list[Any]:
         elif not isinstance(x, _PLAIN):
             inside = _contents(x)
         # A list or dict may have a million numbers or texts: told in C.
-        if not _EXACTLY_PLAIN.issuperset(map(type, inside)):
+        if not EXACTLY_PLAIN.issuperset(map(type, inside)):
             pending += inside[::-1]
     return found
 

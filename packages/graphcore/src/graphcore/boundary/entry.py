@@ -22,7 +22,7 @@ from graphcore._jax import OUTSIDE, current_trace
 from graphcore.boundary.bodies import Bodies
 from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee
-from graphcore.boundary.captures import captured_objects
+from graphcore.boundary.captures import EXACTLY_PLAIN, captured_objects
 from graphcore.boundary.change import Change, publish
 from graphcore.boundary.divided import Divided
 from graphcore.boundary.places import (
@@ -493,17 +493,24 @@ def _is_outside(x: Any) -> bool:
     return bool(joint.variable_definitions) and OUTSIDE in (here, *found)
 
 
+def _objects_in(x: Any) -> Sequence[Any]:
+    """The objects in a static argument: a pytree, or a frozenset."""
+    if type(x) in EXACTLY_PLAIN:
+        return ()
+    return take_objects([*x] if isinstance(x, frozenset) else x)[2]
+
+
 def _with_room(args: Sequence[Any], statics: Mapping[Place, Any]) -> Sequence[Any]:
     """The arguments, with None in the place of static ones behind the last other."""
     for place, x in statics.items():
-        _, _, objects = take_objects([*x] if isinstance(x, frozenset) else x)
-        for kind in (type(each).__name__ for each in objects if _is_outside(each)):
-            what = f"is a {kind}" if is_object(x) else f"has a {kind} in it,"
+        found = next(filter(_is_outside, _objects_in(x)), None)
+        if found is not None:
+            kind = type(found).__name__
+            what = f"is a {kind}" if found is x else f"has a {kind} in it,"
             raise ValueError(
-                f"The static argument {place!r} {what} with "
-                "variables: what they hold now would be a constant of the function, "
-                "which later updates do not reach. Pass it as an argument that is not "
-                "static."
+                f"The static argument {place!r} {what} with variables: what they hold "
+                "now would be a constant of the function, which later updates do not "
+                "reach. Pass it as an argument that is not static."
             )
     numbers = [place for place in statics if type(place) is int]
     count = len(args)

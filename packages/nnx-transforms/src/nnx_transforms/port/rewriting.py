@@ -102,9 +102,8 @@ class _Rewriting(ast.NodeVisitor):
         self.stays: dict[str, set[str]] = {name: set() for name in self.names}
         if imports:
             self.visit(tree)
-        if any(
-            path.startswith("flax.nnx") for each in self.names.values() for path in each
-        ):
+        paths = " ".join(path for each in self.names.values() for path in each)
+        if "flax.nnx" in paths:
             for found in changed_arguments(tree):
                 self.problem(*found)
         for node in imports:
