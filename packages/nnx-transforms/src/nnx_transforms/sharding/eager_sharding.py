@@ -132,7 +132,8 @@ def constrained(value: Any, sharding: Any) -> Any:
     Returns:
         The same pytree, constrained; over explicit axes, of another type.
     """
-    return map_value(functools.partial(_constrained, sharding=sharding), value)
+    of_array = functools.partial(_constrained, sharding=sharding)
+    return map_value(functools.partial(jax.tree.map, of_array), value)
 
 
 def _constrained(value: Any, sharding: Any) -> Any:
