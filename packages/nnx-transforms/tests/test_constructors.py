@@ -3,6 +3,7 @@
 import copy
 import gc as garbage
 import pickle
+import types
 import weakref
 
 import jax
@@ -530,3 +531,21 @@ def test_the_inner_module_may_be_replaced_by_one_with_other_arguments():
     layer.module = Shifted()
     assert layer(x=10.0, scale=3.0) == 7
     assert twin(x=10.0, scale=3.0) == 30
+
+
+def test_a_method_that_a_property_makes_is_traced_once():
+    traces = []
+
+    class Made(Module):
+        @property
+        def double(self):
+            def double(self, x):
+                traces.append(x)
+                return 2 * x
+
+            return types.MethodType(double, self)
+
+    layer = Jit(Made)
+    for _ in range(3):
+        assert layer.call.double(jnp.ones(2)).tolist() == [2, 2]
+    assert len(traces) == 1

@@ -497,7 +497,10 @@ def _objects_in(x: Any) -> Sequence[Any]:
     """The objects in a static argument: a pytree, or a frozenset."""
     if type(x) in EXACTLY_PLAIN:
         return ()
-    return take_objects([*x] if isinstance(x, frozenset) else x)[2]
+    try:
+        return take_objects([*x] if isinstance(x, frozenset) else x)[2]
+    except Exception:  # No pytree that JAX can take apart.
+        return ()
 
 
 def _with_room(args: Sequence[Any], statics: Mapping[Place, Any]) -> Sequence[Any]:

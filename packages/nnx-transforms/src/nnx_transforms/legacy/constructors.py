@@ -182,8 +182,10 @@ class _Transformed(Module):
     def _run(self, steps: Steps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         functions = self.settings.functions
         bound = _reach(self.module, steps)
-        # The module may have been replaced by one that takes other arguments.
-        key = steps, getattr(bound, "__func__", type(bound))
+        # The module may have been replaced by one that takes other arguments. By code:
+        # a property may make a function anew at each look.
+        method = getattr(bound, "__func__", bound)
+        key = steps, getattr(method, "__code__", type(bound))
         function = functions.get(key)
         if function is None:
             method = _method(self.module, steps)
