@@ -35,6 +35,7 @@ def test_what_is_returned_as_it_came_or_drawn_from_is_listed(form):
 def test_what_is_bound_anew_or_only_read_is_not(form):
     assert not found(form.format("state, x", "state = state + x; return state, x * 2"))
     assert not found(form.format("model, x", "return model(x)"))
+    assert not found(form.format("rngs", "rngs = nnx.Rngs(rngs); return rngs()"))
 
 
 def test_other_functions_and_programs_are_left_alone():

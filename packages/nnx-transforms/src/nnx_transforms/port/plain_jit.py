@@ -17,7 +17,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 def changed_arguments(tree: ast.Module) -> Iterator[tuple[ast.arg, str, str]]:
     """Finds arguments of functions under `jax.jit` that these may change.
 
-    Such are random streams, and what is returned though no statement binds its name to
+    Such are random streams, and what is returned, unless a statement binds its name to
     something new.
 
     Args:
@@ -66,12 +66,13 @@ def _changed_by(function: _Function) -> Iterator[tuple[ast.arg, str, str]]:
     returned = {value.id for value in values if isinstance(value, ast.Name)}
     given = function.args
     for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs):
-        name = argument.arg
+        if (name := argument.arg) in bound:
+            continue
         kind = ast.unparse(argument.annotation) if argument.annotation else ""
         advice = f"`{name} = nnx.by_value({name})` first, or nnx.jit for jax.jit"
         if name == "rngs" or kind.split(".")[-1] == "Rngs":
             reason = "drawing from it in jax.jit needs "
-        elif name in returned - bound:
+        elif name in returned:
             reason = "it is returned; if it is an object that is changed, this needs "
         else:
             continue
