@@ -46,6 +46,12 @@ def test_other_functions_and_programs_are_left_alone():
     assert not found(f"@jax.jit\n{body}", head)
 
 
+def test_programs_that_import_the_whole_of_flax():
+    program = "@jax.jit\ndef f(cache: flax.nnx.Cache):\n    return cache"
+    for head in ("import jax\nimport flax.nnx\n", "import jax\nimport flax\n"):
+        assert found(program, head) == ["f(cache)"]
+
+
 def test_the_line_and_the_way_out_are_told():
     (problem,) = port(
         f"{HEAD}@jax.jit\ndef f(\n    x,\n    cache,\n):\n    return 2 * x, cache"

@@ -24,6 +24,7 @@ from nnx_transforms import (
     Variable,
     jit,
 )
+from nnx_transforms import remat as nnx_remat
 from nnx_transforms.legacy.constructors import Grad, Jit, Pmap, Remat, Scan, Vmap
 from nnx_transforms.transforms.grad import grad
 
@@ -522,6 +523,24 @@ class Scaled(Module):
 class Shifted(Module):
     def __call__(self, scale, x):
         return x - scale
+
+
+@pytest.mark.parametrize("decorator", [nnx_remat, jit])
+def test_decorated_methods_are_told_apart(decorator):
+    class First(Module):
+        @decorator
+        def go(self, x, scale):
+            return x * scale
+
+    class Second(Module):
+        @decorator
+        def go(self, scale, x):
+            return x - scale
+
+    layer = Remat(First)
+    assert layer.call.go(x=10.0, scale=3.0) == 30
+    layer.module = Second()
+    assert layer.call.go(x=10.0, scale=3.0) == 7
 
 
 def test_the_inner_module_may_be_replaced_by_one_with_other_arguments():

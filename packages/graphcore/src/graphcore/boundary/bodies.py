@@ -244,7 +244,8 @@ def make_room(kept: dict[Any, Any], limit: int) -> None:
     if len(kept) >= limit:
         # By a list, made at once: other threads may be keeping something as well. Two
         # of them may have found the same oldest one, so there may be some too many.
-        for oldest in [*kept][: len(kept) - limit + 1]:
+        known = [*kept]
+        for oldest in known[: max(0, len(known) - limit + 1)]:
             kept.pop(oldest, None)
 
 

@@ -184,7 +184,7 @@ class _Transformed(Module):
         bound = _reach(self.module, steps)
         # The module may have been replaced by one that takes other arguments. By code:
         # a property may make a function anew at each look.
-        method = getattr(bound, "__func__", bound)
+        method: Any = inspect.unwrap(getattr(bound, "__func__", bound))
         key = steps, getattr(method, "__code__", type(bound))
         function = functions.get(key)
         if function is None:

@@ -103,7 +103,7 @@ class _Rewriting(ast.NodeVisitor):
         if imports:
             self.visit(tree)
         paths = " ".join(path for each in self.names.values() for path in each)
-        if "flax.nnx" in paths:
+        if "flax.nnx" in paths or "flax.nnx" in source:
             for found in changed_arguments(tree):
                 self.problem(*found)
         for node in imports:
