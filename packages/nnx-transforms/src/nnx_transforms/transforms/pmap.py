@@ -33,9 +33,6 @@ from nnx_transforms.transforms.mapped.mapping import (
 )
 from nnx_transforms.transforms.mapped.mapping_errors import check_left, explain_axes
 
-# How many structures one mapped function keeps compiled functions for.
-_MAX_STRUCTURES = 64
-
 
 @called_as_before  # type: ignore[arg-type]  # (`more` will not hold `f`)
 def pmap(
@@ -126,7 +123,7 @@ def pmap(
         )
 
     by_jax()  # JAX's own checks of these
-    fun, callee, bodies = f, Callee(f), Bodies(_MAX_STRUCTURES)
+    fun, callee, bodies = f, Callee(f), Bodies()
 
     def compiled(entry: Entry) -> Callable[..., Any]:
         body = entry.body
