@@ -80,6 +80,7 @@ def expect(before, after, problems=0):
             "from nnx_transforms.bridge import ToNNX, to_linen",
         ),
         ("from flax.core import freeze", "from linen_lift import freeze"),
+        ("from flax.core import init", "from linen_lift.scope import init"),
         (
             "from flax.core.frozen_dict import FrozenDict, unfreeze",
             "from linen_lift import FrozenDict, unfreeze",

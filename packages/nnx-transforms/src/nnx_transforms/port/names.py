@@ -50,6 +50,8 @@ HOMES: dict[str, list[str]] = {
 for _module in HOMES:
     if _module.startswith(("flax.linen.", "flax.core.")):
         HOMES[_module].append("linen_lift.types")
+# `init` and `apply` of functions of a scope, which at the top are those of modules.
+HOMES["flax.core"].append("linen_lift.scope")
 
 KEPT = (
     "__version__ cursor io jax_utils metrics serialization struct testing "
