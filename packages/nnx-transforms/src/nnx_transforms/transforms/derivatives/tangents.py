@@ -143,7 +143,7 @@ class Layout:
             return [None] * len(self.shown)
         if type(given) is self.type and not is_variable_type(self.type):
             given = state(given)  # of an object whose variables hold the tangents
-        name, is_own = self.type.__name__, isinstance(given, State)
+        name = self.type.__name__
         given = taken_state(given)
         found: dict[Path, Any]
         if isinstance(given, VariableState) and is_variable_type(self.type):
@@ -159,24 +159,12 @@ class Layout:
                 f"variables. Start from one that there is, or make one with `{due}`."
             )
         kinds = {path: kind for path, kind, _ in self.shown}
-        for path, leaf in found.items():
-            if path not in kinds:
-                if not (partial or (path in self.others and not exact)):
-                    raise ValueError(
-                        f"{where} a State with {_names(at, [path])}, but no tangent is "
-                        f"due there: what is differentiated in the {name} is "
-                        f"{_names(at, self.paths)}."
-                    )
-            elif is_own and not (
-                exact
-                or isinstance(leaf, VariableState)
-                # The state of an array that stands in a node by itself is an array.
-                or VariableState.of(kinds[path], leaf) is leaf
-            ):
-                raise TypeError(
-                    f"{where} a State with {_kind_of(leaf)} at "
-                    f"{path_text((*at, *path))!r}, where a VariableState is due: "
-                    "set the `.value` of the one that is there."
+        for path in found.keys() - kinds:
+            if not (partial or (path in self.others and not exact)):
+                raise ValueError(
+                    f"{where} a State with {_names(at, [path])}, but no tangent is "
+                    f"due there: what is differentiated in the {name} is "
+                    f"{_names(at, self.paths)}."
                 )
         missing = kinds.keys() - found
         if missing and not partial:
