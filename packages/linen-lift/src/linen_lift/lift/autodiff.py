@@ -21,7 +21,7 @@ from ..frozen_dict import unfreeze
 from ..scope import describe_place
 from ..signatures import parameters_of
 from ..tree import joined
-from .pack import Boundary, packed
+from .pack import Boundary, leaf_paths, packed
 from .statics import as_tuple
 from .variables import path_offsets
 
@@ -249,11 +249,8 @@ def grad(*_args: Any, has_aux: bool = False, **_options: Any) -> Any:
 
 def _check_tangents(variables: Any, tangents: Any, path: str) -> None:
     """Refuses tangents that do not stand for each variable of the same collections."""
-    have, given = (
-        {key_path for key_path, _ in jax.tree_util.tree_leaves_with_path(tree)}
-        for tree in (variables, tangents)
-    )
-    if wrong := have ^ given:
+    have = leaf_paths(variables)
+    if wrong := have ^ leaf_paths(tangents):
         key_path: Any = min(wrong, key=str)
         col, name, path = describe_place(key_path, path)
         finding, advice = "a tangent", "There is no such variable: leave it out."

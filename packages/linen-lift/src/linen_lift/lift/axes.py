@@ -11,8 +11,7 @@ import jax.numpy as jnp
 
 from .. import metadata
 from ..errors import VariableAxisError
-from ..filters import CollectionFilter
-from ..scope import Scope, describe_place
+from .pack import Boundary
 
 __all__ = ["In", "Out", "broadcast"]
 
@@ -74,24 +73,6 @@ Example:
 AxisSpec: TypeAlias = int | None | In | Out
 
 
-def both_ways(
-    axes: Mapping[Any, AxisSpec],
-) -> tuple[list[CollectionFilter], list[Any], list[CollectionFilter], list[Any]]:
-    """The filters and axes on the way in, and those on the way out.
-
-    Args:
-        axes: an axis by collection filter.
-
-    Returns:
-        `(in_filters, in_axes, out_filters, out_axes)`.
-
-    Raises:
-        TypeError: if it is no mapping.
-    """
-    needs_mapping("variable_axes", axes, "an axis by collection, such as {'params': 0}")
-    return (*_one_way(axes, Out), *_one_way(axes, In))
-
-
 def both_of(split_rngs: Mapping[Any, bool]) -> tuple[list[Any], list[bool]]:
     """The filters of streams, and whether each is split; as `both_ways`."""
     needs_mapping(
@@ -126,65 +107,72 @@ def _per_group(
     )
 
 
-def cut(groups: Any, axes: Sequence[Any], params: Mapping[Any, Any]) -> Any:
-    """Tells the boxes in groups of variables that their axis is mapped over."""
-    return _per_group(metadata.remove_axis, groups, axes, params)
-
-
-def checked_cut(
-    groups: Any,
-    axes: Sequence[Any],
-    params: Mapping[Any, Any],
-    roots: Sequence[Scope],
-) -> Any:
-    """As `cut`; refuses to map variables over axes that they have not.
-
-    A box may put a value of another shape together for that: it is what is mapped.
+class VariableAxes:
+    """The axes that collections are mapped over on the way in, and on the way out.
 
     Args:
-        groups: groups of variables, by packed scope.
-        axes: the axis of each group.
+        axes: an axis by collection filter.
         params: the `metadata_params` of the transform.
-        roots: the packed scopes.
-
-    Returns:
-        The groups.
 
     Raises:
-        VariableAxisError: if a variable has no such axis.
-    """
-    try:
-        mapped = cut(groups, axes, params)
-    except Exception:
-        check(groups, axes, roots)  # tells where
-        raise
-    check(mapped, axes, roots)
-    return mapped
-
-
-def note(groups: Any, axes: Sequence[Any], params: Mapping[Any, Any]) -> Any:
-    """Tells the boxes in groups of variables that an axis was stacked on."""
-    return _per_group(metadata.add_axis, groups, axes, params)
-
-
-def check(
-    groups: Any, axes: Sequence[Any], roots: Sequence[Scope], new: int = 0
-) -> None:
-    """Refuses to map variables over axes that they have not.
-
-    Args:
-        groups: groups of variables, by packed scope.
-        axes: the axis of each group.
-        roots: the packed scopes.
-        new: how many axes the variables get by being stacked.
+        TypeError: if `axes` is no mapping.
     """
 
+    def __init__(self, axes: Mapping[Any, AxisSpec], params: Mapping[Any, Any]) -> None:
+        what = "an axis by collection, such as {'params': 0}"
+        needs_mapping("variable_axes", axes, what)
+        self.in_filters, self.in_axes = _one_way(axes, Out)
+        self.out_filters, self.out_axes = _one_way(axes, In)
+        self._params = params
+
+    def cut(self, groups: Any) -> Any:
+        """Tells the boxes in groups of variables that their axis is mapped over."""
+        return _per_group(metadata.remove_axis, groups, self.in_axes, self._params)
+
+    def checked_cut(self, groups: Any, call: Boundary) -> Any:
+        """As `cut`; refuses to map variables over axes that they have not.
+
+        A box may put a value of another shape together for that: it is what is mapped.
+
+        Args:
+            groups: groups of variables, by packed scope.
+            call: the call that they take part in.
+
+        Returns:
+            The groups.
+
+        Raises:
+            VariableAxisError: if a variable has no such axis.
+        """
+        try:
+            mapped = self.cut(groups)
+        except Exception:
+            _check(groups, self.in_axes, call)  # tells where
+            raise
+        _check(mapped, self.in_axes, call)
+        return mapped
+
+    def note(self, groups: Any) -> Any:
+        """Tells the boxes in groups of variables that an axis was stacked on."""
+        return _per_group(metadata.add_axis, groups, self.out_axes, self._params)
+
+    def check_out(self, groups: Any, call: Boundary, new: int = 0) -> None:
+        """Refuses to stack variables along axes that they have not.
+
+        Args:
+            groups: groups of variables, by packed scope.
+            call: the call that they take part in.
+            new: how many axes the variables get by being stacked.
+        """
+        _check(groups, self.out_axes, call, new)
+
+
+def _check(groups: Any, axes: Sequence[Any], call: Boundary, new: int = 0) -> None:
     def check_group(group: Any, axis: int) -> None:
         for path, x in jax.tree_util.tree_leaves_with_path(group):
             ndim = jnp.ndim(x) + new
             if not -ndim <= axis < ndim:
-                place = describe_place(path, roots[path[0].idx].path_text)
-                raise VariableAxisError(*place, axis=axis, ndim=ndim)
+                raise VariableAxisError(*call.place(path), axis=axis, ndim=ndim)
 
     _per_group(check_group, groups, axes)
 

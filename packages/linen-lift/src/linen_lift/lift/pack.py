@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
-from jax.tree_util import tree_leaves_with_path
 
 from ..errors import CarriedVariableError
 from ..filters import (
@@ -97,6 +96,16 @@ class Boundary:
         """Whether a collection may change inside that a filter selects."""
         found = (self.inner_mutable(root, names) for root in self.roots)
         return not all(map(is_filter_empty, found))
+
+    def place(self, key_path: Any) -> tuple[str, str, str]:
+        """The collection, name and path text of a variable, for errors.
+
+        Args:
+            key_path: where it is in one or more groups, by packed scope.
+        """
+        is_name = [isinstance(key, jax.tree_util.DictKey) for key in key_path]
+        root = self.roots[key_path[is_name.index(True) - 1].idx]
+        return describe_place(key_path, root.path_text)
 
     # --- inside -------------------------------------------------------------------
 
@@ -345,25 +354,28 @@ def _changes(now: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]
     return changes
 
 
+def leaf_paths(tree: Any) -> set[Any]:
+    """The key paths of the leaves of a tree."""
+    return {path for path, _ in jax.tree_util.tree_leaves_with_path(tree)}
+
+
 def refuse_created(
-    before: Any, now: Any, roots: Sequence[Scope], loop: str, reason: str
+    before: Any, now: Any, call: Boundary, loop: str, reason: str
 ) -> None:
     """Refuses variables that an iteration made, where it may make none.
 
     Args:
         before: the carried variables that came into the iteration, by packed scope.
         now: those that come out.
-        roots: the packed scopes.
+        call: the call of the loop.
         loop: the name of the loop.
         reason: why it may make none.
 
     Raises:
         CarriedVariableError: if there is one.
     """
-    known, left = ({p for p, _ in tree_leaves_with_path(t)} for t in (before, now))
-    if new := left - known:
-        key_path: Any = min(new, key=str)
-        place = describe_place(key_path, roots[key_path[0].idx].path_text)
+    if new := leaf_paths(now) - leaf_paths(before):
+        place = call.place(min(new, key=str))
         raise CarriedVariableError(*place, loop=loop, reason=reason)
 
 

@@ -17,6 +17,7 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import jax
@@ -27,7 +28,6 @@ from graphcore import broadcast_prefix
 from .. import filters
 from ..dataflow import evaluate_independent
 from ..errors import BroadcastVariableError
-from ..scope import describe_place
 from ..tree import joined
 from . import axes
 from .pack import Boundary, packed, refuse_created
@@ -114,7 +114,7 @@ def scan(
         >>> variables['params']['w'].shape
         (4,)
     """
-    in_filters, var_in_axes, out_filters, var_out_axes = axes.both_ways(variable_axes)
+    mapped = axes.VariableAxes(variable_axes, metadata_params)
     rng_filters, splits = axes.both_of(split_rngs)
     not_broadcast = filters.subtract_filters(True, variable_broadcast)
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
@@ -127,15 +127,15 @@ def scan(
         shared, carried, *stacked = call.variables
         leaves, treedef = jax.tree.flatten(args)
         places = broadcast_prefix(arg_axes, args, axes.is_shared)
-        stacked = axes.checked_cut(stacked, var_in_axes, metadata_params, call.roots)
+        stacked = mapped.checked_cut(stacked, call)
         size = length
         if size is None:
             given = stacked, leaves
-            size = axes.mapped_size((tuple(var_in_axes), places), given)
+            size = axes.mapped_size((tuple(mapped.in_axes), places), given)
         keys = axes.split_keys(rng_groups, splits, size, "scan")
         # None for what all iterations share: they close over it.
         xs = (
-            [_moved(x, axis, 0) for x, axis in zip(stacked, var_in_axes, strict=True)],
+            list(map(_moved, stacked, mapped.in_axes, repeat(0))),
             [k if split else None for k, split in zip(keys, splits, strict=True)],
             [
                 None if axes.is_shared(axis) else _moved(x, axis, 0)
@@ -190,14 +190,13 @@ def scan(
             first = _one_iteration(moving, init, xs)
             created, key_path = evaluate_independent(create, *first)
             if key_path is not None:
-                root = call.roots[key_path[0].idx].path_text
                 split = {
                     stream
                     for group, is_split in zip(rng_groups, splits, strict=True)
                     for streams in group * is_split
                     for stream in streams
                 }
-                raise BroadcastVariableError(*describe_place(key_path, root), split)
+                raise BroadcastVariableError(*call.place(key_path), split)
             shared = tuple(map(joined, shared, created))
 
         def loop(
@@ -218,7 +217,7 @@ def scan(
                     if may_grow:
                         grew = True
                         return state, None
-                    refuse_created(carried, new, call.roots, "scan", reason)
+                    refuse_created(carried, new, call, "scan", reason)
                 return (new, carry), (ys, out)
 
             return over(body, (carried, carry), xs, length=size), grew
@@ -243,15 +242,13 @@ def scan(
 
             ys, stacked_out = jax.tree.map(join, (y, out), others)
 
-        axes.check(stacked_out, var_out_axes, call.roots)
-        pairs = zip(stacked_out, var_out_axes, strict=True)
-        stacked_out = [_moved(x, 0, axis) for x, axis in pairs]
-        stacked_out = axes.note(stacked_out, var_out_axes, metadata_params)
-        left = (created, carried_out, *stacked_out)
+        mapped.check_out(stacked_out, call)
+        stacked_out = list(map(_moved, stacked_out, repeat(0), mapped.out_axes))
+        left = (created, carried_out, *mapped.note(stacked_out))
         return (carry, _place_outputs(ys, out_axes)), left
 
     both = variable_broadcast, variable_carry
-    groups = (*both, *in_filters), (*both, *out_filters), rng_filters
+    groups = (*both, *mapped.in_filters), (*both, *mapped.out_filters), rng_filters
     loop_over = packed(inner, *groups, "scan")
 
     @functools.wraps(fn)
