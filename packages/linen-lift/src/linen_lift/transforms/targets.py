@@ -71,12 +71,7 @@ def on_modules(
 
     def lift_core(fn: Callable[..., Any], **options: Any) -> Runner:
         lifted(fn, **options)  # type: ignore[call-arg]  # refuses wrong options early
-
-        def runner(core: Core, frame: Frame) -> Any:
-            run = lifted(core, **options)  # type: ignore[call-arg]
-            return run(frame.scopes, *frame.args, **frame.kwargs)
-
-        return runner
+        return runner_of(lifted, **options)
 
     def decorate(documented: Callable[..., Any]) -> ModuleTransform[P]:
         transform = documented.__name__
@@ -98,6 +93,22 @@ def on_modules(
         return on_target
 
     return decorate
+
+
+def runner_of(lifted: Callable[..., Any], /, *args: Any, **options: Any) -> Runner:
+    """What lifts cores by a transform of scope functions, and calls them.
+
+    Args:
+        lifted: the transform.
+        *args: further arguments of it.
+        **options: likewise.
+    """
+
+    def runner(core: Core, frame: Frame) -> Any:
+        run = lifted(core, *args, **options)
+        return run(frame.scopes, *frame.args, **frame.kwargs)
+
+    return runner
 
 
 # Options that were added when `methods` had its position already.
@@ -333,8 +344,8 @@ def _lift_class(
         for name, own in per_method.items()
     )
     # A method can be replaced, in a notebook or by a mock.
-    functions = tuple([getattr(cls, name, None) for name in per_method])
-    key: Any = (wrap, functions, *described)
+    functions = {name: getattr(cls, name, None) for name in per_method}
+    key: Any = (wrap, *functions.values(), *described)
     cache = cls._lifted_classes
     try:
         if key in cache:
@@ -347,11 +358,10 @@ def _lift_class(
         "__doc__": cls.__doc__,
         "_original": cls,
     }
-    for name, own in per_method.items():
-        fn = getattr(cls, name, None)
+    for name, fn in functions.items():
         if not inspect.isfunction(fn):
             raise errors.TransformTargetError(transform, f"{cls.__name__}.{name}")
-        namespace[name] = wrap(fn, **own)
+        namespace[name] = wrap(fn, **per_method[name])
     lifted = type(cls)(f"{prefix}{cls.__name__}", (cls,), namespace, _derived=True)
     if key is not None:
         if len(cache) >= 64:
