@@ -73,14 +73,6 @@ Example:
 AxisSpec: TypeAlias = int | None | In | Out
 
 
-def both_of(split_rngs: Mapping[Any, bool]) -> tuple[list[Any], list[bool]]:
-    """The filters of streams, and whether each is split; as `both_ways`."""
-    needs_mapping(
-        "split_rngs", split_rngs, "a bool by stream, such as {'params': True}"
-    )
-    return list(split_rngs), list(split_rngs.values())
-
-
 def needs_mapping(name: str, given: Any, what: str) -> None:
     """Refuses an option that is no mapping."""
     if not isinstance(given, Mapping):
@@ -202,41 +194,54 @@ def mapped_size(axes: Any, tree: Any) -> int | None:
     return None
 
 
-def split_keys(
-    groups: Any, splits: Sequence[bool], size: int | None, transform: str
-) -> Any:
-    """Splits the streams of the groups that are to be split.
+class Splits:
+    """Which random streams are split.
 
     Args:
-        groups: groups of streams.
-        splits: whether to split each group.
-        size: into how many keys.
-        transform: the name of the transform, for the error.
-
-    Returns:
-        The groups; a key that was split has a new first axis.
+        split_rngs: whether to split, by stream filter.
 
     Raises:
-        ValueError: if the size is needed and not known.
+        TypeError: if it is no mapping.
     """
-    if not splits_any(groups, splits):
-        return groups
-    if size is None:
-        raise ValueError(
-            f"Lifted {transform} cannot tell into how many keys to split the random "
-            "streams: nothing is mapped over. Pass the size."
+
+    def __init__(self, split_rngs: Mapping[Any, bool]) -> None:
+        what = "a bool by stream, such as {'params': True}"
+        needs_mapping("split_rngs", split_rngs, what)
+        self.filters, self.flags = list(split_rngs), list(split_rngs.values())
+
+    def names(self, groups: Any) -> list[str]:
+        """The streams in groups that are split."""
+        pairs = zip(groups, self.flags, strict=True)
+        return [
+            name for group, flag in pairs if flag for keys in group for name in keys
+        ]
+
+    def map(self, fn: Callable[[Any], Any], groups: Any) -> Any:
+        """The groups of streams, with `fn` of the keys that are to be split."""
+        return tuple(
+            jax.tree.map(fn, group) if flag else group
+            for group, flag in zip(groups, self.flags, strict=True)
         )
-    return map_split(lambda key: jax.random.split(key, size), groups, splits)
 
+    def split(self, groups: Any, size: int | None, transform: str) -> Any:
+        """Splits the streams of the groups that are to be split.
 
-def splits_any(groups: Any, splits: Sequence[bool]) -> bool:
-    """Whether there is a stream to split."""
-    return any(s and any(group) for group, s in zip(groups, splits, strict=True))
+        Args:
+            groups: groups of streams.
+            size: into how many keys.
+            transform: the name of the transform, for the error.
 
+        Returns:
+            The groups; a key that was split has a new first axis.
 
-def map_split(fn: Callable[[Any], Any], groups: Any, splits: Sequence[bool]) -> Any:
-    """The groups of streams, with `fn` of the keys that are to be split."""
-    return tuple(
-        jax.tree.map(fn, group) if split else group
-        for group, split in zip(groups, splits, strict=True)
-    )
+        Raises:
+            ValueError: if the size is needed and not known.
+        """
+        if not self.names(groups):
+            return groups
+        if size is None:
+            raise ValueError(
+                f"Lifted {transform} cannot tell into how many keys to split the "
+                "random streams: nothing is mapped over. Pass the size."
+            )
+        return self.map(lambda key: jax.random.split(key, size), groups)

@@ -55,18 +55,18 @@ def vmap(
         (3,)
     """
     mapped = axes.VariableAxes(variable_axes, metadata_params)
-    rng_filters, splits = axes.both_of(split_rngs)
-    rng_axes = tuple(0 if split else None for split in splits)
+    splits = axes.Splits(split_rngs)
+    rng_axes = tuple(0 if split else None for split in splits.flags)
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
     def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
         variable_groups = mapped.checked_cut(call.variables, call)
         var_axes = tuple(mapped.in_axes)
         size = axis_size
-        if size is None and any(splits):
+        if size is None and any(splits.flags):
             given = variable_groups, args, kwargs
             size = axes.mapped_size((var_axes, arg_axes, 0), given)
-        rng_groups = axes.split_keys(call.streams, splits, size, "vmap")
+        rng_groups = splits.split(call.streams, size, "vmap")
 
         def one(*inner: Any) -> Any:
             out, left = call.run(fn, *inner)
@@ -83,5 +83,5 @@ def vmap(
         )(variable_groups, rng_groups, args, kwargs)
         return out, mapped.note(variables)
 
-    groups = mapped.in_filters, mapped.out_filters, rng_filters
+    groups = mapped.in_filters, mapped.out_filters, splits.filters
     return packed(inner, *groups, name="vmap")

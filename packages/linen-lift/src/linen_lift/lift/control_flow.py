@@ -59,17 +59,17 @@ def while_loop(
         >>> int(out), int(updated['state']['steps'])
         (6, 3)
     """
-    rng_filters, splits = axes.both_of(split_rngs)
+    splits = axes.Splits(split_rngs)
 
     def inner(call: Boundary, init: Any) -> Any:
         carried, shared = call.variables
         rng_groups = call.streams
         moving = call.writable(carried)
-        counts = axes.splits_any(rng_groups, splits)
+        counts = bool(splits.names(rng_groups))
 
         def streams(index: Any) -> Any:
             fold = functools.partial(jax.random.fold_in, data=index)
-            return axes.map_split(fold, rng_groups, splits)
+            return splits.map(fold, rng_groups)
 
         def condition(state: Any) -> Any:
             index, moving, carry = state
@@ -91,7 +91,7 @@ def while_loop(
         return carry, (moving,)
 
     seen = carry_variables, broadcast_variables
-    loop = packed(inner, seen, (carry_variables,), rng_filters, "while_loop")
+    loop = packed(inner, seen, (carry_variables,), splits.filters, "while_loop")
     return loop(scope, init)
 
 

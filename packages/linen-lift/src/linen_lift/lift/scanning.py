@@ -115,7 +115,7 @@ def scan(
         (4,)
     """
     mapped = axes.VariableAxes(variable_axes, metadata_params)
-    rng_filters, splits = axes.both_of(split_rngs)
+    splits = axes.Splits(split_rngs)
     not_broadcast = filters.subtract_filters(True, variable_broadcast)
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     over = functools.partial(
@@ -132,11 +132,11 @@ def scan(
         if size is None:
             given = stacked, leaves
             size = axes.mapped_size((tuple(mapped.in_axes), places), given)
-        keys = axes.split_keys(rng_groups, splits, size, "scan")
+        keys = splits.split(rng_groups, size, "scan")
         # None for what all iterations share: they close over it.
         xs = (
             list(map(_moved, stacked, mapped.in_axes, repeat(0))),
-            [k if split else None for k, split in zip(keys, splits, strict=True)],
+            [k if s else None for k, s in zip(keys, splits.flags, strict=True)],
             [
                 None if axes.is_shared(axis) else _moved(x, axis, 0)
                 for x, axis in zip(leaves, places, strict=True)
@@ -190,12 +190,7 @@ def scan(
             first = _one_iteration(moving, init, xs)
             created, key_path = evaluate_independent(create, *first)
             if key_path is not None:
-                split = {
-                    stream
-                    for group, is_split in zip(rng_groups, splits, strict=True)
-                    for streams in group * is_split
-                    for stream in streams
-                }
+                split = set(splits.names(rng_groups))
                 raise BroadcastVariableError(*call.place(key_path), split)
             shared = tuple(map(joined, shared, created))
 
@@ -248,7 +243,7 @@ def scan(
         return (carry, _place_outputs(ys, out_axes)), left
 
     both = variable_broadcast, variable_carry
-    groups = (*both, *mapped.in_filters), (*both, *mapped.out_filters), rng_filters
+    groups = (*both, *mapped.in_filters), (*both, *mapped.out_filters), splits.filters
     loop_over = packed(inner, *groups, "scan")
 
     @functools.wraps(fn)
