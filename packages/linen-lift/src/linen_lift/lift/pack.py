@@ -325,20 +325,16 @@ def _at_least(counts: MutableMapping[Any, int], place: Any, count: int) -> None:
 def _topmost(scopes: Sequence[Scope]) -> tuple[list[Scope], list[tuple[int, Any]]]:
     """The scopes that no other contains, and the place of each among them."""
     known = {(id(s._tree), s.path) for s in scopes}
-    tops: dict[Any, int] = {}
-    roots: list[Scope] = []
-    places = []
-    for scope in scopes:
-        path = scope.path
-        for depth in range(len(path) + 1):
-            top = (id(scope._tree), path[:depth])
-            if top in known:
-                break
-        places.append((top, path[depth:]))
-        if depth == len(path) and top not in tops:
-            tops[top] = len(roots)
-            roots.append(scope)
-    return roots, [(tops[top], rest) for top, rest in places]
+
+    def depth(scope: Scope) -> int:
+        """How many names of its path lead to the one that no other contains."""
+        tree, path = id(scope._tree), scope.path
+        return next(i for i in range(len(path) + 1) if (tree, path[:i]) in known)
+
+    roots = list(dict.fromkeys(s for s in scopes if depth(s) == len(s.path)))
+    numbers = {(id(s._tree), s.path): i for i, s in enumerate(roots)}
+    parts = [(id(s._tree), s.path[: depth(s)], s.path[depth(s) :]) for s in scopes]
+    return roots, [(numbers[tree, top], rest) for tree, top, rest in parts]
 
 
 def _changes(now: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
