@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from graphcore import StaticAttribute
 
-from .targets import Methods, lift_function, lift_target, runner_of
+from .targets import Lifting, Methods, lift_function, runner_of
 
 __all__ = ["lift_transform"]
 
@@ -76,5 +76,5 @@ def lift_transform(
     """
     prefix = getattr(transform, "__name__", type(transform).__name__).capitalize()
     lift = _Lift(transform, StaticAttribute("args", args))
-    lifted: T = lift_target(target, "lift_transform", prefix, lift, options, methods)
+    lifted: T = Lifting("lift_transform", prefix, lift)(target, options, methods)
     return lifted
