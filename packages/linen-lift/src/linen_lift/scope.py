@@ -105,12 +105,9 @@ def apply(
     def wrapper(
         variables: Mapping[str, Any], *args: Any, rngs: Any = None, **kwargs: Any
     ) -> Any:
-        root = bind(variables, rngs, mutable, flags)
-        try:
+        with bind(variables, rngs, mutable, flags).temporary() as root:
             out = fn(root, *args, **kwargs)
             return out if mutable is False else (out, root.mutable_variables())
-        finally:
-            root.invalidate()
 
     return wrapper
 
