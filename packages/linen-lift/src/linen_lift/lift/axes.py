@@ -79,9 +79,9 @@ def needs_mapping(name: str, given: Any, what: str) -> None:
         raise TypeError(f"{name} takes {what}; got {given!r}.")
 
 
-def _one_way(axes: Mapping[Any, AxisSpec], other: type) -> tuple[list[Any], list[Any]]:
+def _one_way(axes: Mapping[Any, AxisSpec], other: type) -> tuple[list[Any], Any]:
     kept = {k: v for k, v in axes.items() if not isinstance(v, other)}
-    return list(kept), [getattr(v, "axis", v) for v in kept.values()]
+    return list(kept), tuple([getattr(v, "axis", v) for v in kept.values()])
 
 
 def is_shared(axis: Any) -> bool:

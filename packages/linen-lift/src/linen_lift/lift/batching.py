@@ -61,11 +61,10 @@ def vmap(
 
     def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
         variable_groups = mapped.checked_cut(call.variables, call)
-        var_axes = tuple(mapped.in_axes)
         size = axis_size
         if size is None and any(splits.flags):
             given = variable_groups, args, kwargs
-            size = axes.mapped_size((var_axes, arg_axes, 0), given)
+            size = axes.mapped_size((mapped.in_axes, arg_axes, 0), given)
         rng_groups = splits.split(call.streams, size, "vmap")
 
         def one(*inner: Any) -> Any:
@@ -75,8 +74,8 @@ def vmap(
 
         out, variables = jax.vmap(
             one,
-            in_axes=(var_axes, rng_axes, arg_axes, 0),
-            out_axes=(out_axes, tuple(mapped.out_axes)),
+            in_axes=(mapped.in_axes, rng_axes, arg_axes, 0),
+            out_axes=(out_axes, mapped.out_axes),
             axis_size=axis_size,
             axis_name=axis_name,
             spmd_axis_name=spmd_axis_name,

@@ -178,8 +178,7 @@ class Boundary:
         places = zip(self._places, jax.tree.leaves(inner_tree), strict=True)
         trees = {index: scope._tree for (index, _), scope in places}
         per_root = []
-        for index in range(len(self.roots)):
-            tree = trees[index]
+        for index, tree in sorted(trees.items()):
             tree.settle()
             for place in self._pending[index]:
                 col, path, name = place

@@ -131,7 +131,7 @@ def scan(
         size = length
         if size is None:
             given = stacked, leaves
-            size = axes.mapped_size((tuple(mapped.in_axes), places), given)
+            size = axes.mapped_size((mapped.in_axes, places), given)
         keys = splits.split(rng_groups, size, "scan")
         # None for what all iterations share: they close over it.
         xs = (
@@ -194,49 +194,38 @@ def scan(
                 raise BroadcastVariableError(*call.place(key_path), split)
             shared = tuple(map(joined, shared, created))
 
-        def loop(
-            carried: Any, carry: Any, xs: Any, size: Any, may_grow: bool
-        ) -> tuple[Any, bool]:
-            """The results, and whether the body made carried variables.
-
-            If it did, the results mean nothing. The trace is finished all the same: JAX
-            would keep alive what an abandoned one closes over.
-            """
-            grew = False
-
-            def body(state: Any, xs: Any) -> Any:
-                nonlocal grew
-                carried, carry = state
-                _, new, carry, ys, out = iteration(shared, carried, carry, xs)
-                if grows(carried, new):
-                    if may_grow:
-                        grew = True
-                        return state, None
-                    refuse_created(carried, new, call, "scan", reason)
-                return (new, carry), (ys, out)
-
-            return over(body, (carried, carry), xs, length=size), grew
+        def body(state: Any, xs: Any) -> Any:
+            nonlocal grew
+            carried, carry = state
+            _, new, carry, ys, out = iteration(shared, carried, carry, xs)
+            if grows(carried, new):
+                if may_grow:
+                    # The trace is finished all the same, although the results mean
+                    # nothing: JAX would keep what an abandoned one closes over.
+                    grew = True
+                    return state, None
+                refuse_created(carried, new, call, "scan", reason)
+            return (new, carry), (ys, out)
 
         if not grew:
-            results, grew = loop(moving, init, xs, size, may_grow)
-        if not grew:
-            (carried_out, carry), (ys, stacked_out) = results
-        else:
+            (carried_out, carry), outs = over(body, (moving, init), xs, length=size)
+        if grew:
+            # The first iteration makes carried variables: it is computed apart.
+            may_grow = False
             rest = slice(None, -1) if reverse else slice(1, None)
             x = jax.tree.map(lambda x: x[-1 if reverse else 0], xs)
-            _, carried_out, carry, y, out = iteration(shared, moving, init, x)
+            _, *state, y, out = iteration(shared, moving, init, x)
             xs = jax.tree.map(lambda x: x[rest], xs)
             fewer = None if size is None else size - 1
-            ((carried_out, carry), others), _ = loop(
-                carried_out, carry, xs, fewer, may_grow=False
-            )
+            (carried_out, carry), others = over(body, tuple(state), xs, length=fewer)
 
             def join(one: Any, more: Any) -> Any:
                 one = jnp.asarray(one)[None]
                 return jnp.concatenate([more, one] if reverse else [one, more])
 
-            ys, stacked_out = jax.tree.map(join, (y, out), others)
+            outs = jax.tree.map(join, (y, out), others)
 
+        ys, stacked_out = outs
         mapped.check_out(stacked_out, call)
         stacked_out = list(map(_moved, stacked_out, repeat(0), mapped.out_axes))
         left = (created, carried_out, *mapped.note(stacked_out))
