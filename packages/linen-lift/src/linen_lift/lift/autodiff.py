@@ -307,7 +307,8 @@ def jvp(
         given = _per_scope(variable_tangents, roots, "variable_tangents")
         moving, directions = [], []
         for cols, known, root in zip(found, given, roots, strict=True):
-            moving.append({c: t for c, t in cols.items() if c in known})
+            # Plain dicts, as the tangents are.
+            moving.append({c: unfreeze(t) for c, t in cols.items() if c in known})
             _check_tangents(moving[-1], unfreeze(known), root.path_text)
             directions.append({c: unfreeze(t) for c, t in known.items() if c in cols})
         if len(tangents) != len(args):
@@ -385,7 +386,10 @@ def custom_vjp(
         count = len(args)
         static = {i % count if i < 0 else i for i in fixed}
         static_args = tuple(arg for i, arg in enumerate(args) if i in static)
-        known = jax.tree.map(lambda _: None, call.variables[0])
+        wanted, others = call.variables
+        # Plain dicts, as the cotangents are.
+        wanted = tuple(map(unfreeze, wanted))
+        known = jax.tree.map(lambda _: None, wanted)
 
         def joined(moving: Sequence[Any]) -> list[Any]:
             rest, still = iter(moving), iter(static_args)
@@ -431,7 +435,7 @@ def custom_vjp(
         offsets = None
         if any(root._tree.origin.number is not None for root in call.roots):
             offsets = path_offsets(call.roots)
-        result = pure(call.variables, call.streams, offsets, moving)
+        result = pure((wanted, others), call.streams, offsets, moving)
         call.replay(kept.effects())
         return result
 
