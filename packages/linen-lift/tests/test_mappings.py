@@ -107,6 +107,39 @@ def test_parameters_of_a_lifted_class(kind, mutable):
     assert (out == 5).all()
 
 
+def scale(scope, x):
+    return x * scope.get_variable("params", "scale")
+
+
+def sign_of_gradient(scope, x):
+    def forward(scope, x):
+        return nn.lift.vjp(scale, scope, x)
+
+    def backward(pull_back, cotangent):
+        params, x = pull_back(cotangent)
+        return {"params": {"scale": jnp.sign(params["params"]["scale"])}}, x
+
+    return nn.lift.custom_vjp(scale, forward, backward)(scope, x)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mutable", [False, "params"])
+def test_derivatives_in_variables_of_any_kind(kind, mutable):
+    def along(scope, x):
+        tangents = {"params": kind({"scale": 1.0})}
+        return nn.lift.jvp(scale, scope, (x,), (0.0,), tangents)[1]
+
+    def of(fn, params):
+        out = nn.scope.apply(fn, mutable=mutable)({"params": params}, 7.0)
+        return out[0] if mutable else out
+
+    params = kind({"scale": jnp.float32(3)})
+    assert of(along, params) == 7
+    if jax.tree_util.all_leaves((params,)):
+        return  # JAX has no derivatives in what it takes for a leaf
+    assert jax.grad(lambda params: of(sign_of_gradient, params))(params)["scale"] == 1
+
+
 def test_a_registered_mapping_is_a_value():
     class Holds(nn.Module):
         @nn.compact

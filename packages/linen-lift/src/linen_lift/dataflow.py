@@ -6,7 +6,7 @@ is known by its shape only, or on one iteration of a scan that all iterations sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -26,12 +26,11 @@ def evaluate_independent(fn: Callable[..., Any], *unknown: Any) -> tuple[Any, An
     """
     closed, out_shape = jax.make_jaxpr(fn, return_shape=True)(*unknown)
     inputs = [_UNKNOWN] * len(closed.jaxpr.invars)
-    depends = _dependent_outputs(closed.jaxpr, [True] * len(inputs))
-    wanted = [i for i, bad in enumerate(depends) if not bad]
-    values = iter(_evaluate(closed.jaxpr, closed.consts, inputs, wanted))
     places, treedef = jax.tree_util.tree_flatten_with_path(out_shape)
-    first = next((p for (p, _), bad in zip(places, depends, strict=True) if bad), None)
-    return treedef.unflatten(None if bad else next(values) for bad in depends), first
+    found = _evaluate(closed.jaxpr, closed.consts, inputs, range(len(places)))
+    values = [None if x is _UNKNOWN else x for x in found]
+    dependent = (p for (p, _), x in zip(places, found, strict=True) if x is _UNKNOWN)
+    return treedef.unflatten(values), next(dependent, None)
 
 
 _UNKNOWN: Any = object()
@@ -73,12 +72,10 @@ def _dependent(eqn: Any, unknown: list[bool]) -> list[bool]:
             _dependent_outputs(branch.jaxpr, unknown[1:])
             for branch in params["branches"]
         ]
-        depends = [any(outs) for outs in zip(*per_branch, strict=True)]
-        if not unknown[0]:
-            return depends
         return [
-            d or not _is_same(params["branches"], i, unknown[1:])
-            for i, d in enumerate(depends)
+            any(outs)
+            or (unknown[0] and not _is_same(params["branches"], i, unknown[1:]))
+            for i, outs in enumerate(zip(*per_branch, strict=True))
         ]
     return everything
 
@@ -149,14 +146,18 @@ def _dependent_outputs(jaxpr: Any, unknown: Sequence[bool]) -> list[bool]:
 def _evaluate(
     jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], wanted: Sequence[int]
 ) -> list[Any]:
-    """The outputs at some places, none of which depends on an unknown input."""
+    """The outputs at some places; those that depend on an unknown input are unknown."""
     tainted = _taint(jaxpr, [x is _UNKNOWN for x in inputs])
-    needed = set(filter(_is_var, (jaxpr.outvars[i] for i in wanted)))
+
+    def untainted(atoms: Iterable[Any]) -> set[Any]:
+        return {v for v in atoms if _is_var(v) and v not in tainted}
+
+    needed = untainted(jaxpr.outvars[i] for i in wanted)
     kept = []
     for eqn in reversed(jaxpr.eqns):
         if needed.intersection(eqn.outvars):
             kept.append(eqn)
-            needed.update(v for v in eqn.invars if _is_var(v) and v not in tainted)
+            needed |= untainted(eqn.invars)
 
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     values.update(zip(jaxpr.invars, inputs, strict=True))

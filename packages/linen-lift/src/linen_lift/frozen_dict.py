@@ -65,11 +65,6 @@ class FrozenDict(Mapping[K, V]):
     def __repr__(self) -> str:
         return f"FrozenDict({self._dict!r})"
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Mapping):
-            return NotImplemented
-        return bool(self._dict == unfreeze(other))
-
     def __hash__(self) -> int:
         return hash(frozenset(self.items()))
 
@@ -99,10 +94,9 @@ class FrozenDict(Mapping[K, V]):
         Raises:
             KeyError: if there is no such key.
         """
-        value = self[key]
-        rest = dict(self._dict)
-        del rest[key]
-        return FrozenDict._wrap(rest), value
+        value, rest = self[key], self.copy()
+        del rest._dict[key]
+        return rest, value
 
     def unfreeze(self) -> dict[K, Any]:
         """A plain nested dict with the same content."""

@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 
-def separate(
-    tree: Any, is_argument: Callable[[Any], bool]
-) -> tuple[list[Any], Callable[[Iterable[Any]], Any]]:
-    """The leaves that are arguments, and the inverse.
+def as_function_of(
+    is_argument: Callable[[Any], bool],
+    fn: Callable[..., Any],
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> tuple[Callable[..., Any], list[Any]]:
+    """A call as a function of some leaves of what is passed; the others are constants.
 
     Args:
-        tree: a pytree.
-        is_argument: tells for a leaf.
+        is_argument: whether a leaf is an argument.
+        fn: the function to call.
+        *args: its arguments, which are pytrees.
+        **kwargs: its keyword arguments, likewise.
 
     Returns:
-        The arguments, and a function that puts others in their places.
+        The function of these leaves, and the leaves.
     """
-    leaves, treedef = jax.tree.flatten(tree)
+    leaves, treedef = jax.tree.flatten((args, kwargs))
     places = [i for i, leaf in enumerate(leaves) if is_argument(leaf)]
 
-    def fill(arguments: Iterable[Any]) -> Any:
+    def call(*arguments: Any) -> Any:
         filled = list(leaves)
         for place, argument in zip(places, arguments, strict=True):
             filled[place] = argument
-        return treedef.unflatten(filled)
+        args, kwargs = treedef.unflatten(filled)
+        return fn(*args, **kwargs)
 
-    return [leaves[i] for i in places], fill
+    return call, [leaves[i] for i in places]
+
+
+def is_struct(leaf: Any) -> bool:
+    """Whether a leaf is a shape in the place of an array."""
+    return isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 def is_array(leaf: Any) -> bool:

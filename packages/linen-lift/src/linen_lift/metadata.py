@@ -438,10 +438,10 @@ def get_partition_spec(tree: Any) -> Any:
     """
 
     def spec(x: Any) -> Any:
-        if isinstance(x, AxisMetadata):
-            get = getattr(x, "get_partition_spec", None)
-            return jax.sharding.PartitionSpec() if get is None else get()
-        return jax.sharding.PartitionSpec() if hasattr(x, "shape") else None
+        if hasattr(x, "get_partition_spec"):
+            return x.get_partition_spec()
+        has_axes = isinstance(x, AxisMetadata) or hasattr(x, "shape")
+        return jax.sharding.PartitionSpec() if has_axes else None
 
     return jax.tree.map(spec, tree, is_leaf=_is_box)
 

@@ -16,7 +16,7 @@ import jax
 from . import errors, filters
 from .dataflow import evaluate_independent
 from .filters import *
-from .leaves import separate
+from .leaves import as_function_of, is_struct
 from .scope_tree import Scope
 from .scope_variable import Variable
 from .signatures import parameters_of
@@ -105,12 +105,9 @@ def apply(
     def wrapper(
         variables: Mapping[str, Any], *args: Any, rngs: Any = None, **kwargs: Any
     ) -> Any:
-        root = bind(variables, rngs, mutable, flags)
-        try:
+        with bind(variables, rngs, mutable, flags).temporary() as root:
             out = fn(root, *args, **kwargs)
             return out if mutable is False else (out, root.mutable_variables())
-        finally:
-            root.invalidate()
 
     return wrapper
 
@@ -178,15 +175,11 @@ def lazy_init(*_args: Any, **_options: Any) -> Callable[..., dict[str, Any]]:
 
     @functools.wraps(initialize)
     def wrapper(rngs: Any, *args: Any, **kwargs: Any) -> Any:
-        unknown, fill = separate(
-            (args, kwargs), lambda x: isinstance(x, jax.ShapeDtypeStruct)
-        )
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return initialize(rngs, *args, **kwargs)[1]
 
-        def run(*values: Any) -> Any:
-            inner_args, inner_kwargs = fill(values)
-            return initialize(rngs, *inner_args, **inner_kwargs)[1]
-
-        variables, dependent = evaluate_independent(run, *unknown)
+        of_unknown, unknown = as_function_of(is_struct, run, *args, **kwargs)
+        variables, dependent = evaluate_independent(of_unknown, *unknown)
         if dependent is not None:
             raise errors.LazyInitError(*describe_place(dependent))
         return variables

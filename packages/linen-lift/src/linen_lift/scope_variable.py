@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Generic, TypeVar
 
 from .metadata import AxisMetadata, unbox
@@ -9,6 +10,7 @@ from .metadata import AxisMetadata, unbox
 T = TypeVar("T")
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Variable(Generic[T]):
     """A named slot in a collection, read and written through `value`.
 
@@ -27,15 +29,10 @@ class Variable(Generic[T]):
         2
     """
 
-    __slots__ = ("collection", "name", "scope", "unbox")
-
-    def __init__(
-        self, scope: Any, collection: str, name: str, unbox: bool = True
-    ) -> None:
-        self.scope = scope
-        self.collection = collection
-        self.name = name
-        self.unbox = unbox
+    scope: Any
+    collection: str
+    name: str
+    unbox: bool = True
 
     @property
     def value(self) -> Any:

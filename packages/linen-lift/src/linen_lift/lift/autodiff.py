@@ -21,7 +21,7 @@ from ..frozen_dict import unfreeze
 from ..scope import describe_place
 from ..signatures import parameters_of
 from ..tree import joined
-from .pack import Boundary, packed
+from .pack import Boundary, leaf_paths, packed
 from .statics import as_tuple
 from .variables import path_offsets
 
@@ -249,11 +249,8 @@ def grad(*_args: Any, has_aux: bool = False, **_options: Any) -> Any:
 
 def _check_tangents(variables: Any, tangents: Any, path: str) -> None:
     """Refuses tangents that do not stand for each variable of the same collections."""
-    have, given = (
-        {key_path for key_path, _ in jax.tree_util.tree_leaves_with_path(tree)}
-        for tree in (variables, tangents)
-    )
-    if wrong := have ^ given:
+    have = leaf_paths(variables)
+    if wrong := have ^ leaf_paths(tangents):
         key_path: Any = min(wrong, key=str)
         col, name, path = describe_place(key_path, path)
         finding, advice = "a tangent", "There is no such variable: leave it out."
@@ -310,7 +307,8 @@ def jvp(
         given = _per_scope(variable_tangents, roots, "variable_tangents")
         moving, directions = [], []
         for cols, known, root in zip(found, given, roots, strict=True):
-            moving.append({c: t for c, t in cols.items() if c in known})
+            # Plain dicts, as the tangents are.
+            moving.append({c: unfreeze(t) for c, t in cols.items() if c in known})
             _check_tangents(moving[-1], unfreeze(known), root.path_text)
             directions.append({c: unfreeze(t) for c, t in known.items() if c in cols})
         if len(tangents) != len(args):
@@ -388,7 +386,10 @@ def custom_vjp(
         count = len(args)
         static = {i % count if i < 0 else i for i in fixed}
         static_args = tuple(arg for i, arg in enumerate(args) if i in static)
-        known = jax.tree.map(lambda _: None, call.variables[0])
+        wanted, others = call.variables
+        # Plain dicts, as the cotangents are.
+        wanted = tuple(map(unfreeze, wanted))
+        known = jax.tree.map(lambda _: None, wanted)
 
         def joined(moving: Sequence[Any]) -> list[Any]:
             rest, still = iter(moving), iter(static_args)
@@ -434,7 +435,7 @@ def custom_vjp(
         offsets = None
         if any(root._tree.origin.number is not None for root in call.roots):
             offsets = path_offsets(call.roots)
-        result = pure(call.variables, call.streams, offsets, moving)
+        result = pure((wanted, others), call.streams, offsets, moving)
         call.replay(kept.effects())
         return result
 

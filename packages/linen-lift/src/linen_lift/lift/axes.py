@@ -11,8 +11,7 @@ import jax.numpy as jnp
 
 from .. import metadata
 from ..errors import VariableAxisError
-from ..filters import CollectionFilter
-from ..scope import Scope, describe_place
+from .pack import Boundary
 
 __all__ = ["In", "Out", "broadcast"]
 
@@ -74,41 +73,15 @@ Example:
 AxisSpec: TypeAlias = int | None | In | Out
 
 
-def both_ways(
-    axes: Mapping[Any, AxisSpec],
-) -> tuple[list[CollectionFilter], list[Any], list[CollectionFilter], list[Any]]:
-    """The filters and axes on the way in, and those on the way out.
-
-    Args:
-        axes: an axis by collection filter.
-
-    Returns:
-        `(in_filters, in_axes, out_filters, out_axes)`.
-
-    Raises:
-        TypeError: if it is no mapping.
-    """
-    needs_mapping("variable_axes", axes, "an axis by collection, such as {'params': 0}")
-    return (*_one_way(axes, Out), *_one_way(axes, In))
-
-
-def both_of(split_rngs: Mapping[Any, bool]) -> tuple[list[Any], list[bool]]:
-    """The filters of streams, and whether each is split; as `both_ways`."""
-    needs_mapping(
-        "split_rngs", split_rngs, "a bool by stream, such as {'params': True}"
-    )
-    return list(split_rngs), list(split_rngs.values())
-
-
 def needs_mapping(name: str, given: Any, what: str) -> None:
     """Refuses an option that is no mapping."""
     if not isinstance(given, Mapping):
         raise TypeError(f"{name} takes {what}; got {given!r}.")
 
 
-def _one_way(axes: Mapping[Any, AxisSpec], other: type) -> tuple[list[Any], list[Any]]:
+def _one_way(axes: Mapping[Any, AxisSpec], other: type) -> tuple[list[Any], Any]:
     kept = {k: v for k, v in axes.items() if not isinstance(v, other)}
-    return list(kept), [getattr(v, "axis", v) for v in kept.values()]
+    return list(kept), tuple([getattr(v, "axis", v) for v in kept.values()])
 
 
 def is_shared(axis: Any) -> bool:
@@ -126,65 +99,72 @@ def _per_group(
     )
 
 
-def cut(groups: Any, axes: Sequence[Any], params: Mapping[Any, Any]) -> Any:
-    """Tells the boxes in groups of variables that their axis is mapped over."""
-    return _per_group(metadata.remove_axis, groups, axes, params)
-
-
-def checked_cut(
-    groups: Any,
-    axes: Sequence[Any],
-    params: Mapping[Any, Any],
-    roots: Sequence[Scope],
-) -> Any:
-    """As `cut`; refuses to map variables over axes that they have not.
-
-    A box may put a value of another shape together for that: it is what is mapped.
+class VariableAxes:
+    """The axes that collections are mapped over on the way in, and on the way out.
 
     Args:
-        groups: groups of variables, by packed scope.
-        axes: the axis of each group.
+        axes: an axis by collection filter.
         params: the `metadata_params` of the transform.
-        roots: the packed scopes.
-
-    Returns:
-        The groups.
 
     Raises:
-        VariableAxisError: if a variable has no such axis.
-    """
-    try:
-        mapped = cut(groups, axes, params)
-    except Exception:
-        check(groups, axes, roots)  # tells where
-        raise
-    check(mapped, axes, roots)
-    return mapped
-
-
-def note(groups: Any, axes: Sequence[Any], params: Mapping[Any, Any]) -> Any:
-    """Tells the boxes in groups of variables that an axis was stacked on."""
-    return _per_group(metadata.add_axis, groups, axes, params)
-
-
-def check(
-    groups: Any, axes: Sequence[Any], roots: Sequence[Scope], new: int = 0
-) -> None:
-    """Refuses to map variables over axes that they have not.
-
-    Args:
-        groups: groups of variables, by packed scope.
-        axes: the axis of each group.
-        roots: the packed scopes.
-        new: how many axes the variables get by being stacked.
+        TypeError: if `axes` is no mapping.
     """
 
+    def __init__(self, axes: Mapping[Any, AxisSpec], params: Mapping[Any, Any]) -> None:
+        what = "an axis by collection, such as {'params': 0}"
+        needs_mapping("variable_axes", axes, what)
+        self.in_filters, self.in_axes = _one_way(axes, Out)
+        self.out_filters, self.out_axes = _one_way(axes, In)
+        self._params = params
+
+    def cut(self, groups: Any) -> Any:
+        """Tells the boxes in groups of variables that their axis is mapped over."""
+        return _per_group(metadata.remove_axis, groups, self.in_axes, self._params)
+
+    def checked_cut(self, groups: Any, call: Boundary) -> Any:
+        """As `cut`; refuses to map variables over axes that they have not.
+
+        A box may put a value of another shape together for that: it is what is mapped.
+
+        Args:
+            groups: groups of variables, by packed scope.
+            call: the call that they take part in.
+
+        Returns:
+            The groups.
+
+        Raises:
+            VariableAxisError: if a variable has no such axis.
+        """
+        try:
+            mapped = self.cut(groups)
+        except Exception:
+            _check(groups, self.in_axes, call)  # tells where
+            raise
+        _check(mapped, self.in_axes, call)
+        return mapped
+
+    def note(self, groups: Any) -> Any:
+        """Tells the boxes in groups of variables that an axis was stacked on."""
+        return _per_group(metadata.add_axis, groups, self.out_axes, self._params)
+
+    def check_out(self, groups: Any, call: Boundary, new: int = 0) -> None:
+        """Refuses to stack variables along axes that they have not.
+
+        Args:
+            groups: groups of variables, by packed scope.
+            call: the call that they take part in.
+            new: how many axes the variables get by being stacked.
+        """
+        _check(groups, self.out_axes, call, new)
+
+
+def _check(groups: Any, axes: Sequence[Any], call: Boundary, new: int = 0) -> None:
     def check_group(group: Any, axis: int) -> None:
         for path, x in jax.tree_util.tree_leaves_with_path(group):
             ndim = jnp.ndim(x) + new
             if not -ndim <= axis < ndim:
-                place = describe_place(path, roots[path[0].idx].path_text)
-                raise VariableAxisError(*place, axis=axis, ndim=ndim)
+                raise VariableAxisError(*call.place(path), axis=axis, ndim=ndim)
 
     _per_group(check_group, groups, axes)
 
@@ -214,41 +194,54 @@ def mapped_size(axes: Any, tree: Any) -> int | None:
     return None
 
 
-def split_keys(
-    groups: Any, splits: Sequence[bool], size: int | None, transform: str
-) -> Any:
-    """Splits the streams of the groups that are to be split.
+class Splits:
+    """Which random streams are split.
 
     Args:
-        groups: groups of streams.
-        splits: whether to split each group.
-        size: into how many keys.
-        transform: the name of the transform, for the error.
-
-    Returns:
-        The groups; a key that was split has a new first axis.
+        split_rngs: whether to split, by stream filter.
 
     Raises:
-        ValueError: if the size is needed and not known.
+        TypeError: if it is no mapping.
     """
-    if not splits_any(groups, splits):
-        return groups
-    if size is None:
-        raise ValueError(
-            f"Lifted {transform} cannot tell into how many keys to split the random "
-            "streams: nothing is mapped over. Pass the size."
+
+    def __init__(self, split_rngs: Mapping[Any, bool]) -> None:
+        what = "a bool by stream, such as {'params': True}"
+        needs_mapping("split_rngs", split_rngs, what)
+        self.filters, self.flags = list(split_rngs), list(split_rngs.values())
+
+    def names(self, groups: Any) -> list[str]:
+        """The streams in groups that are split."""
+        pairs = zip(groups, self.flags, strict=True)
+        return [
+            name for group, flag in pairs if flag for keys in group for name in keys
+        ]
+
+    def map(self, fn: Callable[[Any], Any], groups: Any) -> Any:
+        """The groups of streams, with `fn` of the keys that are to be split."""
+        return tuple(
+            jax.tree.map(fn, group) if flag else group
+            for group, flag in zip(groups, self.flags, strict=True)
         )
-    return map_split(lambda key: jax.random.split(key, size), groups, splits)
 
+    def split(self, groups: Any, size: int | None, transform: str) -> Any:
+        """Splits the streams of the groups that are to be split.
 
-def splits_any(groups: Any, splits: Sequence[bool]) -> bool:
-    """Whether there is a stream to split."""
-    return any(s and any(group) for group, s in zip(groups, splits, strict=True))
+        Args:
+            groups: groups of streams.
+            size: into how many keys.
+            transform: the name of the transform, for the error.
 
+        Returns:
+            The groups; a key that was split has a new first axis.
 
-def map_split(fn: Callable[[Any], Any], groups: Any, splits: Sequence[bool]) -> Any:
-    """The groups of streams, with `fn` of the keys that are to be split."""
-    return tuple(
-        jax.tree.map(fn, group) if split else group
-        for group, split in zip(groups, splits, strict=True)
-    )
+        Raises:
+            ValueError: if the size is needed and not known.
+        """
+        if not self.names(groups):
+            return groups
+        if size is None:
+            raise ValueError(
+                f"Lifted {transform} cannot tell into how many keys to split the "
+                "random streams: nothing is mapped over. Pass the size."
+            )
+        return self.map(lambda key: jax.random.split(key, size), groups)

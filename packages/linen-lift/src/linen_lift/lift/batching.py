@@ -54,36 +54,33 @@ def vmap(
         >>> variables['params']['b'].shape
         (3,)
     """
-    in_filters, var_in_axes, out_filters, var_out_axes = axes.both_ways(variable_axes)
-    rng_filters, splits = axes.both_of(split_rngs)
-    rng_axes = tuple(0 if split else None for split in splits)
+    mapped = axes.VariableAxes(variable_axes, metadata_params)
+    splits = axes.Splits(split_rngs)
+    rng_axes = tuple(0 if split else None for split in splits.flags)
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
     def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
-        variable_groups, rng_groups = call.variables, call.streams
-        var_axes = tuple(var_in_axes)
-        variable_groups = axes.checked_cut(
-            variable_groups, var_axes, metadata_params, call.roots
-        )
+        variable_groups = mapped.checked_cut(call.variables, call)
         size = axis_size
-        if size is None and any(splits):
+        if size is None and any(splits.flags):
             given = variable_groups, args, kwargs
-            size = axes.mapped_size((var_axes, arg_axes, 0), given)
-        rng_groups = axes.split_keys(rng_groups, splits, size, "vmap")
+            size = axes.mapped_size((mapped.in_axes, arg_axes, 0), given)
+        rng_groups = splits.split(call.streams, size, "vmap")
 
         def one(*inner: Any) -> Any:
             out, left = call.run(fn, *inner)
-            axes.check(left, var_out_axes, call.roots, new=1)
+            mapped.check_out(left, call, new=1)
             return out, left
 
         out, variables = jax.vmap(
             one,
-            in_axes=(var_axes, rng_axes, arg_axes, 0),
-            out_axes=(out_axes, tuple(var_out_axes)),
+            in_axes=(mapped.in_axes, rng_axes, arg_axes, 0),
+            out_axes=(out_axes, mapped.out_axes),
             axis_size=axis_size,
             axis_name=axis_name,
             spmd_axis_name=spmd_axis_name,
         )(variable_groups, rng_groups, args, kwargs)
-        return out, axes.note(variables, var_out_axes, metadata_params)
+        return out, mapped.note(variables)
 
-    return packed(inner, in_filters, out_filters, rng_filters, name="vmap")
+    groups = mapped.in_filters, mapped.out_filters, splits.filters
+    return packed(inner, *groups, name="vmap")

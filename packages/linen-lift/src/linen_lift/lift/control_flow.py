@@ -12,9 +12,8 @@ import numpy as np
 
 from ..errors import BranchVariablesError
 from ..filters import CollectionFilter, StreamFilter
-from ..scope import describe_place
 from . import axes
-from .pack import Boundary, packed, refuse_created
+from .pack import Boundary, leaf_paths, packed, refuse_created
 
 __all__ = ["cond", "switch", "while_loop"]
 
@@ -60,17 +59,17 @@ def while_loop(
         >>> int(out), int(updated['state']['steps'])
         (6, 3)
     """
-    rng_filters, splits = axes.both_of(split_rngs)
+    splits = axes.Splits(split_rngs)
 
     def inner(call: Boundary, init: Any) -> Any:
         carried, shared = call.variables
         rng_groups = call.streams
         moving = call.writable(carried)
-        counts = axes.splits_any(rng_groups, splits)
+        counts = bool(splits.names(rng_groups))
 
         def streams(index: Any) -> Any:
             fold = functools.partial(jax.random.fold_in, data=index)
-            return axes.map_split(fold, rng_groups, splits)
+            return splits.map(fold, rng_groups)
 
         def condition(state: Any) -> Any:
             index, moving, carry = state
@@ -84,7 +83,7 @@ def while_loop(
             inner_scope = call((carried, shared, moving), streams(index))
             carry = body_fn(inner_scope, carry)
             before, (moving,) = moving, call.collect(inner_scope)
-            refuse_created(before, moving, call.roots, "while_loop", _NO_FIRST_VALUE)
+            refuse_created(before, moving, call, "while_loop", _NO_FIRST_VALUE)
             return (index + np.uint32(1) if counts else (), moving, carry)
 
         start = jnp.uint32(0) if counts else ()
@@ -92,7 +91,7 @@ def while_loop(
         return carry, (moving,)
 
     seen = carry_variables, broadcast_variables
-    loop = packed(inner, seen, (carry_variables,), rng_filters, "while_loop")
+    loop = packed(inner, seen, (carry_variables,), splits.filters, "while_loop")
     return loop(scope, init)
 
 
@@ -113,11 +112,11 @@ def _branch(
             out = fns[number](inner_scope, *args)
             left = call.collect(inner_scope)
             # Not every pytree can be compared. JAX tells what else differs.
-            paths = {path for path, _ in jax.tree_util.tree_leaves_with_path(left)}
+            paths = leaf_paths(left)
             if not first:
                 first.append(paths)
             elif first[0] != paths:
-                _raise_difference(first[0], paths, number, call.roots)
+                _raise_difference(first[0], paths, number, call)
             return out, left
 
         branches = [functools.partial(branch, i) for i in range(len(fns))]
@@ -128,13 +127,12 @@ def _branch(
     )
 
 
-def _raise_difference(before: Any, now: Any, number: int, roots: Any) -> None:
+def _raise_difference(before: Any, now: Any, number: int, call: Boundary) -> None:
     key_path = min(before ^ now, key=str)
     if key_path in now:
         number = 0  # it is the first branch that lacks it
-    root = roots[key_path[1].idx]
-    place = describe_place(key_path, root.path_text)
-    initializing = root.get_flag("initializing", False)
+    initializing = call.roots[0].get_flag("initializing", False)
+    place = call.place(key_path)
     raise BranchVariablesError(*place, branch=number, initializing=initializing)
 
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
-from jax.tree_util import tree_leaves_with_path
 
 from ..errors import CarriedVariableError
 from ..filters import (
@@ -98,6 +97,16 @@ class Boundary:
         found = (self.inner_mutable(root, names) for root in self.roots)
         return not all(map(is_filter_empty, found))
 
+    def place(self, key_path: Any) -> tuple[str, str, str]:
+        """The collection, name and path text of a variable, for errors.
+
+        Args:
+            key_path: where it is in one or more groups, by packed scope.
+        """
+        is_name = [isinstance(key, jax.tree_util.DictKey) for key in key_path]
+        root = self.roots[key_path[is_name.index(True) - 1].idx]
+        return describe_place(key_path, root.path_text)
+
     # --- inside -------------------------------------------------------------------
 
     def inner_mutable(
@@ -169,8 +178,7 @@ class Boundary:
         places = zip(self._places, jax.tree.leaves(inner_tree), strict=True)
         trees = {index: scope._tree for (index, _), scope in places}
         per_root = []
-        for index in range(len(self.roots)):
-            tree = trees[index]
+        for index, tree in sorted(trees.items()):
             tree.settle()
             for place in self._pending[index]:
                 col, path, name = place
@@ -316,20 +324,16 @@ def _at_least(counts: MutableMapping[Any, int], place: Any, count: int) -> None:
 def _topmost(scopes: Sequence[Scope]) -> tuple[list[Scope], list[tuple[int, Any]]]:
     """The scopes that no other contains, and the place of each among them."""
     known = {(id(s._tree), s.path) for s in scopes}
-    tops: dict[Any, int] = {}
-    roots: list[Scope] = []
-    places = []
-    for scope in scopes:
-        path = scope.path
-        for depth in range(len(path) + 1):
-            top = (id(scope._tree), path[:depth])
-            if top in known:
-                break
-        places.append((top, path[depth:]))
-        if depth == len(path) and top not in tops:
-            tops[top] = len(roots)
-            roots.append(scope)
-    return roots, [(tops[top], rest) for top, rest in places]
+
+    def depth(scope: Scope) -> int:
+        """How many names of its path lead to the one that no other contains."""
+        tree, path = id(scope._tree), scope.path
+        return next(i for i in range(len(path) + 1) if (tree, path[:i]) in known)
+
+    roots = list(dict.fromkeys(s for s in scopes if depth(s) == len(s.path)))
+    numbers = {(id(s._tree), s.path): i for i, s in enumerate(roots)}
+    parts = [(id(s._tree), s.path[: depth(s)], s.path[depth(s) :]) for s in scopes]
+    return roots, [(numbers[tree, top], rest) for tree, top, rest in parts]
 
 
 def _changes(now: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -345,25 +349,28 @@ def _changes(now: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]
     return changes
 
 
+def leaf_paths(tree: Any) -> set[Any]:
+    """The key paths of the leaves of a tree."""
+    return {path for path, _ in jax.tree_util.tree_leaves_with_path(tree)}
+
+
 def refuse_created(
-    before: Any, now: Any, roots: Sequence[Scope], loop: str, reason: str
+    before: Any, now: Any, call: Boundary, loop: str, reason: str
 ) -> None:
     """Refuses variables that an iteration made, where it may make none.
 
     Args:
         before: the carried variables that came into the iteration, by packed scope.
         now: those that come out.
-        roots: the packed scopes.
+        call: the call of the loop.
         loop: the name of the loop.
         reason: why it may make none.
 
     Raises:
         CarriedVariableError: if there is one.
     """
-    known, left = ({p for p, _ in tree_leaves_with_path(t)} for t in (before, now))
-    if new := left - known:
-        key_path: Any = min(new, key=str)
-        place = describe_place(key_path, roots[key_path[0].idx].path_text)
+    if new := leaf_paths(now) - leaf_paths(before):
+        place = call.place(min(new, key=str))
         raise CarriedVariableError(*place, loop=loop, reason=reason)
 
 

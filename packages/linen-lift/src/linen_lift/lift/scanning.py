@@ -17,6 +17,7 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import jax
@@ -27,7 +28,6 @@ from graphcore import broadcast_prefix
 from .. import filters
 from ..dataflow import evaluate_independent
 from ..errors import BroadcastVariableError
-from ..scope import describe_place
 from ..tree import joined
 from . import axes
 from .pack import Boundary, packed, refuse_created
@@ -114,8 +114,8 @@ def scan(
         >>> variables['params']['w'].shape
         (4,)
     """
-    in_filters, var_in_axes, out_filters, var_out_axes = axes.both_ways(variable_axes)
-    rng_filters, splits = axes.both_of(split_rngs)
+    mapped = axes.VariableAxes(variable_axes, metadata_params)
+    splits = axes.Splits(split_rngs)
     not_broadcast = filters.subtract_filters(True, variable_broadcast)
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     over = functools.partial(
@@ -127,16 +127,16 @@ def scan(
         shared, carried, *stacked = call.variables
         leaves, treedef = jax.tree.flatten(args)
         places = broadcast_prefix(arg_axes, args, axes.is_shared)
-        stacked = axes.checked_cut(stacked, var_in_axes, metadata_params, call.roots)
+        stacked = mapped.checked_cut(stacked, call)
         size = length
         if size is None:
             given = stacked, leaves
-            size = axes.mapped_size((tuple(var_in_axes), places), given)
-        keys = axes.split_keys(rng_groups, splits, size, "scan")
+            size = axes.mapped_size((mapped.in_axes, places), given)
+        keys = splits.split(rng_groups, size, "scan")
         # None for what all iterations share: they close over it.
         xs = (
-            [_moved(x, axis, 0) for x, axis in zip(stacked, var_in_axes, strict=True)],
-            [k if split else None for k, split in zip(keys, splits, strict=True)],
+            list(map(_moved, stacked, mapped.in_axes, repeat(0))),
+            [k if s else None for k, s in zip(keys, splits.flags, strict=True)],
             [
                 None if axes.is_shared(axis) else _moved(x, axis, 0)
                 for x, axis in zip(leaves, places, strict=True)
@@ -190,68 +190,49 @@ def scan(
             first = _one_iteration(moving, init, xs)
             created, key_path = evaluate_independent(create, *first)
             if key_path is not None:
-                root = call.roots[key_path[0].idx].path_text
-                split = {
-                    stream
-                    for group, is_split in zip(rng_groups, splits, strict=True)
-                    for streams in group * is_split
-                    for stream in streams
-                }
-                raise BroadcastVariableError(*describe_place(key_path, root), split)
+                split = set(splits.names(rng_groups))
+                raise BroadcastVariableError(*call.place(key_path), split)
             shared = tuple(map(joined, shared, created))
 
-        def loop(
-            carried: Any, carry: Any, xs: Any, size: Any, may_grow: bool
-        ) -> tuple[Any, bool]:
-            """The results, and whether the body made carried variables.
-
-            If it did, the results mean nothing. The trace is finished all the same: JAX
-            would keep alive what an abandoned one closes over.
-            """
-            grew = False
-
-            def body(state: Any, xs: Any) -> Any:
-                nonlocal grew
-                carried, carry = state
-                _, new, carry, ys, out = iteration(shared, carried, carry, xs)
-                if grows(carried, new):
-                    if may_grow:
-                        grew = True
-                        return state, None
-                    refuse_created(carried, new, call.roots, "scan", reason)
-                return (new, carry), (ys, out)
-
-            return over(body, (carried, carry), xs, length=size), grew
+        def body(state: Any, xs: Any) -> Any:
+            nonlocal grew
+            carried, carry = state
+            _, new, carry, ys, out = iteration(shared, carried, carry, xs)
+            if grows(carried, new):
+                if may_grow:
+                    # The trace is finished all the same, although the results mean
+                    # nothing: JAX would keep what an abandoned one closes over.
+                    grew = True
+                    return state, None
+                refuse_created(carried, new, call, "scan", reason)
+            return (new, carry), (ys, out)
 
         if not grew:
-            results, grew = loop(moving, init, xs, size, may_grow)
-        if not grew:
-            (carried_out, carry), (ys, stacked_out) = results
-        else:
+            (carried_out, carry), outs = over(body, (moving, init), xs, length=size)
+        if grew:
+            # The first iteration makes carried variables: it is computed apart.
+            may_grow = False
             rest = slice(None, -1) if reverse else slice(1, None)
             x = jax.tree.map(lambda x: x[-1 if reverse else 0], xs)
-            _, carried_out, carry, y, out = iteration(shared, moving, init, x)
+            _, *state, y, out = iteration(shared, moving, init, x)
             xs = jax.tree.map(lambda x: x[rest], xs)
             fewer = None if size is None else size - 1
-            ((carried_out, carry), others), _ = loop(
-                carried_out, carry, xs, fewer, may_grow=False
-            )
+            (carried_out, carry), others = over(body, tuple(state), xs, length=fewer)
 
             def join(one: Any, more: Any) -> Any:
                 one = jnp.asarray(one)[None]
                 return jnp.concatenate([more, one] if reverse else [one, more])
 
-            ys, stacked_out = jax.tree.map(join, (y, out), others)
+            outs = jax.tree.map(join, (y, out), others)
 
-        axes.check(stacked_out, var_out_axes, call.roots)
-        pairs = zip(stacked_out, var_out_axes, strict=True)
-        stacked_out = [_moved(x, 0, axis) for x, axis in pairs]
-        stacked_out = axes.note(stacked_out, var_out_axes, metadata_params)
-        left = (created, carried_out, *stacked_out)
+        ys, stacked_out = outs
+        mapped.check_out(stacked_out, call)
+        stacked_out = list(map(_moved, stacked_out, repeat(0), mapped.out_axes))
+        left = (created, carried_out, *mapped.note(stacked_out))
         return (carry, _place_outputs(ys, out_axes)), left
 
     both = variable_broadcast, variable_carry
-    groups = (*both, *in_filters), (*both, *out_filters), rng_filters
+    groups = (*both, *mapped.in_filters), (*both, *mapped.out_filters), splits.filters
     loop_over = packed(inner, *groups, "scan")
 
     @functools.wraps(fn)

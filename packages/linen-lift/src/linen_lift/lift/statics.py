@@ -88,29 +88,20 @@ def marked(fn: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, ...]:
     Raises:
         ValueError: if one has no hash.
     """
-    found = tuple([x for x in (*args, *kwargs.values()) if isinstance(x, _Fixed)])
-    try:
-        hash(found)
-    except TypeError as error:
-        name, value = _without_hash(fn, args, kwargs)
-        raise ValueError(
-            f"Static argument {name} of {getattr(fn, '__qualname__', fn)} is a "
-            f"{type(value).__name__}, which has no hash: {error}. What is compiled is "
-            "known by the values of static arguments; pass a tuple or another value "
-            "with a hash, or do not name it as static."
-        ) from error
-    return found
-
-
-def _without_hash(fn: Callable[..., Any], args: Any, kwargs: Any) -> tuple[str, Any]:
-    names = dict(enumerate(_positional(fn)))
-    given = [(names.get(i, str(i)), x) for i, x in enumerate(args, 1)]
-    for name, argument in (*given, *kwargs.items()):
+    given = (*enumerate(args, 1), *kwargs.items())
+    fixed = {place: x for place, x in given if isinstance(x, _Fixed)}
+    for place, argument in fixed.items():
         try:
-            hash(argument if isinstance(argument, _Fixed) else None)
-        except TypeError:
-            return f'"{name}"', argument.value
-    raise AssertionError("all of them have a hash")
+            hash(argument)
+        except TypeError as error:
+            name = dict(enumerate(_positional(fn))).get(place, place)
+            raise ValueError(
+                f'Static argument "{name}" of {getattr(fn, "__qualname__", fn)} is a '
+                f"{type(argument.value).__name__}, which has no hash: {error}. What is "
+                "compiled is known by the values of static arguments; pass a tuple or "
+                "another value with a hash, or do not name it as static."
+            ) from error
+    return tuple(fixed.values())
 
 
 def unmarked(args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:

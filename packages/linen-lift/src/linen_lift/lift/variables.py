@@ -191,15 +191,14 @@ def add_metadata_axis(
         >>> nn.scope.init(f)(jax.random.key(0))[1]['params']['w'].names
         ('layers', 'rows')
     """
-    in_filters, in_axes, out_filters, out_axes = axes.both_ways(variable_axes)
+    stacked = axes.VariableAxes(variable_axes, metadata_params)
 
     def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
         *cut, others = call.variables
-        groups = (*axes.cut(cut, in_axes, metadata_params), others)
+        groups = (*stacked.cut(cut), others)
         out, left = call.run(fn, groups, call.streams, args, kwargs)
         *changed, rest = left
-        return out, (*axes.note(changed, out_axes, metadata_params), rest)
+        return out, (*stacked.note(changed), rest)
 
-    return packed(
-        inner, (*in_filters, True), (*out_filters, True), (True,), "add_metadata_axis"
-    )
+    groups = (*stacked.in_filters, True), (*stacked.out_filters, True), (True,)
+    return packed(inner, *groups, "add_metadata_axis")

@@ -66,14 +66,8 @@ def bind_to(module: Any, scope: Scope) -> None:
         module: an unbound module; it is changed.
         scope: its scope.
     """
-    module.__dict__["scope"] = scope
-    adopt_fields(module)
-
-
-def adopt_fields(module: Any) -> None:
-    """Gives places to the modules in the fields of a bound module."""
     attributes = module.__dict__
-    scope = attributes["scope"]
+    attributes["scope"] = scope
     adopted = False
     for name in module._field_names:
         value = attributes.get(name)

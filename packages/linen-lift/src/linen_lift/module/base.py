@@ -244,19 +244,17 @@ class Module(Declarations, Summaries):
         values.update(updates)
         clones = _deep_clone if isinstance(_deep_clone, dict) else {}
 
-        def renewed(child: Module, _: str) -> Module:
+        def renewed(child: Module, _: str) -> Any:
             if id(child) not in clones:
                 new = {"name": None} if _reset_names else {}
                 clones[id(child)] = child.clone(
                     _deep_clone=clones, _reset_names=_reset_names, **new
                 )
-            made: Module = clones[id(child)]
-            return made
+            return clones[id(child)]
 
         if _reset_names or _deep_clone is not False:
             values = {k: replace(v, (Module,), renewed) for k, v in values.items()}
-        if "name" not in values:
-            values["name"] = None if self._state.auto_named else self.name
+        values.setdefault("name", None if self._state.auto_named else self.name)
         try:
             return type(self)(parent=parent, **values)
         except TypeError as error:

@@ -77,29 +77,21 @@ _PROTOCOLS |= {"__getnewargs__", "__getnewargs_ex__"}
 _MARKS = ("_compact", "_compact_name_scope")
 
 
-def _is_protocol(name: str, value: Any) -> bool:
-    """Whether a method is one that Python calls, and is not marked."""
-    found = name in _PROTOCOLS or name in vars(object)
-    return found and not any(getattr(value, mark, False) for mark in _MARKS)
-
-
 def _is_method(cls: type[Any], name: str, value: Any) -> bool:
     if not inspect.isfunction(value) or name in _NOT_METHODS:
-        return False
-    if _is_protocol(name, value):
         return False
     if getattr(value, "_nowrap", False) or is_marked(value, "_wrapped_method"):
         return False
     if name in cls._field_names:  # the default of a field
         return False
+    marks = [mark for mark in _MARKS if getattr(value, mark, False)]
+    if not marks and (name in _PROTOCOLS or name in vars(object)):
+        return False
     if is_marked(value, "_lifted"):
         # What it transforms is made a method inside of the transform, unless only
         # the transformed function is marked.
-        return any(
-            getattr(value, mark, False)
-            and not getattr(inspect.unwrap(value), mark, False)
-            for mark in _MARKS
-        )
+        plain = inspect.unwrap(value)
+        return any(not getattr(plain, mark, False) for mark in marks)
     return True
 
 

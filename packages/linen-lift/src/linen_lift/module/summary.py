@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from ..filters import CollectionFilter
-from ..leaves import is_array, separate
+from ..leaves import as_function_of, is_array
 from ..metadata import AxisMetadata, unbox
 from ..rng import checked_rngs
 from ..tree import found_at
@@ -172,29 +172,21 @@ class _Row:
 
     def flops(self, rngs: Any, gradient: bool) -> str:
         """The operations that XLA counts in the call, or in its backward pass too."""
-        structs, fill = separate((self.args, self.kwargs), is_array)
-        options = {"method": wrap_method(self.method), "mutable": True}
-
-        def init(rngs: Any, values: Any) -> Any:
-            args, kwargs = fill(values)
-            return self.module.init(rngs, *args, **options, **kwargs)
-
-        def call(variables: Any, rngs: Any, values: Any) -> Any:
-            args, kwargs = fill(values)
-            out = self.module.apply(variables, *args, rngs=rngs, **options, **kwargs)
-            return _differentiable(out) if gradient else out
+        given = {"method": wrap_method(self.method), "mutable": True, **self.kwargs}
+        # On its own: inside of another module's transform it had other variables.
+        variables = _shapes_of(self.module.init, rngs, *self.args, **given)
+        # Without the devices of the keys, which would decide for what is lowered.
+        given["rngs"] = jax.eval_shape(lambda: rngs)
+        apply = self.module.apply
+        call, inputs = as_function_of(is_array, apply, variables, *self.args, **given)
 
         def pulled(*inputs: Any) -> Any:
-            out, pull_back = jax.vjp(call, *inputs)
+            out, pull_back = jax.vjp(lambda *x: _differentiable(call(*x)), *inputs)
             return _differentiable(pull_back(out)) if out else out
 
-        # On its own: inside of another module's transform it had other variables.
-        variables = jax.eval_shape(init, rngs, structs)
-        # Without the devices of the keys, which would decide for what is lowered.
-        keys = jax.eval_shape(lambda rngs: rngs, rngs)
         with jax.default_device(_cpu()):
             fn = jax.jit(pulled if gradient else call)
-            costs = fn.lower(variables, keys, structs).cost_analysis()
+            costs = fn.lower(*inputs).cost_analysis()
         return "unknown" if costs is None else str(int(costs.get("flops", 0)))
 
 
@@ -232,16 +224,16 @@ def _initialize(
         row.out = _shapes(out)
         return out
 
-    arrays, fill = separate((rngs, args, kwargs), is_array)
-
-    def initialize(*values: Any) -> Any:
-        rngs, args, kwargs = fill(values)
-        make = functools.partial(module.init, method=method, mutable=mutable)
-        return make(rngs, *args, **kwargs)
-
+    init = functools.partial(module.init, method=method, mutable=mutable)
     with intercept_methods(record):
-        variables = jax.eval_shape(initialize, *arrays)
+        variables = _shapes_of(init, rngs, *args, **kwargs)
     return rows, variables
+
+
+def _shapes_of(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """What a function returns, as shapes; leaves of arguments may be no arrays."""
+    call, arrays = as_function_of(is_array, fn, *args, **kwargs)
+    return jax.eval_shape(call, *arrays)
 
 
 def _shapes(tree: Any) -> Any:

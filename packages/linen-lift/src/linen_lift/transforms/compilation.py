@@ -13,7 +13,7 @@ from .. import lift
 from ..module.calling import named_scope
 from ..module.context import context
 from .frame import Frame
-from .targets import Core, Runner, as_body, call_inside, lift_target, on_modules
+from .targets import Lifting, Runner, call_inside, on_modules
 
 __all__ = ["checkpoint", "jit", "named_call", "remat", "remat_scan"]
 
@@ -94,9 +94,8 @@ def remat_scan(*_: Any, **__: Any) -> Any:
 def _compile(fn: Callable[..., Any], **options: Any) -> Runner:
     """A runner whose compiled function serves all modules of one configuration."""
     run = lift.jit(fn, **options).run  # type: ignore[attr-defined]
-    body = as_body(fn)
 
-    def runner(_: Core, frame: Frame) -> Any:
+    def runner(body: Callable[..., Any], frame: Frame) -> Any:
         description, arrays = frame.describe()
         config = (description, context.named_call, context.interceptors)
         places = list(arrays)
@@ -187,7 +186,7 @@ def named_call(class_fn: T, force: bool = True) -> T:
         >>> Net().apply({}, 3)
         6
     """
-    named: T = lift_target(class_fn, "named_call", "", _named, {"force": force})
+    named: T = Lifting("named_call", "", _named)(class_fn, {"force": force})
     return named
 
 

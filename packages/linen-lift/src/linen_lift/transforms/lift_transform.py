@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from graphcore import StaticAttribute
 
-from .frame import Frame
-from .targets import Core, Methods, lift_function, lift_target
+from .targets import Lifting, Methods, lift_function, runner_of
 
 __all__ = ["lift_transform"]
 
@@ -29,10 +28,7 @@ class _Lift:
         return hash((self.transform, self.args))
 
     def __call__(self, fn: Callable[..., Any], **options: Any) -> Any:
-        def runner(core: Core, frame: Frame) -> Any:
-            run = self.transform(core, *self.args.value, **options)
-            return run(frame.scopes, *frame.args, **frame.kwargs)
-
+        runner = runner_of(self.transform, *self.args.value, **options)
         return lift_function(fn, "lift_transform", runner, None)
 
 
@@ -80,5 +76,5 @@ def lift_transform(
     """
     prefix = getattr(transform, "__name__", type(transform).__name__).capitalize()
     lift = _Lift(transform, StaticAttribute("args", args))
-    lifted: T = lift_target(target, "lift_transform", prefix, lift, options, methods)
+    lifted: T = Lifting("lift_transform", prefix, lift)(target, options, methods)
     return lifted

@@ -9,6 +9,7 @@ transform of scope functions; the decorated functions carry names and documentat
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,11 +28,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-Core: TypeAlias = Callable[..., Any]
-"""A function `(scopes, *args, **kwargs)`."""
-
-Runner: TypeAlias = Callable[[Core, Frame], Any]
-"""Lifts a core and calls it with the scopes and arguments of a frame."""
+Runner: TypeAlias = Callable[[Callable[..., Any], Frame], Any]
+"""Lifts a function of a module, and calls it with what is in a frame."""
 
 Methods: TypeAlias = str | Iterable[str] | Mapping[str, Mapping[str, Any]] | None
 
@@ -71,12 +69,7 @@ def on_modules(
 
     def lift_core(fn: Callable[..., Any], **options: Any) -> Runner:
         lifted(fn, **options)  # type: ignore[call-arg]  # refuses wrong options early
-
-        def runner(core: Core, frame: Frame) -> Any:
-            run = lifted(core, **options)  # type: ignore[call-arg]
-            return run(frame.scopes, *frame.args, **frame.kwargs)
-
-        return runner
+        return runner_of(lifted, **options)
 
     def decorate(documented: Callable[..., Any]) -> ModuleTransform[P]:
         transform = documented.__name__
@@ -86,18 +79,36 @@ def on_modules(
             runner = (build or lift_core)(fn, **options)
             return lift_function(fn, transform, runner, unbound)
 
+        lifting = Lifting(transform, prefix, wrap)
+
         @functools.wraps(documented)
         def on_target(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs)
             given.apply_defaults()
             options = dict(given.arguments)
             target, methods = options.pop("target"), options.pop("methods")
-            return lift_target(target, transform, prefix, wrap, options, methods)
+            return lifting(target, options, methods)
 
         on_target.__signature__ = signature  # type: ignore[attr-defined]
         return on_target
 
     return decorate
+
+
+def runner_of(lifted: Callable[..., Any], /, *args: Any, **options: Any) -> Runner:
+    """What lifts functions of modules by a transform of scope functions.
+
+    Args:
+        lifted: the transform.
+        *args: further arguments of it.
+        **options: likewise.
+    """
+
+    def runner(body: Callable[..., Any], frame: Frame) -> Any:
+        run = lifted(make_core(body, frame), *args, **options)
+        return run(frame.scopes, *frame.args, **frame.kwargs)
+
+    return runner
 
 
 # Options that were added when `methods` had its position already.
@@ -168,7 +179,7 @@ def with_module(
     return decorate
 
 
-def core_of(transform: str, frame: Frame, fn: Any) -> Core:
+def core_of(transform: str, frame: Frame, fn: Any) -> Callable[..., Any]:
     """A function of scopes that calls what a transform was given as a function.
 
     Args:
@@ -220,7 +231,7 @@ def _is_method(fn: Any, cls: type[Any]) -> bool:
     return inspect.unwrap(found) is fn
 
 
-def make_core(fn: Callable[..., Any], frame: Frame) -> Core:
+def make_core(fn: Callable[..., Any], frame: Frame) -> Callable[..., Any]:
     """A function of scopes that calls a function of a module.
 
     Args:
@@ -248,45 +259,88 @@ def call_inside(fn: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> 
     return out
 
 
-def lift_target(
-    target: Any,
-    transform: str,
-    prefix: str,
-    wrap: Callable[..., Any],
-    options: Mapping[str, Any],
-    methods: Methods = None,
-) -> Any:
-    """Transforms a class, a partial of one, or a function of a module.
+@dataclasses.dataclass(frozen=True)
+class Lifting:
+    """What transforms a class, a partial of one, or a function of a module.
 
     Args:
-        target: what to transform.
         transform: the name of the transform.
         prefix: what the names of transformed classes start with.
         wrap: makes the transformed function, from a function and the options.
-        options: the options of the transform.
-        methods: the methods of a class to transform, or options for each.
-
-    Raises:
-        TransformTargetError: if `target` is none of these.
     """
-    cls = target.func if isinstance(target, functools.partial) else target
-    if isinstance(cls, type) and issubclass(cls, Module):
-        if methods is None or isinstance(methods, str):
-            methods = (methods or "__call__",)
-        if not isinstance(methods, Mapping):
-            methods = {name: {} for name in methods}
-        per_method = {name: {**options, **own} for name, own in methods.items()}
-        lifted = _lift_class(cls, transform, prefix, wrap, per_method)
-        if cls is target:
-            return lifted
-        return functools.partial(lifted, *target.args, **target.keywords)
-    check_function(transform, target)
-    if methods is not None:
-        raise TypeError(
-            f"methods= chooses methods of a class; linen_lift.{transform} was given "
-            f"the function {getattr(target, '__name__', target)!r}."
+
+    transform: str
+    prefix: str
+    wrap: Callable[..., Any]
+
+    def __call__(
+        self, target: Any, options: Mapping[str, Any], methods: Methods = None
+    ) -> Any:
+        """Transforms something.
+
+        Args:
+            target: what to transform.
+            options: the options of the transform.
+            methods: the methods of a class to transform, or options for each.
+
+        Raises:
+            TransformTargetError: if `target` is none of these.
+        """
+        cls = target.func if isinstance(target, functools.partial) else target
+        if isinstance(cls, type) and issubclass(cls, Module):
+            if methods is None or isinstance(methods, str):
+                methods = (methods or "__call__",)
+            if not isinstance(methods, Mapping):
+                methods = {name: {} for name in methods}
+            per_method = {name: {**options, **own} for name, own in methods.items()}
+            lifted = self._of_class(cls, per_method)
+            if cls is target:
+                return lifted
+            return functools.partial(lifted, *target.args, **target.keywords)
+        check_function(self.transform, target)
+        if methods is not None:
+            raise TypeError(
+                f"methods= chooses methods of a class; linen_lift.{self.transform} was "
+                f"given the function {getattr(target, '__name__', target)!r}."
+            )
+        return self.wrap(target, **options)
+
+    def _of_class(self, cls: Any, per_method: Mapping[str, Any]) -> Any:
+        # The same class is made once, so that caches that know it by identity work
+        # where a class is transformed anew for each instance.
+        described = (
+            (name, *(StaticAttribute(*option) for option in own.items()))
+            for name, own in per_method.items()
         )
-    return wrap(target, **options)
+        # A method can be replaced, in a notebook or by a mock.
+        functions = {name: getattr(cls, name, None) for name in per_method}
+        key: Any = (self.wrap, *functions.values(), *described)
+        cache = cls._lifted_classes
+        try:
+            if key in cache:
+                return cache[key]
+        except TypeError:  # an option without a hash
+            key = None
+        namespace: dict[str, Any] = {
+            "__module__": cls.__module__,
+            "__qualname__": f"{self.prefix}{cls.__qualname__}",
+            "__doc__": cls.__doc__,
+            "_original": cls,
+        }
+        for name, fn in functions.items():
+            if not inspect.isfunction(fn):
+                raise errors.TransformTargetError(
+                    self.transform, f"{cls.__name__}.{name}"
+                )
+            namespace[name] = self.wrap(fn, **per_method[name])
+        lifted = type(cls)(
+            f"{self.prefix}{cls.__name__}", (cls,), namespace, _derived=True
+        )
+        if key is not None:
+            if len(cache) >= 64:
+                cache.clear()
+            cache[key] = lifted
+        return lifted
 
 
 def lift_function(
@@ -314,47 +368,6 @@ def lift_function(
         if cls.__dict__.get(name) is lifted:
             cls = cls.__dict__.get("_original", cls)
         frame = Frame(module, args, kwargs, transform, cls)
-        return runner(make_core(body, frame), frame)
+        return runner(body, frame)
 
     return marked(lifted, "_lifted")
-
-
-def _lift_class(
-    cls: Any,
-    transform: str,
-    prefix: str,
-    wrap: Callable[..., Any],
-    per_method: Mapping[str, Mapping[str, Any]],
-) -> Any:
-    # The same class is made once, so that caches that know it by identity work where
-    # a class is transformed anew for each instance.
-    described = (
-        (name, *(StaticAttribute(*option) for option in own.items()))
-        for name, own in per_method.items()
-    )
-    # A method can be replaced, in a notebook or by a mock.
-    functions = tuple([getattr(cls, name, None) for name in per_method])
-    key: Any = (wrap, functions, *described)
-    cache = cls._lifted_classes
-    try:
-        if key in cache:
-            return cache[key]
-    except TypeError:  # an option without a hash
-        key = None
-    namespace: dict[str, Any] = {
-        "__module__": cls.__module__,
-        "__qualname__": f"{prefix}{cls.__qualname__}",
-        "__doc__": cls.__doc__,
-        "_original": cls,
-    }
-    for name, own in per_method.items():
-        fn = getattr(cls, name, None)
-        if not inspect.isfunction(fn):
-            raise errors.TransformTargetError(transform, f"{cls.__name__}.{name}")
-        namespace[name] = wrap(fn, **own)
-    lifted = type(cls)(f"{prefix}{cls.__name__}", (cls,), namespace, _derived=True)
-    if key is not None:
-        if len(cache) >= 64:
-            cache.clear()
-        cache[key] = lifted
-    return lifted
