@@ -79,6 +79,9 @@ class Visit:
         mutable_statics: Static values that might change in place.
         strangers: Static values of types that are not built in: the type of the value
             can change, or become that of a node or variable.
+        refs: The indices of all graph nodes and variables that are known.
+        open_pytrees: The pytree nodes that are being visited, by id, with the number of
+            graph nodes that were known when each was opened.
     """
 
     leaves: list[Leaf] = field(default_factory=list)
@@ -90,6 +93,8 @@ class Visit:
     mark: object = field(default_factory=lambda: metadata_epoch.mark)
     mutable_statics: list[Any] = field(default_factory=list)
     strangers: list[Any] = field(default_factory=list)
+    refs: RefMap[Any, int] = field(default_factory=RefMap)
+    open_pytrees: set[Any] = field(default_factory=set)
 
     def watch(self, containers: Sequence[Any]) -> None:
         """Takes note of containers that are about to be read, for a plan."""
@@ -140,13 +145,13 @@ def is_stranger(value: Any) -> bool:
     return bool(type(value).__flags__ & _HEAP_TYPE) and not isinstance(value, type)
 
 
-def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
+def walk(root: Any, visit: Visit) -> GraphDef[Any]:
     """Visits everything that can be reached from a node or variable.
 
     Args:
         root: The node or variable.
-        refs: The indices of what was visited before; extended in place.
-        visit: Likewise, by what is new. After an error both hold what was reached.
+        visit: What was visited before; extended in place by what is new. After an error
+            it holds what was reached.
 
     Returns:
         The definition: a `NodeRef` if the root itself was visited before.
@@ -159,7 +164,7 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
     """
     impl = find_variable_impl(type(root))
     if impl is not None:
-        return _visit_variable(root, impl, None, refs, visit)
+        return _visit_variable(root, impl, None, visit)
     node_impl = find_node_impl(root)
     if node_impl is None:
         raise ValueError(
@@ -167,13 +172,11 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
             "graph node nor a pytree node. Subclass `Object`, or register its type "
             "with `register_graph_node_type`."
         )
+    refs = visit.refs
     if isinstance(node_impl, GraphNodeImpl) and root in refs:
         return NodeRef(type(root), refs[root])
 
-    # The pytree nodes that are being visited, by id, with the number of graph nodes
-    # that were known when each was opened.
-    open_pytrees: set[Any] = set()
-    stack = [_open(root, node_impl, None, None, refs, visit, open_pytrees)]
+    stack = [_open(root, node_impl, None, None, visit)]
     while True:
         frame = stack[-1]
         for key, value in frame.pending:
@@ -187,7 +190,7 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
             if impl is None and node_impl is None and is_array(value):
                 value, impl = BareArray.at(frame.owner, (*frame.below, key)), BARE
             if impl is not None:
-                leaf = _visit_variable(value, impl, trail, refs, visit)
+                leaf = _visit_variable(value, impl, trail, visit)
                 frame.attributes.append(LeafAttribute(key, leaf))
                 continue
             if node_impl is None:
@@ -199,14 +202,14 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
                     reference: NodeRef[Any] = NodeRef(kind, index)
                     frame.attributes.append(SubGraphAttribute(key, reference))
                     continue
-            opened = _open(value, node_impl, key, trail, refs, visit, open_pytrees)
+            opened = _open(value, node_impl, key, trail, visit)
             if opened.index == -1:
                 opened.owner, opened.below = frame.owner, (*frame.below, key)
             stack.append(opened)
             break
         else:
             stack.pop()
-            open_pytrees.discard(frame.mark)
+            visit.open_pytrees.discard(frame.mark)
             kind, found = type(frame.node), tuple(frame.attributes)
             definition: NodeDef[Any] = NodeDef(kind, frame.index, found, frame.metadata)
             if not stack:
@@ -214,15 +217,7 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
             stack[-1].attributes.append(SubGraphAttribute(frame.key, definition))
 
 
-def _open(
-    node: Any,
-    impl: NodeImpl,
-    key: Any,
-    trail: Trail,
-    refs: RefMap[Any, int],
-    visit: Visit,
-    open_pytrees: set[Any],
-) -> _Frame:
+def _open(node: Any, impl: NodeImpl, key: Any, trail: Trail, visit: Visit) -> _Frame:
     kind = type(node)
     is_registered = False
     containers: Sequence[Any] | None = ()
@@ -245,19 +240,19 @@ def _open(
     pairs, metadata = found
     index, mark = -1, None
     if isinstance(impl, GraphNodeImpl):
-        index = refs[node] = len(refs)
+        index = visit.refs[node] = len(visit.refs)
         visit.nodes.append((trail, node))
     else:
         # A cycle of pytree nodes without a graph node in between would have no end.
         mark = id(node), len(visit.nodes)
-        if mark in open_pytrees:
+        if mark in visit.open_pytrees:
             where = path_text(path_of(trail))
             raise ValueError(
                 f"The {type(node).__name__} at {where!r} contains itself. Plain "
                 "containers have no identity, so they can't be part of a cycle: use a "
                 "`List` or `Dict`, or go through an `Object`."
             )
-        open_pytrees.add(mark)
+        visit.open_pytrees.add(mark)
     if is_registered:
         pairs = _checked(pairs, found, kind, trail)
         metadata = snapshot(metadata)
@@ -297,12 +292,9 @@ def _unlike_pairs(found: Any, kind: type[Any], trail: Trail) -> TypeError:
 
 
 def _visit_variable(
-    variable: Any,
-    impl: VariableImpl,
-    trail: Trail,
-    refs: RefMap[Any, int],
-    visit: Visit,
+    variable: Any, impl: VariableImpl, trail: Trail, visit: Visit
 ) -> VariableDef[Any] | NodeRef[Any]:
+    refs = visit.refs
     index = refs.get(variable)
     if index is not None:
         return NodeRef(type(variable), index)
