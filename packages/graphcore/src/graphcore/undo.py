@@ -142,14 +142,13 @@ def restorer(node: Any, impl: GraphNodeImpl) -> Callable[[], None]:
         >>> node.clear(); restore(); list(node)
         ['b', 'a']
     """
-    owned = isinstance(node, OwnedNode)
-    containers = node._containers() if owned else containers_of(node, impl)
+    containers = containers_of(node, impl)
     if containers is not None:
         # By its containers: `init` would not restore the order of insertion.
         contents = [container.copy() for container in containers]
 
         def restore_containers() -> None:
-            if owned:
+            if isinstance(node, OwnedNode):
                 node._structure_changed()
             for container, content in zip(containers, contents, strict=True):
                 container.clear()

@@ -23,7 +23,12 @@ from graphcore.graphdef.walk import Visit, is_stranger
 from graphcore.hashable_mapping import as_kept
 from graphcore.identity import identity
 from graphcore.nodes.owned import OwnedNode, attributes_of
-from graphcore.nodes.registry import find_node_impl, get_node_impl_for_type
+from graphcore.nodes.registry import (
+    containers_of,
+    find_node_impl,
+    get_node_impl,
+    get_node_impl_for_type,
+)
 from graphcore.variables.impl import ATOMS, find_variable_impl
 
 
@@ -201,10 +206,7 @@ class Pattern:
         visit = Visit(strangers=[value for value, _ in self._strangers], contents=[])
         for node in self._layout.nodes:
             x = things[node.thing]
-            if isinstance(x, OwnedNode):
-                visit.watch(x._containers())
-            elif node.kind is not tuple:
-                visit.watch((x,))
+            visit.watch(containers_of(x, get_node_impl(x)) or ())
         return visit
 
 

@@ -135,6 +135,7 @@ class _Frame:
     attributes: list[Attribute] = field(default_factory=list)
 
 
+_BUILT_IN = (list, dict, tuple, type(None))
 # What CPython sets in `__flags__` of types that are not built in.
 _HEAP_TYPE = 1 << 9
 
@@ -219,17 +220,10 @@ def walk(root: Any, visit: Visit) -> GraphDef[Any]:
 
 def _open(node: Any, impl: NodeImpl, key: Any, trail: Trail, visit: Visit) -> _Frame:
     kind = type(node)
-    is_registered = False
-    containers: Sequence[Any] | None = ()
-    if isinstance(node, OwnedNode):
-        containers = node._containers()
-    elif kind is list or kind is dict:
-        containers = (node,)
-    elif kind is not tuple and node is not None:
-        is_registered = True
-        containers = containers_of(node, impl)
-        if containers is not None:
-            visit.foreign.append((node, impl))
+    is_registered = not (kind in _BUILT_IN or isinstance(node, OwnedNode))
+    containers = containers_of(node, impl)
+    if is_registered and containers is not None:
+        visit.foreign.append((node, impl))
     visit.watch(containers or ())
     try:
         found: Any = impl.flatten(node)

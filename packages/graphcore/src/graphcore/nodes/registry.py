@@ -124,7 +124,7 @@ _of_bases: dict[type[Any], Callable[[type[Any]], NodeImpl]] = {}
 _inherited: set[type[Any]] = set()
 
 
-def containers_of(node: Any, impl: NodeImpl) -> list[dict[Any, Any] | list[Any]] | None:
+def containers_of(node: Any, impl: NodeImpl) -> Sequence[Any] | None:
     """The dicts and lists that hold all children of a node.
 
     Args:
@@ -132,8 +132,13 @@ def containers_of(node: Any, impl: NodeImpl) -> list[dict[Any, Any] | list[Any]]
         impl: How it is handled.
 
     Returns:
-        The containers; None if they are not declared, or are of other types.
+        The containers, a dict or list itself; None if they are not declared, or are of
+        other types.
     """
+    if isinstance(node, OwnedNode):
+        return node._containers()
+    if type(node) in (dict, list):
+        return (node,)
     found = [attrgetter(name)(node) for name in impl.containers]
     return found if found and {*map(type, found)} <= {dict, list} else None
 
