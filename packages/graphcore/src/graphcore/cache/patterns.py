@@ -22,6 +22,7 @@ from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.walk import Visit, is_stranger
 from graphcore.hashable_mapping import as_kept
 from graphcore.identity import identity
+from graphcore.known_types import ATOMS
 from graphcore.nodes.owned import OwnedNode, attributes_of
 from graphcore.nodes.registry import (
     containers_of,
@@ -29,7 +30,7 @@ from graphcore.nodes.registry import (
     get_node_impl,
     get_node_impl_for_type,
 )
-from graphcore.variables.impl import ATOMS, find_variable_impl
+from graphcore.variables.impl import find_variable_impl
 
 
 class Pattern:

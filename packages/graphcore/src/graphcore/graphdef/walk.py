@@ -25,6 +25,7 @@ from graphcore.graphdef.definition import (
     VariableDef,
 )
 from graphcore.hashable_mapping import as_kept
+from graphcore.known_types import ATOMS
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import (
     GraphNodeImpl,
@@ -37,7 +38,7 @@ from graphcore.nodes.registry import (
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, Trail, path_of, path_text
 from graphcore.variables.bare_arrays import BARE, BareArray, is_array
-from graphcore.variables.impl import ATOMS, VariableImpl, find_variable_impl
+from graphcore.variables.impl import VariableImpl, find_variable_impl
 from graphcore.variables.state import VariableState
 from graphcore.variables.variable import metadata_epoch
 

@@ -26,6 +26,7 @@ from graphcore.content import is_immutable
 from graphcore.content_key import UnhashableContent, content_key
 from graphcore.graphdef.definition import NodeRef, StaticAttribute, definition_paths
 from graphcore.graphdef.walk import Visit, walk
+from graphcore.known_types import ATOMS
 from graphcore.nodes.owned import OwnedNode, get_open_children, set_open_children
 from graphcore.nodes.owned import set_trace as _set_trace
 from graphcore.nodes.registry import PytreeNodeImpl, find_node_impl
@@ -33,7 +34,6 @@ from graphcore.probing import probing
 from graphcore.rebuilt import ByValue, Origin, origin, trace_of_rebuilt
 from graphcore.trails import Path, path_text
 from graphcore.variables.bare_arrays import is_array
-from graphcore.variables.impl import ATOMS
 from graphcore.variables.variable import (
     Variable,
     facts_of,

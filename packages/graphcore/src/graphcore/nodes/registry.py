@@ -15,16 +15,18 @@ from typing import Any, TypeAlias
 
 import jax
 
-from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.errors import check_class
+from graphcore.known_types import (
+    ATOMS,
+    add_impl,
+    impls,
+    inherited_impl,
+    known_impl,
+    said,
+)
 from graphcore.nodes.owned import OwnedNode
 from graphcore.trails import key_of, path_text
-from graphcore.variables.impl import (
-    ATOMS,
-    find_variable_impl,
-    is_registered_node,
-    refuse_atoms,
-)
+from graphcore.variables.impl import VariableImpl, find_variable_impl
 
 __all__ = [
     "GraphNodeImpl",
@@ -118,10 +120,6 @@ class PytreeNodeImpl:
 
 
 NodeImpl: TypeAlias = GraphNodeImpl | PytreeNodeImpl
-_impls: dict[type[Any], NodeImpl] = {}
-# What makes those of subclasses, by base class; and the subclasses that have one.
-_of_bases: dict[type[Any], Callable[[type[Any]], NodeImpl]] = {}
-_inherited: set[type[Any]] = set()
 
 
 def containers_of(node: Any, impl: NodeImpl) -> Sequence[Any] | None:
@@ -159,34 +157,14 @@ def add_node_impl(
     """
     kind = impl.type
     check_class(kind, "The registration of a node type")
-    refuse_atoms(kind, "node")
-    if kind in _impls and kind not in _inherited:
-        raise ValueError(f"{kind.__name__} is registered as a node type already.")
-    if find_variable_impl(kind) is not None:
+    known = known_impl(kind) or inherited_impl(kind)
+    if type(known) is VariableImpl:
         raise ValueError(
             f"{kind.__name__} is a variable type; it can't be a node type as well."
         )
-    if of_subclass is not None:
-        # Subclasses that were seen before have the answer of JAX, or none.
-        for known, found in [*_impls.items()]:
-            if issubclass(known, kind) and found.flatten is _flatten_by_jax:
-                del _impls[known]
-        _of_bases[kind] = of_subclass
-    _impls[kind] = impl
-    _inherited.discard(kind)
-    registrations.count += 1
-
-
-def _is_registered(kind: type[Any]) -> bool:
-    """Whether a type was registered, or a base of it for all of its subclasses."""
-    impl = _impls.get(kind)
-    by_jax = impl is not None and impl.flatten is _flatten_by_jax
-    return (impl is not None and not by_jax) or any(
-        b in _of_bases for b in kind.__mro__
-    )
-
-
-is_registered_node.append(_is_registered)
+    if kind in said or (known is not None and known.flatten is _flatten_by_jax):
+        raise ValueError(f"{kind.__name__} is registered as a node type already.")
+    add_impl(kind, impl, "node", of_subclass)
 
 
 def _names(containers: Sequence[str]) -> tuple[str, ...]:
@@ -197,16 +175,6 @@ def _names(containers: Sequence[str]) -> tuple[str, ...]:
             f"{containers!r}: write [{containers!r}]."
         )
     return tuple(containers)
-
-
-def _find_by_base(kind: type[Any]) -> NodeImpl | None:
-    """The implementation of a base class, if it holds for this subclass as well."""
-    for base in kind.__mro__:
-        of_subclass = _of_bases.get(base)
-        if of_subclass is not None:
-            _inherited.add(kind)
-            return _impls.setdefault(kind, of_subclass(kind))
-    return _find_by_base(kind) if load_adapters(kind) else None
 
 
 def register_graph_node_type(
@@ -321,14 +289,14 @@ def register_pytree_node_type(
 def find_node_impl(x: Any) -> NodeImpl | None:
     """How a node is handled; None if the object is not a node."""
     kind = type(x)
-    impl = _impls.get(kind)
-    if impl is not None or kind in ATOMS or find_variable_impl(kind) is not None:
-        return impl
-    impl = _find_by_base(kind)
-    if impl is None and not jax.tree_util.all_leaves((x,)):
-        # JAX has no way to unregister a pytree type, so this holds from now on.
-        impl = _impls[kind] = PytreeNodeImpl(kind, _flatten_by_jax, _unflatten_by_jax)
-    return impl
+    impl: Any = known_impl(kind)
+    if impl is None and kind not in ATOMS:
+        impl = inherited_impl(kind)
+        if impl is None and not jax.tree_util.all_leaves((x,)):
+            # JAX has no way to unregister a pytree type, so this holds from now on.
+            by_jax = PytreeNodeImpl(kind, _flatten_by_jax, _unflatten_by_jax)
+            impl = impls[kind] = by_jax
+    return None if type(impl) is VariableImpl else impl
 
 
 def get_node_impl(x: Any, /) -> NodeImpl:
@@ -397,9 +365,9 @@ def get_node_impl_for_type(t: type[Any], /) -> NodeImpl:
 
 def find_for_type(t: type[Any]) -> NodeImpl | None:
     """How nodes of a type are handled; None if it is no node type."""
-    impl = _impls.get(t) or _find_by_base(t)
+    impl: Any = known_impl(t) or inherited_impl(t)
     if impl is not None:
-        return impl
+        return None if type(impl) is VariableImpl else impl
     # JAX answers for instances only, and looks at nothing but the type of one. So an
     # empty one is made, without running any of the class's own code.
     makers = (base.__dict__.get("__new__") for base in t.__mro__)
@@ -442,7 +410,7 @@ def is_graph_node(x: Any, /) -> bool:
         (True, False)
     """
     kind = type(x)
-    return isinstance(_impls.get(kind) or _find_by_base(kind), GraphNodeImpl)
+    return isinstance(known_impl(kind) or inherited_impl(kind), GraphNodeImpl)
 
 
 def is_pytree_node(x: Any, /) -> bool:

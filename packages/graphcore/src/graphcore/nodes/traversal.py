@@ -7,6 +7,7 @@ from typing import Any
 
 from graphcore.cache.plans import plan_of
 from graphcore.graphdef.definition import NodeDef, StaticAttribute
+from graphcore.known_types import ATOMS
 from graphcore.nodes.registry import (
     GraphNodeImpl,
     NodeImpl,
@@ -16,7 +17,7 @@ from graphcore.nodes.registry import (
 from graphcore.refmap import RefMap
 from graphcore.state.filters import Filter, to_predicate
 from graphcore.trails import Path, path_text
-from graphcore.variables.impl import ATOMS, is_variable
+from graphcore.variables.impl import is_variable
 
 __all__ = ["find_duplicates", "iter_graph"]
 
