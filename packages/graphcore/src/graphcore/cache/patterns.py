@@ -26,11 +26,10 @@ from graphcore.known_types import ATOMS
 from graphcore.nodes.owned import OwnedNode, attributes_of
 from graphcore.nodes.registry import (
     containers_of,
-    find_node_impl,
+    find_impl,
     get_node_impl,
     get_node_impl_for_type,
 )
-from graphcore.variables.impl import find_variable_impl
 
 
 class Pattern:
@@ -136,7 +135,7 @@ class Pattern:
                 if impl is None:
                     children = attributes_of(node)
                 else:
-                    if find_node_impl(node) is not impl:
+                    if find_impl(node) is not impl:
                         return None
                     pairs, metadata_now = impl.flatten(node)
                     if metadata_now is not metadata:
@@ -165,11 +164,7 @@ class Pattern:
         ):
             return None
         for value, kind in self._strangers:
-            if (
-                type(value) is not kind
-                or find_variable_impl(kind) is not None
-                or find_node_impl(value) is not None
-            ):
+            if type(value) is not kind or find_impl(value) is not None:
                 return None
         return things
 

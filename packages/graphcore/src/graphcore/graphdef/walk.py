@@ -32,13 +32,13 @@ from graphcore.nodes.registry import (
     NodeImpl,
     UnsortableKeys,
     containers_of,
-    find_node_impl,
+    find_impl,
     trace_of,
 )
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, Trail, path_of, path_text
 from graphcore.variables.bare_arrays import BARE, BareArray, is_array
-from graphcore.variables.impl import VariableImpl, find_variable_impl
+from graphcore.variables.impl import VariableImpl
 from graphcore.variables.state import VariableState
 from graphcore.variables.variable import metadata_epoch
 
@@ -164,21 +164,20 @@ def walk(root: Any, visit: Visit) -> GraphDef[Any]:
             with the path.
         TypeError: If a registered `flatten` returns something else than is due.
     """
-    impl = find_variable_impl(type(root))
-    if impl is not None:
+    impl = find_impl(root)
+    if isinstance(impl, VariableImpl):
         return _visit_variable(root, impl, None, visit)
-    node_impl = find_node_impl(root)
-    if node_impl is None:
+    if impl is None:
         raise ValueError(
             f"Cannot flatten an object of type {type(root).__name__}: it is neither a "
             "graph node nor a pytree node. Subclass `Object`, or register its type "
             "with `register_graph_node_type`."
         )
     refs = visit.refs
-    if isinstance(node_impl, GraphNodeImpl) and root in refs:
+    if isinstance(impl, GraphNodeImpl) and root in refs:
         return NodeRef(type(root), refs[root])
 
-    stack = [_open(root, node_impl, None, None, visit)]
+    stack = [_open(root, impl, None, None, visit)]
     while True:
         frame = stack[-1]
         for key, value in frame.pending:
@@ -187,24 +186,23 @@ def walk(root: Any, visit: Visit) -> GraphDef[Any]:
                 frame.attributes.append(StaticAttribute(key, value))
                 continue
             trail = frame.trail, key
-            impl = find_variable_impl(kind)
-            node_impl = None if impl is not None else find_node_impl(value)
-            if impl is None and node_impl is None and is_array(value):
+            impl = find_impl(value)
+            if impl is None and is_array(value):
                 value, impl = BareArray.at(frame.owner, (*frame.below, key)), BARE
-            if impl is not None:
+            if isinstance(impl, VariableImpl):
                 leaf = _visit_variable(value, impl, trail, visit)
                 frame.attributes.append(LeafAttribute(key, leaf))
                 continue
-            if node_impl is None:
+            if impl is None:
                 frame.attributes.append(_static(key, value, visit))
                 continue
-            if isinstance(node_impl, GraphNodeImpl):
+            if isinstance(impl, GraphNodeImpl):
                 index = refs.get(value)
                 if index is not None:
                     reference: NodeRef[Any] = NodeRef(kind, index)
                     frame.attributes.append(SubGraphAttribute(key, reference))
                     continue
-            opened = _open(value, node_impl, key, trail, visit)
+            opened = _open(value, impl, key, trail, visit)
             if opened.index == -1:
                 opened.owner, opened.below = frame.owner, (*frame.below, key)
             stack.append(opened)

@@ -29,7 +29,7 @@ from graphcore.graphdef.walk import Visit, walk
 from graphcore.known_types import ATOMS
 from graphcore.nodes.owned import OwnedNode, get_open_children, set_open_children
 from graphcore.nodes.owned import set_trace as _set_trace
-from graphcore.nodes.registry import PytreeNodeImpl, find_node_impl
+from graphcore.nodes.registry import PytreeNodeImpl, find_impl
 from graphcore.probing import probing
 from graphcore.rebuilt import ByValue, Origin, origin, trace_of_rebuilt
 from graphcore.trails import Path, path_text
@@ -143,7 +143,7 @@ def _taken_apart(node: Any) -> tuple[list[Any], _Rest]:
                 values.append(value)
                 continue
             if not _is_child(value):
-                if not isinstance(find_node_impl(value), PytreeNodeImpl):
+                if not isinstance(find_impl(value), PytreeNodeImpl):
                     keys.append(key)
                     values.append(value)
                     continue

@@ -26,7 +26,7 @@ from graphcore.known_types import (
 )
 from graphcore.nodes.owned import OwnedNode
 from graphcore.trails import key_of, path_text
-from graphcore.variables.impl import VariableImpl, find_variable_impl
+from graphcore.variables.impl import VariableImpl
 
 __all__ = [
     "GraphNodeImpl",
@@ -286,8 +286,8 @@ def register_pytree_node_type(
     add_node_impl(PytreeNodeImpl(type, flatten, unflatten, _names(containers)))
 
 
-def find_node_impl(x: Any) -> NodeImpl | None:
-    """How a node is handled; None if the object is not a node."""
+def find_impl(x: Any) -> NodeImpl | VariableImpl | None:
+    """How a node or variable is handled; None if the object is neither."""
     kind = type(x)
     impl: Any = known_impl(kind)
     if impl is None and kind not in ATOMS:
@@ -296,7 +296,7 @@ def find_node_impl(x: Any) -> NodeImpl | None:
             # JAX has no way to unregister a pytree type, so this holds from now on.
             by_jax = PytreeNodeImpl(kind, _flatten_by_jax, _unflatten_by_jax)
             impl = impls[kind] = by_jax
-    return None if type(impl) is VariableImpl else impl
+    return impl  # type: ignore[no-any-return]
 
 
 def get_node_impl(x: Any, /) -> NodeImpl:
@@ -316,14 +316,14 @@ def get_node_impl(x: Any, /) -> NodeImpl:
         >>> gc.get_node_impl({}).type
         <class 'dict'>
     """
-    impl = find_node_impl(x)
-    if impl is None:
+    impl = find_impl(x)
+    if not isinstance(impl, NodeImpl):
         found = f"the class {x.__name__}" if isinstance(x, type) else type(x).__name__
         advice = (
             "subclass `Object`, or register the type with `register_dataclass`, "
             "`register_graph_node_type` or `register_pytree_node_type`"
         )
-        if find_variable_impl(type(x)) is not None:
+        if impl is not None:
             advice = "a variable is none; put it into a node, such as a `Dict`"
         raise ValueError(
             f"Expected a graph node or pytree node, got {found}: {advice}."
@@ -335,8 +335,7 @@ def trace_of(x: Any) -> Any:
     """The trace that a node or variable belongs to; None if it does not tell."""
     if isinstance(x, OwnedNode):
         return x._trace
-    impl = find_variable_impl(type(x)) or find_node_impl(x)
-    get_trace = getattr(impl, "get_trace", None)
+    get_trace = getattr(find_impl(x), "get_trace", None)
     return None if get_trace is None else get_trace(x)
 
 
@@ -367,13 +366,13 @@ def find_for_type(t: type[Any]) -> NodeImpl | None:
     """How nodes of a type are handled; None if it is no node type."""
     impl: Any = known_impl(t) or inherited_impl(t)
     if impl is not None:
-        return None if type(impl) is VariableImpl else impl
+        return impl if isinstance(impl, NodeImpl) else None
     # JAX answers for instances only, and looks at nothing but the type of one. So an
     # empty one is made, without running any of the class's own code.
     makers = (base.__dict__.get("__new__") for base in t.__mro__)
     make: Any = next(m for m in makers if isinstance(m, types.BuiltinFunctionType))
     try:
-        return find_node_impl(make(t))
+        return find_impl(make(t))  # type: ignore[return-value]  # no variable's
     except TypeError:  # A type implemented in C, or an abstract class.
         return None
 
@@ -392,7 +391,7 @@ def is_node(x: Any, /) -> bool:
         >>> gc.is_node(gc.Dict()), gc.is_node([]), gc.is_node(gc.Param(1))
         (True, True, False)
     """
-    return find_node_impl(x) is not None
+    return isinstance(find_impl(x), NodeImpl)
 
 
 def is_graph_node(x: Any, /) -> bool:
@@ -427,7 +426,7 @@ def is_pytree_node(x: Any, /) -> bool:
         >>> gc.is_pytree_node(gc.Dict()), gc.is_pytree_node([]), gc.is_pytree_node(None)
         (False, True, True)
     """
-    return isinstance(find_node_impl(x), PytreeNodeImpl)
+    return isinstance(find_impl(x), PytreeNodeImpl)
 
 
 def is_node_type(t: type[Any], /) -> bool:
