@@ -73,9 +73,17 @@ def overwrite(
         (2, 'm')
     """
     impl = variable_impl(type(variable))
-    known = None if metadata is None else impl.metadata(variable)
-    undo.append(partial(impl.overwrite, variable, impl.get_value(variable), known))
-    impl.overwrite(variable, value, metadata)
+    if metadata is not None and (found := impl.metadata(variable)) != metadata:
+        if impl.set_metadata is None:
+            raise ValueError(
+                f"The metadata of a {type(variable).__name__} would change from "
+                f"{dict(found)} to {dict(metadata)}, but this registered variable type "
+                "has no way to set it: make a new variable instead."
+            )
+        undo.append(partial(impl.set_metadata, variable, found))
+        impl.set_metadata(variable, metadata)
+    undo.append(partial(impl.set_value, variable, impl.get_value(variable)))
+    impl.set_value(variable, value)
 
 
 def set_values(

@@ -67,29 +67,6 @@ class VariableImpl:
         """The metadata of a variable in the form that definitions hold."""
         return as_hashable(self.get_metadata(variable))
 
-    def overwrite(
-        self, variable: Any, value: Any, metadata: HashableMapping[str, Any] | None
-    ) -> None:
-        """Sets value and metadata of a variable that may be written.
-
-        Args:
-            variable: The variable.
-            value: The raw value.
-            metadata: The metadata; None to leave it as it is.
-
-        Raises:
-            ValueError: If the metadata differs and the type has no way to change it.
-        """
-        if metadata is not None and (found := self.metadata(variable)) != metadata:
-            if self.set_metadata is None:
-                raise ValueError(
-                    f"The metadata of a {type(variable).__name__} would change from "
-                    f"{dict(found)} to {dict(metadata)}, but this registered variable "
-                    "type has no way to set it: make a new variable instead."
-                )
-            self.set_metadata(variable, metadata)
-        self.set_value(variable, value)
-
 
 def find_variable_impl(kind: type[Any], /) -> VariableImpl | None:
     """Returns how variables of a type are handled; None if it is no variable type.
