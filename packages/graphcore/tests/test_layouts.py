@@ -17,7 +17,6 @@ from graphcore.graphdef.joint import joint_of
 from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.refmap import RefMap
 from graphcore.state.leaves import given_to
 from graphcore.state.nesting import nested_from_flat
 from graphcore.variables.impl import is_variable
@@ -25,10 +24,10 @@ from graphcore.variables.impl import is_variable
 
 def walked(roots):
     """Definitions, paths and objects in order of index, found by walks alone."""
-    refs, definitions, paths = RefMap(), [], []
+    refs, definitions, paths = gc.RefMap(), [], []
     for number, root in enumerate(roots):
-        visit = Visit()
-        definitions.append(walk(root, refs, visit))
+        visit = Visit(refs=refs)
+        definitions.append(walk(root, visit))
         paths += [(number, *leaf.path) for leaf in visit.leaves]
     objects = [x for x, _ in sorted(refs.items(), key=itemgetter(1))]
     return tuple(definitions), tuple(paths), objects

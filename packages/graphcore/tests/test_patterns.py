@@ -18,7 +18,6 @@ from graphcore.cache.patterns import Pattern, known_patterns
 from graphcore.cache.plans import plan_of
 from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.refmap import RefMap
 
 
 def pattern_of(definition):
@@ -29,9 +28,9 @@ def pattern_of(definition):
 
 
 def in_order(root):
-    refs = RefMap()
-    walk(root, refs, Visit())
-    return [x for x, _ in sorted(refs.items(), key=itemgetter(1))]
+    visit = Visit()
+    walk(root, visit)
+    return [x for x, _ in sorted(visit.refs.items(), key=itemgetter(1))]
 
 
 @settings(max_examples=150)
@@ -45,8 +44,8 @@ def test_a_match_is_what_a_walk_finds(root, edits):
     for behind, edit in edits:
         (gs.edit_behind if behind else gs.edit_structure)(root, edit)
     found = pattern.match([root])
-    refs = RefMap()
-    now = walk(root, refs, Visit())
+    visit = Visit()
+    now, refs = walk(root, visit), visit.refs
     after = in_order(root)
     is_same = now == definition and all(map(is_, before, after))
     assert pattern.is_made_of([root], before) is (found is not None and is_same)

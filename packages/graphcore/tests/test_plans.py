@@ -20,12 +20,11 @@ from graphcore.cache import kept_beside, plans
 from graphcore.cache.plans import plan_of
 from graphcore.graphdef.joint import joint_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.refmap import RefMap
 
 
 def fresh(root):
     visit = Visit()
-    return walk(root, RefMap(), visit), visit
+    return walk(root, visit), visit
 
 
 def assert_plan_is_right(root):

@@ -25,7 +25,6 @@ from graphcore.graphdef.definition import (
     definition_trails,
 )
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.refmap import RefMap
 from graphcore.trails import Path, Trail, key_of, path_of, path_text
 from graphcore.variables.bare_arrays import BareArray
 from graphcore.variables.impl import is_variable_type
@@ -161,7 +160,7 @@ class _Side:
 
     def __init__(self, x: Any) -> None:
         visit = Visit()
-        self.root = x if isinstance(x, GraphDef) else walk(x, RefMap(), visit)
+        self.root = x if isinstance(x, GraphDef) else walk(x, visit)
         self.values = {
             leaf.definition.index: leaf.impl.get_value(leaf.variable)
             for leaf in visit.leaves

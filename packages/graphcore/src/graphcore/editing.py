@@ -12,7 +12,7 @@ from graphcore.cache.plans import plan_of
 from graphcore.functional import GraphState, variables
 from graphcore.nodes.objects import Dict
 from graphcore.nodes.owned import OwnedNode
-from graphcore.nodes.registry import GraphNodeImpl, find_node_impl, get_node_impl
+from graphcore.nodes.registry import GraphNodeImpl, get_node_impl, is_node
 from graphcore.nodes.traversal import places
 from graphcore.state.filters import Filter
 from graphcore.state.foreign_states import taken_state
@@ -109,7 +109,7 @@ def _added(root: Any, path: Path, item: Any) -> tuple[Any, GraphNodeImpl, Any]:
     children = dict(impl.flatten(node)[0])
     if path[-1] in children:
         child = children[path[-1]]
-        if find_node_impl(child) is not None:
+        if is_node(child):
             raise leaf_instead_of_nested(item, path, type(child))
         raise ValueError(
             f"Got state for the static attribute {path_text(path)!r} of "

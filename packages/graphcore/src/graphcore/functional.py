@@ -105,8 +105,8 @@ def taken_apart(node: Any, refs: RefMap[Any, int]) -> tuple[GraphDef[Any], Any]:
     Returns:
         Definition and state; that of a variable is its `VariableState`.
     """
-    visit = Visit()
-    definition = walk(node, refs, visit)
+    visit = Visit(refs=refs)
+    definition = walk(node, visit)
     if isinstance(definition, VariableDef):
         return definition, visit.leaves[0].state()
     leaves = ((leaf.path, leaf.state()) for leaf in visit.leaves)

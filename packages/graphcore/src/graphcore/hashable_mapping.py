@@ -79,7 +79,7 @@ class HashableMapping(Mapping[K, V]):
         return f"HashableMapping({self._mapping!r})"
 
     def __parts__(self) -> Parts:
-        return mapping_parts("HashableMapping", self.items(), ("({", "})"))
+        return mapping_parts("HashableMapping", self.items())
 
 
 EMPTY: HashableMapping[str, Any] = HashableMapping()

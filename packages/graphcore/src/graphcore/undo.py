@@ -73,9 +73,17 @@ def overwrite(
         (2, 'm')
     """
     impl = variable_impl(type(variable))
-    known = None if metadata is None else impl.metadata(variable)
-    undo.append(partial(impl.overwrite, variable, impl.get_value(variable), known))
-    impl.overwrite(variable, value, metadata)
+    if metadata is not None and (found := impl.metadata(variable)) != metadata:
+        if impl.set_metadata is None:
+            raise ValueError(
+                f"The metadata of a {type(variable).__name__} would change from "
+                f"{dict(found)} to {dict(metadata)}, but this registered variable type "
+                "has no way to set it: make a new variable instead."
+            )
+        undo.append(partial(impl.set_metadata, variable, found))
+        impl.set_metadata(variable, metadata)
+    undo.append(partial(impl.set_value, variable, impl.get_value(variable)))
+    impl.set_value(variable, value)
 
 
 def set_values(
@@ -142,14 +150,13 @@ def restorer(node: Any, impl: GraphNodeImpl) -> Callable[[], None]:
         >>> node.clear(); restore(); list(node)
         ['b', 'a']
     """
-    owned = isinstance(node, OwnedNode)
-    containers = node._containers() if owned else containers_of(node, impl)
+    containers = containers_of(node, impl)
     if containers is not None:
         # By its containers: `init` would not restore the order of insertion.
         contents = [container.copy() for container in containers]
 
         def restore_containers() -> None:
-            if owned:
+            if isinstance(node, OwnedNode):
                 node._structure_changed()
             for container, content in zip(containers, contents, strict=True):
                 container.clear()

@@ -387,9 +387,7 @@ class Body:
             ) from error
         left.check_output(self.__name__, self.out_called)
 
-    def blame(
-        self, values: Sequence[Any], error: BaseException, advice: str = _ADVICE
-    ) -> None:
+    def blame(self, values: Sequence[Any], error: BaseException) -> None:
         """Raises an error if a variable holds what JAX refuses, with its path.
 
         Another error than one about what is no array is left alone.
@@ -397,7 +395,6 @@ class Body:
         Args:
             values: The raw values of the variables.
             error: What was raised.
-            advice: The way out.
 
         Raises:
             TypeError: With the path.
@@ -406,8 +403,7 @@ class Body:
             return  # It comes from the function, which may have been given anything.
         found = [(position, leaf) for position, leaf, _ in refused(values)]
         for position, leaf in found or abstract_leaves(values, error):
-            if isinstance(leaf, jax.ShapeDtypeStruct):
-                advice = FILL
+            advice = FILL if isinstance(leaf, jax.ShapeDtypeStruct) else _ADVICE
             where = path_text(self.variable_path(position))
             raise TypeError(
                 f"The variable at {where!r} holds a value of type "

@@ -26,7 +26,6 @@ from graphcore.graphdef.definition import GraphDef, NodeRef
 from graphcore.graphdef.joint import Joint
 from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_text
 from graphcore.undo import overwrite, set_values, undoing
 from graphcore.variables.bare_arrays import BareArray, are_known_arrays
@@ -404,11 +403,10 @@ def publish(
     outer = _by_index(roots, variables, joint)
     existing = {new: outer[old] for new, old in change.mapping if old in outer}
     if change.definitions is not None or not change.referred <= existing.keys():
-        refs: RefMap[Any, int] = RefMap()
         visit = Visit()
         for root in roots:
-            walk(root, refs, visit)
-        outer = {index: x for x, index in refs.items()}
+            walk(root, visit)
+        outer = {index: x for x, index in visit.refs.items()}
         existing = {new: outer[old] for new, old in change.mapping}
     leaves = {
         index: (value, None)

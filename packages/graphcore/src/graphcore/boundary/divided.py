@@ -532,16 +532,12 @@ def changed(value: Any, old: Any) -> Any:
         The value; a `Divided` of those arrays that are new if it is a pytree of the
         same structure.
     """
-    if is_array(value):
-        return value
-    if not may_be_divided(value) or not may_be_divided(old):
-        return divided(value)
-    now, before = divide(value), divide(old)
-    if now.frame != before.frame:
-        return divided(value)
-    arrays = zip(now.frame.given, now.arrays, before.arrays, strict=True)
-    new = {i: x for i, x, y in arrays if x is not y}
-    if len(new) == len(now.arrays):
-        return divided(value)
-    frame = Frame(now.frame.structure, (*new,), now.frame.statics)
-    return Divided([*new.values()], frame)
+    if not is_array(value) and may_be_divided(value) and may_be_divided(old):
+        now, before = divide(value), divide(old)
+        if now.frame == before.frame:
+            arrays = zip(now.frame.given, now.arrays, before.arrays, strict=True)
+            new = {i: x for i, x, y in arrays if x is not y}
+            if len(new) < len(now.arrays):
+                frame = Frame(now.frame.structure, (*new,), now.frame.statics)
+                return Divided([*new.values()], frame)
+    return divided(value)

@@ -228,7 +228,10 @@ class Entry:
             kind = self.joint.variable_definitions[place].kind
             found[number][tuple(path)] = VariableState.of(kind, value)
         return [
-            given_state(type(root), leaves[()] if () in leaves else _state(leaves))
+            given_state(
+                type(root),
+                leaves[()] if () in leaves else State.from_flat_path(leaves),
+            )
             for root, leaves in zip(self.roots, found, strict=True)
         ]
 
@@ -284,10 +287,6 @@ class Entry:
     def _publish(self, *left: Any, write: bool = True) -> Any:
         known = self.roots, self.variables, self.joint, self.plans
         return publish(*known, *left, write=write, now=self.raw)
-
-
-def _state(leaves: Mapping[Path, Any]) -> State[Any, Any]:
-    return State.from_flat_path(leaves.items())
 
 
 _new_entry = object.__new__

@@ -118,12 +118,12 @@ class Inside:
                 return self._only_written(tree, places, settings.variables, keep)
         paths = places.paths(out)
         of_returned = self._settings_of_returned(out, settings, places, returned, paths)
-        refs: RefMap[Any, int] = RefMap()
         visit = Visit()
+        refs = visit.refs
         owners: list[tuple[Path, Any]] = []
 
         def visited(root: Any, place: Path, setting: Any) -> GraphDef[Any]:
-            definition = walk(root, refs, visit)
+            definition = walk(root, visit)
             new = len(visit.leaves) - len(owners)
             owners.extend([(place, setting)] * new)
             return definition

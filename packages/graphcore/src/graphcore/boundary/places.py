@@ -424,11 +424,9 @@ def spots_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, _Spots]:
     key: tuple[Any, ...] = tuple([type(x) for x in args])
     if kwargs:
         key = with_names(key, kwargs)
-    return key, _spots.get(key) or _find(key, args, kwargs)
-
-
-def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> _Spots:
-    """Finds where the objects of a call are, and keeps it for calls like it."""
+    known = _spots.get(key)
+    if known is not None:
+        return key, known
     objects: list[Place] = []
     containers: list[Place] = []
     # In the order in which JAX flattens arguments.
@@ -442,4 +440,4 @@ def _find(key: tuple[Any, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> 
     joining = direct._replace(has_divided=True)
     found = _Spots(direct, tuple(containers), joining)
     _keep(_spots, key, found)
-    return found
+    return key, found

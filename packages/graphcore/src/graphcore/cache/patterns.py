@@ -22,9 +22,14 @@ from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.walk import Visit, is_stranger
 from graphcore.hashable_mapping import as_kept
 from graphcore.identity import identity
+from graphcore.known_types import ATOMS
 from graphcore.nodes.owned import OwnedNode, attributes_of
-from graphcore.nodes.registry import find_node_impl, get_node_impl_for_type
-from graphcore.variables.impl import ATOMS, find_variable_impl
+from graphcore.nodes.registry import (
+    containers_of,
+    find_impl,
+    get_node_impl,
+    get_node_impl_for_type,
+)
 
 
 class Pattern:
@@ -130,7 +135,7 @@ class Pattern:
                 if impl is None:
                     children = attributes_of(node)
                 else:
-                    if find_node_impl(node) is not impl:
+                    if find_impl(node) is not impl:
                         return None
                     pairs, metadata_now = impl.flatten(node)
                     if metadata_now is not metadata:
@@ -159,11 +164,7 @@ class Pattern:
         ):
             return None
         for value, kind in self._strangers:
-            if (
-                type(value) is not kind
-                or find_variable_impl(kind) is not None
-                or find_node_impl(value) is not None
-            ):
+            if type(value) is not kind or find_impl(value) is not None:
                 return None
         return things
 
@@ -201,10 +202,7 @@ class Pattern:
         visit = Visit(strangers=[value for value, _ in self._strangers], contents=[])
         for node in self._layout.nodes:
             x = things[node.thing]
-            if isinstance(x, OwnedNode):
-                visit.watch(x._containers())
-            elif node.kind is not tuple:
-                visit.watch((x,))
+            visit.watch(containers_of(x, get_node_impl(x)) or ())
         return visit
 
 

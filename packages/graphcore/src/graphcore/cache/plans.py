@@ -43,9 +43,8 @@ from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, intern
 from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.nodes.owned import OwnedNode, get_plan, set_plan
-from graphcore.nodes.registry import NodeImpl, containers_of, find_node_impl, trace_of
+from graphcore.nodes.registry import NodeImpl, containers_of, find_impl, trace_of
 from graphcore.rebuilt import ByValue, belongs, wrong_trace
-from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of, path_text
 from graphcore.variables.bare_arrays import BARE, BareArray, are_arrays
 from graphcore.variables.impl import VariableImpl
@@ -212,7 +211,7 @@ class Plan:
             def unwatched_hold(root: Any) -> bool:
                 for inner, due in recorded:
                     node = root if inner is None else inner
-                    if find_node_impl(node) is not due.impl or due != node:
+                    if find_impl(node) is not due.impl or due != node:
                         return False
                 return True
 
@@ -524,7 +523,7 @@ def make_plan(root: Any) -> Plan:
     if plan is not None:
         return plan
     visit = Visit(contents=[])
-    described = walk(root, RefMap(), visit)
+    described = walk(root, visit)
     definition = interned(described)
     plan = Plan(
         root,

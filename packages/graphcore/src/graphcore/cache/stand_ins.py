@@ -11,7 +11,7 @@ from typing import Any
 
 from graphcore.content import static_key
 from graphcore.content_key import snapshot
-from graphcore.nodes.registry import NodeImpl, Pairs, PytreeNodeImpl, find_node_impl
+from graphcore.nodes.registry import NodeImpl, Pairs, PytreeNodeImpl, find_impl
 from graphcore.variables.bare_arrays import is_array
 
 
@@ -83,7 +83,7 @@ def stand_in(child: Any, inside: set[int], by_structure: bool = False) -> Any:
     kind = type(child)
     if kind is str or (kind in (dict, list) and not by_structure):
         return child
-    impl = find_node_impl(child)
+    impl = find_impl(child)
     if not isinstance(impl, PytreeNodeImpl):
         return child
     pairs, metadata = impl.flatten(child)

@@ -10,24 +10,22 @@ from typing import Any
 
 from graphcore.display import printing
 from graphcore.display.printing import Parts, call_parts, label
-from graphcore.nodes.registry import GraphNodeImpl, find_node_impl
-from graphcore.variables.impl import find_variable_impl
+from graphcore.nodes.registry import GraphNodeImpl, find_impl
+from graphcore.variables.impl import VariableImpl
 
 
 def _parts(x: Any) -> Parts | None:
     own = getattr(type(x), "__parts__", None)
     if own is not None:
         return own(x)  # type: ignore[no-any-return]
-    variable_impl = find_variable_impl(type(x))
-    if variable_impl is not None:
-        metadata = variable_impl.get_metadata(x)
-        inside = call_parts(x, [variable_impl.get_value(x)], metadata)
+    impl = find_impl(x)
+    if isinstance(impl, VariableImpl):
+        inside = call_parts(x, [impl.get_value(x)], impl.get_metadata(x))
         return inside._replace(has_identity=True)
-    node_impl = find_node_impl(x)
-    if node_impl is None:
+    if impl is None:
         return None
-    pairs, _ = node_impl.flatten(x)
-    is_graph_node = isinstance(node_impl, GraphNodeImpl)
+    pairs, _ = impl.flatten(x)
+    is_graph_node = isinstance(impl, GraphNodeImpl)
     if not pairs and not is_graph_node:
         return None  # all there is to it is static
     children = [(label(key), child) for key, child in pairs]

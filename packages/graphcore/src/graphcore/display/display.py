@@ -16,13 +16,8 @@ from typing import Any
 
 import graphcore.display.descriptions  # noqa: F401  (tells what is inside our objects)
 from graphcore.display.printing import leaf_text, one_line, text, treescope_repr
-from graphcore.nodes.registry import (
-    GraphNodeImpl,
-    Pairs,
-    find_node_impl,
-    is_graph_node,
-)
-from graphcore.variables.impl import find_variable_impl, is_variable
+from graphcore.nodes.registry import GraphNodeImpl, Pairs, find_impl, is_graph_node
+from graphcore.variables.impl import VariableImpl, is_variable
 
 __all__ = ["display", "to_dot", "to_mermaid"]
 
@@ -94,16 +89,14 @@ def _boxes(root: Any) -> list[_Box]:
 
     def visit(value: Any) -> None:
         box = _Box(value, "variable", [type(value).__name__])
-        variable_impl = find_variable_impl(type(value))
-        node_impl = None if variable_impl else find_node_impl(value)
-        if variable_impl is not None:
-            box.lines.append(one_line(variable_impl.get_value(value)))
-            metadata = variable_impl.get_metadata(value)
+        impl = find_impl(value)
+        if isinstance(impl, VariableImpl):
+            box.lines.append(one_line(impl.get_value(value)))
+            metadata = impl.get_metadata(value)
             box.lines += [f"{key} = {one_line(v)}" for key, v in metadata.items()]
-        elif node_impl is not None:
-            is_node = isinstance(node_impl, GraphNodeImpl)
-            box.kind = "node" if is_node else "container"
-            children, _ = node_impl.flatten(value)
+        elif impl is not None:
+            box.kind = "node" if isinstance(impl, GraphNodeImpl) else "container"
+            children, _ = impl.flatten(value)
             open_ids.add(id(value))
             stack.append((box, children, iter(children)))
         else:

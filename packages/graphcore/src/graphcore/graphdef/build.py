@@ -21,7 +21,7 @@ from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import (
     GraphNodeImpl,
     PytreeNodeImpl,
-    find_node_impl,
+    find_impl,
     trace_of,
 )
 from graphcore.rebuilt import wrong_trace
@@ -224,7 +224,7 @@ def _keep(old: Any, new: Any) -> Any:
     """
     if old is new or type(old) is not type(new) or is_variable(old) or is_array(old):
         return new
-    impl = find_node_impl(old)
+    impl = find_impl(old)
     if impl is None:
         return new if is_immutable(new) or not same_content(old, new) else old
     if not isinstance(impl, PytreeNodeImpl):

@@ -20,7 +20,6 @@ from graphcore.graphdef.definition import GraphDef, VariableDef, interned
 from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.recipes import recipe_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.refmap import RefMap
 from graphcore.trails import Path
 
 _MAX_COMBINED = 16
@@ -39,7 +38,7 @@ class Joint:
     __slots__ = ("_chosen", "covered", "definitions", "layout")
 
     def __init__(self, roots: Sequence[Any], plans: Sequence[Plan]) -> None:
-        refs: RefMap[Any, int] = RefMap()
+        visit = Visit()
         definitions: list[GraphDef[Any]] = []
         # Which of each plan's variables are not in an earlier one; None for all.
         self._chosen: list[list[int] | None] = []
@@ -49,16 +48,16 @@ class Joint:
             if len(roots) == 1:
                 definitions.append(plan.definition)
                 break
-            covered[number] = root in refs
+            covered[number] = root in visit.refs
             if not covered[number]:
                 # Earlier roots may be inside this one. Were it inside one of them as
                 # well, it would be covered already.
                 for earlier in filter(None, map(numbers.get, map(id, plan.nodes))):
                     covered[earlier - 1] = True
             numbers[id(root)] = number + 1
-            new = [i for i, v in enumerate(plan.variables) if v not in refs]
+            new = [i for i, v in enumerate(plan.variables) if v not in visit.refs]
             self._chosen.append(None if len(new) == len(plan.variables) else new)
-            definitions.append(interned(walk(root, refs, Visit())))
+            definitions.append(interned(walk(root, visit)))
         self.covered = tuple(covered)
         self.definitions = tuple(definitions)
         self.layout = layout_of(self.definitions)

@@ -25,19 +25,20 @@ from graphcore.graphdef.definition import (
     VariableDef,
 )
 from graphcore.hashable_mapping import as_kept
+from graphcore.known_types import ATOMS
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import (
     GraphNodeImpl,
     NodeImpl,
     UnsortableKeys,
     containers_of,
-    find_node_impl,
+    find_impl,
     trace_of,
 )
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, Trail, path_of, path_text
 from graphcore.variables.bare_arrays import BARE, BareArray, is_array
-from graphcore.variables.impl import ATOMS, VariableImpl, find_variable_impl
+from graphcore.variables.impl import VariableImpl
 from graphcore.variables.state import VariableState
 from graphcore.variables.variable import metadata_epoch
 
@@ -79,6 +80,9 @@ class Visit:
         mutable_statics: Static values that might change in place.
         strangers: Static values of types that are not built in: the type of the value
             can change, or become that of a node or variable.
+        refs: The indices of all graph nodes and variables that are known.
+        open_pytrees: The pytree nodes that are being visited, by id, with the number of
+            graph nodes that were known when each was opened.
     """
 
     leaves: list[Leaf] = field(default_factory=list)
@@ -90,6 +94,8 @@ class Visit:
     mark: object = field(default_factory=lambda: metadata_epoch.mark)
     mutable_statics: list[Any] = field(default_factory=list)
     strangers: list[Any] = field(default_factory=list)
+    refs: RefMap[Any, int] = field(default_factory=RefMap)
+    open_pytrees: set[Any] = field(default_factory=set)
 
     def watch(self, containers: Sequence[Any]) -> None:
         """Takes note of containers that are about to be read, for a plan."""
@@ -130,6 +136,7 @@ class _Frame:
     attributes: list[Attribute] = field(default_factory=list)
 
 
+_BUILT_IN = (list, dict, tuple, type(None))
 # What CPython sets in `__flags__` of types that are not built in.
 _HEAP_TYPE = 1 << 9
 
@@ -140,13 +147,13 @@ def is_stranger(value: Any) -> bool:
     return bool(type(value).__flags__ & _HEAP_TYPE) and not isinstance(value, type)
 
 
-def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
+def walk(root: Any, visit: Visit) -> GraphDef[Any]:
     """Visits everything that can be reached from a node or variable.
 
     Args:
         root: The node or variable.
-        refs: The indices of what was visited before; extended in place.
-        visit: Likewise, by what is new. After an error both hold what was reached.
+        visit: What was visited before; extended in place by what is new. After an error
+            it holds what was reached.
 
     Returns:
         The definition: a `NodeRef` if the root itself was visited before.
@@ -157,23 +164,20 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
             with the path.
         TypeError: If a registered `flatten` returns something else than is due.
     """
-    impl = find_variable_impl(type(root))
-    if impl is not None:
-        return _visit_variable(root, impl, None, refs, visit)
-    node_impl = find_node_impl(root)
-    if node_impl is None:
+    impl = find_impl(root)
+    if isinstance(impl, VariableImpl):
+        return _visit_variable(root, impl, None, visit)
+    if impl is None:
         raise ValueError(
             f"Cannot flatten an object of type {type(root).__name__}: it is neither a "
             "graph node nor a pytree node. Subclass `Object`, or register its type "
             "with `register_graph_node_type`."
         )
-    if isinstance(node_impl, GraphNodeImpl) and root in refs:
+    refs = visit.refs
+    if isinstance(impl, GraphNodeImpl) and root in refs:
         return NodeRef(type(root), refs[root])
 
-    # The pytree nodes that are being visited, by id, with the number of graph nodes
-    # that were known when each was opened.
-    open_pytrees: set[Any] = set()
-    stack = [_open(root, node_impl, None, None, refs, visit, open_pytrees)]
+    stack = [_open(root, impl, None, None, visit)]
     while True:
         frame = stack[-1]
         for key, value in frame.pending:
@@ -182,31 +186,30 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
                 frame.attributes.append(StaticAttribute(key, value))
                 continue
             trail = frame.trail, key
-            impl = find_variable_impl(kind)
-            node_impl = None if impl is not None else find_node_impl(value)
-            if impl is None and node_impl is None and is_array(value):
+            impl = find_impl(value)
+            if impl is None and is_array(value):
                 value, impl = BareArray.at(frame.owner, (*frame.below, key)), BARE
-            if impl is not None:
-                leaf = _visit_variable(value, impl, trail, refs, visit)
+            if isinstance(impl, VariableImpl):
+                leaf = _visit_variable(value, impl, trail, visit)
                 frame.attributes.append(LeafAttribute(key, leaf))
                 continue
-            if node_impl is None:
+            if impl is None:
                 frame.attributes.append(_static(key, value, visit))
                 continue
-            if isinstance(node_impl, GraphNodeImpl):
+            if isinstance(impl, GraphNodeImpl):
                 index = refs.get(value)
                 if index is not None:
                     reference: NodeRef[Any] = NodeRef(kind, index)
                     frame.attributes.append(SubGraphAttribute(key, reference))
                     continue
-            opened = _open(value, node_impl, key, trail, refs, visit, open_pytrees)
+            opened = _open(value, impl, key, trail, visit)
             if opened.index == -1:
                 opened.owner, opened.below = frame.owner, (*frame.below, key)
             stack.append(opened)
             break
         else:
             stack.pop()
-            open_pytrees.discard(frame.mark)
+            visit.open_pytrees.discard(frame.mark)
             kind, found = type(frame.node), tuple(frame.attributes)
             definition: NodeDef[Any] = NodeDef(kind, frame.index, found, frame.metadata)
             if not stack:
@@ -214,27 +217,12 @@ def walk(root: Any, refs: RefMap[Any, int], visit: Visit) -> GraphDef[Any]:
             stack[-1].attributes.append(SubGraphAttribute(frame.key, definition))
 
 
-def _open(
-    node: Any,
-    impl: NodeImpl,
-    key: Any,
-    trail: Trail,
-    refs: RefMap[Any, int],
-    visit: Visit,
-    open_pytrees: set[Any],
-) -> _Frame:
+def _open(node: Any, impl: NodeImpl, key: Any, trail: Trail, visit: Visit) -> _Frame:
     kind = type(node)
-    is_registered = False
-    containers: Sequence[Any] | None = ()
-    if isinstance(node, OwnedNode):
-        containers = node._containers()
-    elif kind is list or kind is dict:
-        containers = (node,)
-    elif kind is not tuple and node is not None:
-        is_registered = True
-        containers = containers_of(node, impl)
-        if containers is not None:
-            visit.foreign.append((node, impl))
+    is_registered = not (kind in _BUILT_IN or isinstance(node, OwnedNode))
+    containers = containers_of(node, impl)
+    if is_registered and containers is not None:
+        visit.foreign.append((node, impl))
     visit.watch(containers or ())
     try:
         found: Any = impl.flatten(node)
@@ -245,19 +233,19 @@ def _open(
     pairs, metadata = found
     index, mark = -1, None
     if isinstance(impl, GraphNodeImpl):
-        index = refs[node] = len(refs)
+        index = visit.refs[node] = len(visit.refs)
         visit.nodes.append((trail, node))
     else:
         # A cycle of pytree nodes without a graph node in between would have no end.
         mark = id(node), len(visit.nodes)
-        if mark in open_pytrees:
+        if mark in visit.open_pytrees:
             where = path_text(path_of(trail))
             raise ValueError(
                 f"The {type(node).__name__} at {where!r} contains itself. Plain "
                 "containers have no identity, so they can't be part of a cycle: use a "
                 "`List` or `Dict`, or go through an `Object`."
             )
-        open_pytrees.add(mark)
+        visit.open_pytrees.add(mark)
     if is_registered:
         pairs = _checked(pairs, found, kind, trail)
         metadata = snapshot(metadata)
@@ -297,12 +285,9 @@ def _unlike_pairs(found: Any, kind: type[Any], trail: Trail) -> TypeError:
 
 
 def _visit_variable(
-    variable: Any,
-    impl: VariableImpl,
-    trail: Trail,
-    refs: RefMap[Any, int],
-    visit: Visit,
+    variable: Any, impl: VariableImpl, trail: Trail, visit: Visit
 ) -> VariableDef[Any] | NodeRef[Any]:
+    refs = visit.refs
     index = refs.get(variable)
     if index is not None:
         return NodeRef(type(variable), index)

@@ -209,9 +209,7 @@ class Dict(Object, MutableMapping[Any, Any]):
         return len(self.__dict__)
 
     def __parts__(self) -> Parts:
-        inside = mapping_parts(
-            type(self).__name__, self._flatten_node()[0], ("({", "})")
-        )
+        inside = mapping_parts(type(self).__name__, self._flatten_node()[0])
         return inside._replace(has_identity=True)
 
 

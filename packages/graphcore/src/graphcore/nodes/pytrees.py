@@ -26,15 +26,14 @@ from graphcore.content import is_immutable
 from graphcore.content_key import UnhashableContent, content_key
 from graphcore.graphdef.definition import NodeRef, StaticAttribute, definition_paths
 from graphcore.graphdef.walk import Visit, walk
+from graphcore.known_types import ATOMS
 from graphcore.nodes.owned import OwnedNode, get_open_children, set_open_children
 from graphcore.nodes.owned import set_trace as _set_trace
-from graphcore.nodes.registry import PytreeNodeImpl, find_node_impl
+from graphcore.nodes.registry import PytreeNodeImpl, find_impl
 from graphcore.probing import probing
 from graphcore.rebuilt import ByValue, Origin, origin, trace_of_rebuilt
-from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_text
 from graphcore.variables.bare_arrays import is_array
-from graphcore.variables.impl import ATOMS
 from graphcore.variables.variable import (
     Variable,
     facts_of,
@@ -144,7 +143,7 @@ def _taken_apart(node: Any) -> tuple[list[Any], _Rest]:
                 values.append(value)
                 continue
             if not _is_child(value):
-                if not isinstance(find_node_impl(value), PytreeNodeImpl):
+                if not isinstance(find_impl(value), PytreeNodeImpl):
                     keys.append(key)
                     values.append(value)
                     continue
@@ -280,10 +279,10 @@ def by_value(x: Any, /) -> Any:
         >>> n = gc.Variable(1); int(counted(n).value), n.value
         (2, 1)
     """
-    visit, refs = Visit(), RefMap[Any, int]()
+    visit = Visit()
     for found in jax.tree.leaves(x, is_leaf=is_object):
         if is_object(found):
-            walk(found, refs, visit)
+            walk(found, visit)
     for _, node in visit.nodes:
         if isinstance(node, OwnedNode) and type(node._trace) is ByValue:
             node._structure_changed()

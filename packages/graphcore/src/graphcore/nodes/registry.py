@@ -15,16 +15,18 @@ from typing import Any, TypeAlias
 
 import jax
 
-from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.errors import check_class
+from graphcore.known_types import (
+    ATOMS,
+    add_impl,
+    impls,
+    inherited_impl,
+    known_impl,
+    said,
+)
 from graphcore.nodes.owned import OwnedNode
 from graphcore.trails import key_of, path_text
-from graphcore.variables.impl import (
-    ATOMS,
-    find_variable_impl,
-    is_registered_node,
-    refuse_atoms,
-)
+from graphcore.variables.impl import VariableImpl
 
 __all__ = [
     "GraphNodeImpl",
@@ -118,13 +120,9 @@ class PytreeNodeImpl:
 
 
 NodeImpl: TypeAlias = GraphNodeImpl | PytreeNodeImpl
-_impls: dict[type[Any], NodeImpl] = {}
-# What makes those of subclasses, by base class; and the subclasses that have one.
-_of_bases: dict[type[Any], Callable[[type[Any]], NodeImpl]] = {}
-_inherited: set[type[Any]] = set()
 
 
-def containers_of(node: Any, impl: NodeImpl) -> list[dict[Any, Any] | list[Any]] | None:
+def containers_of(node: Any, impl: NodeImpl) -> Sequence[Any] | None:
     """The dicts and lists that hold all children of a node.
 
     Args:
@@ -132,8 +130,13 @@ def containers_of(node: Any, impl: NodeImpl) -> list[dict[Any, Any] | list[Any]]
         impl: How it is handled.
 
     Returns:
-        The containers; None if they are not declared, or are of other types.
+        The containers, a dict or list itself; None if they are not declared, or are of
+        other types.
     """
+    if isinstance(node, OwnedNode):
+        return node._containers()
+    if type(node) in (dict, list):
+        return (node,)
     found = [attrgetter(name)(node) for name in impl.containers]
     return found if found and {*map(type, found)} <= {dict, list} else None
 
@@ -154,34 +157,14 @@ def add_node_impl(
     """
     kind = impl.type
     check_class(kind, "The registration of a node type")
-    refuse_atoms(kind, "node")
-    if kind in _impls and kind not in _inherited:
-        raise ValueError(f"{kind.__name__} is registered as a node type already.")
-    if find_variable_impl(kind) is not None:
+    known = known_impl(kind) or inherited_impl(kind)
+    if type(known) is VariableImpl:
         raise ValueError(
             f"{kind.__name__} is a variable type; it can't be a node type as well."
         )
-    if of_subclass is not None:
-        # Subclasses that were seen before have the answer of JAX, or none.
-        for known, found in [*_impls.items()]:
-            if issubclass(known, kind) and found.flatten is _flatten_by_jax:
-                del _impls[known]
-        _of_bases[kind] = of_subclass
-    _impls[kind] = impl
-    _inherited.discard(kind)
-    registrations.count += 1
-
-
-def _is_registered(kind: type[Any]) -> bool:
-    """Whether a type was registered, or a base of it for all of its subclasses."""
-    impl = _impls.get(kind)
-    by_jax = impl is not None and impl.flatten is _flatten_by_jax
-    return (impl is not None and not by_jax) or any(
-        b in _of_bases for b in kind.__mro__
-    )
-
-
-is_registered_node.append(_is_registered)
+    if kind in said or (known is not None and known.flatten is _flatten_by_jax):
+        raise ValueError(f"{kind.__name__} is registered as a node type already.")
+    add_impl(kind, impl, "node", of_subclass)
 
 
 def _names(containers: Sequence[str]) -> tuple[str, ...]:
@@ -192,16 +175,6 @@ def _names(containers: Sequence[str]) -> tuple[str, ...]:
             f"{containers!r}: write [{containers!r}]."
         )
     return tuple(containers)
-
-
-def _find_by_base(kind: type[Any]) -> NodeImpl | None:
-    """The implementation of a base class, if it holds for this subclass as well."""
-    for base in kind.__mro__:
-        of_subclass = _of_bases.get(base)
-        if of_subclass is not None:
-            _inherited.add(kind)
-            return _impls.setdefault(kind, of_subclass(kind))
-    return _find_by_base(kind) if load_adapters(kind) else None
 
 
 def register_graph_node_type(
@@ -313,17 +286,17 @@ def register_pytree_node_type(
     add_node_impl(PytreeNodeImpl(type, flatten, unflatten, _names(containers)))
 
 
-def find_node_impl(x: Any) -> NodeImpl | None:
-    """How a node is handled; None if the object is not a node."""
+def find_impl(x: Any) -> NodeImpl | VariableImpl | None:
+    """How a node or variable is handled; None if the object is neither."""
     kind = type(x)
-    impl = _impls.get(kind)
-    if impl is not None or kind in ATOMS or find_variable_impl(kind) is not None:
-        return impl
-    impl = _find_by_base(kind)
-    if impl is None and not jax.tree_util.all_leaves((x,)):
-        # JAX has no way to unregister a pytree type, so this holds from now on.
-        impl = _impls[kind] = PytreeNodeImpl(kind, _flatten_by_jax, _unflatten_by_jax)
-    return impl
+    impl: Any = known_impl(kind)
+    if impl is None and kind not in ATOMS:
+        impl = inherited_impl(kind)
+        if impl is None and not jax.tree_util.all_leaves((x,)):
+            # JAX has no way to unregister a pytree type, so this holds from now on.
+            by_jax = PytreeNodeImpl(kind, _flatten_by_jax, _unflatten_by_jax)
+            impl = impls[kind] = by_jax
+    return impl  # type: ignore[no-any-return]
 
 
 def get_node_impl(x: Any, /) -> NodeImpl:
@@ -343,14 +316,14 @@ def get_node_impl(x: Any, /) -> NodeImpl:
         >>> gc.get_node_impl({}).type
         <class 'dict'>
     """
-    impl = find_node_impl(x)
-    if impl is None:
+    impl = find_impl(x)
+    if not isinstance(impl, NodeImpl):
         found = f"the class {x.__name__}" if isinstance(x, type) else type(x).__name__
         advice = (
             "subclass `Object`, or register the type with `register_dataclass`, "
             "`register_graph_node_type` or `register_pytree_node_type`"
         )
-        if find_variable_impl(type(x)) is not None:
+        if impl is not None:
             advice = "a variable is none; put it into a node, such as a `Dict`"
         raise ValueError(
             f"Expected a graph node or pytree node, got {found}: {advice}."
@@ -362,8 +335,7 @@ def trace_of(x: Any) -> Any:
     """The trace that a node or variable belongs to; None if it does not tell."""
     if isinstance(x, OwnedNode):
         return x._trace
-    impl = find_variable_impl(type(x)) or find_node_impl(x)
-    get_trace = getattr(impl, "get_trace", None)
+    get_trace = getattr(find_impl(x), "get_trace", None)
     return None if get_trace is None else get_trace(x)
 
 
@@ -392,15 +364,15 @@ def get_node_impl_for_type(t: type[Any], /) -> NodeImpl:
 
 def find_for_type(t: type[Any]) -> NodeImpl | None:
     """How nodes of a type are handled; None if it is no node type."""
-    impl = _impls.get(t) or _find_by_base(t)
+    impl: Any = known_impl(t) or inherited_impl(t)
     if impl is not None:
-        return impl
+        return impl if isinstance(impl, NodeImpl) else None
     # JAX answers for instances only, and looks at nothing but the type of one. So an
     # empty one is made, without running any of the class's own code.
     makers = (base.__dict__.get("__new__") for base in t.__mro__)
     make: Any = next(m for m in makers if isinstance(m, types.BuiltinFunctionType))
     try:
-        return find_node_impl(make(t))
+        return find_impl(make(t))  # type: ignore[return-value]  # no variable's
     except TypeError:  # A type implemented in C, or an abstract class.
         return None
 
@@ -419,7 +391,7 @@ def is_node(x: Any, /) -> bool:
         >>> gc.is_node(gc.Dict()), gc.is_node([]), gc.is_node(gc.Param(1))
         (True, True, False)
     """
-    return find_node_impl(x) is not None
+    return isinstance(find_impl(x), NodeImpl)
 
 
 def is_graph_node(x: Any, /) -> bool:
@@ -437,7 +409,7 @@ def is_graph_node(x: Any, /) -> bool:
         (True, False)
     """
     kind = type(x)
-    return isinstance(_impls.get(kind) or _find_by_base(kind), GraphNodeImpl)
+    return isinstance(known_impl(kind) or inherited_impl(kind), GraphNodeImpl)
 
 
 def is_pytree_node(x: Any, /) -> bool:
@@ -454,7 +426,7 @@ def is_pytree_node(x: Any, /) -> bool:
         >>> gc.is_pytree_node(gc.Dict()), gc.is_pytree_node([]), gc.is_pytree_node(None)
         (False, True, True)
     """
-    return isinstance(find_node_impl(x), PytreeNodeImpl)
+    return isinstance(find_impl(x), PytreeNodeImpl)
 
 
 def is_node_type(t: type[Any], /) -> bool:

@@ -10,13 +10,13 @@ from graphcore.graphdef.definition import NodeDef, StaticAttribute
 from graphcore.nodes.registry import (
     GraphNodeImpl,
     NodeImpl,
-    find_node_impl,
+    find_impl,
     get_node_impl,
 )
 from graphcore.refmap import RefMap
 from graphcore.state.filters import Filter, to_predicate
 from graphcore.trails import Path, path_text
-from graphcore.variables.impl import ATOMS, is_variable
+from graphcore.variables.impl import VariableImpl
 
 __all__ = ["find_duplicates", "iter_graph"]
 
@@ -40,8 +40,8 @@ def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
         >>> [path for path, value in gc.iter_graph(node)]
         [('a',), ('b',), ()]
     """
-    impl = find_node_impl(node)
-    if impl is None:
+    impl = find_impl(node)
+    if not isinstance(impl, NodeImpl):
         yield (), node
         return
     nodes: RefMap[Any, None] = RefMap()
@@ -66,16 +66,16 @@ def iter_graph(node: Any, /) -> Iterator[tuple[Path, Any]]:
         path, node, mark, pending = stack[-1]
         for key, child in pending:
             here = (*path, key)
-            impl = find_node_impl(child)
-            if impl is not None:
-                if child not in nodes:
-                    stack.append(opened(here, child, impl))
-                    break
-            elif type(child) in ATOMS or not is_variable(child):
+            impl = find_impl(child)
+            if impl is None:
                 yield here, child
-            elif child not in variables:
-                variables[child] = None
-                yield here, child
+            elif isinstance(impl, VariableImpl):
+                if child not in variables:
+                    variables[child] = None
+                    yield here, child
+            elif child not in nodes:
+                stack.append(opened(here, child, impl))
+                break
         else:
             stack.pop()
             open_pytrees.discard(mark)

@@ -7,7 +7,7 @@ from typing import Any
 
 from graphcore.nodes.registry import (
     PytreeNodeImpl,
-    find_node_impl,
+    find_impl,
     get_node_impl_for_type,
 )
 from graphcore.state.state import State
@@ -61,7 +61,7 @@ def taken_state(given: Any) -> Any:
         return VariableState.from_variable(given)
     if isinstance(given, State) or not isinstance(given, Mapping):
         return given
-    impl = find_node_impl(given)
+    impl = find_impl(given)
     if not isinstance(impl, PytreeNodeImpl) or not impl.containers:
         return given
     return State(_nested(impl.flatten(given)[0]))

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphcore._jax import TraceState
-from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.errors import check_class
 from graphcore.hashable_mapping import HashableMapping, as_hashable
+from graphcore.known_types import add_impl, impls, inherited_impl, known_impl, said
 
 __all__ = ["is_variable", "register_counterparts", "register_variable_type"]
 
@@ -67,38 +67,6 @@ class VariableImpl:
         """The metadata of a variable in the form that definitions hold."""
         return as_hashable(self.get_metadata(variable))
 
-    def overwrite(
-        self, variable: Any, value: Any, metadata: HashableMapping[str, Any] | None
-    ) -> None:
-        """Sets value and metadata of a variable that may be written.
-
-        Args:
-            variable: The variable.
-            value: The raw value.
-            metadata: The metadata; None to leave it as it is.
-
-        Raises:
-            ValueError: If the metadata differs and the type has no way to change it.
-        """
-        if metadata is not None and (found := self.metadata(variable)) != metadata:
-            if self.set_metadata is None:
-                raise ValueError(
-                    f"The metadata of a {type(variable).__name__} would change from "
-                    f"{dict(found)} to {dict(metadata)}, but this registered variable "
-                    "type has no way to set it: make a new variable instead."
-                )
-            self.set_metadata(variable, metadata)
-        self.set_value(variable, value)
-
-
-# Types whose instances are static values, whatever is registered.
-ATOMS = frozenset((bool, int, float, complex, str, bytes, type, type(...)))
-_impls: dict[type[Any], VariableImpl] = {}
-# Those that were registered themselves; the others have the answer of a base.
-_registered: set[type[Any]] = set()
-# Tells whether a type is registered for nodes. Those know variables, not the reverse.
-is_registered_node: list[Callable[[type[Any]], bool]] = []
-
 
 def find_variable_impl(kind: type[Any], /) -> VariableImpl | None:
     """Returns how variables of a type are handled; None if it is no variable type.
@@ -113,15 +81,8 @@ def find_variable_impl(kind: type[Any], /) -> VariableImpl | None:
         >>> find_variable_impl(int) is None
         True
     """
-    impl = _impls.get(kind)
-    if impl is not None:
-        return impl
-    for base in kind.__mro__:
-        if base in _impls:
-            # A "no" is not cached: the type may be registered later.
-            impl = _impls[kind] = _impls[base]
-            return impl
-    return find_variable_impl(kind) if load_adapters(kind) else None
+    impl = known_impl(kind) or inherited_impl(kind)
+    return impl if type(impl) is VariableImpl else None
 
 
 def variable_impl(kind: type[Any], /) -> VariableImpl:
@@ -156,34 +117,20 @@ def add_variable_impl(kind: type[Any], impl: VariableImpl) -> None:
     Raises:
         ValueError: If the type is one already, or one of nodes or of static values.
     """
-    known = find_variable_impl(kind)
-    if known is not None and (kind in _registered or known.is_owned):
+    # What JAX knows as a pytree may be a variable here.
+    known = impls[kind] if kind in said else inherited_impl(kind)
+    if type(known) is VariableImpl and (kind in said or known.is_owned):
         raise ValueError(f"{kind.__name__} is a variable type already.")
-    refuse_atoms(kind, "variable")
-    if any(is_node(kind) for is_node in is_registered_node):
+    if known is not None and type(known) is not VariableImpl:
         raise ValueError(
             f"{kind.__name__} is a node type; it can't be a variable type as well."
         )
-    for other in [*_impls]:
-        if other not in _registered and issubclass(other, kind):
-            del _impls[other]  # It had the answer of a base of this one.
-    _impls[kind] = impl
-    _registered.add(kind)
-    registrations.count += 1
-
-
-def refuse_atoms(kind: type[Any], what: str) -> None:
-    """Raises an error for types whose instances are always static values."""
-    if kind in ATOMS:
-        raise ValueError(
-            f"{kind.__name__} can't be a {what} type: its instances are static values "
-            "in every graph. Register a class of your own."
-        )
+    add_impl(kind, impl, "variable", lambda subclass: impl)
 
 
 def registered_variable_types() -> tuple[type[Any], ...]:
     """The types that were registered, and some of their subclasses."""
-    return tuple(_impls)
+    return tuple([kind for kind in [*impls] if is_variable_type(kind)])
 
 
 def is_variable_type(kind: type[Any], /) -> bool:
