@@ -1,4 +1,5 @@
 import itertools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -462,6 +463,8 @@ def test_dropout_takes_streams_with_the_call():
     expected = layer(x, rngs=jax.random.fold_in(key, 0)).tolist()
     assert layer(x, rngs=Rngs(dropout=key)).tolist() == expected
     assert layer(x, rngs=RngStream(key, tag="x")).tolist() == expected
+    other = types.SimpleNamespace(dropout=RngStream(key, tag="x"))  # of a library
+    assert layer(x, rngs=other).tolist() == expected
     with pytest.raises(ValueError, match="no random streams"):
         layer(x)
     with pytest.raises(ValueError, match=r"got 1\.5"):

@@ -145,15 +145,13 @@ def to_linen_var(variable: Any) -> Any:
         >>> type(box).__name__, box.unbox(), bridge.to_linen_var(gc.Param(1.0))
         ('NNXMeta', 1.0, 1.0)
     """
-    metadata = variable.get_metadata()
+    value, metadata = variable.raw_value, variable.get_metadata()
     box = metadata.pop(_BOX, None)
-    if box is None and metadata:
-        return NNXMeta(variable.type, variable.raw_value, metadata)
     if box is None:
-        return variable.raw_value
+        return NNXMeta(variable.type, value, metadata) if metadata else value
     names = {field.name: _FIELDS.get(field.name, field.name) for field in _fields(box)}
     kept = {field: metadata[m] for field, m in names.items() if m in metadata}
-    return box(value=variable.raw_value, **kept)
+    return box(value=value, **kept)
 
 
 def to_nnx_var(col: str, x: Any) -> Any:

@@ -315,16 +315,13 @@ class GroupNorm(_Statistics, _ReductionAxes, _Affine, _Groups):
                 "GroupNorm needs one of num_groups and group_size, and None for the "
                 f"other; found {self.num_groups} and {self.group_size}."
             )
-        groups = self.num_groups
-        if groups is None:
-            size = self.group_size or 0
-            groups = channels // size if size > 0 and channels % size == 0 else 0
-        if groups <= 0 or channels % groups:
+        parts = self.num_groups or self.group_size or 0
+        if parts <= 0 or channels % parts:
             raise ValueError(
                 f"The {channels} channels cannot be split as num_groups="
                 f"{self.num_groups}, group_size={self.group_size} asks."
             )
-        return groups
+        return self.num_groups or channels // parts
 
 
 class InstanceNorm(_Statistics, _FeatureAxes, _Affine):

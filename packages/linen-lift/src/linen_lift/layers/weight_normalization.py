@@ -119,11 +119,9 @@ class WeightNorm(Module):
     def _normalized(self, path: str, weight: jax.Array) -> jax.Array:
         if self.variable_filter and not any(n in path for n in self.variable_filter):
             return weight
-        ndim = weight.ndim
-        kept: tuple[int, ...] = ()
-        if self.feature_axes is not None:
-            kept = canonical_axes(self.feature_axes, ndim)
-        others = tuple(a for a in range(ndim) if a not in kept)
+        axes = () if self.feature_axes is None else self.feature_axes
+        kept = canonical_axes(axes, weight.ndim)
+        others = tuple(a for a in range(weight.ndim) if a not in kept)
         out, scale = _unit(weight, self.epsilon, others), None
         if self.use_scale:
             shape = tuple(weight.shape[a] for a in kept)

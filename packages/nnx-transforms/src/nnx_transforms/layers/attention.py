@@ -290,9 +290,8 @@ class MultiHeadAttention(Layer):
         if decode:
             key, value, mask = self._remember(key, value, mask)
         dropout_rng = None
-        if self.dropout_rate > 0:
-            if not chosen(self, "deterministic", deterministic):
-                dropout_rng = dropout_key(self, rngs, "dropout", "keep_rngs=True")
+        if self.dropout_rate > 0 and not chosen(self, "deterministic", deterministic):
+            dropout_rng = dropout_key(self, rngs, "dropout", "keep_rngs=True")
         attended = self.attention_fn(
             query,
             key,

@@ -12,7 +12,7 @@ from jax import lax
 
 from nnx_transforms.layers.dtypes import promote_dtype, with_rank
 from nnx_transforms.layers.linear import Affine, default_bias_init, default_kernel_init
-from nnx_transforms.layers.options import as_tuple, given
+from nnx_transforms.layers.options import as_tuple
 from nnx_transforms.layers.types import Array, DType, Initializer, Promotion
 from nnx_transforms.randomness.rngs import Rngs
 
@@ -223,8 +223,6 @@ class Conv(_Convolution):
                 layout, (rank + 1, rank, *range(rank)), layout
             ),
             "feature_group_count": self.feature_group_count,
-            "precision": self.precision,
-            **given(preferred_element_type=self.preferred_element_type),
         }
         return self._per_axis("strides"), padding, fill, options
 
@@ -248,7 +246,7 @@ class Conv(_Convolution):
             (3, 2)
         """
         strides, padding, fill, options = self._settings()
-        options |= given(out_sharding=out_sharding)
+        options |= self._options(out_sharding)
 
         def convolve(x: jax.Array, kernel: jax.Array) -> Any:
             if fill is None:
@@ -361,8 +359,7 @@ class ConvTranspose(_Convolution):
                 "VALID" if wraps else padding,
                 rhs_dilation=dilation,
                 transpose_kernel=self.transpose_kernel,
-                precision=self.precision,
-                preferred_element_type=self.preferred_element_type,
+                **self._options(out_sharding=None),
             )
             for axis, stride in enumerate(strides if wraps else (), start=1):
                 y = self._wrapped(y, axis, stride * x.shape[axis])

@@ -55,10 +55,8 @@ class Layer(Module):
             if no_option or name in ("__class__", "rngs"):
                 continue
             default = getattr(type(self), name)
-            # These may be equal without being one object.
-            plain = isinstance(default, int | float | tuple | dict)
-            same = plain and type(value) is type(default) and value == default
-            if value is not default and not same:
+            # Of one type, for True is equal to 1, and an array may be to anything.
+            if type(value) is not type(default) or value != default:
                 setattr(self, name, frozen(value))
 
     def _draw(
@@ -76,7 +74,9 @@ class Layer(Module):
         """
         for name, shape in shapes.items():
             if shape is not None:
-                stream: Any = _stream_of_parameters(arguments["rngs"])
+                stream = stream_of(arguments["rngs"], "params")
+                if stream is None:
+                    raise _no_streams(None, "params")
                 dtype = arguments["param_dtype"]
                 made = arguments[f"{name}_init"](stream(), shape, dtype)
                 setattr(self, name, Param(made, **arguments[f"{name}_metadata"]))
@@ -172,15 +172,10 @@ def stream_of(rngs: Rngs | RngStream | None, name: str) -> RngStream | None:
         return rngs[name]
     if rngs is None or isinstance(rngs, RngStream):
         return rngs
-    raise _no_streams(rngs, name)
-
-
-def _stream_of_parameters(rngs: Any) -> Any:
-    # What has a stream for parameters need not be an `Rngs`.
-    stream = getattr(rngs, "params", None) or stream_of(rngs, "params")
-    if stream is None:
-        raise _no_streams(rngs, "params")
-    return stream
+    found: RngStream | None = getattr(rngs, name, None)
+    if found is None:
+        raise _no_streams(rngs, name)
+    return found  # What has streams need not be an `Rngs`.
 
 
 def _no_streams(rngs: Any, name: str) -> TypeError:

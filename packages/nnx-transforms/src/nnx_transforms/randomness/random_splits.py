@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from graphcore import All, Filter, State, VariableState, clone, iter_graph, to_predicate
-from graphcore.authors import path_text, raw_value_of, variable_impl, write_raw
+from graphcore.authors import path_text, raw_value_of, write_raw
 from nnx_transforms.graph import recursive_map
 from nnx_transforms.randomness.rngs import (
     ByFilter,
@@ -268,7 +268,7 @@ def _replace_streams(
             continue
         shape = choose(*at_key)
         key, count = raw_value_of(stream.key), raw_value_of(stream.count)
-        _refuse_array(path, _tag(stream), key)
+        _refuse_array(path, stream.tag, key)
         forked = jax.random.fold_in(key, count)
         if shape is not None:
             forked = jax.random.split(forked, shape)
@@ -448,19 +448,18 @@ def reseed(
             f"{', '.join(map(repr, _POLICIES))}."
         )
     streams = _streams(node)
-    missing = sorted(stream_keys.keys() - {_tag(stream) for _, stream in streams})
+    missing = sorted(stream_keys.keys() - {stream.tag for _, stream in streams})
     if missing:
         raise ValueError(
             f"There are no random streams named {missing} to reseed; found "
-            f"{sorted({_tag(stream) for _, stream in streams})}."
+            f"{sorted({stream.tag for _, stream in streams})}."
         )
     seeds = Rngs(stream_keys)
     writes: list[tuple[Any, Any]] = []
     for path, stream in streams:
-        tag = _tag(stream)
-        if tag not in stream_keys:
+        if stream.tag not in stream_keys:
             continue
-        key, shape = seeds[tag](), raw_value_of(stream.key).shape
+        key, shape = seeds[stream.tag](), raw_value_of(stream.key).shape
         if callable(policy):
             key = policy(path, key, shape)
         elif shape and policy == "scalars_only":
@@ -570,15 +569,10 @@ def add_stream_type(kind: type[Any]) -> None:
     """Has random streams of another library split and seeded as our own.
 
     Args:
-        kind: Their type: a graph node with a `key` and a `count` as `RngStream` has.
+        kind: Their type: a graph node with `key`, `count` and `tag` as `RngStream`.
     """
     global _stream_types
     _stream_types = (*_stream_types, kind)
-
-
-def _tag(stream: Any) -> str:
-    metadata = variable_impl(type(stream.key)).get_metadata(stream.key)
-    return str(metadata["tag"])
 
 
 def _refuse_array(path: Iterable[Any], tag: str | None, key: jax.Array) -> None:

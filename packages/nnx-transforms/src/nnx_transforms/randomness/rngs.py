@@ -174,9 +174,7 @@ class RngStream(RandomMethods, Object):
             >>> bool(keys[0] == keys[1])
             True
         """
-        key = self()
-        shape = k if isinstance(k, tuple) else (k,)
-        return type(self)(jnp.broadcast_to(key, shape + key.shape), tag=self.tag)
+        return type(self)(jnp.broadcast_to(self(), k), tag=self.tag)
 
 
 class Rngs(RandomMethods, Object):

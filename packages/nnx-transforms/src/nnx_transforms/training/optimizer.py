@@ -136,9 +136,6 @@ class _Rule:
         return f"Rule({type(self.tx).__name__} at {id(self.tx):#x}, wrt={wrt})"
 
     # It never changes, so copies of an optimizer share it, and with it compiled code.
-    def __copy__(self) -> _Rule:
-        return self
-
     def __deepcopy__(self, memo: object) -> _Rule:
         return self
 

@@ -154,12 +154,9 @@ class TrainState(Generic[_M]):
 
 def _register(cls: Any) -> None:
     fields = dataclasses.fields(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
-    is_data = {f.name: f.metadata.get("pytree_node", True) for f in fields}
-    jax.tree_util.register_dataclass(
-        cls,
-        data_fields=[name for name, data in is_data.items() if data],
-        meta_fields=[name for name, data in is_data.items() if not data],
-    )
+    static = [f.name for f in fields if not f.metadata.get("pytree_node", True)]
+    others = [f.name for f in fields if f.name not in static]
+    jax.tree_util.register_dataclass(cls, data_fields=others, meta_fields=static)
 
 
 _register(TrainState)
