@@ -31,7 +31,7 @@ from nnx_transforms.transforms.mapped.mapping import (
     axes_given,
     metadata_key,
 )
-from nnx_transforms.transforms.mapped.mapping_errors import check_left, explain_axes
+from nnx_transforms.transforms.mapped.mapping_errors import axes_explained, check_left
 
 
 @called_as_before  # type: ignore[arg-type]  # (`more` will not hold `f`)
@@ -175,14 +175,12 @@ def pmap(
         kept = [None if i in gone else value for i, value in enumerate(entry.raw)]
         away = [value if i in gone else None for i, value in enumerate(entry.raw)]
         groups = body.grouped(kept), body.grouped(away)
-        body.progress.reset()
-        try:
+
+        def again() -> Any:
+            return by_jax()(*given, **given_kwargs)
+
+        with axes_explained("pmap", entry, named, again):
             out = body.mapped(*groups, entry.kwargs, *entry.args)
-        except (IndexError, TypeError, ValueError) as error:
-            explain_axes(
-                "pmap", entry, named, error, lambda: by_jax()(*given, **given_kwargs)
-            )
-            raise
         if body.unchecked:
             check_left(entry, named, None)
             body.unchecked = False

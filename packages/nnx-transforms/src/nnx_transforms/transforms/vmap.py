@@ -23,7 +23,7 @@ from nnx_transforms.transforms.mapped.mapping import (
     axes_given,
     metadata_key,
 )
-from nnx_transforms.transforms.mapped.mapping_errors import check_given, explain_axes
+from nnx_transforms.transforms.mapped.mapping_errors import axes_explained, check_given
 
 __all__ = ["vmap"]
 
@@ -123,13 +123,13 @@ def vmap(
         if is_spread:
             leave = leave[0], (0, None, None), None
         mapped = jax.vmap(entry.body, entry.settings, leave, **options)
-        entry.body.progress.reset()
-        try:
+
+        def again() -> Any:
+            by_jax = jax.vmap(f, plain_settings(axes), plain_out, **options)
+            return by_jax(*args, **kwargs)
+
+        with axes_explained("vmap", entry, options, again):
             groups, out, change = mapped(*entry.values)
-        except (TypeError, ValueError) as error:
-            again = jax.vmap(f, plain_settings(axes), plain_out, **options)
-            explain_axes("vmap", entry, options, error, lambda: again(*args, **kwargs))
-            raise
         if is_spread:
             out = put_together(*out)
         return entry.commit(groups, out, change)
