@@ -22,7 +22,6 @@ from graphcore.authors import (
     enter,
     is_object,
     lifted,
-    mark_lifted,
     plain_settings,
     settings_of_leaves,
     take_objects,
@@ -130,8 +129,10 @@ def _mapped(
             **options,
         )
 
-    @functools.wraps(f, updated=() if is_object(f) else functools.WRAPPER_UPDATES)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    @lifted(f)
+    def call(g: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if g is not f:  # on the object of a transformation around this one
+            return _mapped(f=g, **told, **options)(*args, **kwargs)
         given = (kwargs, *args)
         axes = in_axes_kwargs, *axes_of_arguments(transform.__name__, in_axes, args)
         axes = _with_objects(axes, given, object_axes)
@@ -141,11 +142,7 @@ def _mapped(
             plain, objects, places = function(*given)
         return places.value.fill(plain, objects)
 
-    mark_lifted(
-        wrapper,
-        lambda g, /, *args, **kwargs: _mapped(f=g, **told, **options)(*args, **kwargs),
-    )
-    return wrapper
+    return call
 
 
 pmap = functools.partial(_mapped, pmap_by_axes)
@@ -284,8 +281,10 @@ def scan(
             )
         return out
 
-    @functools.wraps(f, updated=() if is_object(f) else functools.WRAPPER_UPDATES)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    @lifted(f)
+    def call(g: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if g is not f:  # as in `_mapped`
+            return scan(g, **told)(*args, **kwargs)
         if carry_argnum is not None and carry_argnum >= len(args):
             args, kwargs = positions_of(f, args, kwargs)
             if carry_argnum >= len(args):
@@ -314,8 +313,7 @@ def scan(
                 transform_metadata=transform_metadata,
             )(kwargs, *args)
 
-    mark_lifted(wrapper, lambda g, /, *args, **kwargs: scan(g, **told)(*args, **kwargs))
-    return wrapper
+    return call
 
 
 def _pairs(

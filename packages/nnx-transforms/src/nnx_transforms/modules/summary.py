@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from graphcore import is_variable, variables
 from graphcore.authors import is_object, path_text, raw_value_of
@@ -18,6 +17,7 @@ from nnx_transforms.modules.views import iter_modules
 from nnx_transforms.randomness.rngs import RngState
 from nnx_transforms.sharding.placement_table import amount, columns, shape_text
 from nnx_transforms.states.values import arrays_of
+from nnx_transforms.transforms.derivatives.tangents import is_inexact
 from nnx_transforms.transforms.eval_shape import eval_shape
 from nnx_transforms.transforms.jit import jit
 from nnx_transforms.transforms.vjp import vjp
@@ -159,7 +159,7 @@ def _flops(method: Callable[..., Any], args: Any, kwargs: Any, gradient: bool) -
         out = jax.tree.leaves(method(*args, **kwargs))
         # What else it returns, such as a string, is no output of a compiled function.
         arrays = [x for x in out if isinstance(x, jax.Array)]
-        return [*filter(_is_inexact, arrays)] if gradient else arrays
+        return [*filter(is_inexact, arrays)] if gradient else arrays
 
     def pulled(given: Any) -> Any:
         out, pull_back = vjp(call, given)
@@ -181,10 +181,6 @@ def _cpu() -> jax.Device | None:
     with contextlib.suppress(RuntimeError):  # JAX may be told to use no CPU
         return jax.local_devices(backend="cpu")[0]
     return None  # the default device
-
-
-def _is_inexact(x: jax.Array) -> bool:
-    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
 def _text(tree: Any) -> str:

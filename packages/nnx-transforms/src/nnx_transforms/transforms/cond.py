@@ -190,37 +190,35 @@ def _choose(
         except (TypeError, ValueError) as error:
             refused = error
     try:
-        results = [jax.eval_shape(b.traced, *entry.values) for b in entry.bodies]
+        changes = [body.change(*entry.values) for body in entry.bodies]
     except (TypeError, ValueError) as error:
         if refused is not None:
             raise refused from None
         entry.body.blame(entry.raw, error)
         raise
-    if refused is not None and not any(change.returned for *_, change in results):
+    if refused is not None and not any(change.returned for change in changes):
         raise refused
-    changes = [change for *_, change in results]
     if any(change.structure != changes[0].structure for change in changes[1:]):
-        _check(name, names, entry, results)
+        _check(name, names, entry)
     try:
         values, new, out = choose(entry.bodies, *entry.values)
     except TypeError as error:
         entry.body.blame(entry.raw, error)
-        _check(name, names, entry, results)
+        _check(name, names, entry)
         raise
     change = merged_change(entry.body, changes)
     written = [values[p] for p in change.positions if p is not None]
     return entry.commit([[*written, *new]], out, change)
 
 
-def _check(
-    name: str, names: Sequence[str], entry: Entry, results: Sequence[Any]
-) -> None:
+def _check(name: str, names: Sequence[str], entry: Entry) -> None:
     """Checks that the branches leave the same structure, and the same types of values.
 
     Raises:
         ValueError: If a structure differs, with the paths.
         TypeError: If a shape or dtype does.
     """
+    results = [jax.eval_shape(b.traced, *entry.values) for b in entry.bodies]
     first, *others = [
         describe_left(entry.body, change, values, new, out)
         for values, new, out, change in results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ from graphcore.authors import enter
 from nnx_transforms.transforms.compiled.donation import together
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.mapped.mapping import MappedBody, is_axis
-from nnx_transforms.transforms.mapped.mapping_errors import check_given
+from nnx_transforms.transforms.mapped.mapping_errors import check_given, explained
 
 R = TypeVar("R")
 
@@ -54,17 +55,13 @@ def map(  # noqa: A001  JAX's own name
     groups = entry.values[0]
     pairs = zip(body.groups, groups, strict=True)
     mapped = [group if is_axis(setting) else None for setting, group in pairs]
-    body.progress.reset()
-    try:
+    before = functools.partial(check_given, "map", entry, {})
+    with explained(entry, before, lambda error: None):
         out = jax.lax.map(
             lambda example: body.of_one(example, groups),
             (mapped, entry.args[0]),
             batch_size=batch_size,
         )
-    except (IndexError, TypeError, ValueError) as error:
-        if entry.roots and not body.progress.entered:
-            check_given("map", entry, {}, error)
-        raise
     return entry.commit(*out)  # type: ignore[no-any-return]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
@@ -19,6 +20,7 @@ from graphcore.authors import (
 )
 from nnx_transforms.arguments import ChosenArguments
 from nnx_transforms.transforms.compiled.donation import (
+    apart,
     held_twice,
     together,
     variables_at,
@@ -31,7 +33,7 @@ from nnx_transforms.transforms.mapped.mapping import (
     axes_given,
     metadata_key,
 )
-from nnx_transforms.transforms.mapped.mapping_errors import check_left, explain_axes
+from nnx_transforms.transforms.mapped.mapping_errors import axes_explained, check_left
 
 
 @called_as_before  # type: ignore[arg-type]  # (`more` will not hold `f`)
@@ -97,24 +99,14 @@ def pmap(
     donated = ChosenArguments(f, donate_argnums, ())
     plain_in = plain_settings(without_rules(in_axes))
     plain_out = plain_settings(out_axes)
-    options: dict[str, Any] = {
-        "axis_name": axis_name,
-        "devices": devices,
-        "backend": backend,
-        "axis_size": axis_size,
-        **more,
-    }
     named = {"axis_name": axis_name, "axis_size": axis_size}
+    options: dict[str, Any] = {**named, "devices": devices, "backend": backend, **more}
     metadata = metadata_key(transform_metadata)
+    fun, callee, bodies = f, Callee(f), Bodies()
 
     def by_jax() -> Any:
-        def fresh(*args: Any, **kwargs: Any) -> Any:  # known to no cache
-            return f(*args, **kwargs)
-
-        fresh.__name__ = fresh.__qualname__ = Callee(f).name
-        fresh.__wrapped__ = f  # type: ignore[attr-defined]
         return jax.pmap(
-            fresh,
+            functools.partial(f),  # which no cache knows
             in_axes=plain_in,
             out_axes=plain_out,
             static_broadcasted_argnums=statics.numbers,
@@ -123,7 +115,6 @@ def pmap(
         )
 
     by_jax()  # JAX's own checks of these
-    fun, callee, bodies = f, Callee(f), Bodies()
 
     def compiled(entry: Entry) -> Callable[..., Any]:
         body = entry.body
@@ -172,17 +163,13 @@ def pmap(
         gone: Set[int] = body.keep
         if gone:
             gone = gone - held_twice(entry.raw, (entry.args, entry.kwargs))
-        kept = [None if i in gone else value for i, value in enumerate(entry.raw)]
-        away = [value if i in gone else None for i, value in enumerate(entry.raw)]
-        groups = body.grouped(kept), body.grouped(away)
-        body.progress.reset()
-        try:
+        groups = apart(body, entry.raw, gone)
+
+        def again() -> Any:
+            return by_jax()(*given, **given_kwargs)
+
+        with axes_explained("pmap", entry, named, again):
             out = body.mapped(*groups, entry.kwargs, *entry.args)
-        except (IndexError, TypeError, ValueError) as error:
-            explain_axes(
-                "pmap", entry, named, error, lambda: by_jax()(*given, **given_kwargs)
-            )
-            raise
         if body.unchecked:
             check_left(entry, named, None)
             body.unchecked = False

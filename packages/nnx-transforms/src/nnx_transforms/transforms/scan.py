@@ -48,7 +48,11 @@ from nnx_transforms.transforms.mapped.mapping import (
     is_axis,
     metadata_key,
 )
-from nnx_transforms.transforms.mapped.mapping_errors import check_given, without_room
+from nnx_transforms.transforms.mapped.mapping_errors import (
+    check_given,
+    explained,
+    without_room,
+)
 
 __all__ = ["scan"]
 
@@ -156,8 +160,8 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
     body: _Body = entry.body
     carry, others = take_carry(entry.args, body.place_in)
     axes = take_carry(entry.settings[1], body.place_in)[1]
-    body.progress.reset()
-    try:
+    before = functools.partial(check_given, "scan", entry, options)
+    with explained(entry, before, functools.partial(_check_kept, entry)):
         shared, scanned = _divided(others, axes)
         pairs = [*zip(entry.raw, body.axes, strict=True)]
         own = [None if axis is None else _moved(x, axis, 0) for x, axis in pairs]
@@ -168,9 +172,6 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
         last, (groups, rest, change) = jax.lax.scan(
             step, init, (own, scanned), **options
         )
-    except (IndexError, TypeError, ValueError) as error:
-        _explain(entry, options, error)
-        raise
     positions = iter(change.positions)
     for group, setting in zip(groups, body.groups, strict=True):
         stacked = is_axis(setting)
@@ -295,18 +296,14 @@ class _Body(MappedBody):
                 )
 
 
-def _explain(entry: Entry, options: dict[str, Any], error: BaseException) -> None:
-    """Says what JAX refused in terms of variables.
+def _check_kept(entry: Entry, error: BaseException) -> None:
+    """Says what JAX refused of what a function left, in terms of variables.
 
     Raises:
         TypeError: If a variable holds what JAX does not take, or one that goes from
             one iteration to the next changed its shape or dtype; with the path.
-        ValueError: If the sizes of scanned axes differ, with the paths.
     """
     body: _Body = entry.body
-    if not body.progress.has_run:
-        check_given("scan", entry, options, error)
-        return
     body.blame(entry.raw, error)
     if body.progress.changed:
         raise failure(

@@ -34,7 +34,7 @@ from nnx_transforms.transforms.mapped.mapping import (
 from nnx_transforms.transforms.mapped.mapping_errors import (
     check_array,
     entering,
-    explain,
+    explained,
     least_rank,
     run_again,
 )
@@ -129,7 +129,6 @@ def shard_map(
             given["in_specs"] = settings_within(_plain_specs(specs, none), args)
             told["in_specs"] = groups, given["in_specs"], _ONE_FOR_ALL
         plain_out = _plain_specs(out_specs, none)
-        body.progress.reset()
         if Divided.within(plain_out)[1]:
             # Nothing but a trace tells what they are a prefix of.
             loose = {**told, "out_specs": _ONE_FOR_ALL, "check_vma": False}
@@ -137,19 +136,19 @@ def shard_map(
             plain_out = settings_within(plain_out, out)
         mapped: Any = functools.partial(jax.shard_map, **told)
         leaving = groups, plain_out, _ONE_FOR_ALL
-        try:
+        both = given.get("in_specs"), plain_out
+        inside = functools.partial(mapped, out_specs=())
+
+        def again() -> Any:
+            return jax.shard_map(f, **given, out_specs=plain_out)(*args)
+
+        with explained(
+            entry,
+            functools.partial(_check_given, entry, both, mesh),
+            functools.partial(run_again, entry, inside, body.misfits),
+            again,
+        ):
             out = mapped(body, out_specs=leaving)(*entry.values)
-        except (TypeError, ValueError) as error:
-            again: Any = jax.shard_map(f, **given, out_specs=plain_out)
-            both = given.get("in_specs"), plain_out
-            inside = functools.partial(mapped, out_specs=())
-            explain(
-                entry,
-                lambda: again(*args),
-                functools.partial(_check_given, entry, both, mesh, error),
-                functools.partial(run_again, entry, inside, body.misfits, error),
-            )
-            raise
         return entry.commit(*out)
 
     return call

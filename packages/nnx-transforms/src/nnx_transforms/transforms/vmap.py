@@ -12,7 +12,6 @@ from nnx_transforms.transforms.decorators import LATER, called_as_before
 from nnx_transforms.transforms.mapped.leafwise import (
     LeafwiseBody,
     arguments_with_axes,
-    axes_key,
     is_leafwise,
     put_together,
     without_rules,
@@ -23,7 +22,7 @@ from nnx_transforms.transforms.mapped.mapping import (
     axes_given,
     metadata_key,
 )
-from nnx_transforms.transforms.mapped.mapping_errors import check_given, explain_axes
+from nnx_transforms.transforms.mapped.mapping_errors import axes_explained, check_given
 
 __all__ = ["vmap"]
 
@@ -90,9 +89,10 @@ def vmap(
         (5, 3)
     """
     in_axes, out_axes = axes_given("vmap", in_axes, out_axes)
-    fixed_in, fixed_out = without_rules(in_axes), without_rules(out_axes)
+    plain_in, plain_out = (
+        plain_settings(without_rules(axes)) for axes in (in_axes, out_axes)
+    )
     is_spread = is_leafwise(out_axes)
-    plain_out = plain_settings(fixed_out)
     options: dict[str, Any] = {
         "axis_name": axis_name,
         "axis_size": axis_size,
@@ -100,9 +100,8 @@ def vmap(
         **more,
     }
     make: Any = LeafwiseBody if is_spread else MappedBody
-    of_leaves = axes_key(out_axes) if is_spread else None
-    told = metadata_key(transform_metadata), of_leaves
-    jax.vmap(f, plain_settings(fixed_in), plain_out, **options)  # JAX's own checks
+    told = (metadata_key(transform_metadata),)
+    jax.vmap(f, plain_in, plain_out, **options)  # JAX's own checks
 
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -113,7 +112,7 @@ def vmap(
             kwargs,
             settings=axes,
             kwargs_settings=0,
-            out_settings=fixed_out,
+            out_settings=out_axes,
             make=make,
             options=told,
         )
@@ -123,13 +122,13 @@ def vmap(
         if is_spread:
             leave = leave[0], (0, None, None), None
         mapped = jax.vmap(entry.body, entry.settings, leave, **options)
-        entry.body.progress.reset()
-        try:
+
+        def again() -> Any:
+            by_jax = jax.vmap(f, plain_settings(axes), plain_out, **options)
+            return by_jax(*args, **kwargs)
+
+        with axes_explained("vmap", entry, options, again):
             groups, out, change = mapped(*entry.values)
-        except (TypeError, ValueError) as error:
-            again = jax.vmap(f, plain_settings(axes), plain_out, **options)
-            explain_axes("vmap", entry, options, error, lambda: again(*args, **kwargs))
-            raise
         if is_spread:
             out = put_together(*out)
         return entry.commit(groups, out, change)

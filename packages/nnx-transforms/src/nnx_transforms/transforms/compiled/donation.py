@@ -72,6 +72,24 @@ def copied(value: Any) -> Any:
     return jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, value)
 
 
+def apart(
+    body: Body, values: Sequence[Any], donated: Container[int]
+) -> tuple[list[list[Any]], list[list[Any]]]:
+    """Divides the values of variables into those that stay and those that are donated.
+
+    Args:
+        body: The function.
+        values: The values.
+        donated: The numbers of those that are.
+
+    Returns:
+        Both by setting, each with None in the place of what is in the other.
+    """
+    kept = [None if i in donated else value for i, value in enumerate(values)]
+    given = [value if i in donated else None for i, value in enumerate(values)]
+    return body.grouped(kept), body.grouped(given)
+
+
 def together(kept: Sequence[Any], given: Sequence[Any]) -> list[Any]:
     """Puts lists together that have None where the other has an entry."""
     return [y if x is None else x for x, y in zip(kept, given, strict=True)]

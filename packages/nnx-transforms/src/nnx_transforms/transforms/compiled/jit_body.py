@@ -44,6 +44,7 @@ from nnx_transforms.sharding.in_modules import shardings_alone, shardings_apart
 from nnx_transforms.transforms.compiled.donation import (
     OtherWrites,
     abstract_key,
+    apart,
     copied,
     held_twice,
     rules_running,
@@ -262,13 +263,11 @@ class JitBody(Body):
         function = self._variants.get((writes, donated))
         if function is None:
             function = self._variants[writes, donated] = self._donating(writes, donated)
-        kept = [None if i in donated else value for i, value in enumerate(values)]
-        given = [value if i in donated else None for i, value in enumerate(values)]
+        kept, given = apart(self, values, donated)
         args, kwargs, taken = chosen.take(args, kwargs)
         args_given = tuple([taken.get(i) for i in range(len(args))])
         named = {k: x for k, x in taken.items() if isinstance(k, str)}
-        away = self.grouped(given), args_given, named
-        return function, (self.grouped(kept), args, kwargs, away), {}
+        return function, (kept, args, kwargs, (given, args_given, named)), {}
 
     def _find_writes(self, entry: Entry) -> frozenset[int]:
         if self._writes is not None:

@@ -145,12 +145,6 @@ def _refuse_objects(axes: Any, tree: Any, name: str) -> None:
             )
 
 
-def axes_key(axes: Any) -> tuple[Any, ...]:
-    """Axes in a form that bodies are found by."""
-    structure = jax.tree.structure(map_settings(lambda axis: 0, axes))
-    return tuple(prefix_leaves(axes)), structure
-
-
 def put_together(mapped: Sequence[Any], whole: Sequence[Any], how: Static[Any]) -> Any:
     """Puts an output together that left in two lists; see `LeafwiseBody`.
 
@@ -173,16 +167,16 @@ def put_together(mapped: Sequence[Any], whole: Sequence[Any], how: Static[Any]) 
 class LeafwiseBody(MappedBody):
     """The function of one index whose output has axes of its own for single leaves.
 
-    Its options are those of a `MappedBody`, and the axes as `axes_key` gives them.
+    Its axes of the output may be functions.
     """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        axes, structure = self.options[1]
-        self._axes = structure.unflatten(axes)
+        # A function is for no variable.
+        self.groups = tuple(without_rules([*self.groups]))
 
     def leave(self, inside: Inside, out: Any) -> Left:
-        axes = apply_rules(self._axes, out, "out_axes")
+        axes = apply_rules(self.structure.settings.out, out, "out_axes")
         left = super().leave(inside, out)
         self.check_left(left)  # before its places change
         per_leaf = settings_of_leaves(settings_within(axes, left.out), left.out)

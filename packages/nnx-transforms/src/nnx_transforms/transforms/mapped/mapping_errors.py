@@ -23,59 +23,62 @@ from nnx_transforms.transforms.mapped.mapping import MappedBody, is_axis, with_s
 _INDEX = "nnx_transforms.index"
 
 
-def explain(
+@contextlib.contextmanager
+def explained(
     entry: Entry,
-    again: Callable[[], Any],
-    before: Callable[[], None],
-    after: Callable[[], None],
-) -> None:
-    """Raises an error in the user's terms in place of JAX's, if it can be better.
+    before: Callable[[BaseException], None],
+    after: Callable[[BaseException], None],
+    again: Callable[[], Any] = lambda: None,
+) -> Iterator[None]:
+    """Tells in the user's terms what JAX refuses of a call, where that can be better.
 
     Args:
         entry: The call.
+        before: Looks for the reason in what the function was to be given; of an error.
+        after: Looks for it in what the function left.
         again: Makes the same call with the user's own function, for calls without
             objects: what JAX says then is about what the user wrote.
-        before: Looks for the reason in what the function was to be given.
-        after: Looks for it in what the function left.
     """
-    progress = entry.body.progress
-    if progress.entered and not progress.has_run:
-        return  # It comes from the function.
-    if not (entry.has_objects or progress.returns_objects):
-        again()
-    elif progress.has_run:
-        after()
-    else:
-        before()
+    body: MappedBody = entry.body
+    progress = body.progress
+    progress.reset()
+    try:
+        yield
+    except (IndexError, TypeError, ValueError) as error:
+        is_always_ours = body.always_explains
+        if progress.entered and not progress.has_run and not is_always_ours:
+            raise  # It comes from the function.
+        if not (is_always_ours or entry.has_objects or progress.returns_objects):
+            again()
+        elif progress.has_run:
+            after(error)
+        else:
+            before(error)
+        raise
 
 
-def explain_axes(
-    name: str,
-    entry: Entry,
-    options: Mapping[str, Any],
-    error: BaseException,
-    again: Callable[[], Any],
-) -> None:
-    """Explains what JAX refused where variables have axes.
+def axes_explained(
+    name: str, entry: Entry, options: Mapping[str, Any], again: Callable[[], Any]
+) -> contextlib.AbstractContextManager[None]:
+    """Explains what JAX refuses where variables have axes.
 
     Args:
         name: The name of the transformation.
         entry: The call.
         options: What the transformation was told.
-        error: What JAX said.
-        again: As for `explain`.
+        again: As for `explained`.
 
     Raises:
         ValueError: If there is a variable that is the reason, with its path.
         TypeError: Likewise.
     """
 
-    def after() -> None:
+    def after(error: BaseException) -> None:
         entry.body.blame(entry.raw, error)
         check_left(entry, options, error)
 
-    before = functools.partial(check_given, name, entry, options, error)
-    explain(entry, again, before, after)
+    before = functools.partial(check_given, name, entry, options)
+    return explained(entry, before, after, again)
 
 
 def entering(entry: Entry) -> Iterator[tuple[str, str, Any, Any]]:
