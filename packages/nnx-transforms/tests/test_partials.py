@@ -4,6 +4,7 @@ import functools
 import gc
 import weakref
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -50,6 +51,14 @@ def of_a_jitted_function(scale):
     return partial(nnx.jit(Scale.times), scale, 2)
 
 
+def of_a_pytree(scale):
+    return jax.tree_util.Partial(Scale.times, scale, 2)
+
+
+def of_jit_partial(scale):
+    return nnx.jit_partial(Scale.times, scale, 2)
+
+
 BOUND = [
     of_one,
     of_a_callable_object,
@@ -57,6 +66,8 @@ BOUND = [
     of_a_named_argument,
     of_a_partial,
     of_a_jitted_function,
+    of_a_pytree,
+    of_jit_partial,
 ]
 TRANSFORMS = {
     "jit": nnx.jit,

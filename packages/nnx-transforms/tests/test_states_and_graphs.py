@@ -1,6 +1,7 @@
 """Functions on states, graphs and variables."""
 
 import copy
+import inspect
 import pickle
 from types import SimpleNamespace
 
@@ -402,6 +403,11 @@ def test_bound_functions_see_later_updates():
     step = nnx.jit_partial(add, counter)
     counter.n.value = jnp.array(10)
     assert int(step(1)) == 11 == int(counter.n.value)
+    assert list(inspect.signature(step).parameters) == ["k"]
+    assert step.eval_shape(1).dtype == jnp.int32 and "add" in str(step.trace(1).jaxpr)
+    compiled = step.lower(1).compile()
+    assert int(compiled(2)) == 13 == int(counter.n.value)
+    counter.n.value = jnp.array(11)
     jaxpr = nnx.make_jaxpr(add, graph=True, graph_updates=False)(counter, 1)
     assert "add" in str(jaxpr) and int(counter.n.value) == 11
 

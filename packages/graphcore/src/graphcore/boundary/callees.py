@@ -67,7 +67,7 @@ class Callee:
         self._given: Any = f
         if type(f) is types.FunctionType and "_lifted" not in f.__dict__:
             return
-        if type(f) is functools.partial:
+        if isinstance(f, functools.partial) and not hasattr(f, "__func__"):
             self._given = _Partial(f)
         if type(self._given) is _Partial:
             self.bound, self.function, self.name = self._given.taken_apart()

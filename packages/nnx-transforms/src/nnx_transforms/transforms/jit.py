@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import inspect
 import sys
-import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Concatenate, Generic, Protocol, Self, cast, overload
 
@@ -425,9 +424,49 @@ def jit(
     return Jitted(arguments.pop("fun"), arguments)
 
 
-class _BoundJitted(functools.partial[Any]):
-    # A jitted method of an instance, with all that a jitted function offers. (Its
-    # documentation is that of the method.)
+class PartialJitted(functools.partial[R]):
+    """A jitted function with its first arguments, and all that a jitted one offers.
+
+    Args:
+        func: The jitted function.
+        *args: Its first arguments.
+
+    Example:
+        >>> import nnx_transforms as nnx
+        >>> counter = nnx.Dict(n=nnx.Variable(1))
+        >>> add = PartialJitted(nnx.jit(lambda c, k: c.n.value + k), counter)
+        >>> int(add(2)), int(add.lower(2).compile()(3))
+        (3, 4)
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.func, name)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(functools.partial(self.func, *self.args))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return type(self)(self.func, *copy.deepcopy(self.args, memo))
+
+    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
+        """As for a jitted function, with the other arguments."""
+        jitted: Any = self.func
+        return jitted.eval_shape(*self.args, *args, **kwargs)
+
+    def trace(self, /, *args: Any, **kwargs: Any) -> Traced:
+        """As for a jitted function, with the other arguments."""
+        jitted: Any = self.func
+        traced: Traced = jitted.trace(*self.args, *args, **kwargs)
+        return dataclasses.replace(traced, _bound=self.args)
+
+    def lower(self, /, *args: Any, **kwargs: Any) -> Lowered:
+        """As for a jitted function, with the other arguments."""
+        return self.trace(*args, **kwargs).lower()
+
+
+class _BoundJitted(PartialJitted[Any]):
+    # A jitted method of an instance. (Its documentation is that of the method.)
 
     @property
     def __self__(self) -> Any:
@@ -440,26 +479,6 @@ class _BoundJitted(functools.partial[Any]):
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
         return self.func.__doc__
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return inspect.signature(types.MethodType(self.func, self.args[0]))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.func, name)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return _BoundJitted(self.func, *copy.deepcopy(self.args, memo))
-
-    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self.__func__.eval_shape(*self.args, *args, **kwargs)
-
-    def trace(self, /, *args: Any, **kwargs: Any) -> Traced:
-        traced: Traced = self.__func__.trace(*self.args, *args, **kwargs)
-        return dataclasses.replace(traced, _bound=self.args)
-
-    def lower(self, /, *args: Any, **kwargs: Any) -> Lowered:
-        return self.trace(*args, **kwargs).lower()
 
 
 # A pytree like `jax.tree_util.Partial`: passed as an argument, it brings its instance.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from nnx_transforms.transforms.decorators import LATER, called_with_the_same
-from nnx_transforms.transforms.jit import jit
+from nnx_transforms.transforms.jit import PartialJitted, jit
 
 __all__ = ["cached_partial", "jit_partial", "make_jaxpr"]
 
@@ -29,7 +29,7 @@ Example:
 
 def jit_partial(
     fun: Callable[..., R], *partial_args: Any, **options: Any
-) -> functools.partial[R]:
+) -> PartialJitted[R]:
     """Compiles a function and binds its first arguments.
 
     Args:
@@ -39,7 +39,8 @@ def jit_partial(
         **options: Those of `jit`.
 
     Returns:
-        A function of the other arguments.
+        A function of the other arguments, with `lower` and the rest of what `jit`
+        returns.
 
     Example:
         >>> import nnx_transforms as nnx, jax.numpy as jnp
@@ -50,7 +51,7 @@ def jit_partial(
         >>> int(counter.n.value)
         5
     """
-    return functools.partial(jit(fun, **options), *partial_args)
+    return PartialJitted(jit(fun, **options), *partial_args)
 
 
 @called_with_the_same
