@@ -4,7 +4,7 @@ import importlib
 import subprocess
 import sys
 
-from tools.mutation import mutants, trials
+from tools.mutation import mutants, results, trials
 from tools.mutation.targets import ROOT, modules
 
 PATHS = [path for path in modules() if path.stem in ("walk", "joint")]
@@ -95,3 +95,9 @@ def test_the_mutated_form_is_what_is_imported(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
     assert importlib.import_module("mutated_sample").ANSWER == 41
     assert source.read_text() == "ANSWER = 42\n"
+
+
+def test_reasons_are_for_lines_that_there_are():
+    for module, before, _ in results.reasons():
+        source = "".join((ROOT / module).read_text().split())
+        assert "".join(before.split()) in source, (module, before)
