@@ -65,14 +65,6 @@ def test_causal_attention_combines_with_a_mask():
         close(found, expected)
 
 
-def test_a_bias_with_more_axes_than_the_batch():
-    q, k, v = (random(i, 2, 5, 4, 2) for i in range(3))
-    bias = random(3, 1, 2, 4, 5, 5)
-    close(nnx.dot_product_attention(q, k, v, bias), by_hand(q, k, v, bias[0]))
-    with pytest.raises((TypeError, ValueError), match="shape"):
-        nnx.dot_product_attention(q, k, v, jnp.tile(bias, (3, 1, 1, 1, 1)))
-
-
 @pytest.mark.parametrize("broadcast", [True, False])
 def test_dropout_of_attention_weights(broadcast):
     q = k = jnp.zeros((2, 8, 4, 2))

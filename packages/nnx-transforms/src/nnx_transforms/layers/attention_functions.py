@@ -165,6 +165,7 @@ def dot_product_attention(
         and module is None
         and precision is None
         and key.shape == value.shape
+        and _adds_no_axes(query, bias, mask)
     ):
         return _by_jax(query, key, value, bias, mask, is_causal)
     weights = dot_product_attention_weights(
@@ -234,8 +235,7 @@ def _by_jax(
         x = jnp.asarray(x)
         x = x.reshape((1,) * (3 - x.ndim) + x.shape)
         if any(n != 1 for n in x.shape[:-3]):
-            whole = jnp.broadcast_shapes(x.shape[:-3], batch)
-            x = jnp.broadcast_to(x, (*whole, *x.shape[-3:]))
+            x = jnp.broadcast_to(x, (*batch, *x.shape[-3:]))
         return x.reshape((-1, *x.shape[-3:]))
 
     out = jax.nn.dot_product_attention(
@@ -247,6 +247,16 @@ def _by_jax(
         is_causal=is_causal,
     )
     return out.reshape((*batch, *out.shape[1:]))
+
+
+def _adds_no_axes(query: jax.Array, *pairs: Array | None) -> bool:
+    """Whether a bias or mask broadcasts to the batch of the query as it is."""
+    batch = query.shape[:-3]
+    shapes = [jnp.shape(x)[:-3] for x in pairs if x is not None]
+    try:
+        return all(jnp.broadcast_shapes(shape, batch) == batch for shape in shapes)
+    except ValueError:
+        return False  # The sum will report that it does not fit at all.
 
 
 def _check_shapes(query: jax.Array, key: jax.Array, *value: jax.Array) -> None:
