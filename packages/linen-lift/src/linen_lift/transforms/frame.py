@@ -116,6 +116,7 @@ class Frame:
         args: Any,
         kwargs: Any,
         arrays: Mapping[int, Any] = {},
+        parted: bool = False,
     ) -> tuple[Any, Any, Any]:
         """Clones of everything, in inner scopes.
 
@@ -124,6 +125,7 @@ class Frame:
             args: the arguments, with slots.
             kwargs: the keyword arguments, likewise.
             arrays: replacements for the arrays in fields, by identity.
+            parted: whether clones refer to no module outside, which has variables.
 
         Returns:
             The clone of the module, and the arguments with clones in their slots.
@@ -137,12 +139,14 @@ class Frame:
         for live, fields in self._live:
             filled = {name: replace(x, wanted, fill) for name, x in fields.items()}
             if live.scope is not None:
-                live = self._clone(live, filled, scopes)
+                live = self._clone(live, filled, scopes, parted)
             clones.append(live)
         args, kwargs = replace((list(args), dict(kwargs)), (_Slot,), fill)
         return clones[self._place], args, kwargs
 
-    def _clone(self, live: Any, fields: Any, scopes: Sequence[Scope]) -> Any:
+    def _clone(
+        self, live: Any, fields: Any, scopes: Sequence[Scope], parted: bool
+    ) -> Any:
         scope = scopes[self._index[live.scope]]
         if isinstance(live, Variable):
             return Variable(scope, live.collection, live.name, live.unbox)
@@ -150,17 +154,21 @@ class Frame:
         clone: Any = object.__new__(cls)
         outer = live.__dict__
         state = outer["_state"]
-        new = State(own_names(live), ())
-        new.in_compact, new.auto_named = state.in_compact, state.auto_named
-        # The name may have been given after the fields. A parent is referred to weakly.
-        place = {"parent": outer["parent"], "name": outer["name"]}
+        new = State(
+            own_names(live),
+            (),
+            in_compact=state.in_compact,
+            auto_named=state.auto_named,
+        )
+        # The name may have been given after the fields.
+        place = {"parent": None if parted else outer["parent"], "name": outer["name"]}
         clone.__dict__.update({**fields, **place, "_state": new, "scope": scope})
         return clone
 
     def detached(self) -> Frame:
         """The frame of clones without variables, for functions that JAX keeps."""
         hollow = [scope._hollow("") for scope in self._index]
-        module, args, kwargs = self.rebuild(hollow, self.args, self.kwargs)
+        module, args, kwargs = self.rebuild(hollow, self.args, self.kwargs, parted=True)
         frame = Frame(module, tuple(args), kwargs, "")
         frame.args, frame.kwargs = (), {}
         return frame
