@@ -68,8 +68,15 @@ def in_filter(names: CollectionFilter, name: str) -> bool:
         >>> in_filter(['params', 'cache'], 'cache')
         True
     """
-    listed, selected = _normal(names)
-    return (name in selected) is listed
+    if names is True or names is False:
+        return names is True
+    if isinstance(names, str):
+        return name == names
+    if isinstance(names, DenyList):
+        return not in_filter(names.deny, name)
+    if isinstance(names, Collection):
+        return name in names
+    raise InvalidFilterError(names)
 
 
 def filter_to_set(names: CollectionFilter) -> frozenset[str]:

@@ -94,9 +94,9 @@ class FrozenDict(Mapping[K, V]):
         Raises:
             KeyError: if there is no such key.
         """
-        value, rest = self[key], self.copy()
-        del rest._dict[key]
-        return rest, value
+        value, rest = self[key], dict(self._dict)
+        del rest[key]
+        return FrozenDict._wrap(rest), value
 
     def unfreeze(self) -> dict[K, Any]:
         """A plain nested dict with the same content."""

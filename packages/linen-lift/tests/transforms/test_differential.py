@@ -478,3 +478,30 @@ def test_remat_scan(spec):
         return out, {}
 
     alike(lambda v: (model.apply(v, X, rngs=KEYS), {}), reference, variables)
+
+
+def test_a_custom_rule_sees_no_module_outside():
+    """What it wrote there would be a tracer of the rule."""
+
+    class Child(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            def f(module, x):
+                if module.parent is not None:
+                    module.parent.sow("intermediates", "z", x)
+                return 2 * x
+
+            forward = lambda module, x: (f(module, x), None)
+            backward = lambda _, g: ({"params": {}}, 10 * g)
+            return nn.custom_vjp(f, forward, backward)(self, x)
+
+    class Parent(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return Child()(x)
+
+    def run(x):
+        return Parent().apply({}, x, mutable=["intermediates"])
+
+    y, grads = jax.jit(jax.value_and_grad(run, has_aux=True))(1.0)
+    assert (float(y[0]), y[1], float(grads)) == (2.0, {}, 10.0)

@@ -104,8 +104,6 @@ class Norm(Layer):
         axes: tuple[int, ...],
     ) -> jax.Array:
         """Takes off the mean, divides by the deviation, applies scale and bias."""
-        if scale is not None or bias is not None:
-            self._check_features(x, axes)
         dtype = self.dtype
         if dtype is None:
             dtype = canonicalize_dtype(x, scale, bias)

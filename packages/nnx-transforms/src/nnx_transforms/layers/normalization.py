@@ -232,6 +232,8 @@ class LayerNorm(Norm):
         """
         x, scale, bias = self._promoted(x, self.scale, self.bias)
         axes = canonical_axes(self.feature_axes, x.ndim)
+        if scale is not None or bias is not None:
+            self._check_features(x, axes)
         reduced = canonical_axes(self.reduction_axes, x.ndim)
         mean, var = self._statistics(x, reduced, mask)
         return self._scaled(x, mean, var, scale, bias, axes)
@@ -308,6 +310,8 @@ class RMSNorm(Norm):
         """
         x, scale = self._promoted(x, self.scale)
         axes = canonical_axes(self.feature_axes, x.ndim)
+        if scale is not None:
+            self._check_features(x, axes)
         reduced = canonical_axes(self.reduction_axes, x.ndim)
         squares = self._mean_square(at_least_float32(x), reduced, mask)
         return self._scaled(x, None, squares, scale, None, axes)
@@ -514,6 +518,8 @@ class InstanceNorm(Norm):
                 f"InstanceNorm got feature_axes={self.feature_axes} for an input of "
                 f"shape {x.shape}, whose first axis is the batch: move the features."
             )
+        if scale is not None or bias is not None:
+            self._check_features(x, axes)
         others = tuple(i for i in range(1, x.ndim) if i not in axes)
         mean, var = self._statistics(x, others, mask)
         return self._scaled(x, mean, var, scale, bias, axes)

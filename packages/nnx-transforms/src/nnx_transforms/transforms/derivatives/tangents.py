@@ -159,7 +159,7 @@ class Layout:
                 f"variables. Start from one that there is, or make one with `{due}`."
             )
         kinds = {path: kind for path, kind, _ in self.shown}
-        for path in found.keys() - kinds:
+        for path in [path for path in found if path not in kinds]:
             if not (partial or (path in self.others and not exact)):
                 raise ValueError(
                     f"{where} a State with {_names(at, [path])}, but no tangent is "
