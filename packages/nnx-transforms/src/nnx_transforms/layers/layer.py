@@ -55,7 +55,7 @@ class Layer(Module):
             if no_option or name in ("__class__", "rngs"):
                 continue
             default = getattr(type(self), name)
-            # Of one type, for True is equal to 1, and an array may be to anything.
+            # Compared within one type: True equals 1, and arrays compare by element.
             if type(value) is not type(default) or value != default:
                 setattr(self, name, frozen(value))
 
