@@ -28,12 +28,12 @@ import jax
 from jax.extend.source_info_util import register_exclusion
 
 try:
-    # JAX's function itself, unwrapped: it runs at each call and each write.
-    from jax.extend.core import get_opaque_trace_state as current_trace
+    from jax.extend.core import find_top_trace, get_opaque_trace_state
 except ImportError:  # JAX before 0.9
-    # The type checker sees the newest JAX, which has no such name here.
+    # The type checker sees the newest JAX, which has no such names here.
     from jax.core import (  # type: ignore[attr-defined,no-redef]
-        get_opaque_trace_state as current_trace,
+        find_top_trace,
+        get_opaque_trace_state,
     )
 
 __all__ = [
@@ -48,7 +48,7 @@ TraceState: TypeAlias = Any
 """An opaque token of a trace. Compare with `==`; it keeps no tracer alive."""
 
 with jax.ensure_compile_time_eval():  # so that it holds also if imported in a trace
-    _outside = current_trace()
+    _outside, _evaluation = get_opaque_trace_state(), find_top_trace(())
 OUTSIDE: TraceState = _outside
 """The token of what runs outside of all transformations.
 
@@ -59,6 +59,20 @@ Example:
     >>> jax.eval_shape(lambda: print(OUTSIDE == current_trace()))
     False
 """
+
+
+def current_trace() -> TraceState:
+    """The token of the running trace; `OUTSIDE` itself where no transformation runs.
+
+    Example:
+        >>> current_trace() is OUTSIDE
+        True
+    """
+    # JAX makes a token at each call, and compares two of them in Python. This runs at
+    # each call of a compiled function and each write, mostly outside.
+    if find_top_trace(()) is _evaluation:
+        return OUTSIDE
+    return get_opaque_trace_state()
 
 
 def has_ended(trace: TraceState) -> bool:

@@ -212,8 +212,8 @@ class Bodies:
             joint, plans = joint_of(roots)
             if joint.layout is not layout:
                 return None
-            here = current_trace()
-            if not all(plan.trace is None or plan.trace == here for plan in plans):
+            here = current_trace(), None
+            if not all([plan.trace in here for plan in plans]):
                 return None
             variables = joint.variables(plans)
             return body, roots, variables, layout.values(variables), args, kwargs
@@ -226,7 +226,7 @@ class Bodies:
             plan is None
             or plan.layout is not layout
             or not plan.holds(root)
-            or not (plan.trace is None or plan.trace == current_trace())
+            or plan.trace not in (current_trace(), None)
         ):
             return None
         variables = plan.variables

@@ -393,7 +393,7 @@ def enter(
     entry: Entry = _new_entry(Entry)
     entry.is_of_one_trace = True
     for plan in plans:
-        if not plan.trace == here:  # noqa: SIM201
+        if plan.trace is not here and plan.trace != here:
             plan.check_trace(here)
             entry.is_of_one_trace = False
     entry.roots, entry.joint, entry.plans = roots, joint, plans

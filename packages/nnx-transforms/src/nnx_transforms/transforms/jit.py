@@ -93,7 +93,8 @@ class Jitted(Generic[P, R]):
         if warm is None:
             return cast("R", self._call(args, kwargs))
         body, _, variables, raw, plain, kwargs = warm
-        leaked, count = list[int](), notes.count
+        leaked: Sequence[int] = ()
+        count = notes.count
         try:
             try:
                 values, out, change = body.direct(raw, *plain, **kwargs)
