@@ -213,7 +213,7 @@ class Bodies:
             if joint.layout is not layout:
                 return None
             here = current_trace(), None
-            if not all([plan.trace in here for plan in plans]):
+            if not all(plan.trace in here for plan in plans):
                 return None
             variables = joint.variables(plans)
             return body, roots, variables, layout.values(variables), args, kwargs

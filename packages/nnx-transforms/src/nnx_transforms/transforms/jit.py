@@ -91,7 +91,7 @@ class Jitted(Generic[P, R]):
         notes.explanation = None
         warm = self._bodies.recall(args, kwargs) if self._is_simple else None
         if warm is None:
-            return cast("R", self._call(args, kwargs))
+            return self._call(args, kwargs)  # type: ignore[no-any-return]
         body, _, variables, raw, plain, kwargs = warm
         leaked: Sequence[int] = ()
         count = notes.count
