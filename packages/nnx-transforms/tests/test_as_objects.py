@@ -90,23 +90,70 @@ def test_what_is_returned_has_objects_as_well():
     assert float(by_bar) == 10.5
 
 
-@pytest.mark.parametrize(
-    "derive",
-    [
-        lambda line: nnx.grad(loss, wrt=nnx.Param, as_objects=True)(line, 2.0),
-        lambda line: nnx.grad(
-            lambda a, b: loss(a, b(1.0)), argnums=(0, 1), as_objects=True
-        )(line, line),
-        lambda line: nnx.grad(lambda two: loss(two[1], 1.0), as_objects=True)(
-            [nnx.Dict(inner=line), line]
-        ),
-    ],
-)
-def test_what_has_no_derivative_of_its_own_is_refused(derive):
+def test_what_has_no_derivative_of_its_own_is_refused():
     line = Line(0.5, 3.0)
     with pytest.raises(ValueError, match=r"derivative of a Line.*can't be one itself"):
-        derive(line)
+        nnx.grad(loss, wrt=nnx.Param, as_objects=True)(line, 2.0)
     assert line.calls == 0
+
+
+def test_what_is_shared_is_shared_in_the_derivative():
+    def product(tree):
+        return tree["a"] * tree["b"].w ** 2 * tree["c"][0].w
+
+    w = nnx.Param(jnp.array(3.0))
+    held = nnx.Dict(w=w)
+    tree = {"a": w, "b": held, "c": [held, nnx.Dict(inner=held)]}
+    grads = nnx.grad(product, as_objects=True)(tree)
+    assert float(grads["a"]) == 4 * 3.0**3 and type(grads["c"][1]) is nnx.Dict
+    assert grads["b"].w is grads["a"] and grads["b"] is not held
+    assert grads["c"][0] is grads["c"][1].inner is grads["b"]
+
+
+@pytest.mark.parametrize("argnums", [(0, 1, 2), (2, 1, 0)])
+def test_arguments_share_their_derivatives_in_any_order(argnums):
+    line = Line(0.5, 3.0)
+    grads = nnx.grad(
+        lambda a, b, c: loss(a, 1.0) + loss(b.inner, 1.0) + loss(c, 1.0),
+        argnums=argnums,
+        as_objects=True,
+    )(line, nnx.Dict(inner=line), line)
+    first, middle, last = grads
+    assert first is middle.inner is last
+    assert float(first.shift) == 3 * 2 * 3.0
+
+
+def test_shared_derivatives_are_tangents_where_the_same_is_shared():
+    def f(pair):
+        return [pair[0] * pair[1], moved := nnx.Param(pair[1] * 2.0), moved]
+
+    w = nnx.Param(jnp.array(3.0))
+    _, pull = nnx.vjp(f, [w, w], as_objects=True)
+    c = nnx.Param(jnp.array(10.0))
+    ((bar, again),) = pull([jnp.array(1.0), c, c])
+    assert bar is again and float(bar) == 2 * 3.0 + 2 * 10.0
+    _, push = nnx.linearize(f, [w, w], as_objects=True)
+    dots = push([bar, bar])
+    assert dots[1] is dots[2] and [*map(float, dots)] == [156.0, 52.0, 52.0]
+    with pytest.raises(ValueError, match=r"'0/1'.*no tangent is due"):
+        push([bar, nnx.Param(jnp.array(1.0))])
+    # One object may be the tangent of two.
+    other = nnx.Param(jnp.array(3.0))
+    assert float(nnx.jvp(f, ([w, other],), ([c, c],), as_objects=True)[1][0]) == 60.0
+
+
+def test_rules_are_shown_what_is_shared():
+    @nnx.custom_vjp(as_objects=True)
+    def twice(x):
+        out = nnx.Param(x * 2)
+        return [out, nnx.Dict(out=out)]
+
+    def bwd(residuals, g):
+        assert g[1].out is g[0]
+        return (g[0].value * 100,)
+
+    twice.defvjp(lambda x: (twice(x), None), bwd)
+    assert float(jax.grad(lambda x: twice(x)[1].out[...])(1.0)) == 100.0
 
 
 def test_integers_are_refused_by_grad_and_have_none_in_vjp():

@@ -74,8 +74,9 @@ def value_and_grad(
             `DiffState`. By default that is `Param`.
         as_objects: Whether the gradient of an object is an object like it, whose
             variables hold the gradients, and no `State`. It is one by everything in
-            it: `wrt` is `...` by default. Flax's `graph_updates=False` and
-            `graph=False` ask for that.
+            it: `wrt` is `...` by default. What stands in several places does so in
+            the gradient, too. Flax's `graph_updates=False` and `graph=False` ask for
+            that.
 
     Returns:
         A function with the arguments of `f` that returns `(value, gradient)`, or

@@ -533,7 +533,8 @@ class RuleCall:
             The pytree with states.
         """
         layouts = self._returned if with_old else self._new_in_output()
-        states = [layout.state([*map(value, layout.numbers)]) for layout in layouts]
+        made: dict[int, Any] = {}
+        states = [x.state([*map(value, x.numbers)], made) for x in layouts]
         return self.change.places.fill(tree, states)
 
     def _new_in_output(self) -> list[Layout]:

@@ -22,15 +22,26 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from graphcore import GraphDef, State, VariableState, broadcast_prefix, state, unflatten
+from graphcore import (
+    GraphDef,
+    NodeRef,
+    RefMap,
+    State,
+    VariableState,
+    broadcast_prefix,
+    state,
+    unflatten,
+)
 from graphcore.authors import (
     Divided,
     Entry,
+    definition_paths,
     given_state,
     is_object,
     is_variable_type,
     key_path,
     path_text,
+    taken_apart,
     taken_state,
 )
 from nnx_transforms.transforms.loops.agreement import has_type
@@ -59,7 +70,7 @@ class Layout:
     type: type[Any]
     shown: tuple[Shown, ...] = field(default=(), hash=False)
     others: tuple[Path, ...] = field(default=(), compare=False)
-    form: GraphDef[Any] | None = None
+    form: Any = None
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -86,11 +97,17 @@ class Layout:
         left_out = [path for path, _, number in self.shown if number not in chosen]
         return replace(self, shown=kept, others=(*self.others, *left_out))
 
-    def state(self, values: Sequence[Any]) -> Any:
+    @property
+    def order(self) -> tuple[bool, int]:
+        """Sorts objects so that what is shared is made before what refers to it."""
+        return type(self.form) is NodeRef, getattr(self.form, "index", 0)
+
+    def state(self, values: Sequence[Any], made: dict[int, Any] | None = None) -> Any:
         """Writes values of the variables as users see them.
 
         Args:
             values: One for each variable.
+            made: With a `form`, the objects that were made before; extended.
 
         Returns:
             A `State`; a `VariableState` if the object is a variable; what stands for
@@ -99,6 +116,9 @@ class Layout:
         Raises:
             ValueError: If an object is due, and some of its variables are not shown.
         """
+        made = {} if made is None else made
+        if self.form is not None and self.form.index in made:
+            return made[self.form.index]
         values = Divided.map(_shown, [*values])
         if self._is_variable:
             tangents: Any = VariableState.of(self.shown[0][1], values[0])
@@ -109,20 +129,22 @@ class Layout:
         if self.form is None:
             return given_state(self.type, tangents)
         try:
-            return unflatten(self.form, tangents)
+            return unflatten(self.form, tangents, index_ref=made)
         except ValueError as error:
             raise ValueError(
                 f"The derivative of a {self.type.__name__} can't be one itself: "
-                f"{error} Everything in it must be differentiated, and it must share "
-                "nothing with objects before it. Without `as_objects`, or with True "
-                "for `graph` and `graph_updates`, the derivative is a `State`."
+                f"{error} Everything in it must be differentiated, what it shares with "
+                "other arguments as well. Without `as_objects`, or with True for "
+                "`graph` and `graph_updates`, the derivative is a `State`."
             ) from error
 
     @property
     def _is_variable(self) -> bool:
         return bool(self.shown) and is_variable_type(self.type)
 
-    def take(self, given: Any, where: str, at: Path, checks: Checks) -> list[Any]:
+    def take(
+        self, given: Any, where: str, at: Path, checks: Checks, seen: RefMap[Any, int]
+    ) -> list[Any]:
         """Takes the state of the object apart.
 
         Args:
@@ -130,6 +152,7 @@ class Layout:
             where: What it was given for, as for `from_states`.
             at: The path of the object.
             checks: How strict to be.
+            seen: With a `form`, what objects that were given before hold; extended.
 
         Returns:
             A value for each variable, None for one that is not there.
@@ -141,8 +164,8 @@ class Layout:
         exact, partial = checks is Checks.EXACT, checks is Checks.OF_AN_OUTPUT
         if given is None and partial:
             return [None] * len(self.shown)
-        if type(given) is self.type and not is_variable_type(self.type):
-            given = state(given)  # of an object whose variables hold the tangents
+        if type(given) is self.type:  # an object whose variables hold the tangents
+            given = self._state_of(given, seen)
         name = self.type.__name__
         given = taken_state(given)
         found: dict[Path, Any]
@@ -176,6 +199,18 @@ class Layout:
             )
         leaves = map(found.get, kinds)
         return [x.value if isinstance(x, VariableState) else x for x in leaves]
+
+    def _state_of(self, tangent: Any, seen: RefMap[Any, int]) -> Any:
+        """The state of a tangent that is an object, without what it shares likewise."""
+        if self.form is not None:
+            form, alone = taken_apart(tangent, seen)
+            if _references(form) == _references(self.form):
+                return alone
+        return tangent if is_variable_type(self.type) else state(tangent)
+
+
+def _references(form: GraphDef[Any]) -> list[tuple[Path, int]]:
+    return [(path, x.index) for path, x in definition_paths(form) if type(x) is NodeRef]
 
 
 class Checks(enum.Enum):
@@ -280,7 +315,8 @@ def to_parts(
         if not is_object(x):
             return x
         layout = pending[id(x)]
-        pending[id(x)] = Layout(layout.type, form=layout.form)
+        again = layout.form and NodeRef(layout.type, layout.order[1])
+        pending[id(x)] = Layout(layout.type, form=again)
         layout = layout.only(chosen)
         return Part(layout, [entry.raw[number] for number in layout.numbers])
 
@@ -313,10 +349,14 @@ def to_states(tree: Any) -> Any:
     Returns:
         The pytree with states.
     """
-    return map_parts(
-        lambda part: part.layout.state(to_states(part.values)),
-        Divided.map(lambda x: _shown(Divided(to_states(x.arrays), x.frame)), tree),
-    )
+    tree = Divided.map(lambda x: _shown(Divided(to_states(x.arrays), x.frame)), tree)
+    parts = filter(is_part, jax.tree.leaves(tree, is_leaf=is_part))
+    made: dict[int, Any] = {}  # What is shared is so in the derivative.
+    states = {
+        id(part): part.layout.state(to_states(part.values), made)
+        for part in sorted(parts, key=lambda part: part.layout.order)
+    }
+    return map_parts(lambda part: states[id(part)], tree)
 
 
 def _shown(tangent: Divided) -> Any:
@@ -355,6 +395,8 @@ def from_states(tree: Any, like: Any, where: str, checks: Checks = Checks.EXACT)
             f"the place of each object: {error}"
         ) from None
 
+    seen: RefMap[Any, int] = RefMap()
+
     def found(path: Path, due: Any, value: Any) -> Any:
         if not is_part(due):
             if Divided.matches(due) and value is not None:
@@ -363,7 +405,7 @@ def from_states(tree: Any, like: Any, where: str, checks: Checks = Checks.EXACT)
                     _check_statics(due, value, where, path)
             return _like(due, value)
         layout = due.layout
-        values = layout.take(value, where, path, checks)
+        values = layout.take(value, where, path, checks, seen)
         values = [_like(aval, x) for aval, x in zip(due.values, values, strict=True)]
         for inner, x, aval in zip(layout.paths, values, due.values, strict=True):
             if checks is not Checks.OF_AN_OUTPUT:  # JAX checks it
