@@ -249,7 +249,7 @@ def test_errors():
             mapped(lambda c: 0, specs, out)(cells)
     with pytest.raises(ValueError, match="in_specs has 1 entries"):
         mapped(differ, (SPECS,))(cells, x)
-    with pytest.raises(ValueError, match="needs in_specs"):
+    with pytest.raises(TypeError, match=r"in_specs.*AxisType\.Auto"):
         shard_map(differ, mesh=m, out_specs=None)(cells, x)
     with pytest.raises(ValueError, match="says what happens to the variables"):
         mapped(differ, (SPECS, SPECS))(cells, x)
@@ -258,3 +258,38 @@ def test_errors():
     with pytest.raises(ZeroDivisionError):
         mapped(lambda c, x: differ(c, x) or 1 / 0, (SPECS, P("x")))(cells, x)
     mp.assert_untouched(cells, before)
+
+
+@pytest.mark.parametrize("names", [frozenset(), frozenset("x"), frozenset("xy")])
+@pytest.mark.parametrize("around", [lambda f: f, jit])
+def test_over_explicit_axes_types_give_the_specs(names, around):
+    kinds = (jax.sharding.AxisType.Explicit,) * 2
+    explicit = jax.make_mesh((2, 2), ("x", "y"), axis_types=kinds)
+
+    def step(model, by):
+        assert model.w[...].shape == ((2, 2) if names == {"x"} else (2, 1))
+        model.w[...] = model.w[...] * model.scale[...] + by
+        model.seen = Variable(model.scale[...])
+        return model.w[...].sum(keepdims=True)[0], model.fixed
+
+    with jax.set_mesh(explicit):
+        w = jax.device_put(jnp.arange(8.0).reshape(4, 2), P("x", "y"))
+        by = jax.device_put(jnp.arange(2.0), P("y"))
+        model = Dict(w=Param(w), scale=Variable(jnp.array(2.0)), fixed=jnp.ones(3))
+        out_specs = P(tuple(sorted(names or "xy"))), P()
+        mapped = shard_map(step, out_specs=out_specs, axis_names=names)
+        sums, fixed = around(lambda model, by: mapped(model, by))(model, by)
+        assert jax.typeof(model.w[...]).sharding.spec == P("x", "y")
+        assert fixed.shape == (3,) and float(model.seen[...]) == 2.0
+    due = np.arange(8.0).reshape(4, 2) * 2 + np.arange(2.0)
+    np.testing.assert_array_equal(model.w[...], due)
+    parts = due.reshape(2, 2, 1, 2) if names == {"x"} else due.reshape(2, 2, 2, 1)
+    np.testing.assert_array_equal(sums, parts.sum(axis=(1, 3)).ravel())
+
+
+def test_a_variable_of_several_specs_needs_in_specs():
+    explicit = jax.make_mesh((N,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(explicit):
+        pair = [jax.device_put(jnp.arange(8.0), P(name)) for name in ("x", None)]
+        with pytest.raises(ValueError, match=r"'v'.*give in_specs"):
+            shard_map(lambda d: None, out_specs=P())(Dict(v=Variable(pair)))

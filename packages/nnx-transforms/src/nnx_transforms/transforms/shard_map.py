@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from graphcore import PrefixMapping
 from graphcore.authors import (
     Divided,
     Entry,
     Left,
     enter,
     is_mapping,
+    is_object,
     lifted,
     map_settings,
+    path_text,
     prefix_leaves,
+    raw_value_of,
     settings_within,
 )
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.sharding.in_modules import shardings_alone
-from nnx_transforms.sharding.shardings import check_fits, names_in
+from nnx_transforms.sharding.shardings import axis_names, check_fits, names_in
 from nnx_transforms.transforms.decorators import LATER, called_as_before
 from nnx_transforms.transforms.loops.agreement import has_type
 from nnx_transforms.transforms.mapped.mapping import (
@@ -64,6 +69,8 @@ def shard_map(
             have the same specs here as there. For a module of Equinox also a module
             of specs.
         in_specs: Likewise, for the arguments. None means the same as an empty spec.
+            Left out, over explicit axes of a mesh, it is taken from the types of arrays
+            and variables.
         mesh: As for `jax.shard_map`; left out, the mesh in force.
         **more: Further arguments that the installed `jax.shard_map` takes, such as
             `axis_names` and `check_vma`.
@@ -111,15 +118,10 @@ def shard_map(
         entry = enter(
             f,
             args,
-            settings=(_ONE_FOR_ALL,) * len(args) if specs is _INFER else specs,
+            settings=_of_types(args, options) if specs is _INFER else specs,
             out_settings=out_specs,
             make=_Body,
         )
-        if specs is _INFER and entry.roots:
-            raise ValueError(
-                "shard_map needs in_specs where an object is among the arguments: give "
-                "a PartitionSpec, or a StateSharding of them, for each argument."
-            )
         body, args = entry.body, entry.args
         # For arrays, JAX has a say about None.
         none = _ONE_FOR_ALL if entry.roots else None
@@ -152,6 +154,42 @@ def shard_map(
         return entry.commit(*out)
 
     return call
+
+
+def _of_types(args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """The specs of arguments for which JAX takes those of their types."""
+    of_objects = _OfTypes(frozenset(options.get("axis_names", ())))
+    return jax.tree.map(
+        lambda x: of_objects if is_object(x) else _ONE_FOR_ALL, args, is_leaf=is_object
+    )
+
+
+@dataclass(frozen=True)
+class _OfTypes(PrefixMapping[Any]):
+    """The spec of each variable is that of its type.
+
+    Args:
+        names: The axes over which it is mapped; all if there are none.
+    """
+
+    names: frozenset[Any]
+    settings = (_ONE_FOR_ALL,)
+
+    def map_prefix(self, path: tuple[Any, ...], variable: Any) -> Any:
+        leaves = jax.tree.leaves(raw_value_of(variable))
+        found = {jax.typeof(x).sharding.spec for x in leaves if has_type(x)}
+        if len(found) > 1:
+            raise ValueError(
+                f"The arrays at {path_text(path)!r} have the specs {[*found]}, but a "
+                "variable has one: give in_specs."
+            )
+        named = [
+            tuple(x for x in axis_names(dim) if x in self.names or not self.names)
+            for dim in next(iter(found), ())
+        ]
+        while named and not named[-1]:  # as in specs that users write
+            named.pop()
+        return PartitionSpec(*[x or None for x in named])
 
 
 def _may_be_spec(leaf: Any, setting: Any) -> bool:
