@@ -425,8 +425,35 @@ def test_a_jaxpr_comes_with_shapes_if_asked(static_argnums):
     assert "mul" in str(jaxpr) and model.w.value.tolist() == [1.0] * 3
     assert made.w.value == jax.ShapeDtypeStruct((3,), jnp.float32)
     assert total.shape == ()
-    with pytest.raises(TypeError, match="axis_env"):
-        nnx.make_jaxpr(twice, axis_env=[("i", 2)])
+    with pytest.raises(TypeError, match="axis_environment"):
+        nnx.make_jaxpr(twice, axis_environment=[("i", 2)])(model, 2)
+
+
+def test_a_jaxpr_may_be_of_a_function_of_a_mapped_axis():
+    def total(counter, x):
+        counter.n.value += jax.lax.psum(x, "i")
+        return counter
+
+    counter, x = nnx.Dict(n=nnx.Variable(jnp.array(0.0))), jnp.ones(3)
+    jaxpr, made = nnx.make_jaxpr(total, (), [("i", 2)], True)(counter, x)
+    assert "psum" in str(jaxpr) and made.n.value.shape == (3,)
+    assert counter.n.value.shape == ()
+    with pytest.raises(NameError, match="unbound axis name"):
+        nnx.make_jaxpr(total)(counter, x)
+
+
+def test_a_jaxpr_has_what_the_function_captures_as_constants():
+    def shown(make):
+        found = []
+
+        def outer(x):
+            found.append(make(lambda y: x * y + 1)(y=jnp.arange(3.0)))
+            return x
+
+        jax.jit(outer)(2.0)
+        return str(found[0])
+
+    assert shown(nnx.make_jaxpr) == shown(jax.make_jaxpr)
 
 
 def test_the_first_argument_of_a_jaxpr_may_be_static():

@@ -73,6 +73,7 @@ def shapes_of(
     args: Sequence[Any],
     kwargs: dict[str, Any],
     statics: Mapping[int | str, Any],
+    find: Callable[..., Any] = jax.eval_shape,
 ) -> Any:
     """As `eval_shape`, with static arguments.
 
@@ -81,13 +82,14 @@ def shapes_of(
         args: Its positional arguments, None in the place of static ones.
         kwargs: Its keyword arguments but the static ones.
         statics: The static arguments by position or name.
+        find: JAX's function that does it.
 
     Returns:
         The output.
     """
     entry = enter(f, args, kwargs, statics=statics, make=_Body)
     with entry.blaming():
-        (values,), out, change = jax.eval_shape(entry.body, *entry.values)
+        (values,), out, change = find(entry.body, *entry.values)
     return _with_shardings(entry.discard([values], out, change))
 
 

@@ -6,7 +6,12 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax
+
+from graphcore.authors import enter, lifted
+from nnx_transforms.arguments import ChosenArguments, counted_from_the_start
 from nnx_transforms.transforms.decorators import LATER, called_with_the_same
+from nnx_transforms.transforms.eval_shape import shapes_of
 from nnx_transforms.transforms.jit import PartialJitted, jit
 
 __all__ = ["cached_partial", "jit_partial", "make_jaxpr"]
@@ -54,20 +59,27 @@ def jit_partial(
     return PartialJitted(jit(fun, **options), *partial_args)
 
 
-@called_with_the_same
+@called_with_the_same  # type: ignore[arg-type]  # (`more` will not hold `fun`)
 def make_jaxpr(
-    fun: Any = LATER, static_argnums: Any = (), *, return_shape: bool = False
+    fun: Any = LATER,
+    static_argnums: Any = (),
+    axis_env: Any = None,
+    return_shape: bool = False,
+    **more: Any,
 ) -> Any:
     """Shows what JAX makes of a function of objects.
 
     Args:
         fun: The function. Left out, a decorator is returned.
         static_argnums: Positions of arguments that are not traced.
+        axis_env: Pairs of a name and a size: axes over which the function is mapped.
         return_shape: Whether to return a pair of the jaxpr and the output with
             `jax.ShapeDtypeStruct`s in the place of arrays.
+        **more: Further arguments that the installed `jax.make_jaxpr` takes.
 
     Returns:
-        A function of the same arguments that returns a jaxpr, or such a pair.
+        A function of the same arguments that returns a jaxpr, or such a pair. What
+        comes out of the jaxpr first is the values of the variables that are written.
 
     Example:
         >>> import nnx_transforms as nnx
@@ -76,10 +88,22 @@ def make_jaxpr(
         >>> [equation.primitive.name for equation in jaxpr.eqns]
         ['mul']
     """
-    jitted = jit(fun, static_argnums=static_argnums)
+    argnums = counted_from_the_start(fun, static_argnums)
+    statics = ChosenArguments(fun, argnums, None)
 
-    def made(*args: Any, **kwargs: Any) -> Any:
-        jaxpr = jitted.trace(*args, **kwargs).jaxpr
-        return (jaxpr, jitted.eval_shape(*args, **kwargs)) if return_shape else jaxpr
+    def trace(body: Any, *values: Any) -> Any:
+        how: Any = {"axis_env": axis_env, "return_shape": True, **more}
+        make: Any = jax.make_jaxpr(body, **how)
+        return make(*values)
+
+    @lifted(fun)
+    def made(f: Any, /, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs, chosen = statics.take(args, kwargs)
+        entry = enter(f, args, kwargs, statics=chosen)
+        with entry.blaming():
+            jaxpr, _ = trace(entry.body, *entry.values)
+        if not return_shape:
+            return jaxpr
+        return jaxpr, shapes_of(f, args, kwargs, chosen, lambda *x: trace(*x)[1])
 
     return made
