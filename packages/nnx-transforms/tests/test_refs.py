@@ -175,3 +175,22 @@ def test_a_ref_is_written_wherever_jax_lets_it_be():
     leaf[...] = 1
     leaf[2] = 4.0
     assert ref[...].tolist() == [1.0, 1.0, 4.0] and leaf.value is ref
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"donate_argnums": 0}, {"donate_argnames": "model"}, {"donate_state": True}],
+)
+@pytest.mark.parametrize("how", ["called", "inside", "ahead"])
+def test_no_ref_is_donated(options, how):
+    def run(by):
+        model, jitted = Model(), nnx.jit(step, **options)
+        w, ref = model.w.value, model.seen.value
+        if how == "ahead":
+            jitted = jitted.lower(model, by).compile()
+        assert jitted(model, by) is model and model.seen.value is ref
+        return w, ref[...], jitted(model, by).w.value, ref[...]
+
+    w, first, doubled, seen = (jax.jit(run) if how == "inside" else run)(3.0)
+    assert [*map(float, (first, doubled, seen))] == [3.0, 8.0, 6.0]
+    assert w.is_deleted() == (how != "inside")

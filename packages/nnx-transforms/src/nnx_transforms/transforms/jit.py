@@ -386,7 +386,8 @@ def jit(
             `in_shardings`.
         static_argnums: As for `jax.jit`.
         static_argnames: As for `jax.jit`.
-        donate_argnums: As for `jax.jit`; of an object all variables are donated.
+        donate_argnums: As for `jax.jit`; of an object all variables are donated but a
+            `jax.Ref`, which is written where it is.
         donate_argnames: Likewise, by name.
         keep_unused: As for `jax.jit`.
         device: As for `jax.jit`.

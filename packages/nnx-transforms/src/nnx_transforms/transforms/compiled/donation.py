@@ -67,6 +67,30 @@ def held_twice(values: Sequence[Any], others: Any) -> set[int]:
     }
 
 
+def with_refs(values: Sequence[Any]) -> set[int]:
+    """Finds the values with a `jax.Ref`: JAX writes it where it is, and donates none.
+
+    Args:
+        values: The raw values of the variables.
+
+    Returns:
+        Their numbers.
+    """
+    if _ARRAYS.issuperset(map(type, values)):  # Asking each takes time.
+        return set()
+    alone = (x for x in values if isinstance(x, jax.Array))
+    _ARRAYS.update(type(x) for x in alone if not isinstance(x, _MAY_BE_REFS))
+    return {
+        number
+        for number, value in enumerate(values)
+        if any(isinstance(x, jax.Ref) for x in jax.tree.leaves(value))
+    }
+
+
+_ARRAYS: set[type[Any]] = set()
+_MAY_BE_REFS = jax.core.Tracer, jax.Ref
+
+
 def copied(value: Any) -> Any:
     """Copies the arrays in a value."""
     return jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, value)

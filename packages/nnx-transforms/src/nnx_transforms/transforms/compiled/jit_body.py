@@ -50,6 +50,7 @@ from nnx_transforms.transforms.compiled.donation import (
     rules_running,
     together,
     variables_at,
+    with_refs,
 )
 from nnx_transforms.transforms.compiled.explain_recompile import Notes, Signature
 
@@ -252,6 +253,7 @@ class JitBody(Body):
             return self.direct, (self.grouped(values), args, kwargs), {}
         writes: frozenset[int] | None = None
         donated = self._always_donated
+        donated = donated and donated - with_refs(values)
         if donates_state:
             writes = self._find_writes(entry)
             donated = donated | writes
