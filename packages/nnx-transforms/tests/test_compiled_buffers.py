@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.layout import Format, Layout
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jitted_models import Model
 
@@ -298,6 +299,29 @@ def test_constrain_state_on_the_mesh_in_force():
     expected = NamedSharding(m, PartitionSpec("data"))
     assert node.a.value.sharding.is_equivalent_to(expected, 1)
     np.testing.assert_array_equal(node.a.value, jnp.arange(8.0) + 2)
+
+
+@pytest.mark.devices(8)
+@pytest.mark.parametrize("ahead", [False, True])
+def test_what_is_made_of_arrays_alone_is_placed(ahead):
+    auto = mesh()
+    split = NamedSharding(auto, PartitionSpec("data"))
+    spec = PartitionSpec("data")
+    layout = Format(Layout((1, 0)), split)
+
+    def make(x):
+        return nnx.Dict(w=nnx.Param(x * 2)), x + 1
+
+    for of_output in ((split, None), split, (spec, None), (layout, None), layout):
+        jitted = nnx.jit(make, out_shardings=of_output)
+        x = jnp.ones((8, 2))
+        with jax.set_mesh(auto):
+            node, _ = jitted.lower(x).compile()(x) if ahead else jitted(x)
+        assert node.w.value.sharding.is_equivalent_to(split, 2)
+        is_by_columns = node.w.value.format.layout.major_to_minor == (1, 0)
+        assert is_by_columns == (of_output in (layout, (layout, None)))
+    assert ahead or str(nnx.explain_recompile(jitted)).endswith("first call")
+    assert jitted._cache_size() == 1
 
 
 @pytest.mark.devices(8)

@@ -33,7 +33,7 @@ from nnx_transforms.arguments import positions_of, with_statics
 from nnx_transforms.transforms.compiled.ahead_of_time import Lowered, Traced
 from nnx_transforms.transforms.compiled.array_errors import explain_arrays
 from nnx_transforms.transforms.compiled.explain_recompile import Explanation
-from nnx_transforms.transforms.compiled.jit_bodies import JitBodies
+from nnx_transforms.transforms.compiled.jit_bodies import JitBodies, MakesObjects
 from nnx_transforms.transforms.compiled.jit_body import JitBody, take_back_leaked
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.eval_shape import shapes_of
@@ -120,7 +120,10 @@ class Jitted(Generic[P, R]):
         last = self._bodies.last
         entry = self._enter(args, kwargs)
         if entry is None:
-            values, plain, change = self._plain(*args, **kwargs)
+            try:
+                values, plain, change = self._plain(*args, **kwargs)
+            except MakesObjects:
+                return self._call(args, kwargs)
             if not change.is_in_place:  # asked here, since a call costs time
                 plain = Inside.empty().put_together(values, plain, change)
             return plain
@@ -238,7 +241,10 @@ class Jitted(Generic[P, R]):
         entry = self._enter(args, kwargs)
         statics = self._options.statics.take(args, kwargs)[2]
         if entry is None:
-            stage = self._plain.trace(*args, **kwargs)
+            try:
+                stage = self._plain.trace(*args, **kwargs)
+            except MakesObjects:
+                return self.trace(*args, **kwargs)
             return Traced(stage, self._enter, statics)
         entry.divide()
         try:

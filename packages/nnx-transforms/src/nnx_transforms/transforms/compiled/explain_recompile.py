@@ -182,3 +182,8 @@ class Notes:
             self.count += 1
         self.explanation = signature.differences(self._before)
         self.signature = signature
+
+    def take_back(self) -> None:
+        """Forgets the trace that was noted last: it is made in another way."""
+        self.signature = self._before
+        self.count -= 1

@@ -10,19 +10,19 @@ from typing import Any, Self
 import jax
 
 from graphcore.authors import (
+    UNSET,
     Bodies,
     Callee,
     Inside,
     captured_objects,
     has_objects,
     plain_settings,
-    settings_of_leaves,
 )
 from nnx_transforms.arguments import signature_of
 from nnx_transforms.sharding.in_modules import shardings_apart
 from nnx_transforms.sharding.shardings import rules_in_force
-from nnx_transforms.transforms.compiled.explain_recompile import Notes, Signature
-from nnx_transforms.transforms.compiled.jit_body import JitBody, Options
+from nnx_transforms.transforms.compiled.explain_recompile import Signature
+from nnx_transforms.transforms.compiled.jit_body import Options
 
 MAX_STRUCTURES = 1024
 """How many structures one function keeps compiled functions for."""
@@ -100,10 +100,12 @@ class JitBodies(Bodies):
             passed_on["in_shardings"] = _jax_shardings(options.in_shardings)
         if options.out_shardings is not None:
             given = _jax_shardings(options.out_shardings)
-            whole = given if isinstance(given, jax.sharding.Sharding) else None
-            passed_on["out_shardings"] = whole, given, None
-        pure = _Plain(function, options.out_settings, options.notes)
-        return jax.jit(pure, **passed_on)
+            passed_on["out_shardings"] = None, given, None
+        return jax.jit(_Plain(function, options), **passed_on)
+
+
+class MakesObjects(Exception):
+    """Raised while tracing: shardings are for objects that the function returns."""
 
 
 class _Plain:
@@ -113,18 +115,14 @@ class _Plain:
 
     Args:
         function: Returns the function.
-        out_settings: The shardings of the output.
-        notes: Told whenever the function is traced.
+        options: What `jit` was told; its notes are, whenever the function is traced.
     """
 
     def __init__(
-        self,
-        function: Callable[[], Callable[..., Any]],
-        out_settings: Any,
-        notes: Notes,
+        self, function: Callable[[], Callable[..., Any]], options: Options
     ) -> None:
         self.__name__ = self.__qualname__ = Callee(function()).name
-        self._given = function, out_settings, notes
+        self._given = function, options
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
@@ -141,12 +139,13 @@ class _Plain:
         return repr(self.__wrapped__)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        function, settings, notes = self._given
-        notes.take(Signature.of(None, (args, kwargs), {}))
+        function, options = self._given
+        options.notes.take(Signature.of(None, (args, kwargs), {}))
         out = function()(*args, **kwargs)
-        if has_objects(out):  # JAX would tell of what they became.
-            called = JitBody.settings_called[1], "what the function returned"
-            settings_of_leaves(settings, out, called)
+        if options.out_settings is not UNSET and has_objects(out):
+            options.notes.take_back()
+            options.places_objects = True
+            raise MakesObjects
         left = Inside.empty().leave(out)
         left.check_output(self.__name__)
         return [left.values()], left.out, left.change
