@@ -249,3 +249,14 @@ def test_a_class_goes_whose_instances_were_compared(slots):
     del kind
     garbage.collect()
     assert alive() is None
+
+
+def test_classes_are_compared_by_identity_whatever_their_metaclass_says():
+    class Meta(type):
+        def __eq__(cls, other):
+            return isinstance(other, Meta)
+
+    one, other = Meta("One", (), {}), Meta("Other", (), {})
+    graphdefs = [gc.graphdef(gc.Dict(kind=kind)) for kind in (one, one, other)]
+    assert graphdefs[0] == graphdefs[1] != graphdefs[2]
+    assert hash(graphdefs[0]) == hash(graphdefs[1])

@@ -215,7 +215,8 @@ def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:
             key = static_key(snapshot(value))
             hash(key)
     except Exception:  # of a stranger's `__hash__` as well
-        if is_declared_immutable(type(value)):
+        # A class is one, whatever its metaclass says.
+        if isinstance(value, type) or is_declared_immutable(type(value)):
             return _Same(value)
     else:
         return key
