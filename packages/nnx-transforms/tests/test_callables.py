@@ -36,6 +36,24 @@ def test_what_can_not_be_called_is_refused(call, given):
         call(given)
 
 
+def generator(x):
+    yield x
+
+
+async def coroutine(x):
+    return x
+
+
+@pytest.mark.parametrize("given", [generator, coroutine], ids=lambda f: f.__name__)
+def test_what_runs_later_is_refused(given):
+    for wrap in (nnx.jit, nnx.grad, nnx.vmap, nnx.remat, nnx.jacrev, nnx.scan):
+        with pytest.raises(TypeError, match=f"got a {given.__name__} function"):
+            wrap(given)
+    for name in ("vjp", "jvp", "linearize", "eval_shape"):
+        with pytest.raises(TypeError, match=f"got a {given.__name__} function"):
+            CALLS[name](functools.partial(given))
+
+
 def test_a_class_and_a_partial_of_one_make_objects():
     for make in (Model, functools.partial(Model, 1)):
         assert type(nnx.jit(make)()) is Model

@@ -16,7 +16,7 @@ from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import trace_of
 from graphcore.rebuilt import belongs
 
-__all__ = ["Callee", "lifted", "mark_lifted"]
+__all__ = ["Callee", "check_callable", "lifted", "mark_lifted"]
 
 
 class _Given:
@@ -188,8 +188,7 @@ def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[...
         >>> twice(abs)(-1), twice(abs).__name__
         ((1, 1), 'abs')
     """
-    if not callable(f):
-        raise TypeError(f"Expected a callable value, got {f!r}.")
+    check_callable(f)
 
     def decorate(call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -207,6 +206,32 @@ def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[...
         return wrapper
 
     return decorate
+
+
+def check_callable(f: Any) -> None:
+    """Refuses what can't be transformed, as JAX does where it is given functions.
+
+    Args:
+        f: What was given for a function.
+
+    Raises:
+        TypeError: If it can't be called, or its calls are generators or coroutines.
+
+    Example:
+        >>> from graphcore.authors import check_callable
+        >>> def f(x): yield x
+        >>> try: check_callable(f)
+        ... except TypeError as error: print(str(error).partition(':')[0])
+        Expected a function, got a generator function
+    """
+    if not callable(f):
+        raise TypeError(f"Expected a callable value, got {f!r}.")
+    for kind in ("generator", "coroutine"):
+        if getattr(inspect, f"is{kind}function")(f):
+            raise TypeError(
+                f"Expected a function, got a {kind} function: {f!r}. A call of it runs "
+                "nothing yet, so there is nothing to trace: return all values at once."
+            )
 
 
 def mark_lifted(wrapper: Any, call: Callable[..., Any]) -> Callable[[], Any]:

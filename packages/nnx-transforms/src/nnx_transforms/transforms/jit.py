@@ -23,6 +23,7 @@ from graphcore.authors import (
     Callee,
     Entry,
     Inside,
+    check_callable,
     enter,
     has_objects,
     is_mapping,
@@ -58,8 +59,7 @@ class Jitted(Generic[P, R]):
     __wrapped__: Callable[P, R]
 
     def __init__(self, f: Callable[P, R], arguments: dict[str, Any]) -> None:
-        if not callable(f):
-            raise TypeError(f"Expected a callable value, got {f!r}.")
+        check_callable(f)
         functools.update_wrapper(self, f, updated=())
         if inspect.isroutine(f):
             extra = getattr(f, "__dict__", {}).items()
