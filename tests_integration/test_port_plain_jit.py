@@ -19,6 +19,18 @@ JITTED = {
     "with options": "@functools.partial(jax.jit, static_argnums=0)\ndef f({}):\n    {}",
     "called": "def f({}):\n    {}\ng = jax.jit(f)",
     "a method": "class A:\n  @jax.jit\n  def f({}):\n    {}",
+    "imported": "from jax import jit as compiled\n@compiled\ndef f({}):\n    {}",
+    "of a module under another name": "import jax as j\n@j.jit\ndef f({}):\n    {}",
+    "kept with options": (
+        "jit = functools.partial(jax.jit, donate_argnums=0)\n@jit\ndef f({}):\n    {}"
+    ),
+    "of self": (
+        "class A:\n  def __init__(self):\n    self.g = jax.jit(self.f)\n"
+        "  def f({}):\n    {}"
+    ),
+    "under its own name": "def f({}):\n    {}\nf = jax.jit(f)",
+    "in a function": "def make():\n  def f({}):\n    {}\n  return jax.jit(f)",
+    "in one around": "def f({}):\n    {}\ndef make():\n  return jax.jit(f)",
 }
 
 
@@ -44,6 +56,35 @@ def test_other_functions_and_programs_are_left_alone():
     assert not found(body)
     head = "import jax\nfrom flax import linen\n"
     assert not found(f"@jax.jit\n{body}", head)
+
+
+OTHERS_OF_THAT_NAME = {
+    "an argument": "def make(f): return jax.jit(f)",
+    "a variable": "def make():\n  f = other()\n  return jax.jit(f)",
+    "in another function": "def make():\n  def f(): pass\n  return jax.jit(f)",
+    "a method": "class A:\n  def f(self): pass\n  g = jax.jit(self.f)",
+    "an argument of a lambda": "make = lambda f: jax.jit(f)",
+}
+
+
+@pytest.mark.parametrize(
+    "program", OTHERS_OF_THAT_NAME.values(), ids=OTHERS_OF_THAT_NAME
+)
+def test_a_function_of_the_same_name_elsewhere_is_left_alone(program):
+    assert not found(f"def f(cache):\n    return cache\n{program}")
+
+
+def test_methods_are_not_seen_by_name():
+    program = """
+    def f(rngs):
+        return rngs()
+    class A:
+        def f(self, cache):
+            return cache
+        def g(self):
+            return jax.jit(f)
+    """
+    assert found(program) == ["f(rngs)"]
 
 
 def test_programs_that_import_the_whole_of_flax():

@@ -187,7 +187,7 @@ def find(dotted: str) -> Place | Kept | Missing:
             for home in HOMES[module]:
                 if getattr(attribute(home), name, _ABSENT) is value:
                     return Place(f"{home}.{name}", attribute(home).__name__, name)
-    return _absent(HOMES[module])
+    return _absent(HOMES[module], name)
 
 
 def _is_public(module: ModuleType, name: str) -> bool:
@@ -199,9 +199,10 @@ def _is_public(module: ModuleType, name: str) -> bool:
     return name in public or isinstance(value, ModuleType) or is_of_modules
 
 
-def _absent(homes: list[str]) -> Missing:
+def _absent(homes: list[str], name: str = "") -> Missing:
     package = homes[0].split(".")[0]
     if attribute(package) is not None:
-        return Missing(f"{package} has no such name")
+        private = "; it is private to Flax: import it from there, or write it anew"
+        return Missing(f"{package} has no such name{private * name.startswith('_')}")
     distribution = package.replace("_", "-")
     return Missing(f"{distribution} is not installed here, so its names are unknown")

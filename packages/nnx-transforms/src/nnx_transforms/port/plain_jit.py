@@ -7,11 +7,13 @@ Here an object that JAX put together is written only if the function says so.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 __all__ = ["changed_arguments"]
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_Names = Mapping[str, _Function | None]
 
 
 def changed_arguments(tree: ast.Module) -> Iterator[tuple[ast.arg, str, str]]:
@@ -35,24 +37,69 @@ def changed_arguments(tree: ast.Module) -> Iterator[tuple[ast.arg, str, str]]:
         >>> [name for _, name, _ in changed_arguments(ast.parse(program))]
         ['decode(cache)']
     """
-    nodes = [*ast.walk(tree)]
-    jitted = {
-        argument.id
-        for call in nodes
-        if isinstance(call, ast.Call) and _is_jit(call.func)
-        for argument in call.args[:1]
-        if isinstance(argument, ast.Name)
-    }
-    for function in nodes:
-        if not isinstance(function, _Function):
-            continue
-        decorators = [n for each in function.decorator_list for n in ast.walk(each)]
-        if function.name in jitted or any(map(_is_jit, decorators)):
+    found = dict.fromkeys(_jitted(tree, _names_of_jit(tree), {}, {}))
+    for function in found:
+        if function is not None:
             yield from _changed_by(function)
 
 
-def _is_jit(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and ast.unparse(node) == "jax.jit"
+def _names_of_jit(tree: ast.Module) -> set[str]:
+    """What a program calls `jax.jit`, also with some of its arguments given."""
+    names = {"jax.jit"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "jax":
+            names |= {a.asname or a.name for a in node.names if a.name == "jit"}
+        elif isinstance(node, ast.Import):
+            names |= {f"{a.asname}.jit" for a in node.names if a.name == "jax"}
+        elif isinstance(node, ast.Assign):
+            value = node.value
+            if isinstance(value, ast.Call):  # jit = functools.partial(jax.jit, ...)
+                value = value.args[0] if value.args else value
+            if ast.unparse(value) in names:
+                names |= {ast.unparse(target) for target in node.targets}
+    return names
+
+
+def _jitted(
+    scope: ast.AST, jits: set[str], seen: _Names, methods: _Names
+) -> Iterator[_Function | None]:
+    """The functions that a scope and those in it compile; None for an unknown one."""
+    nodes = [*_of_scope(scope)]
+    own: dict[str, _Function | None] = {}
+    for node in nodes:
+        if isinstance(node, ast.arg):
+            own[node.arg] = None
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.setdefault(node.id)  # not if it is `f = jax.jit(f)`
+        elif isinstance(node, _Function):
+            own[node.name] = node
+    methods = own if isinstance(scope, ast.ClassDef) else methods
+    names = {**seen, **own}
+    for node in nodes:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in jits:
+            match node.args:
+                case [ast.Name(id=name), *_]:
+                    yield names.get(name)
+                case [ast.Attribute(value=ast.Name(id="self"), attr=name), *_]:
+                    yield methods.get(name)
+        elif isinstance(node, _Function):
+            decorators = [n for each in node.decorator_list for n in ast.walk(each)]
+            if any(
+                isinstance(n, ast.expr) and ast.unparse(n) in jits for n in decorators
+            ):
+                yield node
+        if isinstance(node, _SCOPES):
+            # The names of a class are not seen in its methods.
+            inner = seen if isinstance(scope, ast.ClassDef) else names
+            yield from _jitted(node, jits, inner, methods)
+
+
+def _of_scope(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a scope, without what is in the scopes in it."""
+    for node in ast.iter_child_nodes(scope):
+        yield node
+        if not isinstance(node, _SCOPES):
+            yield from _of_scope(node)
 
 
 def _changed_by(function: _Function) -> Iterator[tuple[ast.arg, str, str]]:
