@@ -92,6 +92,14 @@ class TestLayers:
         problems = check_layers.check_package("linen_lift", tmp_path, public)
         assert (problems == []) == is_public
 
+    def test_few_names_for_authors(self, tmp_path: Path) -> None:
+        names = [f"name{i}" for i in range(41)]
+        package = tmp_path / "graphcore"
+        package.mkdir()
+        for listed, is_fine in ((names[:40], True), (names, False)):
+            (package / "authors.py").write_text(f"__all__ = {listed}\n")
+            assert (check_layers.many_names(tmp_path) == []) == is_fine
+
     def test_long_file(self, tmp_path: Path) -> None:
         (tmp_path / "tools").mkdir()
         (tmp_path / "tools" / "long.py").write_text("\n" * 701)

@@ -104,12 +104,6 @@ def taken_apart(node: Any, refs: RefMap[Any, int]) -> tuple[GraphDef[Any], Any]:
 
     Returns:
         Definition and state; that of a variable is its `VariableState`.
-
-    Example:
-        >>> import graphcore as gc
-        >>> seen, x = gc.RefMap(), gc.Param(1)
-        >>> [taken_apart(x, seen)[0] for _ in range(2)]
-        [VariableDef(Param, index=0), NodeRef(Param, index=0)]
     """
     visit = Visit(refs=refs)
     definition = walk(node, visit)

@@ -16,7 +16,10 @@ from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import trace_of
 from graphcore.rebuilt import belongs
 
-__all__ = ["Callee", "check_callable", "lifted", "mark_lifted"]
+__all__ = ["Callee", "lifted", "mark_lifted"]
+
+# What the code of a function says whose calls only begin when they are asked for more.
+_RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class _Given:
@@ -42,7 +45,7 @@ class Callee:
         lasts: Whether to take the same callable apart again gives the same function.
 
     Raises:
-        TypeError: If it can't be called.
+        TypeError: If it can't be called, or its calls are generators or coroutines.
 
     Example:
         >>> import graphcore as gc
@@ -66,6 +69,7 @@ class Callee:
         self.lasts = True
         self._given: Any = f
         if type(f) is types.FunctionType and "_lifted" not in f.__dict__:
+            _check_function(f)
             return
         if isinstance(f, functools.partial) and not hasattr(f, "__func__"):
             self._given = _Partial(f)
@@ -73,8 +77,7 @@ class Callee:
             self.bound, self.function, self.name = self._given.taken_apart()
             self.lasts = not self.bound
             return
-        if not callable(f):  # also an object, whose class is callable
-            raise TypeError(f"Expected a callable value, got {f!r}.")
+        _check_function(f)  # also an object, whose class is callable
         hidden: Any = getattr(f, "__self__", None)
         function: Any = getattr(f, "__func__", None)
         if is_object(f):
@@ -188,7 +191,7 @@ def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[...
         >>> twice(abs)(-1), twice(abs).__name__
         ((1, 1), 'abs')
     """
-    check_callable(f)
+    _check_function(f)
 
     def decorate(call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -208,30 +211,17 @@ def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[...
     return decorate
 
 
-def check_callable(f: Any) -> None:
-    """Refuses what can't be transformed, as JAX does where it is given functions.
-
-    Args:
-        f: What was given for a function.
-
-    Raises:
-        TypeError: If it can't be called, or its calls are generators or coroutines.
-
-    Example:
-        >>> from graphcore.authors import check_callable
-        >>> def f(x): yield x
-        >>> try: check_callable(f)
-        ... except TypeError as error: print(str(error).partition(':')[0])
-        Expected a function, got a generator function
-    """
+def _check_function(f: Any) -> None:
+    """Refuses what can't be transformed, as JAX does where it is given functions."""
     if not callable(f):
         raise TypeError(f"Expected a callable value, got {f!r}.")
-    for kind in ("generator", "coroutine"):
-        if getattr(inspect, f"is{kind}function")(f):
-            raise TypeError(
-                f"Expected a function, got a {kind} function: {f!r}. A call of it runs "
-                "nothing yet, so there is nothing to trace: return all values at once."
-            )
+    flags = getattr(getattr(f, "__code__", None), "co_flags", 0)
+    if flags & _RUNS_LATER:
+        raise TypeError(
+            f"Expected a function, got a generator or coroutine function: {f!r}. A "
+            "call of it runs nothing yet, so there is nothing to trace: return all "
+            "values at once."
+        )
 
 
 def mark_lifted(wrapper: Any, call: Callable[..., Any]) -> Callable[[], Any]:

@@ -13,7 +13,6 @@ from graphcore.authors import (
     Body,
     Inside,
     Left,
-    check_callable,
     enter,
     is_object,
     key_path,
@@ -88,7 +87,6 @@ def shapes_of(
     Returns:
         The output.
     """
-    check_callable(f)
     entry = enter(f, args, kwargs, statics=statics, make=_Body)
     with entry.blaming():
         (values,), out, change = find(entry.body, *entry.values)

@@ -23,7 +23,6 @@ from graphcore.authors import (
     Callee,
     Entry,
     Inside,
-    check_callable,
     enter,
     has_objects,
     is_mapping,
@@ -59,7 +58,6 @@ class Jitted(Generic[P, R]):
     __wrapped__: Callable[P, R]
 
     def __init__(self, f: Callable[P, R], arguments: dict[str, Any]) -> None:
-        check_callable(f)
         functools.update_wrapper(self, f, updated=())
         if inspect.isroutine(f):
             extra = getattr(f, "__dict__", {}).items()

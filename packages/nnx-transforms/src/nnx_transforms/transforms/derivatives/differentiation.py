@@ -25,7 +25,6 @@ from graphcore.authors import (
     Callee,
     Divided,
     Inside,
-    check_callable,
     enter,
     has_objects,
     is_object,
@@ -196,7 +195,6 @@ class Differentiation:
         scalar: bool = False,
         as_objects: bool = False,
     ) -> None:
-        check_callable(f)
         among = has_objects((*args, *kwargs.values()))
         if among:
             due = max((n for n, _ in filters), default=-1) + 1

@@ -23,12 +23,12 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from graphcore import (
-    GraphDef,
     NodeRef,
     RefMap,
     State,
     VariableState,
     broadcast_prefix,
+    flatten,
     state,
     unflatten,
 )
@@ -41,7 +41,6 @@ from graphcore.authors import (
     is_variable_type,
     key_path,
     path_text,
-    taken_apart,
     taken_state,
 )
 from nnx_transforms.transforms.loops.agreement import has_type
@@ -203,13 +202,15 @@ class Layout:
     def _state_of(self, tangent: Any, seen: RefMap[Any, int]) -> Any:
         """The state of a tangent that is an object, without what it shares likewise."""
         if self.form is not None:
-            form, alone = taken_apart(tangent, seen)
+            # In a list, since a variable is no node.
+            outer, alone = flatten([tangent], ref_index=seen)
+            form = dict(definition_paths(outer))[0,]
             if _references(form) == _references(self.form):
-                return alone
+                return alone.get(0, alone)
         return tangent if is_variable_type(self.type) else state(tangent)
 
 
-def _references(form: GraphDef[Any]) -> list[tuple[Path, int]]:
+def _references(form: Any) -> list[tuple[Path, int]]:
     return [(path, x.index) for path, x in definition_paths(form) if type(x) is NodeRef]
 
 
