@@ -103,6 +103,9 @@ def test_conv_masks_and_mistakes():
             bad.init(KEY, normal(1, 5, 3))
     with pytest.raises(ValueError, match="CAUSAL"):
         nn.Conv(2, (3, 3), padding="CAUSAL").init(KEY, normal(1, 5, 5, 3))
+    for conv in (nn.Conv, nn.ConvLocal, nn.ConvTranspose):
+        with pytest.raises(ValueError, match=r"3 axes at least; found shape \(5, 3\)"):
+            conv(2, (3, 3)).init(KEY, normal(5, 3))
 
 
 def test_embed():

@@ -76,12 +76,17 @@ class _Convolution(Module):
             An array of shape `(*batch, *spatial, features)`.
 
         Raises:
-            ValueError: if options do not fit the kernel's axes, or the channels do not
-                fit the groups or the mask.
+            ValueError: if the inputs or options do not fit the kernel's axes, or the
+                channels do not fit the groups or the mask.
         """
         layer: Any = self
         size = as_tuple(layer.kernel_size)
         x, mask = jnp.asarray(inputs), layer.mask
+        if x.ndim <= len(size):
+            raise ValueError(
+                f"A kernel of size {size} needs inputs of shape (*batch, *spatial, "
+                f"in), with {len(size) + 1} axes at least; found shape {x.shape}."
+            )
         batch = x.shape[: x.ndim - len(size) - 1]
         flat = x.reshape((math.prod(batch), *x.shape[len(batch) :]))
         flat, shape, bias_shape, convolve = layer._plan(flat, size)
