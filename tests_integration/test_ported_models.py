@@ -296,3 +296,28 @@ def test_modules_have_names_of_their_own():
     assert ported.source == before.replace(
         "from flax import nnx", "import nnx_transforms as nnx"
     )
+
+
+PRIVATE = """
+from flax import linen as nn
+from flax.linen.normalization import _compute_stats, _normalize
+
+ones, zeros = nn.initializers.ones, nn.initializers.zeros
+
+
+class Model(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        mean, var = _compute_stats(x, (0,), None)
+        options = None, x.dtype, 1e-6, True, True, zeros, ones
+        return _normalize(self, x, mean, var, (0,), (1,), *options)
+"""
+
+
+def test_private_names_stay_imports_of_flax():
+    problems = port(PRIVATE).problems
+    assert [problem.line for problem in problems] == [3, 3]
+    assert all("private to Flax" in problem.reason for problem in problems)
+    key, x = jax.random.key(0), jnp.arange(12.0).reshape(4, 3) ** 2
+    models = (module.Model() for module in both(PRIVATE, problems))
+    close(*(model.init_with_output(key, x) for model in models))
