@@ -195,3 +195,29 @@ def test_branches_that_make_different_values():
 
     with pytest.raises(nn.errors.LazyInitError, match="/a/bias"):
         Branching().lazy_init(KEY, SHAPE)
+
+
+class Counted(nn.Module):
+    @nn.compact
+    def __call__(self, x, _=None):
+        n = self.variable("stats", "n", lambda: jnp.zeros(()))
+        rate = self.variable("stats", "rate", lambda: 0.5)
+        if self.is_mutable_collection("stats") and not self.is_initializing():
+            n.value += rate.value
+        return x * n.value, None
+
+
+@pytest.mark.parametrize("is_looped", [True, False])
+def test_a_constant_is_an_array_of_jax_that_no_call_changes(is_looped):
+    if is_looped:
+        model = nn.scan(Counted, variable_broadcast="stats", length=2)()
+        variables = model.init(KEY, X, None)
+    else:
+        model = Counted()
+        variables = model.lazy_init(KEY, SHAPE)
+    n, rate = variables["stats"]["n"], variables["stats"]["rate"]
+    assert isinstance(n, jax.Array) and not n.weak_type
+    assert isinstance(rate, jax.Array) and rate.weak_type
+    for _ in range(2):
+        _, updated = model.apply(variables, X, None, mutable=["stats"])
+        assert (updated["stats"]["n"], variables["stats"]["n"]) == (0.5, 0.0)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 
 def evaluate_independent(fn: Callable[..., Any], *unknown: Any) -> tuple[Any, Any]:
@@ -28,7 +29,8 @@ def evaluate_independent(fn: Callable[..., Any], *unknown: Any) -> tuple[Any, An
     inputs = [_UNKNOWN] * len(closed.jaxpr.invars)
     places, treedef = jax.tree_util.tree_flatten_with_path(out_shape)
     found = _evaluate(closed.jaxpr, closed.consts, inputs, range(len(places)))
-    values = [None if x is _UNKNOWN else x for x in found]
+    # JAX may keep a constant as an array of numpy, which `+=` changes in place.
+    values = [None if x is _UNKNOWN else jnp.asarray(x) for x in found]
     dependent = (p for (p, _), x in zip(places, found, strict=True) if x is _UNKNOWN)
     return treedef.unflatten(values), next(dependent, None)
 
