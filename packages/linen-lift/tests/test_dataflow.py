@@ -207,14 +207,14 @@ class Counted(nn.Module):
         return x * n.value, None
 
 
-@pytest.mark.parametrize("is_looped", [True, False])
-def test_a_constant_is_an_array_of_jax_that_no_call_changes(is_looped):
-    if is_looped:
+@pytest.mark.parametrize("how", ["scan", "remat", "lazy"])
+def test_a_constant_is_an_array_of_jax_that_no_call_changes(how):
+    if how == "scan":
         model = nn.scan(Counted, variable_broadcast="stats", length=2)()
-        variables = model.init(KEY, X, None)
     else:
-        model = Counted()
-        variables = model.lazy_init(KEY, SHAPE)
+        model = nn.remat(Counted)() if how == "remat" else Counted()
+    init = model.lazy_init if how == "lazy" else model.init
+    variables = init(KEY, SHAPE if how == "lazy" else X, None)
     n, rate = variables["stats"]["n"], variables["stats"]["rate"]
     assert isinstance(n, jax.Array) and not n.weak_type
     assert isinstance(rate, jax.Array) and rate.weak_type

@@ -29,10 +29,19 @@ def evaluate_independent(fn: Callable[..., Any], *unknown: Any) -> tuple[Any, An
     inputs = [_UNKNOWN] * len(closed.jaxpr.invars)
     places, treedef = jax.tree_util.tree_flatten_with_path(out_shape)
     found = _evaluate(closed.jaxpr, closed.consts, inputs, range(len(places)))
-    # JAX may keep a constant as an array of numpy, which `+=` changes in place.
-    values = [None if x is _UNKNOWN else jnp.asarray(x) for x in found]
+    values = [None if x is _UNKNOWN else settled(x) for x in found]
     dependent = (p for (p, _), x in zip(places, found, strict=True) if x is _UNKNOWN)
     return treedef.unflatten(values), next(dependent, None)
+
+
+def settled(x: Any) -> jax.Array:
+    """A result of a traced function as an array of JAX.
+
+    Args:
+        x: the result. JAX may return a constant as an array of numpy, which `+=`
+            changes in place.
+    """
+    return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
 _UNKNOWN: Any = object()

@@ -11,6 +11,7 @@ import jax
 from graphcore import Static, StaticAttribute, broadcast_state, get_broadcast_state
 from graphcore.authors import axis_rules
 
+from ..dataflow import settled
 from ..filters import CollectionFilter, StreamFilter
 from .axes import AxisSpec
 from .pack import Boundary, packed
@@ -73,7 +74,8 @@ def checkpoint(
             args, kwargs = unmarked(*treedef.unflatten(leaves))
             return call.run(fn, variable_groups, rng_groups, args, kwargs)
 
-        return rematted(call.variables, call.streams, leaves)
+        out, left = rematted(call.variables, call.streams, leaves)
+        return out, jax.tree.map(settled, left)
 
     return packed(inner, (variables,), (variables,), (rngs,), name="remat")
 
