@@ -240,6 +240,14 @@ def test_what_compares_by_identity_is_not_copied():
     assert len(gc.merge(*gc.split(node)).words) == 3
 
 
+def test_objects_in_an_array_are_not_copied_and_the_array_is():
+    program = object()
+    table = types.SimpleNamespace(cells=np.array([program, 1], dtype=object))
+    definition, state = gc.split(gc.Dict(table=table))
+    table.cells[1] = 2
+    assert gc.merge(definition, state).table.cells.tolist() == [program, 1]
+
+
 @pytest.mark.parametrize("slots", [(), ("a",)])
 def test_a_class_goes_whose_instances_were_compared(slots):
     kind = type("Kind", (), {"__slots__": slots, "__hash__": None})

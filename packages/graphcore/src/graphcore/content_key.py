@@ -199,7 +199,9 @@ def _shown(view: Any) -> Any:
 
 def below(part: Any) -> list[Any]:
     """What a static value holds, as far as its content is compared."""
-    if is_immutable(part) or isinstance(part, jax.Array | np.ndarray):
+    if is_immutable(part) or isinstance(part, jax.Array):
+        return []
+    if isinstance(part, np.ndarray) and not part.dtype.hasobject:
         return []
     try:
         return [below for _, below in _parts(part)]
