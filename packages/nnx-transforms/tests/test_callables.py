@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -34,6 +35,13 @@ CALLS = {
 def test_what_can_not_be_called_is_refused(call, given):
     with pytest.raises(TypeError, match="Expected a callable value, got"):
         call(given)
+
+
+@pytest.mark.parametrize("name", ["grad", "vmap", "jacfwd", "value_and_grad", "remat"])
+def test_the_function_may_be_named_as_jax_names_it(name):
+    x = jnp.ones(()) if "grad" in name else jnp.ones(2)
+    ours, of_jax = (getattr(m, name)(fun=jnp.sin)(x) for m in (nnx, jax))
+    assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), ours, of_jax))
 
 
 def generator(x):
