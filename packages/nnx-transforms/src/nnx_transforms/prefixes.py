@@ -149,6 +149,22 @@ class StateAxes(_ByFilter):
 
     __slots__ = ()
 
+    # `dict(axes)` takes these, so that one can be made of another.
+    def keys(self) -> tuple[Any, ...]:
+        """The filters."""
+        return self.filters
+
+    def values(self) -> tuple[Any, ...]:
+        """The axes, in the order of the filters."""
+        return self.settings
+
+    def items(self) -> tuple[tuple[Any, Any], ...]:
+        """Pairs of filters and axes."""
+        return tuple(zip(self.filters, self.settings, strict=True))
+
+    def __getitem__(self, filter: Any) -> Any:
+        return dict(self.items())[filter]
+
     @property
     def axes(self) -> tuple[Any, ...]:
         """The axis of each filter."""

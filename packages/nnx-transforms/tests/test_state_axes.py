@@ -1,0 +1,21 @@
+"""`StateAxes` read as a mapping."""
+
+import jax.numpy as jnp
+import pytest
+
+import nnx_transforms as nnx
+
+
+def test_axes_made_of_other_axes():
+    axes = nnx.StateAxes({nnx.Param: 0, nnx.BatchStat: None})
+    assert dict(axes) == dict(axes.items()) == {nnx.Param: 0, nnx.BatchStat: None}
+    assert (tuple(axes.keys()), tuple(axes.values())) == (axes.filters, axes.axes)
+    assert axes[nnx.Param] == 0
+    with pytest.raises(KeyError):
+        axes[nnx.Cache]
+    outer = nnx.StateAxes({**axes, ...: None})
+    norm = nnx.BatchNorm(2, rngs=nnx.Rngs(0))
+    norm.scale.value = jnp.arange(6.0).reshape(3, 2)
+    norm.bias.value = jnp.zeros((3, 2))
+    doubled = nnx.vmap(lambda n: n.scale.value * 2, in_axes=(outer,))(norm)
+    assert (doubled == 2 * norm.scale.value).all()
