@@ -847,6 +847,38 @@ def test_the_same_equations_as_by_hand():
     assert equations(ours, *args) == equations(by_hand, *args)
 
 
+@jax.tree_util.register_pytree_node_class
+class Named:
+    """An array whose axes have names; one that is made of more axes has some without."""
+
+    def __init__(self, array, names):
+        self.array, self.names = array, names
+
+    def tree_flatten(self):
+        return (self.array,), self.names
+
+    @classmethod
+    def tree_unflatten(cls, names, children):
+        (array,) = children
+        rank = getattr(array, "ndim", 0)
+        return cls(array, (None, *names)[-rank:] if rank else ())
+
+
+def test_pytrees_that_tell_of_their_axes():
+    def f(carry, cell, scanned, shared):
+        assert scanned.names == shared["s"].names == ("i",)
+        cell.w.value += scanned.array
+        return carry + scanned.array, Named(scanned.array * shared["s"].array, ("i",))
+
+    scanned = Named(jnp.arange(6.0).reshape(3, 2), ("t", "i"))
+    shared, cell = {"s": Named(jnp.array([2.0, 3.0]), ("i",))}, Cell(jnp.zeros(2))
+    axes = {"in_axes": (Carry, None, 0, None), "out_axes": (Carry, 0)}
+    total, out = scan(f, **axes)(jnp.zeros(2), cell, scanned, shared)
+    assert total.tolist() == cell.w.value.tolist() == [6.0, 9.0]
+    assert out.array.tolist() == [[0, 3], [4, 9], [8, 15]]
+    assert out.names == (None, "i")  # as `jax.lax.scan` gives it
+
+
 def test_nothing_leaks():
     def f(c, x):
         c.w.value = c.w.value + x

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -184,7 +185,37 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
     return entry.commit(groups, out, change)
 
 
-def _divided(args: Any, axes: Any) -> tuple[Any, Any]:
+@dataclass
+class _Leaves:
+    """The leaves of a pytree, or some and None for the others; JAX tells their paths.
+
+    A pytree may say in its static part what axes its arrays have. So it is made whole
+    where all of its arrays are those of one iteration, as by `jax.lax.scan`.
+
+    Args:
+        leaves: The leaves.
+        structure: Of the pytree.
+    """
+
+    leaves: Sequence[Any]
+    structure: Any
+
+    def with_paths(self) -> tuple[Any, Any]:
+        whole = self.structure.unflatten(range(self.structure.num_leaves))
+        paths = [p for p, _ in jax.tree_util.tree_flatten_with_path(whole)[0]]
+        named = zip(map(jax.tree_util.keystr, paths), self.leaves, strict=True)
+        return [*named], self.structure
+
+
+jax.tree_util.register_pytree_with_keys(
+    _Leaves,
+    _Leaves.with_paths,
+    lambda structure, leaves: _Leaves(leaves, structure),
+    lambda leaves: (leaves.leaves, leaves.structure),
+)
+
+
+def _divided(args: Any, axes: Any) -> tuple[_Leaves, _Leaves]:
     """What all iterations share of the arguments, and the rest, the axis in front.
 
     Each has None in the place of what is in the other.
@@ -194,7 +225,7 @@ def _divided(args: Any, axes: Any) -> tuple[Any, Any]:
     pairs = [*zip(leaves, leaf_axes, strict=True)]
     shared = [leaf if axis is None else None for leaf, axis in pairs]
     scanned = [None if axis is None else _moved(leaf, axis, 0) for leaf, axis in pairs]
-    return structure.unflatten(shared), structure.unflatten(scanned)
+    return _Leaves(shared, structure), _Leaves(scanned, structure)
 
 
 def _moved(value: Any, source: int, destination: int) -> Any:
@@ -232,7 +263,9 @@ class _Body(MappedBody):
         """Runs one iteration."""
         (threaded, plain_carry, shared), (own, own_args) = carry, scanned
         mine, common = put_held((threaded, shared), held)
-        args = put_carry(put_held(common, own_args), plain_carry, self.place_in)
+        leaves = put_held([*common.leaves], [*own_args.leaves])
+        others = own_args.structure.unflatten(leaves)
+        args = put_carry(others, plain_carry, self.place_in)
         before = abstract(plain_carry)  # now: it may be of no use after the run
         left = self.run(together(mine, own), args, {})
         for problem in without_room(self, left):
