@@ -849,7 +849,7 @@ def test_the_same_equations_as_by_hand():
 
 @jax.tree_util.register_pytree_node_class
 class Named:
-    """An array whose axes have names; one that is made of more axes has some without."""
+    """An array whose axes have names; further ones in front have none."""
 
     def __init__(self, array, names):
         self.array, self.names = array, names
