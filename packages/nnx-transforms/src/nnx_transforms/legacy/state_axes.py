@@ -354,7 +354,7 @@ def _split(
     """Gives each index its own random streams, unless they have that already."""
     single = All(RngState, split_rngs, lambda path, x: not np.ndim(x.value))
     if size is None:
-        size = next(_sizes(tree, axes), None)
+        size = next(iter(_sizes(tree, axes)), None)
     if size is not None:
         with with_split_rngs(tree, splits=size, only=single):
             yield
@@ -368,10 +368,8 @@ def _split(
     yield
 
 
-def _sizes(tree: Any, axes: Any) -> Iterator[int]:
+def _sizes(tree: Any, axes: Any) -> list[int]:
     """The sizes of mapped axes."""
     entry = enter(_sizes, tuple(tree), settings=tuple(axes))
-    for _, _, leaf, axis in entering(entry):
-        shape = np.shape(leaf)
-        if is_axis(axis) and -len(shape) <= axis < len(shape):
-            yield shape[axis]
+    mapped = [(np.shape(x), axis) for *_, x, axis in entering(entry) if is_axis(axis)]
+    return [shape[i] for shape, i in mapped if -len(shape) <= i < len(shape)]
