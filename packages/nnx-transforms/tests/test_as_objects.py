@@ -142,6 +142,45 @@ def test_shared_derivatives_are_tangents_where_the_same_is_shared():
     assert float(nnx.jvp(f, ([w, other],), ([c, c],), as_objects=True)[1][0]) == 60.0
 
 
+def sharing():
+    w = nnx.Param(jnp.array(3.0))
+    return nnx.Dict(w=w, b=nnx.Param(jnp.array(1.0))), nnx.Dict(w=w, c=nnx.Param(5.0))
+
+
+def product_of_three(a, b):
+    return a.w[...] * b.w[...] * b.c[...]
+
+
+def test_a_backward_rule_may_return_what_is_shared():
+    function = nnx.custom_vjp(product_of_three, as_objects=True)
+
+    def bwd(arguments, g):
+        return nnx.grad(
+            lambda a, b: 10 * g * product_of_three(a, b),
+            argnums=(0, 1),
+            as_objects=True,
+        )(*arguments)
+
+    function.defvjp(lambda a, b: (function(a, b), (a, b)), bwd)
+    of_a, of_b = nnx.grad(function, argnums=(0, 1), as_objects=True)(*sharing())
+    assert of_a.w is of_b.w
+    assert [float(x.value) for x in (of_a.w, of_a.b, of_b.c)] == [300.0, 0.0, 90.0]
+
+
+def test_tangents_that_are_states_and_shared_objects_go_together():
+    x, (a, b) = nnx.Dict(x=nnx.Param(2.0)), sharing()
+    _, dot = nnx.jvp(
+        lambda x, a, b: x.x[...] * product_of_three(a, b),
+        (x, a, b),
+        (nnx.state(x), *(tangents := sharing())),
+        as_objects=True,
+    )
+    assert tangents[0].w is tangents[1].w
+    assert float(dot) == 2 * 45.0 + 2 * (2 * 45.0 + 45.0)
+    with pytest.raises(ValueError, match=r"'2/w'.*what is shared are shared"):
+        nnx.jvp(lambda *_: 0.0, (x, a, b), (x, a, sharing()[1]), as_objects=True)
+
+
 def test_rules_are_shown_what_is_shared():
     @nnx.custom_vjp(as_objects=True)
     def twice(x):

@@ -301,7 +301,7 @@ class RuleCall:
         self._run = ""
         # The arguments in parts with all variables, and in which one each of these is.
         count = len(entry.raw)
-        self._layouts = layouts_of(entry)
+        self._layouts = layouts_of(entry, as_objects)
         shown = to_parts(tuple(args), entry, self._layouts, range(count))
         for i, x in enumerate(shown):
             Divided.map(functools.partial(_refuse_inside, names[i]), x)
@@ -592,14 +592,21 @@ class RuleCall:
         if len(given) != len(due_for):
             raise TypeError(f"{due} returned {len(given)} of them.")
         pairs = zip(due_for, given, strict=True)
-        found = {i: self.take_tangent(i, x, rule) for i, x in pairs}
+        seen: RefMap[Any, int] = RefMap()
+        found = {i: self.take_tangent(i, x, rule, seen) for i, x in pairs}
         return (*map(found.get, self._differentiable), None)
 
-    def take_tangent(self, argnum: int, given: Any, rule: str) -> Any:
+    def take_tangent(
+        self,
+        argnum: int,
+        given: Any,
+        rule: str,
+        seen: RefMap[Any, int] | None = None,
+    ) -> Any:
         """Takes apart the tangent of one argument; see `take_tangents`."""
         like = self.due(argnum)
         where = f"{rule} returned for {self.names[argnum]}"
-        found = from_states(given, like, where, checks=Checks.OF_A_RULE)
+        found = from_states(given, like, where, Checks.OF_A_RULE, seen)
         plain, avals = (take_parts(tree)[0] for tree in (found, like))
         check_tangent(plain, avals, where, Checks.OF_A_RULE)
         return found

@@ -183,10 +183,12 @@ class Layout:
         kinds = {path: kind for path, kind, _ in self.shown}
         for path in [path for path in found if path not in kinds]:
             if not (partial or (path in self.others and not exact)):
+                is_shared = any(path[: len(x)] == x for x, _ in _references(self.form))
                 raise ValueError(
                     f"{where} a State with {_names(at, [path])}, but no tangent is "
                     f"due there: what is differentiated in the {name} is "
                     f"{_names(at, self.paths)}."
+                    + is_shared * " The tangents of what is shared are shared, too."
                 )
         missing = kinds.keys() - found
         if missing and not partial:
@@ -202,6 +204,9 @@ class Layout:
     def _state_of(self, tangent: Any, seen: RefMap[Any, int]) -> Any:
         """The state of a tangent that is an object, without what it shares likewise."""
         if self.form is not None:
+            # What was given as a state, or not at all, counts in the definition.
+            for number in range(len(seen), self.form.index):
+                seen[object()] = number
             # In a list, since a variable is no node.
             outer, alone = flatten([tangent], ref_index=seen)
             form = dict(definition_paths(outer))[0,]
@@ -211,6 +216,8 @@ class Layout:
 
 
 def _references(form: Any) -> list[tuple[Path, int]]:
+    if form is None:
+        return []
     return [(path, x.index) for path, x in definition_paths(form) if type(x) is NodeRef]
 
 
@@ -366,7 +373,13 @@ def _shown(tangent: Divided) -> Any:
     return tangent.only(lambda x: getattr(x, "dtype", None) != no_dtype).bare()
 
 
-def from_states(tree: Any, like: Any, where: str, checks: Checks = Checks.EXACT) -> Any:
+def from_states(
+    tree: Any,
+    like: Any,
+    where: str,
+    checks: Checks = Checks.EXACT,
+    seen: RefMap[Any, int] | None = None,
+) -> Any:
     """Replaces the states that a user gave by parts, and checks them.
 
     Args:
@@ -375,6 +388,7 @@ def from_states(tree: Any, like: Any, where: str, checks: Checks = Checks.EXACT)
             parts in it.
         where: What they were given for, for messages: a sentence without an end.
         checks: How strict to be.
+        seen: What objects hold that were given with them, before; extended.
 
     Returns:
         The pytree with parts. Leaves outside of objects are as they were given.
@@ -396,12 +410,12 @@ def from_states(tree: Any, like: Any, where: str, checks: Checks = Checks.EXACT)
             f"the place of each object: {error}"
         ) from None
 
-    seen: RefMap[Any, int] = RefMap()
+    seen = RefMap() if seen is None else seen
 
     def found(path: Path, due: Any, value: Any) -> Any:
         if not is_part(due):
             if Divided.matches(due) and value is not None:
-                value = from_states(value, due.bare(), where, checks)
+                value = from_states(value, due.bare(), where, checks, seen)
                 if checks is Checks.EXACT and not Divided.matches(value):
                     _check_statics(due, value, where, path)
             return _like(due, value)
