@@ -325,6 +325,28 @@ def test_what_is_made_of_arrays_alone_is_placed(ahead):
 
 
 @pytest.mark.devices(8)
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_placing_what_is_made_of_arrays_alone_costs_one_more_trace_at_most(is_whole):
+    split, traces = NamedSharding(mesh(), PartitionSpec("data")), []
+
+    def make(x):
+        traces.append(x)
+        if x.shape == (4,) and len(traces) > 1:
+            raise ZeroDivisionError
+        return [nnx.Dict(w=nnx.Param(x * 2))]
+
+    jitted = nnx.jit(make, out_shardings=split if is_whole else [split])
+    (node,) = jitted(jnp.ones(8))
+    assert node.w.value.sharding.is_equivalent_to(split, 1)
+    assert len(traces) == (1 if is_whole else 2) and jitted._cache_size() == 1
+    traces[1:] = []
+    for call in (jitted, jitted.trace):
+        with pytest.raises(ZeroDivisionError) as caught:
+            call(jnp.ones(4))
+        assert caught.value.__context__ is None
+
+
+@pytest.mark.devices(8)
 def test_returned_arguments_are_placed():
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
     whole, split = (NamedSharding(mesh, PartitionSpec(*p)) for p in ((), ("x",)))

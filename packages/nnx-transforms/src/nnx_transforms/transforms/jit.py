@@ -121,10 +121,12 @@ class Jitted(Generic[P, R]):
             try:
                 values, plain, change = self._plain(*args, **kwargs)
             except MakesObjects:
-                return self._call(args, kwargs)
-            if not change.is_in_place:  # asked here, since a call costs time
-                plain = Inside.empty().put_together(values, plain, change)
-            return plain
+                pass  # not from here: an error would tell of this one, too
+            else:
+                if not change.is_in_place:  # asked here, since a call costs time
+                    plain = Inside.empty().put_together(values, plain, change)
+                return plain
+            return self._call(args, kwargs)
         body: JitBody = entry.body
         try:
             result = body.call_arranged(entry)
@@ -242,8 +244,10 @@ class Jitted(Generic[P, R]):
             try:
                 stage = self._plain.trace(*args, **kwargs)
             except MakesObjects:
-                return self.trace(*args, **kwargs)
-            return Traced(stage, self._enter, statics)
+                pass
+            else:
+                return Traced(stage, self._enter, statics)
+            return self.trace(*args, **kwargs)
         entry.divide()
         try:
             stage = entry.body.call_arranged(entry, only_trace=True)

@@ -100,7 +100,8 @@ class JitBodies(Bodies):
             passed_on["in_shardings"] = _jax_shardings(options.in_shardings)
         if options.out_shardings is not None:
             given = _jax_shardings(options.out_shardings)
-            passed_on["out_shardings"] = None, given, None
+            whole = given if _is_for_all(options) else None
+            passed_on["out_shardings"] = whole, given, None
         return jax.jit(_Plain(function, options), **passed_on)
 
 
@@ -142,13 +143,19 @@ class _Plain:
         function, options = self._given
         options.notes.take(Signature.of(None, (args, kwargs), {}))
         out = function()(*args, **kwargs)
-        if options.out_settings is not UNSET and has_objects(out):
+        is_placed = options.out_settings is UNSET or _is_for_all(options)
+        if not is_placed and has_objects(out):
             options.notes.take_back()
             options.places_objects = True
             raise MakesObjects
         left = Inside.empty().leave(out)
         left.check_output(self.__name__)
         return [left.values()], left.out, left.change
+
+
+def _is_for_all(options: Options) -> bool:
+    """Whether one sharding is for all of the output, objects included."""
+    return isinstance(options.out_shardings, jax.sharding.Sharding)
 
 
 def _jax_shardings(prefix: Any) -> Any:
