@@ -426,7 +426,7 @@ def test_a_jaxpr_comes_with_shapes_if_asked(static_argnums):
     assert made.w.value == jax.ShapeDtypeStruct((3,), jnp.float32)
     assert total.shape == ()
     with pytest.raises(TypeError, match="axis_environment"):
-        nnx.make_jaxpr(twice, axis_environment=[("i", 2)])(model, 2)
+        nnx.make_jaxpr(twice, axis_environment=[("i", 2)])
 
 
 def test_a_jaxpr_may_be_of_a_function_of_a_mapped_axis():

@@ -90,9 +90,10 @@ def make_jaxpr(
     """
     argnums = counted_from_the_start(fun, static_argnums)
     statics = ChosenArguments(fun, argnums, None)
+    how: Any = {"axis_env": axis_env, "return_shape": True, **more}
+    jax.make_jaxpr(fun, **how)  # It refuses what it does not take.
 
     def trace(body: Any, *values: Any) -> Any:
-        how: Any = {"axis_env": axis_env, "return_shape": True, **more}
         make: Any = jax.make_jaxpr(body, **how)
         return make(*values)
 
