@@ -31,6 +31,13 @@ JITTED = {
     "under its own name": "def f({}):\n    {}\nf = jax.jit(f)",
     "in a function": "def make():\n  def f({}):\n    {}\n  return jax.jit(f)",
     "in one around": "def f({}):\n    {}\ndef make():\n  return jax.jit(f)",
+    "in one around, by a global name": (
+        "def f({}):\n    {}\ndef make():\n  global f\n  f = jax.jit(f)"
+    ),
+    "before another one": "def f({}):\n    {}\ng = jax.jit(f)\ndef f(): pass",
+    "in a branch": (
+        "if flag:\n  def f({}):\n    {}\nelse:\n  def f(): pass\ng = jax.jit(f)"
+    ),
 }
 
 
@@ -64,6 +71,7 @@ OTHERS_OF_THAT_NAME = {
     "in another function": "def make():\n  def f(): pass\n  return jax.jit(f)",
     "a method": "class A:\n  def f(self): pass\n  g = jax.jit(self.f)",
     "an argument of a lambda": "make = lambda f: jax.jit(f)",
+    "given to what was given jit": "step = make(jax.jit)\ng = step(f)",
 }
 
 

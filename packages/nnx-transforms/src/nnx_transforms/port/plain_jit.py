@@ -7,13 +7,13 @@ Here an object that JAX put together is written only if the function says so.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["changed_arguments"]
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-_Names = Mapping[str, _Function | None]
+_Names = Mapping[str, Sequence[_Function]]
 
 
 def changed_arguments(tree: ast.Module) -> Iterator[tuple[ast.arg, str, str]]:
@@ -37,10 +37,8 @@ def changed_arguments(tree: ast.Module) -> Iterator[tuple[ast.arg, str, str]]:
         >>> [name for _, name, _ in changed_arguments(ast.parse(program))]
         ['decode(cache)']
     """
-    found = dict.fromkeys(_jitted(tree, _names_of_jit(tree), {}, {}))
-    for function in found:
-        if function is not None:
-            yield from _changed_by(function)
+    for function in dict.fromkeys(_jitted(tree, _names_of_jit(tree), {}, {})):
+        yield from _changed_by(function)
 
 
 def _names_of_jit(tree: ast.Module) -> set[str]:
@@ -53,8 +51,9 @@ def _names_of_jit(tree: ast.Module) -> set[str]:
             names |= {f"{a.asname}.jit" for a in node.names if a.name == "jax"}
         elif isinstance(node, ast.Assign):
             value = node.value
-            if isinstance(value, ast.Call):  # jit = functools.partial(jax.jit, ...)
-                value = value.args[0] if value.args else value
+            if isinstance(value, ast.Call) and value.args:
+                if ast.unparse(value.func) in ("partial", "functools.partial"):
+                    value = value.args[0]
             if ast.unparse(value) in names:
                 names |= {ast.unparse(target) for target in node.targets}
     return names
@@ -62,26 +61,30 @@ def _names_of_jit(tree: ast.Module) -> set[str]:
 
 def _jitted(
     scope: ast.AST, jits: set[str], seen: _Names, methods: _Names
-) -> Iterator[_Function | None]:
-    """The functions that a scope and those in it compile; None for an unknown one."""
+) -> Iterator[_Function]:
+    """The functions that a scope and those in it compile."""
     nodes = [*_of_scope(scope)]
-    own: dict[str, _Function | None] = {}
+    # Several of one name are those of branches; none, if it names something else.
+    own: dict[str, list[_Function]] = {}
     for node in nodes:
         if isinstance(node, ast.arg):
-            own[node.arg] = None
+            own.setdefault(node.arg, [])
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            own.setdefault(node.id)  # not if it is `f = jax.jit(f)`
+            own.setdefault(node.id, [])
         elif isinstance(node, _Function):
-            own[node.name] = node
+            own.setdefault(node.name, []).append(node)
+    for node in nodes:
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            own = {name: x for name, x in own.items() if name not in node.names}
     methods = own if isinstance(scope, ast.ClassDef) else methods
     names = {**seen, **own}
     for node in nodes:
         if isinstance(node, ast.Call) and ast.unparse(node.func) in jits:
             match node.args:
                 case [ast.Name(id=name), *_]:
-                    yield names.get(name)
+                    yield from names.get(name, ())
                 case [ast.Attribute(value=ast.Name(id="self"), attr=name), *_]:
-                    yield methods.get(name)
+                    yield from methods.get(name, ())
         elif isinstance(node, _Function):
             decorators = [n for each in node.decorator_list for n in ast.walk(each)]
             if any(
