@@ -224,3 +224,20 @@ def test_an_adapter_that_fails_keeps_nothing_of_its_callers(tmp_path, monkeypatc
     references = [meets_it(), meets_it()]
     collector.collect()
     assert [reference() for reference in references] == [None, None]
+
+
+def test_what_runs_outside_is_known_also_if_the_first_import_was_in_a_trace():
+    code = """
+import jax
+
+@jax.jit
+def traced(x):
+    from graphcore.authors import OUTSIDE, current_trace
+    assert current_trace() != OUTSIDE
+    return x
+
+traced(1.0)
+from graphcore.authors import OUTSIDE, current_trace
+assert current_trace() is OUTSIDE
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

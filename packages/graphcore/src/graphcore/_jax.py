@@ -47,7 +47,7 @@ __all__ = [
 TraceState: TypeAlias = Any
 """An opaque token of a trace. Compare with `==`; it keeps no tracer alive."""
 
-with jax.ensure_compile_time_eval():  # so that it holds also if imported in a trace
+with jax.core.eval_context():  # so that it holds also if imported in a trace
     _outside, _evaluation = get_opaque_trace_state(), find_top_trace(())
 OUTSIDE: TraceState = _outside
 """The token of what runs outside of all transformations.
