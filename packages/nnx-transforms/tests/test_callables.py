@@ -44,6 +44,11 @@ def test_the_function_may_be_named_as_jax_names_it(name):
     assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), ours, of_jax))
 
 
+def test_the_function_has_one_name_at_a_time():
+    with pytest.raises(TypeError, match="'fun'"):
+        nnx.grad(f=jnp.sin, fun=jnp.cos)
+
+
 def generator(x):
     yield x
 

@@ -13,9 +13,15 @@ def test_axes_made_of_other_axes():
     assert axes[nnx.Param] == 0
     with pytest.raises(KeyError):
         axes[nnx.Cache]
+    assert [*axes] == [*axes.filters] and nnx.Cache not in axes
     outer = nnx.StateAxes({**axes, ...: None})
     norm = nnx.BatchNorm(2, rngs=nnx.Rngs(0))
     norm.scale.value = jnp.arange(6.0).reshape(3, 2)
     norm.bias.value = jnp.zeros((3, 2))
     doubled = nnx.vmap(lambda n: n.scale.value * 2, in_axes=(outer,))(norm)
     assert (doubled == 2 * norm.scale.value).all()
+
+
+def test_the_first_filter_of_one_meaning_counts():
+    axes = nnx.StateAxes([([nnx.Param], 0), ([nnx.Param], 1), (True, None)])
+    assert (axes[[nnx.Param]], axes[...]) == (0, None)

@@ -7,7 +7,7 @@ the first filter that selects it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -162,8 +162,14 @@ class StateAxes(_ByFilter):
         """Pairs of filters and axes."""
         return tuple(zip(self.filters, self.settings, strict=True))
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.filters)
+
     def __getitem__(self, filter: Any) -> Any:
-        return dict(self.items())[filter]
+        try:
+            return self.settings[self._predicates.index(to_predicate(filter))]
+        except ValueError:
+            raise KeyError(filter) from None
 
     @property
     def axes(self) -> tuple[Any, ...]:

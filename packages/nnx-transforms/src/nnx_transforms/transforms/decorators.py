@@ -100,7 +100,7 @@ def _optional(transform: T, later: Callable[[Any, dict[str, Any]], Any]) -> T:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
             take_graph_mode(transform, kwargs)
-            if "fun" in kwargs and not args:  # as JAX calls it
+            if "fun" in kwargs and not (args or name in kwargs):  # as JAX calls it
                 kwargs[name] = kwargs.pop("fun")
         if len(args) > len(by_place) and not takes_more:
             of = transform.__name__
