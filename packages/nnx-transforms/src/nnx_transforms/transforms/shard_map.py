@@ -122,6 +122,8 @@ def shard_map(
             out_settings=out_specs,
             make=_Body,
         )
+        if specs is _INFER and entry.roots:
+            _check_explicit(mesh, options.get("axis_names"))
         body, args = entry.body, entry.args
         # For arrays, JAX has a say about None.
         none = _ONE_FOR_ALL if entry.roots else None
@@ -154,6 +156,19 @@ def shard_map(
         return entry.commit(*out)
 
     return call
+
+
+def _check_explicit(mesh: Any, names: Any) -> None:
+    """Refuses to take the specs of objects from types that do not tell them."""
+    mesh = jax.sharding.get_abstract_mesh() if mesh is None else mesh
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    auto = [n for n in names or kinds if kinds.get(n) is jax.sharding.AxisType.Auto]
+    if auto:
+        raise ValueError(
+            f"shard_map needs in_specs over the axes {auto} of the mesh, which are "
+            "AxisType.Auto: types tell the specs over AxisType.Explicit only. Give a "
+            "PartitionSpec, or a StateSharding of them, for each argument."
+        )
 
 
 def _of_types(args: tuple[Any, ...], options: dict[str, Any]) -> Any:
