@@ -183,12 +183,12 @@ class Layout:
         kinds = {path: kind for path, kind, _ in self.shown}
         for path in [path for path in found if path not in kinds]:
             if not (partial or (path in self.others and not exact)):
-                is_shared = any(path[: len(x)] == x for x, _ in _references(self.form))
+                shared = [x for x, _ in _references(self.form) if path[: len(x)] == x]
+                note = " The tangents of what is shared are shared, too."
                 raise ValueError(
                     f"{where} a State with {_names(at, [path])}, but no tangent is "
                     f"due there: what is differentiated in the {name} is "
-                    f"{_names(at, self.paths)}."
-                    + is_shared * " The tangents of what is shared are shared, too."
+                    f"{_names(at, self.paths)}.{note if shared else ''}"
                 )
         missing = kinds.keys() - found
         if missing and not partial:
