@@ -39,6 +39,22 @@ def test_a_global_is_captured_where_it_is_read_and_not_where_an_attribute_is():
         assert captured_objects(f) == [model]
 
 
+class ReadsTheGlobal:
+    def __call__(self, holder):
+        return model.weight * 2
+
+
+def calls_an_instance(holder):
+    return instance(holder)
+
+
+instance = ReadsTheGlobal()
+
+
+def test_the_code_of_a_callable_instance_is_looked_at():
+    assert captured_objects(instance) == captured_objects(calls_an_instance) == [model]
+
+
 def test_a_global_of_what_a_wrapper_of_another_module_wraps_is_captured():
     wrapped = lifted(reads_the_global)(lambda f, /, holder: f(holder))
     assert captured_objects(wrapped) == [model]
