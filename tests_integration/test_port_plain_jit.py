@@ -55,6 +55,7 @@ def test_what_is_bound_anew_or_only_read_is_not(form):
     assert not found(form.format("state, x", "state = state + x; return state, x * 2"))
     assert not found(form.format("model, x", "return model(x)"))
     assert not found(form.format("rngs", "rngs = nnx.Rngs(rngs); return rngs()"))
+    assert not found(form.format("rngs: jax.Array", "return normal(rngs), rngs"))
 
 
 def test_other_functions_and_programs_are_left_alone():

@@ -116,9 +116,9 @@ def _changed_by(function: _Function) -> Iterator[tuple[ast.arg, str, str]]:
     returned = {value.id for value in values if isinstance(value, ast.Name)}
     given = function.args
     for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs):
-        if (name := argument.arg) in bound:
-            continue
         kind = ast.unparse(argument.annotation) if argument.annotation else ""
+        if (name := argument.arg) in bound or kind.split(".")[-1] == "Array":
+            continue
         advice = f"`{name} = nnx.by_value({name})` first, or nnx.jit for jax.jit"
         if name == "rngs" or kind.split(".")[-1] == "Rngs":
             reason = "drawing from it in jax.jit needs "
