@@ -43,6 +43,7 @@ from nnx_transforms.transforms.derivatives.rule_arguments import (
 )
 from nnx_transforms.transforms.derivatives.tangents import (
     Checks,
+    Given,
     Layout,
     Part,
     Shown,
@@ -592,7 +593,7 @@ class RuleCall:
         if len(given) != len(due_for):
             raise TypeError(f"{due} returned {len(given)} of them.")
         pairs = zip(due_for, given, strict=True)
-        seen: RefMap[Any, int] = RefMap()
+        seen = Given()
         found = {i: self.take_tangent(i, x, rule, seen) for i, x in pairs}
         return (*map(found.get, self._differentiable), None)
 
@@ -601,7 +602,7 @@ class RuleCall:
         argnum: int,
         given: Any,
         rule: str,
-        seen: RefMap[Any, int] | None = None,
+        seen: Given | None = None,
     ) -> Any:
         """Takes apart the tangent of one argument; see `take_tangents`."""
         like = self.due(argnum)

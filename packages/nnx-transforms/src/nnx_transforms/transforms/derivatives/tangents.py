@@ -142,7 +142,7 @@ class Layout:
         return bool(self.shown) and is_variable_type(self.type)
 
     def take(
-        self, given: Any, where: str, at: Path, checks: Checks, seen: RefMap[Any, int]
+        self, given: Any, where: str, at: Path, checks: Checks, seen: Given
     ) -> list[Any]:
         """Takes the state of the object apart.
 
@@ -151,7 +151,7 @@ class Layout:
             where: What it was given for, as for `from_states`.
             at: The path of the object.
             checks: How strict to be.
-            seen: With a `form`, what objects that were given before hold; extended.
+            seen: The objects that were given before; extended.
 
         Returns:
             A value for each variable, None for one that is not there.
@@ -201,18 +201,39 @@ class Layout:
         leaves = map(found.get, kinds)
         return [x.value if isinstance(x, VariableState) else x for x in leaves]
 
-    def _state_of(self, tangent: Any, seen: RefMap[Any, int]) -> Any:
+    def _state_of(self, tangent: Any, seen: Given) -> Any:
         """The state of a tangent that is an object, without what it shares likewise."""
-        if self.form is not None:
+        alone = tangent if is_variable_type(self.type) else state(tangent)
+        if self.form is None:
+            return alone
+        seen.pending.append((self.form.index, tangent))
+        paths = [()] if alone is tangent else alone.flat_state().paths
+        if [*paths] == [*self.paths]:  # the usual case; to take apart anew takes time
+            return alone
+        for first, given in seen.pending:
             # What was given as a state, or not at all, counts in the definition.
-            for number in range(len(seen), self.form.index):
-                seen[object()] = number
+            for number in range(len(seen.indices), first):
+                seen.indices[object()] = number
             # In a list, since a variable is no node.
-            outer, alone = flatten([tangent], ref_index=seen)
-            form = dict(definition_paths(outer))[0,]
-            if _references(form) == _references(self.form):
-                return alone.get(0, alone)
-        return tangent if is_variable_type(self.type) else state(tangent)
+            outer, rest = flatten([given], ref_index=seen.indices)
+        seen.pending.clear()
+        form = dict(definition_paths(outer))[0,]
+        if _references(form) == _references(self.form):
+            return rest.get(0, rest)
+        return alone
+
+
+@dataclass(slots=True)
+class Given:
+    """The objects that were given as tangents before, for what others share with them.
+
+    Attributes:
+        indices: What they hold, by its number.
+        pending: Those that have none yet, with the number that is due.
+    """
+
+    indices: RefMap[Any, int] = field(default_factory=RefMap)
+    pending: list[tuple[int, Any]] = field(default_factory=list)
 
 
 def _references(form: Any) -> list[tuple[Path, int]]:
@@ -378,7 +399,7 @@ def from_states(
     like: Any,
     where: str,
     checks: Checks = Checks.EXACT,
-    seen: RefMap[Any, int] | None = None,
+    seen: Given | None = None,
 ) -> Any:
     """Replaces the states that a user gave by parts, and checks them.
 
@@ -388,7 +409,7 @@ def from_states(
             parts in it.
         where: What they were given for, for messages: a sentence without an end.
         checks: How strict to be.
-        seen: What objects hold that were given with them, before; extended.
+        seen: The objects that were given with them, before; extended.
 
     Returns:
         The pytree with parts. Leaves outside of objects are as they were given.
@@ -410,7 +431,7 @@ def from_states(
             f"the place of each object: {error}"
         ) from None
 
-    seen = RefMap() if seen is None else seen
+    seen = Given() if seen is None else seen
 
     def found(path: Path, due: Any, value: Any) -> Any:
         if not is_part(due):
