@@ -71,6 +71,15 @@ def test_what_runs_later_is_refused(given):
             CALLS[name](functools.partial(given))
 
 
+def test_what_runs_later_is_named_without_the_object_it_is_bound_to():
+    class Stream(nnx.Module):
+        def read(self, x):
+            yield x
+
+    with pytest.raises(TypeError, match=r"function: '\S*Stream\.read'\. A call"):
+        nnx.jit(Stream().read)
+
+
 def test_a_class_and_a_partial_of_one_make_objects():
     for make in (Model, functools.partial(Model, 1)):
         assert type(nnx.jit(make)()) is Model

@@ -218,9 +218,9 @@ def _check_function(f: Any) -> None:
     flags = getattr(getattr(f, "__code__", None), "co_flags", 0)
     if flags & _RUNS_LATER:
         raise TypeError(
-            f"Expected a function, got a generator or coroutine function: {f!r}. A "
-            "call of it runs nothing yet, so there is nothing to trace: return all "
-            "values at once."
+            "Expected a function, got a generator or coroutine function: "
+            f"{f.__qualname__!r}. A call of it runs nothing yet, so there is nothing "
+            "to trace: make it a plain `def` that returns all values."
         )
 
 

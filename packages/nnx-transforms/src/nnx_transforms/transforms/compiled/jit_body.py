@@ -75,8 +75,8 @@ class Options:
         out_shardings: As given.
         in_settings: The shardings of the arguments, as settings.
         out_settings: Those of the output.
-        places_objects: Whether objects in the output are placed by filter, or by
-            their metadata, even if none came in.
+        places_objects: Whether objects in the output are placed by filter, by their
+            metadata, or each in its own way, even if none came in.
         donate_state: Whether to donate what is overwritten.
         constrain_state: Whether, or how, to constrain shardings.
         passed_on: Further arguments for `jax.jit`.
