@@ -1,6 +1,7 @@
 """What is given to a transform as the function."""
 
 import functools
+import unittest.mock
 
 import jax
 import jax.numpy as jnp
@@ -69,6 +70,19 @@ def test_what_runs_later_is_refused(given):
     for name in ("vjp", "jvp", "linearize", "eval_shape"):
         with pytest.raises(TypeError, match="got a generator"):
             CALLS[name](functools.partial(given))
+
+
+def test_what_has_any_attribute_may_be_called():
+    class Spy:
+        def __getattr__(self, name):
+            if name == "__code__":
+                return unittest.mock.MagicMock()
+            raise AttributeError(name)
+
+        def __call__(self, x):
+            return 2 * x
+
+    assert nnx.vmap(Spy())(jnp.arange(2)).tolist() == [0, 2]
 
 
 def test_what_runs_later_is_named_without_the_object_it_is_bound_to():

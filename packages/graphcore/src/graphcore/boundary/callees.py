@@ -215,11 +215,11 @@ def _check_function(f: Any) -> None:
     """Refuses what can't be transformed, as JAX does where it is given functions."""
     if not callable(f):
         raise TypeError(f"Expected a callable value, got {f!r}.")
-    flags = getattr(getattr(f, "__code__", None), "co_flags", 0)
-    if flags & _RUNS_LATER:
+    code = getattr(f, "__code__", None)  # of a stranger, that may be anything
+    if isinstance(code, types.CodeType) and code.co_flags & _RUNS_LATER:
         raise TypeError(
             "Expected a function, got a generator or coroutine function: "
-            f"{f.__qualname__!r}. A call of it runs nothing yet, so there is nothing "
+            f"{getattr(f, '__qualname__', f)!r}. A call of it runs nothing yet, so there is nothing "
             "to trace: make it a plain `def` that returns all values."
         )
 
