@@ -217,10 +217,11 @@ def _check_function(f: Any) -> None:
         raise TypeError(f"Expected a callable value, got {f!r}.")
     code = getattr(f, "__code__", None)  # of a stranger, that may be anything
     if isinstance(code, types.CodeType) and code.co_flags & _RUNS_LATER:
+        name = getattr(f, "__qualname__", f)
         raise TypeError(
-            "Expected a function, got a generator or coroutine function: "
-            f"{getattr(f, '__qualname__', f)!r}. A call of it runs nothing yet, so there is nothing "
-            "to trace: make it a plain `def` that returns all values."
+            f"Expected a function, got a generator or coroutine function: {name!r}. A "
+            "call of it runs nothing yet, so there is nothing to trace: make it a "
+            "plain `def` that returns all values."
         )
 
 
