@@ -69,7 +69,7 @@ def captured_objects(f: Any) -> list[Any]:
             found.append(x)
         elif not isinstance(x, _PLAIN):
             inside = _contents(x)
-            call = getattr(kind, "__call__", None)
+            call: Any = kind.__call__
             if type(call) is types.FunctionType:  # What its code names, too.
                 inside.append(call)
         # A list or dict may have a million numbers or texts: told in C.
