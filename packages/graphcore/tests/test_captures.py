@@ -98,6 +98,17 @@ class Imported(dict):
         raise ImportError("an optional package")
 
 
+def test_an_object_that_is_its_own_attribute_is_looked_at_once():
+    class Proxy:
+        def __getattr__(self, name):
+            return self
+
+        def __call__(self, holder):
+            return model.weight
+
+    assert captured_objects(Proxy()) == [model]
+
+
 def test_values_that_a_mapping_makes_are_not_asked_for():
     stored, imported = Stored(), Imported(a=model)
     assert captured_objects(lambda: stored) == [model]

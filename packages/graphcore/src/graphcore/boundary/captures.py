@@ -88,7 +88,7 @@ def _globals_of(f: Any) -> list[Any]:
             f = f.__func__
         elif isinstance(f, functools.partial):
             f = f.func
-        elif hasattr(f, "__wrapped__"):
+        elif getattr(f, "__wrapped__", f) is not f:  # It may say so of any name.
             f = f.__wrapped__
         else:
             return found or [getattr(type(f).__call__, "__globals__", None)]
