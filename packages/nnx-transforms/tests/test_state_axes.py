@@ -11,6 +11,8 @@ def test_axes_made_of_other_axes():
     assert dict(axes) == dict(axes.items()) == {nnx.Param: 0, nnx.BatchStat: None}
     assert (tuple(axes.keys()), tuple(axes.values())) == (axes.filters, axes.axes)
     assert axes[nnx.Param] == 0
+    assert len(axes) == 2
+    assert nnx.Param in axes
     with pytest.raises(KeyError):
         axes[nnx.Cache]
     assert [*axes] == [*axes.filters] and nnx.Cache not in axes
