@@ -426,6 +426,15 @@ def _calls(section: Section, effort: Effort) -> Table:
         lambda: static(model_s, "train", x),
     )
 
+    donated = [jnp.copy(value) for value in values]
+    model_d = models.Model([jnp.copy(value) for value in values])
+    donating = nnx.jit(models.write_all, donate_argnums=0)
+    add(
+        f"a donated model, writing all, {size:,} variables",
+        models.raw_call(models.raw_write_all, donated, donate_argnums=0),
+        lambda: donating(model_d),
+    )
+
     class Trainer(nnx.Module):
         def __init__(self) -> None:
             self.model = models.Model(values)

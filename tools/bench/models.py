@@ -194,18 +194,21 @@ RAW_STEPS: dict[str, Callable[[list[jax.Array]], Any]] = {
 }
 
 
-def raw_call(step: Callable[..., Any], values: list[jax.Array], *rest: Any) -> Any:
+def raw_call(
+    step: Callable[..., Any], values: list[jax.Array], *rest: Any, **options: Any
+) -> Any:
     """Makes a call of a compiled step that keeps the arrays it returns.
 
     Args:
         step: From the arrays to a result and the first of them, changed.
         values: The arrays; further calls see the changed ones.
         *rest: Further arguments.
+        **options: For `jax.jit`.
 
     Returns:
         A function without arguments.
     """
-    compiled = jax.jit(step)
+    compiled = jax.jit(step, **options)
     values = list(values)
 
     def call() -> Any:

@@ -7,6 +7,7 @@ import pytest
 from frames import frames_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from jax.sharding import SingleDeviceSharding
 
 import graphcore as gc
 import nnx_transforms as nnx
@@ -53,19 +54,32 @@ KINDS = {
 CALLS = st.tuples(*[st.lists(st.sampled_from(sorted(KINDS)), max_size=3)] * 2)
 
 
-@example([(["first", "arrays"], [])] * 2 + [(["first", "objects"], [])])
-@example([(["first"], ["array"])] * 2 + [(["first"], ["second"])])
-@example([(["objects"], ["array"])] * 2 + [(["arrays"], ["array"])])
-@example([(["first", "second"], [])] * 2 + [(["first", "first"], [])])
-@settings(deadline=None, max_examples=40)
-@given(st.lists(CALLS, max_size=8))
-def test_calls_in_any_order_do_what_the_function_does(calls):
+HERE = SingleDeviceSharding(jax.devices()[0])
+OPTIONS = {
+    "nothing": {},
+    "donated state": {"donate_state": True},
+    "donated argument": {"donate_argnums": 0},
+    "placed arguments": {"in_shardings": HERE},
+    "placed output": {"out_shardings": HERE},
+}
+with_options = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+IN_ANY_ORDER = "nothing", "donated state", "placed output"  # and named arguments
+
+
+@example("nothing", [(["first", "arrays"], [])] * 2 + [(["first", "objects"], [])])
+@example("nothing", [(["first"], ["array"])] * 2 + [(["first"], ["second"])])
+@example("nothing", [(["objects"], ["array"])] * 2 + [(["arrays"], ["array"])])
+@example("donated state", [(["first", "second"], [])] * 2 + [(["first"] * 2, [])])
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(IN_ANY_ORDER), st.lists(CALLS, max_size=8))
+def test_calls_in_any_order_do_what_the_function_does(option, calls):
     def objects():
         first, second, deeper = model(), model(), model()
         deeper.more = first
         return first, second, deeper
 
-    jitted, known, due = nnx.jit(lambda *a, **k: totals(*a, **k)), objects(), objects()
+    jitted = nnx.jit(lambda *a, **k: totals(*a, **k), **OPTIONS[option])
+    known, due = objects(), objects()
     for kinds, last in calls:
 
         def call(f, objects, kinds=kinds, last=last):
@@ -90,21 +104,23 @@ def test_an_object_of_another_trace_is_refused_however_often_it_was_passed():
     assert int(m.count.value) == 5
 
 
-def test_an_edit_that_no_object_is_told_of():
-    m, jitted = model(), nnx.jit(lambda m: jnp.sum(m.w.value))
+@with_options
+def test_an_edit_that_no_object_is_told_of(options):
+    m, jitted = model(), nnx.jit(lambda m: jnp.sum(m.w.value), **options)
     for _ in range(2):
         assert float(jitted(m)) == 1.0
     vars(m)["w"] = nnx.Param(jnp.ones(2))
     assert float(jitted(m)) == 2.0
 
 
-def test_two_objects_that_come_to_share_a_variable():
+@with_options
+def test_two_objects_that_come_to_share_a_variable(options):
     a, b = (
         nnx.Dict(n=nnx.Variable(jnp.array(0))),
         nnx.Dict(n=nnx.Variable(jnp.array(0))),
     )
 
-    @nnx.jit
+    @nnx.jit(**options)
     def count(a, b):
         a.n.value += 1
         b.n.value += 10
@@ -115,6 +131,51 @@ def test_two_objects_that_come_to_share_a_variable():
     count(a, b)
     assert a.n is b.n
     assert int(a.n.value) == 13
+
+
+@with_options
+def test_two_variables_that_come_to_hold_one_array(options):
+    m = nnx.Dict(a=nnx.Variable(jnp.zeros(2)), b=nnx.Variable(jnp.ones(2)))
+
+    @nnx.jit(**options)
+    def add(m):
+        m.a.value += 1
+        m.b.value *= 2
+
+    for _ in range(3):
+        add(m)
+    m.b.value = m.a.value
+    for _ in range(2):
+        add(m)
+    assert m.a.value.tolist() == [5.0, 5.0]
+    assert m.b.value.tolist() == [12.0, 12.0]
+
+
+def test_shardings_by_a_filter_of_values_are_asked_at_each_call():
+    asked = []
+
+    def by_value(path, x):
+        asked.append(path)
+        return x.value.ndim > 0
+
+    m = model()
+    axes = nnx.StateSharding({by_value: HERE, ...: None})
+    f = nnx.jit(lambda m: jnp.sum(m.w.value), in_shardings=(axes,))
+    for _ in range(3):
+        asked.clear()
+        f(m)
+    assert asked
+
+
+@pytest.mark.parametrize("option", ["donated argument", "placed arguments"])
+def test_a_call_with_options_does_not_look_at_the_arguments_anew(option):
+    f = nnx.jit(lambda m: jnp.sum(m.w.value), **OPTIONS[option])
+    m = model()
+    for _ in range(3):
+        f(m)
+    names = [name for _, name in frames_of(f, m)]
+    assert "enter" not in names
+    assert len(names) < 30
 
 
 def test_a_call_that_traces_again_may_write_nothing_else_of_the_callers():
@@ -165,8 +226,10 @@ def test_an_error_leaves_everything_as_it_was_and_names_the_variable():
     assert int(m.count.value) == 2
 
 
-def test_a_value_that_becomes_a_pytree_with_a_function_in_it():
-    m, jitted = nnx.Dict(v=nnx.Variable(jnp.array(2.0))), nnx.jit(lambda m: apply(m.v))
+@with_options
+def test_a_value_that_becomes_a_pytree_with_a_function_in_it(options):
+    m = nnx.Dict(v=nnx.Variable(jnp.array(2.0)))
+    jitted = nnx.jit(lambda m: apply(m.v), **options)
 
     def apply(v):
         value = v.value
@@ -186,8 +249,9 @@ def test_a_value_that_becomes_a_pytree_with_a_function_in_it():
     assert float(m.v.value) == -1.0
 
 
-def test_what_a_function_returns_is_the_callers_own_object_each_time():
-    m, jitted = model(), nnx.jit(lambda m, x: (m, m.w, x))
+@with_options
+def test_what_a_function_returns_is_the_callers_own_object_each_time(options):
+    m, jitted = model(), nnx.jit(lambda m, x: (m, m.w, x), **options)
     for _ in range(3):
         out, w, _ = jitted(m, 1.0)
         assert out is m

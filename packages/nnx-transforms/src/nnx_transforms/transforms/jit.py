@@ -78,8 +78,7 @@ class Jitted(Generic[P, R]):
             self._callee is not None
             and not self._options.constrain_state
             and not self._options.statics
-            and self._options.in_settings is UNSET
-            and self._options.out_settings is UNSET
+            and self._options.settings_last
         )
 
     # Calls
@@ -88,8 +87,8 @@ class Jitted(Generic[P, R]):
         notes = self._notes
         notes.explanation = None
         warm = self._bodies.recall(args, kwargs) if self._is_simple else None
-        if warm is None:
-            return self._call(args, kwargs)  # type: ignore[no-any-return]
+        if warm is None or not warm[0].is_direct:
+            return self._call(args, kwargs, warm)  # type: ignore[no-any-return]
         body, _, variables, raw, plain, kwargs = warm
         leaked: Sequence[int] = ()
         count = notes.count
@@ -113,10 +112,15 @@ class Jitted(Generic[P, R]):
             change.write(variables, values[0], body.layout)
         return out  # type: ignore[no-any-return]
 
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that differs from the one before in more than values."""
+    def _call(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        warm: tuple[Any, ...] | None = None,
+    ) -> Any:
+        """A call that is not `warm`, or whose values are to be arranged for JAX."""
         last = self._bodies.last
-        entry = self._enter(args, kwargs)
+        entry = self._enter(args, kwargs) if warm is None else Entry.recalled(*warm)
         if entry is None:
             try:
                 values, plain, change = self._plain(*args, **kwargs)
@@ -134,8 +138,10 @@ class Jitted(Generic[P, R]):
             if not self._can_try_again(entry, error):
                 raise
             result = body.call_arranged(entry)
-        if self._is_simple and body.is_direct and body is last:
-            self._bodies.remember(args, kwargs, body)
+        if warm is None and self._is_simple and body.is_usual and body is last:
+            # Shardings go by position, so arguments by name are moved there each time.
+            if not (kwargs and self._options.in_settings is not UNSET):
+                self._bodies.remember(args, kwargs, body)
         return entry.commit(*result)
 
     def _can_try_again(self, entry: Entry, error: Exception) -> bool:

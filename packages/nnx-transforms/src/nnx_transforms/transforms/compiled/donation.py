@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from typing import Any
 
 import jax
@@ -56,7 +56,8 @@ def held_twice(values: Sequence[Any], others: Any) -> set[int]:
     Returns:
         The numbers of the values that must not be donated.
     """
-    every = jax.tree.leaves((values, others))
+    own = values if _are_arrays(values) else jax.tree.leaves(values)
+    every = [*own, *jax.tree.leaves(others)]
     if len(set(map(id, every))) == len(every):
         return set()
     count = Counter(map(id, every))
@@ -76,15 +77,22 @@ def with_refs(values: Sequence[Any]) -> set[int]:
     Returns:
         Their numbers.
     """
-    if _ARRAYS.issuperset(map(type, values)):  # Asking each takes time.
+    if _are_arrays(values):
         return set()
-    alone = (x for x in values if isinstance(x, jax.Array))
-    _ARRAYS.update(type(x) for x in alone if not isinstance(x, _MAY_BE_REFS))
     return {
         number
         for number, value in enumerate(values)
         if any(isinstance(x, jax.Ref) for x in jax.tree.leaves(value))
     }
+
+
+def _are_arrays(values: Sequence[Any]) -> bool:
+    """Whether all are arrays; asking each takes time, so types are asked once."""
+    if _ARRAYS.issuperset(map(type, values)):
+        return True
+    alone = (x for x in values if isinstance(x, jax.Array))
+    _ARRAYS.update(type(x) for x in alone if not isinstance(x, _MAY_BE_REFS))
+    return _ARRAYS.issuperset(map(type, values))
 
 
 _ARRAYS: set[type[Any]] = set()
@@ -97,7 +105,7 @@ def copied(value: Any) -> Any:
 
 
 def apart(
-    body: Body, values: Sequence[Any], donated: Container[int]
+    body: Body, values: Sequence[Any], donated: Collection[int]
 ) -> tuple[list[list[Any]], list[list[Any]]]:
     """Divides the values of variables into those that stay and those that are donated.
 
@@ -109,6 +117,8 @@ def apart(
     Returns:
         Both by setting, each with None in the place of what is in the other.
     """
+    if len(donated) == len(values):
+        return body.grouped([None] * len(values)), body.grouped(values)
     kept = [None if i in donated else value for i, value in enumerate(values)]
     given = [value if i in donated else None for i, value in enumerate(values)]
     return body.grouped(kept), body.grouped(given)

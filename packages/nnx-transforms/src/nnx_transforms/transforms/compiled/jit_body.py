@@ -75,6 +75,7 @@ class Options:
         out_shardings: As given.
         in_settings: The shardings of the arguments, as settings.
         out_settings: Those of the output.
+        settings_last: Whether both are the same for all graphs of one definition.
         places_objects: Whether objects in the output are placed by filter, by their
             metadata, or each in its own way, even if none came in.
         donate_state: Whether to donate what is overwritten.
@@ -99,6 +100,9 @@ class Options:
             map_settings(_or_unset, shardings_alone(given))
             for given in (self.in_shardings, self.out_shardings)
         )
+        prefixes = self.in_settings, self.out_settings
+        mappings = filter(is_mapping, prefix_leaves(prefixes))
+        self.settings_last = all(mapping.is_static for mapping in mappings)
         self.donate_state: bool = arguments["donate_state"]
         self.constrain_state: Any = arguments["constrain_state"]
         by_filter = any(map(is_mapping, prefix_leaves(self.out_shardings)))
@@ -123,7 +127,8 @@ class JitBody(Body):
         is_flat: Whether values enter and leave it as one list, and other arguments as
             they are called: what JAX has to take apart costs time at each call. With
             shardings and donation there is more to tell it.
-        is_direct: Whether it is flat, and the values may go there as they are.
+        is_usual: Whether it has run, and all values were arrays.
+        is_direct: Whether it is flat as well: values may go there as they are.
         has_divided: Whether the values of variables were seen not to be arrays.
     """
 
@@ -131,7 +136,7 @@ class JitBody(Body):
     settings_called = ("in_shardings", "out_shardings")
     options: Options
     is_compiled = True
-    is_direct = has_divided = False
+    is_usual = is_direct = has_divided = False
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -188,7 +193,8 @@ class JitBody(Body):
             leaked = is_traced and take_back_leaked(entry)
         if leaked:
             self.refuse_leaked(leaked, function)
-        self.is_direct = self.is_flat and not self.has_divided
+        self.is_usual = not self.has_divided
+        self.is_direct = self.is_flat and self.is_usual
         return result
 
     def refuse_leaked(self, positions: Sequence[int], function: Any) -> NoReturn:
@@ -247,21 +253,24 @@ class JitBody(Body):
             return self.direct, (values, *args), kwargs
         chosen = self.options.donated
         # Inside of a transformation a derivative may need the old values.
-        is_outside = current_trace() == OUTSIDE and not rules_running.count
-        donates_state = self.options.donate_state and (ahead or is_outside)
+        donates_state = self.options.donate_state and (
+            ahead or (current_trace() == OUTSIDE and not rules_running.count)
+        )
         if not (chosen or donates_state):
             return self.direct, (self.grouped(values), args, kwargs), {}
         writes: frozenset[int] | None = None
         donated = self._always_donated
-        donated = donated and donated - with_refs(values)
+        # A new set, even an equal one, takes longer to look up.
+        if donated and (refs := with_refs(values)):
+            donated = donated - refs
         if donates_state:
             writes = self._find_writes(entry)
-            donated = donated | writes
-        twice = held_twice(values, (args, kwargs)) if donated else set()
-        if not ahead:
-            donated = donated - twice
-        elif twice := twice & donated:
-            values = [copied(x) if i in twice else x for i, x in enumerate(values)]
+            donated = donated | writes if donated else writes
+        if donated and (twice := held_twice(values, (args, kwargs))):
+            if not ahead:
+                donated = donated - twice
+            elif twice := twice & donated:
+                values = [copied(x) if i in twice else x for i, x in enumerate(values)]
         function = self._variants.get((writes, donated))
         if function is None:
             function = self._variants[writes, donated] = self._donating(writes, donated)
