@@ -151,6 +151,29 @@ def test_two_variables_that_come_to_hold_one_array(options):
     assert m.b.value.tolist() == [12.0, 12.0]
 
 
+STATICS = [0, False, 0.0, -0.0, 1, True, "a", "b", None, (1,), (True,), abs]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.sampled_from(STATICS), st.booleans()), max_size=8))
+def test_static_arguments_in_any_order(calls):
+    @nnx.jit(static_argnums=1, donate_argnums=3)
+    def f(m, how, x, y=0.0):
+        m.count.value += 1
+        return STATICS_BY_NAME[repr(how)] * x + y
+
+    m = model()
+    for how, by_name in calls:
+        for _ in range(2):
+            found = f(m, x=2.0, how=how) if by_name else f(m, how, 2.0, 0.5)
+            due = STATICS_BY_NAME[repr(how)] * 2.0
+            assert float(found) == (due if by_name else due + 0.5)
+    assert int(m.count.value) == 2 * len(calls)
+
+
+STATICS_BY_NAME = {repr(x): number for number, x in enumerate(STATICS)}
+
+
 def test_shardings_by_a_filter_of_values_are_asked_at_each_call():
     asked = []
 
@@ -167,15 +190,18 @@ def test_shardings_by_a_filter_of_values_are_asked_at_each_call():
     assert asked
 
 
-@pytest.mark.parametrize("option", ["donated argument", "placed arguments"])
-def test_a_call_with_options_does_not_look_at_the_arguments_anew(option):
-    f = nnx.jit(lambda m: jnp.sum(m.w.value), **OPTIONS[option])
-    m = model()
+NOT_ANEW = {"a static argument": {"static_argnums": 1}, **OPTIONS}
+
+
+@pytest.mark.parametrize("options", NOT_ANEW.values(), ids=NOT_ANEW)
+def test_a_call_does_not_look_at_its_arguments_anew(options):
+    f, m = nnx.jit(lambda m, how=0: jnp.sum(m.w.value) + how, **options), model()
+    args = (m, 3) if "static_argnums" in options else (m,)
     for _ in range(3):
-        f(m)
-    names = [name for _, name in frames_of(f, m)]
+        f(*args)
+    names = [name for _, name in frames_of(f, *args)]
     assert "enter" not in names
-    assert len(names) < 30
+    assert len(names) < 35
 
 
 def test_a_call_that_traces_again_may_write_nothing_else_of_the_callers():

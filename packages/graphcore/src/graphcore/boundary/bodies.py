@@ -24,6 +24,7 @@ from graphcore.boundary.places import (
     contents,
     spots_of,
     take_from,
+    types_of,
     with_names,
 )
 from graphcore.boundary.settings import prefix_key
@@ -41,11 +42,16 @@ _MAX_TOLD = 64
 _WITH_ATTRIBUTES = (types.FunctionType, functools.partial, type(jax.jit(abs)))
 
 
+# Types of static arguments of which equal ones are the same for good.
+_TOLD_BY_VALUE = frozenset((bool, int, str, bytes, type(None)))
+
+
 class Warm(NamedTuple):
     """A call that the next ones are likely to be like; it refers to no object.
 
     Args:
         types: What tells the types of its arguments.
+        statics: Its static arguments: pairs of a place and the value.
         containers: The places of arguments that may hold objects, though none did.
         places: Where the objects are.
         only: The position of the only one, if that is an argument itself; else None.
@@ -55,6 +61,7 @@ class Warm(NamedTuple):
     """
 
     types: tuple[Any, ...]
+    statics: tuple[tuple[Any, Any], ...]
     containers: tuple[Any, ...]
     places: Direct | Places
     only: int | None
@@ -161,12 +168,15 @@ class Bodies:
         """
         structure = body.structure
         places, only, plan_kept_with = structure.places, None, kept_plan
+        statics = tuple(structure.statics.items())
         if structure.bound or places.has_divided:
+            return
+        if not _TOLD_BY_VALUE.issuperset(type(value) for _, value in statics):
             return
         if type(places) is Direct and len({*places.numbers}) < len(places.numbers):
             return
-        types, spots = spots_of(args, kwargs)
-        containers = spots.containers
+        types = types_of(args, kwargs)
+        containers = spots_of(*_without(statics, args, kwargs))[1].containers
         if type(places) is Places:
             containers = ()  # All are looked into.
         elif len(places.places) == 1 and type(places.places[0]) is int:
@@ -174,7 +184,7 @@ class Bodies:
             if isinstance(args[only], OwnedNode):
                 plan_kept_with = get_plan
         about = places, only, plan_kept_with, structure.joint.layout, body
-        self.warm = Warm(types, containers, *about)
+        self.warm = Warm(types, statics, containers, *about)
 
     def recall(
         self, args: Sequence[Any], kwargs: dict[str, Any]
@@ -190,18 +200,23 @@ class Bodies:
 
         Returns:
             The body, the objects, their variables, the raw values of these, and the
-            arguments with None in the place of objects; None if anything else differs,
-            or may do so.
+            arguments with None in the place of objects and as `enter` wants them where
+            some are static; None if anything else differs, or may do so.
         """
         warm = self.warm
         if warm is None:
             return None
-        types, containers, places, only, plan_kept_with, layout, body = warm
+        types, statics, containers, places, only, plan_kept_with, layout, body = warm
         found = tuple([type(x) for x in args])
         if kwargs:
             found = with_names(found, kwargs)
         if found != types:
             return None
+        if statics:
+            for place, value in statics:
+                if (kwargs[place] if isinstance(place, str) else args[place]) != value:
+                    return None
+            args, kwargs = _without(statics, args, kwargs)
         for place in containers:
             if contents(kwargs[place] if isinstance(place, str) else args[place]):
                 return None
@@ -237,6 +252,19 @@ class Bodies:
         args = [*args]
         args[only] = None
         return body, [root], variables, raw, args, kwargs
+
+
+def _without(
+    statics: Sequence[tuple[Any, Any]], args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The arguments without static ones, of which those by position leave None."""
+    rest, named = [*args], kwargs.copy()
+    for place, _ in statics:
+        if isinstance(place, str):
+            del named[place]
+        else:
+            rest[place] = None
+    return rest, named
 
 
 def make_room(kept: dict[Any, Any], limit: int) -> None:

@@ -402,6 +402,12 @@ def with_names(types: tuple[type[Any], ...], kwargs: dict[str, Any]) -> tuple[An
     return len(types), *types, *kwargs, *map(type, kwargs.values())
 
 
+def types_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells the types of arguments."""
+    types = tuple([type(x) for x in args])
+    return with_names(types, kwargs) if kwargs else types
+
+
 def take_from(
     places: Direct | Places, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[tuple[Sequence[Any], dict[str, Any]], Direct | Places, list[Any]]:
@@ -421,9 +427,7 @@ def take_from(
 
 def spots_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, _Spots]:
     """What tells calls apart, and where the objects may be in ones like this."""
-    key: tuple[Any, ...] = tuple([type(x) for x in args])
-    if kwargs:
-        key = with_names(key, kwargs)
+    key = types_of(args, kwargs)
     known = _spots.get(key)
     if known is not None:
         return key, known

@@ -77,7 +77,6 @@ class Jitted(Generic[P, R]):
         self._is_simple = (
             self._callee is not None
             and not self._options.constrain_state
-            and not self._options.statics
             and self._options.settings_last
         )
 
