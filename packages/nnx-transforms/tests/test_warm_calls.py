@@ -151,6 +151,29 @@ def test_two_variables_that_come_to_hold_one_array(options):
     assert m.b.value.tolist() == [12.0, 12.0]
 
 
+def test_calls_of_what_was_compiled_ahead_of_time():
+    @nnx.jit(static_argnames="by")
+    def count(m, x, by):
+        m.count.value += by
+        return m.w.value * x
+
+    m, other = model(), model()
+    compiled = count.lower(m, 2.0, by=3).compile()
+    for x in (m, m, other, m):
+        assert compiled(x, 2.0).tolist() == [0.0, 2.0]
+    assert "enter" not in [name for _, name in frames_of(compiled, m, 2.0)]
+    assert (int(m.count.value), int(other.count.value)) == (12, 3)
+    m.w.value = jnp.ones(2)
+    assert compiled(m, 2.0).tolist() == [2.0, 2.0]
+    m.more = nnx.Variable(1.0)
+    with pytest.raises(TypeError, match="another structure"):
+        compiled(m, 2.0)
+    del m.more
+    with pytest.raises(gc.TraceContextError):
+        jax.vmap(lambda x: compiled(m, x))(jnp.ones(2))
+    assert compiled(m, 2.0).tolist() == [2.0, 2.0]
+
+
 STATICS = [0, False, 0.0, -0.0, 1, True, "a", "b", None, (1,), (True,), abs]
 
 

@@ -20,6 +20,7 @@ import jax
 
 from graphcore.authors import (
     UNSET,
+    Bodies,
     Callee,
     Entry,
     Inside,
@@ -137,11 +138,15 @@ class Jitted(Generic[P, R]):
             if not self._can_try_again(entry, error):
                 raise
             result = body.call_arranged(entry)
-        if warm is None and self._is_simple and body.is_usual and body is last:
-            # Shardings go by position, so arguments by name are moved there each time.
-            if not (kwargs and self._options.in_settings is not UNSET):
-                self._bodies.remember(args, kwargs, body)
+        if warm is None and body.is_usual and body is last:
+            self._remember(self._bodies, args, kwargs, body)
         return entry.commit(*result)
+
+    def _remember(self, bodies: Bodies, args: Any, kwargs: Any, body: JitBody) -> None:
+        # Shardings go by position, so arguments by name are moved there each time.
+        moves = kwargs and self._options.in_settings is not UNSET
+        if self._is_simple and not moves:
+            bodies.remember(args, kwargs, body)
 
     def _can_try_again(self, entry: Entry, error: Exception) -> bool:
         """Divides values that are no arrays, if a call failed since none were checked.
@@ -251,7 +256,7 @@ class Jitted(Generic[P, R]):
             except MakesObjects:
                 pass
             else:
-                return Traced(stage, self._enter, statics)
+                return Traced(stage, self._enter, self._remember, statics)
             return self.trace(*args, **kwargs)
         entry.divide()
         try:
@@ -259,7 +264,7 @@ class Jitted(Generic[P, R]):
         except Exception as error:
             explain_arrays(error, entry.body, entry.raw)
             raise
-        return Traced(stage, self._enter, statics, entry.body)
+        return Traced(stage, self._enter, self._remember, statics, entry.body)
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Lowered:
         """Lowers the function for arguments, which may be abstract.

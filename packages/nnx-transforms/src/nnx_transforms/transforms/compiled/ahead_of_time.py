@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from graphcore.authors import Entry, Inside, path_text
+from graphcore.authors import Bodies, Entry, Inside, path_text
 from nnx_transforms.arguments import with_statics
 from nnx_transforms.transforms.compiled.array_errors import explain_arrays
 from nnx_transforms.transforms.compiled.explain_recompile import of_structure
@@ -33,6 +33,7 @@ class _Stage:
     Args:
         _stage: JAX's own stage.
         _enter: Takes a call with all arguments apart; None if there are no objects.
+        _remember: Has `Bodies.recall` know a call from then on.
         _statics: The static arguments by position or name. As in JAX, the compiled
             function is called without them.
         _body: The function for the structure of the objects; None if there are none.
@@ -41,12 +42,15 @@ class _Stage:
 
     _stage: Any
     _enter: Callable[[tuple[Any, ...], dict[str, Any]], Entry | None]
+    _remember: Callable[[Bodies, tuple[Any, ...], dict[str, Any], Any], None]
     _statics: dict[Any, Any]
     _body: JitBody | None = None
     _bound: tuple[Any, ...] = ()
+    _bodies: Bodies = field(default_factory=Bodies)
 
     def _next(self, kind: type[S], stage: Any) -> S:
-        return kind(stage, self._enter, self._statics, self._body, self._bound)
+        how = self._enter, self._remember, self._statics
+        return kind(stage, *how, self._body, self._bound)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in _Stage.__slots__:
@@ -142,7 +146,9 @@ class Compiled(_Stage):
         args = (*self._bound, *args)
         full = tuple(with_statics(args, self._statics))
         named = {p: x for p, x in self._statics.items() if isinstance(p, str)}
-        entry = self._enter(full, {**kwargs, **named})
+        named = {**kwargs, **named}
+        warm = self._bodies.recall(full, named)
+        entry = self._enter(full, named) if warm is None else Entry.recalled(*warm)
         body = self._body
         if body is None and entry is None:
             return Inside.empty().put_together(*self._stage(*args, **kwargs))
@@ -162,10 +168,12 @@ class Compiled(_Stage):
                 "these. (Static arguments are left out when it is called.)"
                 + (f" What differs:\n{found}" if found else "")
             )
+        if warm is None:
+            self._remember(self._bodies, full, named, body)
         entry.divide()
-        _, given, named = body.prepare(entry, ahead=True)
+        _, given, given_named = body.prepare(entry, ahead=True)
         try:
-            result = self._stage(*given, **named)
+            result = self._stage(*given, **given_named)
         except Exception as error:
             explain_arrays(error, body, entry.raw)
             raise
