@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 
 import linen_lift as nn
 
@@ -714,6 +715,16 @@ def test_scan_details():
         Loop().apply(variables, c, xs, {"s": 1.0}, extra=1.0, mutable="state")
     with pytest.raises(TypeError, match="pair"):
         nn.scan(NoPair)().init(KEY, 0.0, X)
+
+
+def test_a_loop_is_exported_for_any_length():
+    model = nn.RNN(nn.LSTMCell(3))
+    variables = model.init(KEY, jnp.ones((2, 5, 4)))
+    any_length = jax.ShapeDtypeStruct(export.symbolic_shape("b, t, 4"), jnp.float32)
+    exported = export.export(jax.jit(model.apply))(variables, any_length)
+    x = jax.random.normal(KEY, (3, 7, 4))
+    found, due = exported.call(variables, x), model.apply(variables, x)
+    np.testing.assert_allclose(found, due, rtol=1e-5)
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -208,7 +208,7 @@ def scan(
             return (new, carry), (ys, out)
 
         if not grew:
-            (carried_out, carry), outs = over(body, (moving, init), xs, length=size)
+            (carried_out, carry), outs = over(body, (moving, init), xs, length=length)
         if grew:
             # The first iteration makes carried variables: it is computed apart.
             may_grow = False
@@ -216,7 +216,7 @@ def scan(
             x = jax.tree.map(lambda x: x[-1 if reverse else 0], xs)
             _, *state, y, out = iteration(shared, moving, init, x)
             xs = jax.tree.map(lambda x: x[rest], xs)
-            fewer = None if size is None else size - 1
+            fewer = None if length is None else length - 1
             (carried_out, carry), others = over(body, tuple(state), xs, length=fewer)
 
             def join(one: Any, more: Any) -> Any:
