@@ -407,6 +407,11 @@ def test_foreign_variables_are_updated():
             r"superfluous ones for \['c/d'\]",
         ),
         ({"w": 1.0, "b": 1.0}, ValueError, r"'w' has shape \(\), expected.*\(2,\)"),
+        (
+            {"w": jnp.ones((3, 2)), "b": jnp.ones(3)},
+            ValueError,
+            r"update for '.' has shape \(3.*expected that",
+        ),
         (jnp.ones(2), TypeError, "expected a State"),
     ],
 )
@@ -417,6 +422,19 @@ def test_gradients_that_do_not_fit_change_nothing(grads, error, message):
     with pytest.raises(error, match=message):
         optimizer.update(grads)
     assert gc.state((model, optimizer)) == before
+
+
+def test_a_gradient_for_each_example():
+    clipped = optax.contrib.differentially_private_aggregate(1.0, 0.0, key=0)
+    model = gc.Dict(w=gc.Param(jnp.array([1.0, 2.0])), b=gc.Param(jnp.array(0.5)))
+    optimizer = Optimizer(model, optax.chain(clipped, optax.sgd(0.5)))
+    params = gc.state(model).to_pure_dict()
+    each = {"w": jnp.array([[3.0, 4.0], [0.5, 0.0]]), "b": jnp.array([0.0, 0.5])}
+    nnx.jit(lambda optimizer: optimizer.update(each))(optimizer)
+    updates, _ = optimizer.tx.update(each, optimizer.tx.init(params), params)
+    due = optax.apply_updates(params, updates)
+    for name in params:
+        np.testing.assert_allclose(model[name].value, due[name], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

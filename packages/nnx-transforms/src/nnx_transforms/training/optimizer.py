@@ -267,7 +267,8 @@ class Optimizer(Object, Generic[M]):
             grads: The gradients, with a leaf for each variable that `wrt` selects, at
                 the same path: a `State` as `grad` returns it, a module as `jax.grad`
                 does, or nested dicts. What `wrt` does not select in a state is left
-                out.
+                out. For a transformation that takes them for each example, as
+                `optax.contrib.differentially_private_aggregate`, with one more axis.
             **extra: Further arguments of the transformation's `update`, such as the
                 `value` of the loss; `State`s become such ones as the parameters.
 
@@ -298,14 +299,16 @@ class Optimizer(Object, Generic[M]):
         if is_graph_node(grads):
             grads = variables(grads)
         selected: FlatState[Any] = variables(model, self.wrt).flat_state()
-        values = list(map(parameters_of, selected.leaves))
+        values, paths = list(map(parameters_of, selected.leaves)), selected.paths
         tree = self._rule.tree
-        params, kept = tree(selected.paths, values), self.opt_state
-        given = tree(selected.paths, _aligned(grads, selected.paths, values, self.wrt))
+        params, kept = tree(paths, values), self.opt_state
+        given = tree(paths, _aligned(grads, paths, values, self.wrt))
         before = jax.tree.map(raw_value_of, kept, is_leaf=is_variable)
         more = {name: _pure(value, tree) for name, value in extra.items()}
         try:
             updates, state = self.tx.update(given, before, params, **more)
+            moves = [functools.reduce(operator.getitem, p, updates) for p in paths]
+            _check_shapes("update", paths, moves, values)
             updated = jax.tree.map(moved, params, updates)
         except Exception as error:
             _refuse_abstract(error, model=params, gradients=given)
@@ -316,7 +319,7 @@ class Optimizer(Object, Generic[M]):
                     "when the structure of a model has changed."
                 ) from error
             raise
-        after = {p: functools.reduce(operator.getitem, p, updated) for p, _ in selected}
+        after = {p: functools.reduce(operator.getitem, p, updated) for p in paths}
         arrays = {path: x for path, x in selected if not is_variable(x)}
         writes: list[tuple[Any, Any]] = [(self.step, self.step.raw_value + 1)]
         writes += [
@@ -422,13 +425,21 @@ def _aligned(
             "that the optimizer has."
         )
     aligned = [raw_value_of(found[path]) for path in paths]
-    for path, gradient, value in zip(paths, aligned, values, strict=True):
-        if _shape(gradient) != _shape(value):
-            raise ValueError(
-                f"The gradient for {path_text(path)!r} has shape {_shape(gradient)}, "
-                f"expected that of the variable, {_shape(value)}."
-            )
+    _check_shapes("gradient", paths, aligned, values, each=True)
     return aligned
+
+
+def _check_shapes(
+    what: str, paths: tuple[Path, ...], given: Any, values: Any, each: bool = False
+) -> None:
+    """Refuses what has not the shape of its parameter, or, with `each`, rows of it."""
+    for path, x, value in zip(paths, given, values, strict=True):
+        found, due = _shape(x), _shape(value)
+        if found != due and not (each and found[1:] == due):
+            raise ValueError(
+                f"The {what} for {path_text(path)!r} has shape {found}, expected that "
+                f"of the variable, {due}."
+            )
 
 
 def _shape(value: Any) -> Any:
