@@ -101,3 +101,38 @@ def test_it_may_be_the_value_of_a_variable_and_the_only_argument():
     assert float(total(Batch(jnp.ones(2), jnp.ones(2)))) == 2.0
     ((path, old, new), _) = nnx.explain_recompile(total)
     assert (path, old, new) == ("args/0/0", "float32[3]", "float32[2]")
+
+
+@jax.tree_util.register_pytree_node_class
+class Samples(Batch):
+    """Refuses what only describes an array, too."""
+
+    def __init__(self, x, y):
+        super().__init__(jnp.asarray(x), jnp.asarray(y))
+
+
+LOOPS = {
+    "fori_loop": lambda f, c: nnx.fori_loop(0, 2, lambda i, c: f(c), c),
+    "while_loop": lambda f, c: nnx.while_loop(lambda c: c[1].y[0] < 3, f, c),
+    "scan": lambda f, c: nnx.scan(lambda c, i: (f(c), i))(c, jnp.arange(2))[0],
+    "cond": lambda f, c: nnx.cond(True, lambda c: f(f(c)), lambda c: c, c),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_loops_carry_it_in_a_variable_and_beside_one(loop):
+    def step(carry):
+        held, plain = carry
+        held.value = Samples(2 * held.value.x, held.value.y)
+        return held, Samples(plain.x + held.value.x, plain.y + 1)
+
+    def grow(carry):
+        return carry[0], Samples(*(jnp.tile(x, 2) for x in (carry[1].x, carry[1].y)))
+
+    held = nnx.Variable(Samples(jnp.arange(3.0), jnp.ones(3)))
+    _, plain = LOOPS[loop](step, (held, held.value))
+    assert held.value.x.tolist() == [0.0, 4.0, 8.0]
+    assert plain.x.tolist() == [0.0, 7.0, 14.0]
+    if loop != "cond":
+        with pytest.raises(TypeError, match=r"/1/0: float32\[3\] -> float32\[6\]"):
+            LOOPS[loop](grow, (held, plain))

@@ -25,8 +25,8 @@ from nnx_transforms.prefixes import Carry
 from nnx_transforms.transforms.compiled.donation import together
 from nnx_transforms.transforms.decorators import LATER, called_as_before
 from nnx_transforms.transforms.loops.agreement import (
-    abstract,
     failure,
+    outline,
     type_differences,
     value_differences,
 )
@@ -266,7 +266,7 @@ class _Body(MappedBody):
         leaves = put_held([*common.leaves], [*own_args.leaves])
         others = own_args.structure.unflatten(leaves)
         args = put_carry(others, plain_carry, self.place_in)
-        before = abstract(plain_carry)  # now: it may be of no use after the run
+        before = outline(plain_carry)  # now: it may be of no use after the run
         left = self.run(together(mine, own), args, {})
         for problem in without_room(self, left):
             raise ValueError(problem)
@@ -279,7 +279,7 @@ class _Body(MappedBody):
         next_plain, rest = take_carry(left.out, self.place_out)
         # JAX would speak of it as one part of what is carried, or as it is taken apart.
         changed = value_differences(self, threaded, next_threaded)
-        after = abstract(next_plain)
+        after = outline(next_plain)
         changed += type_differences(("carry",), before, after, promotes=True)
         self.progress.changed = changed
         return (next_threaded, next_plain, shared), (groups, rest, change)

@@ -17,10 +17,10 @@ import jax
 from graphcore.authors import Body, Entry, Inside, Left, enter, path_text
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.loops.agreement import (
-    abstract,
     check_unchanged,
     failure,
     merged_change,
+    outline,
     type_differences,
     value_differences,
 )
@@ -235,13 +235,13 @@ class _Iteration(_Carried, TracedBody):
         return left
 
     def whole(self, groups: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
-        before = abstract(args[-1])  # now: it may be of no use after the run
+        before = outline(args[-1])  # now: it may be of no use after the run
         values = self.ungrouped(groups)
         left = self.run(values, args, {})
         now = left.all_values(values)
         # JAX itself promotes weak types in the first carry, and then traces again.
         changed = value_differences(self, values, now, promotes=True)
-        after = abstract(left.out)
+        after = outline(left.out)
         changed += type_differences(("carry",), before, after, promotes=True)
         if changed:
             raise failure(

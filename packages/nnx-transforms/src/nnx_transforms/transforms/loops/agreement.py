@@ -19,6 +19,7 @@ from graphcore import (
     LeafAttribute,
     NodeDef,
     NodeRef,
+    Static,
     SubGraphAttribute,
     VariableDef,
     diff,
@@ -152,10 +153,10 @@ def describe_left(
     pairs = zip(joint.variable_definitions, values, strict=True)
     known = {definition.index: value for definition, value in pairs}
     # An array whose attribute was removed is nowhere.
-    avals = {i: abstract(known[old]) for i, old in change.mapping if old in known}
+    avals = {i: outline(known[old]) for i, old in change.mapping if old in known}
     written = zip(change.positions, change.indices, strict=True)
     made = [index for position, index in written if position is None]
-    avals.update(zip(made, map(abstract, new), strict=False))
+    avals.update(zip(made, map(outline, new), strict=False))
     # Roots, removed and returned objects are the children of one node.
     roots: Sequence[Any] = change.definitions or joint.definitions
     children: list[tuple[str, Any]] = [*zip(names, roots, strict=True)]
@@ -172,7 +173,7 @@ def describe_left(
         children.append((path_text(("returned", *path)), shown))
         seen.add(number)
     return Description(
-        combined(children), origins, avals, abstract({body.out_called: out})
+        combined(children), origins, avals, outline({body.out_called: out})
     )
 
 
@@ -291,6 +292,27 @@ def abstract(value: Any) -> Any:
     return jax.tree.map(lambda x: jax.typeof(x) if has_type(x) else type(x), value)
 
 
+def outline(value: Any) -> Any:
+    """As `abstract`, also of pytrees whose class refuses to be made of types.
+
+    Args:
+        value: As for `abstract`.
+
+    Returns:
+        Where a class refuses, the types by path, beside the structure.
+
+    Example:
+        >>> outline({'w': 1.0}) == abstract({'w': 1.0})
+        True
+    """
+    try:
+        return abstract(value)
+    except Exception:  # whatever it raises
+        leaves, structure = jax.tree_util.tree_flatten_with_path(value)
+        types = {path_text(key_path(path)): abstract(x) for path, x in leaves}
+        return types, Static(structure)
+
+
 def type_differences(
     path: Path, old: Any, new: Any, promotes: bool = False
 ) -> Iterator[str]:
@@ -298,7 +320,7 @@ def type_differences(
 
     Args:
         path: Where they stand.
-        old: The one, as `abstract` gives it.
+        old: The one, as `outline` gives it.
         new: The other.
         promotes: Whether a weak type in `old` may be any dtype in `new`.
 
@@ -307,7 +329,7 @@ def type_differences(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> pair = abstract([1, jnp.ones(2)]), abstract([1, jnp.ones(3)])
+        >>> pair = outline([1, jnp.ones(2)]), outline([1, jnp.ones(3)])
         >>> [*type_differences(('w',), *pair)]
         ['w/1: float32[2] -> float32[3]']
     """
@@ -354,7 +376,7 @@ def value_differences(
     for position, (old, new) in enumerate(zip(before, after, strict=True)):
         if old is not new:
             path = body.variable_path(position)
-            found += type_differences(path, abstract(old), abstract(new), promotes)
+            found += type_differences(path, outline(old), outline(new), promotes)
     return found
 
 

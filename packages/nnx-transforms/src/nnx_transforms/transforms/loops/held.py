@@ -36,9 +36,9 @@ def take_held(tree: Any, *, with_statics: bool = False) -> tuple[Any, Any]:
     def is_held(x: Any) -> bool:
         return isinstance(x, jax.Ref) or (with_statics and not has_type(x))
 
-    held = jax.tree.map(lambda x: x if is_held(x) else None, tree)
-    if not jax.tree.leaves(held):
+    if not any(map(is_held, jax.tree.leaves(tree))):
         return tree, None
+    held = jax.tree.map(lambda x: x if is_held(x) else None, tree)
     return jax.tree.map(lambda x: None if is_held(x) else x, tree), held
 
 
