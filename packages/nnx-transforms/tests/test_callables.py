@@ -1,8 +1,10 @@
 """What is given to a transform as the function."""
 
 import functools
+import pickle
 import unittest.mock
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import pytest
@@ -98,3 +100,20 @@ def test_a_class_and_a_partial_of_one_make_objects():
     for make in (Model, functools.partial(Model, 1)):
         assert type(nnx.jit(make)()) is Model
         assert type(nnx.eval_shape(make)) is Model
+
+
+@pytest.mark.parametrize("transform", [nnx.grad, nnx.vmap, nnx.remat, nnx.scan])
+def test_what_was_compiled_stays_with_the_jitted_function(transform):
+    jitted = nnx.jit(lambda c, x: (c + x.sum(), x))
+    transformed = transform(jitted)
+    assert transformed.__wrapped__ is jitted
+    own = vars(transformed).keys() - {"__wrapped__", "_lifted"}
+    assert not own & vars(jitted).keys()
+    pickle.loads(cloudpickle.dumps(transformed))
+
+
+def test_the_gradient_of_a_jitted_function_can_be_sent():
+    gradient = nnx.grad(nnx.jit(lambda x: (x**2).sum()))
+    assert gradient(jnp.ones(2)).tolist() == [2.0, 2.0]
+    sent = pickle.loads(cloudpickle.dumps(gradient))
+    assert sent(jnp.ones(2)).tolist() == [2.0, 2.0]

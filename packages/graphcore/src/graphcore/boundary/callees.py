@@ -197,7 +197,10 @@ def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[...
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             return call(f, *args, **kwargs)
 
-        updated = () if is_object(f) else functools.WRAPPER_UPDATES
+        # What another transform made keeps what it compiled for itself.
+        plain = isinstance(f, types.FunctionType | types.MethodType)
+        is_made = not plain and hasattr(f, "_lifted")
+        updated = () if is_object(f) or is_made else functools.WRAPPER_UPDATES
         try:
             functools.update_wrapper(wrapper, f, updated=updated)
         except TypeError:  # a stand-in for a name, as above
