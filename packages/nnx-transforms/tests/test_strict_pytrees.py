@@ -121,6 +121,9 @@ LOOPS = {
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_loops_carry_it_in_a_variable_and_beside_one(loop):
+    if jax.__version_info__ < (0, 9) and loop != "scan":
+        pytest.skip("JAX itself makes it of the types of what a trace returns")
+
     def step(carry):
         held, plain = carry
         held.value = Samples(2 * held.value.x, held.value.y)
