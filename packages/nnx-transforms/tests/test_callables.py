@@ -104,10 +104,15 @@ def test_a_class_and_a_partial_of_one_make_objects():
 
 @pytest.mark.parametrize("transform", [nnx.grad, nnx.vmap, nnx.remat, nnx.scan])
 def test_what_was_compiled_stays_with_the_jitted_function(transform):
-    jitted = nnx.jit(lambda c, x: (c + x.sum(), x))
+    def f(c, x):
+        return c + x.sum(), x
+
+    f.unit = "m"
+    jitted = nnx.jit(f)
     transformed = transform(jitted)
     assert transformed.__wrapped__ is jitted
-    own = vars(transformed).keys() - {"__wrapped__", "_lifted"}
+    assert (jitted.unit, transformed.unit) == ("m", "m")
+    own = vars(transformed).keys() - {"__wrapped__", "_lifted", "unit"}
     assert not own & vars(jitted).keys()
     pickle.loads(cloudpickle.dumps(transformed))
 

@@ -197,7 +197,8 @@ def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[...
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             return call(f, *args, **kwargs)
 
-        # What another transform made keeps what it compiled for itself.
+        # What another transform made keeps what it compiled for itself, and shows the
+        # attributes of the function.
         plain = isinstance(f, types.FunctionType | types.MethodType)
         is_made = not plain and hasattr(f, "_lifted")
         updated = () if is_object(f) or is_made else functools.WRAPPER_UPDATES
@@ -206,6 +207,9 @@ def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[...
         except TypeError:  # a stand-in for a name, as above
             functools.update_wrapper(wrapper, type(f), updated=())
             wrapper.__wrapped__ = f  # type: ignore[attr-defined]
+        if is_made:
+            shown = {k: x for k, x in vars(f).items() if not k.startswith("_")}
+            wrapper.__dict__.update(shown)
         if not hasattr(f, "__name__"):
             wrapper.__name__ = wrapper.__qualname__ = type(f).__name__
         mark_lifted(wrapper, call)
