@@ -44,6 +44,30 @@ def test_a_value_that_does_not_count_may_be_anything():
     assert float(average.compute()) == 2.0
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int8, bool])
+def test_metrics_take_any_dtypes_where_jax_is_told_to_promote_none(dtype):
+    def measured():
+        metrics = nnx.MultiMetric(
+            mean=nnx.metrics.Average(),
+            all=nnx.metrics.Welford(),
+            hits=nnx.metrics.Accuracy(),
+        )
+        values, labels = jnp.array([0, 1, 1], dtype), jnp.array([0, 1, 0], jnp.int8)
+        logits = jnp.eye(3, dtype=dtype)
+        for mask in (None, jnp.array([1, 0, 1])):
+            metrics.mean.update(values=values, mask=mask)
+            metrics.all.update(values=values)
+            metrics.hits.update(logits=logits, labels=labels, mask=mask)
+        return metrics.compute()
+
+    expected = measured()
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        found = measured()
+        found_jitted = nnx.jit(measured)()
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, found, expected))
+    assert jax.tree.all(jax.tree.map(jnp.allclose, found_jitted, expected))
+
+
 def test_an_average_starts_from_the_stored_values():
     def doubled(variable, value):
         return jax.tree.map(lambda x: 2 * x, value)

@@ -211,6 +211,25 @@ def test_without_compilation():
     assert cells.seen.value.tolist() == [0, 1, 2] and int(cells.steps.value) == 3
 
 
+@pytest.mark.parametrize("start", [2.0, np.float32(2), np.ones(2, np.float32)])
+def test_a_number_that_is_carried_may_be_kept_without_compilation(start):
+    def f(m, x):
+        m.last.value = x
+        m.sow(Intermediate, "seen", x)
+        return m.factor.value * x
+
+    def run():
+        last = Variable(jnp.zeros(np.shape(start)))
+        m = Dict(last=last, factor=Variable(jnp.array(3.0)))
+        axes = StateAxes({Intermediate: 0, ...: Carry})
+        total = scan(f, in_axes=(axes, Carry), out_axes=Carry, length=3)(m, start)
+        return total, m.last.value, *m.seen.value
+
+    with jax.disable_jit():
+        found = run()
+    jax.tree.map(np.testing.assert_array_equal, found, run())
+
+
 # Oracle
 
 

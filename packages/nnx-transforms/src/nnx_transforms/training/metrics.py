@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from graphcore import Filter, Object, Variable, split
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class MetricState(Variable[Any]):
@@ -83,6 +87,20 @@ class Metric(Object):
         return split(self, *filters)
 
 
+def _promoting(method: F) -> F:
+    """Has a method combine numbers of several dtypes, though JAX be told to refuse it.
+
+    Floats are counted in integers, whatever `jax_numpy_dtype_promotion` says.
+    """
+
+    @functools.wraps(method)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with jax.numpy_dtype_promotion("standard"):
+            return method(*args, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
 class _Totals(Metric):
     """Numbers that start at zero and tell of the values of all batches."""
 
@@ -125,6 +143,7 @@ class Average(_Totals):
     count: MetricState
     _dtypes = {"total": jnp.float32, "count": jnp.int32}
 
+    @_promoting
     def update(self, mask: Any = None, **kwargs: Any) -> None:
         """Takes in a batch of values.
 
@@ -153,6 +172,7 @@ class Average(_Totals):
         self.total.value += jnp.where(mask, values, 0).sum()
         self.count.value += mask.sum().astype(jnp.int32)
 
+    @_promoting
     def compute(self) -> jax.Array:
         average: jax.Array = self.total.value / self.count.value
         return average
@@ -197,6 +217,7 @@ class Welford(_Totals):
     m2: MetricState
     _dtypes = {"count": jnp.int32, "mean": jnp.float32, "m2": jnp.float32}
 
+    @_promoting
     def update(self, **kwargs: Any) -> None:
         """Takes in a batch of values.
 
@@ -221,6 +242,7 @@ class Welford(_Totals):
         between = delta * delta * values.size * before / self.count.value
         self.m2.value += values.var() * values.size + between
 
+    @_promoting
     def compute(self) -> Statistics:
         deviation = jnp.sqrt(self.m2.value / self.count.value)
         return Statistics(
@@ -258,6 +280,7 @@ class Accuracy(Average):
         super().__init__(argname)
         self.threshold = threshold
 
+    @_promoting
     def update(
         self, mask: Any = None, *, logits: Any = None, labels: Any = None, **kwargs: Any
     ) -> None:

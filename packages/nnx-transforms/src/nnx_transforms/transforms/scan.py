@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphcore import broadcast_prefix
 from graphcore.authors import (
@@ -170,6 +171,9 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
         (values, shared), held = take_held((threaded, shared), with_statics=True)
         step = functools.partial(body, held=held) if held else body
         init = values, carry, shared
+        if jax.config.jax_disable_jit:
+            # JAX would hand the first iteration a number, and the next ones arrays.
+            init = jax.tree.map(_as_array, init)
         last, (groups, rest, change) = jax.lax.scan(
             step, init, (own, scanned), **options
         )
@@ -183,6 +187,11 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
     rest = map_settings(lambda axis, x: _moved(x, 0, axis), rest_axes, rest)
     out = put_carry(rest, last[1], body.place_out)
     return entry.commit(groups, out, change)
+
+
+def _as_array(x: Any) -> Any:
+    numbers = int, float, complex, np.generic, np.ndarray
+    return jnp.asarray(x) if isinstance(x, numbers) else x
 
 
 @dataclass
