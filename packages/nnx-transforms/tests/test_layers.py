@@ -590,6 +590,25 @@ def test_layers_promote_no_ranks(make, shape):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("param_dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_norms_of_mixed_precision_where_jax_is_told_to_promote_none(dtype, param_dtype):
+    options = {"dtype": dtype, "param_dtype": param_dtype, "rngs": Rngs(0)}
+    x = jax.random.normal(jax.random.key(0), (2, 3, 4), dtype)
+    for layer in (
+        LayerNorm(4, **options),
+        BatchNorm(4, **options),
+        BatchNorm(4, use_running_average=True, **options),
+        nnx.RMSNorm(4, **options),
+        nnx.GroupNorm(4, num_groups=2, **options),
+        nnx.InstanceNorm(4, **options),
+    ):
+        expected = layer(x)
+        with jax.numpy_dtype_promotion("strict"):
+            found = layer(x)
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_batch_norm_without_parameters_knows_its_size():
     norm = nnx.BatchNorm(3, rngs=Rngs(0))
     norm.scale = norm.bias = None

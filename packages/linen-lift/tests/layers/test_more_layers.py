@@ -577,6 +577,26 @@ def test_layers_promote_no_ranks(layer, shape):
     close(found, expected)
 
 
+@pytest.mark.parametrize("param_dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_norms_of_mixed_precision_where_jax_is_told_to_promote_none(dtype, param_dtype):
+    options = {"dtype": dtype, "param_dtype": param_dtype}
+    x = normal(2, 3, 4).astype(dtype)
+    for layer in (
+        nn.LayerNorm(**options),
+        nn.BatchNorm(use_running_average=False, **options),
+        nn.BatchNorm(use_running_average=True, **options),
+        nn.RMSNorm(**options),
+        nn.GroupNorm(2, **options),
+        nn.InstanceNorm(**options),
+        nn.MultiHeadDotProductAttention(2, force_fp32_for_softmax=True, **options),
+    ):
+        expected, _ = layer.init_with_output(KEY, x)
+        with jax.numpy_dtype_promotion("strict"):
+            found, _ = layer.init_with_output(KEY, x)
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_means_of_windows_promote_no_ranks():
     x = normal(2, 6, 6, 4)
     settings = {"padding": "SAME", "count_include_pad": False}

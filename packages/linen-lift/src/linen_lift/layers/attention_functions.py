@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .dtypes import promote_dtype
+from .dtypes import at_least_float32, promote_dtype
 
 __all__ = ["dot_product_attention", "dot_product_attention_weights"]
 
@@ -79,7 +79,7 @@ def dot_product_attention_weights(
         lowest = float(jnp.finfo(dtype).min)  # type: ignore[no-untyped-call]
         products = jnp.where(mask, products, lowest)
     if force_fp32_for_softmax:
-        products = products.astype(jnp.promote_types(dtype, jnp.float32))
+        products = products.astype(at_least_float32(dtype))
     weights = jax.nn.softmax(products)
     if not (force_fp32_for_softmax and dtype != jnp.float32):
         weights = weights.astype(dtype)
@@ -175,7 +175,8 @@ def dot_product_attention(
         einsum_dot_general,
         qk_attn_weights_einsum,
     )
-    return mean("...hqk,...khd->...qhd", weights, value)
+    with jax.numpy_dtype_promotion("standard"):  # the weights may be of more bits
+        return mean("...hqk,...khd->...qhd", weights, value)
 
 
 def _einsum(einsum: Einsum | None, precision: Any, dot_general: Any) -> Einsum:

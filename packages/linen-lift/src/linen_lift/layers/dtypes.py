@@ -51,6 +51,25 @@ def canonicalize_dtype(*args: Any, dtype: Any = None, inexact: bool = True) -> A
     return jnp.dtype(dtype)
 
 
+def at_least_float32(dtype: Any) -> Any:
+    """What a type promotes to with float32, also where a program forbids promotion.
+
+    Args:
+        dtype: the type.
+
+    Returns:
+        The type to compute statistics in.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> with jax.numpy_dtype_promotion("strict"):
+        ...     at_least_float32(jnp.bfloat16).name
+        'float32'
+    """
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.promote_types(dtype, jnp.float32)
+
+
 def promote_dtype(*args: Any, dtype: Any = None, inexact: bool = True) -> list[Any]:
     """Arrays of one type.
 

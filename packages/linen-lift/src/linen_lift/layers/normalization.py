@@ -12,7 +12,7 @@ from jax.nn import initializers
 from ..lift.statics import as_tuple
 from ..module import Module, compact, merge_param, nowrap
 from ..types import Axes
-from .dtypes import canonicalize_dtype
+from .dtypes import at_least_float32, canonicalize_dtype
 from .linear import Initializer
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
@@ -50,7 +50,7 @@ def _moments(
     """
     dtype = x.dtype if layer.dtype is None else layer.dtype
     if layer.force_float32_reductions:
-        dtype = jnp.promote_types(dtype, jnp.float32)
+        dtype = at_least_float32(dtype)
     x = x if x.dtype == dtype else x.astype(dtype)
     mask = None if mask is None else jnp.asarray(mask, bool)
 
@@ -87,11 +87,15 @@ def _scaled(
     scale = bias = None
     if layer.use_scale:
         scale = layer.param("scale", layer.scale_init, shape, layer.param_dtype)
-        multiplier = multiplier * scale.reshape(spread)
-    y = (x if mean is None else x - mean) * multiplier
     if getattr(layer, "use_bias", False):
         bias = layer.param("bias", layer.bias_init, shape, layer.param_dtype)
-        y = y + bias.reshape(spread)
+    # Of several types on purpose, which a program can forbid.
+    with jax.numpy_dtype_promotion("standard"):
+        if scale is not None:
+            multiplier = multiplier * scale.reshape(spread)
+        y = (x if mean is None else x - mean) * multiplier
+        if bias is not None:
+            y = y + bias.reshape(spread)
     dtype = canonicalize_dtype(x, scale, bias, dtype=layer.dtype)
     return y if y.dtype == dtype else y.astype(dtype)
 

@@ -107,14 +107,16 @@ class Norm(Layer):
         dtype = self.dtype
         if dtype is None:
             dtype = canonicalize_dtype(x, scale, bias)
-        factor = lax.rsqrt(var + self.epsilon)
-        if scale is not None:
-            factor = factor * along(scale, x, axes)
-        y = at_least_float32(x)
-        y = (y if mean is None else y - mean) * factor
-        if bias is not None:
-            y = y + along(bias, x, axes)
-        return cast(y, dtype)
+        # Of several dtypes on purpose, which a program can forbid.
+        with jax.numpy_dtype_promotion("standard"):
+            factor = lax.rsqrt(var + self.epsilon)
+            if scale is not None:
+                factor = factor * along(scale, x, axes)
+            y = at_least_float32(x)
+            y = (y if mean is None else y - mean) * factor
+            if bias is not None:
+                y = y + along(bias, x, axes)
+            return cast(y, dtype)
 
 
 def at_least_float32(x: jax.Array) -> jax.Array:
@@ -131,7 +133,8 @@ def at_least_float32(x: jax.Array) -> jax.Array:
         >>> at_least_float32(jnp.ones(1, jnp.bfloat16)).dtype.name
         'float32'
     """
-    return cast(x, jnp.promote_types(x.dtype, jnp.float32))
+    with jax.numpy_dtype_promotion("standard"):
+        return cast(x, jnp.promote_types(x.dtype, jnp.float32))
 
 
 def squared(x: jax.Array) -> jax.Array:
