@@ -65,6 +65,15 @@ OTHERS = {
 }
 """Functions of graphs in Flax that are others here, and what to use."""
 
+SPLITTERS = {"numpyro": ("nnx_module", "random_nnx_module")}
+"""Functions of other packages that find the variables of a module with Flax."""
+
+SPLITS = (
+    "it looks for variables with Flax, finds none in a module of these packages, and "
+    "does not train it: keep in Flax the modules that it is given"
+)
+"""What is wrong with them, which nothing says when they are called."""
+
 SETTINGS = (
     "settings of Flax are not read here; in the place of `flax_always_shard_variable` "
     "set to False stands `nnx_transforms.use_eager_sharding(False)`"
