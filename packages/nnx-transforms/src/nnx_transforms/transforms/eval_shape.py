@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from graphcore import VariableState, is_variable
+from graphcore import TraceContextError, VariableState, clone, is_variable
 from graphcore.authors import (
     Body,
     Inside,
@@ -34,14 +34,20 @@ class _Body(Body):
     """The function without what it does to its arguments."""
 
     def leave(self, inside: Inside, out: Any) -> Left:
-        return Inside.empty().leave(out)
+        try:
+            return Inside.empty().leave(out)
+        except TraceContextError:
+            # The function returned what it closed over. Only shapes leave it, so no
+            # update can get lost: those of a copy do.
+            return Inside.empty().leave(clone([out])[0])
 
 
 @accepts_graph_mode
 def eval_shape(f: Callable[..., A], *args: Any, **kwargs: Any) -> A:
     """Returns what a function would return, with shapes and dtypes for arrays.
 
-    The function runs on stand-ins; the caller's objects are left alone.
+    The function runs on stand-ins; the caller's objects are left alone. It may return
+    objects that it closes over: what comes back is a description of them.
 
     Args:
         f: A function of any pytrees with objects in them.
@@ -54,9 +60,6 @@ def eval_shape(f: Callable[..., A], *args: Any, **kwargs: Any) -> A:
         are new; those that share something with each other still do. Where a mesh is
         known, by `jax.set_mesh` or the metadata of a variable, values of variables
         have the sharding that the metadata name, and are replicated without one.
-
-    Raises:
-        ValueError: If an object belongs to a different trace level.
 
     Example:
         >>> import nnx_transforms as nnx
