@@ -2,6 +2,7 @@
 
 import inspect
 
+import jax
 import pytest
 
 import nnx_transforms as ours
@@ -41,3 +42,22 @@ def test_a_name_takes_what_flax_takes(name):
         p.name for p in inspect.signature(due).parameters.values() if p.kind in by_name
     }
     assert given - {"graph", "graph_updates"} <= {p.name for p in takes}
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("library", [theirs, ours])
+def test_eval_shape_describes_what_the_function_closes_over(library, jitted):
+    model = library.Linear(2, 3, rngs=library.Rngs(0))
+    kernel = model.kernel.get_value()
+
+    def described(model):
+        state = ours.eval_shape(lambda: library.split(model)[1])
+        one, other = ours.eval_shape(lambda: (model, {"again": model}))
+        assert other["again"] is one and one is not model
+        variable = ours.eval_shape(lambda: model.kernel)
+        leaves = jax.tree.leaves((state, library.state(one), variable))
+        assert [leaf.shape for leaf in leaves] == [(3,), (2, 3), (3,), (2, 3), (2, 3)]
+        assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+
+    (ours.jit(described) if jitted else described)(model)
+    assert model.kernel.get_value() is kernel

@@ -687,22 +687,3 @@ def test_threads_may_meet_the_library_together():
         for t in threads: t.join()
         assert found == [2] * 4, found
     """)
-
-
-@pytest.mark.parametrize("jitted", [False, True])
-@pytest.mark.parametrize("library", [flax, nnx])
-def test_eval_shape_describes_what_the_function_closes_over(library, jitted):
-    model = library.Linear(2, 3, rngs=library.Rngs(0))
-    kernel = model.kernel.get_value()
-
-    def described(model):
-        state = nnx.eval_shape(lambda: library.split(model)[1])
-        one, other = nnx.eval_shape(lambda: (model, {"again": model}))
-        assert other["again"] is one and one is not model
-        variable = nnx.eval_shape(lambda: model.kernel)
-        leaves = jax.tree.leaves((state, library.state(one), variable))
-        assert [leaf.shape for leaf in leaves] == [(3,), (2, 3), (3,), (2, 3), (2, 3)]
-        assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
-
-    (nnx.jit(described) if jitted else described)(model)
-    assert model.kernel.get_value() is kernel

@@ -410,22 +410,6 @@ def test_functions_that_are_others_here_are_listed():
     assert "`map_state`" in of_map.reason and "flat_state()" in of_flatten.reason
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "from numpyro.contrib.module import nnx_module as f, random_nnx_module as g",
-        "from numpyro.contrib import module as m\nm.nnx_module; m.random_nnx_module",
-    ],
-)
-def test_functions_of_others_that_split_with_flax_are_listed(source):
-    out = port("from flax import nnx\n" + source)
-    assert out.source == "import nnx_transforms as nnx\n" + source
-    assert {p.name for p in out.problems} == {"nnx_module", "random_nnx_module"}
-    assert all("keep in Flax" in problem.reason for problem in out.problems)
-    # What someone else calls so is none of them.
-    assert not port("from .models import nnx_module\nself.nnx_module()").problems
-
-
 def test_names_that_mean_something_else_as_well_are_left_alone():
     expect(
         """\
