@@ -61,6 +61,9 @@ def eval_shape(f: Callable[..., A], *args: Any, **kwargs: Any) -> A:
         known, by `jax.set_mesh` or the metadata of a variable, values of variables
         have the sharding that the metadata name, and are replicated without one.
 
+    Raises:
+        ValueError: If an object among the arguments belongs to a different trace level.
+
     Example:
         >>> import nnx_transforms as nnx
         >>> model = nnx.eval_shape(lambda: nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
