@@ -165,9 +165,14 @@ def test_calls_of_what_was_compiled_ahead_of_time():
     assert (int(m.count.value), int(other.count.value)) == (12, 3)
     m.w.value = jnp.ones(2)
     assert compiled(m, 2.0).tolist() == [2.0, 2.0]
+    for x in (jnp.ones(1), jnp.ones(2)):
+        count(m, x, 3)
+    compiled(m, 2.0)  # and tells nothing of what the jitted function was compiled for
+    ((path, *_),) = nnx.explain_recompile(count)
     m.more = nnx.Variable(1.0)
     with pytest.raises(TypeError, match="another structure"):
         compiled(m, 2.0)
+    assert [found for found, *_ in nnx.explain_recompile(count)] == [path] == ["args/1"]
     del m.more
     with pytest.raises(gc.TraceContextError):
         jax.vmap(lambda x: compiled(m, x))(jnp.ones(2))
@@ -177,6 +182,8 @@ def test_calls_of_what_was_compiled_ahead_of_time():
 STATICS = [0, False, 0.0, -0.0, 1, True, "a", "b", None, (1,), (True,), abs]
 
 
+@example([(0.0, False), (-0.0, False), (0, False), (False, False)])
+@example([(1, True), (True, True), ((1,), False), ((True,), False)])
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from(STATICS), st.booleans()), max_size=8))
 def test_static_arguments_in_any_order(calls):
@@ -195,6 +202,12 @@ def test_static_arguments_in_any_order(calls):
 
 
 STATICS_BY_NAME = {repr(x): number for number, x in enumerate(STATICS)}
+
+
+def test_arguments_by_keyword_have_the_shardings_of_their_positions():
+    f, m = nnx.jit(lambda x, m: m.w.value * x, in_shardings=(None, HERE)), model()
+    for _ in range(3):
+        assert f(m=m, x=2.0).tolist() == [0.0, 2.0]
 
 
 def test_shardings_by_a_filter_of_values_are_asked_at_each_call():

@@ -130,8 +130,8 @@ def _filter_text(filter: Any) -> str:
     return filter.__name__ if isinstance(filter, type) else repr(filter)
 
 
-class StateAxes(_ByFilter, Mapping[Any, Any]):
-    """Mapped axes of the variables of an object, by filter: a mapping.
+class StateAxes(_ByFilter):
+    """Mapped axes of the variables of an object, by filter.
 
     Args:
         mapping: From filters to an axis (an integer), None for variables that are not
@@ -148,6 +148,19 @@ class StateAxes(_ByFilter, Mapping[Any, Any]):
     """
 
     __slots__ = ()
+
+    # `dict(axes)` takes these, so that one can be made of another.
+    def keys(self) -> tuple[Any, ...]:
+        """The filters."""
+        return self.filters
+
+    def values(self) -> tuple[Any, ...]:
+        """The axes, in the order of the filters."""
+        return self.settings
+
+    def items(self) -> tuple[tuple[Any, Any], ...]:
+        """Pairs of filters and axes."""
+        return tuple(zip(self.filters, self.settings, strict=True))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.filters)

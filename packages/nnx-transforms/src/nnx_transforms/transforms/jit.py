@@ -125,7 +125,8 @@ class Jitted(Generic[P, R]):
             try:
                 values, plain, change = self._plain(*args, **kwargs)
             except MakesObjects:
-                pass  # not from here: an error would tell of this one, too
+                # Not called from here: an error would tell of this one, too.
+                self._notes.explanation = None
             else:
                 if not change.is_in_place:  # asked here, since a call costs time
                     plain = Inside.empty().put_together(values, plain, change)
@@ -201,7 +202,6 @@ class Jitted(Generic[P, R]):
 
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
         """Takes a call apart; None if there are no objects."""
-        self._notes.explanation = None
         callee, options = self._callee or self._given.again(), self._options
         # An object of another trace that it hides is one that it captures.
         is_known = callee.function is self._given.function
@@ -248,6 +248,7 @@ class Jitted(Generic[P, R]):
             >>> nnx.jit(lambda x: x * 2).trace(1.0).jaxpr.eqns[0].primitive.name
             'mul'
         """
+        self._notes.explanation = None
         entry = self._enter(args, kwargs)
         statics = self._options.statics.take(args, kwargs)[2]
         if entry is None:

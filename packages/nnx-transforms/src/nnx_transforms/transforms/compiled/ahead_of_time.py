@@ -38,6 +38,7 @@ class _Stage:
             function is called without them.
         _body: The function for the structure of the objects; None if there are none.
         _bound: The instance of a bound method, which is called without it.
+        _bodies: Knows the last call of what was compiled.
     """
 
     _stage: Any
