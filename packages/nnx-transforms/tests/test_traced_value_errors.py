@@ -292,8 +292,7 @@ def doubles(model, *_):
 def check_lines(files):
     """The files are those of the user, not of the library."""
     ours = tuple(str(Path(package.__file__).parent) for package in (gc, nnx))
-    # Lines of layers may be shown, and JAX keeps traces of its functions with those
-    # that called them first.
+    # Lines of layers may be shown.
     shown = str(Path(nnx.__file__).parent / "layers")
     assert __file__ in files
     assert not [x for x in files if x.startswith(ours) and not x.startswith(shown)]
@@ -316,6 +315,7 @@ def check_lines(files):
     ],
 )
 def test_operations_come_from_lines_of_the_user(function):
+    jax.clear_caches()  # It keeps traces of its functions with who called them first.
     lowered = nnx.jit(function).lower(Model(), nnx.Rngs(0))
     check_lines(re.findall(r'loc\("([^"]+\.py)"', lowered.as_text(debug_info=True)))
 
