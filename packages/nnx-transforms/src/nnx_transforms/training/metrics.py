@@ -90,7 +90,7 @@ class Metric(Object):
 def _promoting(method: F) -> F:
     """Has a method combine numbers of several dtypes, though JAX be told to refuse it.
 
-    Floats are counted in integers, whatever `jax_numpy_dtype_promotion` says.
+    Sums of floats are divided by counts, which are integers.
     """
 
     @functools.wraps(method)

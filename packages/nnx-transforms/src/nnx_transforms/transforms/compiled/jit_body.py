@@ -127,8 +127,7 @@ class JitBody(Body):
         is_flat: Whether values enter and leave it as one list, and other arguments as
             they are called: what JAX has to take apart costs time at each call. With
             shardings and donation there is more to tell it.
-        is_usual: Whether it has run, and all values were arrays.
-        is_direct: Whether it is flat as well: values may go there as they are.
+        is_direct: Whether it is flat, and the values may go there as they are.
         has_divided: Whether the values of variables were seen not to be arrays.
     """
 
@@ -136,7 +135,7 @@ class JitBody(Body):
     settings_called = ("in_shardings", "out_shardings")
     options: Options
     is_compiled = True
-    is_usual = is_direct = has_divided = False
+    is_direct = has_divided = False
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -193,8 +192,7 @@ class JitBody(Body):
             leaked = is_traced and take_back_leaked(entry)
         if leaked:
             self.refuse_leaked(leaked, function)
-        self.is_usual = not self.has_divided
-        self.is_direct = self.is_flat and self.is_usual
+        self.is_direct = self.is_flat and not self.has_divided
         return result
 
     def refuse_leaked(self, positions: Sequence[int], function: Any) -> NoReturn:
