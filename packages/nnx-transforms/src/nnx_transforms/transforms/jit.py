@@ -139,7 +139,7 @@ class Jitted(Generic[P, R]):
             if not self._can_try_again(entry, error):
                 raise
             result = body.call_arranged(entry)
-        if warm is None and not body.has_divided and body is last:
+        if warm is None and body is last:
             self._remember(self._bodies, args, kwargs, body)
         return entry.commit(*result)
 
