@@ -10,11 +10,11 @@ import inspect
 import typing
 
 from graphcore.adapters.loading import *
-from graphcore.boundary.divided import *
 from graphcore.comparison import *
 from graphcore.content import *
 from graphcore.context import *
 from graphcore.display.display import *
+from graphcore.divided import *
 from graphcore.editing import *
 from graphcore.errors import *
 from graphcore.functional import *

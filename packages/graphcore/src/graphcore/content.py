@@ -208,11 +208,13 @@ def _fields(held: Any) -> Any:
 
 
 def _is_name(x: Any) -> bool:
-    """Whether it is what a builtin container holds: nothing, or the keys of a dict.
+    """Whether it is what a container holds: nothing, a class, or the keys of a dict.
 
     Elsewhere a name may equal what is none: a dtype equals its name.
     """
-    return x is None or (type(x) is list and {*map(type, x)} <= {str})
+    if type(x) is list:
+        return {*map(type, x)} <= {str}
+    return x is None or (type(x) is tuple and not x) or type(x) is type
 
 
 def _same_held(a: Any, b: Any) -> bool:

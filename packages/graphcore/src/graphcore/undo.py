@@ -10,6 +10,7 @@ from typing import Any
 from graphcore.hashable_mapping import HashableMapping
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import GraphNodeImpl, containers_of
+from graphcore.variables.bare_arrays import BareArray, write_places
 from graphcore.variables.impl import VariableImpl, variable_impl
 from graphcore.variables.variable import Variable
 
@@ -86,6 +87,33 @@ def overwrite(
     impl.set_value(variable, value)
 
 
+def overwrite_all(
+    undo: list[Callable[[], Any]],
+    variables: Sequence[Any],
+    values: Sequence[Any],
+    renewed: Iterable[tuple[BareArray, int]] = (),
+) -> None:
+    """Writes several variables that may be written, having noted what they held.
+
+    Args:
+        undo: The steps of `undoing`.
+        variables: The variables.
+        values: Their raw values from now on.
+        renewed: As for `write_places`.
+
+    Raises:
+        ValueError: If a foreign type refuses.
+    """
+    places, arrays = [], []
+    for variable, value in zip(variables, values, strict=True):
+        if type(variable) is BareArray:
+            places.append(variable)
+            arrays.append(value)
+        else:
+            overwrite(undo, variable, value)
+    write_places(places, arrays, undo, renewed)
+
+
 def set_values(
     variables: Sequence[Any],
     values: Sequence[Any],
@@ -106,8 +134,7 @@ def set_values(
         impl.set_values(variables, values)
         return
     with undoing() as undo:
-        for variable, value in zip(variables, values, strict=True):
-            overwrite(undo, variable, value)
+        overwrite_all(undo, variables, values)
 
 
 def write_raw(writes: Iterable[tuple[Any, Any]]) -> None:

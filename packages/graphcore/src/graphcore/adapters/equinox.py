@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphcore.adapters.checking import checked, require
-from graphcore.boundary.divided import divide, register_filtered_type
+from graphcore.divided import divide, register_filtered_type
 
 TESTED = ("0.13.",)
 """What the releases that this was tested with begin with."""

@@ -17,17 +17,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphcore.boundary.divided import changed, divided, joined
 from graphcore.boundary.places import Places, key_path
 from graphcore.cache.plans import Plan, check_writes
 from graphcore.content import values_equal
+from graphcore.divided import changed, divided, joined
 from graphcore.graphdef.build import Builder
 from graphcore.graphdef.definition import GraphDef, NodeRef
 from graphcore.graphdef.joint import Joint
 from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.trails import Path, path_text
-from graphcore.undo import overwrite, set_values, undoing
+from graphcore.undo import overwrite_all, set_values, undoing
 from graphcore.variables.bare_arrays import BareArray, are_known_arrays
 from graphcore.variables.impl import VariableImpl
 from graphcore.variables.variable import set_raw_value
@@ -167,6 +167,10 @@ class Change:
         Raises:
             ValueError: If a foreign type refuses.
         """
+        if layout.bare and not layout.bare_numbers.isdisjoint(self.positions):
+            with undoing() as undo:
+                self.overwrite(variables, values, layout, undo)
+            return
         if not self.is_in_order:
             variables = [variables[p] for p in self.positions]  # type: ignore[index]
         if layout.all_owned:
@@ -176,15 +180,36 @@ class Change:
         else:
             set_values(variables, values, layout.impl)
 
-    def renew(self, variables: Sequence[Any], undo: list[Callable[[], Any]]) -> None:
-        """Puts copies in the places of the `renewed` containers, to be written to.
+    def overwrite(
+        self,
+        variables: Sequence[Any],
+        values: Sequence[Any],
+        layout: Layout,
+        undo: list[Callable[[], Any]],
+        *,
+        only_bare: bool = False,
+    ) -> None:
+        """As `write`, having noted what was there.
+
+        What stands in the place of the `renewed` containers is a copy then.
 
         Args:
             variables: All variables of the inputs.
+            values: What those at `positions` are to hold.
+            layout: What the variables are.
             undo: The steps of `undoing`.
+            only_bare: Whether to write bare arrays alone.
         """
-        for depth, position in self.renewed:
-            variables[position].renew(depth, undo)
+        new = {
+            position: value
+            for position, value in zip(self.positions, values, strict=True)
+            if position is not None
+            and not (only_bare and type(variables[position]) is not BareArray)
+        }
+        for branch in layout.branches:
+            branch.write(variables, new, self.renewed, undo)
+        renewed = [(variables[p], depth) for depth, p in self.renewed if p in new]
+        overwrite_all(undo, [variables[p] for p in new], [*new.values()], renewed)
 
     def select(self, order: Sequence[int]) -> Change:
         """The same change with the written values in another order.
@@ -391,13 +416,7 @@ def publish(
             if values and write:
                 chosen = [variables[p] for p in change.positions]  # type: ignore[index]
                 check_writes(plans, chosen)
-                if change.renewed:
-                    with undoing() as undo:
-                        change.renew(variables, undo)
-                        for variable, value in zip(chosen, values, strict=True):
-                            overwrite(undo, variable, value)
-                else:
-                    change.write(variables, values, joint.layout)
+                change.write(variables, values, joint.layout)
             refilled = returned or change.has_divided
             return change.places.fill(out, returned) if refilled else out
     outer = _by_index(roots, variables, joint)
@@ -422,10 +441,7 @@ def publish(
         if write:
             # First, while the containers of the caller are still in their places:
             # what the rest leaves alone keeps the container that others hold as well.
-            change.renew(variables, undo)
-            for position, value in zip(change.positions, values, strict=True):
-                if position is not None and type(variables[position]) is BareArray:
-                    overwrite(undo, variables[position], value)
+            change.overwrite(variables, values, joint.layout, undo, only_bare=True)
         # In the order in which they were found: later ones refer to earlier ones.
         for definition in change.definitions or ():
             builder.build(definition)

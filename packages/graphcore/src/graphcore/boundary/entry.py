@@ -24,7 +24,6 @@ from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee
 from graphcore.boundary.captures import EXACTLY_PLAIN, captured_objects
 from graphcore.boundary.change import Change, publish
-from graphcore.boundary.divided import Divided
 from graphcore.boundary.places import (
     Direct,
     Place,
@@ -50,6 +49,7 @@ from graphcore.boundary.settings import (
 )
 from graphcore.cache.plans import Plan, check_writes
 from graphcore.content import static_key
+from graphcore.divided import Divided
 from graphcore.graphdef.joint import Joint, joint_of
 from graphcore.prefixes import AliasCheck
 from graphcore.state.foreign_states import given_state

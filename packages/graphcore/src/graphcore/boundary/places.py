@@ -20,8 +20,8 @@ import numpy as np
 from jax.tree_util import tree_flatten
 
 from graphcore.adapters.loading import registrations
-from graphcore.boundary.divided import Divided, divide, is_filtered
 from graphcore.content import StrictTreeDef
+from graphcore.divided import Divided, divide, is_filtered
 from graphcore.nodes.registry import is_graph_node
 from graphcore.probing import probing
 from graphcore.trails import Path, key_of

@@ -13,8 +13,8 @@ from typing import Any
 
 import jax
 
-from graphcore.boundary.divided import Divided, is_filtered
 from graphcore.boundary.places import is_object
+from graphcore.divided import Divided, is_filtered
 from graphcore.prefixes import (
     PrefixMapping,
     broadcast_prefix,

@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import jax
+
 from graphcore.content import static_key
 from graphcore.content_key import snapshot
-from graphcore.nodes.registry import NodeImpl, Pairs, PytreeNodeImpl, find_impl
-from graphcore.variables.bare_arrays import is_array
+from graphcore.divided import Frame, divide
+from graphcore.nodes.registry import (
+    NodeImpl,
+    Pairs,
+    PytreeNodeImpl,
+    find_impl,
+    nodes_as_in_jax,
+)
+from graphcore.variables.bare_arrays import are_arrays, is_array, is_frozen
 
 
 class _AnyArray:
@@ -59,10 +68,62 @@ class Recorded:
     __hash__ = None  # type: ignore[assignment]
 
 
+class RecordedTree:
+    """Equals a pytree that has the same structure around its arrays, as JAX sees it.
+
+    Args:
+        frame: What there is around its arrays.
+    """
+
+    __slots__ = ("frame",)
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+
+    def __eq__(self, other: object) -> bool:
+        frame = self.frame
+        if frame.is_fixed:
+            found = divide(other)
+            return found.frame == frame and are_arrays(found.arrays)
+        leaves, structure = jax.tree.flatten(other)
+        return bool(structure == frame.structure) and frame.fits(leaves, structure)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _as_jax_has_it(tree: Any, inside: set[int]) -> RecordedTree | None:
+    """What stands for a pytree of arrays in which there are no objects.
+
+    Args:
+        tree: A pytree.
+        inside: As for `stand_in`.
+
+    Returns:
+        None if JAX takes it apart in another way than is done here, or it holds no
+        arrays, or numbers, which are none here.
+    """
+    nodes = nodes_as_in_jax(tree)
+    if nodes is None:
+        return None
+    try:
+        whole = divide(tree)
+    except (TypeError, ValueError):  # what is static can't be hashed
+        return None
+    if not whole.arrays or not are_arrays(whole.arrays):
+        return None
+    if type(tree) in (dict, list):
+        children = [child for _, child in items_of(tree)]
+        # What can't change is known by itself: it takes no look inside.
+        if any(is_frozen(x) and divide(x).frame.is_fixed for x in children):
+            return None
+    inside.update(map(id, nodes))
+    return RecordedTree(whole.frame)
+
+
 def _stands_for(recorded: Any, child: Any) -> bool:
     if recorded is ANY_ARRAY:
         return is_array(child)
-    if type(recorded) is Recorded:
+    if type(recorded) in (Recorded, RecordedTree):
         return bool(recorded == child)
     return recorded is child
 
@@ -81,10 +142,15 @@ def stand_in(child: Any, inside: set[int], by_structure: bool = False) -> Any:
     if is_array(child):
         return ANY_ARRAY
     kind = type(child)
-    if kind is str or (kind in (dict, list) and not by_structure):
+    if kind is str:
         return child
     impl = find_impl(child)
     if not isinstance(impl, PytreeNodeImpl):
+        return child
+    recorded = _as_jax_has_it(child, inside)
+    if recorded is not None:
+        return recorded
+    if kind in (dict, list) and not by_structure:
         return child
     pairs, metadata = impl.flatten(child)
     stand_ins = [(key, stand_in(x, inside, by_structure)) for key, x in pairs]
@@ -95,7 +161,7 @@ def stand_in(child: Any, inside: set[int], by_structure: bool = False) -> Any:
 
 
 # The `__eq__` of these, by which they are recognized.
-STAND_INS = _AnyArray.__eq__, Recorded.__eq__
+STAND_INS = _AnyArray.__eq__, Recorded.__eq__, RecordedTree.__eq__
 
 
 def items_of(container: Any) -> Iterable[tuple[Any, Any]]:

@@ -19,6 +19,7 @@ from operator import call, getitem, setitem
 from typing import Any, NamedTuple
 
 from graphcore.getters import Getter, consume, getter
+from graphcore.graphdef.branches import Branch, branches_of
 from graphcore.graphdef.definition import (
     GraphDef,
     NodeDef,
@@ -208,11 +209,28 @@ class Layout:
         how = self.impl
         if how is not None and how.get_values is not None:
             return how.get_values(variables)
-        return [*map(call, self._getters, variables)]
+        values = [*map(call, self._getters, variables)]
+        for branch in self.branches:
+            branch.read(variables, values)
+        return values
+
+    @cached_property
+    def bare_numbers(self) -> frozenset[int]:
+        """The numbers of the bare arrays."""
+        return frozenset([number for number, *_ in self.bare])
+
+    @cached_property
+    def branches(self) -> list[Branch]:
+        """The bare arrays of which many stand in one pytree."""
+        return branches_of(self.bare)
 
     @cached_property
     def _getters(self) -> list[Callable[[Any], Any]]:
-        return [impl.get_value for impl in self.impls]
+        together = {number for branch in self.branches for number in branch.numbers}
+        return [
+            id if number in together else impl.get_value
+            for number, impl in enumerate(self.impls)
+        ]
 
     def statics_as_made(self, *, copied: bool) -> list[Any]:
         """The static values, as they were when the definitions were made.

@@ -460,6 +460,33 @@ def _unflatten_by_jax(pairs: Pairs, structure: Any) -> Any:
     return jax.tree.unflatten(structure, [child for _, child in pairs])
 
 
+_BUILT_IN = (list, tuple, dict, type(None))
+
+
+def nodes_as_in_jax(tree: Any) -> list[Any] | None:
+    """The nodes of a pytree without objects, which JAX takes apart in the same way.
+
+    Args:
+        tree: A pytree node.
+
+    Returns:
+        None if there is anything but pytree nodes and values in it, or JAX knows other
+        children, or another order of them.
+    """
+    nodes: list[Any] = [tree]
+    for node in nodes:  # grows during the loop
+        impl: Any = find_impl(node)
+        if impl.flatten is not _flatten_by_jax and impl.type not in _BUILT_IN:
+            return None
+        for _, child in impl.flatten(node)[0]:
+            below = find_impl(child)
+            if isinstance(below, PytreeNodeImpl):
+                nodes.append(child)
+            elif below is not None:
+                return None
+    return nodes
+
+
 def _flatten_dict(node: dict[Any, Any]) -> tuple[Pairs, Any]:
     try:
         return sorted(node.items()), None

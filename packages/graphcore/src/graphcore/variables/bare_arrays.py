@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import setitem
 from typing import Any, ClassVar
 
 import jax
@@ -130,25 +131,16 @@ class BareArray:
             found = _children(found)[key]
         return found
 
+    def branch(self) -> Any:
+        """The child of the graph node that the array stands in, or is."""
+        return _children(self.holder)[self.path[0]]
+
     def way(self) -> list[Any]:
         """What stands between the holder and the array, the outermost first."""
         passed = [self.holder]
         for key in self.path[:-1]:
             passed.append(_children(passed[-1])[key])
         return passed[1:]
-
-    def renew(self, depth: int, undo: list[Callable[[], Any]]) -> None:
-        """Puts a copy in the place of a plain container on the way to the array.
-
-        Args:
-            depth: Which one, as the number of keys from the holder.
-            undo: The steps of `undoing`.
-        """
-        container = self.way()[depth - 1]
-        if type(container) in (dict, list):
-            put = functools.partial(_with, self.holder, self.path[:depth])
-            undo.append(functools.partial(put, container))
-            put(container.copy())
 
     def set(self, value: Any) -> None:
         """Puts another array there.
@@ -162,12 +154,57 @@ class BareArray:
         Raises:
             ValueError: If nothing on the way can be changed.
         """
-        if _with(self.holder, self.path, value) is not self.holder:
+        write_places([self], [value], [])
+
+
+def write_places(
+    places: Sequence[BareArray],
+    values: Sequence[Any],
+    undo: list[Callable[[], Any]],
+    renewed: Iterable[tuple[BareArray, int]] = (),
+) -> None:
+    """Puts arrays in the places of others; what is on the way is gone through once.
+
+    Args:
+        places: The places.
+        values: The array for each.
+        undo: The steps of `undoing`.
+        renewed: Plain containers to put copies in the places of, which is where the
+            arrays go: each by one of the places in it, and the number of keys from the
+            holder.
+
+    Raises:
+        ValueError: If nothing on the way to an array can be changed.
+    """
+    by_holder: dict[int, tuple[BareArray, _Edits]] = {}
+    for place, value in zip(places, values, strict=True):
+        edits = by_holder.setdefault(id(place.holder), (place, _Edits()))[1]
+        *keys, last = place.path
+        for key in keys:
+            edits = edits[key] if key in edits else edits.setdefault(key, _Edits())
+        edits[last] = value
+    for place, depth in renewed:
+        edits = by_holder[id(place.holder)][1]
+        for key in place.path[:depth]:
+            edits = edits[key]
+        edits.is_renewed = True
+    for place, edits in by_holder.values():
+        if _edited(place.holder, edits, undo) is not place.holder:
             raise ValueError(
-                f"Cannot write the array at {self.path!r} of a "
-                f"{type(self.holder).__name__}, which can't be changed in place: put "
+                f"Cannot write the array at {place.path!r} of a "
+                f"{type(place.holder).__name__}, which can't be changed in place: put "
                 "it into an object, or return the new one."
             )
+
+
+class _Edits(dict[Any, Any]):
+    """What becomes of some children of a node, by key: arrays, or edits of these.
+
+    Attributes:
+        is_renewed: Whether the node, if it is a plain container, is to be a copy.
+    """
+
+    is_renewed = False
 
 
 def _children(node: Any) -> Any:
@@ -181,24 +218,38 @@ def is_frozen(x: Any) -> bool:
     return not frozen.isdisjoint(type(x).__mro__)
 
 
-def _with(node: Any, path: tuple[Any, ...], value: Any, anew: bool = False) -> Any:
-    """A node with another array in it: the same one, if it can be changed."""
-    key, *rest = path
-    child = _children(node)[key]
-    if rest:
-        value = _with(child, tuple(rest), value, anew or is_frozen(node))
-    if value is child:
-        return node
-    if type(node) in (dict, list):
-        node = node.copy() if anew else node
-        node[key] = value
-        return node
-    impl = get_node_impl(node)
-    if isinstance(impl, GraphNodeImpl):
-        impl.set_key(node, key, value)
-        return node
-    pairs, metadata = impl.flatten(node)
-    return impl.unflatten([(k, value if k == key else c) for k, c in pairs], metadata)
+def _edited(
+    node: Any, edits: _Edits, undo: list[Callable[[], Any]], anew: bool = False
+) -> Any:
+    """A node with other arrays in it: the same one, if it can be changed."""
+    kind = type(node)
+    impl = None if kind in _PLAIN else get_node_impl(node)
+    pairs, metadata = (node, None) if impl is None else impl.flatten(node)
+    children = node if impl is None else dict(pairs)
+    changed: dict[Any, Any] = {}
+    is_copied = anew or is_frozen(node)
+    for key, value in edits.items():
+        child = children[key]
+        if type(value) is _Edits:
+            value = _edited(child, value, undo, is_copied)
+        if value is not child:
+            changed[key] = value
+    if kind in (dict, list):
+        if edits.is_renewed or (anew and changed):
+            node = node.copy()
+        for key, value in changed.items():
+            undo.append(functools.partial(setitem, node, key, node[key]))
+            node[key] = value
+    elif isinstance(impl, GraphNodeImpl):
+        for key, value in changed.items():
+            undo.append(functools.partial(impl.set_key, node, key, children[key]))
+            impl.set_key(node, key, value)
+    elif kind is tuple and changed:
+        return tuple([changed.get(key, child) for key, child in enumerate(node)])
+    elif changed:
+        pairs = [(key, changed.get(key, child)) for key, child in pairs]
+        return impl.unflatten(pairs, metadata)  # type: ignore[union-attr]
+    return node
 
 
 BARE = VariableImpl(

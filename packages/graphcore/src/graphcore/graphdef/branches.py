@@ -1,0 +1,153 @@
+"""Bare arrays that stand in one pytree, which are read and written together.
+
+A pytree below a graph node, such as a state of optax or a module of Equinox, may hold
+many arrays, each of which has a place of its own. To go from the node to each of them
+takes steps of Python's for every key. JAX takes all leaves out of a pytree at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from operator import is_, itemgetter
+from typing import Any
+
+import jax
+
+from graphcore.divided import Divided, Frame, divide, keep
+from graphcore.nodes.registry import nodes_as_in_jax
+from graphcore.variables.bare_arrays import BareArray, write_places
+
+# So few are read one by one.
+_FEW = 2
+
+
+class Branch:
+    """The bare arrays in one pytree that is a child of a graph node.
+
+    Args:
+        numbers: Their numbers among the variables.
+    """
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.numbers = numbers
+        self._is_row = numbers[-1] - numbers[0] == len(numbers) - 1
+        # What there is around the arrays, once it is known to be as JAX has it.
+        self._frame: Frame | None = None
+        self._nodes = 0
+
+    def read(self, variables: Sequence[Any], values: list[Any]) -> None:
+        """Puts the arrays into the places of their variables.
+
+        Args:
+            variables: The variables of a graph.
+            values: Their values, where these of the branch are missing.
+        """
+        numbers = self.numbers
+        tree = variables[numbers[0]].branch()
+        found = self._found(tree)
+        if found is None:
+            found = [variables[number].get() for number in numbers]
+            self._learn(tree, found)
+        if self._is_row:
+            values[numbers[0] : numbers[-1] + 1] = found
+        else:
+            for number, value in zip(numbers, found, strict=True):
+                values[number] = value
+
+    def write(
+        self,
+        variables: Sequence[Any],
+        values: dict[int, Any],
+        renewed: Sequence[tuple[int, int]],
+        undo: list[Callable[[], Any]],
+    ) -> None:
+        """Puts another pytree there, if all arrays are new and so is all around them.
+
+        Args:
+            variables: The variables of a graph.
+            values: What is written, by the number of the variable; what was, is gone
+                from there then.
+            renewed: As `Change.renewed`.
+            undo: The steps of `undoing`.
+        """
+        frame, numbers = self._frame, self.numbers
+        if frame is None or not all(map(values.__contains__, numbers)):
+            return
+        # Others may hold a dict or list that is not renewed, and are to see the writes.
+        if self._nodes:
+            inside = map(set(numbers).__contains__, map(itemgetter(1), renewed))
+            if self._nodes != sum(inside):
+                return
+        first: BareArray = variables[numbers[0]]
+        now = _divided(first.branch())
+        if now is None or now.frame != frame:
+            return
+        whole = Divided([*map(values.pop, numbers)], frame)
+        tree = whole.join()
+        keep(tree, whole)
+        write_places([BareArray.at(first.holder, first.path[:1])], [tree], undo)
+
+    def _found(self, tree: Any) -> Sequence[Any] | None:
+        """The arrays, if the pytree is known to have them in this order."""
+        frame = self._frame
+        if frame is None:
+            return None
+        if frame.is_fixed:
+            whole = _divided(tree)
+            return None if whole is None or whole.frame != frame else whole.arrays
+        leaves, structure = jax.tree.flatten(tree)
+        if structure != frame.structure:
+            return None
+        return [*map(leaves.__getitem__, frame.given)]
+
+    def _learn(self, tree: Any, arrays: Sequence[Any]) -> None:
+        whole = None if nodes_as_in_jax(tree) is None else _divided(tree)
+        if whole is None or len(arrays) != len(whole.arrays):
+            return
+        if all(map(is_, arrays, whole.arrays)):
+            self._nodes = _nodes_around_arrays(whole.frame)
+            self._frame = whole.frame
+
+
+def _divided(tree: Any) -> Divided | None:
+    try:
+        return divide(tree)
+    except (TypeError, ValueError):  # What is static in it can't be hashed.
+        return None
+
+
+def _nodes_around_arrays(frame: Frame) -> int:
+    """How many nodes of a pytree have arrays in them; 0 if no dict or list is there.
+
+    It is -1 if there is a dict or list without arrays.
+    """
+    has_containers, has_others, count = False, False, 0
+    pending = [(frame.structure, 0)]
+    for treedef, first in pending:  # grows during the loop
+        data = treedef.node_data()
+        if data is None:
+            continue
+        ends = first, first + treedef.num_leaves
+        start, stop = (bisect_left(frame.given, end) for end in ends)
+        if data[0] in (dict, list):
+            has_containers = True
+            has_others = has_others or start == stop
+        count += start < stop
+        for child in treedef.children():
+            pending.append((child, first))
+            first += child.num_leaves
+    return (-1 if has_others else count) if has_containers else 0
+
+
+def branches_of(bare: Sequence[tuple[int, int, tuple[Any, ...]]]) -> list[Branch]:
+    """Groups bare arrays by the pytree that they stand in.
+
+    Args:
+        bare: As `Layout.bare`.
+    """
+    groups: dict[Any, list[int]] = {}
+    for number, owner, path in sorted(bare, key=lambda each: each[0]):
+        if len(path) > 1:  # Else it is a child of the node itself.
+            groups.setdefault((owner, path[0]), []).append(number)
+    return [Branch(numbers) for numbers in groups.values() if len(numbers) > _FEW]
