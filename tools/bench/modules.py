@@ -1,4 +1,4 @@
-"""Modules of Equinox: as an argument, and as the value of a variable."""
+"""Modules of Equinox: as an argument, an attribute, and the value of a variable."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tools.bench.results import Bar, Cell, Row, Section, Spread, Table
 LIMIT_VARIABLE = 1.3
 LIMIT_ARGUMENT = 2.0
 LIMIT_OF_FILTER_JIT = 0.75
+LIMIT_ATTRIBUTE = 1.3
+LIMIT_ATTRIBUTE_WRITTEN = 2.0
 WIDTH, DEPTH = 2, 12
 
 
@@ -74,6 +76,45 @@ def run(effort: Effort) -> Section:
     )
     what = "a module as an argument over filter_jit"
     section.bars.append(Bar(what, found, LIMIT_OF_FILTER_JIT))
+
+    model = nnx.Module()
+    model.net = net
+    of_model = nnx.jit(lambda model, x: model.net(x))
+    cells = add(
+        "a module as an attribute, read only",
+        {
+            peers.RAW: lambda: raw(arrays, x),
+            peers.NNX: lambda: of_model(model, x),
+        },
+    )
+    found = cells[peers.NNX].ratio
+    assert found is not None
+    section.bars.append(
+        Bar("a module as an attribute over raw", found, LIMIT_ATTRIBUTE)
+    )
+
+    def grown(tree: Any, x: Any) -> Any:
+        return jax.tree.map(lambda a: a + x[0] if eqx.is_array(a) else a, tree)
+
+    def grow(model: Any, x: Any) -> None:
+        model.net = grown(model.net, x)
+
+    grown_by_raw, our_grow, written = jax.jit(grown), nnx.jit(grow), [arrays]
+
+    def raw_grow() -> None:
+        written[0] = grown_by_raw(written[0], x)
+
+    cells = add(
+        "a module as an attribute, writing all of it",
+        {
+            peers.RAW: raw_grow,
+            peers.NNX: lambda: our_grow(model, x),
+        },
+    )
+    found = cells[peers.NNX].ratio
+    assert found is not None
+    what = "a module as an attribute, all of it written, over raw"
+    section.bars.append(Bar(what, found, LIMIT_ATTRIBUTE_WRITTEN))
 
     def step(held: Any, x: Any) -> None:
         held.value = _changed(held.value, x)
