@@ -210,6 +210,27 @@ def test_a_type_can_be_declared_immutable():
     assert gc.graphdef(same) == gc.graphdef(too) != gc.graphdef(other)
 
 
+@pytest.mark.parametrize("around", [lambda x: x, lambda x: (x, 1), lambda x: [x]])
+def test_of_what_is_equal_by_content_and_hashed_by_identity_the_content_counts(around):
+    @dataclasses.dataclass
+    class Config:
+        width: int
+
+        def __hash__(self):
+            return id(self)
+
+    config = Config(3)
+    node = gc.Dict(config=around(config))
+    before = gc.graphdef(node)
+    for _ in range(2):
+        assert gc.graphdef(node) == before
+        assert hash(gc.graphdef(node)) == hash(before)
+    assert gc.graphdef(gc.Dict(config=around(Config(3)))) == before
+    config.width = 4
+    assert gc.graphdef(node) != before
+    assert gc.graphdef(gc.Dict(config=around(Config(4)))) != before
+
+
 def test_definitions_compare_metadata_by_content():
     values = [gc.Param(0, axes=[np.array([np.nan]), {"a"}]) for _ in range(2)]
     one, two = (gc.graphdef(gc.Dict(v=v)) for v in values)

@@ -1,5 +1,8 @@
 """Calls of a jitted function that are like the one before, or only seem to be."""
 
+import copy
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -238,6 +241,21 @@ def test_a_call_does_not_look_at_its_arguments_anew(options):
     names = [name for _, name in frames_of(f, *args)]
     assert "enter" not in names
     assert len(names) < 35
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    scale: float
+    activation: object = jnp.tanh
+
+
+@pytest.mark.parametrize("how", [Config(2.0), (1, "a"), jnp.tanh, jnp.float32])
+def test_a_static_argument_that_never_changes_is_not_looked_into_again(how):
+    f = nnx.jit(lambda m, how: (jnp.sum(m.w.value), how)[0], static_argnums=1)
+    m = model()
+    for each in (copy.copy(how), how, how):
+        f(m, each)
+    assert "enter" not in [name for _, name in frames_of(f, m, how)]
 
 
 def test_a_call_that_traces_again_may_write_nothing_else_of_the_callers():

@@ -40,6 +40,8 @@ _IMMUTABLE_TYPE, _HEAP_TYPE = 1 << 8, 1 << 9
 _POINTER = struct.calcsize("P")
 # Named so, a part is at the place of the whole.
 _ITSELF = None
+# Equal instances of these have different hashes, so the content has to tell.
+_hashed_by_identity: set[weakref.ref[type[Any]]] = set()
 # As nearly all are. A descriptor of a slot would keep its class alive.
 _without_slots: weakref.WeakSet[type[Any]] = weakref.WeakSet()
 
@@ -211,11 +213,19 @@ def below(part: Any) -> list[Any]:
 
 def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:
     try:
+        if _hashed_by_identity and weakref.ref(type(value)) in _hashed_by_identity:
+            raise TypeError
         key = static_key(value)
-        hash(key)
+        found = hash(key)
         if keep:  # only now: to copy takes longer than to learn that there is no hash
             key = static_key(snapshot(value))
-            hash(key)
+            if hash(key) != found:
+                kind = type(value)
+                if kind not in _BASES:  # Else it is a part of the value that has it.
+                    _hashed_by_identity.add(
+                        weakref.ref(kind, _hashed_by_identity.discard)
+                    )
+                raise TypeError
     except Exception:  # of a stranger's `__hash__` as well
         # A class is one, whatever its metaclass says.
         if isinstance(value, type) or is_declared_immutable(type(value)):

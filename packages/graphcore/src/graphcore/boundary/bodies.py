@@ -29,6 +29,7 @@ from graphcore.boundary.places import (
 )
 from graphcore.boundary.settings import prefix_key
 from graphcore.cache.plans import kept_plan
+from graphcore.content import is_immutable
 from graphcore.graphdef.joint import joint_of
 from graphcore.nodes.owned import OwnedNode, get_plan
 
@@ -42,7 +43,8 @@ _MAX_TOLD = 64
 _WITH_ATTRIBUTES = (types.FunctionType, functools.partial, type(jax.jit(abs)))
 
 
-# Types of static arguments of which equal ones are the same for good.
+# Types of static arguments of which equal ones are the same for good. Of others that
+# never change, the very same object is.
 _TOLD_BY_VALUE = frozenset((bool, int, str, bytes, type(None)))
 
 
@@ -168,10 +170,16 @@ class Bodies:
         """
         structure = body.structure
         places, only, plan_kept_with = structure.places, None, kept_plan
-        statics = tuple(structure.statics.items())
+        # Those of this call: the body may have been made for equal ones.
+        statics = tuple(
+            [
+                (x, kwargs[x] if isinstance(x, str) else args[x])
+                for x in structure.statics
+            ]
+        )
         if structure.bound or places.has_divided:
             return
-        if not _TOLD_BY_VALUE.issuperset(type(value) for _, value in statics):
+        if not all(type(x) in _TOLD_BY_VALUE or is_immutable(x) for _, x in statics):
             return
         if type(places) is Direct and len({*places.numbers}) < len(places.numbers):
             return
@@ -214,7 +222,10 @@ class Bodies:
             return None
         if statics:
             for place, value in statics:
-                if (kwargs[place] if isinstance(place, str) else args[place]) != value:
+                given = kwargs[place] if isinstance(place, str) else args[place]
+                if given is not value and (
+                    type(value) not in _TOLD_BY_VALUE or given != value
+                ):
                     return None
             args, kwargs = _without(statics, args, kwargs)
         for place in containers:
