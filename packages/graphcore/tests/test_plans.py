@@ -801,6 +801,75 @@ def test_a_plan_holds_for_other_containers_of_arrays_of_the_same_structure():
         first = plan_of(node)
 
 
+class Config:
+    def __init__(self, **fields):
+        vars(self).update(fields)
+
+    def __eq__(self, other):
+        return vars(self) == vars(other)
+
+
+def config():
+    inner = types.SimpleNamespace(depth=2, names=["a"])
+    more = {"lr": 0.1, "shape": (1, [2]), "table": {"b": 1}}
+    return Config(width=1, inner=inner, **more)
+
+
+class OtherConfig(Config):
+    pass
+
+
+IN_PLACE = {
+    "an equal number of another type": lambda c: setattr(c, "width", True),
+    "a number": lambda c: setattr(c, "lr", 0.2),
+    "another attribute": lambda c: setattr(c, "more", None),
+    "one attribute less": lambda c: delattr(c, "lr"),
+    "the name of an attribute": lambda c: vars(c).update(x=vars(c).pop("lr")),
+    "within an object": lambda c: setattr(c.inner, "depth", 3),
+    "within a list": lambda c: c.inner.names.append("b"),
+    "within a tuple": lambda c: c.shape[1].append(3),
+    "a key": lambda c: c.table.update(c=c.table.pop("b")),
+    "the class": lambda c: setattr(c, "__class__", OtherConfig),
+    "all attributes": lambda c: setattr(c, "__dict__", {"width": 1}),
+    "an attribute to what is looked into": lambda c: setattr(c, "lr", {1, 2}),
+}
+
+
+@pytest.mark.parametrize("change", IN_PLACE.values(), ids=IN_PLACE)
+def test_a_change_in_a_static_configuration_is_seen(change):
+    node = gc.Dict(a=gc.Dict(w=gc.Param(1)))
+    node.a.config = config()
+    for _ in range(2):
+        before = plan_of(node)
+    change(node.a.config)
+    after = plan_of(node)
+    assert after is not before and after.own != before.own
+    assert after.definition == fresh(node)[0]
+    assert plan_of(node) is after
+    other = config()
+    change(other)
+    node.a.config = other
+    assert plan_of(node).definition == after.definition
+
+
+def test_a_static_configuration_with_equal_content_leaves_the_plan():
+    node = gc.Dict(w=gc.Param(1), config=config())
+    before = plan_of(node)
+    for _ in range(3):
+        node.config.inner.names = ["a"]
+        node.config.lr = float("0.1")
+        assert plan_of(node) is before
+    for _ in range(20):
+        plan_of(node)
+    names = []
+    sys.setprofile(lambda frame, event, _: names.append(frame.f_code.co_name))
+    try:
+        plan_of(node)
+    finally:
+        sys.setprofile(None)
+    assert "content_key" not in names
+
+
 def test_the_number_of_kept_combinations_is_bounded():
     node = gc.Dict(a=gc.Param(1))
     for _ in range(50):

@@ -310,6 +310,32 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
     yield from sorted(attributes.items())
 
 
+def has_only_attributes(kind: type[Any]) -> bool:
+    """Tells whether instances hold nothing but what is in their `__dict__`.
+
+    Args:
+        kind: Any class.
+
+    Example:
+        >>> import types
+        >>> [has_only_attributes(kind) for kind in (type('A', (), {}), list, int)]
+        [True, False, False]
+    """
+    known = _have_only_attributes.get(kind)
+    if known is None:
+        in_c = {base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE}
+        known = in_c <= {object, types.SimpleNamespace} and kind.__dictoffset__ != 0
+        known = known and slots_of(kind).keys() <= {"__dict__"}
+        known = known and not _hides_something(kind, 0)
+        _have_only_attributes[kind] = known
+    return known
+
+
+_have_only_attributes: weakref.WeakKeyDictionary[type[Any], bool] = (
+    weakref.WeakKeyDictionary()
+)
+
+
 def _hides_something(kind: type[Any], slots: int) -> bool:
     """Whether instances hold more than attributes and the content of known bases."""
     written_in_c = [

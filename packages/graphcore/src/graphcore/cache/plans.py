@@ -36,8 +36,8 @@ from graphcore.cache.kept_beside import forget, keep_beside, kept_beside
 from graphcore.cache.metadata import Metadata, has_plain_metadata
 from graphcore.cache.patterns import known_patterns, learn
 from graphcore.cache.stand_ins import ANY_ARRAY, STAND_INS, Recorded, items_of, stand_in
+from graphcore.cache.static_contents import StaticContents
 from graphcore.content import method_of
-from graphcore.content_key import content_key
 from graphcore.errors import TraceContextError
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef, interned
 from graphcore.graphdef.layouts import layout_of
@@ -170,21 +170,14 @@ class Plan:
 
             self._checks.append(strangers_hold)
         if visit.mutable_statics:
-            values = _distinct(visit.mutable_statics)
             try:
-                keys = [content_key(value, keep=True) for value in values]
-                hashes = [*map(hash, keys)]
+                statics = StaticContents(_distinct(visit.mutable_statics))
             except TypeError:
                 # An unhashable static value is refused at a compiled call; until then
                 # there is no sure way to see that it changed.
                 self.can_be_kept = False
                 return
-
-            def statics_hold(root: Any) -> bool:
-                now = [*map(content_key, values)]
-                return [*map(hash, now)] == hashes and now == keys
-
-            self._checks.append(statics_hold)
+            self._checks.append(statics.hold)
         if foreign:
             alike: dict[VariableImpl, list[Any]] = {}
             for variable, _, impl in foreign:
