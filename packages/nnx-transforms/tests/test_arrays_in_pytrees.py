@@ -216,6 +216,33 @@ def test_an_edit_of_what_is_static_in_it_is_seen():
     assert kinds(model) == [True, False, False]
 
 
+def test_equal_pytrees_keep_what_is_static_in_each():
+    class Config:
+        def __init__(self):
+            self.scale = 1.0
+
+        def __eq__(self, other):
+            return type(other) is Config and other.scale == self.scale
+
+        def __hash__(self):
+            return hash(self.scale)
+
+    def model():
+        ones = [jnp.ones(()) for _ in range(3)]
+        return Model({"r": Record(ones, jnp.ones(()), Config()), "c": Config()})
+
+    @nnx.jit
+    def step(model):
+        model.tree = nnx.data(bumped(model.tree))
+
+    models = [model(), model()]
+    kept = [(m.tree["c"], m.tree["r"].name) for m in models]
+    for _ in range(3):
+        for m, (config, name) in zip(models, kept, strict=True):
+            step(m)
+            assert m.tree["c"] is config and m.tree["r"].name is name
+
+
 def test_if_one_write_fails_all_are_taken_back():
     @jax.tree_util.register_pytree_node_class
     class Strict(Fixed):

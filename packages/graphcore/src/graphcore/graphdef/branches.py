@@ -80,13 +80,29 @@ class Branch:
             if self._nodes != sum(inside):
                 return
         first: BareArray = variables[numbers[0]]
-        now = _divided(first.branch())
-        if now is None or now.frame != frame:
-            return
-        whole = Divided([*map(values.pop, numbers)], frame)
-        tree = whole.join()
-        keep(tree, whole)
-        write_places([BareArray.at(first.holder, first.path[:1])], [tree], undo)
+        made = self._with(first.branch(), [*map(values.__getitem__, numbers)])
+        if made is not None:
+            for number in numbers:
+                del values[number]
+            write_places([BareArray.at(first.holder, first.path[:1])], [made], undo)
+
+    def _with(self, tree: Any, arrays: Sequence[Any]) -> Any:
+        """The pytree with other arrays; None if there is something else around them."""
+        frame: Any = self._frame
+        if frame.is_fixed:
+            now = _divided(tree)
+            if now is None or now.frame != frame:
+                return None
+            whole = Divided(arrays, now.frame)
+            made = whole.join()
+            keep(made, whole)  # The next call will want its arrays.
+            return made
+        leaves, structure = jax.tree.flatten(tree)
+        if structure != frame.structure:
+            return None
+        for leaf, array in zip(frame.given, arrays, strict=True):
+            leaves[leaf] = array
+        return structure.unflatten(leaves)
 
     def _found(self, tree: Any) -> Sequence[Any] | None:
         """The arrays, if the pytree is known to have them in this order."""
