@@ -9,6 +9,7 @@ content has to be compared.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from graphcore.cache.identities import Identities
@@ -55,10 +56,14 @@ class StaticContents:
 class _References:
     """What values refer to, at any depth down to what never changes."""
 
-    def __init__(self, nodes: list[Any], containers: list[Any]) -> None:
+    def __init__(
+        self, nodes: list[Any], containers: list[Any], dicts: list[Any]
+    ) -> None:
         self._containers = containers
         # They keep what the containers hold, so that no address is used again.
         self._copies = [container.copy() for container in containers]
+        self._dicts = dicts
+        self._keys = [*chain.from_iterable(dicts)]
         owners = [(node, ("__dict__",)) for node in nodes]
         self._identities = Identities(owners, containers)
 
@@ -68,6 +73,7 @@ class _References:
         pending, seen = [*values], set()
         nodes: list[Any] = []
         containers: list[Any] = []
+        dicts: list[Any] = []  # Of attributes, the order does not matter.
         for part in pending:  # grows during the loop
             if is_immutable(part) or id(part) in seen:
                 continue
@@ -79,7 +85,9 @@ class _References:
             if has_only_attributes(kind):
                 nodes.append(part)
                 part = vars(part)
-            elif kind not in (dict, list):
+            elif kind is dict:
+                dicts.append(part)
+            elif kind is not list:
                 return None
             containers.append(part)
             if type(part) is dict:
@@ -88,9 +96,13 @@ class _References:
                 pending += part.values()
             else:
                 pending += part
-        return cls(nodes, containers)
+        return cls(nodes, containers, dicts)
 
     def hold(self) -> bool:
         """Tells whether all of them refer to the same objects."""
-        # In this order, keys alone are left to compare.
-        return self._identities.hold() and self._copies == self._containers
+        # In this order, keys alone are left to compare, and then which one comes first.
+        return (
+            self._identities.hold()
+            and self._copies == self._containers
+            and self._keys == [*chain.from_iterable(self._dicts)]
+        )
