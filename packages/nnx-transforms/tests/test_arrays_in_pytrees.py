@@ -264,3 +264,23 @@ def test_if_one_write_fails_all_are_taken_back():
     with pytest.raises(ValueError, match="too much"):
         step(model, other)
     assert model.tree is tree and tree["x"] == ones and float(other.value) == 0.0
+
+
+def test_a_list_that_no_branch_replaces_is_written_in_place():
+    model = Model([[jnp.full((), x) for x in (0.0, 1.0, 2.0)], [jnp.ones(())] * 2])
+
+    def branch(i):
+        def run(model):
+            # Each branch writes another array of a list of its own.
+            first = [*model.tree[0]]
+            first[i] += 1
+            model.tree[0] = first
+            bump_in_place(model.tree[1])
+
+        return run
+
+    tree, other = model.tree, model.tree[1]
+    for _ in range(2):
+        nnx.switch(1, [branch(i) for i in range(3)], model)
+    assert model.tree is tree and tree[1] is other
+    assert as_numbers(tree) == [[0.0, 3.0, 2.0], [3.0, 3.0]]

@@ -214,13 +214,20 @@ def merged_change(body: Body, changes: Sequence[Change]) -> Change:
     pairs = zip(last.positions, last.indices, strict=True)
     new = [index for position, index in pairs if position is None]
     new_index = {old: new for new, old in last.mapping}
-    definitions = body.structure.joint.variable_definitions
+    joint = body.structure.joint
+    definitions = joint.variable_definitions
+    # Each run tells a container by the first array that it wrote there.
+    ways = {number: way for number, *way in joint.layout.bare}
+    renewed: dict[Any, tuple[int, int]] = {}
+    for depth, position in sorted({x for change in changes for x in change.renewed}):
+        owner, path = ways[position]
+        renewed.setdefault((owner, path[:depth]), (depth, position))
     return replace(
         last,
         positions=(*written, *(None for _ in new)),
         indices=(*(new_index[definitions[p].index] for p in written), *new),
         has_divided=any(change.has_divided for change in changes),
-        renewed=tuple(sorted({pair for change in changes for pair in change.renewed})),
+        renewed=tuple(renewed.values()),
         numbers=(),  # Arrays leave the branches.
     )
 
