@@ -811,7 +811,7 @@ class Config:
 
 def config():
     inner = types.SimpleNamespace(depth=2, names=["a"])
-    more = {"lr": 0.1, "shape": (1, [2]), "table": {"b": 1, "d": 1}}
+    more = {"lr": 0.1, "shape": (1, [2]), "table": {"b": 1, "d": 1, 1: 1}}
     return Config(width=1, inner=inner, **more)
 
 
@@ -829,6 +829,7 @@ IN_PLACE = {
     "within a list": lambda c: c.inner.names.append("b"),
     "within a tuple": lambda c: c.shape[1].append(3),
     "a key": lambda c: c.table.update(c=c.table.pop("b")),
+    "the type of a key": lambda c: c.table.update({True: c.table.pop(1)}),
     "the order": lambda c: c.table.update(b=c.table.pop("b")),
     "the class": lambda c: setattr(c, "__class__", OtherConfig),
     "all attributes": lambda c: setattr(c, "__dict__", {"width": 1}),

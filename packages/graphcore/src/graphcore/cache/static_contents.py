@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from operator import is_
 from typing import Any
 
 from graphcore.cache.identities import Identities
@@ -100,9 +101,9 @@ class _References:
 
     def hold(self) -> bool:
         """Tells whether all of them refer to the same objects."""
-        # In this order, keys alone are left to compare, and then which one comes first.
+        # In this order, keys alone are left to compare, and then their order and type.
         return (
             self._identities.hold()
             and self._copies == self._containers
-            and self._keys == [*chain.from_iterable(self._dicts)]
+            and all(map(is_, self._keys, chain.from_iterable(self._dicts)))
         )
