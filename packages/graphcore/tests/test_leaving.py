@@ -132,6 +132,23 @@ def test_a_traced_value_that_was_static_before_may_stay():
     assert float(outer(1.0)) == 2.0
 
 
+class Settings(collections.OrderedDict):
+    """A static value, as frameworks keep what an object was made with."""
+
+
+def test_an_object_that_was_made_in_a_trace_may_stay_in_what_is_static():
+    def make(x):
+        seed = gc.Param(x)
+        settings = Settings(seed=seed, of=gc.Dict(seed=seed))
+        return gc.Dict(w=gc.Param(2 * x), settings=settings)
+
+    made = run(make, 1.0, way="jit")
+    assert made.w.value == 2
+    assert run(lambda m: m.w.value + 1, made, way="jit") == 3
+    with pytest.raises(jax.errors.UnexpectedTracerError):
+        made.settings["of"].seed.value + 1
+
+
 @dataclasses.dataclass(frozen=True)
 class Table:
     rows: object
