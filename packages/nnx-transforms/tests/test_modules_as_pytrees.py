@@ -551,6 +551,29 @@ def test_data_and_static_say_what_an_attribute_is():
     assert nnx.static(names) is names
 
 
+def test_a_shape_is_data_and_a_dataclass_makes_it_static():
+    spec = {"x": jax.ShapeDtypeStruct((2,), "float32")}
+    with pytest.raises(ValueError, match=r"ShapeDtypeStruct at \['x'\].*what is const"):
+        nnx.static(spec)
+
+    @dataclasses.dataclass
+    class Spec:
+        fields: dict
+
+    class Buffer(nnx.Module):
+        def __init__(self):
+            self.spec = Spec(spec)
+            self.values = nnx.Variable(jnp.zeros(3))
+
+        def fill(self):
+            self.values.value += jnp.ones((), self.spec.fields["x"].dtype)
+
+    buffer = Buffer()
+    assert list(nnx.state(buffer)) == ["values"]
+    nnx.jit(lambda b: nnx.cond(True, Buffer.fill, lambda b: None, b))(buffer)
+    assert buffer.values.value.tolist() == [1.0, 1.0, 1.0]
+
+
 def test_an_annotation_makes_a_field_of_a_dataclass_data():
     @nnx.dataclass
     class Scaled(nnx.Module):

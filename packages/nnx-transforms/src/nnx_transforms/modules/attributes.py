@@ -170,7 +170,8 @@ def static(value: Any = _MISSING, /, **field: Any) -> Any:
         The value; or the field.
 
     Raises:
-        ValueError: If there is data in it, with its path.
+        ValueError: If there is data in it, with its path. A `jax.ShapeDtypeStruct` is
+            data, since it stands for an array.
 
     Example:
         >>> import jax, nnx_transforms as nnx
@@ -185,8 +186,8 @@ def static(value: Any = _MISSING, /, **field: Any) -> Any:
         if is_data(x):
             raise ValueError(
                 f"The {type(x).__name__} at {jax.tree_util.keystr(path) or '<root>'} "
-                "of what is to be static is data. Leave `static` out; or hold a "
-                "constant array in a dataclass, which is static as a whole."
+                "of what is to be static is data. Leave `static` out; or hold what is "
+                "constant in a dataclass, which is static as a whole."
             )
     return value
 
