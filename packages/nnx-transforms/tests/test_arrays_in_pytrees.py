@@ -241,6 +241,26 @@ def test_equal_pytrees_keep_what_is_static_in_each():
         for m, (config, name) in zip(models, kept, strict=True):
             step(m)
             assert m.tree["c"] is config and m.tree["r"].name is name
+def test_what_equals_the_static_part_of_a_pytree_is_told_from_it():
+    @jax.tree_util.register_pytree_node_class
+    class Typed(Fixed):
+        kind = np.float32
+
+        def tree_flatten(self):
+            return (self.a, self.b), self.kind
+
+        @classmethod
+        def tree_unflatten(cls, kind, children):
+            made = cls(*children)
+            made.kind = kind
+            return made
+
+    model = Model([Typed(jnp.ones(()), jnp.ones(())) for _ in range(2)])
+    is_class = nnx.jit(lambda model: isinstance(model.tree[0].kind, type))
+    assert is_class(model) and is_class(model)
+    model.tree[0] = copy.copy(model.tree[0])
+    model.tree[0].kind = np.dtype("float32")
+    assert not is_class(model)
 
 
 def test_if_one_write_fails_all_are_taken_back():
