@@ -241,6 +241,8 @@ def test_equal_pytrees_keep_what_is_static_in_each():
         for m, (config, name) in zip(models, kept, strict=True):
             step(m)
             assert m.tree["c"] is config and m.tree["r"].name is name
+
+
 def test_what_equals_the_static_part_of_a_pytree_is_told_from_it():
     @jax.tree_util.register_pytree_node_class
     class Typed(Fixed):
