@@ -204,6 +204,14 @@ def test_a_call_takes_no_step_of_its_own_for_each_array(step):
     assert counts[0] == counts[1]
 
 
+def test_a_pytree_that_jax_has_otherwise_is_not_looked_into_at_each_call():
+    model = Model({"arrays": [jnp.ones(())] * 4, "number": 3})
+    f = nnx.jit(lambda model: model.w.value + 1)
+    for _ in range(3):
+        f(model)
+    assert not {"_learn", "divide"} & {name for _, name in frames_of(f, model)}
+
+
 def test_an_edit_of_what_is_static_in_it_is_seen():
     model = Model({"r": [Record(jnp.ones(()), jnp.ones(())) for _ in range(3)]})
     names = nnx.jit(lambda model: [r.name for r in model.tree["r"]] == ["r"] * 3)

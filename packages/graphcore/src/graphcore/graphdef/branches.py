@@ -35,6 +35,7 @@ class Branch:
         # What there is around the arrays, once it is known to be as JAX has it.
         self._frame: Frame | None = None
         self._nodes = 0
+        self._was_looked_at = False
 
     def read(self, variables: Sequence[Any], values: list[Any]) -> None:
         """Puts the arrays into the places of their variables.
@@ -48,7 +49,8 @@ class Branch:
         found = self._found(tree)
         if found is None:
             found = [variables[number].get() for number in numbers]
-            self._learn(tree, found)
+            if self._frame is not None or not self._was_looked_at:
+                self._learn(tree, found)
         if self._is_row:
             values[numbers[0] : numbers[-1] + 1] = found
         else:
@@ -118,6 +120,8 @@ class Branch:
         return [*map(leaves.__getitem__, frame.given)]
 
     def _learn(self, tree: Any, arrays: Sequence[Any]) -> None:
+        # Once: a pytree with objects in it, say, is as unlike JAX's at every call.
+        self._was_looked_at = True
         whole = None if nodes_as_in_jax(tree) is None else _divided(tree)
         if whole is None or len(arrays) != len(whole.arrays):
             return
