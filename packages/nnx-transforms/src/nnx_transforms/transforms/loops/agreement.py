@@ -217,7 +217,7 @@ def merged_change(body: Body, changes: Sequence[Change]) -> Change:
     joint = body.structure.joint
     definitions = joint.variable_definitions
     # Each run tells a container by the first array that it wrote there.
-    ways = {number: way for number, *way in joint.layout.bare}
+    ways = {number: (owner, path) for number, owner, path in joint.layout.bare}
     renewed: dict[Any, tuple[int, int]] = {}
     for depth, position in sorted({x for change in changes for x in change.renewed}):
         owner, path = ways[position]
