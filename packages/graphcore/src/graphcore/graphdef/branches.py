@@ -18,8 +18,9 @@ from graphcore.divided import Divided, Frame, divide, keep
 from graphcore.nodes.registry import nodes_as_in_jax
 from graphcore.variables.bare_arrays import BareArray, write_places
 
-# So few are read one by one.
-_FEW = 2
+# So few are read and written one by one; more, where only dicts, lists and tuples are
+# on the way to them, which takes a step in C.
+_FEW, _FEW_IN_PLAIN = 2, 8
 
 
 class Branch:
@@ -122,7 +123,12 @@ class Branch:
     def _learn(self, tree: Any, arrays: Sequence[Any]) -> None:
         # Once: a pytree with objects in it, say, is as unlike JAX's at every call.
         self._was_looked_at = True
-        whole = None if nodes_as_in_jax(tree) is None else _divided(tree)
+        nodes = nodes_as_in_jax(tree)
+        if nodes is None or (
+            len(arrays) <= _FEW_IN_PLAIN and {*map(type, nodes)} <= {dict, list, tuple}
+        ):
+            return
+        whole = _divided(tree)
         if whole is None or len(arrays) != len(whole.arrays):
             return
         if all(map(is_, arrays, whole.arrays)):
